@@ -1,0 +1,1 @@
+"""How callers talk to a run: prepare a request, attach, follow, cancel."""

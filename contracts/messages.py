@@ -1,0 +1,177 @@
+"""What workflow and activities say to each other. One message per step, small, no prompt, no output, no secret."""
+
+from datetime import timedelta
+from typing import Any
+
+from pydantic import Field
+
+from contracts.base import Contract
+from contracts.identity import AttemptKey, RunKey
+from contracts.outcome import ContainerEnd, OutputReceipt
+from contracts.request import RunConfig, SessionParams, Workspace
+
+
+class EnvReference(Contract):
+    """An environment variable of the worker's own pod that points elsewhere (`valueFrom`)."""
+
+    name: str
+    value_from: dict[str, Any]
+
+
+class SecretMount(Contract):
+    """A Secret volume of the worker's own pod that agents inherit, read-only."""
+
+    volume_name: str
+    secret_name: str
+    mount_path: str
+    default_mode: int | None = None
+    items: tuple[dict[str, Any], ...] = ()
+    sub_path: str | None = None
+
+
+class PodProfile(Contract):
+    """What an agent pod inherits from the worker's own pod (or from settings, outside a pod).
+
+    Literal environment values are not here: they do not travel through history and are read again at creation.
+    """
+
+    namespace: str
+    image: str
+    image_pull_secrets: tuple[str, ...] = ()
+    dns_config: dict[str, Any] | None = None
+    data_claim: str | None = None
+    secret_mounts: tuple[SecretMount, ...] = ()
+    env_references: tuple[EnvReference, ...] = ()
+    env_from: tuple[dict[str, Any], ...] = ()
+    node_selector: dict[str, str] = {}
+    tolerations: tuple[dict[str, Any], ...] = ()
+    source: str = "settings"
+
+
+class IntrospectPod(Contract):
+    """Input of `introspect_pod`."""
+
+    run: RunKey
+    config: RunConfig
+
+
+class BundlePrompt(Contract):
+    """Input of `bundle_prompt`. `resuming` selects the wake prose and drops what a resumed session already knows."""
+
+    attempt: AttemptKey
+    config: RunConfig
+    resuming: bool = False
+
+
+class PromptBundle(Contract):
+    """Where the prompt is and what it is made of; never the prompt.
+
+    Attributes:
+        sha256: of the prompt's UTF-8 bytes, hex.
+        size: in bytes.
+        metrics: characters (UTF-16 units, as Paperclip counts) per section, Paperclip's names.
+        warnings: for people, such as instructions that could not be read.
+    """
+
+    namespace: str
+    secret_name: str
+    sha256: str
+    size: int
+    metrics: dict[str, int] = {}
+    warnings: tuple[str, ...] = ()
+
+
+class CreateJob(Contract):
+    """Input of `create_job`."""
+
+    attempt: AttemptKey
+    agent_name: str = ""
+    task_id: str | None = None
+    task_key: str | None = None
+    config: RunConfig
+    workspace: Workspace = Workspace()
+    profile: PodProfile
+    prompt: PromptBundle
+    session: SessionParams | None = None
+
+
+class JobRef(Contract):
+    """One Job, addressed so that a later one of the same name is never mistaken for it."""
+
+    namespace: str
+    name: str
+    uid: str
+    container: str = "opencode"
+    adopted: bool = False
+
+
+class AwaitSchedule(Contract):
+    """Input of `await_schedule`.
+
+    Attributes:
+        patience: until a node has taken the pod, wall clock from the Job's creation.
+        start_patience: from there until the agent container runs (image pulls, volumes).
+    """
+
+    attempt: AttemptKey
+    job: JobRef
+    patience: timedelta = timedelta(minutes=10)
+    start_patience: timedelta = timedelta(minutes=10)
+
+
+class PodRef(Contract):
+    """One pod and the agent container in it."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str | None = None
+    container: str = "opencode"
+
+
+class StreamLogs(Contract):
+    """Input of `stream_logs`."""
+
+    attempt: AttemptKey
+    job: JobRef
+    pod: PodRef
+
+
+class StreamEnd(Contract):
+    """How the stream of one attempt ended: the container's own end and the receipt for its output."""
+
+    container: ContainerEnd
+    receipt: OutputReceipt
+
+
+class StreamProgress(Contract):
+    """Heartbeat details of `stream_logs`: a hint for people; the transcript's own last sequence is the cursor."""
+
+    sequence: int = 0
+    lines: int = 0
+    session_id: str | None = None
+    last_words: str = ""
+
+
+class ParseTranscript(Contract):
+    """Input of `parse_transcript`."""
+
+    attempt: AttemptKey
+    end: StreamEnd
+    resumed_session: str | None = None
+    model: str
+
+
+class Finish(Contract):
+    """Input of `finish`: what one attempt left and whether to keep it.
+
+    Attributes:
+        job: None when the attempt failed before a Job was created.
+        retain: keep the Job for debugging (`retainJobs`).
+    """
+
+    attempt: AttemptKey
+    namespace: str | None = None
+    job: JobRef | None = None
+    retain: bool = False
+    secrets: tuple[str, ...] = Field(default=())

@@ -1,0 +1,406 @@
+"""What Paperclip hands to a run, and what of it enters a history.
+
+`ExecutionContext` is Paperclip's adapter execution context as it comes: unknown keys are ignored, known keys are
+validated, and an error names the field and the remedy. `RunRequest` is the workflow's input: the safe subset,
+plus two sealed fields. `Secrets` and `PromptSource` are what is inside those; they never enter a history open.
+
+Source of the shapes: Paperclip 2026.916.1's `AdapterExecutionContext`, read and observed live.
+"""
+
+import json
+import re
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
+from pydantic_core import PydanticCustomError
+
+from contracts.base import PaperclipContract
+from contracts.identity import RunKey
+
+QUANTITY: Final = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?")
+DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_LABEL_KEY: Final = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+_ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+
+
+def _wrong(kind: str, remedy: str) -> PydanticCustomError:
+    return PydanticCustomError(kind, remedy)
+
+
+def _identifier(value: str) -> str:
+    if not _IDENTIFIER.fullmatch(value):
+        raise _wrong(
+            "identifier",
+            "must start with a letter or digit and hold only letters, digits, '_', '.', ':', '-' (128 at most)",
+        )
+    return value
+
+
+def _model(value: str) -> str:
+    provider, slash, name = value.strip().partition("/")
+    if not (slash and provider.strip() and name.strip()):
+        raise _wrong("model", "must be '<provider>/<model>', for example 'anthropic/claude-sonnet-4-6'")
+    return value.strip()
+
+
+def _quantity(value: str) -> str:
+    if not QUANTITY.fullmatch(value.strip()):
+        raise _wrong("quantity", "must be a Kubernetes quantity such as '500m', '2' or '4Gi'")
+    return value.strip()
+
+
+def _namespace(value: str) -> str:
+    if not DNS_LABEL.fullmatch(value.strip()):
+        raise _wrong("namespace", "must be a namespace name: lowercase letters, digits and '-', 63 at most")
+    return value.strip()
+
+
+def _blank_is_absent(value: object) -> object:
+    """Paperclip's forms save an untouched text field as an empty string."""
+    return None if isinstance(value, str) and not value.strip() else value
+
+
+def _number_not_flag(value: object) -> object:
+    if isinstance(value, bool):
+        raise _wrong("number", "must be a number, not true or false")
+    return value
+
+
+def _pairs(value: object) -> object:
+    """`key=value` lines, JSON object text, or an object: the three forms the existing adapters accept."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if text.startswith("{"):
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise _wrong("pairs", "must be 'key=value' lines or a JSON object") from None
+    return dict(_pair(line) for line in text.splitlines() if line.strip() and not line.strip().startswith("#"))
+
+
+def _pair(line: str) -> tuple[str, str]:
+    key, equals, value = line.partition("=")
+    if not (equals and key.strip()):
+        raise _wrong("pairs", "each line must be 'key=value'; blank lines and lines starting with '#' are skipped")
+    return key.strip(), value.strip()
+
+
+def _label_keys(value: dict[str, str]) -> dict[str, str]:
+    if any(not _LABEL_KEY.fullmatch(key) for key in value):
+        raise _wrong(
+            "label_key",
+            "keys must be Kubernetes label keys: '[prefix/]name', 63 characters at most after the '/'",
+        )
+    return value
+
+
+def _json_list(value: object) -> object:
+    """A list, or the JSON text of one as it comes from a text area."""
+    if not isinstance(value, str):
+        return value
+    if not value.strip():
+        return None
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise _wrong("json_list", 'must be a JSON array, for example [{"key": "gpu", "operator": "Exists"}]') from None
+
+
+Identifier = Annotated[str, AfterValidator(_identifier)]
+OptionalText = Annotated[str | None, BeforeValidator(_blank_is_absent)]
+Model = Annotated[str, AfterValidator(_model)]
+Quantity = Annotated[str, AfterValidator(_quantity)]
+OptionalQuantity = Annotated[Quantity | None, BeforeValidator(_blank_is_absent)]
+Seconds = Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=30 * 24 * 3600)]
+Pairs = Annotated[dict[str, str], BeforeValidator(_pairs), AfterValidator(_label_keys)]
+
+
+class Toleration(PaperclipContract):
+    """A Kubernetes toleration. Source: core/v1 Toleration."""
+
+    key: str | None = None
+    operator: Literal["Exists", "Equal"] | None = None
+    value: str | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    toleration_seconds: int | None = None
+
+
+class ResourceAmounts(PaperclipContract):
+    """CPU and memory as Kubernetes quantities."""
+
+    cpu: OptionalQuantity = None
+    memory: OptionalQuantity = None
+
+
+class Resources(PaperclipContract):
+    """Requests and limits of the agent container."""
+
+    requests: ResourceAmounts = ResourceAmounts()
+    limits: ResourceAmounts = ResourceAmounts()
+
+
+class RuntimeSkill(PaperclipContract):
+    """One skill that Paperclip offers: a folder with a SKILL.md on Paperclip's data volume."""
+
+    key: str
+    runtime_name: str | None = None
+    source: str | None = None
+    source_status: str | None = None
+    missing_detail: str | None = None
+    required: bool = False
+
+
+class DesiredSkill(PaperclipContract):
+    """A skill an agent wants: its key, slug or runtime name."""
+
+    key: str
+    version_id: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_bare_name(cls, value: object) -> object:
+        return {"key": value} if isinstance(value, str) else value
+
+
+class SkillSync(PaperclipContract):
+    """The agent's skill preference; None means that nobody chose."""
+
+    desired_skills: tuple[DesiredSkill, ...] | None = None
+
+
+class RunConfig(PaperclipContract):
+    """The part of the agent's configuration that may enter a history. All times in seconds.
+
+    Attributes:
+        timeout_sec: wall clock for one run; 0 means no limit.
+        grace_sec: how long OpenCode may take to end after SIGTERM.
+        ttl_seconds_after_finished: how long Kubernetes keeps a finished Job that we did not delete.
+    """
+
+    model: Model
+    variant: OptionalText = None
+    extra_args: tuple[str, ...] = ()
+    timeout_sec: Seconds = 0
+    grace_sec: Seconds = 60
+    cwd: OptionalText = None
+    namespace: Annotated[
+        str | None,
+        AfterValidator(lambda v: v if v is None else _namespace(v)),
+        BeforeValidator(_blank_is_absent),
+    ] = None
+    image: OptionalText = None
+    image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
+    service_account_name: OptionalText = None
+    resources: Resources = Resources()
+    node_selector: Annotated[Pairs | None, BeforeValidator(lambda v: v)] = None
+    tolerations: Annotated[tuple[Toleration, ...] | None, BeforeValidator(_json_list)] = None
+    labels: Pairs = {}
+    ttl_seconds_after_finished: Seconds = 300
+    retain_jobs: bool = False
+    agent_db_mode: Literal["workspace_subpath", "dedicated_pvc", "ephemeral"] = "workspace_subpath"
+    agent_db_storage_class: OptionalText = None
+    agent_db_storage_capacity: Quantity = "1Gi"
+    dangerously_skip_permissions: bool = True
+    resume_last_session: bool = True
+    instructions_file_path: OptionalText = None
+    paperclip_runtime_skills: tuple[RuntimeSkill, ...] = ()
+    paperclip_skill_sync: SkillSync = SkillSync()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flat_resources(cls, value: object) -> object:
+        """Paperclip's form saves `resources.requests.cpu` as one flat key; nested objects come from the API."""
+        if not isinstance(value, dict):
+            return value
+        flat = {key: amount for key, amount in value.items() if isinstance(key, str) and key.startswith("resources.")}
+        if not flat:
+            return value
+        nested = value.get("resources") or {}
+        if not isinstance(nested, dict):
+            return value
+        merged: dict[str, Any] = {kind: dict(nested.get(kind) or {}) for kind in ("requests", "limits")}
+        for key, amount in flat.items():
+            _, kind, resource = [*key.split("."), "", ""][:3]
+            if kind in merged and resource in {"cpu", "memory"}:
+                merged[kind].setdefault(resource, amount)
+        return {**value, "resources": merged}
+
+
+class AdapterConfig(RunConfig):
+    """The agent's whole configuration as Paperclip resolves it for one run. `env` holds secrets in clear."""
+
+    env: dict[str, SecretStr] = {}
+    prompt_template: OptionalText = None
+    bootstrap_prompt_template: OptionalText = None
+    mcp_servers: dict[str, dict[str, Any]] = Field(default={}, repr=False)
+
+    @model_validator(mode="after")
+    def _environment_names(self) -> Self:
+        if any(not _ENV_NAME.fullmatch(name) for name in self.env):
+            raise _wrong(
+                "env_name",
+                "env: names must start with a letter or '_' and hold only letters, digits, '_', '.', '-'",
+            )
+        return self
+
+
+class SessionParams(PaperclipContract):
+    """What Paperclip stores between runs so that the next one can resume. Source: the peers' session codec."""
+
+    session_id: str
+    cwd: str | None = None
+    workspace_id: str | None = None
+    repo_url: str | None = None
+    repo_ref: str | None = None
+
+
+class Runtime(PaperclipContract):
+    """Session and task of this wake. `session_params` is already decoded; None means a fresh session."""
+
+    session_params: SessionParams | None = None
+    task_key: str | None = None
+
+
+class Workspace(PaperclipContract):
+    """The execution workspace: `cwd` is its path on Paperclip's data volume and in the pod."""
+
+    cwd: OptionalText = None
+    source: OptionalText = None
+    strategy: OptionalText = None
+    workspace_id: OptionalText = None
+    repo_url: OptionalText = None
+    repo_ref: OptionalText = None
+    branch_name: OptionalText = None
+    worktree_path: OptionalText = None
+    agent_home: OptionalText = None
+
+
+class WakeContext(PaperclipContract):
+    """The wake facts that may enter a history: identifiers and reasons, no prose."""
+
+    task_id: OptionalText = None
+    issue_id: OptionalText = None
+    wake_reason: OptionalText = None
+    wake_comment_id: OptionalText = None
+    comment_id: OptionalText = None
+    approval_id: OptionalText = None
+    approval_status: OptionalText = None
+    issue_ids: tuple[str, ...] = ()
+    issue_work_mode: OptionalText = None
+    retry_of_run_id: OptionalText = None
+    previous_run_id: OptionalText = None
+    paperclip_workspace: Workspace = Workspace()
+    paperclip_runtime_primary_url: OptionalText = None
+
+
+class AgentRef(PaperclipContract):
+    """Who runs."""
+
+    id: Identifier
+    company_id: Identifier
+    name: str = ""
+
+
+class WakePrompt(PaperclipContract):
+    """Wake prose as the caller rendered it, for a session that is resumed and for a fresh one."""
+
+    fresh: str = ""
+    resumed: str = ""
+
+
+class ContextRuntime(PaperclipContract):
+    """`runtime` of an execution context, not yet decoded: session parameters come in several spellings."""
+
+    session_id: OptionalText = None
+    session_params: dict[str, Any] | None = None
+    session_display_id: OptionalText = None
+    task_key: OptionalText = None
+
+
+class RuntimeTools(PaperclipContract):
+    """Paperclip's connection tools for one run; the bearer lives an hour."""
+
+    bearer_token: SecretStr | None = None
+    mcp_endpoint: OptionalText = None
+    rest: dict[str, str] = {}
+    expires_at: OptionalText = None
+    tools: tuple[str, ...] = ()
+    guidance: str = ""
+
+
+class ExecutionContext(PaperclipContract):
+    """Paperclip's adapter execution context as it comes. Holds secrets: never logged, never in a history.
+
+    `wake_prompt` is ours: a caller that has Paperclip's own renderer puts the prose there.
+    """
+
+    run_id: Identifier
+    agent: AgentRef
+    runtime: ContextRuntime = ContextRuntime()
+    config: AdapterConfig
+    context: WakeContext = WakeContext()
+    auth_token: SecretStr | None = None
+    runtime_tools: RuntimeTools | None = None
+    wake_prompt: WakePrompt | None = None
+
+
+class Secrets(PaperclipContract):
+    """What `sealedSecrets` holds. Opened only by `create_job`, straight into a Kubernetes Secret.
+
+    Attributes:
+        run_id: must equal the request's, so that a sealed field cannot be moved to another run.
+        env: the agent's own environment (`config.env`).
+        paperclip_env: `PAPERCLIP_*` values that are prose or bulky (wake payload, workspaces).
+        mcp_servers: OpenCode's or Claude's spelling, with headers and tokens.
+    """
+
+    run_id: str
+    auth_token: str | None = Field(default=None, repr=False)
+    env: dict[str, str] = Field(default={}, repr=False)
+    paperclip_env: dict[str, str] = Field(default={}, repr=False)
+    mcp_servers: dict[str, dict[str, Any]] = Field(default={}, repr=False)
+
+
+class PromptSource(PaperclipContract):
+    """What `sealedPrompt` holds. Opened only by `bundle_prompt`, straight into a Kubernetes Secret.
+
+    `agent` and `context` are the template data, as Paperclip sent them, without secrets.
+    """
+
+    run_id: str
+    wake: WakePrompt = WakePrompt()
+    task_markdown: str = ""
+    session_handoff: str = ""
+    bootstrap_template: str | None = None
+    prompt_template: str | None = None
+    agent: dict[str, Any] = {}
+    context: dict[str, Any] = {}
+
+
+class RunRequest(PaperclipContract):
+    """The workflow's input: the safe subset of an execution context and two sealed fields.
+
+    Attributes:
+        sealed_secrets: compact JWE of `Secrets`.
+        sealed_prompt: compact JWE of `PromptSource`.
+    """
+
+    run_id: Identifier
+    agent: AgentRef
+    runtime: Runtime = Runtime()
+    config: RunConfig
+    context: WakeContext = WakeContext()
+    sealed_secrets: str = Field(repr=False)
+    sealed_prompt: str = Field(repr=False)
+
+    @property
+    def key(self) -> RunKey:
+        """Names this run wherever it leaves a trace."""
+        return RunKey(agent_id=self.agent.id, company_id=self.agent.company_id, run_id=self.run_id)
+
+    @property
+    def task_id(self) -> str | None:
+        """Paperclip's task, which it also calls issue."""
+        return self.context.task_id or self.context.issue_id
