@@ -9,7 +9,7 @@ Source of the shapes: Paperclip 2026.916.1's `AdapterExecutionContext`, read and
 
 import json
 import re
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, LiteralString, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 from pydantic_core import PydanticCustomError
@@ -24,7 +24,7 @@ _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 _ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
-def _wrong(kind: str, remedy: str) -> PydanticCustomError:
+def _wrong(kind: LiteralString, remedy: LiteralString) -> PydanticCustomError:
     return PydanticCustomError(kind, remedy)
 
 

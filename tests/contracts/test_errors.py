@@ -1,0 +1,36 @@
+"""Every failure has a name, a next step and a budget."""
+
+import pytest
+from temporalio.exceptions import ApplicationError
+
+from contracts.errors import FAILURES, ClusterUnavailable, RunError, failure_of
+
+
+@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES.keys())
+def test_every_failure_tells_an_operator_what_to_do(failure: type[RunError]) -> None:
+    error = failure("why")
+    assert error.type == failure.code
+    assert error.non_retryable is failure.final
+    assert failure.next_step.endswith(".")
+    assert failure.as_failure("why").next_step == failure.next_step
+
+
+def test_codes_are_unique() -> None:
+    def classes(root: type[RunError]) -> list[type[RunError]]:
+        return [root, *(found for child in root.__subclasses__() for found in classes(child))]
+
+    assert len({found.code for found in classes(RunError)}) == len(classes(RunError))
+
+
+def test_a_failure_survives_a_process_boundary_by_its_type() -> None:
+    assert failure_of(ApplicationError("away", type="k8s_api_unavailable")) == ClusterUnavailable.as_failure("away")
+
+
+def test_an_unknown_failure_keeps_its_name_and_is_no_success() -> None:
+    failure = failure_of(ApplicationError("boom", type="ValueError"))
+    assert failure.code == "agent_run_failed"
+    assert "ValueError" in failure.message
+
+
+def test_messages_are_bounded() -> None:
+    assert len(RunError.as_failure("x" * 100_000).message) == 2000

@@ -1,0 +1,40 @@
+"""Names are deterministic, valid and the peers' own."""
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.identity import AttemptKey, RunKey, label_value, workflow_id
+
+UUID = "b1677834-f306-4a0e-9c14-97a6dc937575"
+RUN = RunKey(agent_id=UUID, company_id="c", run_id="7d6733a4-a207-4bf9-87db-cf32e87a5407")
+
+
+def test_the_first_attempt_keeps_the_peers_job_name() -> None:
+    name = AttemptKey(run=RUN).job_name
+    assert name == "agent-opencode-b1677834-f306-4a-7d6733a4-a207-4b-" + name[-6:]
+    assert re.fullmatch(r"[0-9a-f]{6}", name[-6:])
+
+
+def test_each_attempt_has_its_own_names() -> None:
+    names = {AttemptKey(run=RUN, attempt=n).job_name for n in (1, 2, 3)}
+    assert len(names) == 3
+    assert all(len(name) <= 63 for name in names)
+
+
+def test_the_workflow_id_is_the_guard_of_one_agent() -> None:
+    assert workflow_id(UUID) == f"agent-run:{UUID}"
+
+
+@given(st.text(max_size=200), st.text(max_size=200), st.integers(1, 999))
+def test_any_identifier_gives_a_valid_job_name(agent: str, run: str, attempt: int) -> None:
+    key = AttemptKey(run=RunKey(agent_id=agent, company_id="c", run_id=run), attempt=attempt)
+    assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", key.job_name)
+
+
+@given(st.text(max_size=200))
+def test_any_text_gives_a_valid_label_value(text: str) -> None:
+    value = label_value(text)
+    assert re.fullmatch(r"([a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?)?", value)
+    assert label_value(value) == value
