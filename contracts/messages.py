@@ -1,9 +1,7 @@
 """What workflow and activities say to each other. One message per step, small, no prompt, no output, no secret."""
 
 from datetime import timedelta
-from typing import Any
-
-from pydantic import Field
+from typing import Any, Self
 
 from contracts.base import Contract
 from contracts.identity import AttemptKey, RunKey
@@ -143,6 +141,11 @@ class StreamEnd(Contract):
     container: ContainerEnd
     receipt: OutputReceipt
 
+    @classmethod
+    def unknown(cls) -> Self:
+        """The end of a stream that was cut off: nothing is known, and nothing is assumed."""
+        return cls(container=ContainerEnd(), receipt=OutputReceipt())
+
 
 class StreamProgress(Contract):
     """Heartbeat details of `stream_logs`: a hint for people; the transcript's own last sequence is the cursor."""
@@ -154,11 +157,16 @@ class StreamProgress(Contract):
 
 
 class ParseTranscript(Contract):
-    """Input of `parse_transcript`."""
+    """Input of `parse_transcript`.
+
+    Attributes:
+        stopped_as: code of the failure that made us stop the agent; None when it ended by itself.
+    """
 
     attempt: AttemptKey
     end: StreamEnd
     resumed_session: str | None = None
+    stopped_as: str | None = None
     model: str
 
 
@@ -167,11 +175,13 @@ class Finish(Contract):
 
     Attributes:
         job: None when the attempt failed before a Job was created.
+        namespace: where the objects are; None for the worker's own.
         retain: keep the Job for debugging (`retainJobs`).
+        grace: how long OpenCode may take to end after SIGTERM, when it still runs.
     """
 
     attempt: AttemptKey
     namespace: str | None = None
     job: JobRef | None = None
     retain: bool = False
-    secrets: tuple[str, ...] = Field(default=())
+    grace: timedelta = timedelta(seconds=60)

@@ -1,0 +1,15 @@
+"""The search attributes of a run, all keywords."""
+
+from typing import Final
+
+from temporalio.common import SearchAttributeKey
+
+AGENT_ID: Final = SearchAttributeKey.for_keyword("AgentId")
+COMPANY_ID: Final = SearchAttributeKey.for_keyword("CompanyId")
+PAPERCLIP_RUN_ID: Final = SearchAttributeKey.for_keyword("PaperclipRunId")
+TASK_KEY: Final = SearchAttributeKey.for_keyword("TaskKey")
+MODEL: Final = SearchAttributeKey.for_keyword("Model")
+RUN_PHASE: Final = SearchAttributeKey.for_keyword("RunPhase")
+FAILURE_KIND: Final = SearchAttributeKey.for_keyword("FailureKind")
+
+ALL: Final = (AGENT_ID, COMPANY_ID, PAPERCLIP_RUN_ID, TASK_KEY, MODEL, RUN_PHASE, FAILURE_KIND)

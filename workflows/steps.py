@@ -1,0 +1,100 @@
+"""The steps of a run as the workflow calls them: name, result, time-outs and retries, each with its reason.
+
+Facts behind the numbers were measured with temporalio 1.35 on a dev server; see docs/temporal.md.
+"""
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, Generic, TypeVar
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+
+with workflow.unsafe.imports_passed_through():
+    from contracts.base import Contract
+    from contracts.messages import (
+        AwaitSchedule,
+        BundlePrompt,
+        CreateJob,
+        Finish,
+        IntrospectPod,
+        JobRef,
+        ParseTranscript,
+        PodProfile,
+        PodRef,
+        PromptBundle,
+        StreamEnd,
+        StreamLogs,
+    )
+    from contracts.outcome import Report
+
+In = TypeVar("In", bound=Contract)
+Out = TypeVar("Out")
+
+PATIENT: Final = RetryPolicy(
+    initial_interval=timedelta(seconds=1), backoff_coefficient=2.0, maximum_interval=timedelta(seconds=30)
+)
+"""Unlimited attempts: what cannot be helped by repeating says so itself (`RunError.final`), and every hand-over
+between workers costs an attempt, so a maximum would end healthy runs."""
+
+HEARTBEAT: Final = timedelta(seconds=30)
+"""Rides out a Temporal server that is away for 25 s; a killed worker is noticed within it."""
+
+
+@dataclass(frozen=True)
+class Step(Generic[In, Out]):
+    """One activity as the story calls it.
+
+    Attributes:
+        attempt: longest time for one try (start to close).
+        altogether: longest time for all tries with their back-off; None for no limit.
+    """
+
+    name: str
+    result: type[Out]
+    attempt: timedelta
+    altogether: timedelta | None = None
+    heartbeat: timedelta | None = None
+
+    def start(self, order: In, summary: str, *, attempt: timedelta | None = None) -> workflow.ActivityHandle[Out]:
+        """Schedules the step. `attempt` replaces the step's own limit when the order carries its clock.
+
+        A cancelled step is waited for: its activity stops what it was doing before the story goes on.
+        """
+        return workflow.start_activity(
+            self.name,
+            order,
+            result_type=self.result,
+            summary=summary,
+            start_to_close_timeout=attempt or self.attempt,
+            schedule_to_close_timeout=self.altogether,
+            heartbeat_timeout=self.heartbeat,
+            retry_policy=PATIENT,
+            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        )
+
+    def __call__(self, order: In, summary: str, *, attempt: timedelta | None = None) -> Awaitable[Out]:
+        """Schedules the step and waits for it."""
+        return self.start(order, summary, attempt=attempt)
+
+
+API_CALLS: Final = timedelta(minutes=1)
+"""A few calls to the API server, each with a time-out of its own well below this."""
+API_OUTAGE: Final = timedelta(minutes=15)
+"""An API server may be away this long before a step that has nothing running gives up."""
+
+INTROSPECT_POD: Final = Step[IntrospectPod, PodProfile]("introspect_pod", PodProfile, API_CALLS, API_OUTAGE)
+BUNDLE_PROMPT: Final = Step[BundlePrompt, PromptBundle]("bundle_prompt", PromptBundle, API_CALLS, API_OUTAGE)
+CREATE_JOB: Final = Step[CreateJob, JobRef]("create_job", JobRef, API_CALLS, API_OUTAGE)
+AWAIT_SCHEDULE: Final = Step[AwaitSchedule, PodRef](
+    "await_schedule", PodRef, attempt=timedelta(hours=1), heartbeat=HEARTBEAT
+)
+STREAM_LOGS: Final = Step[StreamLogs, StreamEnd](
+    "stream_logs", StreamEnd, attempt=timedelta(days=30), heartbeat=HEARTBEAT
+)
+"""Lives as long as the agent: only its heartbeat and the story's own clocks end it."""
+PARSE_TRANSCRIPT: Final = Step[ParseTranscript, Report](
+    "parse_transcript", Report, attempt=timedelta(minutes=10), heartbeat=HEARTBEAT
+)
+FINISH: Final = Step[Finish, bool]("finish", bool, timedelta(minutes=5), timedelta(hours=1), heartbeat=HEARTBEAT)
