@@ -1,0 +1,257 @@
+"""What the transcript store promises, on SQLite."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy.exc import IntegrityError
+
+from contracts.identity import AttemptKey, RunKey
+from contracts.outcome import Gap, OutputReceipt
+from transcripts.errors import TranscriptsUnavailable
+from transcripts.store import Line, RunSummary, SqlTranscripts, page_end
+
+NOON = datetime(2026, 1, 2, 12, 0, 0, 123456, tzinfo=UTC)
+
+
+def key(run_id: str = "run-1", attempt: int = 1) -> AttemptKey:
+    return AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id=run_id), attempt=attempt)
+
+
+def line(sequence: int, data: bytes = b"x", stream: str = "stdout", *, at: datetime = NOON) -> Line:
+    return Line(sequence, stream, data, at=at)
+
+
+def url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqlTranscripts]:
+    opened = await SqlTranscripts.open(url(tmp_path / "transcripts.db"))
+    yield opened
+    await opened.close()
+
+
+async def test_lines_come_back_as_they_were_written(store: SqlTranscripts) -> None:
+    written = [
+        Line(1, "stdout", b"", at=NOON),
+        Line(2, "stderr", b"nul \x00 esc \x1b[31m cr \r bad \xff\xfe", at=NOON),
+        Line(3, "stdout", bytes(range(256)), terminated=False, at=NOON.astimezone(timezone(timedelta(hours=5)))),
+    ]
+    assert await store.append(key(), written) == 3
+    assert await store.read(key()) == written
+
+
+async def test_a_line_of_five_megabytes_round_trips(store: SqlTranscripts) -> None:
+    huge = line(1, bytes(range(256)) * 20_000)
+    await store.append(key(), [huge])
+    assert await store.read(key(), max_bytes=1) == [huge]
+
+
+async def test_a_repeated_batch_changes_nothing(store: SqlTranscripts) -> None:
+    batch = [line(n, b"first") for n in range(1, 6)]
+    assert await store.append(key(), batch) == 5
+    assert await store.append(key(), [line(n, b"second") for n in range(3, 9)]) == 3
+    kept = await store.read(key())
+    assert [(kept_line.sequence, kept_line.data) for kept_line in kept] == [
+        *((n, b"first") for n in range(1, 6)),
+        *((n, b"second") for n in range(6, 9)),
+    ]
+    (run,) = await store.runs()
+    assert (run.lines, run.bytes) == (8, 5 * 5 + 3 * 6)
+
+
+async def test_the_first_of_equal_sequences_in_one_batch_is_kept(store: SqlTranscripts) -> None:
+    assert await store.append(key(), [line(1, b"first"), line(1, b"later")]) == 1
+    assert await store.read(key()) == [line(1, b"first")]
+    (run,) = await store.runs()
+    assert (run.lines, run.bytes) == (1, 5)
+
+
+async def test_a_batch_larger_than_one_statement_is_kept_whole(store: SqlTranscripts) -> None:
+    batch = [line(n, b"%d" % n) for n in range(1, 12_001)]
+    assert await store.append(key(), batch) == 12_000
+    assert await store.last(key()) == 12_000
+    assert await store.append(key(), batch) == 0
+
+
+async def test_the_last_sequence_is_the_place_to_resume(store: SqlTranscripts) -> None:
+    assert await store.last(key()) is None
+    await store.append(key(), [line(4), line(9)])
+    assert await store.last(key()) == 9
+
+
+async def test_attempts_and_runs_keep_apart(store: SqlTranscripts) -> None:
+    await store.append(key(attempt=2), [line(1, b"two")])
+    await store.append(key(attempt=1), [line(1, b"one")])
+    await store.append(key("run-2"), [line(1, b"other")])
+    assert await store.attempts("run-1") == [1, 2]
+    assert await store.attempts("unknown") == []
+    assert await store.read(key(attempt=2)) == [line(1, b"two")]
+
+
+async def test_an_empty_batch_leaves_no_trace(store: SqlTranscripts) -> None:
+    assert await store.append(key(), []) == 0
+    assert await store.attempts("run-1") == []
+
+
+async def test_pages_are_bounded_in_lines_and_bytes_and_lose_nothing(store: SqlTranscripts) -> None:
+    written = [line(n, b"x" * (1000 * (n % 7))) for n in range(1, 201)]
+    await store.append(key(), written)
+    seen: list[Line] = []
+    while page := await store.read(key(), after=seen[-1].sequence if seen else 0, limit=10, max_bytes=9000):
+        assert len(page) <= 10
+        assert len(page) == 1 or sum(len(kept.data) for kept in page) <= 9000
+        seen += page
+    assert seen == written
+
+
+async def test_runs_are_listed_newest_first_with_their_counts(store: SqlTranscripts) -> None:
+    later = NOON + timedelta(hours=1)
+    await store.append(key("old"), [line(1, b"abc")])
+    await store.append(key("new"), [line(1, b"12345", at=later)])
+    await store.append(key("old", 2), [line(1, b"defg", at=later), line(2, b"", at=later)])
+    await store.seal(key("old", 1), OutputReceipt())
+    assert await store.runs() == [
+        RunSummary("new", "ada", "acme", 1, 1, 5, later, later, sealed=False),
+        RunSummary("old", "ada", "acme", 2, 3, 7, NOON, later, sealed=False),
+    ]
+    assert [run.run_id for run in await store.runs(limit=1)] == ["new"]
+    await store.seal(key("old", 2), OutputReceipt())
+    assert [run.sealed for run in await store.runs()] == [False, True]
+
+
+async def test_the_first_receipt_stands(store: SqlTranscripts) -> None:
+    receipt = OutputReceipt(state="differs", lines=3, bytes=9, sha256="ab", gaps=(Gap(after_sequence=2),))
+    await store.append(key(), [line(1)])
+    assert await store.receipt(key()) is None
+    assert await store.seal(key(), receipt) == receipt
+    assert await store.seal(key(), OutputReceipt(state="unverified")) == receipt
+    assert await store.receipt(key()) == receipt
+    (run,) = await store.runs()
+    assert (run.lines, run.sealed) == (1, True)
+
+
+async def test_an_attempt_without_output_can_be_sealed(store: SqlTranscripts) -> None:
+    await store.seal(key(), OutputReceipt(state="unverified"))
+    assert await store.attempts("run-1") == [1]
+    assert await store.runs() == [RunSummary("run-1", "ada", "acme", 1, 0, 0, None, None, sealed=True)]
+
+
+async def test_what_was_kept_survives_a_restart(tmp_path: Path) -> None:
+    where = url(tmp_path / "transcripts.db")
+    before = await SqlTranscripts.open(where)
+    await before.append(key(), [line(1)])
+    await before.close()
+    after = await SqlTranscripts.open(where)
+    assert await after.read(key()) == [line(1)]
+    await after.close()
+
+
+async def test_a_fresh_store_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
+    opened = await asyncio.gather(*(SqlTranscripts.open(url(tmp_path / "transcripts.db")) for _ in range(12)))
+    new = await asyncio.gather(*(store.append(key(), [line(n)]) for n, store in enumerate(opened, start=1)))
+    assert sum(new) == await opened[0].last(key()) == 12
+    await asyncio.gather(*(store.close() for store in opened))
+
+
+async def test_writers_and_readers_of_one_file_do_not_disturb_each_other(store: SqlTranscripts, tmp_path: Path) -> None:
+    other = await SqlTranscripts.open(url(tmp_path / "transcripts.db"))
+    owners = [(store, "a"), (other, "b"), (store, "c"), (other, "d")]
+
+    async def write(owner: SqlTranscripts, run_id: str) -> None:
+        for start in range(1, 101, 10):
+            await owner.append(key(run_id), [line(n) for n in range(start, start + 10)])
+
+    async def reread(owner: SqlTranscripts, run_id: str) -> None:
+        while await owner.last(key(run_id)) != 100:
+            found = await owner.read(key(run_id))
+            assert [kept.sequence for kept in found] == list(range(1, len(found) + 1))
+
+    async with asyncio.TaskGroup() as both:
+        for owner, run_id in owners:
+            both.create_task(write(owner, run_id))
+            both.create_task(reread(owner, run_id))
+    assert {run.run_id: run.lines for run in await other.runs()} == {"a": 100, "b": 100, "c": 100, "d": 100}
+    await other.close()
+
+
+async def test_the_same_batch_from_two_processes_is_kept_once(store: SqlTranscripts, tmp_path: Path) -> None:
+    other = await SqlTranscripts.open(url(tmp_path / "transcripts.db"))
+    batch = [line(n) for n in range(1, 501)]
+    new = await asyncio.gather(*(owner.append(key(), batch) for owner in (store, other, store, other)))
+    assert sum(new) == 500
+    (run,) = await store.runs()
+    assert run.lines == 500
+    await other.close()
+
+
+async def test_a_failed_batch_keeps_nothing_of_itself(store: SqlTranscripts, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "transcripts.db") as database:
+        database.execute("CREATE TRIGGER full BEFORE INSERT ON attempts BEGIN SELECT RAISE(ABORT, 'full'); END")
+    database.close()
+    with pytest.raises(IntegrityError, match="full"):
+        await store.append(key(), [line(1), line(2)])
+    assert await store.last(key()) is None
+
+
+async def test_an_outage_has_a_name_and_may_be_retried_and_quotes_no_output(tmp_path: Path) -> None:
+    where = tmp_path / "transcripts.db"
+    store = await SqlTranscripts.open(url(where))
+    with sqlite3.connect(where) as database:
+        database.execute("DROP TABLE lines")
+    database.close()
+    with pytest.raises(TranscriptsUnavailable, match="no such table") as raised:
+        await store.append(key(), [line(1, b"SECRET-CANARY")])
+    assert not raised.value.non_retryable
+    assert raised.value.type == "transcripts_unavailable"
+    assert "CANARY" not in str(raised.value) + str(raised.value.__cause__)
+    await store.close()
+
+
+async def test_a_file_that_cannot_be_made_is_an_outage(tmp_path: Path) -> None:
+    with pytest.raises(TranscriptsUnavailable, match=r"absent.*unable to open database file"):
+        await SqlTranscripts.open(url(tmp_path / "absent" / "transcripts.db"))
+
+
+async def test_a_file_that_is_no_database_is_an_outage(tmp_path: Path) -> None:
+    (tmp_path / "transcripts.db").write_bytes(b"not a database " * 500)
+    with pytest.raises(TranscriptsUnavailable, match="file is not a database"):
+        await SqlTranscripts.open(url(tmp_path / "transcripts.db"))
+
+
+@pytest.mark.parametrize(
+    ("where", "remedy"),
+    [
+        ("sqlite://", "name a file"),
+        ("sqlite:///:memory:", "name a file"),
+        ("mysql://host/db", "sqlite:///FILE or postgresql"),
+        ("not a url", "sqlite:///FILE or postgresql"),
+    ],
+)
+async def test_a_url_that_cannot_work_is_refused_with_the_remedy(where: str, remedy: str) -> None:
+    with pytest.raises(ValueError, match=remedy):
+        await SqlTranscripts.open(where)
+
+
+@pytest.mark.parametrize(("sequence", "at"), [(0, NOON), (-1, NOON), (1, NOON.replace(tzinfo=None))])
+def test_a_line_that_could_not_be_read_back_is_refused(sequence: int, at: datetime) -> None:
+    with pytest.raises(ValueError, match=r"count from 1|time zone"):
+        Line(sequence, "stdout", b"", at=at)
+
+
+@given(st.lists(st.integers(0, 50)), st.integers(0, 100))
+def test_a_page_is_as_long_as_its_bytes_allow_and_never_stuck(sizes: list[int], max_bytes: int) -> None:
+    end = page_end(enumerate(sizes, start=1), max_bytes)
+    if not sizes:
+        assert end is None
+        return
+    assert end is not None
+    assert end == 1 or sum(sizes[:end]) <= max_bytes
+    assert end == len(sizes) or sum(sizes[: end + 1]) > max_bytes

@@ -1,0 +1,49 @@
+"""Live reading: pages of an attempt's lines as they arrive, until the attempt is over.
+
+Writers in the same process wake the reader at once; lines that another process writes are found by looking again
+after `poll`. Nothing is queued, so a slow reader costs no memory.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+
+from contracts.identity import AttemptKey
+from transcripts.store import PAGE_BYTES, Line, TranscriptStore
+
+
+async def follow(
+    store: TranscriptStore, key: AttemptKey, after: int, *, done: Callable[[], Awaitable[bool]], poll: timedelta
+) -> AsyncIterator[Line]:
+    """Every line beyond `after`, in order, once, until `done` says that no more will be written.
+
+    Raises:
+        TranscriptsUnavailable: the store cannot be read; go on later from the last line's sequence.
+    """
+    async for page in pages(store, key, after, done=done, poll=poll):
+        for line in page:
+            yield line
+
+
+async def pages(
+    store: TranscriptStore,
+    key: AttemptKey,
+    after: int,
+    *,
+    done: Callable[[], Awaitable[bool]],
+    poll: timedelta,
+    max_bytes: int = PAGE_BYTES,
+) -> AsyncIterator[list[Line]]:
+    """The same by pages. An empty page says that there was nothing new: time for a sign of life."""
+    news = store.news(key)
+    while True:
+        seen = news.count
+        over = await done()  # asked before reading, so what was written before the end is read
+        page = await store.read(key, after, max_bytes=max_bytes)
+        if page:
+            after = page[-1].sequence
+            yield page
+        elif over:
+            return
+        else:
+            yield page
+            await news.beyond(seen, poll)

@@ -1,0 +1,57 @@
+"""The tables, in one metadata for every dialect: lines, and one row of running counts per attempt.
+
+Times are whole microseconds since the epoch: exact, ordered and the same in SQLite and PostgreSQL.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from sqlalchemy import BigInteger, Boolean, Column, Dialect, Integer, LargeBinary, MetaData, Table, Text
+from sqlalchemy.types import TypeDecorator
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TICK: Final = timedelta(microseconds=1)
+
+
+class Instant(TypeDecorator[datetime]):
+    """An aware datetime, kept as microseconds since the epoch and read back in UTC."""
+
+    impl = BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:  # noqa: ARG002 (SQLAlchemy's hook)
+        """Python to database."""
+        return None if value is None else (value - _EPOCH) // _TICK
+
+    def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 (same)
+        """Database to Python."""
+        return None if value is None else _EPOCH + value * _TICK
+
+
+metadata = MetaData()
+
+lines = Table(
+    "lines",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("stream", Text, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("terminated", Boolean, nullable=False),
+    Column("at", Instant, nullable=False),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("agent_id", Text, nullable=False),
+    Column("company_id", Text, nullable=False),
+    Column("lines", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("first_at", Instant),
+    Column("last_at", Instant),
+    Column("receipt", Text),
+)
