@@ -52,9 +52,7 @@ class Ticket:
 
     def handle(self, client: Client) -> WorkflowHandle[AgentRunWorkflow, Outcome]:
         """The run itself, exactly this one."""
-        return client.get_workflow_handle_for(
-            AgentRunWorkflow.run, self.workflow_id, run_id=self.workflow_run_id
-        )
+        return client.get_workflow_handle_for(AgentRunWorkflow.run, self.workflow_id, run_id=self.workflow_run_id)
 
 
 async def attach(client: Client, settings: ClientSettings, request: RunRequest) -> Ticket:

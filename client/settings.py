@@ -14,6 +14,16 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX: Final = "AGENT_RUNS_"
 
+DEFAULT_INHERITANCE: Final = (
+    *("ANTHROPIC_*", "OPENAI_*", "OPENROUTER_*", "GEMINI_*", "GOOGLE_*", "AZURE_*", "AWS_*", "MISTRAL_*", "GROQ_*"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+    *("LANG", "LC_*", "TZ", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE"),
+)
+"""Model providers, proxies, locale, trust. Never everything: the worker's own secrets are in its environment too."""
+
+OTHER_READERS: Final = frozenset({f"{PREFIX}OPENCODE"})
+"""Read by the local stack before any settings exist."""
+
 
 class SettingsError(Exception):
     """A setting is unknown or wrong. The text is one line per setting, fit for a terminal."""
@@ -68,11 +78,36 @@ class ClientSettings(BaseSettings):
             ) from None
 
 
-OTHER_READERS: Final = frozenset({f"{PREFIX}OPENCODE"})
-"""Read by the local stack before any settings exist."""
-
-
 def _known() -> frozenset[str]:
     """A process may read only a part of the settings; those of the other parts are not misspelt."""
     kinds = [ClientSettings, *ClientSettings.__subclasses__()]
     return frozenset(f"{PREFIX}{name.upper()}" for kind in kinds for name in kind.model_fields)
+
+
+class WorkerSettings(ClientSettings):
+    """What only the worker needs: the cluster, what agent pods look like, its own limits.
+
+    Attributes:
+        kubeconfig: file of the cluster; None means the cluster the worker runs in.
+        namespace: where Jobs go unless an agent's configuration names another; None: the worker's own.
+        image: image of agent pods; None: that of the worker's own pod.
+        init_image: image of the init container; it must have `sh` and `cp`, and should be a busybox.
+        data_claim: PersistentVolumeClaim with Paperclip's data; None: that of the worker's own pod.
+        data_root: where the worker itself sees what pods see at /paperclip.
+        inherit_env: glob patterns of literal environment variables of the worker's own pod that agents inherit.
+        paperclip_api_url: Paperclip as pods reach it.
+        opencode_config: JSON file merged into every agent's OpenCode configuration (providers, mostly).
+        max_runs: runs one worker follows at once.
+    """
+
+    kubeconfig: Path | None = None
+    kube_context: str | None = None
+    namespace: str | None = None
+    image: str | None = None
+    init_image: str = "busybox:1.36"
+    data_claim: str | None = None
+    data_root: Path = Path("/paperclip")
+    inherit_env: tuple[str, ...] = DEFAULT_INHERITANCE
+    paperclip_api_url: str | None = None
+    opencode_config: Path | None = None
+    max_runs: int = 500

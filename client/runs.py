@@ -1,0 +1,85 @@
+"""Finds runs the way people name them: by Paperclip's run id or by the agent's id."""
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus, WorkflowHandle
+from temporalio.common import SearchAttributeKey
+
+from contracts.identity import RunKey
+from contracts.outcome import Outcome
+from workflows import attributes
+from workflows.agent_run import AgentRunWorkflow
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+
+
+class UnknownRun(Exception):
+    """No run has this id. The text says how to list them."""
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run as Temporal lists it; seen without a worker."""
+
+    key: RunKey
+    workflow_id: str
+    workflow_run_id: str
+    phase: str
+    model: str | None
+    failure_code: str | None
+    task_key: str | None
+    open: bool
+    started_at: datetime
+    ended_at: datetime | None
+    events: int
+
+    def handle(self, client: Client) -> WorkflowHandle[AgentRunWorkflow, Outcome]:
+        """Exactly this run, not a later one of its agent."""
+        return client.get_workflow_handle_for(AgentRunWorkflow.run, self.workflow_id, run_id=self.workflow_run_id)
+
+
+async def find(client: Client, name: str) -> RunSummary:
+    """The run with this Paperclip run id, else the newest run of the agent with this id.
+
+    Raises:
+        UnknownRun: neither is known, or the name cannot be an id.
+    """
+    if _NAME.fullmatch(name):
+        for attribute in (attributes.PAPERCLIP_RUN_ID, attributes.AGENT_ID):
+            async for run in listed(client, f"{attribute.name} = '{name}'", limit=1):
+                return run
+    raise UnknownRun(f"no run or agent with the id {name[:128]!r}; `agent-runs list` shows what there is")
+
+
+async def listed(client: Client, condition: str = "", limit: int = 50) -> AsyncIterator[RunSummary]:
+    """Runs, newest first. `condition` is Temporal's list filter."""
+    query = f"WorkflowType = '{AgentRunWorkflow.__name__}'" + (f" AND {condition}" if condition else "")
+    async for execution in client.list_workflows(query, limit=limit):
+        yield _summary(execution)
+
+
+def _summary(execution: WorkflowExecution) -> RunSummary:
+    def attribute(key: SearchAttributeKey[str]) -> str | None:
+        return execution.typed_search_attributes.get(key)
+
+    return RunSummary(
+        key=RunKey(
+            agent_id=attribute(attributes.AGENT_ID) or "",
+            company_id=attribute(attributes.COMPANY_ID) or "",
+            run_id=attribute(attributes.PAPERCLIP_RUN_ID) or "",
+        ),
+        workflow_id=execution.id,
+        workflow_run_id=execution.run_id,
+        phase=attribute(attributes.RUN_PHASE) or "queued",
+        model=attribute(attributes.MODEL),
+        failure_code=attribute(attributes.FAILURE_KIND),
+        task_key=attribute(attributes.TASK_KEY),
+        open=execution.status is WorkflowExecutionStatus.RUNNING,
+        started_at=execution.start_time,
+        ended_at=execution.close_time,
+        events=execution.history_length,
+    )
