@@ -51,6 +51,11 @@ class ClientSettings(BaseSettings):
     transcripts_url: str | None = None
     production: bool = False
 
+    @property
+    def transcripts(self) -> str:
+        """URL of the transcript store; without a setting a SQLite file beside the sealing key."""
+        return self.transcripts_url or f"sqlite+aiosqlite:///{self.sealing_key_file.with_name('transcripts.db')}"
+
     @classmethod
     def read(cls, environment: Mapping[str, str] | None = None, **given: object) -> Self:
         """Settings from the environment; `given` values win.
@@ -80,7 +85,7 @@ class ClientSettings(BaseSettings):
 
 def _known() -> frozenset[str]:
     """A process may read only a part of the settings; those of the other parts are not misspelt."""
-    kinds = [ClientSettings, *ClientSettings.__subclasses__()]
+    kinds: list[type[ClientSettings]] = [ClientSettings, *ClientSettings.__subclasses__()]
     return frozenset(f"{PREFIX}{name.upper()}" for kind in kinds for name in kind.model_fields)
 
 
