@@ -1,0 +1,126 @@
+"""Paperclip's session codec and the rule which session a wake may resume.
+
+Paperclip stores what a run returns as session parameters and hands it to the next wake of the same task. The codec
+reads every spelling the existing adapters ever wrote and writes one. Source: the peers' session codec; Paperclip's
+host adds keys of its own (`__paperclip...`), which are ignored.
+"""
+
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from contracts.request import ContextRuntime, RunConfig, SessionParams, Workspace
+
+ID_KEYS: Final = ("sessionId", "session_id", "sessionID")
+CWD_KEYS: Final = ("cwd", "workdir", "folder")
+DATA_ROOT: Final = "/paperclip"
+_SESSION_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+_FIELDS: Final[dict[str, tuple[str, ...]]] = {
+    "cwd": CWD_KEYS,
+    "workspaceId": ("workspaceId", "workspace_id"),
+    "repoUrl": ("repoUrl", "repo_url"),
+    "repoRef": ("repoRef", "repo_ref"),
+}
+
+
+class MalformedSession(ValueError):
+    """Session parameters that name no usable session. `field` is Paperclip's path, the text is the remedy."""
+
+    def __init__(self, field: str, remedy: str) -> None:
+        super().__init__(remedy)
+        self.field = field
+
+
+def deserialize(raw: object) -> SessionParams | None:
+    """Session parameters in any spelling, or None. Never raises: Paperclip calls this on every scheduler tick."""
+    if not isinstance(raw, Mapping):
+        return None
+    session_id = _first(raw, ID_KEYS)
+    if session_id is None:
+        return None
+    found = {field: _first(raw, keys) for field, keys in _FIELDS.items()}
+    return SessionParams.model_validate({"sessionId": session_id, **found})
+
+
+def serialize(params: object) -> dict[str, str] | None:
+    """Session parameters as Paperclip stores them: canonical names, absent fields omitted."""
+    session = params if isinstance(params, SessionParams) else deserialize(params)
+    return None if session is None else session.model_dump(exclude_none=True)
+
+
+def display_id(params: object) -> str | None:
+    """The session id: Paperclip sometimes hands back nothing else, so it must be enough to resume."""
+    return _first(params, ID_KEYS) if isinstance(params, Mapping) else None
+
+
+def _first(raw: Mapping[Any, Any], keys: tuple[str, ...]) -> str | None:
+    texts = (raw.get(key) for key in keys)
+    return next((text.strip() for text in texts if isinstance(text, str) and text.strip()), None)
+
+
+def decode(runtime: ContextRuntime) -> SessionParams | None:
+    """The session of a wake: `sessionParams` in any spelling, else the bare `sessionId`; None for a fresh one.
+
+    Raises:
+        MalformedSession: an id is there and is none: not text, or nothing that OpenCode's `--session` could take.
+    """
+    raw = runtime.session_params or {}
+    if any(key in raw and not isinstance(raw[key], str) for key in ID_KEYS):
+        raise MalformedSession("runtime.sessionParams", "sessionId must be text; reset the agent's session")
+    session = deserialize(raw)
+    field = "runtime.sessionParams" if session else "runtime.sessionId"
+    if session is None and runtime.session_id:
+        session = SessionParams(session_id=runtime.session_id.strip())
+    if session is not None and not _SESSION_ID.fullmatch(session.session_id):
+        raise MalformedSession(
+            field, "the session id may hold letters, digits and '_.:-' only, 128 at most; reset the agent's session"
+        )
+    return session
+
+
+def working_directory(workspace: Workspace, config: RunConfig) -> str:
+    """Where OpenCode works in the pod: the workspace, else `config.cwd`, else the data volume."""
+    return posixpath.normpath(workspace.cwd or config.cwd or DATA_ROOT)
+
+
+def session_params(session_id: str, workspace: Workspace, cwd: str | None = None) -> SessionParams:
+    """What Paperclip should store so that the next wake can resume `session_id`.
+
+    `cwd` is where OpenCode really worked, if that is not the workspace: a session is bound to its directory.
+    """
+    return SessionParams(
+        session_id=session_id,
+        cwd=cwd or workspace.cwd,
+        workspace_id=workspace.workspace_id,
+        repo_url=workspace.repo_url,
+        repo_ref=workspace.repo_ref,
+    )
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Which session a wake resumes, if any, and a sentence for people if a stored one is left."""
+
+    session: SessionParams | None = None
+    reason: str | None = None
+
+
+def resume(stored: SessionParams | None, directory: str, *, wanted: bool) -> Resume:
+    """Decide whether a wake that works in `directory` may resume the `stored` session.
+
+    OpenCode binds a session to its directory: resumed from another one it calls the model, runs tools in the old
+    directory, prints nothing and never ends. A stored session without a directory is trusted, because Paperclip
+    sometimes hands back the bare id.
+    """
+    if stored is None:
+        return Resume()
+    if not wanted:
+        return Resume(reason=f"session {stored.session_id} is not resumed: resumeLastSession is off")
+    if stored.cwd is not None and posixpath.normpath(stored.cwd) != posixpath.normpath(directory):
+        return Resume(
+            reason=f"session {stored.session_id} is not resumed: it belongs to {stored.cwd}, this wake works in "
+            f"{directory}, and OpenCode hangs when a session is resumed elsewhere"
+        )
+    return Resume(session=stored)
