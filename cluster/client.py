@@ -1,0 +1,610 @@
+"""`KubernetesCluster`: the port over the official client, `kubernetes.aio` 37.
+
+The official client is used for what it does well (configuration, credentials, TLS) and only through its raw call
+interface, for reasons measured with 37.0.2: its generated calls have no `sinceTime`, cut every request after 300 s,
+do not raise on refused raw replies, and read replies into strict, slow models. Its pool of 100 connections makes the
+101st log follow block every other call, so pools are unlimited and follows and watches have a client of their own.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+from kubernetes.aio.client import ApiClient
+from kubernetes.aio.config import ConfigException
+
+from cluster.credentials import Access, access
+from cluster.objects import (
+    AccessReview,
+    Event,
+    EventList,
+    Held,
+    Job,
+    Metadata,
+    Model,
+    Pod,
+    PodList,
+    Status,
+    Unreadable,
+    Version,
+    WatchEvent,
+    decode,
+)
+from cluster.ownership import CONTENT_DIGEST, ours, same_owner
+from cluster.port import AlreadyExists, Kept, LogCut, LogGone, LogNotReady, LogRefused, LogUnavailable, Manifest
+from contracts.errors import ClusterForbidden, ClusterUnavailable, ForeignObject, JobCreateFailed, RunError
+from contracts.messages import JobRef
+
+CALL: Final = timedelta(seconds=30)
+"""Time for one plain call. The API server itself gives up after 60 s."""
+CONNECT: Final = timedelta(seconds=10)
+WATCH: Final = timedelta(seconds=60)
+"""How long the server keeps a watch; it then ends cleanly and goes on from where it was."""
+SLACK: Final = timedelta(seconds=15)
+"""How much later than promised the server may end a watch before the connection counts as dead."""
+PAUSE: Final = timedelta(seconds=1)
+"""Between a watch that ended early and the next."""
+_QUOTED: Final = 500
+_REFUSAL: Final = 64 * 1024
+_BROKEN: Final = (aiohttp.ClientError, TimeoutError, OSError, ConfigException, ValueError)
+
+Query = Sequence[tuple[str, str]]
+
+
+class _Expired(Exception):
+    """The version a watch should go on from is no longer known (410)."""
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """What the API server answered instead of what was asked. Without a `reason` it was not Kubernetes' own answer."""
+
+    verb: str
+    resource: str
+    status: int
+    reason: str
+    message: str
+
+    def __str__(self) -> str:
+        return (
+            f"cannot {self.verb} {self.resource}: {self.status} {self.reason or 'no Kubernetes answer'}: {self.message}"
+        )
+
+    @property
+    def absent(self) -> bool:
+        """Kubernetes itself says that the object does not exist. A proxy's 404 says nothing."""
+        return self.status == 404 and self.reason == "NotFound"
+
+    @property
+    def denied(self) -> bool:
+        """RBAC says no. A 403 is also how quotas and admission refuse; only RBAC names the user."""
+        return self.status == 401 or (self.status == 403 and "cannot" in self.message and "User" in self.message)
+
+    def as_error(self, *, refused: type[RunError] = ClusterUnavailable) -> RunError:
+        """The failure this refusal is; `refused` for what the API server judges to be wrong in the request itself."""
+        if self.denied or (self.status == 403 and refused is ClusterUnavailable):
+            return ClusterForbidden(str(self), verb=self.verb, resource=self.resource, status=self.status)
+        unavailable = self.status == 429 or self.status >= 500 or not self.reason or self.reason == "Conflict"
+        kind = ClusterUnavailable if unavailable else refused
+        return kind(str(self), verb=self.verb, resource=self.resource, status=self.status)
+
+
+class KubernetesCluster:
+    """The `Cluster` port over a Kubernetes API server. Use `connect`, and close it or use it with `async with`."""
+
+    def __init__(self, to: Access) -> None:
+        self._access = to
+        self._calls: Any = ApiClient(to.configuration)  # Any: much of it is untyped upstream
+        self._streams: Any = ApiClient(to.configuration)
+
+    @classmethod
+    async def connect(
+        cls,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        namespace: str | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> Self:
+        """A client by the kubeconfig's path, else by the pod's service account. Makes no connection yet.
+
+        Raises:
+            cluster.credentials.NoCluster: one line that says what is missing.
+        """
+        return cls(await access(kubeconfig, context, namespace, environ))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections; open logs and watches end with an error."""
+        await self._streams.close()
+        await self._calls.close()
+
+    @property
+    def namespace(self) -> str:
+        """Where the worker lives, or the kubeconfig's namespace, else `default`."""
+        return self._access.namespace
+
+    # what the worker is and may do
+
+    async def own_pod(self) -> dict[str, Any] | None:
+        """The worker's own pod as raw JSON, None outside a pod."""
+        name = self._access.own_name
+        if name is None:
+            return None
+        reply = await self._find("get", "pods", _core(self._access.own_namespace, "pods", name))
+        return None if reply is None else _raw(reply, "get pods")
+
+    async def version(self) -> str:
+        """The API server's version, such as `v1.34.1`."""
+        return (await self._get("get", "version", "/version", Version)).git_version
+
+    async def allowed(self, verb: str, resource: str, namespace: str) -> bool:
+        """Whether the worker may do this; see the port for the spelling of `resource`."""
+        plural, _, group = resource.partition(".")
+        kind, _, part = plural.partition("/")
+        attributes = {"namespace": namespace, "verb": verb, "group": group, "resource": kind, "subresource": part}
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        reply = await self._insist("POST", "create", "selfsubjectaccessreviews", path, body)
+        return _as(reply, AccessReview, "create selfsubjectaccessreviews").status.allowed
+
+    # Jobs
+
+    async def read_job(self, namespace: str, name: str) -> Job | None:
+        """The Job, None when there is none."""
+        reply = await self._find("get", "jobs.batch", _batch(namespace, "jobs", name))
+        return None if reply is None else _as(reply, Job, "get jobs.batch")
+
+    async def create_job(self, manifest: Manifest) -> Job:
+        """Create a Job; see the port."""
+        namespace = manifest["metadata"]["namespace"]
+        return _as(await self._create("jobs.batch", _batch(namespace, "jobs"), manifest), Job, "create jobs.batch")
+
+    async def delete_job(self, namespace: str, name: str, uid: str, grace: timedelta | None = None) -> bool:
+        """Delete this Job and, in the background, its pods. False when it is gone already."""
+        return await self._delete("jobs.batch", _batch(namespace, "jobs", name), uid, grace)
+
+    # pods
+
+    async def pods_of(self, job: JobRef) -> list[Pod]:
+        """The Job's pods, oldest first."""
+        return _owned((await self._pods(job)).items, job)
+
+    @asynccontextmanager
+    async def watch_pods(self, job: JobRef) -> AsyncIterator[AsyncIterator[list[Pod]]]:
+        """The Job's pods now, and again whenever one changes; see the port."""
+        async with aclosing(self._pod_states(job)) as states:
+            yield states
+
+    async def read_pod(self, namespace: str, name: str) -> Pod | None:
+        """The pod, None when there is none."""
+        reply = await self._find("get", "pods", _core(namespace, "pods", name))
+        return None if reply is None else _as(reply, Pod, "get pods")
+
+    async def stop_pod(self, namespace: str, name: str, uid: str) -> bool:
+        """Ask the kubelet to end the pod, keeping pod, log and exit code. False when the pod is gone.
+
+        A deadline that has passed makes the kubelet kill the containers with the pod's own grace; deleting the pod
+        would do the same but take log and status with it. Source: core/v1 PodSpec.activeDeadlineSeconds, which may
+        be set on a running pod.
+        """
+        patch = {"metadata": {"uid": uid}, "spec": {"activeDeadlineSeconds": 1}}
+        answer = await self._patch("pods", _core(namespace, "pods", name), patch, "application/merge-patch+json")
+        if isinstance(answer, Refusal):
+            if answer.absent or answer.reason == "Conflict":
+                return False
+            raise answer.as_error()
+        return True
+
+    async def delete_pod(self, namespace: str, name: str, uid: str, grace: timedelta) -> bool:
+        """Delete this pod with this grace. False when it is gone already."""
+        return await self._delete("pods", _core(namespace, "pods", name), uid, grace)
+
+    async def events_of(self, namespace: str, uids: Sequence[str]) -> list[Event]:
+        """The events about these objects, oldest first."""
+        found: list[Event] = []
+        for uid in uids:
+            query = [("fieldSelector", f"involvedObject.uid={uid}")]
+            found += (await self._get("list", "events", _core(namespace, "events"), EventList, query)).items
+        return sorted(found, key=lambda event: event.when or datetime.min.replace(tzinfo=UTC))
+
+    # Secrets and claims
+
+    async def put_secret(self, manifest: Manifest) -> Kept:
+        """Create the Secret, adopt an equal one, replace one of ours with other content; see the port."""
+        metadata = manifest["metadata"]
+        try:
+            await self._create("secrets", _core(metadata["namespace"], "secrets"), manifest)
+        except AlreadyExists:
+            return await self._adopt_secret(manifest)
+        return "created"
+
+    async def _adopt_secret(self, manifest: Manifest) -> Kept:
+        wanted = manifest["metadata"]
+        namespace, name = wanted["namespace"], wanted["name"]
+        there = await self.read_secret_metadata(namespace, name)
+        if there is None or there.deletion_timestamp is not None:
+            raise ClusterUnavailable(f"Secret {name} in namespace {namespace} is just being deleted")
+        if not same_owner(there.labels, wanted["labels"]):
+            raise ForeignObject(f"Secret {name} in namespace {namespace} exists and belongs to somebody else")
+        digest = wanted["annotations"][CONTENT_DIGEST]
+        if there.annotations.get(CONTENT_DIGEST) == digest:
+            return "adopted"
+        versioned = {**manifest, "metadata": {**wanted, "resourceVersion": there.resource_version, "uid": there.uid}}
+        await self._insist("PUT", "update", "secrets", _core(namespace, "secrets", name), versioned, JobCreateFailed)
+        return "replaced"
+
+    async def read_secret_metadata(self, namespace: str, name: str) -> Metadata | None:
+        """Labels, annotations and owners of a Secret, never its content."""
+        return await self._metadata("secrets", _core(namespace, "secrets", name))
+
+    async def own_secret(self, namespace: str, name: str, job: JobRef) -> bool:
+        """Let the Job own the Secret. False when there is no such Secret."""
+        owner = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "name": job.name,
+            "uid": job.uid,
+            "blockOwnerDeletion": False,
+        }
+        patch = [{"op": "add", "path": "/metadata/ownerReferences", "value": [owner]}]
+        answer = await self._patch("secrets", _core(namespace, "secrets", name), patch, "application/json-patch+json")
+        if isinstance(answer, Refusal):
+            if answer.absent:
+                return False
+            raise answer.as_error(refused=JobCreateFailed)
+        return True
+
+    async def delete_secret(self, namespace: str, name: str) -> bool:
+        """Delete the Secret if this program made it. False when it is gone or not ours."""
+        there = await self.read_secret_metadata(namespace, name)
+        if there is None or not ours(there):
+            return False
+        return await self._delete("secrets", _core(namespace, "secrets", name), there.uid, None)
+
+    async def ensure_claim(self, manifest: Manifest) -> str:
+        """The claim's name; created if it does not exist. See the port."""
+        namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+        if await self.read_claim(namespace, name) is not None:
+            return str(name)
+        if not manifest["spec"].get("storageClassName"):
+            raise JobCreateFailed(
+                'agentDbStorageClass is required when agentDbMode is "dedicated_pvc" but is not configured. '
+                f"Set it, or create PersistentVolumeClaim {name} in namespace {namespace} yourself."
+            )
+        try:
+            await self._create("persistentvolumeclaims", _core(namespace, "persistentvolumeclaims"), manifest)
+        except AlreadyExists:
+            return str(name)
+        if await self.read_claim(namespace, name) is None:
+            raise JobCreateFailed(f"PVC {name} was not created in namespace {namespace}")
+        return str(name)
+
+    async def read_claim(self, namespace: str, name: str) -> Held | None:
+        """The claim's metadata, None when there is none."""
+        found = await self._metadata("persistentvolumeclaims", _core(namespace, "persistentvolumeclaims", name))
+        return None if found is None else Held(metadata=found)
+
+    # logs
+
+    @asynccontextmanager
+    async def open_log(
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        *,
+        follow: bool,
+        since: datetime | None = None,
+        timestamps: bool = True,
+        idle: timedelta | None = None,
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The container's log as it comes; see the port."""
+        query = [("container", container), ("follow", _flag(follow)), ("timestamps", _flag(timestamps))]
+        if since is not None:
+            query.append(("sinceTime", since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")))
+        timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT.total_seconds(), sock_read=_seconds(idle))
+        try:
+            response = await self._send(self._streams, "GET", _core(namespace, "pods", pod) + "/log", query, timeout)
+        except _BROKEN as error:
+            raise LogUnavailable(0, type(error).__name__, _bounded(str(error))) from None
+        async with response:
+            if response.status != 200:
+                raise _log_refusal(await _refusal(response, "get", "pods/log"))
+            async with aclosing(_pieces(response)) as pieces:
+                yield pieces
+
+    # the calls
+
+    async def _get(self, verb: str, resource: str, path: str, model: type[Model], query: Query = ()) -> Model:
+        reply = await self._call("GET", verb, resource, path, query)
+        if isinstance(reply, Refusal):
+            raise reply.as_error()
+        return _as(reply, model, f"{verb} {resource}")
+
+    async def _find(self, verb: str, resource: str, path: str) -> bytes | None:
+        reply = await self._call("GET", verb, resource, path)
+        if isinstance(reply, Refusal):
+            if reply.absent:
+                return None
+            raise reply.as_error()
+        return reply
+
+    async def _metadata(self, resource: str, path: str) -> Metadata | None:
+        """Only the metadata leaves the API server, if it knows how (1.15 and later)."""
+        accept = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+        reply = await self._call("GET", "get", resource, path, accept=accept)
+        if isinstance(reply, Refusal):
+            if reply.absent:
+                return None
+            raise reply.as_error()
+        return _as(reply, Held, f"get {resource}").metadata
+
+    async def _create(self, resource: str, path: str, manifest: Manifest) -> bytes:
+        reply = await self._call("POST", "create", resource, path, body=dict(manifest))
+        if isinstance(reply, Refusal):
+            if reply.reason == "AlreadyExists":
+                raise AlreadyExists(str(reply))
+            raise reply.as_error(refused=JobCreateFailed)
+        return reply
+
+    async def _insist(
+        self,
+        method: str,
+        verb: str,
+        resource: str,
+        path: str,
+        body: Manifest,
+        refused: type[RunError] = ClusterUnavailable,
+    ) -> bytes:
+        reply = await self._call(method, verb, resource, path, body=dict(body))
+        if isinstance(reply, Refusal):
+            raise reply.as_error(refused=refused)
+        return reply
+
+    async def _patch(self, resource: str, path: str, patch: object, content_type: str) -> bytes | Refusal:
+        return await self._call("PATCH", "patch", resource, path, body=patch, content_type=content_type)
+
+    async def _delete(self, resource: str, path: str, uid: str, grace: timedelta | None) -> bool:
+        options: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": "Background",
+            "preconditions": {"uid": uid},
+        }
+        if grace is not None:
+            options["gracePeriodSeconds"] = max(0, int(grace.total_seconds()))
+        reply = await self._call("DELETE", "delete", resource, path, body=options)
+        if not isinstance(reply, Refusal):
+            return True
+        if reply.absent:
+            return False
+        if reply.reason == "Conflict":
+            there = await self._metadata(resource, path)
+            if there is None or there.uid != uid:
+                return False
+        raise reply.as_error()
+
+    async def _call(
+        self,
+        method: str,
+        verb: str,
+        resource: str,
+        path: str,
+        query: Query = (),
+        body: object = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+    ) -> bytes | Refusal:
+        """The reply's body, or the API server's refusal.
+
+        Raises:
+            ClusterUnavailable: no reply.
+        """
+        timeout = aiohttp.ClientTimeout(total=CALL.total_seconds(), connect=CONNECT.total_seconds())
+        try:
+            response = await self._send(self._calls, method, path, query, timeout, body, content_type, accept)
+            async with response:
+                if not 200 <= response.status < 300:
+                    return await _refusal(response, verb, resource)
+                return await response.read()
+        except _BROKEN as error:
+            told = _bounded(str(error)) or "no answer in time"
+            raise ClusterUnavailable(
+                f"cannot {verb} {resource}: {type(error).__name__}: {told}", verb=verb, resource=resource
+            ) from None
+
+    async def _send(
+        self,
+        client: Any,
+        method: str,
+        path: str,
+        query: Query,
+        limits: aiohttp.ClientTimeout,
+        body: object = None,
+        content_type: str = "application/json",
+        accept: str = "application/json, */*",
+    ) -> aiohttp.ClientResponse:
+        request = await client.param_serialize(
+            method=method,
+            resource_path=path,
+            query_params=list(query),
+            header_params={"Accept": accept, "Content-Type": content_type},
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        answer = await client.call_api(*request, _request_timeout=limits)
+        response: aiohttp.ClientResponse = answer.response
+        return response
+
+    # watching
+
+    async def _pods(self, job: JobRef) -> PodList:
+        query = [("labelSelector", f"job-name={job.name}")]
+        return await self._get("list", "pods", _core(job.namespace, "pods"), PodList, query)
+
+    async def _pod_states(self, job: JobRef) -> AsyncGenerator[list[Pod]]:
+        while True:
+            page = await self._pods(job)
+            pods = {pod.metadata.uid: pod for pod in page.items}
+            yield _owned(pods.values(), job)
+            try:
+                async with aclosing(self._pod_changes(job, page.metadata.resource_version)) as changes:
+                    async for kind, pod in changes:
+                        if kind == "DELETED":
+                            pods.pop(pod.metadata.uid, None)
+                        else:
+                            pods[pod.metadata.uid] = pod
+                        yield _owned(pods.values(), job)
+            except _Expired:
+                continue
+
+    async def _pod_changes(self, job: JobRef, version: str) -> AsyncGenerator[tuple[str, Pod]]:
+        loop = asyncio.get_running_loop()
+        while True:
+            opened = loop.time()
+            async with aclosing(self._watch_once(job, version)) as events:
+                async for event in events:
+                    pod = _as(bytes(event.object), Pod, "watch pods")
+                    version = pod.metadata.resource_version or version
+                    if event.type in {"ADDED", "MODIFIED", "DELETED"}:
+                        yield event.type, pod
+            if loop.time() - opened < PAUSE.total_seconds():
+                await asyncio.sleep(PAUSE.total_seconds())
+
+    async def _watch_once(self, job: JobRef, version: str) -> AsyncGenerator[WatchEvent]:
+        """One watch until it ends, however it ends: the next one goes on from the last version seen."""
+        query = [
+            ("labelSelector", f"job-name={job.name}"),
+            ("watch", "true"),
+            ("allowWatchBookmarks", "true"),
+            ("resourceVersion", version),
+            ("timeoutSeconds", str(int(WATCH.total_seconds()))),
+        ]
+        silence = (WATCH + SLACK).total_seconds()
+        timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT.total_seconds(), sock_read=silence)
+        try:
+            response = await self._send(self._streams, "GET", _core(job.namespace, "pods"), query, timeout)
+        except _BROKEN as error:
+            raise ClusterUnavailable(
+                f"cannot watch pods: {type(error).__name__}", verb="watch", resource="pods"
+            ) from None
+        async with response:
+            if response.status != 200:
+                refusal = await _refusal(response, "watch", "pods")
+                raise _Expired if refusal.status == 410 else refusal.as_error()
+            try:
+                async for line in _lines(response):
+                    yield _watched(line)
+            except _BROKEN:
+                return
+
+
+def _watched(line: bytes) -> WatchEvent:
+    event = _as(line, WatchEvent, "watch pods")
+    if event.type != "ERROR":
+        return event
+    status = _as(bytes(event.object), Status, "watch pods")
+    if status.code == 410:
+        raise _Expired
+    raise Refusal("watch", "pods", status.code or 500, status.reason, _bounded(status.message)).as_error()
+
+
+def _owned(pods: Iterable[Pod], job: JobRef) -> list[Pod]:
+    """Those of this very Job: a later Job of the same name has pods with the same label."""
+    mine = [pod for pod in pods if any(owner.uid == job.uid for owner in pod.metadata.owner_references)]
+    return sorted(
+        mine, key=lambda pod: (pod.metadata.creation_timestamp or datetime.max.replace(tzinfo=UTC), pod.metadata.name)
+    )
+
+
+async def _lines(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
+    rest = b""
+    async for piece in response.content.iter_any():
+        *whole, rest = (rest + piece).split(b"\n")
+        for line in whole:
+            if line.strip():
+                yield line
+
+
+async def _pieces(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
+    try:
+        async for piece in response.content.iter_any():
+            yield piece
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        raise LogCut(type(error).__name__) from None
+
+
+async def _refusal(response: aiohttp.ClientResponse, verb: str, resource: str) -> Refusal:
+    """Reason and message of a refusal. Whatever else the answer holds stays here."""
+    try:
+        status = decode(await response.content.read(_REFUSAL), Status)
+    except Unreadable:
+        status = Status(message="the answer is not Kubernetes' own")
+    return Refusal(verb, resource, response.status, _bounded(status.reason), _bounded(status.message))
+
+
+def _log_refusal(refusal: Refusal) -> Exception:
+    if refusal.denied or refusal.status == 403:
+        return refusal.as_error()
+    kind: type[LogRefused] = LogUnavailable
+    if refusal.absent:
+        kind = LogGone
+    elif refusal.status == 400 and refusal.reason:
+        kind = LogNotReady
+    return kind(refusal.status, refusal.reason, refusal.message)
+
+
+def _as(reply: bytes, model: type[Model], asked: str) -> Model:
+    try:
+        return decode(reply, model)
+    except Unreadable as error:
+        raise ClusterUnavailable(f"cannot {asked}: {error}") from None
+
+
+def _raw(reply: bytes, asked: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(reply, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        raise ClusterUnavailable(f"cannot {asked}: the reply is not a JSON object") from None
+
+
+def _core(namespace: str, plural: str, name: str | None = None) -> str:
+    return _path("/api/v1", namespace, plural, name)
+
+
+def _batch(namespace: str, plural: str, name: str | None = None) -> str:
+    return _path("/apis/batch/v1", namespace, plural, name)
+
+
+def _path(api: str, namespace: str, plural: str, name: str | None) -> str:
+    base = f"{api}/namespaces/{quote(namespace, safe='')}/{plural}"
+    return base if name is None else f"{base}/{quote(name, safe='')}"
+
+
+def _bounded(text: str) -> str:
+    return " ".join(text.split())[:_QUOTED]
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _seconds(duration: timedelta | None) -> float | None:
+    return None if duration is None else duration.total_seconds()

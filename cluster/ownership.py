@@ -1,0 +1,77 @@
+"""Whose object is this: the labels and the digest by which a repeated step finds what it made before.
+
+One function makes the labels for objects and for selectors, so that a selector always finds what was labelled.
+"""
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from typing import Final
+
+from cluster.objects import Metadata
+from contracts.identity import AttemptKey, label_value
+
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+COMPONENT: Final = "app.kubernetes.io/component"
+AGENT: Final = "paperclip.io/agent-id"
+RUN: Final = "paperclip.io/run-id"
+COMPANY: Final = "paperclip.io/company-id"
+ATTEMPT: Final = "paperclip.io/attempt"
+CONTENT_DIGEST: Final = "paperclip.io/content-sha256"
+"""Annotation: what a Secret held when it was written."""
+
+_OWNER: Final = (MANAGED_BY, COMPONENT, COMPANY, AGENT, RUN, ATTEMPT)
+
+
+def owner_labels(attempt: AttemptKey) -> dict[str, str]:
+    """The labels that say whose object this is. An identifier without a usable character has no label."""
+    run = attempt.run
+    labels = {
+        MANAGED_BY: "paperclip",
+        COMPONENT: "agent-job",
+        AGENT: label_value(run.agent_id),
+        RUN: label_value(run.run_id),
+        COMPANY: label_value(run.company_id),
+        ATTEMPT: str(attempt.attempt),
+    }
+    return {key: value for key, value in labels.items() if value}
+
+
+def selector(labels: Mapping[str, str]) -> str:
+    """A label selector for objects that have all of these."""
+    return ",".join(f"{key}={value}" for key, value in labels.items())
+
+
+def agent_selector(agent_id: str) -> str:
+    """Finds every object this program made for an agent, such as leftovers of earlier runs."""
+    return selector({MANAGED_BY: "paperclip", COMPONENT: "agent-job", AGENT: label_value(agent_id)})
+
+
+def same_owner(there: Mapping[str, str], ours: Mapping[str, str]) -> bool:
+    """Whether an object that exists belongs to the same run and attempt as ours."""
+    return all(there.get(key) == ours.get(key) for key in _OWNER)
+
+
+def belongs_to(metadata: Metadata, attempt: AttemptKey) -> bool:
+    """Whether an object that exists was made for this attempt."""
+    return same_owner(metadata.labels, owner_labels(attempt))
+
+
+def ours(metadata: Metadata) -> bool:
+    """Whether an object was made by this program at all."""
+    return metadata.labels.get(MANAGED_BY) == "paperclip" and metadata.labels.get(COMPONENT) == "agent-job"
+
+
+def content_digest(content: Mapping[str, bytes]) -> str:
+    """SHA-256 over keys and values, in the order of the keys, with their lengths between them."""
+    digest = hashlib.sha256()
+    for key in sorted(content):
+        for part in (key.encode(), content[key]):
+            digest.update(len(part).to_bytes(8, "big"))
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def secret_data(content: Mapping[str, bytes]) -> dict[str, str]:
+    """`content` as a Secret's `data`."""
+    return {key: base64.b64encode(value).decode() for key, value in content.items()}
