@@ -23,6 +23,7 @@ from contracts.request import (
     Runtime,
     RuntimeTools,
     Secrets,
+    SessionParams,
     WakeContext,
     WakePrompt,
 )
@@ -74,6 +75,7 @@ _BULKY: Final = frozenset(
         "workspaceRealization",
     }
 )
+_LOGIN: Final = re.compile(r"(?<=://)[^\s/?#@]+@")
 _SERVICE_ACCOUNT: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 _REMEDIES: Final[dict[str, str]] = {
@@ -137,7 +139,7 @@ def prepared(raw: Mapping[str, Any], seal: Sealer) -> Prepared:
     context = _validated(tidy)
     wake = _wake_context(context, tidy)
     directory = session.working_directory(wake.paperclip_workspace, context.config)
-    resume = session.resume(session.decode(context.runtime), directory, wanted=context.config.resume_last_session)
+    resume = session.resume(_stored_session(context), directory, wanted=context.config.resume_last_session)
     variables, oversized = _bounded(_paperclip_env(context, tidy))
     secrets = Secrets(
         run_id=context.run_id,
@@ -268,13 +270,32 @@ def _safe_config(config: AdapterConfig) -> RunConfig:
 
 
 def _wake_context(context: ExecutionContext, tidy: dict[str, Any]) -> WakeContext:
-    if context.context.issue_work_mode:
-        return context.context
+    """The wake's identifiers; an address that carries a password gives it up, the whole one is sealed."""
+    wake = context.context
+    workspace = wake.paperclip_workspace
+    return wake.model_copy(
+        update={
+            "issue_work_mode": wake.issue_work_mode or _work_mode(tidy),
+            "paperclip_workspace": workspace.model_copy(update={"repo_url": _without_login(workspace.repo_url)}),
+            "paperclip_runtime_primary_url": _without_login(wake.paperclip_runtime_primary_url),
+        }
+    )
+
+
+def _work_mode(tidy: dict[str, Any]) -> str | None:
     raw = _object(tidy.get("context"))
     issues = (raw.get("paperclipIssue"), _object(raw.get("paperclipWake")).get("issue"))
     modes = (_object(issue).get("workMode") for issue in issues)
-    mode = next((trim(found) for found in modes if isinstance(found, str) and trim(found)), None)
-    return context.context.model_copy(update={"issue_work_mode": mode})
+    return next((trim(mode) for mode in modes if isinstance(mode, str) and trim(mode)), None)
+
+
+def _without_login(address: str | None) -> str | None:
+    return None if address is None else _LOGIN.sub("", address)
+
+
+def _stored_session(context: ExecutionContext) -> SessionParams | None:
+    stored = session.decode(context.runtime)
+    return stored and stored.model_copy(update={"repo_url": _without_login(stored.repo_url)})
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -301,7 +322,12 @@ def _paperclip_env(context: ExecutionContext, tidy: dict[str, Any]) -> dict[str,
     raw = _object(tidy.get("context"))
     config = _object(tidy.get("config"))
     external = config.get("instructionsRootPath") if config.get("instructionsBundleMode") == "external" else None
+    addresses = {
+        "PAPERCLIP_WORKSPACE_REPO_URL": context.context.paperclip_workspace.repo_url,
+        "PAPERCLIP_RUNTIME_PRIMARY_URL": context.context.paperclip_runtime_primary_url,
+    }
     found = {
+        **{name: address for name, address in addresses.items() if address != _without_login(address)},
         "PAPERCLIP_WAKE_PAYLOAD_JSON": wake_payload(raw.get("paperclipWake")),
         "PAPERCLIP_WORKSPACES_JSON": _listing(raw.get("paperclipWorkspaces")),
         "PAPERCLIP_RUNTIME_SERVICE_INTENTS_JSON": _listing(raw.get("paperclipRuntimeServiceIntents")),
@@ -365,4 +391,6 @@ def _template_data(value: Any) -> Any:
             for name, item in value.items()
             if name not in _BULKY and not _SECRET_NAME.match(name)
         }
-    return [_template_data(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_template_data(item) for item in value]
+    return _without_login(value) if isinstance(value, str) else value
