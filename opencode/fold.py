@@ -1,0 +1,378 @@
+"""The fold over one attempt's output: from raw lines to a `Report`.
+
+The state is bounded whatever the output: texts and errors are cut and counted, identifiers of the recent past stand for
+all of them. The answer is the text of the last message that finished a step; a finished step is not the end of the
+run, the end of the output is (compaction finishes one in the middle).
+Source: OpenCode 1.18.33, observed.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from typing import Final, NamedTuple
+
+from contracts.errors import Failure
+from contracts.outcome import SUMMARY_LIMIT, ContainerEnd, Report, Usage
+from opencode import verdict
+from opencode.diagnostics import Diagnostics
+from opencode.events import (
+    Event,
+    Line,
+    LineSplitter,
+    Part,
+    Tokens,
+    decode,
+    decode_cut,
+    is_blank,
+    number,
+    printable,
+    shortened,
+    storable,
+)
+from opencode.problems import ProviderError, provider_error
+
+RECENT_IDS: Final = 4096
+OPEN_MESSAGES: Final = 8
+ERRORS: Final = 20
+ERROR_LIMIT: Final = 1000
+LAST_WORDS_LIMIT: Final = 200
+MOST: Final = 2**53 - 1
+"""The largest count kept: JavaScript's largest exact integer."""
+COST_LIMIT: Final = 1e12
+
+_NO_PART: Final = Part()
+
+
+class Progress(NamedTuple):
+    """What a person watching wants to see now. Bounded."""
+
+    session_id: str | None
+    steps: int
+    tool_calls: int
+    usage: Usage
+    cost_usd: Decimal | None
+    last_words: str
+
+
+class _Recent:
+    """The last identifiers, to recognise a repeated one."""
+
+    def __init__(self, size: int = RECENT_IDS) -> None:
+        self._size = size
+        self._seen: OrderedDict[str, None] = OrderedDict()
+
+    def repeated(self, identifier: str | None) -> bool:
+        if identifier is None:
+            return False
+        if identifier in self._seen:
+            return True
+        self._seen[identifier] = None
+        if len(self._seen) > self._size:
+            self._seen.popitem(last=False)
+        return False
+
+
+class _Texts:
+    """The texts of one message, joined by a blank line, at most `SUMMARY_LIMIT` characters."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._size = 0
+
+    def add(self, text: str) -> None:
+        if self._size <= SUMMARY_LIMIT and (trimmed := text[: 2 * SUMMARY_LIMIT].strip()):
+            self._parts.append(trimmed)
+            self._size += len(trimmed) + 2
+
+    def joined(self) -> str:
+        return shortened(storable("\n\n".join(self._parts)), SUMMARY_LIMIT)
+
+
+class _Meter:
+    """Tokens and cost, summed over the steps."""
+
+    def __init__(self) -> None:
+        self.cost: Decimal | None = None
+        self.largest_prompt = 0
+        self._sums = [0, 0, 0, 0, 0]
+
+    def add(self, tokens: Tokens | None, cost: float | None) -> None:
+        if cost is not None and 0 <= cost <= COST_LIMIT:
+            self.cost = (self.cost or Decimal(0)) + Decimal(repr(cost))
+        if tokens is None:
+            return
+        cache = tokens.cache
+        read, write = (_count(cache.read), _count(cache.write)) if cache is not None else (0, 0)
+        step = (_count(tokens.input), _count(tokens.output), read, write, _count(tokens.reasoning))
+        self._sums = [min(total + share, MOST) for total, share in zip(self._sums, step, strict=True)]
+        self.largest_prompt = max(self.largest_prompt, min(step[0] + read + write, MOST))
+
+    @property
+    def usage(self) -> Usage:
+        fresh, written, read, write, reasoning = self._sums
+        return Usage(
+            input_tokens=fresh,
+            output_tokens=min(written + reasoning, MOST),
+            cached_input_tokens=read,
+            cache_write_tokens=write,
+            reasoning_tokens=reasoning,
+        )
+
+
+class Fold:
+    """Takes OpenCode's raw lines as they come and can report at any time.
+
+    Args:
+        resumed_session: the id that was passed with `--session`, if one was.
+    """
+
+    def __init__(self, resumed_session: str | None = None) -> None:
+        self._resumed = resumed_session or None
+        self._diagnostics = Diagnostics()
+        self._meter = _Meter()
+        self._session: str | None = None
+        self._resumed_seen = False
+        self._events = self._unparsed = self._cut = self._steps = self._tool_calls = 0
+        self._half_line = False
+        self._started = self._open = self._ever_finished = self._limited = False
+        self._reason: str | None = None
+        self._rejected_tool: str | None = None
+        self._texts: OrderedDict[str | None, _Texts] = OrderedDict()
+        self._answer = ""
+        self._last_words = ""
+        self._steps_seen, self._tools_seen = _Recent(), _Recent()
+        self._pending: list[ProviderError] = []
+        self._errors: list[str] = []
+        self._tool_errors: list[str] = []
+        self._take: dict[str, Callable[[Event, Part], None]] = {
+            "step_start": self._step_start,
+            "text": self._text,
+            "tool_use": self._tool_use,
+            "step_finish": self._step_finish,
+            "error": self._error,
+        }
+
+    def stdout(self, raw: bytes, *, cut: bool = False, terminated: bool = True) -> None:
+        """Take one raw line of stdout, without its LF.
+
+        Args:
+            raw: the line's bytes; a CR at its end does no harm.
+            cut: only the beginning of an over-long line is there.
+            terminated: False for a last line that lacks its LF.
+        """
+        event = decode_cut(raw) if cut else decode(raw)
+        self._cut += cut
+        if not terminated and (cut or event is None):
+            self._half_line = self._half_line or raw.lstrip().startswith(b"{")
+        if event is None:
+            self._stray(raw)
+            return
+        self._events += 1
+        self._name_session(event.session_id)
+        take = self._take.get(event.type)
+        if take is not None:
+            take(event, event.part or _NO_PART)
+
+    def stderr(self, raw: bytes) -> None:
+        """Take one raw line of stderr, without its LF."""
+        self._diagnostics.read(raw)
+
+    @property
+    def session_id(self) -> str | None:
+        """OpenCode's session: from its first event, else from its log."""
+        return self._session or self._diagnostics.session_id
+
+    @property
+    def progress(self) -> Progress:
+        """Where the run is now."""
+        return Progress(
+            session_id=self.session_id,
+            steps=self._steps,
+            tool_calls=self._tool_calls,
+            usage=self._meter.usage,
+            cost_usd=self._meter.cost,
+            last_words=self._last_words,
+        )
+
+    def report(
+        self,
+        end: ContainerEnd,
+        *,
+        stopped: Failure | None = None,
+        missing: verdict.Missing = "nothing",
+        session_exists: bool | None = None,
+    ) -> Report:
+        """What the output so far and the container's end say together. Does not change the fold.
+
+        Args:
+            end: the container's own end.
+            stopped: why we stopped the agent, if we did.
+            missing: whether output that OpenCode wrote could not be had, and where.
+            session_exists: what a look into OpenCode's database said about the resumed session; None: nobody looked.
+        """
+        evidence = self._evidence(stopped=stopped, missing=missing, session_exists=session_exists)
+        judged = verdict.judge(evidence, end)
+        return Report(
+            failure=judged.failure,
+            warnings=judged.warnings,
+            session_id=self.session_id,
+            usage=self._meter.usage,
+            cost_usd=self._meter.cost,
+            last_context_tokens=self._meter.largest_prompt,
+            steps=self._steps,
+            tool_calls=self._tool_calls,
+            finish_reason=self._reason,
+            summary=self._summary(),
+            errors=tuple(self._errors),
+            tool_errors=tuple(self._tool_errors),
+            unknown_session=judged.unknown_session,
+            clear_session=judged.clear_session,
+            exit_code=judged.exit_code,
+            last_words=self._last_words,
+            events=self._events,
+            unparsed_lines=self._unparsed,
+            opencode_version=self._diagnostics.version,
+        )
+
+    def _evidence(
+        self, *, stopped: Failure | None, missing: verdict.Missing, session_exists: bool | None
+    ) -> verdict.Evidence:
+        usage = self._meter.usage
+        return verdict.Evidence(
+            stopped=stopped,
+            missing=missing,
+            half_line=self._half_line,
+            cut_lines=self._cut,
+            events=self._events,
+            resumed_session=self._resumed,
+            resumed_seen=self._resumed_seen or self._diagnostics.session_id == self._resumed,
+            session_exists=session_exists,
+            started=self._started,
+            open_step=self._open,
+            finished=self._ever_finished,
+            reason=self._reason,
+            limited=self._limited,
+            said_something=usage.output_tokens > 0 or self._tool_calls > 0 or bool(self._summary()),
+            pending=tuple(self._pending),
+            errors=len(self._errors),
+            rejected_tool=self._rejected_tool,
+            diagnostics=self._diagnostics,
+        )
+
+    def _summary(self) -> str:
+        """The answer; without any finished message, what was said until then."""
+        if self._answer or self._ever_finished or not self._texts:
+            return self._answer
+        return next(reversed(self._texts.values())).joined()
+
+    def _stray(self, raw: bytes) -> None:
+        if not is_blank(raw):
+            self._unparsed += 1
+            self._diagnostics.read(raw)
+
+    def _name_session(self, session_id: str | None) -> None:
+        if not session_id:
+            return
+        if self._session is None:
+            self._session = printable(session_id, 128)
+        self._resumed_seen = self._resumed_seen or session_id == self._resumed
+
+    def _step_start(self, _event: Event, _part: Part) -> None:
+        self._started = self._open = True
+
+    def _text(self, _event: Event, part: Part) -> None:
+        self._started = self._open = True
+        if part.text is None or part.synthetic:
+            return
+        self._texts_of(part.message_id).add(part.text)
+        self._say(part.text)
+
+    def _tool_use(self, _event: Event, part: Part) -> None:
+        self._started = self._open = True
+        if self._tools_seen.repeated(part.call_id or part.id):
+            return
+        self._tool_calls = min(self._tool_calls + 1, MOST)
+        tool, state = printable(part.tool or "tool", 80), part.state
+        error = state.error if state is not None and state.status == "error" else None
+        if error is None:
+            self._say(f"{tool}: {state.title}" if state is not None and state.title else tool)
+            return
+        if _is_rejection(error):
+            self._rejected_tool = tool
+        _keep(self._tool_errors, error)
+        self._say(f"{tool} failed: {error}")
+
+    def _step_finish(self, _event: Event, part: Part) -> None:
+        if self._steps_seen.repeated(part.id):
+            return
+        self._started = self._ever_finished = True
+        self._open = False
+        self._steps = min(self._steps + 1, MOST)
+        self._reason = printable(part.reason, 80) if part.reason else None
+        self._limited = self._limited or verdict.is_step_limit(self._reason)
+        self._meter.add(part.tokens, part.cost)
+        if part.message:
+            self._texts_of(part.message_id).add(part.message)
+        texts = self._texts.pop(part.message_id, None)
+        if texts is not None:
+            self._answer = texts.joined()
+        if self._reason == verdict.STOP:
+            self._pending.clear()
+
+    def _error(self, event: Event, _part: Part) -> None:
+        error = provider_error(event.error if event.error is not None else event.message)
+        if len(self._pending) < ERRORS:
+            self._pending.append(error)
+        _keep(self._errors, error.text)
+        self._say(error.text)
+
+    def _texts_of(self, message_id: str | None) -> _Texts:
+        texts = self._texts.get(message_id)
+        if texts is None:
+            texts = self._texts[message_id] = _Texts()
+            if len(self._texts) > OPEN_MESSAGES:
+                self._texts.popitem(last=False)
+        return texts
+
+    def _say(self, text: str) -> None:
+        lines = text[-4 * LAST_WORDS_LIMIT :].strip().splitlines()
+        if lines and (words := printable(lines[-1], LAST_WORDS_LIMIT)):
+            self._last_words = words
+
+
+def fold_lines(stdout: Iterable[Line], stderr: Iterable[Line] = (), resumed_session: str | None = None) -> Fold:
+    """A fold over whole outputs, already split into lines."""
+    fold = Fold(resumed_session)
+    for line in stdout:
+        fold.stdout(line.raw, cut=line.cut, terminated=line.terminated)
+    for line in stderr:
+        fold.stderr(line.raw)
+    return fold
+
+
+def fold_chunks(stdout: Iterable[bytes], stderr: Iterable[bytes] = (), resumed_session: str | None = None) -> Fold:
+    """A fold over raw bytes in any chunking, such as a saved output file read piece by piece."""
+    return fold_lines(split(stdout), split(stderr), resumed_session)
+
+
+def split(chunks: Iterable[bytes]) -> Iterable[Line]:
+    """The lines of `chunks`, the unterminated last one included."""
+    splitter = LineSplitter()
+    for chunk in chunks:
+        yield from splitter.feed(chunk)
+    yield from splitter.finish()
+
+
+def _count(value: float) -> int:
+    found = number(value)
+    return 0 if found is None or found < 0 else int(min(found, MOST))
+
+
+def _keep(errors: list[str], text: str) -> None:
+    if len(errors) < ERRORS:
+        errors.append(printable(text, ERROR_LIMIT))
+
+
+def _is_rejection(error: str) -> bool:
+    """OpenCode's words for a permission that was rejected because nobody could answer (1.2 to 1.18)."""
+    return error.startswith(("The user rejected permission to use this specific tool call", "PermissionRejectedError"))

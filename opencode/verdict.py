@@ -1,0 +1,383 @@
+"""The order of judgement: from what was seen to one verdict.
+
+OpenCode's exit code misleads in both directions, and no event says "done". The only positive sign of success is the end
+of the output with a last step that finished by `stop`, nothing after it, and exit code 0 (or 1 after an error from
+which the run recovered). Everything else gets a name. The rules stand in order; the first that applies decides.
+Source: OpenCode 1.2, 1.14 and 1.18.33, observed.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from contracts.errors import (
+    AgentCrashed,
+    AgentFailed,
+    ContextOverflow,
+    EmptyAnswer,
+    ExitUnknown,
+    Failure,
+    ModelRefused,
+    OpenCodeFailed,
+    OutOfMemory,
+    OutputCutOff,
+    OutputLost,
+    PermissionBlocked,
+    RunError,
+    RunTimeout,
+    SessionUnavailable,
+    StartFailed,
+    StepLimitReached,
+    StreamTruncated,
+)
+from contracts.outcome import ContainerEnd
+from opencode.diagnostics import Diagnostics, names_missing_session
+from opencode.events import printable, shortened
+from opencode.problems import ProviderError, failure_for
+
+Missing = Literal["nothing", "middle", "end"]
+"""Output that was written and could not be had: a gap with the end at hand, or the end itself."""
+
+STOP: Final = "stop"
+STEP_LIMITS: Final = frozenset({"max_turns", "max_steps", "step_limit"})
+TEXT_LIMIT: Final = 1500
+SIGNAL_BASE: Final = 128
+LAST_SIGNAL: Final = 64
+SIGNALS: Final = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 6: "SIGABRT", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+OPENCODE_EXITS: Final = frozenset({0, 1})
+NOT_STARTED: Final = frozenset({"ContainerCannotRun", "StartError", "CreateContainerError", "RunContainerError"})
+NOT_EXECUTABLE: Final = frozenset({126, 127})
+_SESSION_SHAPE: Final = re.compile(r"ses_\w{8,64}")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the fold saw of one attempt.
+
+    Attributes:
+        stopped: why we stopped the agent, if we did.
+        half_line: the last line lacks its LF and is no whole event.
+        resumed_seen: an event or the log carries the id that was passed with `--session`.
+        session_exists: what OpenCode's database says about that id; None: nobody looked.
+        started: a step began, so a session and a model answer existed.
+        open_step: something followed the last finished step.
+        reason: finish reason of the last step.
+        limited: some step ended by a limit on steps or turns.
+        said_something: text, tool calls or output tokens.
+        pending: errors after the last step that finished by `stop`.
+        errors: how many errors there were at all.
+        rejected_tool: a tool whose permission was rejected because nobody could answer.
+    """
+
+    diagnostics: Diagnostics
+    stopped: Failure | None = None
+    missing: Missing = "nothing"
+    half_line: bool = False
+    cut_lines: int = 0
+    events: int = 0
+    resumed_session: str | None = None
+    resumed_seen: bool = False
+    session_exists: bool | None = None
+    started: bool = False
+    open_step: bool = False
+    finished: bool = False
+    reason: str | None = None
+    limited: bool = False
+    said_something: bool = False
+    pending: tuple[ProviderError, ...] = ()
+    errors: int = 0
+    rejected_tool: str | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether the end of the output was seen and its last line is complete."""
+        return self.missing != "end" and not self.half_line
+
+
+class Verdict(NamedTuple):
+    """How an attempt ended; `failure` None means success."""
+
+    failure: Failure | None
+    exit_code: int | None
+    warnings: tuple[str, ...] = ()
+    unknown_session: bool = False
+    clear_session: bool = False
+
+
+Finding = tuple[type[RunError], str] | Failure
+"""A failure by its class and text, or one that we caused and hence know already."""
+
+Rule = Callable[[Evidence, ContainerEnd], Finding | None]
+
+
+def judge(seen: Evidence, end: ContainerEnd) -> Verdict:
+    """The verdict of the first rule that applies; without one the attempt succeeded."""
+    if is_success(seen, end):
+        return Verdict(None, exit_code=0, warnings=_warnings(seen, end), clear_session=seen.limited)
+    for rule in RULES:
+        finding = rule(seen, end)
+        if finding is not None:
+            return _verdict(finding, seen, end)
+    return _verdict((AgentFailed, pod_exit(end)), seen, end)
+
+
+def is_success(seen: Evidence, end: ContainerEnd) -> bool:
+    """Whether the output proves that the run ended by itself, well.
+
+    A timeout that comes while OpenCode ends by itself does not undo its work: exit code 0 after a SIGTERM is proof of
+    that, because OpenCode dies of the signal. A cancel or another stop stands.
+    """
+    if seen.stopped is not None and not (seen.stopped.code == RunTimeout.code and end.exit_code == 0):
+        return False
+    return (
+        end.exit_code in OPENCODE_EXITS
+        and not end.signal
+        and end.reason not in {"OOMKilled", "ContainerStatusUnknown"}
+        and seen.whole
+        and seen.diagnostics.unwritable is None
+        and not seen.pending
+        and seen.finished
+        and not seen.open_step
+        and seen.said_something
+        and _ended_well(seen, end)
+    )
+
+
+def is_step_limit(reason: str | None) -> bool:
+    """Whether a finish reason names a limit on steps or turns (no real OpenCode was seen to write one)."""
+    return (reason or "").lower() in STEP_LIMITS
+
+
+def pod_exit(end: ContainerEnd) -> str:
+    """`Pod exited: <reason> (exit <n>)`, the wording the peers use."""
+    code = "unknown" if end.exit_code is None else str(end.exit_code)
+    if end.reason:
+        return f"Pod exited: {printable(end.reason, 200)} (exit {code})"
+    return f"OpenCode exited with code {code}"
+
+
+def _ended_well(seen: Evidence, end: ContainerEnd) -> bool:
+    """`stop`, or no reason at all with exit code 0: versions before 1.0 wrote none."""
+    return seen.reason == STOP or (seen.reason is None and end.exit_code == 0)
+
+
+def stopped_by_us(seen: Evidence, _end: ContainerEnd) -> Finding | None:
+    """We stopped it: the reason is ours, whatever the output says."""
+    return seen.stopped
+
+
+def out_of_memory(_seen: Evidence, end: ContainerEnd) -> Finding | None:
+    """The kernel killed the container; a finished answer before that does not count."""
+    return (OutOfMemory, pod_exit(end)) if end.reason == "OOMKilled" else None
+
+
+def never_started(seen: Evidence, end: ContainerEnd) -> Finding | None:
+    """The container or the program could not be executed."""
+    if end.reason in NOT_STARTED or (end.exit_code in NOT_EXECUTABLE and not seen.events):
+        text = printable(end.message or "", TEXT_LIMIT) or seen.diagnostics.text(TEXT_LIMIT)
+        return StartFailed, _composed(text, end)
+    return None
+
+
+def exit_unknown(_seen: Evidence, end: ContainerEnd) -> Finding | None:
+    """Nobody knows how the container ended: never a success."""
+    if end.reason == "ContainerStatusUnknown" or (end.exit_code is None and not end.signal):
+        detail = f": {printable(end.reason, 200)}" if end.reason else ""
+        return ExitUnknown, f"The exit code of the agent container could not be learned{detail}"
+    return None
+
+
+def crashed(_seen: Evidence, end: ContainerEnd) -> Finding | None:
+    """Ended by a signal that we did not send. OpenCode itself exits with 0 or 1 only."""
+    number = _signal(end)
+    if number is None:
+        return None
+    return AgentCrashed, f"OpenCode was ended by {SIGNALS.get(number, f'signal {number}')}; {pod_exit(end)}"
+
+
+def unknown_session(seen: Evidence, end: ContainerEnd) -> Finding | None:
+    """`--session` named a session that OpenCode does not know. Old versions exit 0 then.
+
+    Believed only while no step began: text of the agent's own cannot be there yet.
+    """
+    if not is_session_unknown(seen, end):
+        return None
+    text = "\n".join(error.text for error in seen.pending)
+    return SessionUnavailable, text or f"Session unavailable: OpenCode does not know {seen.resumed_session}"
+
+
+def is_session_unknown(seen: Evidence, end: ContainerEnd) -> bool:
+    """Whether a resumed session is gone. `session_exists`, from a database, outweighs what OpenCode's text says."""
+    session = seen.resumed_session
+    if not session or seen.started or seen.session_exists:
+        return False
+    if any(names_missing_session(error.text) for error in seen.pending):
+        return True
+    if seen.resumed_seen:
+        return False
+    never_an_id = _SESSION_SHAPE.fullmatch(session) is None and not seen.events and end.exit_code == 0
+    return seen.session_exists is False or seen.diagnostics.session_missing or never_an_id
+
+
+def output_lost(seen: Evidence, end: ContainerEnd) -> Finding | None:
+    """The output is not whole, or OpenCode says that it could not write it."""
+    unwritable = seen.diagnostics.unwritable
+    if unwritable is not None and not seen.pending:
+        return OutputLost, _composed(f"OpenCode could not write its output: {unwritable}", end)
+    if seen.pending:
+        return None
+    if seen.half_line:
+        return OutputLost, _composed("The last line of OpenCode's output is cut", end)
+    if end.exit_code == 0:
+        return _lost_at_exit_zero(seen)
+    return None
+
+
+def start_failed(seen: Evidence, end: ContainerEnd) -> Finding | None:
+    """No event and a non-zero exit code: arguments, configuration, directories, database."""
+    if seen.events or end.exit_code == 0:
+        return None
+    return StartFailed, _composed(seen.diagnostics.text(TEXT_LIMIT), end)
+
+
+def reported_error(seen: Evidence, end: ContainerEnd) -> Finding | None:
+    """An `error` event after the last `stop`: the most telling one names the failure."""
+    if not seen.pending:
+        return None
+    named = [_named(error, seen.diagnostics) for error in seen.pending]
+    failure = next((kind for kind, _ in named if kind is not OpenCodeFailed), OpenCodeFailed)
+    texts = dict.fromkeys(text for _, text in named)
+    return failure, _composed(shortened("\n".join(texts), TEXT_LIMIT), end)
+
+
+def step_limit(seen: Evidence, end: ContainerEnd) -> Finding | None:
+    """The last step ended by a limit on steps or turns."""
+    if is_step_limit(seen.reason) and not seen.open_step:
+        return StepLimitReached, _composed(f"OpenCode step limit reached ({seen.reason})", end)
+    return None
+
+
+def empty_answer(seen: Evidence, end: ContainerEnd) -> Finding | None:
+    """The model answered with no text, no tool call and no token."""
+    if seen.finished and not seen.open_step and not seen.said_something:
+        return EmptyAnswer, _composed("LLM API returned empty response", end)
+    return None
+
+
+def permission_blocked(seen: Evidence, end: ContainerEnd) -> Finding | None:
+    """Stopped after a tool call because OpenCode rejected a permission that nobody could give."""
+    if seen.reason != "tool-calls" or seen.open_step or end.exit_code not in OPENCODE_EXITS:
+        return None
+    asked = "; ".join(seen.diagnostics.permissions) or seen.rejected_tool
+    if not asked:
+        return None
+    return PermissionBlocked, f"OpenCode asked for a permission nobody could give and stopped: {shortened(asked, 500)}"
+
+
+def cut_off(seen: Evidence, end: ContainerEnd) -> Finding | None:
+    """The last step ended in a way that is no answer."""
+    if seen.open_step or seen.reason is None:
+        return None
+    found = BY_REASON.get(seen.reason)
+    return (found[0], _composed(found[1], end)) if found is not None else None
+
+
+def unfinished(seen: Evidence, end: ContainerEnd) -> Finding | None:
+    """Exit 0 without a final answer and without any known cause: the rest of the output is missing."""
+    if end.exit_code != 0:
+        return None
+    if seen.reason not in {None, STOP, "tool-calls"} and not seen.open_step:
+        return OpenCodeFailed, f"The last step ended with the finish reason {seen.reason!r}"
+    return OutputLost, "OpenCode exited 0 without a final answer; the rest of its output is missing"
+
+
+BY_REASON: Final[dict[str, tuple[type[RunError], str]]] = {
+    "length": (OutputCutOff, "The model's answer was cut by its output limit"),
+    "content-filter": (ModelRefused, "The provider's content filter stopped the answer"),
+    "unknown": (StreamTruncated, "Model stream truncated: the last answer ended without a finish reason"),
+    "error": (OpenCodeFailed, "The last step ended with an error"),
+}
+
+RULES: Final[tuple[Rule, ...]] = (
+    stopped_by_us,
+    out_of_memory,
+    never_started,
+    exit_unknown,
+    crashed,
+    unknown_session,
+    output_lost,
+    start_failed,
+    reported_error,
+    step_limit,
+    empty_answer,
+    permission_blocked,
+    cut_off,
+    unfinished,
+)
+
+
+def _verdict(finding: Finding, seen: Evidence, end: ContainerEnd) -> Verdict:
+    failure = finding if isinstance(finding, Failure) else finding[0].as_failure(finding[1])
+    unknown = failure.code == SessionUnavailable.code
+    return Verdict(
+        failure=failure,
+        exit_code=_failed_exit(failure, seen, end),
+        unknown_session=unknown,
+        clear_session=unknown or seen.limited or failure.code == ContextOverflow.code,
+    )
+
+
+def _failed_exit(failure: Failure, seen: Evidence, end: ContainerEnd) -> int | None:
+    """The container's own code when it tells of failure, else 1; None when nothing shows that the agent ran."""
+    if end.exit_code:
+        return end.exit_code
+    if end.signal:
+        return SIGNAL_BASE + end.signal
+    if end.exit_code is None and not seen.events and failure.code != OutOfMemory.code:
+        return None
+    return 1
+
+
+def _lost_at_exit_zero(seen: Evidence) -> Finding | None:
+    if seen.missing == "end":
+        return OutputLost, "OpenCode exited 0, but the end of its output could not be read"
+    if not seen.events:
+        return OutputLost, "OpenCode exited 0 without any event"
+    return None
+
+
+def _named(error: ProviderError, diagnostics: Diagnostics) -> tuple[type[RunError], str]:
+    cause = diagnostics.causes.get(error.reference or "")
+    return failure_for(error, cause), error.text if cause is None else f"{cause} ({error.reference})"
+
+
+def _composed(text: str, end: ContainerEnd) -> str:
+    """`text; Pod exited: <reason> (exit <n>)`; the second half only where it tells something."""
+    if not text:
+        return pod_exit(end)
+    return f"{text}; {pod_exit(end)}" if end.exit_code else text
+
+
+def _signal(end: ContainerEnd) -> int | None:
+    if end.signal:
+        return end.signal
+    number = (end.exit_code or 0) - SIGNAL_BASE
+    return number if 0 < number <= LAST_SIGNAL else None
+
+
+def _warnings(seen: Evidence, end: ContainerEnd) -> tuple[str, ...]:
+    told: list[str] = []
+    if seen.errors:
+        told.append(f"OpenCode reported {seen.errors} error(s) and recovered")
+    elif end.exit_code:
+        told.append(f"OpenCode completed cleanly (reason=stop) despite exit code {end.exit_code}")
+    if seen.stopped is not None:
+        told.append(f"OpenCode finished by itself while it was being stopped ({seen.stopped.code})")
+    if seen.missing == "middle":
+        told.append("Some output in the middle could not be read: usage and cost may be too low")
+    if seen.cut_lines:
+        told.append(f"{seen.cut_lines} over-long line(s) were cut; usage and text in them are not counted")
+    if seen.reason is None:
+        told.append("The last step names no finish reason")
+    return tuple(told)

@@ -1,0 +1,211 @@
+"""Every captured run of the real OpenCode gets the verdict that a person gave it."""
+
+import json
+import random
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from contracts.errors import RunCancelled
+from contracts.outcome import Report
+from opencode.fold import fold_chunks
+from tests.opencode.captures import ALL, FAILURES, SUCCESSES, Capture
+
+
+def report(capture: Capture) -> Report:
+    fold = fold_chunks([capture.stdout], [capture.stderr], capture.resumed_session)
+    return fold.report(capture.end)
+
+
+def named(name: str) -> Report:
+    return report(Capture(name))
+
+
+def events(capture: Capture) -> list[dict[str, Any]]:
+    """The plain reading of a capture, as an oracle: every whole line through `json.loads`."""
+    found = []
+    for line in capture.stdout.split(b"\n"):
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def finishes(capture: Capture) -> list[dict[str, Any]]:
+    return [event["part"] for event in events(capture) if event["type"] == "step_finish"]
+
+
+def test_every_capture_has_a_verdict_in_the_table() -> None:
+    assert {capture.name for capture in ALL} == set(FAILURES) | SUCCESSES
+    assert not set(FAILURES) & SUCCESSES
+
+
+@pytest.mark.parametrize("capture", ALL, ids=lambda capture: capture.name)
+def test_a_captured_run_gets_its_verdict(capture: Capture) -> None:
+    judged = report(capture)
+    assert (judged.failure.code if judged.failure else None) == FAILURES.get(capture.name)
+    assert (judged.exit_code == 0) == (capture.name in SUCCESSES)
+    assert judged.exit_code is not None
+    assert judged.unknown_session == (FAILURES.get(capture.name) == "session_unavailable")
+    assert judged.clear_session == (FAILURES.get(capture.name) in {"session_unavailable", "context_overflow"})
+    if judged.failure:
+        assert judged.failure.message.strip()
+        assert "\x1b" not in judged.failure.message
+
+
+@pytest.mark.parametrize("capture", ALL, ids=lambda capture: capture.name)
+def test_spend_and_session_are_counted_whatever_the_verdict(capture: Capture) -> None:
+    judged, read = report(capture), events(capture)
+    tokens = [part["tokens"] for part in finishes(capture)]
+    assert judged.steps == len(tokens)
+    assert judged.usage.input_tokens == sum(step["input"] for step in tokens)
+    assert judged.usage.output_tokens == sum(step["output"] + step["reasoning"] for step in tokens)
+    assert judged.usage.cached_input_tokens == sum(step["cache"]["read"] for step in tokens)
+    assert judged.usage.cache_write_tokens == sum(step["cache"]["write"] for step in tokens)
+    costs = [Decimal(str(part["cost"])) for part in finishes(capture)]
+    assert judged.cost_usd == (sum(costs) if costs else None)
+    assert judged.tool_calls == sum(event["type"] == "tool_use" for event in read)
+    assert judged.events == len(read)
+    if read:
+        assert judged.session_id == read[0]["sessionID"]
+
+
+@pytest.mark.parametrize("capture", ALL, ids=lambda capture: capture.name)
+def test_chunking_changes_nothing(capture: Capture) -> None:
+    whole = report(capture)
+    chance = random.Random(capture.name)
+    for size in (7, 1000, 70_000):
+        fold = fold_chunks(
+            pieces(capture.stdout, chance, size), pieces(capture.stderr, chance, size), capture.resumed_session
+        )
+        assert fold.report(capture.end) == whole
+
+
+def pieces(whole: bytes, chance: random.Random, size: int) -> Iterator[bytes]:
+    start = 0
+    while start < len(whole):
+        end = start + chance.randint(1, size)
+        yield whole[start:end]
+        start = end
+
+
+def test_the_answer_is_the_text_of_the_last_finished_message() -> None:
+    assert named("opencode/usage-overflow").summary == "I go on with the summary."
+    assert named("opencode/no-ripgrep").summary == "All done."
+    assert named("opencode/tool-text-bash").summary == "Both streams were captured."
+    assert named("opencode-logged/context-overflow-once").summary == "Now it fits."
+
+
+def test_what_was_said_before_a_kill_is_kept() -> None:
+    killed = named("opencode/sigterm-in-tool")
+    assert killed.summary == killed.last_words == "Going to sleep."
+    assert killed.failure is not None
+    assert "SIGTERM" in killed.failure.message
+    assert killed.exit_code == 143
+
+
+def test_a_lone_surrogate_and_odd_characters_can_be_stored() -> None:
+    assert named("opencode-logged/text-surrogate").summary.encode() == "half an emoji: � and � alone".encode()
+    weird = named("opencode/text-weird").summary
+    assert "\x00" not in weird
+    assert "\u2028" in weird
+    assert weird.encode()
+
+
+def test_an_answer_of_two_million_characters_is_cut_for_the_outcome() -> None:
+    judged = named("opencode/stdout-file")
+    assert len(judged.summary) == 16_000
+    assert judged.summary.endswith("…")
+    assert judged.model_dump_json()
+
+
+def test_a_hung_run_is_known_by_the_session_in_its_log() -> None:
+    assert named("opencode-logged/hang-no-answer").session_id == "ses_dff89fe55ffeVsQQU0yAbFw8Ws"
+    assert named("opencode-logged/resume-hang").session_id == "ses_dff8a19d7ffezWHcCO1448ZQF8"
+    assert named("opencode-logged/hang-no-answer").opencode_version == "1.18.33"
+
+
+def test_a_subagent_does_not_lend_its_session() -> None:
+    capture = Capture("opencode-logged/subagent")
+    only_log = fold_chunks([], [capture.stderr]).report(capture.end)
+    assert only_log.session_id == report(capture).session_id == "ses_dff8b2e70ffeeF7FB2Wh5zZlFi"
+
+
+def test_an_unexpected_server_error_names_its_cause_from_the_log() -> None:
+    failure = named("opencode-logged/wrong-model").failure
+    assert failure is not None
+    assert "Model not found: fake/scenario/not-declared" in failure.message
+    assert "err_574cee0b" in failure.message
+
+
+def test_a_start_failure_repeats_what_opencode_said_without_noise() -> None:
+    def said(name: str) -> str:
+        failure = named(name).failure
+        assert failure is not None
+        return failure.message
+
+    assert said("opencode/dir-missing").startswith("Error: Failed to change directory to /nonexistent")
+    assert said("opencode/home-unset").startswith("EACCES: permission denied, mkdir '/nonexistent'")
+    assert "Bun v" not in said("opencode/home-unset")
+    assert said("opencode/flag-unknown").startswith("OpenCode did not accept its arguments")
+    assert "Configuration is invalid at" in said("opencode/config-wrong-type")
+    assert said("opencode/attach-refused").startswith("Error: Session not found")
+
+
+def test_a_blocked_permission_is_named() -> None:
+    for name, permission in (
+        ("opencode/permission-ask", "bash (echo hello-from-bash)"),
+        ("opencode/tool-outside", "external_directory (/etc/*)"),
+    ):
+        failure = named(name).failure
+        assert failure is not None
+        assert permission in failure.message
+
+
+def test_a_permission_is_recognised_without_stderr() -> None:
+    capture = Capture("opencode/permission-ask")
+    failure = fold_chunks([capture.stdout]).report(capture.end).failure
+    assert failure is not None
+    assert failure.code == "permission_blocked"
+
+
+def test_a_recovered_run_is_a_success_with_a_warning() -> None:
+    recovered = named("opencode-logged/context-overflow-once")
+    assert recovered.failure is None
+    assert recovered.exit_code == 0
+    assert recovered.warnings == ("OpenCode reported 1 error(s) and recovered",)
+    assert recovered.clear_session is False
+
+
+def test_tool_errors_do_not_fail_a_run() -> None:
+    judged = named("opencode/tool-fail")
+    assert judged.failure is None
+    assert len(judged.tool_errors) == 2
+    assert judged.errors == ()
+
+
+@pytest.mark.parametrize("capture", [c for c in ALL if c.meta["signal"]], ids=lambda capture: capture.name)
+def test_a_run_that_we_stopped_is_called_what_we_stopped_it_for(capture: Capture) -> None:
+    fold = fold_chunks([capture.stdout], [capture.stderr], capture.resumed_session)
+    judged = fold.report(capture.end, stopped=RunCancelled.as_failure("Run cancelled"))
+    assert judged.failure == RunCancelled.as_failure("Run cancelled")
+    assert judged.usage == fold.progress.usage
+
+
+@pytest.mark.parametrize("capture", [c for c in ALL if c.name in SUCCESSES], ids=lambda capture: capture.name)
+def test_no_beginning_of_a_successful_output_is_a_success(capture: Capture) -> None:
+    """Whatever a slow reader loses: cut at every line end, and in the middle of every line, of the last step."""
+    lines = capture.stdout.split(b"\n")[:-1]
+    if len(lines) > 40:
+        lines = lines[-40:]
+    for kept in range(len(lines)):
+        whole = b"".join(line + b"\n" for line in lines[:kept])
+        for cut in (whole, whole + lines[kept][: len(lines[kept]) // 2]):
+            judged = fold_chunks([cut], [capture.stderr], capture.resumed_session).report(capture.end)
+            if judged.failure is None:
+                last = json.loads(lines[kept - 1])
+                assert last["type"] == "step_finish", "only a finished stop can pass for an end"
+                assert last["part"]["reason"] == "stop"
