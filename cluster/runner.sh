@@ -1,0 +1,496 @@
+#!/bin/sh
+# Runs one command inside the agent's container and tells everything it wrote, in numbered frames.
+#
+#   sh runner.sh --stdin FILE --out DIR --dir WORKDIR --grace SECONDS -- COMMAND ARGS...
+#   sh runner.sh --out DIR --again FIRST LAST        repeats frames from the files, for a reader that missed them
+#
+# OpenCode loses output when a pipe's reader is slow, ignores SIGTERM as pid 1, and gives its tools sessions of their
+# own. So the command writes to files, is never pid 1, and is ended together with all its descendants. A second
+# process, the forwarder, turns the files into frames on our stdout; a stalled reader stalls only that process.
+#
+# A frame is one line of at most 8 KiB: number, stream, mark, blank, payload.
+#   number  1, 2, 3, ... over all streams
+#   stream  o stdout, e stderr, h the first frame, x the last; O, E: the same with NUL written \0 and backslash \\
+#   mark    . ends a line, + the line goes on, - ends a line that has no newline
+# The payload of h and x is JSON. What the command writes is only ever payload.
+#
+# Files in DIR: stdout, stderr, and index: one line per batch of frames, "first last stream from to lines open".
+# Needs a POSIX shell, /proc, and awk cat dd env grep ls mkdir mkfifo rm sha256sum sleep tr; an executable busybox at
+# $RUNNER_BUSYBOX (/agent-run/bin/busybox) stands in for those that are missing.
+#
+# shellcheck disable=SC3045 # read -t is used only where a trial showed that this shell has it
+
+BLOCK=262144          # bytes per read; a batch is at most four
+KILL_PATIENCE=200     # centiseconds that processes get to vanish after SIGKILL
+LEFTOVER_PATIENCE=200 # centiseconds between SIGTERM and SIGKILL for what outlives the command
+DRAIN_PATIENCE=500    # centiseconds that a stalled reader gets after a stop
+
+# ---- frames ----
+
+# Input: one batch, NUL shown as byte 255, then a dot that tells whether the last line is whole. Where a byte 255
+# leaves a doubt nothing is framed, and the batch comes again as `size` bytes, a dot and a newline, and once more with
+# NUL shown as byte 1: where the twins differ there was a NUL. (busybox awk takes NUL for the end of a line.)
+# Answers on stderr: frames, lines, bytes, 1 if the last line is open; or the word doubt and the size of the batch.
+# shellcheck disable=SC2016 # the dollars are awk's
+FRAMES='
+function frame(kind, mark, text) { out[++n] = (first + n - 1) kind mark " " text }
+function escaped(text, twin,   fields, count, at, i, result) {
+    count = split(text, fields, "\377")
+    for (i = 1; i <= count; i++) {
+        at += length(fields[i]) + 1
+        gsub(/\\/, "\\\\&", fields[i])
+        result = result fields[i]
+        if (i < count) result = result (substr(twin, at, 1) == "\001" ? "\\0" : "\377")
+    }
+    return result
+}
+function part(text, twin, mark) {
+    if ((text "") == (twin "")) frame(stream, mark, text)
+    else frame(toupper(stream), mark, escaped(text, twin))
+}
+function line(text, twin, mark,   i, size, most) {
+    size = length(text); bytes += size
+    most = (text "") == (twin "") ? 8000 : 4000
+    for (i = 1; size - i >= most; i += most) part(substr(text, i, most), substr(twin, i, most), "+")
+    part(substr(text, i), substr(twin, i), mark)
+    if (mark == ".") lines++
+}
+function rest(text, twin) {
+    text = substr(text, 1, length(text) - 1)
+    if (text != "") { line(text, substr(twin, 1, length(twin) - 1), "+"); unfinished = 1 }
+}
+size && !whole {
+    twins[++count] = $0; seen += length($0) + 1
+    if (seen == size + 2) whole = 1
+    next
+}
+size { if (++at < count) line(twins[at], $0, "."); else rest(twins[at], $0); next }
+{ seen += length($0) + 1 }
+index($0, "\377") { doubt = 1 }
+doubt { next }
+NR > 1 { line(held, held, ".") }
+{ held = $0 }
+END {
+    if (doubt) { print "doubt", seen - 2 > "/dev/stderr"; exit }
+    if (!size) rest(held, held)
+    for (i = 1; i <= n; i++) print out[i]
+    print n + 0, lines + 0, bytes + lines, unfinished + 0 > "/dev/stderr"
+}'
+
+framed() { # FIRST STREAM SIZE; stdin: a batch as described above; frames go to fd 5, the answer to stdout
+    awk -v first="$1" -v stream="$2" -v size="$3" "$FRAMES" 2>&1 >&5
+}
+
+blocks() { # FD BYTES COUNT: reads from where the file stands
+    dd bs="$2" count="$3" 2>/dev/null <&"$1"
+}
+
+seek() { # FD OFFSET
+    eval "exec $1</proc/self/fd/$1"
+    dd bs=1 skip="$2" count=0 2>/dev/null <&"$1"
+}
+
+# One batch of a file that stands at FROM becomes frames. Sets answer: "frames lines bytes open", nothing if our
+# reader is gone.
+convert() { # STREAM FD FROM FIRST BYTES COUNT
+    answer=$({ blocks "$2" "$5" "$6"; printf .; } | tr '\000' '\377' | framed "$4" "$1" 0)
+    case $answer in doubt*) ;; *) return ;; esac
+    size=${answer#doubt }
+    seek "$2" "$3"
+    answer=$({
+        blocks "$2" "$size" 1 | tr '\000' '\377'
+        printf '.\n'
+        seek "$2" "$3"
+        blocks "$2" "$size" 1 | tr '\000' '\001'
+        printf .
+    } | framed "$4" "$1" "$size")
+}
+
+# ---- the forwarder ----
+
+# State per stream s: at_s bytes forwarded, lines_s, open_s (1 in the middle of a line). `number` is the last frame's.
+
+forward() {
+    trap '' TERM INT HUP
+    LC_ALL=C
+    export LC_ALL
+    exec 5>&1
+    recall
+    if [ "$number" -eq 0 ]; then
+        echo '1h. {"format":1}'
+        number=1
+        note 1 1 h 0 0
+    fi
+    quiet=0
+    until ended; do
+        moved=0
+        if fresh o 6; then batch o 3; fi
+        if fresh e 7; then batch e 4; fi
+        if [ "$moved" -gt 0 ]; then
+            quiet=0
+        else
+            quiet=$((quiet + 1))
+            pause && break
+        fi
+    done
+    drain o 3
+    drain e 4
+    last_frame
+    exit 0
+}
+
+# Where an earlier forwarder of this run stopped, from the index: it dies when no process can be started any more.
+recall() {
+    # shellcheck disable=SC2034 # read by eval
+    number=0 at_o=0 lines_o=0 open_o=0 at_e=0 lines_e=0 open_e=0 truncated=''
+    while read -r _ last stream _ to lines open; do
+        number=$last
+        case $stream in [oe]) eval "at_$stream=$to lines_$stream=$lines open_$stream=$open" ;; esac
+    done <"$out/index"
+    seek 3 "$at_o"
+    seek 4 "$at_e"
+}
+
+note() { # FIRST LAST STREAM FROM TO: remembers a batch
+    eval "lines=\${lines_$3:-0} open=\${open_$3:-0}"
+    # After a truncation offsets no longer say which bytes a frame held.
+    [ -n "$truncated" ] || echo "$1 $2 $3 $4 $5 $lines $open" 2>/dev/null >>"$out/index"
+}
+
+# Whether the command's file grew. The offset of its own descriptor tells without starting a process; what others
+# appended through descriptors of their own is looked for every now and then.
+fresh() { # STREAM WRITING-FD
+    eval "from=\$at_$1"
+    read -r _ position 2>/dev/null <"/proc/self/fdinfo/$2" || return 0
+    if [ "$position" -lt "$from" ]; then
+        truncated=1
+        eval "at_$1=0"
+        case $1 in o) seek 3 0 ;; e) seek 4 0 ;; esac
+        return 0
+    fi
+    [ "$position" -gt "$from" ] || [ $((quiet % 32)) -eq 31 ]
+}
+
+batch() { # STREAM FD
+    eval "from=\$at_$1"
+    convert "$1" "$2" "$from" $((number + 1)) "$BLOCK" 4
+    # shellcheck disable=SC2086 # four numbers
+    set -- "$1" $answer
+    [ $# -eq 5 ] || exit 3 # nobody reads our stdout
+    moved=$((moved + $4))
+    [ "$4" -gt 0 ] || return 0
+    eval "at_$1=$((from + $4)) lines_$1=\$((lines_$1 + $3)) open_$1=$5"
+    note $((number + 1)) $((number + $2)) "$1" "$from" $((from + $4))
+    number=$((number + $2))
+}
+
+# What is there now, and no more: a process that nobody can stop must not keep us.
+drain() { # STREAM FD
+    end=$(size_of "/proc/self/fd/$2")
+    while eval "[ \$at_$1 -lt ${end:-0} ]"; do
+        moved=0
+        batch "$1" "$2"
+        [ "$moved" -gt 0 ] || break
+    done
+    if eval "[ \$open_$1 -eq 1 ]"; then
+        number=$((number + 1))
+        echo "$number$1- "
+        eval "open_$1=0 from=\$at_$1"
+        note "$number" "$number" "$1" "$from" "$from"
+    fi
+}
+
+last_frame() {
+    # shellcheck disable=SC2086 # four words
+    set -- $facts
+    code=$1 signal=null error=$4
+    [ "$code" -le 128 ] || [ "$code" -gt 192 ] || signal=$((code - 128))
+    case $error in
+    null)
+        if full; then
+            error='"disk_full"'
+        elif [ -n "$truncated" ]; then
+            error='"output_truncated"'
+        fi
+        ;;
+    esac
+    printf '%sx. {"exit_code":%s,"signal":%s,"stopped_by":%s,"grace_exceeded":%s,"error":%s,"stdout":%s,"stderr":%s}\n' \
+        $((number + 1)) "$code" "$signal" "$2" "$3" "$error" \
+        "$(counts 3 "$lines_o" "$at_o")" "$(counts 4 "$lines_e" "$at_e")"
+}
+
+counts() { # FD LINES BYTES
+    hash=$(sha256sum 2>/dev/null <"/proc/self/fd/$1")
+    hash=${hash%% *}
+    printf '{"lines":%s,"bytes":%s,"sha256":%s}' "$2" "$3" "${hash:+\"}${hash:-null}${hash:+\"}"
+}
+
+size_of() {
+    # shellcheck disable=SC2012 # -n prints numbers only, and the name is ours; stat is not POSIX, busybox wc reads all
+    ls -lnL "$1" 2>/dev/null | {
+        read -r _ _ _ _ size _
+        echo "$size"
+    }
+}
+
+full() {
+    case $(dd if=/dev/zero of="$out/room" bs=4096 count=2 2>&1) in
+    *'No space'* | *quota*) rm -f "$out/room" && return 0 ;;
+    esac
+    rm -f "$out/room"
+    return 1
+}
+
+# Both learn the end of the command from the supervisor, which removes `running` and writes the facts to fd 9.
+ended() {
+    [ ! -e "$out/running" ] || return 1
+    if [ -n "$timed_read" ]; then read -r -t 0.01 facts <&9; else read -r facts <&9; fi
+}
+
+pause() {
+    if [ "$quiet" -lt 50 ]; then length=0.04; elif [ "$quiet" -lt 100 ]; then length=0.1; else length=0.25; fi
+    if [ -n "$timed_read" ]; then read -r -t "$length" facts <&9; else nap "$length" && false; fi
+}
+
+nap() { # SECONDS
+    sleep "$1" 2>/dev/null || sleep 1
+}
+
+# ---- processes ----
+
+# Sets pids: every living descendant of ROOT and of processes that carry MARK, without KEEP's subtree and our own
+# helpers. Orphans come to us when we are pid 1; elsewhere their environment tells whose they are.
+descendants() { # ROOT KEEP MARK
+    marked=$([ -z "$3" ] || grep -lzF "AGENT_RUN_MARK=$3" /proc/[0-9]*/environ 2>/dev/null)
+    # shellcheck disable=SC2016 # the dollars are awk's
+    pids=$(cat /proc/[0-9]*/status 2>/dev/null | awk -v root="$1" -v keep="$2" -v marked="$marked" '
+        function ours(pid,   steps) {
+            while (pid in parent && steps++ < 10000) {
+                if (pid == keep || pid == helper) return 0
+                if (parent[pid] == root || pid in carrier) return pid != root
+                pid = parent[pid]
+            }
+            return 0
+        }
+        BEGIN {
+            count = split(marked, paths, "\n")
+            for (i = 1; i <= count; i++) { split(paths[i], names, "/"); carrier[names[3]] }
+        }
+        /^State:/ { state = $2 }
+        /^Pid:/ { pid = $2 }
+        /^PPid:/ { parent[pid] = $2; if (state != "Z" && state != "X") alive[pid] }
+        END {
+            getline self < "/proc/self/stat"
+            split(self, words, " ")
+            for (helper = words[1]; parent[helper] in parent && parent[helper] != root; ) helper = parent[helper]
+            for (pid in alive) if (ours(pid)) print pid
+        }')
+}
+
+clock() { # sets now, centiseconds
+    read -r now _ </proc/uptime
+    now=$((${now%.*} * 100 + 1${now#*.} - 100))
+}
+
+# SIGTERM once to each, SIGKILL to what is left when the patience is over.
+end_processes() { # CENTISECONDS
+    clock
+    deadline=$((now + $1)) told=' '
+    while descendants $$ "$forwarder" "$mark" && [ -n "$pids" ]; do
+        for pid in $pids; do
+            case $told in *" $pid "*) continue ;; esac
+            told="$told$pid "
+            kill -TERM "$pid" 2>/dev/null
+        done
+        clock
+        if [ "$now" -ge $((deadline + KILL_PATIENCE)) ]; then
+            error='"unkillable"'
+            return
+        elif [ "$now" -ge "$deadline" ]; then
+            killed=true
+            # shellcheck disable=SC2086 # numbers
+            kill -KILL $pids 2>/dev/null
+        fi
+        nap 0.05
+    done
+}
+
+# ---- the supervisor ----
+
+# What SIGTERM, SIGINT and SIGHUP do: the whole end of the run, so no signal can fall between a check and a wait.
+# shellcheck disable=SC2329 # a trap calls it
+stop() { # NAME NUMBER
+    trap '' TERM INT HUP
+    stopped="\"$1\""
+    if [ -z "$forwarder" ]; then
+        exit $((128 + $2))
+    elif [ "$code" = null ]; then
+        code=$((128 + $2))
+        if [ -n "$command" ]; then
+            kill -TERM "$command" 2>/dev/null
+            end_processes $((grace * 100))
+            exceeded=$killed
+            if [ "$error" = null ]; then collect; fi
+        fi
+    fi
+    finish
+}
+
+# The command's exit code. A wait that a signal cut short may have taken it already: then the signal's stands.
+# shellcheck disable=SC2329 # stop calls it
+collect() {
+    wait "$command"
+    status=$?
+    [ "$status" -eq 127 ] && [ -n "$found" ] || code=$status
+}
+
+finish() {
+    tries=0
+    while
+        echo "$code $stopped $exceeded $error" >&9
+        rm -f "$out/running"
+        await_forwarder
+        [ "$status" -ne 0 ] && [ "$status" -ne 3 ] && [ "$tries" -lt 3 ] && [ "$stopped" = null ]
+    do
+        tries=$((tries + 1))
+        forward &
+        forwarder=$!
+    done
+    exit "$code"
+}
+
+await_forwarder() {
+    if [ "$stopped" = null ]; then
+        wait "$forwarder"
+        status=$?
+        return
+    fi
+    status=0
+    clock
+    deadline=$((now + DRAIN_PATIENCE))
+    while read -r line 2>/dev/null <"/proc/$forwarder/stat"; do
+        case ${line##*) } in Z*) break ;; esac
+        clock
+        if [ "$now" -ge "$deadline" ]; then
+            descendants "$forwarder" '' ''
+            # shellcheck disable=SC2086 # numbers
+            kill -KILL "$forwarder" $pids 2>/dev/null
+            break
+        fi
+        nap 0.02
+    done
+}
+
+# The run cannot start: two frames say why.
+refuse() { # ERROR DETAIL: fixed words and names of variables only
+    echo '1h. {"format":1}'
+    printf '2x. {"exit_code":125,"signal":null,"error":"%s","detail":"%s"}\n' "$1" "$2"
+    exit 125
+}
+
+absolute() {
+    case $1 in /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac
+}
+
+usage() {
+    echo "runner.sh: $1" >&2
+    exit 64
+}
+
+stand_in() { # TOOL...: busybox for what the container lacks
+    for tool; do
+        command -v "$tool" >/dev/null 2>&1 || eval "$tool() { \"\$busybox\" $tool \"\$@\"; }"
+    done
+}
+
+prepare_folders() {
+    mkdir -p "$out" || refuse out --out
+    for name in stdout stderr index running; do
+        true >"$out/$name" || refuse out --out
+    done
+    { rm -f "$out/facts" && mkfifo "$out/facts"; } || refuse out --out
+    # shellcheck disable=SC2094 # we read what the command appends
+    exec 3<"$out/stdout" 4<"$out/stderr" 6>>"$out/stdout" 7>>"$out/stderr" 9<>"$out/facts"
+    [ -r "$stdin" ] || refuse stdin --stdin
+    [ -z "$HOME" ] || mkdir -p "$HOME" || :
+    for name in XDG_CONFIG_HOME XDG_DATA_HOME XDG_STATE_HOME XDG_CACHE_HOME TMPDIR; do
+        eval "folder=\${$name:-}"
+        [ -z "$folder" ] || mkdir -p "$folder" || refuse folder "$name"
+    done
+    case ${OPENCODE_DB:-} in */*) mkdir -p "${OPENCODE_DB%/*}/" || refuse folder OPENCODE_DB ;; esac
+    { mkdir -p "$dir" && cd "$dir"; } || refuse workdir --dir
+    export PWD
+} 2>/dev/null
+
+launch() {
+    (
+        AGENT_RUN_MARK=$mark
+        export AGENT_RUN_MARK
+        # A shell makes background commands deaf to SIGINT, and their tools inherit it; undo that where we can.
+        trap - INT QUIT
+        [ -z "$hearing" ] || exec env --default-signal=INT,QUIT "$@"
+        exec "$@"
+    ) <"$stdin" >&6 2>&7 3<&- 4<&- 6>&- 7>&- 9>&- &
+    command=$!
+}
+
+run() {
+    forwarder='' command='' found='' code=null stopped=null exceeded=false killed=false error=null timed_read='' hearing=''
+    trap 'stop TERM 15' TERM
+    trap 'stop INT 2' INT
+    trap 'stop HUP 1' HUP
+    prepare_folders
+    read -r mark </proc/sys/kernel/random/uuid
+    (read -r -t 0.01 _ <&9) 2>/dev/null
+    case $? in 1 | 129 | 1[3-9]?) timed_read=1 ;; esac
+    forward &
+    forwarder=$!
+    if command -v "$1" >/dev/null 2>&1; then found=1; fi
+    if [ -n "$found" ] && env --default-signal=INT,QUIT true 2>/dev/null; then hearing=1; fi
+    launch "$@"
+    wait "$command"
+    code=$?
+    case $code$found in
+    127) error='"command_not_found"' ;;
+    126*) error='"command_not_executable"' ;;
+    esac
+    end_processes "$LEFTOVER_PATIENCE"
+    finish
+}
+
+again() { # FIRST LAST
+    LC_ALL=C
+    export LC_ALL
+    exec 3<"$out/stdout" 4<"$out/stderr"
+    while read -r first last stream from to _; do
+        [ "$last" -ge "$1" ] && [ "$first" -le "$2" ] || continue
+        case $stream in h) echo '1h. {"format":1}' && continue ;; o) fd=3 ;; e) fd=4 ;; esac
+        if [ "$from" -eq "$to" ]; then
+            echo "$first$stream- "
+        else
+            seek "$fd" "$from"
+            { convert "$stream" "$fd" "$from" "$first" $((to - from)) 1; } 5>&1
+        fi
+    done <"$out/index" | awk -v first="$1" -v last="$2" '$0 + 0 >= first + 0 && $0 + 0 <= last + 0'
+}
+
+busybox=${RUNNER_BUSYBOX:-/agent-run/bin/busybox}
+[ ! -x "$busybox" ] || stand_in awk cat dd env grep ls mkdir mkfifo rm sha256sum sleep tr
+stdin=/dev/null out='' dir='' grace=10
+while [ $# -gt 0 ]; do
+    case $1 in
+    --stdin) stdin=$(absolute "$2") && shift 2 ;;
+    --out) out=$(absolute "$2") && shift 2 ;;
+    --dir) dir=$(absolute "$2") && shift 2 ;;
+    --grace) grace=$2 && shift 2 ;;
+    --again)
+        again "$2" "$3"
+        exit
+        ;;
+    --) shift && break ;;
+    *) usage "unknown argument: $1" ;;
+    esac
+done
+[ -n "$out" ] && [ -n "$dir" ] && [ $# -gt 0 ] || usage 'needs --out, --dir and a command after --'
+case $grace in *[!0-9]* | '') usage '--grace needs whole seconds' ;; esac
+run "$@"
