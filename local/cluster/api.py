@@ -1,0 +1,481 @@
+"""The HTTP server: the Kubernetes API for the kinds of this cluster, and the faults that may befall a request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+import logging
+import socket
+import struct
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from aiohttp import web
+
+from local.cluster.deletion import begin, default_propagation
+from local.cluster.discovery import document
+from local.cluster.faults import Faults, HttpFault
+from local.cluster.kinds import PODS, REVIEWS, Kind, Object
+from local.cluster.kubelet import Kubelet
+from local.cluster.refusals import Refused, bad_request, conflict, no_such_path
+from local.cluster.requests import Target, continue_token, flag, log_options, read_continue_token, version_of
+from local.cluster.selectors import Predicate, by_fields, by_labels
+from local.cluster.store import Change, Store
+from local.cluster.tables import table
+from local.cluster.writing import create, patched, read_body, replace
+
+log = logging.getLogger(__name__)
+_BOOKMARK_EVERY = timedelta(minutes=1)
+_WATCH_TIMEOUT = timedelta(minutes=30)
+_BODY_LIMIT = 3 * 1024 * 1024  # bytes of a request, as on a real API server
+_FAULTS = web.RequestKey("faults", list)
+
+
+class Api:
+    """Answers requests from the store, and logs from the kubelet."""
+
+    def __init__(self, store: Store, kubelet: Kubelet, faults: Faults, token: str) -> None:
+        self._store = store
+        self._kubelet = kubelet
+        self._faults = faults
+        self._token = f"Bearer {token}".encode()
+        self.closing = asyncio.Event()
+
+    def application(self) -> web.Application:
+        """The aiohttp application: one handler for all paths, behind authentication and faults."""
+        app = web.Application(client_max_size=_BODY_LIMIT, middlewares=[self._outermost])
+        app.router.add_route("*", "/{path:.*}", self._dispatch)
+        return app
+
+    # ---------------------------------------------------------------- around every request
+
+    @web.middleware
+    async def _outermost(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        try:
+            given = request.headers.get("Authorization", "").encode()
+            if not hmac.compare_digest(given, self._token):
+                raise Refused(401, "Unauthorized", "Unauthorized")
+            if request.path == "/faults":
+                return await self._order_faults(request)
+            hits = self._faults.taken_by(request.method, request.path_qs)
+            request[_FAULTS] = hits
+            await self._suffer(hits)
+            answer: web.StreamResponse = await handler(request)
+        except Refused as refusal:
+            answer = _json(refusal.status, refusal.code)
+            if retry := getattr(refusal, "retry_after", None):
+                answer.headers["Retry-After"] = str(retry)
+        cut = next((hit for hit in request.get(_FAULTS, ()) if hit.cut_after is not None), None)
+        if cut is not None and isinstance(answer, web.Response):
+            return await _send_part(request, answer, cut)
+        return answer
+
+    @staticmethod
+    async def _suffer(hits: list[HttpFault]) -> None:
+        for hit in hits:
+            if hit.delay:
+                await asyncio.sleep(hit.delay)
+            if hit.status is not None:
+                reasons = {401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Expired",
+                           429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable",
+                           504: "Timeout"}  # fmt: skip
+                details = {} if hit.retry_after is None else {"retryAfterSeconds": hit.retry_after}
+                refusal = Refused(hit.status, reasons.get(hit.status, "Unknown"), hit.message, **details)
+                refusal.retry_after = hit.retry_after
+                raise refusal
+
+    async def _order_faults(self, request: web.Request) -> web.Response:
+        if request.method == "DELETE":
+            self._faults.clear()
+        elif request.method == "POST":
+            try:
+                order = await request.json()
+            except ValueError as error:
+                raise bad_request(str(error)) from None
+            await self._faults.do(order)
+        else:
+            raise Refused(405, "MethodNotAllowed", "POST one fault, or DELETE all")
+        return _json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})
+
+    # ---------------------------------------------------------------- dispatch
+
+    async def _dispatch(self, request: web.Request) -> web.StreamResponse:
+        if request.path in ("/healthz", "/livez", "/readyz"):
+            return web.Response(text="ok")
+        if request.method == "GET" and (found := document(request.path, request.host)) is not None:
+            return _json(found)
+        if request.method == "POST" and (review := _review(request.path)):
+            return _json(await self._answer_review(request, *review), 201)
+        target = Target.parse(request.path)
+        if target is None:
+            raise no_such_path()
+        handler = self._handler(request.method, target)
+        if handler is None:
+            message = "the server does not allow this method on the requested resource"
+            raise Refused(405, "MethodNotAllowed", message)
+        answer: web.StreamResponse = await handler(request, target)
+        return answer
+
+    def _handler(self, method: str, target: Target) -> Callable[..., Any] | None:
+        if target.subresource == "log":
+            return self._log if method == "GET" else None
+        if not target.name:
+            return {"GET": self._collection, "POST": self._create, "DELETE": self._delete_collection}.get(method)
+        handlers: dict[str, Callable[..., Any]] = {"GET": self._get, "PUT": self._put, "PATCH": self._patch}
+        if not target.subresource:
+            handlers["DELETE"] = self._delete
+        return handlers.get(method)
+
+    async def _answer_review(self, request: web.Request, api_version: str, name: str) -> Object:
+        body = await _object_of(request)
+        status: Object
+        if name == "SelfSubjectAccessReview":
+            status = {"allowed": True, "reason": "the embedded cluster has one user, who may do everything"}
+        elif name == "SelfSubjectRulesReview":
+            every = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
+            urls = [{"verbs": ["*"], "nonResourceURLs": ["*"]}]
+            status = {"resourceRules": [every], "nonResourceRules": urls, "incomplete": False}
+        else:
+            status = {"userInfo": {"username": "embedded", "groups": ["system:masters", "system:authenticated"]}}
+        spec = {"spec": body.get("spec", {})} if name != "SelfSubjectReview" else {}
+        meta = {"metadata": {"creationTimestamp": None}}
+        return {"kind": name, "apiVersion": api_version, **meta, **spec, "status": status}
+
+    # ---------------------------------------------------------------- reading
+
+    async def _get(self, request: web.Request, target: Target) -> web.Response:
+        body = self._store.get(target.kind, target.namespace, target.name)
+        return self._show(request, target.kind, body)
+
+    @staticmethod
+    def _show(request: web.Request, kind: Kind, body: Object, code: int = 200) -> web.Response:
+        if _wants_table(request):
+            include = request.query.get("includeObject", "Metadata")
+            version = {"resourceVersion": body["metadata"]["resourceVersion"]}
+            return _json(table(kind, [body], version, include), code)
+        return _json(body, code)
+
+    @staticmethod
+    def _filter(request: web.Request, kind: Kind) -> Predicate:
+        labels = by_labels(request.query.get("labelSelector", ""))
+        fields = by_fields(kind, request.query.get("fieldSelector", ""))
+        return lambda body: labels(body) and fields(body)
+
+    async def _collection(self, request: web.Request, target: Target) -> web.StreamResponse:
+        if flag(request.query, "watch"):
+            return await self._watch(request, target)
+        kind, wanted = target.kind, self._filter(request, target.kind)
+        asked = version_of(request.query)
+        if asked is not None and asked > self._store.version:
+            details = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]}
+            raise Refused(
+                504, "Timeout", f"Too large resource version: {asked}, current: {self._store.version}", **details
+            )
+        found = [body for body in self._store.every(kind, target.namespace) if wanted(body)]
+        meta: Object = {"resourceVersion": str(self._store.version)}
+        found = self._page(request, found, meta)
+        if _wants_table(request):
+            return _json(table(kind, found, meta, request.query.get("includeObject", "Metadata")))
+        return _json({"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": meta, "items": found})
+
+    @staticmethod
+    def _page(request: web.Request, found: list[Object], meta: Object) -> list[Object]:
+        """Cut one page out. Later pages show what is there then, not what was there for the first."""
+        limit = request.query.get("limit", "0")
+        if not limit.isdigit():
+            raise bad_request(f'strconv.ParseInt: parsing "{limit}": invalid syntax')
+        if token := request.query.get("continue"):
+            version, last = read_continue_token(token)
+            meta["resourceVersion"] = str(version)
+            found = [one for one in found if (one["metadata"].get("namespace", ""), one["metadata"]["name"]) > last]
+        size = int(limit)
+        if size and len(found) > size:
+            meta["remainingItemCount"] = len(found) - size
+            found = found[:size]
+            last_one = found[-1]["metadata"]
+            version = int(meta["resourceVersion"])
+            meta["continue"] = continue_token(version, last_one.get("namespace", ""), last_one["name"])
+        return found
+
+    # ---------------------------------------------------------------- watching
+
+    async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
+        kind = target.kind
+        wanted = self._filter(request, kind)
+        shown = _watched_table(kind) if _wants_table(request) else lambda body: body
+        since = version_of(request.query)
+        initial = flag(request.query, "sendInitialEvents")
+        first: list[Object] = []
+        if not since or initial:
+            first = [body for body in self._store.every(kind, target.namespace) if wanted(body)]
+            since = self._store.version
+        stream = Stream(request)
+        await stream.open("application/json")
+
+        async def tell(step: str, body: Object) -> None:
+            await stream.write(json.dumps({"type": step, "object": body}, separators=(",", ":")).encode() + b"\n")
+
+        for body in first:
+            await tell("ADDED", shown(body))
+        bookmarks = flag(request.query, "allowWatchBookmarks")
+        if initial:
+            await tell("BOOKMARK", self._bookmark(kind, ends_initial=True))
+        try:
+            async with asyncio.timeout(_watch_timeout(request)), asyncio.TaskGroup() as tasks:
+                if bookmarks:
+                    tasks.create_task(self._send_bookmarks(kind, tell))
+                tasks.create_task(_end_with(self.closing))
+                async for change in self._store.changes(kind, since):
+                    if target.namespace in ("", change.body["metadata"].get("namespace", "")):
+                        step = _step(change, wanted)
+                        if step is not None:
+                            await tell(step, shown(change.body))
+        except* TimeoutError:
+            if bookmarks:
+                await tell("BOOKMARK", self._bookmark(kind))
+        except* Refused as refusals:
+            await tell("ERROR", _first(refusals).status)
+        except* (_Closing, ConnectionError):
+            pass
+        return await stream.close()
+
+    async def _send_bookmarks(self, kind: Kind, tell: Callable[[str, Object], Any]) -> None:
+        while True:
+            await asyncio.sleep(_BOOKMARK_EVERY.total_seconds())
+            await tell("BOOKMARK", self._bookmark(kind))
+
+    def _bookmark(self, kind: Kind, *, ends_initial: bool = False) -> Object:
+        meta: Object = {"resourceVersion": str(self._store.version), "creationTimestamp": None}
+        if ends_initial:
+            meta["annotations"] = {"k8s.io/initial-events-end": "true"}
+        return {"kind": kind.name, "apiVersion": kind.api_version, "metadata": meta}
+
+    # ---------------------------------------------------------------- writing
+
+    async def _create(self, request: web.Request, target: Target) -> web.Response:
+        body = await _object_of(request, target.kind)
+        dry_run = request.query.get("dryRun") == "All"
+        return self._show(request, target.kind, create(self._store, target, body, dry_run=dry_run), 201)
+
+    async def _put(self, request: web.Request, target: Target) -> web.Response:
+        body = await _object_of(request, target.kind)
+        before = self._store.get(target.kind, target.namespace, target.name)
+        if body["metadata"].get("name", target.name) != target.name:
+            raise bad_request("the name of the object does not match the name on the URL")
+        return self._show(request, target.kind, replace(self._store, target, body, before))
+
+    async def _patch(self, request: web.Request, target: Target) -> web.Response:
+        raw = await request.read()
+        before = self._store.find(target.kind, target.namespace, target.name)
+        if before is None and request.content_type == "application/apply-patch+yaml":
+            body = await _object_of(request, target.kind)
+            body["metadata"].setdefault("name", target.name)
+            return self._show(request, target.kind, create(self._store, target, body), 201)
+        before = self._store.get(target.kind, target.namespace, target.name)
+        body = patched(before, raw, request.content_type)
+        return self._show(request, target.kind, replace(self._store, target, body, before))
+
+    async def _delete(self, request: web.Request, target: Target) -> web.Response:
+        options = await _delete_options(request)
+        body = self._store.get(target.kind, target.namespace, target.name)
+        return _json(self._begin_deletion(target.kind, body, options))
+
+    async def _delete_collection(self, request: web.Request, target: Target) -> web.Response:
+        options = await _delete_options(request)
+        wanted = self._filter(request, target.kind)
+        found = [body for body in self._store.every(target.kind, target.namespace) if wanted(body)]
+        gone = [self._begin_deletion(target.kind, body, options) for body in found]
+        kind = target.kind
+        meta = {"resourceVersion": str(self._store.version)}
+        return _json({"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": meta, "items": gone})
+
+    def _begin_deletion(self, kind: Kind, body: Object, options: Object) -> Object:
+        meta = body["metadata"]
+        for field, wanted in (options.get("preconditions") or {}).items():
+            if meta.get(field) != wanted:
+                what = {"uid": "UID", "resourceVersion": "ResourceVersion"}.get(field, field)
+                why = f"Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {meta.get(field)}"
+                raise conflict(kind, meta["name"], why)
+        propagation = options.get("propagationPolicy")
+        if options.get("orphanDependents") is not None:
+            propagation = "Orphan" if options["orphanDependents"] else "Background"
+        grace = options.get("gracePeriodSeconds")
+        if "All" in (options.get("dryRun") or ()):
+            return body
+        left = begin(self._store, kind, body, propagation or default_propagation(kind), grace)
+        if self._store.find(kind, meta.get("namespace", ""), meta["name"]) is not None or kind is PODS:
+            return left
+        about = {"name": meta["name"], "kind": kind.plural, "uid": meta["uid"]}
+        about |= {"group": kind.group} if kind.group else {}
+        return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": about}
+
+    # ---------------------------------------------------------------- logs
+
+    async def _log(self, request: web.Request, target: Target) -> web.StreamResponse:
+        options = log_options(request.query)
+        body = self._store.get(PODS, target.namespace, target.name)
+        container = request.query.get("container") or None
+        previous = flag(request.query, "previous")
+        source = self._kubelet.open_log(body, container, options, previous=previous)
+        stream = Stream(request)
+        await stream.open("text/plain")
+        async with contextlib.aclosing(source):
+            with contextlib.suppress(ConnectionError):
+                async for data in source:
+                    if not await stream.write(data):
+                        break
+        return await stream.close()
+
+
+class Stream:
+    """A chunked answer of unknown length, which a fault may cut."""
+
+    def __init__(self, request: web.Request) -> None:
+        self._request = request
+        self._response = web.StreamResponse()
+        self._fault: HttpFault | None = next(
+            (hit for hit in request.get(_FAULTS, ()) if hit.cut_after is not None), None
+        )
+        self._left = self._fault.cut_after if self._fault and self._fault.cut_after is not None else 0
+
+    async def open(self, content_type: str) -> None:
+        """Send the head."""
+        self._response.content_type = content_type
+        await self._response.prepare(self._request)
+        await self._response.write(b"")  # the head must not wait for the first line of the body
+
+    async def write(self, data: bytes) -> bool:
+        """Send data; False when a fault has ended the answer."""
+        if self._fault is None:
+            await self._response.write(data)
+            return True
+        part, self._left = data[: self._left], self._left - len(data)
+        if part:
+            await self._response.write(part)
+        if self._left > 0:
+            return True
+        if self._fault.text:
+            await self._response.write(self._fault.text.encode())
+        if not self._fault.clean:
+            _reset(self._request)
+            raise ConnectionResetError("cut by a fault")
+        return False
+
+    async def close(self) -> web.StreamResponse:
+        """End the answer properly, where the connection still stands."""
+        with contextlib.suppress(ConnectionError):
+            await self._response.write_eof()
+        return self._response
+
+
+class _Closing(Exception):
+    """The server ends."""
+
+
+async def _end_with(event: asyncio.Event) -> None:
+    await event.wait()
+    raise _Closing
+
+
+def _first(group: BaseExceptionGroup[Refused]) -> Refused:
+    found = group.exceptions[0]
+    return found if isinstance(found, Refused) else _first(found)
+
+
+def _step(change: Change, wanted: Predicate) -> str | None:
+    """What a watch with a selector is told of a change: an object that stops to match is deleted for it."""
+    now = wanted(change.body)
+    before = change.before is not None and wanted(change.before)
+    if change.type == "DELETED":
+        return "DELETED" if before else None
+    if now:
+        return "MODIFIED" if before else "ADDED"
+    return "DELETED" if before else None
+
+
+def _watched_table(kind: Kind) -> Callable[[Object], Object]:
+    def shown(body: Object) -> Object:
+        return table(kind, [body], {"resourceVersion": body["metadata"]["resourceVersion"]}, "Object")
+
+    return shown
+
+
+def _watch_timeout(request: web.Request) -> float:
+    text = request.query.get("timeoutSeconds", "")
+    if text and not text.isdigit():
+        raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
+    return float(text or 0) or _WATCH_TIMEOUT.total_seconds()
+
+
+def _wants_table(request: web.Request) -> bool:
+    return "as=Table" in request.headers.get("Accept", "")
+
+
+def _review(path: str) -> tuple[str, str] | None:
+    for group, version, plural, name in REVIEWS:
+        if path == f"/apis/{group}/{version}/{plural}":
+            return f"{group}/{version}", name
+    return None
+
+
+async def _object_of(request: web.Request, kind: Kind | None = None) -> Object:
+    if request.content_type not in ("application/json", "application/octet-stream", "application/apply-patch+yaml"):
+        message = "the body of the request was in an unknown format - accepted media types include: application/json"
+        raise Refused(415, "UnsupportedMediaType", message)
+    raw = await request.read()
+    if kind is not None:
+        return read_body(kind, raw)
+    try:
+        body = json.loads(raw)
+    except ValueError as error:
+        raise bad_request(f"error decoding request body: {error}") from None
+    return body if isinstance(body, dict) else {}
+
+
+async def _delete_options(request: web.Request) -> Object:
+    raw = await request.read()
+    options: Object = {}
+    if raw.strip():
+        try:
+            options = json.loads(raw)
+        except ValueError as error:
+            raise bad_request(f"error decoding delete options: {error}") from None
+    query = request.query
+    if "propagationPolicy" in query:
+        options["propagationPolicy"] = query["propagationPolicy"]
+    if "gracePeriodSeconds" in query:
+        options["gracePeriodSeconds"] = int(query["gracePeriodSeconds"])
+    return options
+
+
+def _json(body: Object, code: int = 200) -> web.Response:
+    text = json.dumps(body, separators=(",", ":"))
+    return web.Response(text=text, status=code, content_type="application/json")
+
+
+async def _send_part(request: web.Request, answer: web.Response, fault: HttpFault) -> web.StreamResponse:
+    """Send the beginning of an answer and break the connection: the work is done, the client cannot know."""
+    body = answer.body if isinstance(answer.body, bytes) else b""
+    part = web.StreamResponse(status=answer.status)
+    part.content_type = answer.content_type
+    part.content_length = len(body)
+    if fault.cut_after:
+        await part.prepare(request)
+        await part.write(body[: fault.cut_after])
+    _reset(request)
+    return part
+
+
+def _reset(request: web.Request) -> None:
+    """Break the connection so that the client sees a reset, not an end."""
+    transport = request.transport
+    if transport is None:
+        return
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        linger = struct.pack("ii", 1, 0)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    transport.abort()
