@@ -194,8 +194,15 @@ def _given(tidy: dict[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = _present(tidy)
     if isinstance(config := given.get("config"), dict):
         # Paperclip's forms save an untouched field as an empty string.
-        given["config"] = {name: value for name, value in config.items() if value != ""}
+        given["config"] = _without_flat_twins({name: value for name, value in config.items() if value != ""})
     return given
+
+
+def _without_flat_twins(config: dict[str, Any]) -> dict[str, Any]:
+    """`config` without flat `resources.*` keys when the nested object beside them is wrong: it is what gets named."""
+    nested = config.get("resources", {})
+    sound = isinstance(nested, dict) and all(isinstance(nested.get(kind, {}), dict) for kind in ("requests", "limits"))
+    return config if sound else {name: value for name, value in config.items() if not name.startswith("resources.")}
 
 
 def _validated(tidy: dict[str, Any]) -> ExecutionContext:

@@ -1,0 +1,308 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from contracts.errors import InvalidRequest
+from paperclip.preparation import BULKY_LIMIT, NESTING_LIMIT, VARIABLE_LIMIT, prepare, prepared
+from tests.paperclip.contexts import NAMES, OPENER, SEALER, captured, minimal, opened, with_value
+
+CANARY = "canary-5e1f"
+
+
+def refusal(context: Any) -> str:
+    with pytest.raises(InvalidRequest) as caught:
+        prepare(context, SEALER)
+    return caught.value.message
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_captured_context_becomes_a_request(name: str) -> None:
+    context = captured(name)
+    request, secrets, prompt = opened(context)
+    assert request.run_id == secrets.run_id == prompt.run_id == context["runId"]
+    assert request.agent.id == context["agent"]["id"]
+    assert request.config.model == context["config"]["model"]
+    assert request.task_id == context["context"]["taskId"]
+    assert request.context.issue_work_mode == "standard"
+    assert secrets.auth_token == context["authToken"]
+    assert prompt.task_markdown == context["context"]["paperclipTaskMarkdown"].strip()
+    assert prompt.agent["name"] == context["agent"]["name"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_request_stays_small(name: str) -> None:
+    assert len(prepare(captured(name), SEALER).model_dump_json()) < 16_384
+
+
+def test_variables_that_describe_paperclips_host_are_dropped() -> None:
+    _, secrets, _ = opened(captured("ctx-4"))
+    assert secrets.env == {"MY_SECRET": "<REDACTED_SECRET>", "PROJ_VAR": "pv"}
+
+
+def test_a_temporary_folder_that_a_user_chose_stays() -> None:
+    env = {"TMPDIR": "/data/tmp", "TMP": "/host/scratch", "PAPERCLIP_SCRATCH_DIR": "/host/scratch"}
+    _, secrets, _ = opened(minimal(env=env))
+    assert secrets.env == {"TMPDIR": "/data/tmp"}
+
+
+def test_configuration_cannot_set_the_api_key() -> None:
+    _, secrets, _ = opened(minimal(env={"PAPERCLIP_API_KEY": "mine"}))
+    assert secrets.env == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "field", "remedy"),
+    [
+        ("config.model", None, "config.model", "<provider>/<model>"),
+        ("config.model", "", "config.model", "<provider>/<model>"),
+        ("config.model", f"{CANARY}-model", "config.model", "<provider>/<model>"),
+        ("config.model", [CANARY], "config.model", "must be text"),
+        ("agent.id", None, "agent.id", "is missing"),
+        ("agent.id", f"-{CANARY} ", "agent.id", "must start with a letter or digit"),
+        ("agent.companyId", None, "agent.companyId", "is missing"),
+        ("agent", CANARY, "agent", "must be an object"),
+        ("runId", None, "runId", "is missing"),
+        ("config", CANARY, "config", "must be an object"),
+        ("runtime", CANARY, "runtime", "must be an object"),
+        ("runtime.sessionParams", CANARY, "runtime.sessionParams", "must be an object"),
+        ("runtime.sessionParams", [CANARY], "runtime.sessionParams", "must be an object"),
+        ("runtime.sessionParams", {"sessionId": 42}, "runtime.sessionParams", "must be text"),
+        ("runtime.sessionParams", {"sessionId": f"--{CANARY}"}, "runtime.sessionParams", "reset the agent's session"),
+        ("runtime.sessionId", f"{CANARY} x", "runtime.sessionId", "reset the agent's session"),
+        ("config.timeoutSec", CANARY, "config.timeoutSec", "must be a whole number"),
+        ("config.timeoutSec", -1, "config.timeoutSec", "greater than or equal to 0"),
+        ("config.timeoutSec", 1.5, "config.timeoutSec", "must be a whole number"),
+        ("config.timeoutSec", True, "config.timeoutSec", "must be a number"),
+        ("config.extraArgs", f"--{CANARY}", "config.extraArgs", "must be a list"),
+        ("config.extraArgs", [1], "config.extraArgs[0]", "must be text"),
+        ("config.namespace", f"Bad {CANARY}", "config.namespace", "must be a namespace name"),
+        ("config.imagePullPolicy", CANARY, "config.imagePullPolicy", "'IfNotPresent', 'Always' or 'Never'"),
+        ("config.resources.requests.cpu", CANARY, "config.resources.requests.cpu", "Kubernetes quantity"),
+        ("config.resources", CANARY, "config.resources", "must be an object"),
+        ("config.tolerations", f"[{CANARY}", "config.tolerations", "JSON array"),
+        ("config.labels", f"{CANARY} without equals", "config.labels", "key=value"),
+        ("config.env", CANARY, "config.env", "must be an object"),
+        ("config.env", {"A": [CANARY]}, "config.env.A", "must be text"),
+        ("config.env", {"A": f"{CANARY}\0"}, "config.env.A", "NUL"),
+        ("config.env", {"A": CANARY * VARIABLE_LIMIT}, "config.env.A", "too long"),
+        ("config.env", {"1 BAD": CANARY}, "config.env", "names must start with a letter"),
+        ("config.mcpServers", CANARY, "config.mcpServers", "must be an object"),
+        ("config.cwd", f"relative/{CANARY}", "config.cwd", "absolute path"),
+        ("context.paperclipWorkspace.cwd", CANARY, "context.paperclipWorkspace.cwd", "absolute path"),
+        ("config.image", f"{CANARY} image", "config.image", "image reference"),
+        ("config.serviceAccountName", f"_{CANARY}", "config.serviceAccountName", "ServiceAccount's name"),
+        ("config.kubeconfig", f"users: [{{token: {CANARY}}}]", "config.kubeconfig", "clear the field"),
+        ("authToken", {"token": CANARY}, "authToken", "must be text"),
+        ("runtimeTools", {"bearerToken": [CANARY]}, "runtimeTools.bearerToken", "must be text"),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_remedy_and_never_its_value(
+    path: str, value: Any, field: str, remedy: str
+) -> None:
+    message = refusal(with_value(captured("ctx-1"), path, value))
+    assert field in message
+    assert remedy in message
+    assert CANARY not in message
+
+
+def test_flat_resource_fields_of_the_form_are_named_as_the_form_names_them() -> None:
+    assert "config.resources.requests.cpu" in refusal(minimal(**{"resources.requests.cpu": "lots"}))
+
+
+@pytest.mark.parametrize("requests", [5, CANARY, [CANARY]])
+def test_nonsense_beside_flat_resource_fields_is_named(requests: Any) -> None:
+    message = refusal(minimal(**{"resources": {"requests": requests}, "resources.limits.cpu": "1"}))
+    assert message == "config.resources.requests must be an object"
+
+
+def test_every_wrong_field_is_named_at_once() -> None:
+    context = minimal(model="nameless", timeoutSec="soon", kubeconfig="/root/.kube/config", cwd="here")
+    context["agent"] = {"companyId": "company-1"}
+    message = refusal(context)
+    for field in ("config.model", "config.timeoutSec", "config.kubeconfig", "agent.id"):
+        assert field in message
+
+
+def test_an_absent_setting_a_null_and_an_untouched_form_field_are_the_same() -> None:
+    untouched = {"variant": "", "timeoutSec": "", "namespace": "", "agentDbMode": "", "labels": None, "tolerations": ""}
+    request = prepare(minimal(**untouched, resources={"requests": {"cpu": None}}), SEALER)
+    assert request.config == prepare(minimal(), SEALER).config
+
+
+def test_text_that_is_no_unicode_does_not_break_a_request() -> None:
+    context = with_value(minimal(env={"A": "\ud83d"}), "context.paperclipTaskMarkdown", "half \ud83d emoji")
+    _, secrets, prompt = opened(context)
+    assert secrets.env == {"A": "\ufffd"}
+    assert prompt.task_markdown == "half \ufffd emoji"
+
+
+def test_a_context_that_is_no_object_is_refused() -> None:
+    assert "JSON object" in refusal([])
+
+
+def test_endless_nesting_is_refused() -> None:
+    deep: Any = "end"
+    for _ in range(NESTING_LIMIT + 1):
+        deep = [deep]
+    assert "nested" in refusal(with_value(minimal(), "context.anything", deep))
+
+
+# sessions
+
+
+def test_a_stored_session_of_the_same_directory_is_resumed() -> None:
+    context = captured("ctx-2")
+    here = context["context"]["paperclipWorkspace"]["cwd"]
+    context["runtime"]["sessionParams"] = {"sessionId": "ses_1", "cwd": f"{here}/", "__paperclipConfiguredModel": "m"}
+    stored = prepare(context, SEALER).runtime.session_params
+    assert stored is not None
+    assert (stored.session_id, stored.cwd) == ("ses_1", f"{here}/")
+
+
+def test_a_session_of_another_directory_is_left_and_the_reason_can_be_shown() -> None:
+    result = prepared(captured("ctx-2"), SEALER)  # its stored session belongs to /nowhere
+    assert result.request.runtime.session_params is None
+    assert "/nowhere" in result.notes[0]
+
+
+def test_a_bare_session_id_is_enough_to_resume() -> None:
+    stored = prepare(captured("ctx-3"), SEALER).runtime.session_params
+    assert stored is not None
+    assert stored.session_id == "dummy-session-1"
+
+
+def test_resume_last_session_off_starts_afresh() -> None:
+    context = with_value(captured("ctx-3"), "config.resumeLastSession", False)
+    result = prepared(context, SEALER)
+    assert result.request.runtime.session_params is None
+    assert "resumeLastSession" in result.notes[0]
+
+
+@pytest.mark.parametrize("params", [{}, None, {"cwd": "/elsewhere"}])
+def test_parameters_without_a_session_mean_a_fresh_one(params: Any) -> None:
+    context = with_value(minimal(), "runtime.sessionParams", params)
+    assert prepare(context, SEALER).runtime.session_params is None
+
+
+# secrets
+
+
+def planted() -> dict[str, Any]:
+    """A real context with a canary in each place that can hold a secret."""
+    context = captured("ctx-4")
+    for path in (
+        "authToken",
+        "config.env.API_KEY",
+        "config.env.PAPERCLIP_GITHUB_BROKER_TOKEN",
+        "config.promptTemplate",
+        "config.bootstrapPromptTemplate",
+        "runtimeTools.bearerToken",
+        "runtimeTools.guidance",
+        "context.paperclipRuntimeTools.bearerToken",
+        "context.paperclipSecrets.manifest",
+        "context.paperclipManagedMcp.token",
+        "context.paperclipWake.comments",
+        "context.paperclipTaskMarkdown",
+        "context.paperclipSessionHandoffMarkdown",
+        "context.paperclipIssue.description",
+        "agent.adapterConfig.env.MY_SECRET.value",
+        "agent.adapterConfig.apiKey",
+        "agent.metadata.githubToken",
+        "wakePrompt.fresh",
+        "wakePrompt.resumed",
+    ):
+        context = with_value(context, path, f"{CANARY} {path}")
+    context["config"]["mcpServers"] = {
+        "docs": {"url": f"https://{CANARY}@mcp", "headers": {"Authorization": CANARY}, "command": [CANARY]}
+    }
+    context["agent"]["adapterConfig"]["mcpServers"] = context["config"]["mcpServers"]
+    context["__runtimeMcpServers"] = [{"name": "tools", "token": CANARY}]
+    context["context"]["paperclipWorkspace"]["repoUrl"] = f"https://ada:{CANARY}@git.example/repo.git"
+    context["context"]["paperclipRuntimePrimaryUrl"] = f"https://{CANARY}@preview.example/"
+    context["runtime"] = {"sessionParams": {"sessionId": "ses_1", "repoUrl": f"https://{CANARY}@git.example/repo.git"}}
+    return context
+
+
+def test_no_canary_leaves_its_seal() -> None:
+    result = prepared(planted(), SEALER)
+    assert CANARY not in result.request.model_dump_json()
+    assert CANARY not in repr(result)
+    assert CANARY not in str(result.notes)
+    assert result.request.context.paperclip_workspace.repo_url == "https://git.example/repo.git"
+
+
+def test_no_canary_is_in_the_error_about_another_field() -> None:
+    context = planted()
+    context["config"] |= {"timeoutSec": "soon", "cwd": "here", "mcpServers": {"docs": CANARY}}
+    context["runtime"]["sessionParams"]["sessionId"] = 7
+    with pytest.raises(InvalidRequest) as caught:
+        prepare(context, SEALER)
+    assert CANARY not in f"{caught.value} {caught.value.details} {caught.value.__cause__} {caught.value.__context__}"
+
+
+def test_templates_cannot_reach_a_secret() -> None:
+    _, secrets, prompt = opened(planted())
+    assert secrets.env["API_KEY"].startswith(CANARY)
+    assert secrets.paperclip_env["PAPERCLIP_WORKSPACE_REPO_URL"] == f"https://ada:{CANARY}@git.example/repo.git"
+    reachable = json.dumps([prompt.agent, {**prompt.context, "paperclipIssue": None, "paperclipWake": None}])
+    assert CANARY not in reachable
+
+
+def test_a_bulky_variable_is_left_out_and_said() -> None:
+    context = with_value(minimal(), "context.paperclipWorkspaces", [{"cwd": "x" * BULKY_LIMIT}])
+    result = prepared(context, SEALER)
+    assert OPENER.secrets(result.request).paperclip_env == {}
+    assert "PAPERCLIP_WORKSPACES_JSON" in result.notes[0]
+
+
+# anything at all
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.just("[undefined]"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+PATHS = [
+    "agent",
+    "agent.id",
+    "runtime",
+    "runtime.sessionParams",
+    "runtime.sessionParams.sessionId",
+    "config",
+    "config.model",
+    "config.env",
+    "config.resources",
+    "config.resources.requests",
+    "config.tolerations",
+    "config.labels",
+    "config.nodeSelector",
+    "config.extraArgs",
+    "config.mcpServers",
+    "config.paperclipRuntimeSkills",
+    "config.paperclipSkillSync",
+    "config.paperclipSkillSync.desiredSkills",
+    "context",
+    "context.paperclipWake",
+    "context.paperclipWorkspace",
+    "context.paperclipWorkspaces",
+    "context.issueIds",
+    "runtimeTools",
+    "wakePrompt",
+]
+
+
+@given(path=st.sampled_from(PATHS), value=JSON, flat=st.booleans())
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_comes_is_a_request_or_a_refusal_that_names_a_field(path: str, value: Any, flat: bool) -> None:
+    context = minimal(**({"resources.limits.cpu": "1"} if flat else {}))
+    try:
+        request = prepare(with_value(context, path, value), SEALER)
+    except InvalidRequest as refused:
+        assert refused.message
+    else:
+        assert request.model_validate_json(request.model_dump_json()) == request
+        assert request.config.model.partition("/")[2]
+        assert OPENER.prompt(request).run_id == "run-1"

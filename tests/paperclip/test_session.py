@@ -1,0 +1,42 @@
+import pytest
+
+from contracts.request import RunConfig, SessionParams, Workspace
+from paperclip.session import resume, session_params, working_directory
+
+STORED = SessionParams(session_id="ses_1", cwd="/paperclip/w")
+
+
+@pytest.mark.parametrize("directory", ["/paperclip/w", "/paperclip/w/", "/paperclip/x/../w"])
+def test_a_session_is_resumed_in_its_own_directory(directory: str) -> None:
+    assert resume(STORED, directory, wanted=True).session == STORED
+
+
+@pytest.mark.parametrize("directory", ["/paperclip", "/paperclip/w/sub", "/paperclip/W"])
+def test_a_session_is_never_resumed_elsewhere(directory: str) -> None:
+    decision = resume(STORED, directory, wanted=True)
+    assert decision.session is None
+    assert decision.reason is not None
+    assert "/paperclip/w" in decision.reason
+
+
+def test_a_wake_without_a_stored_session_has_nothing_to_explain() -> None:
+    decision = resume(None, "/paperclip", wanted=False)
+    assert (decision.session, decision.reason) == (None, None)
+
+
+def test_opencode_works_in_the_workspace_then_in_the_configured_directory_then_on_the_data_volume() -> None:
+    config = RunConfig(model="a/b", cwd="/srv/")
+    assert working_directory(Workspace(cwd="/paperclip/w/"), config) == "/paperclip/w"
+    assert working_directory(Workspace(), config) == "/srv"
+    assert working_directory(Workspace(), RunConfig(model="a/b")) == "/paperclip"
+
+
+def test_session_parameters_bind_a_session_to_its_workspace() -> None:
+    workspace = Workspace(cwd="/w", workspace_id="ws", repo_url="https://git.example/r", repo_ref="main")
+    assert session_params("ses_1", workspace).model_dump() == {
+        "sessionId": "ses_1",
+        "cwd": "/w",
+        "workspaceId": "ws",
+        "repoUrl": "https://git.example/r",
+        "repoRef": "main",
+    }
