@@ -1,0 +1,141 @@
+"""Programs that run beside us and end with us: started with a log file, asked until they are ready, then stopped."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Final, Self
+
+LEASH: Final = Path(__file__).with_name("leash.py")
+ASK_AGAIN: Final = timedelta(milliseconds=50)
+STARTING: Final = timedelta(seconds=60)
+"""For a start on a busy machine; an idle one needs a second."""
+STOPPING: Final = timedelta(seconds=15)
+TAIL: Final = 4000
+TAIL_LINES: Final = 15
+
+
+class StackError(Exception):
+    """The local stack cannot be brought up or kept up. The text says what happened and what to do."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What to start, where its output goes, and what a person does when it does not work."""
+
+    name: str
+    command: Sequence[str]
+    log: Path
+    remedy: str
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+class Child:
+    """One running program, in a session of its own so that Ctrl-C in the terminal reaches only us."""
+
+    def __init__(self, program: Program, process: asyncio.subprocess.Process) -> None:
+        self.program = program
+        self._process = process
+        self.ended = asyncio.create_task(self._end())
+
+    @classmethod
+    async def start(cls, program: Program) -> Self:
+        """Start it, its output going to its log file.
+
+        Raises:
+            StackError: the program or its log file cannot be opened.
+        """
+        leash = [sys.executable, "-I", "-S", str(LEASH), str(os.getpid())]
+        try:
+            program.log.parent.mkdir(parents=True, exist_ok=True)
+            with program.log.open("wb") as log:
+                process = await asyncio.create_subprocess_exec(
+                    *leash,
+                    *program.command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=asyncio.subprocess.STDOUT,
+                    env={**os.environ, **program.env},
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise StackError(f"{program.name} cannot be started: {error}. {program.remedy}") from None
+        return cls(program, process)
+
+    async def ready(self, ask: Callable[[], Awaitable[bool]], patience: timedelta = STARTING) -> None:
+        """Ask until it says yes.
+
+        Raises:
+            StackError: it ended first, or did not say yes in time.
+        """
+        try:
+            async with asyncio.timeout(patience.total_seconds()):
+                while not await ask():
+                    await asyncio.wait([self.ended], timeout=ASK_AGAIN.total_seconds())
+                    if self.ended.done():
+                        raise self.death()
+        except TimeoutError:
+            raise StackError(
+                f"{self.program.name} was not ready after {patience.total_seconds():g} s. {self._last_words()}"
+            ) from None
+
+    def death(self) -> StackError:
+        """What to say about a program that has ended by itself."""
+        code = self.ended.result()
+        how = f"with exit code {code}" if code >= 0 else f"by signal {-code}"
+        return StackError(f"{self.program.name} ended {how}. {self._last_words()}")
+
+    async def stop(self, patience: timedelta = STOPPING) -> None:
+        """SIGTERM, and SIGKILL after `patience`."""
+        if not self.ended.done():
+            self._process.terminate()
+            await asyncio.wait([self.ended], timeout=patience.total_seconds())
+        if not self.ended.done():
+            self._process.kill()
+        await self.ended
+
+    async def _end(self) -> int:
+        """Wait for its end, then end what it left in its process group."""
+        code = await self._process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        return code
+
+    def _last_words(self) -> str:
+        tail = tail_of(self.program.log)
+        said = f"The end of {self.program.log}:\n{tail}" if tail else f"It wrote nothing to {self.program.log}."
+        return f"{self.program.remedy}\n{said}"
+
+
+@asynccontextmanager
+async def running(
+    program: Program, ask: Callable[[], Awaitable[bool]], patience: timedelta = STARTING
+) -> AsyncIterator[Child]:
+    """A child that is ready; stopped at the end, also when it never became ready.
+
+    Raises:
+        StackError: see `Child.start` and `Child.ready`.
+    """
+    child = await Child.start(program)
+    try:
+        await child.ready(ask, patience)
+        yield child
+    finally:
+        await child.stop()
+
+
+def tail_of(log: Path) -> str:
+    """The last lines of a log file, bounded; empty when there are none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+            text = file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.rstrip().splitlines()[-TAIL_LINES:])

@@ -1,0 +1,463 @@
+"""The whole system on this machine: Temporal's dev server with its Web UI, a cluster, a scripted model, a worker.
+
+Every part is a child process with a log file in the state folder, ready when it answers, and stopped in reverse order.
+What must survive is in the state folder too, so the next start goes on from there: Temporal's database, the cluster's
+objects, transcripts, the sealing key, and the ports.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final, Self, TypeVar
+
+import aiohttp
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from client.connection import TemporalUnreachable, connect
+from client.settings import ClientSettings
+from cluster.client import KubernetesCluster
+from cluster.credentials import NoCluster
+from contracts.errors import RunError
+from local.children import Child, Program, StackError, running
+from local.opencode_binary import OpenCodeUnavailable, ensure_opencode
+from local.reach import address_for_pods, nodes
+from local.scripted_model import provider_block
+
+ROOT: Final = Path(__file__).parents[1]
+LOOPBACK: Final = "127.0.0.1"
+CLAIM: Final = "paperclip"
+"""The embedded cluster's claim for Paperclip's data volume."""
+NAMESPACE: Final = "default"
+IMAGE: Final = "agent-runs/opencode:embedded"
+"""Only a name: containers of the embedded cluster use this machine's programs."""
+ASKING: Final = 2.0
+"""Seconds for one question whether a part is ready."""
+
+Tell = Callable[[str], None]
+Result = TypeVar("Result")
+
+
+def cache_folder() -> Path:
+    """Where downloads and states live: `.cache` of the checkout, or the user's own for an installed program."""
+    return ROOT / ".cache" if (ROOT / "pyproject.toml").exists() else Path.home() / ".cache" / "agent-runs"
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Loopback ports, 0 for any free one."""
+
+    temporal: int = 0
+    web_ui: int = 0
+    temporal_http: int = 0
+    temporal_metrics: int = 0
+    cluster: int = 0
+    model: int = 0
+
+    def settled(self, before: Mapping[str, int]) -> "Ports":
+        """The same with every 0 replaced: by the port of the last time if it is free, else by a free one."""
+        taken = {port for port in asdict(self).values() if port}
+        chosen: dict[str, int] = {}
+        for name, wanted in asdict(self).items():
+            port = wanted or _usable(before.get(name, 0), taken)
+            taken.add(port)
+            chosen[name] = port
+        return replace(self, **chosen)
+
+
+FIXED: Final = Ports(temporal=7233, web_ui=8233, temporal_http=7243, cluster=7443, model=7931)
+"""What `dev` uses unless told otherwise, so that settings of other programs stay right."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to bring up.
+
+    Attributes:
+        state: folder for everything that must survive.
+        kubeconfig: a real cluster to use instead of the embedded one; then `image` names the agents' image.
+        model_host: address of this machine that pods of the real cluster reach; None finds it out.
+    """
+
+    state: Path
+    ports: Ports = Ports()
+    kubeconfig: Path | None = None
+    image: str | None = None
+    model_host: str | None = None
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the cluster is our own."""
+        return self.kubeconfig is None
+
+    @property
+    def data_root(self) -> Path:
+        """Where this machine sees what pods of the embedded cluster see at /paperclip."""
+        return self.state / "cluster" / "claims" / NAMESPACE / CLAIM if self.embedded else self.state / "data"
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where everything is."""
+
+    temporal: str
+    web_ui: str
+    kubeconfig: Path
+    model: str
+    state: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What another terminal, or Paperclip, needs to talk to this stack."""
+        return {
+            "AGENT_RUNS_TEMPORAL_ADDRESS": self.temporal,
+            "AGENT_RUNS_WEB_UI": self.web_ui,
+            "AGENT_RUNS_SEALING_KEY_FILE": str(self.state / "sealing-key.json"),
+            "AGENT_RUNS_TRANSCRIPTS_URL": f"sqlite+aiosqlite:///{self.state / 'transcripts.db'}",
+            "KUBECONFIG": str(self.kubeconfig),
+        }
+
+
+class Stack:
+    """`async with Stack.up(plan)`: everything runs and answers."""
+
+    def __init__(self, plan: Plan, addresses: Addresses, settings: ClientSettings, client: Client) -> None:
+        self.plan = plan
+        self.addresses = addresses
+        self.settings = settings
+        self.client = client
+        self.children: list[Child] = []
+
+    @classmethod
+    @asynccontextmanager
+    async def up(cls, plan: Plan, tell: Tell = lambda _: None) -> AsyncIterator[Self]:
+        """Bring everything up; `tell` hears what became ready, with the seconds it took.
+
+        Raises:
+            StackError: something is missing or died; the text has the end of its log and the remedy.
+        """
+        if not plan.embedded and plan.image is None:
+            raise StackError("--kubeconfig needs --image: the image with OpenCode that agents run in on that cluster")
+        with _locked(plan.state):
+            ports = plan.ports.settled(_remembered(plan.state))
+            (plan.state / "ports.json").write_text(json.dumps(asdict(ports)))
+            async with AsyncExitStack() as parts:
+                yield await cls._assembled(replace(plan, ports=ports), parts, tell)
+
+    @classmethod
+    async def _assembled(cls, plan: Plan, parts: AsyncExitStack, tell: Tell) -> Self:
+        """What depends on nothing comes up at once, then the worker."""
+        began = monotonic()
+        bring = _Bringer(plan, parts, tell)
+        with _plainly():
+            async with asyncio.TaskGroup() as group:
+                temporal = group.create_task(bring.temporal())
+                cluster = group.create_task(bring.cluster())
+                group.create_task(bring.model())
+        kubeconfig = cluster.result()
+        addresses = Addresses(
+            temporal=f"{LOOPBACK}:{plan.ports.temporal}",
+            web_ui=f"http://{LOOPBACK}:{plan.ports.web_ui}",
+            kubeconfig=kubeconfig,
+            model=bring.model_url,
+            state=plan.state,
+        )
+        settings, client = temporal.result()
+        await bring.worker(addresses, client, settings)
+        stack = cls(plan, addresses, _client_settings(addresses), client)
+        stack.children = bring.children
+        tell(f"stack ready ({monotonic() - began:.1f} s)")
+        return stack
+
+    async def guard(self, work: Awaitable[Result]) -> Result:
+        """Do `work`, unless a part of the stack dies first.
+
+        Raises:
+            StackError: names the part, with the end of its log.
+        """
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait([task, *(child.ended for child in self.children)], return_when=asyncio.FIRST_COMPLETED)
+            for child in self.children:
+                if child.ended.done() and not task.done():
+                    raise child.death()
+            return await task
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+class _Bringer:
+    """Brings up one part after the other; each stays up until the exit stack unwinds."""
+
+    def __init__(self, plan: Plan, parts: AsyncExitStack, tell: Tell) -> None:
+        self._plan = plan
+        self._parts = parts
+        self._tell = tell
+        self.children: list[Child] = []
+        self.model_url = ""
+
+    async def temporal(self) -> tuple[ClientSettings, Client]:
+        ports = self._plan.ports
+        program = Program(
+            name="the Temporal dev server",
+            command=[
+                *(str(Path(sys.executable).with_name("temporal")), "server", "start-dev", "--ip", LOOPBACK),
+                *("--port", str(ports.temporal), "--ui-port", str(ports.web_ui)),
+                *("--http-port", str(ports.temporal_http), "--metrics-port", str(ports.temporal_metrics)),
+                *("--db-filename", str(self._plan.state / "temporal.db")),
+                *("--ui-disable-news-fetch", "--log-level", "warn"),
+            ],
+            log=self._log("temporal"),
+            remedy="If a port is in use, stop what uses it or choose another (--temporal-port, --web-ui-port); "
+            f"if its database is damaged, remove {self._plan.state / 'temporal.db'}.",
+        )
+        settings = ClientSettings.read({}, temporal_address=f"{LOOPBACK}:{ports.temporal}")
+        found: list[Client] = []
+
+        async def answers() -> bool:
+            with contextlib.suppress(TemporalUnreachable, RPCError):
+                found.append(await connect(settings))
+            return bool(found)
+
+        await self._up(program, answers, f"Web UI http://{LOOPBACK}:{ports.web_ui}")
+        return settings, found[0]
+
+    async def cluster(self) -> Path:
+        if self._plan.kubeconfig is not None:
+            return await self._real_cluster(self._plan.kubeconfig)
+        opencode = await _opencode(self._tell)
+        folder = self._plan.state / "cluster"
+        kubeconfig = folder / "kubeconfig"
+        program = Program(
+            name="the embedded cluster",
+            command=[
+                *(sys.executable, "-m", "local.cluster", "--state", str(folder)),
+                *("--port", str(self._plan.ports.cluster)),
+            ],
+            log=self._log("cluster"),
+            remedy="If its port is in use, choose another (--cluster-port).",
+            env={"PATH": os.pathsep.join([str(opencode.parent), os.environ.get("PATH", os.defpath)]), **_importable()},
+        )
+
+        async def answers() -> bool:
+            return kubeconfig.exists() and await _cluster_answers(kubeconfig)
+
+        await self._up(program, answers, f"KUBECONFIG={kubeconfig}")
+        await _claimed(kubeconfig)
+        return kubeconfig
+
+    async def _real_cluster(self, kubeconfig: Path) -> Path:
+        try:
+            async with await KubernetesCluster.connect(str(kubeconfig)) as cluster:
+                version = await cluster.version()
+        except (NoCluster, RunError) as error:
+            raise StackError(f"{kubeconfig}: {error}. Check that the file names a cluster that runs.") from None
+        self._tell(f"cluster {version} of {kubeconfig}")
+        return kubeconfig
+
+    async def model(self) -> None:
+        host = LOOPBACK if self._plan.embedded else await self._host_for_pods()
+        port = self._plan.ports.model
+        program = Program(
+            name="the scripted model",
+            command=[sys.executable, "-m", "local.scripted_model", "serve", "--host", host, "--port", str(port)],
+            log=self._log("model"),
+            remedy="If its address is in use, choose another (--model-port, --model-host).",
+            env=_importable(),
+        )
+        self.model_url = f"http://{host}:{port}/v1"
+        await self._up(program, lambda: _says_ok(f"http://{host}:{port}/healthz"), self.model_url)
+
+    async def worker(self, addresses: Addresses, client: Client, settings: ClientSettings) -> None:
+        plan = self._plan
+        config = plan.state / "opencode.json"
+        config.write_text(json.dumps({"provider": provider_block(self.model_url, api_key="none")}))
+        plan.data_root.mkdir(parents=True, exist_ok=True)
+        own = {
+            "AGENT_RUNS_KUBECONFIG": str(addresses.kubeconfig),
+            "AGENT_RUNS_IMAGE": plan.image or IMAGE,
+            "AGENT_RUNS_OPENCODE_CONFIG": str(config),
+            "AGENT_RUNS_DATA_ROOT": str(plan.data_root),
+        }
+        if plan.embedded:
+            own |= {"AGENT_RUNS_NAMESPACE": NAMESPACE, "AGENT_RUNS_DATA_CLAIM": CLAIM}
+        program = Program(
+            name="the worker",
+            command=[sys.executable, "-m", "worker"],
+            log=self._log("worker"),
+            remedy="Its last line names what is missing.",
+            env={**addresses.environment, **own, **_importable()},
+        )
+        await self._up(program, lambda: _polls(client, settings.task_queue), f"task queue {settings.task_queue}")
+
+    async def _host_for_pods(self) -> str:
+        host = self._plan.model_host or address_for_pods(await _listed_nodes(self._plan.kubeconfig))
+        if host is None:
+            raise StackError(
+                "no address of this machine was found that pods could reach, which the scripted model needs: "
+                "give one with --model-host"
+            )
+        return host
+
+    async def _up(self, program: Program, ask: Callable[[], Awaitable[bool]], where: str) -> None:
+        began = monotonic()
+        self.children.append(await self._parts.enter_async_context(running(program, ask)))
+        self._tell(f"{program.name.removeprefix('the ')} ready ({monotonic() - began:.1f} s)  {where}")
+
+    def _log(self, name: str) -> Path:
+        return self._plan.state / "log" / f"{name}.log"
+
+
+def _client_settings(addresses: Addresses) -> ClientSettings:
+    environment = {name: value for name, value in addresses.environment.items() if name != "KUBECONFIG"}
+    return ClientSettings.read(environment)
+
+
+# asking
+
+
+async def _says_ok(url: str, headers: Mapping[str, str] | None = None) -> bool:
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASKING)) as session,
+            session.get(url, headers=headers) as answer,
+        ):
+            return answer.status == 200
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        return False
+
+
+async def _cluster_answers(kubeconfig: Path) -> bool:
+    try:
+        async with asyncio.timeout(ASKING), await KubernetesCluster.connect(str(kubeconfig)) as cluster:
+            return bool(await cluster.version())
+    except (NoCluster, RunError, TimeoutError):
+        return False
+
+
+async def _polls(client: Client, task_queue: str) -> bool:
+    """Whether a worker asks for both kinds of task. The dev server forgets pollers with its process."""
+    for kind in (TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY):
+        question = DescribeTaskQueueRequest(
+            namespace=client.namespace, task_queue=TaskQueue(name=task_queue), task_queue_type=kind
+        )
+        try:
+            if not (await client.workflow_service.describe_task_queue(question)).pollers:
+                return False
+        except RPCError:
+            return False
+    return True
+
+
+async def _listed_nodes(kubeconfig: Path | None) -> list[dict[str, Any]]:
+    try:
+        return await nodes(str(kubeconfig))
+    except (NoCluster, OSError, ValueError) as error:
+        raise StackError(
+            f"the cluster's nodes cannot be listed ({error}), which tells where pods reach the scripted model: "
+            "give this machine's address with --model-host"
+        ) from None
+
+
+async def _claimed(kubeconfig: Path) -> None:
+    """Make the claim for Paperclip's data volume, unless it is there."""
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": CLAIM, "namespace": NAMESPACE},
+        "spec": {
+            "accessModes": ["ReadWriteMany"],
+            "resources": {"requests": {"storage": "10Gi"}},
+            "storageClassName": "embedded",
+        },
+    }
+    async with await KubernetesCluster.connect(str(kubeconfig)) as cluster:
+        await cluster.ensure_claim(manifest)
+
+
+async def _opencode(tell: Tell) -> Path:
+    """OpenCode's binary; says so when it must be downloaded first."""
+    finding = asyncio.create_task(ensure_opencode(cache_folder() / "opencode"))
+    try:
+        done, _ = await asyncio.wait([finding], timeout=1)
+        if not done:
+            tell("downloading OpenCode through npm, about 60 MB, once")
+        return await finding
+    except OpenCodeUnavailable as error:
+        raise StackError(str(error)) from None
+    finally:
+        finding.cancel()
+
+
+# the state folder
+
+
+@contextmanager
+def _locked(state: Path) -> Iterator[None]:
+    """One stack per state folder: two would write one database."""
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        lock = (state / "lock").open("w")
+    except OSError as error:
+        raise StackError(f"the state folder cannot be used: {error}. Choose another with --state.") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StackError(
+                f"another stack uses {state}: stop it (Ctrl-C in its terminal), or choose another folder with --state"
+            ) from None
+        yield
+
+
+def _remembered(state: Path) -> dict[str, int]:
+    try:
+        found = json.loads((state / "ports.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return {name: port for name, port in found.items() if isinstance(port, int)} if isinstance(found, dict) else {}
+
+
+def _usable(port: int, taken: set[int]) -> int:
+    """`port` if nobody listens there, else a free one."""
+    for candidate in (port, 0, 0, 0) if port and port not in taken else (0, 0, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind((LOOPBACK, candidate))
+                found = int(probe.getsockname()[1])
+                if found not in taken:
+                    return found
+    raise StackError(f"no free port on {LOOPBACK}")
+
+
+def _importable() -> dict[str, str]:
+    """Children find our packages whatever the working directory is."""
+    inherited = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": os.pathsep.join([str(ROOT), *([inherited] if inherited else [])])}
+
+
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """One part's failure as itself, not as a group: the first one is the one to tell."""
+    try:
+        yield
+    except ExceptionGroup as group:
+        told = group.subgroup(StackError)
+        if told is None:
+            raise
+        first = told.exceptions[0]
+        raise (first if isinstance(first, StackError) else group) from None
