@@ -162,8 +162,7 @@ FAILURES = {
     "opencode-old/1.2.27-wrong-model": "provider_rejected",
 }
 
-SUCCESSES = set(
-    """
+_SUCCESSES = """
     agent-plan agent-plan-write agent-unknown attach-text attach-tool concurrent-1 concurrent-same-session-1
     concurrent-same-session-after config-project config-project-disabled config-unknown-key continue-none db-newer
     dir-option dot-opencode drop-once drop-tool-once echo-argv echo-argv-and-stdin echo-argv-words echo-stdin
@@ -177,9 +176,8 @@ SUCCESSES = set(
     text-argv text-big text-stdin text-weird title-given tool-bash tool-big-input tool-big-output tool-edit tool-env
     tool-fail tool-invalid tool-question tool-read tool-text-bash tool-todo tool-webfetch tool-write usage-overflow
     variant-known variant-unknown xdg-dirs yolo-flag
-    """.split()
-)
-SUCCESSES = {f"opencode/{name}" for name in SUCCESSES} | {
+    """
+SUCCESSES = {f"opencode/{name}" for name in _SUCCESSES.split()} | {
     "opencode-old/1.14.41-text",
     "opencode-old/1.14.41-tool-bash",
     "opencode-old/1.2.27-text",
