@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contracts.errors import InvalidRequest
+from contracts.request import RunRequest
 from paperclip.preparation import BULKY_LIMIT, NESTING_LIMIT, VARIABLE_LIMIT, prepare, prepared
 from tests.paperclip.contexts import NAMES, OPENER, SEALER, captured, minimal, opened, with_value
 
@@ -297,12 +298,18 @@ PATHS = [
 @given(path=st.sampled_from(PATHS), value=JSON, flat=st.booleans())
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_comes_is_a_request_or_a_refusal_that_names_a_field(path: str, value: Any, flat: bool) -> None:
-    context = minimal(**({"resources.limits.cpu": "1"} if flat else {}))
-    try:
-        request = prepare(with_value(context, path, value), SEALER)
-    except InvalidRequest as refused:
-        assert refused.message
-    else:
+    context = with_value(minimal(**({"resources.limits.cpu": "1"} if flat else {})), path, value)
+    request = refused_or_prepared(context)
+    if isinstance(request, RunRequest):
         assert request.model_validate_json(request.model_dump_json()) == request
         assert request.config.model.partition("/")[2]
-        assert OPENER.prompt(request).run_id == "run-1"
+        assert OPENER.prompt(request).run_id == request.run_id == "run-1"
+    else:
+        assert request.message
+
+
+def refused_or_prepared(context: dict[str, Any]) -> RunRequest | InvalidRequest:
+    try:
+        return prepare(context, SEALER)
+    except InvalidRequest as refused:
+        return refused

@@ -14,7 +14,7 @@ from joserfc import jwe
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
 from contracts.errors import InvalidRequest, SealedFieldUnreadable
-from contracts.request import PromptSource, Secrets, WakePrompt
+from contracts.request import PromptSource, Secrets
 from paperclip.preparation import prepare
 from paperclip.sealing import (
     OPENED_LIMIT,
@@ -31,23 +31,26 @@ from tests.paperclip.contexts import FIXTURES, KEY, OPENER, SEALER, captured
 VECTORS = json.loads((FIXTURES / "sealing" / "vectors.json").read_text())
 CANARY = "canary-7a"
 TEXT = st.text(max_size=200)
-# a model's aliases would be taken for further arguments, hence the functions
-SECRETS = st.builds(
-    lambda **fields: Secrets(**fields),
-    run_id=st.text(min_size=1, max_size=40),
-    auth_token=st.none() | TEXT,
-    env=st.dictionaries(TEXT, TEXT, max_size=5),
-    paperclip_env=st.dictionaries(TEXT, TEXT, max_size=5),
-    mcp_servers=st.dictionaries(TEXT, st.dictionaries(TEXT, TEXT | st.booleans() | st.none(), max_size=3), max_size=3),
-)
-PROMPTS = st.builds(
-    lambda **fields: PromptSource(**fields),
-    run_id=st.text(min_size=1, max_size=40),
-    wake=st.builds(lambda **fields: WakePrompt(**fields), fresh=TEXT, resumed=TEXT),
-    task_markdown=TEXT,
-    prompt_template=st.none() | TEXT,
-    context=st.dictionaries(TEXT, TEXT | st.integers(-(2**53), 2**53) | st.lists(TEXT, max_size=3), max_size=3),
-)
+SECRETS = st.fixed_dictionaries(
+    {
+        "run_id": st.text(min_size=1, max_size=40),
+        "auth_token": st.none() | TEXT,
+        "env": st.dictionaries(TEXT, TEXT, max_size=5),
+        "paperclip_env": st.dictionaries(TEXT, TEXT, max_size=5),
+        "mcp_servers": st.dictionaries(
+            TEXT, st.dictionaries(TEXT, TEXT | st.booleans() | st.none(), max_size=3), max_size=3
+        ),
+    }
+).map(Secrets.model_validate)
+PROMPTS = st.fixed_dictionaries(
+    {
+        "run_id": st.text(min_size=1, max_size=40),
+        "wake": st.fixed_dictionaries({"fresh": TEXT, "resumed": TEXT}),
+        "task_markdown": TEXT,
+        "prompt_template": st.none() | TEXT,
+        "context": st.dictionaries(TEXT, TEXT | st.integers(-(2**53), 2**53) | st.lists(TEXT, max_size=3), max_size=3),
+    }
+).map(PromptSource.model_validate)
 
 
 def unreadable(text: str, run_id: str | None = "run-1", opener: Opener = OPENER) -> str:

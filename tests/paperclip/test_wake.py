@@ -33,7 +33,11 @@ def test_a_wake_that_says_nothing_has_no_payload(wake: Any) -> None:
 
 def test_comments_without_a_body_are_dropped_and_the_latest_is_the_last_id() -> None:
     wake = {
-        "comments": [{"id": " c1 ", "body": " hi ", "author": {"type": "user", "id": ""}}, {"id": "c2", "body": " "}, 5],
+        "comments": [
+            {"id": " c1 ", "body": " hi ", "author": {"type": "user", "id": ""}},
+            {"id": "c2", "body": " "},
+            5,
+        ],
         "commentIds": ["c1", " ", 7, "c2"],
     }
     payload = normalised(wake)

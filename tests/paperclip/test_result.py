@@ -1,0 +1,213 @@
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from contracts.errors import (
+    FAILURES,
+    AgentFailed,
+    ClusterUnavailable,
+    ExitUnknown,
+    OutOfMemory,
+    PodScheduleFailed,
+    ProviderQuota,
+    RunCancelled,
+    RunTimeout,
+    SessionUnavailable,
+    StepLimitReached,
+)
+from contracts.outcome import SUMMARY_LIMIT, AttemptReport, ContainerEnd, Gap, Outcome, OutputReceipt, Report, Usage
+from paperclip.preparation import prepare
+from paperclip.result import outcome, provider
+from tests.paperclip.contexts import SEALER, captured, with_value
+
+CONTEXT = with_value(captured("ctx-4"), "config.timeoutSec", 600)
+REQUEST = prepare(CONTEXT, SEALER)
+RESUMED = prepare(with_value(CONTEXT, "runtime.sessionParams", {"sessionId": "ses_old"}), SEALER)
+CWD = CONTEXT["context"]["paperclipWorkspace"]["cwd"]
+SPEND = Usage(input_tokens=10, output_tokens=5, cached_input_tokens=3)
+SUCCESS = Report(
+    session_id="ses_1",
+    usage=SPEND,
+    cost_usd=Decimal("0.01"),
+    exit_code=0,
+    summary="Done.",
+    events=4,
+    finish_reason="stop",
+)
+COMPLETED = ContainerEnd(exit_code=0, reason="Completed")
+
+
+def test_a_success_has_exit_code_zero_and_no_error() -> None:
+    result = outcome(REQUEST, report=SUCCESS, end=COMPLETED)
+    assert (result.exit_code, result.signal, result.timed_out) == (0, None, False)
+    assert (result.error_message, result.error_code, result.error_family, result.failure) == (None, None, None, None)
+    assert (result.summary, result.usage, result.cost_usd) == ("Done.", SPEND, Decimal("0.01"))
+    assert (result.model, result.provider) == (REQUEST.config.model, "anthropic")
+    assert result.result_json["stopReason"] == "completed"
+
+
+@pytest.mark.parametrize("code", sorted(FAILURES))
+@pytest.mark.parametrize("message", ["it broke", ""])
+@pytest.mark.parametrize(
+    "end", [None, ContainerEnd(), COMPLETED, ContainerEnd(exit_code=137, signal=9, reason="Error")]
+)
+def test_no_failure_ever_looks_like_a_success(code: str, message: str, end: ContainerEnd | None) -> None:
+    failure = FAILURES[code].as_failure(message)
+    for report in (None, SUCCESS, SUCCESS.model_copy(update={"failure": failure, "exit_code": None})):
+        result = outcome(REQUEST, report=report, failure=failure, end=end)
+        assert result.error_message
+        assert result.error_code == code
+        assert result.exit_code != 0 or code == RunTimeout.code
+        assert result.timed_out == (code == RunTimeout.code)
+        assert Outcome.model_validate_json(result.model_dump_json()) == result
+
+
+@pytest.mark.parametrize("failure", [RunTimeout, RunCancelled, OutOfMemory, ProviderQuota, ExitUnknown])
+def test_spend_and_session_are_reported_however_a_run_ends(failure: Any) -> None:
+    result = outcome(REQUEST, report=SUCCESS, failure=failure.as_failure("why"), end=ContainerEnd(exit_code=143))
+    assert (result.usage, result.cost_usd, result.session_id) == (SPEND, Decimal("0.01"), "ses_1")
+    assert result.session_params is not None
+    assert result.session_params.cwd == CWD
+
+
+def test_the_session_is_bound_to_its_workspace_and_displayed_by_its_id() -> None:
+    result = outcome(REQUEST, report=SUCCESS)
+    workspace = CONTEXT["context"]["paperclipWorkspace"]
+    assert result.session_params is not None
+    assert result.session_params.model_dump(exclude_none=True) == {
+        "sessionId": "ses_1",
+        "cwd": CWD,
+        "workspaceId": workspace["workspaceId"],
+    }
+    assert result.session_display_id == result.session_id == "ses_1"
+
+
+def test_a_session_without_a_workspace_is_bound_to_where_it_ran() -> None:
+    context = with_value(CONTEXT, "context.paperclipWorkspace", {})
+    result = outcome(prepare(context, SEALER), report=SUCCESS)
+    assert result.session_params is not None
+    assert result.session_params.cwd == "/paperclip"
+
+
+def test_the_resumed_session_stays_when_no_event_named_one() -> None:
+    result = outcome(RESUMED, failure=PodScheduleFailed.as_failure("no node"))
+    assert (result.session_id, result.clear_session, result.exit_code) == ("ses_old", False, None)
+    assert result.usage is None
+
+
+def test_an_unknown_session_is_forgotten() -> None:
+    unknown = SessionUnavailable.as_failure("Session not found")
+    report = Report(failure=unknown, unknown_session=True, clear_session=True, exit_code=1)
+    result = outcome(RESUMED, report=report, end=ContainerEnd(exit_code=1, reason="Error"))
+    assert (result.session_id, result.session_params, result.clear_session) == (None, None, True)
+    assert result.error_code == "session_unavailable"
+
+
+def test_a_fresh_session_after_an_unknown_one_is_kept() -> None:
+    unknown = Report(unknown_session=True, clear_session=True, usage=Usage(input_tokens=1), cost_usd=Decimal("0.002"))
+    result = outcome(RESUMED, report=SUCCESS, earlier=[unknown])
+    assert (result.session_id, result.clear_session) == ("ses_1", False)
+    assert outcome(RESUMED, report=SUCCESS, earlier=[unknown], clear_session=True).clear_session
+
+
+def test_a_session_that_must_not_be_used_again_is_cleared() -> None:
+    report = SUCCESS.model_copy(update={"failure": StepLimitReached.as_failure("limit"), "clear_session": True})
+    assert outcome(REQUEST, report=report).clear_session
+
+
+def test_the_spend_of_lost_attempts_counts() -> None:
+    lost = Report(usage=Usage(input_tokens=7, reasoning_tokens=2), session_id="ses_0")
+    result = outcome(REQUEST, report=SUCCESS, earlier=[lost])
+    assert result.usage == Usage(input_tokens=17, output_tokens=5, cached_input_tokens=3, reasoning_tokens=2)
+    assert result.cost_usd == Decimal("0.01")
+
+
+@pytest.mark.parametrize(
+    ("failure", "end", "exit_code", "message"),
+    [
+        (AgentFailed.as_failure("boom"), COMPLETED, 1, "boom; Pod exited: Completed (exit 1)"),
+        (
+            OutOfMemory.as_failure("late boom"),
+            ContainerEnd(exit_code=137, reason="OOMKilled"),
+            137,
+            "late boom; Pod exited: OOMKilled (exit 137)",
+        ),
+        (AgentFailed.as_failure(" "), ContainerEnd(exit_code=3), 3, "OpenCode exited with code 3"),
+        (PodScheduleFailed.as_failure("no node"), None, None, "no node"),
+        (RunTimeout.as_failure("x"), ContainerEnd(exit_code=143, reason="Error"), 143, "Timed out after 600s"),
+        (RunCancelled.as_failure("by ada"), ContainerEnd(exit_code=143), None, "Run cancelled; by ada"),
+        (RunCancelled.as_failure("Run cancelled"), None, None, "Run cancelled"),
+    ],
+)
+def test_the_message_says_what_the_agent_and_the_pod_said(
+    failure: Any, end: ContainerEnd | None, exit_code: int | None, message: str
+) -> None:
+    result = outcome(REQUEST, failure=failure, end=end)
+    assert (result.exit_code, result.error_message) == (exit_code, message)
+
+
+def test_a_failure_from_outside_counts_before_the_reports_own() -> None:
+    report = SUCCESS.model_copy(update={"failure": AgentFailed.as_failure("inner"), "exit_code": 1})
+    assert outcome(REQUEST, report=report, failure=RunTimeout.as_failure("outer")).error_code == "timeout"
+
+
+def test_a_signal_is_named() -> None:
+    failure = OutOfMemory.as_failure("killed")
+    assert outcome(REQUEST, failure=failure, end=ContainerEnd(exit_code=137, signal=9)).signal == "SIGKILL"
+    assert outcome(REQUEST, failure=failure, end=ContainerEnd(exit_code=137, signal=99)).signal == "SIG99"
+
+
+@pytest.mark.parametrize(
+    ("failure", "family"),
+    [
+        (ProviderQuota, "provider_quota"),
+        (FAILURES["provider_unavailable"], "transient_upstream"),
+        (FAILURES["model_refused"], "model_refusal"),
+        (ClusterUnavailable, "transient_upstream"),
+        (AgentFailed, None),
+        (RunCancelled, None),
+    ],
+)
+def test_failures_that_may_pass_are_marked_as_such(failure: Any, family: str | None) -> None:
+    assert outcome(REQUEST, failure=failure.as_failure("why")).error_family == family
+
+
+def test_the_result_is_bounded_whatever_the_agent_said() -> None:
+    flood = ("x" * 100_000,) * 1000
+    report = SUCCESS.model_copy(
+        update={
+            "summary": "s" * 100_000,
+            "errors": flood,
+            "tool_errors": flood,
+            "warnings": flood,
+            "last_words": flood[0],
+        }
+    )
+    failure = AgentFailed.as_failure("m" * 100_000)
+    attempts = tuple(AttemptReport(attempt=n, job_name="j", failure_code="timeout") for n in range(1, 50))
+    result = outcome(REQUEST, report=report, failure=failure, attempts=attempts, notes=flood)
+    assert result.summary is not None
+    assert len(result.summary) == SUMMARY_LIMIT
+    assert len(json.dumps(result.result_json)) < 40_000
+
+
+def test_the_result_says_where_the_output_is_and_whether_it_is_whole() -> None:
+    receipt = OutputReceipt(state="differs", lines=3, gaps=(Gap(after_sequence=1),))
+    result = outcome(REQUEST, report=SUCCESS, receipt=receipt, transcript="run/1", notes=["left a session"])
+    facts = result.result_json
+    assert (facts["transcript"], facts["receipt"], facts["gaps"], facts["lines"]) == ("run/1", "differs", 1, 3)
+    assert facts["notes"] == ["left a session"]
+    assert result.receipt == receipt
+
+
+def test_an_agent_that_never_started_is_said_so() -> None:
+    failure = PodScheduleFailed.as_failure("no node")
+    assert outcome(REQUEST, failure=failure).result_json["agentStarted"] is False
+    assert outcome(REQUEST, failure=failure, end=ContainerEnd()).result_json["agentStarted"] is True
+
+
+@pytest.mark.parametrize(("model", "name"), [("a/b/c", "a"), (" a /b", "a"), ("b", None), (" /b", None)])
+def test_the_provider_is_what_stands_before_the_slash(model: str, name: str | None) -> None:
+    assert provider(model) == name

@@ -1,0 +1,77 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from contracts.request import RuntimeSkill, SkillSync
+from paperclip.skills import OPERATIONAL, SKILL_LIMIT, UnreadableSkill, read_skill, select
+from tests.paperclip.contexts import NAMES, captured, opened
+
+
+def skill(key: str, **fields: object) -> RuntimeSkill:
+    return RuntimeSkill.model_validate({"key": key, "source": f"/skills/{key.rpartition('/')[2]}", **fields})
+
+
+OFFERED = (
+    skill(OPERATIONAL, runtimeName="paperclip"),
+    skill("acme/tools/Review", runtimeName="review-code"),
+    skill("acme/tools/deploy", runtimeName="ship"),
+    skill("other/tools/deploy", runtimeName="ship"),
+    skill("acme/tools/gone", sourceStatus="missing", missingDetail="deleted upstream"),
+)
+
+
+def keys(*desired: object) -> list[str]:
+    return [found.key for found in select(OFFERED, SkillSync.model_validate({"desiredSkills": desired})).skills]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_operational_skill_always_goes_along(name: str) -> None:
+    config = opened(captured(name))[0].config
+    selection = select(config.paperclip_runtime_skills, config.paperclip_skill_sync)
+    desired = {"para-memory-files"} if name.startswith("ctx-4") else set()
+    assert {path.name for path in selection.sources} == {"paperclip"} | desired
+    assert selection.warnings == ()
+
+
+@pytest.mark.parametrize(
+    "wanted", ["acme/tools/Review", "ACME/tools/review", " review-code ", "review", {"key": "review", "versionId": "3"}]
+)
+def test_a_skill_is_found_by_key_runtime_name_or_last_segment(wanted: object) -> None:
+    assert keys(wanted) == [OPERATIONAL, "acme/tools/Review"]
+
+
+@pytest.mark.parametrize("wanted", ["ship", "deploy", "nothing"])
+def test_a_name_that_is_not_unique_selects_nothing_and_is_warned_about(wanted: str) -> None:
+    selection = select(OFFERED, SkillSync.model_validate({"desiredSkills": [wanted]}))
+    assert [found.key for found in selection.skills] == [OPERATIONAL]
+    assert wanted in selection.warnings[0]
+
+
+def test_a_missing_skill_is_skipped_with_its_reason() -> None:
+    selection = select(OFFERED, SkillSync.model_validate({"desiredSkills": ["gone"]}))
+    assert [found.key for found in selection.skills] == [OPERATIONAL]
+    assert "deleted upstream" in selection.warnings[0]
+
+
+def test_each_skill_is_selected_once() -> None:
+    assert keys("review", "review-code", OPERATIONAL) == [OPERATIONAL, "acme/tools/Review"]
+
+
+def test_a_required_skill_needs_no_wish() -> None:
+    offered = (skill("acme/must", required=True), skill("acme/may"))
+    assert [found.key for found in select(offered, SkillSync()).skills] == ["acme/must"]
+
+
+def test_a_skill_is_read_from_its_folder_or_file(tmp_path: Path) -> None:
+    (tmp_path / "SKILL.md").write_text("\ufeff# Skill\n\n", encoding="utf-8")
+    assert read_skill(tmp_path) == read_skill(tmp_path / "SKILL.md") == "# Skill"
+
+
+def test_a_skill_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(b"x" * (SKILL_LIMIT + 1))
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("large", "binary", "fifo", "absent"):
+        with pytest.raises(UnreadableSkill, match=name):
+            read_skill(tmp_path / name)
