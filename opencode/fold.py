@@ -24,7 +24,6 @@ from opencode.events import (
     decode,
     decode_cut,
     is_blank,
-    number,
     printable,
     shortened,
     storable,
@@ -94,7 +93,7 @@ class _Meter:
     def __init__(self) -> None:
         self.cost: Decimal | None = None
         self.largest_prompt = 0
-        self._sums = [0, 0, 0, 0, 0]
+        self._fresh = self._written = self._reasoning = self._cache_read = self._cache_write = 0
 
     def add(self, tokens: Tokens | None, cost: float | None) -> None:
         if cost is not None and 0 <= cost <= COST_LIMIT:
@@ -102,20 +101,23 @@ class _Meter:
         if tokens is None:
             return
         cache = tokens.cache
+        fresh = _count(tokens.input)
         read, write = (_count(cache.read), _count(cache.write)) if cache is not None else (0, 0)
-        step = (_count(tokens.input), _count(tokens.output), read, write, _count(tokens.reasoning))
-        self._sums = [min(total + share, MOST) for total, share in zip(self._sums, step, strict=True)]
-        self.largest_prompt = max(self.largest_prompt, min(step[0] + read + write, MOST))
+        self._fresh += fresh
+        self._written += _count(tokens.output)
+        self._reasoning += _count(tokens.reasoning)
+        self._cache_read += read
+        self._cache_write += write
+        self.largest_prompt = max(self.largest_prompt, fresh + read + write)
 
     @property
     def usage(self) -> Usage:
-        fresh, written, read, write, reasoning = self._sums
         return Usage(
-            input_tokens=fresh,
-            output_tokens=min(written + reasoning, MOST),
-            cached_input_tokens=read,
-            cache_write_tokens=write,
-            reasoning_tokens=reasoning,
+            input_tokens=min(self._fresh, MOST),
+            output_tokens=min(self._written + self._reasoning, MOST),
+            cached_input_tokens=min(self._cache_read, MOST),
+            cache_write_tokens=min(self._cache_write, MOST),
+            reasoning_tokens=min(self._reasoning, MOST),
         )
 
 
@@ -131,6 +133,7 @@ class Fold:
         self._diagnostics = Diagnostics()
         self._meter = _Meter()
         self._session: str | None = None
+        self._latest_session: str | None = None
         self._resumed_seen = False
         self._events = self._unparsed = self._cut = self._steps = self._tool_calls = 0
         self._half_line = False
@@ -138,8 +141,8 @@ class Fold:
         self._reason: str | None = None
         self._rejected_tool: str | None = None
         self._texts: OrderedDict[str | None, _Texts] = OrderedDict()
-        self._answer = ""
-        self._last_words = ""
+        self._answer: _Texts | None = None
+        self._said = ""
         self._steps_seen, self._tools_seen = _Recent(), _Recent()
         self._pending: list[ProviderError] = []
         self._errors: list[str] = []
@@ -168,7 +171,8 @@ class Fold:
             self._stray(raw)
             return
         self._events += 1
-        self._name_session(event.session_id)
+        if event.session_id != self._latest_session:
+            self._name_session(event.session_id)
         take = self._take.get(event.type)
         if take is not None:
             take(event, event.part or _NO_PART)
@@ -191,7 +195,7 @@ class Fold:
             tool_calls=self._tool_calls,
             usage=self._meter.usage,
             cost_usd=self._meter.cost,
-            last_words=self._last_words,
+            last_words=self._last_words(),
         )
 
     def report(
@@ -218,7 +222,7 @@ class Fold:
             session_id=self.session_id,
             usage=self._meter.usage,
             cost_usd=self._meter.cost,
-            last_context_tokens=self._meter.largest_prompt,
+            last_context_tokens=min(self._meter.largest_prompt, MOST),
             steps=self._steps,
             tool_calls=self._tool_calls,
             finish_reason=self._reason,
@@ -228,7 +232,7 @@ class Fold:
             unknown_session=judged.unknown_session,
             clear_session=judged.clear_session,
             exit_code=judged.exit_code,
-            last_words=self._last_words,
+            last_words=self._last_words(),
             events=self._events,
             unparsed_lines=self._unparsed,
             opencode_version=self._diagnostics.version,
@@ -261,9 +265,15 @@ class Fold:
 
     def _summary(self) -> str:
         """The answer; without any finished message, what was said until then."""
-        if self._answer or self._ever_finished or not self._texts:
-            return self._answer
+        if self._answer is not None:
+            return self._answer.joined()
+        if self._ever_finished or not self._texts:
+            return ""
         return next(reversed(self._texts.values())).joined()
+
+    def _last_words(self) -> str:
+        lines = self._said.strip().splitlines()
+        return printable(lines[-1], LAST_WORDS_LIMIT) if lines else ""
 
     def _stray(self, raw: bytes) -> None:
         if not is_blank(raw):
@@ -271,10 +281,11 @@ class Fold:
             self._diagnostics.read(raw)
 
     def _name_session(self, session_id: str | None) -> None:
+        self._latest_session = session_id
         if not session_id:
             return
         if self._session is None:
-            self._session = printable(session_id, 128)
+            self._session = printable(session_id, 128) or None
         self._resumed_seen = self._resumed_seen or session_id == self._resumed
 
     def _step_start(self, _event: Event, _part: Part) -> None:
@@ -292,15 +303,18 @@ class Fold:
         if self._tools_seen.repeated(part.call_id or part.id):
             return
         self._tool_calls = min(self._tool_calls + 1, MOST)
-        tool, state = printable(part.tool or "tool", 80), part.state
-        error = state.error if state is not None and state.status == "error" else None
-        if error is None:
-            self._say(f"{tool}: {state.title}" if state is not None and state.title else tool)
-            return
+        tool, state = part.tool or "tool", part.state
+        if state is not None and state.status == "error":
+            self._tool_error(tool, state.error or "no reason given")
+        else:
+            title = state.title if state is not None else None
+            self._say(f"{tool[:80]}: {title[:LAST_WORDS_LIMIT]}" if title else tool[:80])
+
+    def _tool_error(self, tool: str, error: str) -> None:
         if _is_rejection(error):
-            self._rejected_tool = tool
+            self._rejected_tool = printable(tool, 80)
         _keep(self._tool_errors, error)
-        self._say(f"{tool} failed: {error}")
+        self._say(f"{tool[:80]} failed: {error[:LAST_WORDS_LIMIT]}")
 
     def _step_finish(self, _event: Event, part: Part) -> None:
         if self._steps_seen.repeated(part.id):
@@ -308,14 +322,14 @@ class Fold:
         self._started = self._ever_finished = True
         self._open = False
         self._steps = min(self._steps + 1, MOST)
-        self._reason = printable(part.reason, 80) if part.reason else None
+        self._reason = shortened(storable(part.reason), 80) if part.reason else None
         self._limited = self._limited or verdict.is_step_limit(self._reason)
         self._meter.add(part.tokens, part.cost)
         if part.message:
             self._texts_of(part.message_id).add(part.message)
         texts = self._texts.pop(part.message_id, None)
         if texts is not None:
-            self._answer = texts.joined()
+            self._answer = texts
         if self._reason == verdict.STOP:
             self._pending.clear()
 
@@ -335,9 +349,8 @@ class Fold:
         return texts
 
     def _say(self, text: str) -> None:
-        lines = text[-4 * LAST_WORDS_LIMIT :].strip().splitlines()
-        if lines and (words := printable(lines[-1], LAST_WORDS_LIMIT)):
-            self._last_words = words
+        """Remember the end of `text`; it is made fit for people only when somebody asks."""
+        self._said = text[-4 * LAST_WORDS_LIMIT :]
 
 
 def fold_lines(stdout: Iterable[Line], stderr: Iterable[Line] = (), resumed_session: str | None = None) -> Fold:
@@ -364,8 +377,8 @@ def split(chunks: Iterable[bytes]) -> Iterable[Line]:
 
 
 def _count(value: float) -> int:
-    found = number(value)
-    return 0 if found is None or found < 0 else int(min(found, MOST))
+    """A number of tokens: what is negative counts as none."""
+    return int(min(value, MOST)) if value > 0 else 0
 
 
 def _keep(errors: list[str], text: str) -> None:

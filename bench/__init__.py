@@ -1,0 +1,1 @@
+"""Measurements, each runnable as `python -m bench.<name>`; the results are tables for docs/benchmarks.md."""
