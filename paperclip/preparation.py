@@ -27,7 +27,7 @@ from contracts.request import (
     WakeContext,
     WakePrompt,
 )
-from paperclip import session
+from paperclip import session, skills
 from paperclip.javascript import stringify, trim, well_formed
 from paperclip.sealing import Sealer
 from paperclip.wake import wake_payload
@@ -273,7 +273,10 @@ def _deeper_problems(context: ExecutionContext) -> Iterator[Problem]:
 
 
 def _safe_config(config: AdapterConfig) -> RunConfig:
-    return RunConfig.model_validate(config.model_dump(include=set(RunConfig.model_fields)))
+    """The configuration without secrets and prose, and with those skills only that this run needs."""
+    safe = RunConfig.model_validate(config.model_dump(include=set(RunConfig.model_fields)))
+    kept, sync = skills.narrowed(safe.paperclip_runtime_skills, safe.paperclip_skill_sync)
+    return safe.model_copy(update={"paperclip_runtime_skills": kept, "paperclip_skill_sync": sync})
 
 
 def _wake_context(context: ExecutionContext, tidy: dict[str, Any]) -> WakeContext:

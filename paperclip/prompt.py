@@ -12,14 +12,14 @@ from typing import Any, Final
 
 from contracts.identity import RunKey
 from contracts.request import PromptSource
-from paperclip.javascript import length, number, stringify, trim, well_formed
+from paperclip.javascript import WHITESPACE, length, number, stringify, trim, well_formed
 
 HEARTBEAT: Final = "You are agent {{agent.id}} ({{agent.name}}). Continue your Paperclip work."
 """The heartbeat sentence of an agent without a template of its own."""
 
 SKILL_SEPARATOR: Final = "\n\n---\n\n"
 SECTION_SEPARATOR: Final = "\n\n"
-_PLACEHOLDER: Final = re.compile(r"\{\{[\s\ufeff]*([A-Za-z0-9_.-]+)[\s\ufeff]*\}\}")
+_PLACEHOLDER: Final = re.compile(rf"\{{\{{[{WHITESPACE}]*([A-Za-z0-9_.-]+)[{WHITESPACE}]*\}}\}}")
 
 
 @dataclass(frozen=True)

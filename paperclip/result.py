@@ -12,7 +12,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final, Literal
 
-from contracts.errors import Failure, RunCancelled, RunTimeout
+from contracts.errors import ExitUnknown, Failure, RunCancelled, RunTimeout
 from contracts.outcome import (
     SUMMARY_LIMIT,
     AttemptReport,
@@ -76,7 +76,9 @@ def outcome(
             same result, so by rule it is true only when the report says that its session must not be used again, or
             when the stored session is unknown and no other one took its place.
     """
-    ended = failure or (report.failure if report else None)
+    ended = failure or (
+        report.failure if report else ExitUnknown.as_failure("nothing is known about how the run ended")
+    )
     reports = [*earlier, *([report] if report else [])]
     session_id = _session_id(request, reports)
     exit_code = _exit_code(ended, report, end)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from contracts.request import RuntimeSkill, SkillSync
+from contracts.request import DesiredSkill, RuntimeSkill, SkillSync
 from paperclip.javascript import trim
 
 OPERATIONAL: Final = "paperclipai/paperclip/paperclip"
@@ -41,6 +41,17 @@ def select(offered: Sequence[RuntimeSkill], sync: SkillSync) -> Selection:
     lost = [_lost(skill) for skill in offered if skill.key in wanted and not _available(skill)]
     unknown = [_unknown(key) for key in sorted(wanted - {skill.key for skill in offered})]
     return Selection(chosen, (*lost, *unknown))
+
+
+def narrowed(offered: Sequence[RuntimeSkill], sync: SkillSync) -> tuple[tuple[RuntimeSkill, ...], SkillSync]:
+    """What `select` needs of all that Paperclip offers: a company may have hundreds of skills, a history no room.
+
+    Names are resolved while all skills are known, so the selection stays the same.
+    """
+    desired = _desired(offered, sync)
+    wanted = _required(offered) | desired.keys()
+    kept = tuple(skill for skill in offered if skill.key in wanted)
+    return kept, SkillSync(desired_skills=tuple(DesiredSkill(key=key) for key in desired))
 
 
 def read_skill(source: Path) -> str:

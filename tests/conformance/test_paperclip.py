@@ -85,7 +85,7 @@ def test_s7_a_compaction_flag_is_dropped_both_ways(flag: object) -> None:
     assert serialize({"sessionId": "a", "needsCompactBeforeNextRun": flag}) == {"sessionId": "a"}
 
 
-# skills (S8)
+# The skills page: row S8.
 
 OFFERED = tuple(
     RuntimeSkill(key=key, runtime_name=key.rpartition("/")[2], source=f"/skills/{key}")
@@ -143,7 +143,7 @@ def test_s8_skills_are_sorted_by_key() -> None:
     assert listed == sorted(listed)
 
 
-# environment (J18)
+# The environment: row J18.
 
 
 def env_of(context: dict[str, Any], **inherited: str) -> dict[str, str]:
@@ -197,7 +197,7 @@ def test_j18_the_api_key_is_the_run_token_and_the_api_url_is_inherited() -> None
     assert (env["PAPERCLIP_API_KEY"], env["PAPERCLIP_API_URL"]) == ("token", "http://paperclip:3100")
 
 
-# prompt (J41, J42)
+# The prompt: rows J41 and J42.
 
 RUN = RunKey(agent_id="agent-1", company_id="company-1", run_id="run-1")
 

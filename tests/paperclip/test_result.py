@@ -64,6 +64,11 @@ def test_no_failure_ever_looks_like_a_success(code: str, message: str, end: Cont
         assert Outcome.model_validate_json(result.model_dump_json()) == result
 
 
+def test_a_run_that_nothing_is_known_about_is_a_failure() -> None:
+    result = outcome(REQUEST, end=COMPLETED)
+    assert (result.error_code, result.exit_code) == ("k8s_exit_unknown", 1)
+
+
 @pytest.mark.parametrize("failure", [RunTimeout, RunCancelled, OutOfMemory, ProviderQuota, ExitUnknown])
 def test_spend_and_session_are_reported_however_a_run_ends(failure: Any) -> None:
     result = outcome(REQUEST, report=SUCCESS, failure=failure.as_failure("why"), end=ContainerEnd(exit_code=143))

@@ -2,10 +2,12 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from contracts.request import RuntimeSkill, SkillSync
-from paperclip.skills import OPERATIONAL, SKILL_LIMIT, UnreadableSkill, read_skill, select
-from tests.paperclip.contexts import NAMES, captured, opened
+from paperclip.skills import OPERATIONAL, SKILL_LIMIT, UnreadableSkill, narrowed, read_skill, select
+from tests.paperclip.contexts import NAMES, captured, minimal, opened
 
 
 def skill(key: str, **fields: object) -> RuntimeSkill:
@@ -61,6 +63,18 @@ def test_each_skill_is_selected_once() -> None:
 def test_a_required_skill_needs_no_wish() -> None:
     offered = (skill("acme/must", required=True), skill("acme/may"))
     assert [found.key for found in select(offered, SkillSync()).skills] == ["acme/must"]
+
+
+@given(st.lists(st.sampled_from(["ship", "deploy", "review", "gone", "nothing", "other/tools/deploy", OPERATIONAL])))
+def test_narrowing_what_is_offered_changes_no_selection(wanted: list[str]) -> None:
+    sync = SkillSync.model_validate({"desiredSkills": wanted})
+    assert select(*narrowed(OFFERED, sync)).skills == select(OFFERED, sync).skills
+
+
+def test_hundreds_of_skills_do_not_enter_a_history() -> None:
+    many = [{"key": f"acme/tools/skill-{n}", "source": f"/skills/{n}"} for n in range(500)]
+    request, _, _ = opened(minimal(paperclipRuntimeSkills=many, paperclipSkillSync={"desiredSkills": ["skill-7"]}))
+    assert [skill.key for skill in request.config.paperclip_runtime_skills] == ["acme/tools/skill-7"]
 
 
 def test_a_skill_is_read_from_its_folder_or_file(tmp_path: Path) -> None:
