@@ -163,6 +163,8 @@ def plain(line: bytes, limit: int = 4096) -> str:
 
 def printable(text: str, limit: int) -> str:
     """`text` without ANSI codes and control characters (tab and LF stay), at most `limit` characters."""
+    if text.isascii() and text.isprintable():
+        return shortened(text.strip(), limit)
     visible = _CONTROL.sub("", ANSI.sub("", storable(text[: 4 * limit]))).strip()
     return shortened(visible, limit)
 

@@ -248,7 +248,8 @@ def reported_error(seen: Evidence, end: ContainerEnd) -> Finding | None:
     named = [_named(error, seen.diagnostics) for error in seen.pending]
     failure = next((kind for kind, _ in named if kind is not OpenCodeFailed), OpenCodeFailed)
     texts = dict.fromkeys(text for _, text in named)
-    return failure, _composed(shortened("\n".join(texts), TEXT_LIMIT), end)
+    told = shortened("\n".join(texts), TEXT_LIMIT)
+    return failure, _composed(f"{PREFIXES[failure]}: {told}" if failure in PREFIXES else told, end)
 
 
 def step_limit(seen: Evidence, end: ContainerEnd) -> Finding | None:
@@ -298,6 +299,12 @@ BY_REASON: Final[dict[str, tuple[type[RunError], str]]] = {
     "unknown": (StreamTruncated, "Model stream truncated: the last answer ended without a finish reason"),
     "error": (OpenCodeFailed, "The last step ended with an error"),
 }
+
+PREFIXES: Final[dict[type[RunError], str]] = {
+    StreamTruncated: "Model stream truncated",
+    ContextOverflow: "Context window exhausted",
+}
+"""Beginnings of messages that the peers' users know."""
 
 RULES: Final[tuple[Rule, ...]] = (
     stopped_by_us,

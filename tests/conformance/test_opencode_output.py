@@ -1,0 +1,312 @@
+"""Rows R1-R14 and the outcome rows of the peers' own tests, judged from output and exit code alone.
+
+An id such as `R10-session-not-found` names the row. Where we deviate, the row says so and docs/deviations.md says why.
+"""
+
+import json
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from contracts.errors import RunTimeout
+from contracts.outcome import ContainerEnd, Report, Usage
+from opencode.fold import Fold
+from opencode.pricing import PRICES, compaction_threshold, cost_of, fallback_cost, provider_of
+
+SESSION = "ses_e001b6f10ffeowfTKMtc0DNYmh"
+Json = dict[str, Any]
+
+
+def event(kind: str, **fields: Any) -> Json:
+    return {"type": kind, "timestamp": 1, "sessionID": SESSION, **fields}
+
+
+def text(words: str, message: str = "m1") -> Json:
+    return event("text", part={"messageID": message, "type": "text", "text": words})
+
+
+def finish(reason: str | None = "stop", message: str = "m1", cost: float = 0.002, **tokens: Any) -> Json:
+    counted = {"input": 100, "output": 50, "reasoning": 0, "cache": {"read": 20, "write": 0}} | tokens
+    part = {"id": f"p-{message}-{reason}", "messageID": message, "reason": reason, "cost": cost, "tokens": counted}
+    return event("step_finish", part=part)
+
+
+def error(**fields: Any) -> Json:
+    return event("error", error=fields)
+
+
+def tool_error(words: str) -> Json:
+    return event("tool_use", part={"callID": "c1", "tool": "read", "state": {"status": "error", "error": words}})
+
+
+START = event("step_start", part={"messageID": "m1"})
+EMPTY = finish("stop", cost=0, input=0, output=0, cache={"read": 0, "write": 0})
+HAPPY = (START, text("All done."), finish())
+UNKNOWN_ERROR_EOF = error(name="UnknownError", data={"message": "JSON Parse error: Unexpected EOF"})
+
+
+@dataclass(frozen=True)
+class Row:
+    """Output and container end, and what the report must say."""
+
+    id: str
+    says: Json
+    stdout: tuple[Json | str, ...] = ()
+    stderr: str = ""
+    exit_code: int | None = 0
+    reason: str | None = None
+    resumed: str | None = None
+    message_has: tuple[str, ...] = field(default=())
+
+    def report(self) -> Report:
+        fold = Fold(self.resumed)
+        for line in self.stdout:
+            fold.stdout((line if isinstance(line, str) else json.dumps(line)).encode())
+        for complaint in self.stderr.splitlines():
+            fold.stderr(complaint.encode())
+        return fold.report(ContainerEnd(exit_code=self.exit_code, reason=self.reason))
+
+
+def failed(code: str, **more: Any) -> Json:
+    return {"code": code, **more}
+
+
+OK = {"code": None, "exit_code": 0}
+GONE = failed("session_unavailable", clear_session=True, unknown_session=True)
+
+ROWS = [
+    # R1-R3: summary, usage
+    Row("R1-two-texts-are-joined", {**OK, "summary": "Hello\n\nWorld", "session_id": SESSION, "errors": ()},
+        (START, text("Hello"), text(" World "), finish())),
+    Row("R1-two-texts-without-a-finish", {"summary": "Hello\n\nWorld"}, (text("Hello"), text("World"))),
+    Row("R1-deviation-only-the-last-message-answers", {**OK, "summary": "World"},
+        (START, text("Hello"), finish("tool-calls"), text("World", "m2"), finish(message="m2"))),
+    Row("R2-usage-and-cost",
+        {"usage": Usage(input_tokens=100, output_tokens=70, cached_input_tokens=80, reasoning_tokens=20),
+         "cost_usd": Decimal("0.001")},
+        (finish(cost=0.001, reasoning=20, cache={"read": 80}),)),
+    Row("R3-step-finish-message-is-summary", {"summary": "the message"},
+        (event("step_finish", part={"id": "p", "reason": "stop", "message": "the message"}),)),
+    # R4-R6: errors
+    Row("R4-message", {"errors": ("boom",)}, (error(message="boom"),)),
+    Row("R4-string", {"errors": ("boom",)}, (event("error", error="boom"),)),
+    Row("R4-event-message", {"errors": ("boom",)}, (event("error", message="boom"),)),
+    Row("R4-two-errors-joined", {"errors": ("one", "two")}, (error(message="one"), error(message="two")),
+        message_has=("one\ntwo",)),
+    Row("R4-data-message", {"errors": ("deep",)}, (error(name="N", data={"message": "deep"}),)),
+    Row("R4-name", {"errors": ("OnlyName",)}, (error(name="OnlyName"),)),
+    Row("R4-code", {"errors": ("E_CODE",)}, (error(code="E_CODE"),)),
+    Row("R4-json-fallback", {"errors": ('{"x":1}',)}, (error(x=1),)),
+    Row("R5-deviation-a-tool-error-fails-nothing", {**OK, "errors": (), "tool_errors": ("File not found",)},
+        (START, tool_error("File not found"), finish("tool-calls"), text("ok", "m2"), finish(message="m2"))),
+    Row("R6-tool-error-is-kept-apart", {"errors": (), "tool_errors": ("File not found",)},
+        (tool_error("File not found"),)),
+    # R7: clean completion
+    Row("R7-stop-after-tool-calls", {**OK, "finish_reason": "stop"},
+        (START, finish("tool-calls"), text("ok", "m2"), finish(message="m2"))),
+    Row("R7-max-turns-is-not-clean", failed("step_limit_reached", finish_reason="max_turns"),
+        (START, text("x"), finish("max_turns"))),
+    # sessions (R8)
+    Row("R8-session-of-any-event", {"session_id": SESSION}, (START,)),
+    Row("R8-empty-output", {"session_id": None, "summary": "", "errors": ()}, ()),
+    Row("R8-malformed-lines-are-skipped", {**OK, "session_id": SESSION, "unparsed_lines": 2},
+        ("not json", *HAPPY, "{broken")),
+    # R9: step limit
+    *[Row(f"R9-{reason}", failed("step_limit_reached", clear_session=True), (START, text("x"), finish(reason)))
+      for reason in ("max_turns", "max_steps", "step_limit", "MAX_STEPS")],
+    Row("R9-end-turn-is-none", {"clear_session": False}, (START, text("x"), finish("end_turn"))),
+    Row("R9-no-finish-is-none", {"clear_session": False}, (START, text("x"))),
+    Row("R9-empty-is-none", {"clear_session": False}, ()),
+    # R10: unknown session
+    Row("R10-unknown-session", GONE, stderr=f"Error: unknown session {SESSION}", exit_code=1, resumed=SESSION),
+    Row("R10-session-not-found", GONE, stderr="\x1b[91m\x1b[1mError: \x1b[0mSession not found", exit_code=1,
+        resumed=SESSION),
+    Row("R10-session-not-found-exit-0", GONE, stderr=f'  message: "Session not found: {SESSION}",', resumed=SESSION),
+    Row("R10-resource-not-found", GONE, resumed=SESSION, exit_code=1,
+        stderr=f"NotFoundError: Resource not found: /home/a/.local/share/opencode/storage/session/p/{SESSION}.json"),
+    Row("R10-no-session-in-an-error-event", GONE, (event("error", error={"message": "no session"}),), exit_code=1,
+        resumed=SESSION),
+    Row("R10-upper-case", GONE, stderr="ERROR: UNKNOWN SESSION", exit_code=1, resumed=SESSION),
+    Row("R10-as-stray-line-on-stdout", GONE, ("Session not found",), exit_code=1, resumed=SESSION),
+    Row("R10-ordinary-text-is-none", failed("adapter_failed", unknown_session=False, clear_session=False),
+        (START, text("The session was not found; unknown session; no session"), finish("tool-calls")), exit_code=1,
+        resumed=SESSION),
+    Row("R10-deviation-module-not-found-is-none", failed("opencode_error", clear_session=False),
+        (START, text("x"), tool_error("ModuleNotFoundError: no session"), error(message="ModuleNotFoundError: x")),
+        exit_code=1, resumed=SESSION),
+    Row("R10-deviation-not-without-a-resumed-session", failed("opencode_start_failed", clear_session=False),
+        stderr="Error: Session not found", exit_code=1),
+    # R11: context overflow
+    Row("R11-name", failed("context_overflow"), (error(name="ContextOverflowError", data={"message": "too long"}),),
+        exit_code=1),
+    Row("R11-nested-response-body", failed("context_overflow"), exit_code=1, stdout=(
+        error(name="APIError", data={"message": "no", "statusCode": 400,
+                                     "responseBody": '{"error": {"code": "context_length_exceeded"}}'}),)),
+    Row("R11-bare-code", failed("context_overflow"), (error(code="context_length_exceeded"),), exit_code=1),
+    Row("R11-other-error-is-none", failed("opencode_error"), (error(name="Other", data={"message": "no"}),),
+        exit_code=1),
+    Row("R11-other-event-is-none", failed("adapter_failed"),
+        (START, text('{"code":"context_length_exceeded"}'), finish("tool-calls")), exit_code=1),
+    Row("R11-mention-in-text-is-none", failed("opencode_error"),
+        (error(message="mentions context_length_exceeded in passing"),), exit_code=1),
+    Row("R11-empty-is-none", failed("opencode_start_failed"), exit_code=1),
+    # R12: stream EOF
+    Row("R12-after-clean-steps", failed("stream_eof_transient"),
+        (START, text("x"), finish("tool-calls"), UNKNOWN_ERROR_EOF), exit_code=1),
+    Row("R12-no-eof-error", OK, HAPPY),
+    Row("R12-other-unknown-error", failed("opencode_error"),
+        (error(name="UnknownError", data={"message": "something else"}),), exit_code=1),
+    # R13: type dereference
+    *[Row(f"R13-{name}", failed("opencode_response_type_crash"), (error(name="UnknownError", data={"message": words}),),
+          exit_code=1)
+      for name, words in {
+          "jsc": "undefined is not an object (evaluating 'item.type')",
+          "any-variable": "undefined is not an object (evaluating 'chunk.response.type')",
+          "v8": "Cannot read properties of undefined (reading 'type')",
+          "v8-old": "TypeError: Cannot read property of undefined, reading 'type'"}.items()],
+    Row("R13-unrelated", failed("opencode_error"), (error(message="undefined is not a function"),), exit_code=1),
+    Row("R13-other-property", failed("opencode_error"),
+        (error(message="undefined is not an object (evaluating 'item.kind')"),), exit_code=1),
+    Row("R13-deviation-a-quote-in-text-is-none", failed("adapter_failed"),
+        (START, text("undefined is not an object (evaluating 'item.type')"), finish("tool-calls")), exit_code=1),
+    # outcomes
+    Row("E43-happy-path", {**OK, "session_id": SESSION, "summary": "All done.", "clear_session": False, "errors": (),
+                           "usage": Usage(input_tokens=100, output_tokens=50, cached_input_tokens=20),
+                           "cost_usd": Decimal("0.002")}, HAPPY, reason="Completed"),
+    Row("E47-unknown-session", GONE, (error(message=f"unknown session {SESSION}"),), exit_code=1, resumed=SESSION),
+    Row("E48-session-not-found", GONE, (error(message="session not found"),), exit_code=1, resumed=SESSION),
+    Row("E49-unrelated-failure", failed("opencode_error", clear_session=False), (error(message="disk on fire"),),
+        exit_code=1, resumed=SESSION),
+    Row("E50-stream-eof", failed("stream_eof_transient", session_id=SESSION, clear_session=False),
+        (START, UNKNOWN_ERROR_EOF), exit_code=1, message_has=("stream truncated",)),
+    Row("E57-exit-2", failed("adapter_failed", exit_code=2), (START, text("x"), finish("tool-calls")), exit_code=2,
+        message_has=("exit", "2")),
+    Row("E57-deviation-exit-2-after-a-stop", failed("adapter_failed", exit_code=2), HAPPY, exit_code=2),
+    Row("E58-error-event-at-exit-0", failed("opencode_error", exit_code=1), (error(message="boom"),),
+        message_has=("boom",)),
+    Row("E59-pod-missing", failed("k8s_exit_unknown", exit_code=None), exit_code=None),
+    Row("E59-deviation-output-without-an-exit-code-is-no-success", failed("k8s_exit_unknown", exit_code=1), HAPPY,
+        exit_code=None),
+    Row("E60-oom-killed", failed("oom_killed", exit_code=137), HAPPY[:2], exit_code=137, reason="OOMKilled",
+        message_has=("Pod exited: OOMKilled (exit 137)",)),
+    Row("E60-deviation-oom-killed-after-a-stop", failed("oom_killed", exit_code=137), HAPPY, exit_code=137,
+        reason="OOMKilled"),
+    Row("E61-reason-error", failed("adapter_failed", exit_code=1), (START,), exit_code=1, reason="Error",
+        message_has=("Pod exited: Error (exit 1)",)),
+    Row("E61-error-text-comes-first", failed("opencode_error"), (error(message="boom"),), exit_code=1, reason="Error",
+        message_has=("boom; Pod exited: Error (exit 1)",)),
+    Row("E62-no-reason", failed("adapter_failed"), (START,), exit_code=1, message_has=("code 1",)),
+    Row("E65-session-and-no-output", failed("llm_api_error", exit_code=1), (START, EMPTY),
+        message_has=("empty response",)),
+    Row("E65-deviation-only-a-step-start", failed("output_lost", exit_code=1), (START,)),
+    Row("E66-output-tokens", OK, (START, finish())),
+    Row("E67-an-error-is-not-an-empty-answer", failed("opencode_error"), (START, error(message="quota exceeded")),
+        message_has=("quota",)),
+    Row("E67-quota-by-status", failed("provider_quota"),
+        (error(name="APIError", data={"message": "quota exceeded", "statusCode": 429}),), exit_code=1,
+        message_has=("quota",)),
+    Row("E68-no-session-is-not-an-empty-answer", failed("output_lost", session_id=None)),
+    Row("E72-max-steps", failed("step_limit_reached", clear_session=True), (START, text("x"), finish("max_steps")),
+        message_has=("step limit",)),
+    Row("E72-a-limit-before-the-end-only-clears", {**OK, "clear_session": True},
+        (START, finish("max_steps"), text("ok", "m2"), finish(message="m2"))),
+    Row("6.1-clean-completion-despite-exit-1", {**OK, "clear_session": False}, HAPPY, exit_code=1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_output(row: Row) -> None:
+    report = row.report()
+    code = report.failure.code if report.failure else None
+    said = {key: code if key == "code" else getattr(report, key) for key in row.says}
+    assert said == row.says
+    message = report.failure.message if report.failure else ""
+    assert message or code is None
+    for words in row.message_has:
+        assert words.lower() in message.lower()
+
+
+def test_e52_an_exit_code_of_0_outlives_a_deadline() -> None:
+    fold = Fold()
+    for line in HAPPY:
+        fold.stdout(json.dumps(line).encode())
+    deadline = RunTimeout.as_failure("Timed out after 60s")
+    report = fold.report(ContainerEnd(exit_code=0), stopped=deadline)
+    assert report.failure is None
+    assert "timeout" in report.warnings[0]
+    assert fold.report(ContainerEnd(exit_code=143), stopped=deadline).failure == deadline
+
+
+THOUSAND = Usage(input_tokens=1000, output_tokens=1000, cached_input_tokens=1000)
+
+
+@pytest.mark.parametrize(
+    ("model", "usage", "expected"),
+    [
+        pytest.param("anthropic/claude-opus-5", THOUSAND, "0.0305", id="R14-opus-5-list-rates"),
+        pytest.param("openai/gpt-5.6-sol", THOUSAND, "0.0355", id="R14-sol"),
+        pytest.param("openai/gpt-5.6-terra", THOUSAND, "0.01775", id="R14-terra"),
+        pytest.param("openai/gpt-5.6-luna", THOUSAND, "0.0071", id="R14-luna"),
+        pytest.param("openai/gpt-5.4-mini", THOUSAND, "0.00255", id="R14-known-model"),
+        pytest.param("openai/gpt-9", THOUSAND, None, id="R14-unknown-model"),
+        pytest.param("openai/gpt-5.6-sol", Usage(), None, id="R14-zero-usage"),
+        pytest.param(None, THOUSAND, None, id="R14-no-model"),
+    ],
+)
+def test_prices(model: str | None, usage: Usage, expected: str | None) -> None:
+    assert fallback_cost(model, usage) == (Decimal(expected) if expected else None)
+
+
+def test_r14_all_rates_are_positive_and_plausible() -> None:
+    for price in PRICES.values():
+        assert 0 < price.cached < price.fresh < price.written <= 100
+
+
+def test_r14_the_table_serves_only_when_opencode_named_no_cost() -> None:
+    model = "openai/gpt-5.5"
+    assert cost_of(model, THOUSAND, Decimal("0.5")) == (Decimal("0.5"), "unknown")
+    assert cost_of(model, THOUSAND, Decimal(0)) == (Decimal("0.0153"), "metered_api")
+    assert cost_of(model, THOUSAND, None) == (Decimal("0.0153"), "metered_api")
+    assert cost_of("openai/gpt-9", THOUSAND, Decimal(0)) == (Decimal(0), "unknown")
+    assert cost_of("openai/gpt-9", THOUSAND, None) == (None, "unknown")
+
+
+@pytest.mark.parametrize(
+    ("model", "provider"),
+    [
+        pytest.param(None, None, id="E89-none"),
+        pytest.param("anthropic/claude-opus-4", "anthropic", id="E89-prefix"),
+        pytest.param(" bedrock /claude", "bedrock", id="E89-padded"),
+        pytest.param(" /model", None, id="E89-blank-prefix"),
+        pytest.param(" ", None, id="E91-blank"),
+        pytest.param("mystery", None, id="E91-unknown"),
+        *[pytest.param(name, "openai", id=f"E91-{name}") for name in ("gpt-4", "gpt-5.5", "o1-mini", "o3")],
+        pytest.param("chatgpt-classic", "openai", id="E91-chatgpt"),
+        pytest.param("claude-sonnet-4-6", "anthropic", id="E91-claude"),
+        pytest.param("opus", "anthropic", id="E91-opus"),
+        pytest.param("gemini-2.5-pro", "google", id="E91-gemini"),
+        pytest.param("gpt4", None, id="6.3-gpt4"),
+    ],
+)
+def test_provider(model: str | None, provider: str | None) -> None:
+    assert provider_of(model) == provider
+
+
+@pytest.mark.parametrize(
+    ("model", "configured", "threshold"),
+    [
+        pytest.param("openai/gpt-5.6-sol", None, 524288, id="E100-gpt-5.6-sol"),
+        pytest.param("gpt-5.5", None, 524288, id="E100-gpt-5.5"),
+        pytest.param("o4-mini", None, 64000, id="E100-o4-mini"),
+        pytest.param("openai/gpt-5.5", 123456, 123456, id="E100-override"),
+        pytest.param("mystery", None, 90000, id="E100-unknown"),
+        pytest.param("gpt-5.55", None, 64000, id="5-gpt-5.55"),
+        pytest.param("claude-opus-5", None, 90000, id="5-claude-opus-5"),
+        pytest.param("gpt-4o", None, 90000, id="5-gpt-4o"),
+        pytest.param("openai/gpt-5.5", 0.5, 524288, id="5-floor-must-be-positive"),
+    ],
+)
+def test_compaction_threshold(model: str, configured: float | None, threshold: int) -> None:
+    assert compaction_threshold(model, configured) == threshold
