@@ -83,11 +83,22 @@ class Refusal(msgspec.Struct, frozen=True):
 
     @property
     def denied(self) -> bool:
-        """RBAC says no. A 403 is also how quotas and admission refuse; only RBAC names the user."""
+        """RBAC says no. A 403 is also how quotas and admission refuse; only RBAC names the user.
+
+        An API server that has just started says no for roles that it has not loaded yet, which is no answer.
+        """
+        if self._loading:
+            return False
         return self.status == 401 or (self.status == 403 and "cannot" in self.message and "User" in self.message)
+
+    @property
+    def _loading(self) -> bool:
+        return self.status == 403 and "RBAC:" in self.message and "not found" in self.message
 
     def as_error(self, *, refused: type[RunError] = ClusterUnavailable) -> RunError:
         """The failure this refusal is; `refused` for what the API server judges to be wrong in the request itself."""
+        if self._loading:
+            return ClusterUnavailable(str(self), verb=self.verb, resource=self.resource, status=self.status)
         if self.denied or (self.status == 403 and refused is ClusterUnavailable):
             return ClusterForbidden(str(self), verb=self.verb, resource=self.resource, status=self.status)
         unavailable = self.status == 429 or self.status >= 500 or not self.reason or self.reason == "Conflict"

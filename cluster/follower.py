@@ -1,0 +1,319 @@
+"""Follows the log of an agent's container until the container has ended and all of its output is in.
+
+The end of a log stream proves nothing: a kubelet that restarts ends it cleanly while the container runs on, and a
+proxy or the API server may cut it at any time. So every end leads to a look at the container's status, and following
+is over only when that says so and either the runner's last frame is in or two clean reads bring nothing new. What
+the text means is decided in `cluster.reading`; here are connections, pauses and patience.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Final, Self, TypeAlias
+
+from cluster.diagnosis import Ended, Failing, Running, diagnose
+from cluster.frames import LastFrame
+from cluster.objects import Job, Pod
+from cluster.port import Cluster, LogCut, LogRefused
+from cluster.reading import Cursor, LogLine, Reading, Step, Tally, resume
+from contracts.errors import ClusterForbidden, ClusterUnavailable, PodLost
+from contracts.messages import JobRef, PodRef
+from contracts.outcome import ContainerEnd, Gap
+
+__all__ = ["Batch", "Cursor", "Follower", "LogLine", "Pace", "Tally", "resume"]
+
+BUFFER: Final = 8 * 1024 * 1024
+"""Bytes read ahead of the consumer. A reader that stalls loses output when the kubelet rotates the log."""
+
+Fate: TypeAlias = Ended | Failing
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Pauses and patience.
+
+    Attributes:
+        first: pause before the second try; doubles with each try that brings nothing.
+        longest: the longest pause.
+        idle: after this long without a byte the connection is given up and the status is asked.
+        poll: between reads on a node that cannot follow.
+        giving_up: how long the log of an ended container may be unreadable before the rest of it counts as lost.
+    """
+
+    first: timedelta = timedelta(milliseconds=100)
+    longest: timedelta = timedelta(seconds=5)
+    idle: timedelta = timedelta(minutes=2)
+    poll: timedelta = timedelta(seconds=1)
+    giving_up: timedelta = timedelta(minutes=2)
+
+
+@dataclass
+class Batch:
+    """Output that came together. `cursor` is where to go on after these lines are stored."""
+
+    lines: list[LogLine] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    cursor: Cursor | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes, roughly."""
+        return sum(len(line.data) + 64 for line in self.lines)
+
+
+class Follower:
+    """Follows one container. Iterate it inside `async with`; afterwards `fate`, `last` and `framed` tell the rest.
+
+    Raises (while iterating):
+        ClusterForbidden: the worker may not read logs or pods, for `Pace.giving_up` on end.
+
+    Everything else is ridden out, or told by `fate`.
+    """
+
+    def __init__(
+        self, cluster: Cluster, job: JobRef, pod: PodRef, cursor: Cursor | None = None, *, pace: Pace | None = None
+    ) -> None:
+        self._cluster = cluster
+        self._job = job
+        self._pod = pod
+        self._pace = pace or Pace()
+        self._reading = Reading(cursor)
+        self._given = cursor or Cursor()
+        self._forbidden_since: float | None = None
+        self._buffer = _Buffer(BUFFER)
+        self._reader: asyncio.Task[None] | None = None
+        self._instance = ""
+        self.fate: Fate | None = None
+        self.doubt: str | None = None
+        self.connections = 0
+
+    @property
+    def last(self) -> LastFrame | None:
+        """The runner's last word, None when it was killed before it, or the log has no frames."""
+        return self._reading.last
+
+    @property
+    def framed(self) -> bool:
+        """The log has frames, so its receipt can be verified."""
+        return self._reading.framed
+
+    @property
+    def end(self) -> ContainerEnd | None:
+        """How the container ended, None while it runs or when it is lost. The runner's word fills in a lost code."""
+        if not isinstance(self.fate, Ended):
+            return None
+        told = self.fate.end
+        if told.exit_code is None and self.last is not None and self.last.exit_code is not None:
+            return told.model_copy(update={"exit_code": self.last.exit_code})
+        return told
+
+    async def __aenter__(self) -> Self:
+        self._reader = asyncio.create_task(self._run(), name=f"follow {self._pod.name}")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._reader is not None:
+            self._reader.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await self._reader
+
+    async def __aiter__(self) -> AsyncIterator[Batch]:
+        while (batch := await self.next_batch()) is not None:
+            yield batch
+
+    async def next_batch(self, within: timedelta | None = None) -> Batch | None:
+        """What has come since the last call: an empty batch if that is nothing `within` this time, None at the end."""
+        batch = await self._buffer.take(within)
+        if batch is None:
+            if self._reader is not None:
+                await self._reader  # raises what ended it
+            return None
+        self._given = batch.cursor or self._given
+        return replace(batch, cursor=self._given)
+
+    async def _run(self) -> None:
+        try:
+            await self._until_ended()
+            if isinstance(self.fate, Ended) and self.last is None:
+                await self._finish_log()
+            await self._give(self._reading.disconnect(final=True))
+            self._settle()
+        finally:
+            self._buffer.close()
+
+    async def _until_ended(self) -> None:
+        pause = _Pause(self._pace)
+        while self.fate is None:
+            read = await self._read(follow=not self._reading.starved) if self.last is None else _Read()
+            self.fate = await self._look()
+            if self.fate is None:
+                await pause.after(read, at_least=self._pace.poll if self._reading.starved else timedelta())
+
+    async def _finish_log(self) -> None:
+        """The rest of an ended container's log: once more as long as it lasts, then until nothing new comes twice.
+
+        The first read follows, because kubelets up to 1.21 call a pod ended while its container still ends. The last
+        one begins at the start of the log, since stamps of a clock that was set back hide lines from `sinceTime`.
+        """
+        pause, loop = _Pause(self._pace), asyncio.get_running_loop()
+        readable = loop.time()
+        follow, quiet = True, 0
+        while self.last is None and quiet < 2:
+            read = await self._read(follow=follow, whole=quiet == 1 and self.framed)
+            if read.clean:
+                readable = loop.time()
+                quiet = 0 if read.moved or follow else quiet + 1
+                follow = False
+            elif loop.time() - readable > self._pace.giving_up.total_seconds():
+                return
+            else:
+                await pause.after(read)
+
+    def _settle(self) -> None:
+        """A pod that vanished after the runner's last frame has ended by itself, and the runner said how."""
+        last = self.last
+        if isinstance(self.fate, Failing) and last is not None and last.exit_code is not None and not last.stopped_by:
+            message = "the pod was gone before its status could be read; the exit code is the runner's word"
+            self.fate = Ended(ContainerEnd(exit_code=last.exit_code, message=message))
+
+    async def _read(self, *, follow: bool, whole: bool = False) -> "_Read":
+        """One connection.
+
+        Args:
+            whole: from the start of the log; also after a connection that lacked frames.
+        """
+        from_start = whole or self._reading.incomplete or self._reading.since is None
+        since = None if from_start else self._reading.since
+        self._reading.connect(from_start=from_start)
+        self.connections += 1
+        pod, read, opened = self._pod, _Read(), asyncio.get_running_loop().time()
+        with suppress(LogRefused, LogCut), self._while_forbidden():
+            async with self._cluster.open_log(
+                pod.namespace, pod.name, pod.container, follow=follow, since=since, idle=self._pace.idle
+            ) as pieces:
+                async for piece in pieces:
+                    read.moved = await self._give(self._reading.feed(piece)) or read.moved
+                    if self._reading.incomplete:
+                        break
+                else:
+                    read.clean = True
+        read.lasted = timedelta(seconds=asyncio.get_running_loop().time() - opened)
+        return read
+
+    async def _give(self, step: Step) -> bool:
+        if not (step.lines or step.gaps):
+            return False
+        await self._buffer.put(Batch(step.lines, step.gaps, self._reading.cursor))
+        return True
+
+    async def _look(self) -> Fate | None:
+        """The container's fate, None while it runs or nobody can tell."""
+        with suppress(ClusterUnavailable), self._while_forbidden():
+            pod = await self._cluster.read_pod(self._pod.namespace, self._pod.name)
+            pod = pod if pod is not None and pod.metadata.uid == self._pod.uid else None
+            job = None if pod is not None else await self._read_job()
+            return self._judge(pod, job)
+        return None
+
+    def _judge(self, pod: Pod | None, job: Job | None) -> Fate | None:
+        diagnosis = diagnose(pod, job, container=self._pod.container, had_pod=True, now=datetime.now(UTC))
+        if pod is not None and self._restarted(pod):
+            return Failing(PodLost, "the agent container was started a second time")
+        if isinstance(diagnosis, Running):
+            self.doubt = diagnosis.doubt
+        return diagnosis if isinstance(diagnosis, Ended | Failing) else None
+
+    @contextmanager
+    def _while_forbidden(self) -> Iterator[None]:
+        """Rides out refusals for a while: an API server that has just started refuses what it allows a moment later."""
+        now = asyncio.get_running_loop().time()
+        try:
+            yield
+        except ClusterForbidden:
+            self._forbidden_since = self._forbidden_since or now
+            if now - self._forbidden_since >= self._pace.giving_up.total_seconds():
+                raise
+        else:
+            self._forbidden_since = None
+
+    async def _read_job(self) -> Job | None:
+        job = await self._cluster.read_job(self._job.namespace, self._job.name)
+        return job if job is not None and job.metadata.uid == self._job.uid else None
+
+    def _restarted(self, pod: Pod) -> bool:
+        """Whether this is another instance of the container than the one that was followed so far."""
+        status = pod.container(self._pod.container)
+        seen = status.container_id if status is not None else ""
+        self._instance = self._instance or seen
+        return bool(seen) and seen != self._instance
+
+
+@dataclass
+class _Read:
+    """What one connection was good for."""
+
+    moved: bool = False
+    clean: bool = False
+    lasted: timedelta = timedelta()
+
+
+class _Pause:
+    """Pauses that grow while connections bring nothing and do not last."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self._next = pace.first
+
+    async def after(self, read: _Read, at_least: timedelta = timedelta()) -> None:
+        if read.moved or read.lasted > self._pace.longest:
+            self._next = self._pace.first
+        await asyncio.sleep(max(self._next, at_least).total_seconds())
+        self._next = min(self._next * 2, self._pace.longest)
+
+
+class _Buffer:
+    """Batches read ahead, bounded by their bytes; what has piled up is taken as one."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held: Batch | None = None
+        self._size = 0
+        self._closed = False
+        self._filled = asyncio.Event()
+        self._emptied = asyncio.Event()
+
+    async def put(self, batch: Batch) -> None:
+        """Add a batch; waits while too much is held."""
+        while self._size > self._limit:
+            self._emptied.clear()
+            await self._emptied.wait()
+        if self._held is None:
+            self._held = batch
+        else:
+            self._held.lines += batch.lines
+            self._held.gaps += batch.gaps
+            self._held.cursor = batch.cursor
+        self._size += batch.size
+        self._filled.set()
+
+    async def take(self, within: timedelta | None) -> Batch | None:
+        """Everything held; an empty batch when nothing came in time, None when nothing will come any more."""
+        if self._held is None and not self._closed:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if within is None else within.total_seconds()):
+                    await self._filled.wait()
+        taken, self._held, self._size = self._held, None, 0
+        if not self._closed:
+            self._filled.clear()
+        self._emptied.set()
+        return taken if taken is not None or self._closed else Batch()
+
+    def close(self) -> None:
+        """Nothing more will be put."""
+        self._closed = True
+        self._filled.set()

@@ -1,0 +1,434 @@
+"""What a container's log says, put together over any number of connections. Pure: no clock, no I/O.
+
+`resume(cursor, data)` is the whole rule: the text of one connection, opened with `sinceTime` at the cursor's second,
+gives the lines that the cursor does not have yet, the next cursor, and the gaps. Frames of our runner are numbered,
+so repeats and gaps are exact. A log without frames is de-duplicated by position: a connection opened at second S
+repeats all lines since S in their order, so the lines already had since S are dropped from its head.
+
+Facts about the log API (whole seconds, inclusive; unstamped error text inside a good answer; the newest file only)
+were measured on kubelet 1.20 and on the log code of 1.36.
+"""
+
+import hashlib
+import re
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final, Literal, TypeAlias
+
+from cluster.frames import LINE_LIMIT, Frame, FrameReader, Junk, LastFrame, Line, LineAssembler
+from contracts.outcome import Gap, OutputReceipt
+
+Stream: TypeAlias = Literal["stdout", "stderr"]
+Note: TypeAlias = Callable[[bytes], None]
+"""Takes a line that is no output."""
+
+TAIL_LIMIT: Final = 200_000
+"""Lines of one second remembered of a log without frames; more are not told apart from new ones."""
+NOISE_LIMIT: Final = 20
+_STAMP: Final = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d{1,9})?(Z|[+-]\d\d:\d\d) ")
+_KUBELET: Final = re.compile(rb"(?i)\s*(failed to|unable to|rpc error|error:)")
+_NO_WATCHES: Final = re.compile(rb"(?i)fsnotify|inotify|too many open files")
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of the agent's output.
+
+    Attributes:
+        sequence: number of its last frame, or its ordinal in a log without frames; grows, with holes.
+        stream: `stdout` or `stderr`; always `stdout` in a log without frames.
+        data: raw bytes without the newline.
+        terminated: False for a last line that had no newline.
+        whole: False when parts of it are missing, or it was longer than 16 MiB.
+    """
+
+    sequence: int
+    stream: Stream
+    data: bytes
+    terminated: bool
+    whole: bool = True
+
+    @property
+    def raw(self) -> bytes:
+        """As it was written."""
+        return self.data + b"\n" if self.terminated else self.data
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far a log has been read. The default is the start; `Cursor(after=n)` is what a store alone can tell.
+
+    Attributes:
+        after: sequence of the last line that was given out.
+        first: number of the first frame still needed; smaller than `after` while a line of the other stream is open.
+        second: where the next connection begins; None for the start of the log.
+        framed: whether the log has frames; None as long as nobody knows.
+        tail: hashes of the lines given out since `second`, for a log without frames.
+    """
+
+    after: int = 0
+    first: int = 1
+    second: datetime | None = None
+    framed: bool | None = None
+    tail: tuple[bytes, ...] = ()
+
+
+@dataclass
+class Step:
+    """What a piece of log brought."""
+
+    lines: list[LogLine] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What one connection brought, and where the next one begins."""
+
+    lines: tuple[LogLine, ...]
+    cursor: Cursor
+    gaps: tuple[Gap, ...]
+
+
+def resume(cursor: Cursor, data: bytes, *, final: bool = False) -> Resumed:
+    """What the text of one connection, opened at `cursor.second`, adds to what `cursor` has.
+
+    Args:
+        final: the container has ended, so a last line without a newline is the log's end and not a cut.
+    """
+    reading = Reading(cursor)
+    reading.connect(from_start=cursor.second is None, tolerant=True)
+    step = reading.feed(data)
+    end = reading.disconnect(final=final)
+    return Resumed(tuple(step.lines + end.lines), reading.cursor, tuple(step.gaps + end.gaps))
+
+
+class Reading:
+    """The same over many connections without reading anything twice that is still held.
+
+    Call `connect` before each connection, `feed` with its pieces, `disconnect` at its end. When `incomplete` turns
+    true, frames are missing that an earlier part of the log may hold (a clock that was set back): nothing more is
+    taken from this connection. Open one at the start of the log; what is missing there is a gap.
+    """
+
+    def __init__(self, cursor: Cursor | None = None) -> None:
+        self._start = cursor or Cursor()
+        self._log: _Framed | _Plain | None = None
+        self._head = b""
+        self._opening = (True, False)
+        self.noise: list[bytes] = []
+
+    @property
+    def cursor(self) -> Cursor:
+        """Where another `Reading` can go on, even in another process."""
+        return self._start if self._log is None else self._log.cursor
+
+    @property
+    def since(self) -> datetime | None:
+        """Where this one's next connection should begin."""
+        return self._start.second if self._log is None else self._log.since
+
+    @property
+    def incomplete(self) -> bool:
+        """This connection lacks frames that the start of the log may have."""
+        return isinstance(self._log, _Framed) and self._log.incomplete
+
+    @property
+    def framed(self) -> bool:
+        """The log has frames."""
+        return isinstance(self._log, _Framed) or bool(self._start.framed)
+
+    @property
+    def last(self) -> LastFrame | None:
+        """The runner's last word."""
+        return self._log.last if isinstance(self._log, _Framed) else None
+
+    @property
+    def starved(self) -> bool:
+        """The node has no inotify instance left to follow a log with: poll it."""
+        return any(_NO_WATCHES.search(line) for line in self.noise)
+
+    def connect(self, *, from_start: bool = False, tolerant: bool = False) -> None:
+        """A connection begins, opened at `since`, or at the start of the log. `tolerant`: holes are gaps at once."""
+        self._head = b""
+        self._opening = (from_start, tolerant)
+        self.noise.clear()
+        if self._log is None and self._start.framed is not None:
+            self._log = _Framed(self._start) if self._start.framed else _Plain(self._start)
+        if self._log is not None:
+            self._log.connect(from_start=from_start, tolerant=tolerant)
+
+    def feed(self, data: bytes) -> Step:
+        """What the next piece of this connection brings."""
+        if self._log is None:
+            self._head += data
+            self._decide()
+            data, self._head = (self._head, b"") if self._log is not None else (b"", self._head)
+        return Step() if self._log is None else self._log.feed(data, self._note)
+
+    def disconnect(self, *, final: bool = False) -> Step:
+        """The connection ended; `final` as for `resume`."""
+        if self._log is None and final and _STAMP.match(self._head):
+            self._log = _Plain(self._start)
+            self._log.connect(from_start=True, tolerant=True)
+            step = self._log.feed(self._head, self._note)
+            step.lines += self._log.disconnect(final=True).lines
+            return step
+        return Step() if self._log is None else self._log.disconnect(final=final)
+
+    def _decide(self) -> None:
+        """The first stamped line tells: a runner's log begins with a frame, also after a rotation."""
+        while self._log is None:
+            line, newline, rest = self._head.partition(b"\n")
+            if not newline and len(line) <= LINE_LIMIT:
+                return
+            if newline and not _STAMP.match(line):
+                self._note(line)
+                self._head = rest
+                continue
+            items = FrameReader(timestamps=True).feed(line + b"\n")
+            self._log = _Framed(self._start) if isinstance(items[0], Frame) else _Plain(self._start)
+            from_start, tolerant = self._opening
+            self._log.connect(from_start=from_start, tolerant=tolerant)
+
+    def _note(self, line: bytes) -> None:
+        if len(self.noise) < NOISE_LIMIT:
+            self.noise.append(line[:500])
+
+
+class _Framed:
+    """A log of our runner."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self._after = cursor.after
+        self._covered = cursor.after
+        self._lines = LineAssembler(after=cursor.after, first=cursor.first)
+        self._reader = FrameReader(timestamps=True)
+        self._needed = (cursor.first, cursor.second)
+        self._tolerant = False
+        self.since = cursor.second
+        self.incomplete = False
+        self.last: LastFrame | None = None
+
+    @property
+    def cursor(self) -> Cursor:
+        number, second = self._needed
+        return Cursor(after=self._after, first=number, second=second, framed=True)
+
+    def connect(self, *, from_start: bool, tolerant: bool) -> None:
+        self._reader = FrameReader(timestamps=True)
+        self._tolerant = tolerant or from_start or self.since is None
+        self.incomplete = False
+
+    def disconnect(self, *, final: bool) -> Step:  # noqa: ARG002 - a cut frame is never output; same shape as _Plain
+        return Step()
+
+    def feed(self, data: bytes, note: Note) -> Step:
+        step = Step()
+        if self.incomplete:
+            return step
+        fresh: list[Frame] = []
+        number = self._lines.seq
+        for item in self._reader.feed(data):
+            if isinstance(item, Junk):
+                note(item.data)
+            elif item.seq > number:
+                if item.seq != number + 1 and not self._missing(number + 1, item.seq, step):
+                    break
+                number = item.seq
+                fresh.append(item)
+        self._take(fresh, step)
+        return step
+
+    def _missing(self, expected: int, found: int, step: Step) -> bool:
+        """Whether to go on over a hole before frame `found`."""
+        if not self._tolerant:
+            self.incomplete = True
+            return False
+        begin = max(expected, self._covered + 1)  # lines up to there are with the caller already
+        if found > begin:
+            step.gaps.append(Gap(after_sequence=begin - 1, frames=found - begin))
+        return True
+
+    def _take(self, fresh: list[Frame], step: Step) -> None:
+        if not fresh:
+            return
+        lines = self._lines.feed(fresh)
+        step.lines += map(_line, lines)
+        if lines:
+            self._after = lines[-1].seq
+        if fresh[-1].stream == "last":
+            self.last = LastFrame.parse(fresh[-1].payload)
+        self.since = _second_of(fresh[-1].timestamp) or self.since
+        self._remember(fresh)
+
+    def _remember(self, fresh: list[Frame]) -> None:
+        """The first frame another reading would need, and its second."""
+        needed = self._lines.needed_from
+        if needed == self._lines.seq + 1:
+            self._needed = (needed, self.since)
+        elif needed != self._needed[0] or self._needed[1] is None:
+            opened = next((frame for frame in fresh if frame.seq == needed), None)
+            self._needed = (needed, _second_of(opened.timestamp) if opened else self._needed[1])
+
+
+class _Plain:
+    """A log of anything else."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self._count = cursor.after
+        self._tail = list(cursor.tail)
+        self._repeats: deque[bytes] = deque()
+        self._skip = 0
+        self._held = bytearray()
+        self._overlong = False
+        self._fresh_connection = True
+        self.since = cursor.second
+
+    @property
+    def cursor(self) -> Cursor:
+        return Cursor(after=self._count, first=self._count + 1, second=self.since, framed=False, tail=tuple(self._tail))
+
+    def connect(self, *, from_start: bool, tolerant: bool) -> None:  # noqa: ARG002 - same shape as _Framed
+        self._held.clear()
+        self._overlong = False
+        self._fresh_connection = True
+        by_count = from_start or self.since is None
+        self._skip = self._count if by_count else 0
+        self._repeats = deque(() if by_count else self._tail)
+
+    def feed(self, data: bytes, note: Note) -> Step:
+        step = Step()
+        *whole, rest = data.split(b"\n")
+        for piece in whole:
+            self._hold(piece)
+            self._read(step, note, terminated=True)
+        self._hold(rest)
+        return step
+
+    def disconnect(self, *, final: bool) -> Step:
+        step = Step()
+        if final and self._held:
+            self._read(step, lambda _: None, terminated=False)
+        return step
+
+    def _hold(self, piece: bytes) -> None:
+        room = LINE_LIMIT - len(self._held)
+        self._overlong = self._overlong or len(piece) > room
+        self._held += piece[:room]
+
+    def _read(self, step: Step, note: Note, *, terminated: bool) -> None:
+        line, whole = bytes(self._held), not self._overlong
+        self._held.clear()
+        self._overlong = False
+        stamp = _STAMP.match(line)
+        if stamp is None and (self._fresh_connection or _KUBELET.match(line)):
+            note(line)  # the headless rest of a line that was cut by `since`, or the kubelet's own words
+            return
+        self._fresh_connection = False
+        second = _second(stamp[1], stamp[2]) if stamp is not None else self.since
+        if self._repeated(line, second, step):
+            return
+        self._count += 1
+        data = line[stamp.end() :] if stamp is not None else line
+        step.lines.append(LogLine(self._count, "stdout", data, terminated=terminated, whole=whole))
+        self._keep(line, second)
+
+    def _repeated(self, line: bytes, second: datetime | None, step: Step) -> bool:
+        if self._skip:
+            self._skip -= 1
+            self._keep(line, second)
+            return True
+        if not self._repeats:
+            return False
+        digest = _digest(line)
+        if digest == self._repeats[0]:
+            self._repeats.popleft()
+            return True
+        if digest in self._repeats:  # an earlier line has a stamp from a clock that was set back since
+            while self._repeats.popleft() != digest:
+                pass
+            return True
+        self._repeats.clear()  # the log was rotated: what came between is lost, and nobody knows how much
+        step.gaps.append(Gap(after_sequence=self._count, frames=None))
+        return False
+
+    def _keep(self, line: bytes, second: datetime | None) -> None:
+        if second is not None and (self.since is None or second > self.since):
+            self.since = second
+            self._tail.clear()
+        if len(self._tail) < TAIL_LIMIT:
+            self._tail.append(_digest(line))
+
+
+def _line(line: Line) -> LogLine:
+    return LogLine(line.seq, line.stream, line.data, terminated=line.terminated, whole=line.whole and not line.cut)
+
+
+def _digest(line: bytes) -> bytes:
+    return hashlib.blake2b(line, digest_size=12).digest()
+
+
+def _second_of(stamp: str | None) -> datetime | None:
+    match = _STAMP.match(f"{stamp} ".encode()) if stamp else None
+    return _second(match[1], match[2]) if match else None
+
+
+def _second(clock: bytes, zone: bytes) -> datetime | None:
+    try:
+        return datetime.fromisoformat((clock + zone).decode()).astimezone(UTC)
+    except (ValueError, OverflowError):  # digits that are no date
+        return None
+
+
+@dataclass
+class Tally:
+    """Counts what was stored of one attempt, to compare with the runner's last frame. Lines come in their order."""
+
+    lines: dict[Stream, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
+    sizes: dict[Stream, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
+    whole: bool = True
+
+    def __post_init__(self) -> None:
+        self._digests = {"stdout": hashlib.sha256(), "stderr": hashlib.sha256()}
+
+    def add(self, lines: Iterable[LogLine]) -> None:
+        """Count these lines."""
+        for line in lines:
+            raw = line.raw
+            self.lines[line.stream] += line.terminated
+            self.sizes[line.stream] += len(raw)
+            self._digests[line.stream].update(raw)
+            self.whole = self.whole and line.whole
+
+    def receipt(self, last: LastFrame | None, gaps: Iterable[Gap] = (), *, framed: bool = True) -> OutputReceipt:
+        """The receipt for stdout; the state also judges stderr."""
+        missing = tuple(gaps)
+        return OutputReceipt(
+            state=self._state(last, missing, framed=framed),
+            lines=self.lines["stdout"],
+            bytes=self.sizes["stdout"],
+            sha256=self._digests["stdout"].hexdigest(),
+            gaps=missing,
+        )
+
+    def _state(
+        self, last: LastFrame | None, gaps: tuple[Gap, ...], *, framed: bool
+    ) -> Literal["verified", "unverified", "differs", "best effort"]:
+        if not framed:
+            return "best effort"
+        if gaps or not self.whole:
+            return "differs"
+        if last is None or last.error == "last_frame_unreadable":
+            return "unverified"
+        said = {"stdout": last.stdout, "stderr": last.stderr}
+        counted = all(
+            (self.lines[stream], self.sizes[stream]) == (said[stream].lines, said[stream].bytes)
+            and said[stream].sha256 in {None, self._digests[stream].hexdigest()}
+            for stream in self.lines
+        )
+        if not counted:
+            return "differs"
+        return "unverified" if last.stdout.sha256 is None else "verified"
