@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from contracts.request import DesiredSkill, RuntimeSkill, SkillSync
 from paperclip.javascript import trim
+from paperclip.reading import Unreadable, is_folder, read_text
 
 OPERATIONAL: Final = "paperclipai/paperclip/paperclip"
 SKILL_LIMIT: Final = 256 * 1024
@@ -54,26 +55,19 @@ def narrowed(offered: Sequence[RuntimeSkill], sync: SkillSync) -> tuple[tuple[Ru
     return kept, SkillSync(desired_skills=tuple(DesiredSkill(key=key) for key in desired))
 
 
-def read_skill(source: Path) -> str:
+def read_skill(source: Path, within: Path | None = None) -> str:
     """The trimmed text of a skill: SKILL.md in the folder `source`, else `source` itself as a file.
 
+    `within` is where it must really be, such as the data volume.
+
     Raises:
-        UnreadableSkill: missing, not a regular file, larger than `SKILL_LIMIT`, or not UTF-8.
+        UnreadableSkill: missing, outside `within`, not a regular file, larger than `SKILL_LIMIT`, or not UTF-8.
     """
-    path = source / "SKILL.md" if source.is_dir() else source
+    path = source / "SKILL.md" if is_folder(source) else source
     try:
-        if not path.is_file():
-            raise UnreadableSkill(f"skill not readable: {path}: no such file")
-        with path.open("rb") as file:
-            content = file.read(SKILL_LIMIT + 1)
-        text = content.decode("utf-8-sig")
-    except OSError as error:
-        raise UnreadableSkill(f"skill not readable: {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UnreadableSkill(f"skill not readable: {path}: not UTF-8") from None
-    if len(content) > SKILL_LIMIT:
-        raise UnreadableSkill(f"skill not readable: {path}: larger than {SKILL_LIMIT} bytes")
-    return trim(text)
+        return trim(read_text(path, within=within, limit=SKILL_LIMIT))
+    except Unreadable as cause:
+        raise UnreadableSkill(f"skill not readable: {cause}") from None
 
 
 def snapshot(offered: Sequence[RuntimeSkill], sync: SkillSync, installed: Iterable[str] = ()) -> dict[str, Any]:
