@@ -40,6 +40,5 @@ class HistoryRequests:
             )
         )
         started = answer.history.events[0].workflow_execution_started_event_attributes
-        (request,) = await self.client.data_converter.decode(list(started.input.payloads), [RunRequest])
-        assert isinstance(request, RunRequest)
-        return request
+        (request,) = await self.client.data_converter.decode(started.input.payloads, [RunRequest])
+        return RunRequest.model_validate(request)

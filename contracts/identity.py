@@ -30,7 +30,7 @@ class AttemptKey(Contract):
 
     @property
     def job_name(self) -> str:
-        """`agent-opencode-<agent>-<run>-<hash>`, then `-<attempt>` from the second attempt on; at most 63 characters."""
+        """`agent-opencode-<agent>-<run>-<hash>`, and `-<attempt>` from the second on; at most 63 characters."""
         run = self.run
         digest = hashlib.sha256(f"{run.agent_id}:{run.run_id}".encode()).hexdigest()[:6]
         name = f"agent-opencode-{_slug(run.agent_id)}-{_slug(run.run_id)}-{digest}"

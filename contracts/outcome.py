@@ -65,6 +65,7 @@ class Report(PaperclipContract):
         warnings: what went wrong on the way to a success.
         session_id: OpenCode's session, from its first event, else from its log on stderr.
         cost_usd: sum of the steps' costs, exact; None when no step named one.
+        cost_estimated: `cost_usd` comes from our own price table, because OpenCode named none.
         last_context_tokens: the largest prompt of a step (input + cache read + cache write).
         finish_reason: of the last step.
         unknown_session: OpenCode does not know the session that was to be resumed; a fresh attempt may follow.
@@ -78,6 +79,7 @@ class Report(PaperclipContract):
     session_id: str | None = None
     usage: Usage = Usage()
     cost_usd: Decimal | None = None
+    cost_estimated: bool = False
     last_context_tokens: int = 0
     steps: int = 0
     tool_calls: int = 0

@@ -5,20 +5,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, is_cancelled_exception
-
-from workflows import attributes
-from workflows.card import Card, Phase
-from workflows.steps import (
-    AWAIT_SCHEDULE,
-    BUNDLE_PROMPT,
-    CREATE_JOB,
-    FINISH,
-    INTROSPECT_POD,
-    PARSE_TRANSCRIPT,
-    STREAM_LOGS,
-)
+from temporalio import exceptions, workflow
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from contracts.errors import ClusterUnavailable, Failure, RunCancelled, RunTimeout, failure_of
@@ -37,6 +25,17 @@ with workflow.unsafe.imports_passed_through():
     from contracts.outcome import AttemptReport, Outcome, OutputReceipt, Report
     from contracts.request import RunRequest, SessionParams
     from paperclip import result
+    from workflows import attributes
+    from workflows.card import Card, Phase
+    from workflows.steps import (
+        AWAIT_SCHEDULE,
+        BUNDLE_PROMPT,
+        CREATE_JOB,
+        FINISH,
+        INTROSPECT_POD,
+        PARSE_TRANSCRIPT,
+        STREAM_LOGS,
+    )
 
 SLACK: Final = timedelta(minutes=1)
 """Over an order's own clocks, so that the activity reports its patience by name before Temporal ends it."""
@@ -79,6 +78,7 @@ class AgentRunWorkflow:
         """Every run starts with a card, so that the first look in the Web UI shows one."""
         self._request = request
         self._card = Card.of(request)
+        self._notes: tuple[str, ...] = ()
 
     @workflow.run
     async def run(self, request: RunRequest) -> Outcome:
@@ -111,6 +111,7 @@ class AgentRunWorkflow:
                 "instructions, skills and wake into a Secret",
             ),
         )
+        self._notes += prompt.warnings
         attempt.job = await CREATE_JOB(
             CreateJob(
                 attempt=key,
@@ -190,9 +191,12 @@ class AgentRunWorkflow:
             report=last.report,
             failure=last.failure,
             end=last.end.container if last.end else None,
+            earlier=[attempt.report for attempt in attempts[:-1] if attempt.report],
             receipt=last.end.receipt if last.end else None,
             attempts=tuple(attempt.summary for attempt in attempts),
-            session_refused=any(attempt.session_refused for attempt in attempts),
+            transcript=last.key.transcript,
+            notes=self._notes,
+            billing_type="metered_api" if last.report and last.report.cost_estimated else "unknown",
         )
         self._show(self._card.at(_final_phase(outcome), failure=outcome.error_message), outcome.error_code)
         return outcome
@@ -202,7 +206,7 @@ class AgentRunWorkflow:
         cause = error.cause
         if is_cancelled_exception(error):
             return self._cancelled()
-        if isinstance(cause, TimeoutError):
+        if isinstance(cause, exceptions.TimeoutError):
             cause = cause.cause or cause
         if isinstance(cause, ApplicationError):
             return failure_of(cause)

@@ -1,0 +1,111 @@
+"""Waits until the agent's container runs, and names what keeps it from running."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from temporalio import activity
+
+from cluster.diagnosis import Diagnosis, Ended, Failing, Running, Waiting, diagnose
+from cluster.objects import Pod
+from cluster.port import Cluster
+from contracts.messages import AwaitSchedule, PodRef
+
+LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+LOOK: Final = timedelta(seconds=2)
+"""Between looks at Job and events while the pod itself does not change."""
+
+
+@dataclass
+class Clock:
+    """When the present trouble began: a reason may have a patience of its own."""
+
+    why: str = ""
+    since: datetime = LONG_AGO
+
+    def exhausted(self, waiting: Waiting, order: AwaitSchedule, now: datetime) -> timedelta | None:
+        """The patience that has ended, None while there is some left."""
+        if waiting.why != self.why:
+            self.why, self.since = waiting.why, now
+        if waiting.patience is not None and now - self.since > waiting.patience:
+            return waiting.patience
+        patience = order.start_patience if waiting.scheduled else order.patience
+        return patience if waiting.since is not None and now - waiting.since > patience else None
+
+
+@dataclass(frozen=True)
+class Scheduling:
+    """Watches the Job's pod. A second try of this step starts with a fresh look: nothing is remembered."""
+
+    cluster: Cluster
+
+    @activity.defn
+    async def await_schedule(self, order: AwaitSchedule) -> PodRef:
+        """The pod, once its agent container runs or has already ended.
+
+        Clocks are wall clocks by the cluster's own time stamps, so they go on while no worker is there. Heartbeats say
+        what is being waited for.
+
+        Raises:
+            PodScheduleFailed: no node in time, or no start in time; the message is Kubernetes' own reason.
+            ImagePullFailed: the image cannot be pulled.
+            PodLost: the pod went away before the agent started. `JobDeletedExternally`: the Job did.
+            ClusterUnavailable: the API server refused or timed out; Temporal tries again.
+        """
+        clock, had_pod = Clock(), False
+        async with self.cluster.watch_pods(order.job) as changes:
+            async for pods in looks(changes):
+                pod = pods[-1] if pods else None
+                had_pod = had_pod or pod is not None
+                diagnosis = await self._diagnosis(order, pod, had_pod=had_pod)
+                match diagnosis:
+                    case Running() | Ended() if pod is not None:
+                        return reference(order, pod)
+                    case Failing():
+                        raise diagnosis.raised()
+                    case Waiting():
+                        activity.heartbeat(diagnosis.why)
+                        patience = clock.exhausted(diagnosis, order, datetime.now(UTC))
+                        if patience is not None:
+                            raise diagnosis.error(f"{diagnosis.why} (waited {patience})")
+        raise AssertionError("a watch ends only by leaving it")
+
+    async def _diagnosis(self, order: AwaitSchedule, pod: Pod | None, *, had_pod: bool) -> Diagnosis:
+        """First by the pod alone; Job and events are asked only while that does not settle it."""
+        if pod is not None:
+            by_pod = diagnose(pod, None, container=order.job.container, had_pod=had_pod)
+            if isinstance(by_pod, Running | Ended):
+                return by_pod
+        job = await self.cluster.read_job(order.job.namespace, order.job.name)
+        job = job if job is not None and job.metadata.uid == order.job.uid else None
+        uids = [order.job.uid, *([pod.metadata.uid] if pod is not None else [])]
+        events = await self.cluster.events_of(order.job.namespace, uids)
+        return diagnose(pod, job, events, container=order.job.container, had_pod=had_pod, now=datetime.now(UTC))
+
+
+async def looks(changes: AsyncIterator[list[Pod]]) -> AsyncIterator[list[Pod]]:
+    """Every change, and what was last seen again after `LOOK` without one."""
+    seen: list[Pod] = []
+    change = asyncio.ensure_future(anext(changes))
+    try:
+        while True:
+            await asyncio.wait({change}, timeout=LOOK.total_seconds())
+            if change.done():
+                seen = change.result()
+                change = asyncio.ensure_future(anext(changes))
+            yield seen
+    finally:
+        change.cancel()
+
+
+def reference(order: AwaitSchedule, pod: Pod) -> PodRef:
+    """How later steps address this very pod."""
+    return PodRef(
+        namespace=order.job.namespace,
+        name=pod.metadata.name,
+        uid=pod.metadata.uid,
+        node=pod.spec.node_name or None,
+        container=order.job.container,
+    )

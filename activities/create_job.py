@@ -1,0 +1,195 @@
+"""Creates the Job of one attempt, once, whatever happens to the worker in between."""
+
+import asyncio
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from temporalio import activity
+
+from activities.requests import Requests
+from cluster import manifest
+from cluster.introspection import inherited_literals
+from cluster.manifest import Plan, PodSettings
+from cluster.objects import Job, Metadata
+from cluster.ownership import owner_labels
+from cluster.port import AlreadyExists, Cluster
+from cluster.secrets import CONFIG_KEY
+from contracts.errors import ExitUnknown, ForeignObject, InvalidRequest, JobDeletedExternally
+from contracts.messages import CreateJob, JobRef
+from contracts.request import RunRequest, Secrets
+from opencode.command import command_line
+from opencode.config import environment as opencode_environment
+from opencode.config import runtime_config
+from paperclip.environment import environment as paperclip_environment
+from paperclip.sealing import Opener
+
+CONFIG_FILE: Final = f"{manifest.RUN_DIRECTORY}/secret/{CONFIG_KEY}"
+RUNNER: Final = Path(manifest.__file__).with_name("runner.sh")
+
+
+@dataclass(frozen=True)
+class PodPlan:
+    """What the worker's settings say about every agent pod.
+
+    Attributes:
+        inherit_env: glob patterns of literal variables of the worker's own pod that agents inherit.
+        opencode_config: JSON file with a `provider` block and perhaps a `small_model`.
+    """
+
+    init_image: str = "busybox:1.36"
+    inherit_env: tuple[str, ...] = ()
+    paperclip_api_url: str | None = None
+    opencode_config: Path | None = None
+
+
+@dataclass(frozen=True)
+class JobCreation:
+    """The only place that opens the sealed secrets; they go straight into a Kubernetes Secret."""
+
+    cluster: Cluster
+    requests: Requests
+    opener: Opener
+    settings: PodPlan
+
+    @activity.defn
+    async def create_job(self, order: CreateJob) -> JobRef:
+        """The Job of this attempt: created, or adopted when an earlier try of this step has created it.
+
+        An agent never runs twice for one attempt. A Job that is gone is not created again: its prompt Secret goes with
+        it, and a run Secret older than a finished Job's shortest life says that a Job may have come and gone.
+
+        Raises:
+            InvalidRequest: a field that only shows itself here, such as a label or an argument.
+            SealedFieldUnreadable: the sealing key is another one.
+            JobCreateFailed: Kubernetes refuses Job or Secret; `ForeignObject` when the name is taken.
+            JobDeletedExternally: this attempt's Job existed and somebody deleted it.
+            ExitUnknown: this attempt's Job may have existed; it is not known what became of it.
+            ClusterUnavailable: the API server refused or timed out; Temporal tries again.
+        """
+        namespace = order.prompt.namespace
+        existing = await self.cluster.read_job(namespace, order.attempt.job_name)
+        if existing is not None:
+            return await self._owning(order, adopted(order, existing))
+        await self._check_that_none_existed(order)
+        plan = await self._plan(order)
+        if plan.claim:
+            await self.cluster.ensure_claim(plan.claim)
+        await self.cluster.put_secret(plan.run_secret)
+        try:
+            created = await self.cluster.create_job(plan.job)
+        except AlreadyExists:
+            winner = await self.cluster.read_job(namespace, order.attempt.job_name)
+            if winner is None:
+                raise JobDeletedExternally(f"Job {order.attempt.job_name} vanished while it was created") from None
+            return await self._owning(order, adopted(order, winner))
+        return await self._owning(order, reference(created))
+
+    async def _owning(self, order: CreateJob, job: JobRef) -> JobRef:
+        """Lets the Job own its Secrets, so that nothing is left when it goes without us."""
+        for secret in (order.attempt.prompt_secret_name, order.attempt.run_secret_name):
+            await self.cluster.own_secret(job.namespace, secret, job)
+        return job
+
+    async def _check_that_none_existed(self, order: CreateJob) -> None:
+        namespace, attempt = order.prompt.namespace, order.attempt
+        prompt = await self.cluster.read_secret_metadata(namespace, attempt.prompt_secret_name)
+        if prompt is None:
+            raise JobDeletedExternally(f"Job {attempt.job_name} and its prompt are gone; it is not created again")
+        earlier = await self.cluster.read_secret_metadata(namespace, attempt.run_secret_name)
+        if earlier is not None and not order.config.retain_jobs and age(earlier) > shortest_life(order):
+            raise ExitUnknown(f"Job {attempt.job_name} may have run and been removed; it is not created again")
+
+    async def _plan(self, order: CreateJob) -> Plan:
+        request = await self.requests.current()
+        secrets = self.opener.secrets(request)
+        own = await self.cluster.own_pod()
+        inherited = inherited_literals(own, self.settings.inherit_env) if own else {}
+        provided = await asyncio.to_thread(provider_settings, self.settings.opencode_config)
+        return attempt_plan(order, request, secrets, inherited, provided, self.settings)
+
+
+def attempt_plan(
+    order: CreateJob,
+    request: RunRequest,
+    secrets: Secrets,
+    inherited: dict[str, str],
+    provided: dict[str, Any],
+    settings: PodPlan,
+) -> Plan:
+    """Everything to create for one attempt. Pure."""
+    config, directory = order.config, manifest.working_directory(order)
+    runtime = runtime_config(
+        model=config.model,
+        small_model=provided.get("small_model"),
+        skip_permissions=config.dangerously_skip_permissions,
+        mcp_servers=secrets.mcp_servers,
+        provider_config=provided.get("provider"),
+    )
+    variables = {
+        **paperclip_environment(request, secrets, api_url=settings.paperclip_api_url, inherited=inherited),
+        **opencode_environment(config_file=CONFIG_FILE, directory=directory),
+    }
+    argv = command_line(
+        model=config.model,
+        directory=directory,
+        title=f"{order.agent_name} {order.attempt.transcript}",
+        session_id=order.session.session_id if order.session else None,
+        variant=config.variant,
+        extra_args=config.extra_args,
+    )
+    return manifest.plan(
+        order,
+        argv=argv,
+        environment=variables,
+        opencode_config=json.dumps(runtime),
+        runner=RUNNER.read_text(),
+        settings=PodSettings(init_image=settings.init_image),
+    )
+
+
+def adopted(order: CreateJob, job: Job) -> JobRef:
+    """The Job that is there, if its labels say that it is this attempt's.
+
+    Raises:
+        ForeignObject: it is somebody else's; it is left alone.
+    """
+    wanted = owner_labels(order.attempt)
+    if any(job.metadata.labels.get(key) != value for key, value in wanted.items()):
+        raise ForeignObject(f"Job {job.metadata.namespace}/{job.metadata.name} exists and is not this attempt's")
+    return reference(job, adopted=True)
+
+
+def reference(job: Job, *, adopted: bool = False) -> JobRef:
+    """How later steps address this very Job."""
+    return JobRef(namespace=job.metadata.namespace, name=job.metadata.name, uid=job.metadata.uid, adopted=adopted)
+
+
+def age(found: Metadata) -> timedelta:
+    """Since the object was created; without a date it counts as old."""
+    created = found.creation_timestamp
+    return datetime.now(UTC) - created if created else timedelta.max
+
+
+def shortest_life(order: CreateJob) -> timedelta:
+    """How long a Job of this attempt exists at the least once it was created: its TTL counts from its end."""
+    return max(timedelta(seconds=order.config.ttl_seconds_after_finished), manifest.SHORTEST_TTL)
+
+
+def provider_settings(file: Path | None) -> dict[str, Any]:
+    """The settings' OpenCode configuration file; empty without one.
+
+    Raises:
+        InvalidRequest: the file cannot be read or is not a JSON object.
+    """
+    if file is None:
+        return {}
+    try:
+        content = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"AGENT_RUNS_OPENCODE_CONFIG: {file} cannot be read: {type(error).__name__}") from None
+    if not isinstance(content, dict):
+        raise InvalidRequest(f"AGENT_RUNS_OPENCODE_CONFIG: {file} must hold a JSON object")
+    return content

@@ -1,0 +1,181 @@
+"""Follows the agent's output into the transcript store, line by line, whoever restarts in between."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from cluster.diagnosis import Failing
+from cluster.follower import Batch, Cursor, Follower
+from cluster.port import Cluster
+from cluster.reading import LogLine, Tally
+from contracts.identity import AttemptKey
+from contracts.messages import StreamEnd, StreamLogs, StreamProgress
+from contracts.outcome import ContainerEnd, Gap
+from opencode.fold import Fold
+from transcripts.store import Line, TranscriptStore
+
+GAP: Final = "gap"
+"""Stream name of a line that says what is missing; its sequence is that of the first missing frame."""
+BEAT: Final = timedelta(seconds=2)
+"""Between heartbeats: each costs CPU even when the SDK throttles it."""
+
+
+@dataclass
+class Account:
+    """What is stored of one attempt so far, and where it stands."""
+
+    sequence: int = 0
+    tally: Tally = field(default_factory=Tally)
+    gaps: list[Gap] = field(default_factory=list)
+    fold: Fold = field(default_factory=Fold)
+
+    def add(self, lines: Iterable[LogLine], gaps: Iterable[Gap] = ()) -> None:
+        """Takes lines and gaps that are stored."""
+        self.gaps += gaps
+        for line in lines:
+            self.tally.add([line])
+            self.sequence = max(self.sequence, line.sequence)
+            if line.stream == "stdout":
+                self.fold.stdout(line.data, terminated=line.terminated)
+            else:
+                self.fold.stderr(line.data)
+
+    @property
+    def progress(self) -> StreamProgress:
+        """A hint for people; the store's own last sequence is the cursor."""
+        now = self.fold.progress
+        return StreamProgress(
+            sequence=self.sequence,
+            lines=self.tally.lines["stdout"],
+            session_id=now.session_id,
+            last_words=now.last_words,
+        )
+
+
+@dataclass(frozen=True)
+class LogStreaming:
+    """The only writer of a transcript. A repeated line changes nothing in the store."""
+
+    cluster: Cluster
+    store: TranscriptStore
+
+    @activity.defn
+    async def stream_logs(self, order: StreamLogs) -> StreamEnd:
+        """Stores the attempt's output until its container has ended, and says how it ended.
+
+        Goes on where the store ends, so a killed worker costs no line and doubles none. Heartbeats carry a
+        `StreamProgress` every 2 s. When the worker shuts down, the step is handed over at once.
+
+        Raises:
+            PodLost: the pod or its node is gone. `JobDeletedExternally`: somebody deleted the Job.
+            ExitUnknown: the container's end could not be learned.
+            TranscriptsUnavailable: the store does not answer; Temporal tries again.
+        """
+        account = await self._stored(order.attempt)
+        cursor = Cursor(after=account.sequence)
+        async with beating(account), Follower(self.cluster, order.job, order.pod, cursor) as follower:
+            async for batch in handed_over(aiter(follower)):
+                await self.store.append(order.attempt, [*map(stored, batch.lines), *map(missing, batch.gaps)])
+                account.add(batch.lines, batch.gaps)
+        receipt = account.tally.receipt(follower.last, account.gaps, framed=follower.framed)
+        await self.store.seal(order.attempt, receipt)
+        if isinstance(follower.fate, Failing):
+            raise follower.fate.raised()
+        return StreamEnd(container=container_end(follower), receipt=receipt)
+
+    async def _stored(self, key: AttemptKey) -> Account:
+        """The account of what earlier tries of this step have stored."""
+        account = Account()
+        while page := await self.store.read(key, account.sequence):
+            account.add(
+                (
+                    LogLine(
+                        line.sequence, "stdout" if line.stream == "stdout" else "stderr", line.data, line.terminated
+                    )
+                    for line in page
+                    if line.stream != GAP
+                ),
+                (gap_of(line) for line in page if line.stream == GAP),
+            )
+            account.sequence = max(account.sequence, page[-1].sequence)
+            activity.heartbeat(account.progress)
+        return account
+
+
+async def handed_over(batches: AsyncIterator[Batch]) -> AsyncIterator[Batch]:
+    """The batches, until this worker is told to stop: then the step goes to another worker within 0.1 s.
+
+    Raises:
+        ApplicationError: `WorkerShutdown`, retried at once.
+    """
+    stopping: asyncio.Future[None] = asyncio.ensure_future(activity.wait_for_worker_shutdown())
+    following: asyncio.Future[Batch | None] = asyncio.ensure_future(anext(batches, None))
+    try:
+        while True:
+            ends: list[asyncio.Future[Any]] = [stopping, following]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if not following.done():
+                raise ApplicationError(
+                    "the worker is shutting down",
+                    type="WorkerShutdown",
+                    next_retry_delay=timedelta(milliseconds=1),
+                    category=ApplicationErrorCategory.BENIGN,
+                )
+            if (batch := following.result()) is None:
+                return
+            yield batch
+            following = asyncio.ensure_future(anext(batches, None))
+    finally:
+        stopping.cancel()
+        following.cancel()
+
+
+@asynccontextmanager
+async def beating(account: Account) -> AsyncIterator[None]:
+    """Heartbeats while the agent is silent, too: silence is normal, a dead worker is not."""
+
+    async def beat() -> None:
+        while True:
+            activity.heartbeat(account.progress)
+            await asyncio.sleep(BEAT.total_seconds())
+
+    task = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def container_end(follower: Follower) -> ContainerEnd:
+    """The container's own end, with the runner's word where Kubernetes has none."""
+    end, last = follower.end or ContainerEnd(), follower.last
+    if last is None or last.error is None:
+        return end
+    told = f"runner: {last.error}" + (f" ({last.detail})" if last.detail else "")
+    return end.model_copy(update={"message": "; ".join(text for text in (end.message, told) if text)})
+
+
+def stored(line: LogLine) -> Line:
+    """A line as the store keeps it."""
+    return Line(line.sequence, line.stream, line.data, line.terminated, at=datetime.now(UTC))
+
+
+def missing(gap: Gap) -> Line:
+    """A gap as a line of its own, so that no reader of the transcript overlooks it."""
+    text = json.dumps({"frames": gap.frames, "afterSequence": gap.after_sequence}).encode()
+    return Line(gap.after_sequence + 1, GAP, text, at=datetime.now(UTC))
+
+
+def gap_of(line: Line) -> Gap:
+    """The gap that `missing` wrote."""
+    told = json.loads(line.data)
+    return Gap(after_sequence=told["afterSequence"], frames=told["frames"])

@@ -1,0 +1,61 @@
+"""Attach: the guard, pinned against a real Temporal server. No worker is needed for any of it."""
+
+import asyncio
+
+import pytest
+from temporalio.client import Client
+
+from client.attach import attach
+from client.runs import UnknownRun, find
+from client.settings import ClientSettings
+from contracts.errors import AgentBusy
+from contracts.request import RunRequest
+
+
+async def test_the_same_run_attached_twice_is_one_run(
+    temporal: Client, queue: str, request_of_a_run: RunRequest
+) -> None:
+    settings = ClientSettings(task_queue=queue)
+    first = await attach(temporal, settings, request_of_a_run)
+    second = await attach(temporal, settings, request_of_a_run)
+    assert (first.kind, second.kind) == ("started", "joined")
+    assert first.workflow_run_id == second.workflow_run_id
+
+
+async def test_another_run_of_the_same_agent_is_told_who_holds_it(
+    temporal: Client, queue: str, request_of_a_run: RunRequest
+) -> None:
+    settings = ClientSettings(task_queue=queue)
+    held = await attach(temporal, settings, request_of_a_run)
+    with pytest.raises(AgentBusy) as refused:
+        await attach(temporal, settings, request_of_a_run.model_copy(update={"run_id": "another"}))
+    assert refused.value.details[0] == {"holder": request_of_a_run.run_id, "workflow_run_id": held.workflow_run_id}
+
+
+async def test_of_many_callers_at_once_exactly_one_starts_the_agent(
+    temporal: Client, queue: str, request_of_a_run: RunRequest
+) -> None:
+    settings = ClientSettings(task_queue=queue)
+    requests = [request_of_a_run.model_copy(update={"run_id": f"run-{n % 25}"}) for n in range(50)]
+    answers = await asyncio.gather(*(attach(temporal, settings, each) for each in requests), return_exceptions=True)
+    tickets = [answer for answer in answers if not isinstance(answer, BaseException)]
+    assert len({ticket.workflow_run_id for ticket in tickets}) == 1
+    assert sorted(ticket.kind for ticket in tickets) == ["joined", "started"]
+    assert all(isinstance(answer, AgentBusy) for answer in answers if isinstance(answer, BaseException))
+
+
+async def test_a_run_that_has_ended_is_joined_closed(
+    temporal: Client, queue: str, request_of_a_run: RunRequest
+) -> None:
+    settings = ClientSettings(task_queue=queue)
+    ticket = await attach(temporal, settings, request_of_a_run)
+    await ticket.handle(temporal).terminate()
+    again = await attach(temporal, settings, request_of_a_run)
+    assert (again.kind, again.closed, again.workflow_run_id) == ("joined", True, ticket.workflow_run_id)
+
+
+async def test_an_unknown_run_is_refused_by_name(temporal: Client) -> None:
+    with pytest.raises(UnknownRun, match="agent-runs list"):
+        await find(temporal, "no-such-run")
+    with pytest.raises(UnknownRun):
+        await find(temporal, "x' OR WorkflowType != 'y")

@@ -1,0 +1,50 @@
+"""Real parts for the tests: one Temporal dev server for the whole session, one queue per test."""
+
+import asyncio
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.testing import WorkflowEnvironment
+
+from client.connection import DRAIN
+from contracts.request import AgentRef, RunConfig, RunRequest
+from workflows.attributes import ALL
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+@pytest.fixture(scope="session")
+async def temporal() -> AsyncIterator[Client]:
+    """A client of a real dev server (in memory), which ends with the session."""
+    binary = Path(sys.executable).with_name("temporal")
+    async with await WorkflowEnvironment.start_local(
+        dev_server_existing_path=str(binary),
+        data_converter=pydantic_data_converter,
+        search_attributes=list(ALL),
+        dev_server_log_level="error",
+    ) as environment:
+        yield environment.client
+        await asyncio.sleep(DRAIN)
+
+
+@pytest.fixture
+def queue() -> str:
+    """A task queue that no other test polls."""
+    return f"queue-{uuid.uuid4()}"
+
+
+@pytest.fixture
+def request_of_a_run() -> RunRequest:
+    """A valid request with ids of its own; its sealed fields hold nothing that anyone opens."""
+    return RunRequest(
+        run_id=str(uuid.uuid4()),
+        agent=AgentRef(id=str(uuid.uuid4()), company_id="acme", name="Ada"),
+        config=RunConfig(model="fake/scenario/text"),
+        sealed_secrets="sealed",
+        sealed_prompt="sealed",
+    )

@@ -1,0 +1,170 @@
+"""The story of a run, told by a real Temporal server with stand-ins for the steps."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.worker import Replayer, Worker
+
+from client.attach import attach
+from client.settings import ClientSettings
+from contracts.errors import ClusterForbidden, JobCreateFailed, PodScheduleFailed, SessionUnavailable
+from contracts.identity import workflow_id
+from contracts.outcome import Outcome, Report
+from contracts.request import RunRequest, Runtime, SessionParams
+from tests.workflows.steps import GOOD, THROTTLE, Steps, until_cancelled
+from workflows.agent_run import AgentRunWorkflow
+
+Start = Callable[[RunRequest], Awaitable[WorkflowHandle[AgentRunWorkflow, Outcome]]]
+
+
+@asynccontextmanager
+async def working(temporal: Client, queue: str, steps: Steps) -> AsyncIterator[Start]:
+    """A worker for one test; every run started by it is replayed at the end."""
+    handles: list[WorkflowHandle[AgentRunWorkflow, Outcome]] = []
+
+    async def start(request: RunRequest) -> WorkflowHandle[AgentRunWorkflow, Outcome]:
+        ticket = await attach(temporal, ClientSettings(task_queue=queue), request)
+        handles.append(ticket.handle(temporal))
+        return handles[-1]
+
+    async with Worker(
+        temporal,
+        task_queue=queue,
+        workflows=[AgentRunWorkflow],
+        activities=steps.activities,
+        max_heartbeat_throttle_interval=THROTTLE,
+        workflow_failure_exception_types=[ValidationError],
+    ):
+        yield start
+        replayer = Replayer(workflows=[AgentRunWorkflow], data_converter=pydantic_data_converter)
+        for handle in handles:
+            await replayer.replay_workflow(await handle.fetch_history())
+
+
+def raising(error: Exception) -> Callable[[Any], Awaitable[Any]]:
+    async def answer(_order: object) -> None:
+        raise error
+
+    return answer
+
+
+async def test_a_run_goes_through_every_step_once(temporal: Client, queue: str, request_of_a_run: RunRequest) -> None:
+    steps = Steps()
+    async with working(temporal, queue, steps) as start:
+        outcome = await (await start(request_of_a_run)).result()
+    assert sorted(steps.names[:2]) == ["bundle_prompt", "introspect_pod"]
+    assert steps.names[2:] == ["create_job", "await_schedule", "stream_logs", "parse_transcript", "finish"]
+    assert outcome.exit_code == 0
+    assert outcome.failure is None
+    assert outcome.session_id == "ses_1"
+    assert outcome.usage == GOOD.usage
+
+
+async def test_the_history_of_a_normal_run_stays_small(
+    temporal: Client, queue: str, request_of_a_run: RunRequest
+) -> None:
+    sealed = request_of_a_run.model_copy(update={"sealed_prompt": "p" * 16_000, "sealed_secrets": "s" * 8_000})
+    async with working(temporal, queue, Steps()) as start:
+        handle = await start(sealed)
+        await handle.result()
+        description = await handle.describe()
+        history = await handle.fetch_history()
+    assert len(history.events) <= 60
+    assert description.raw_description.workflow_execution_info.history_size_bytes <= 60 * 1024
+
+
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        ("introspect_pod", ClusterForbidden("may not get pods")),
+        ("bundle_prompt", JobCreateFailed("Secret refused")),
+        ("create_job", JobCreateFailed("exceeded quota")),
+        ("await_schedule", PodScheduleFailed("0/3 nodes are available")),
+        ("stream_logs", ClusterForbidden("may not get pods/log")),
+    ],
+)
+async def test_a_failing_step_names_the_failure_and_is_cleaned_up(
+    temporal: Client, queue: str, request_of_a_run: RunRequest, step: str, error: Any
+) -> None:
+    steps = Steps({step: raising(error)})
+    async with working(temporal, queue, steps) as start:
+        outcome = await (await start(request_of_a_run)).result()
+    assert outcome.error_code == error.code
+    assert error.message in (outcome.error_message or "")
+    assert outcome.failure is not None
+    assert outcome.failure.next_step == error.next_step
+    assert outcome.exit_code != 0
+    assert steps.names[-1] == "finish"
+
+
+async def test_a_run_that_takes_too_long_is_stopped_and_still_reports(
+    temporal: Client, queue: str, request_of_a_run: RunRequest
+) -> None:
+    config = request_of_a_run.config.model_copy(update={"timeout_sec": 1})
+    steps = Steps({"stream_logs": until_cancelled})
+    async with working(temporal, queue, steps) as start:
+        outcome = await (await start(request_of_a_run.model_copy(update={"config": config}))).result()
+    assert outcome.timed_out
+    assert outcome.error_code == "timeout"
+    assert outcome.error_message is not None
+    assert outcome.error_message.startswith("Timed out after 1s")
+    assert outcome.session_id == "ses_1"
+    assert outcome.usage == GOOD.usage
+    assert steps.order("parse_transcript").stopped_as == "timeout"
+    assert steps.names[-1] == "finish"
+
+
+async def test_a_cancelled_run_is_cleaned_up_and_still_reports(
+    temporal: Client, queue: str, request_of_a_run: RunRequest
+) -> None:
+    streaming = asyncio.Event()
+
+    async def stream(order: object) -> None:
+        streaming.set()
+        await until_cancelled(order)
+
+    steps = Steps({"stream_logs": stream})
+    async with working(temporal, queue, steps) as start:
+        handle = await start(request_of_a_run)
+        await streaming.wait()
+        await handle.cancel(reason="operator said so")
+        outcome = await handle.result()
+    assert outcome.error_code == "cancelled"
+    assert "operator said so" in (outcome.error_message or "")
+    assert outcome.session_id == "ses_1"
+    assert steps.names[-1] == "finish"
+
+
+async def test_a_refused_session_is_followed_by_a_fresh_attempt_in_the_same_run(
+    temporal: Client, queue: str, request_of_a_run: RunRequest
+) -> None:
+    async def parse(order: Any) -> Report:
+        if order.resumed_session:
+            refused = SessionUnavailable.as_failure("Session not found")
+            return Report(failure=refused, unknown_session=True, clear_session=True, exit_code=1)
+        return GOOD
+
+    resumed = Runtime(session_params=SessionParams(session_id="ses_old"))
+    steps = Steps({"parse_transcript": parse})
+    async with working(temporal, queue, steps) as start:
+        outcome = await (await start(request_of_a_run.model_copy(update={"runtime": resumed}))).result()
+    assert [order.session for name, order in steps.calls if name == "create_job"] == [resumed.session_params, None]
+    assert [order.resuming for name, order in steps.calls if name == "bundle_prompt"] == [True, False]
+    assert outcome.exit_code == 0
+    assert outcome.session_id == "ses_1"
+    assert [attempt.failure_code for attempt in outcome.attempts] == ["session_unavailable", None]
+
+
+async def test_bad_input_fails_the_run_at_once(temporal: Client, queue: str) -> None:
+    async with working(temporal, queue, Steps()):
+        handle = await temporal.start_workflow(
+            AgentRunWorkflow.__name__, {"runId": "r"}, id=workflow_id(queue), task_queue=queue
+        )
+        with pytest.raises(WorkflowFailureError):
+            await handle.result()
