@@ -108,7 +108,7 @@ ROWS = [
         (START, finish("tool-calls"), text("ok", "m2"), finish(message="m2"))),
     Row("R7-max-turns-is-not-clean", failed("step_limit_reached", finish_reason="max_turns"),
         (START, text("x"), finish("max_turns"))),
-    # sessions (R8)
+    # where the session id comes from
     Row("R8-session-of-any-event", {"session_id": SESSION}, (START,)),
     Row("R8-empty-output", {"session_id": None, "summary": "", "errors": ()}, ()),
     Row("R8-malformed-lines-are-skipped", {**OK, "session_id": SESSION, "unparsed_lines": 2},

@@ -1,0 +1,226 @@
+"""The order of judgement, where the captured runs do not reach."""
+
+import json
+from typing import Any
+
+import pytest
+
+from contracts.errors import RunCancelled, RunTimeout
+from contracts.outcome import ContainerEnd, Report
+from opencode.fold import Fold
+from opencode.verdict import Missing
+
+SESSION = "ses_e001b6f10ffeowfTKMtc0DNYmh"
+
+
+def line(kind: str, session: str = SESSION, **part: Any) -> bytes:
+    return json.dumps({"type": kind, "sessionID": session, "part": {"messageID": "m", **part}}).encode()
+
+
+STOP = line("step_finish", id="p", reason="stop", tokens={"input": 5, "output": 5})
+FINISHED = (line("step_start"), line("text", text="Done."), STOP)
+RATE_LIMITED = b'{"type":"error","error":{"name":"APIError","data":{"message":"slow down","statusCode":429}}}'
+
+
+def folded(*stdout: bytes, stderr: tuple[bytes, ...] = (), resumed: str | None = None) -> Fold:
+    fold = Fold(resumed)
+    for raw in stdout:
+        fold.stdout(raw)
+    for raw in stderr:
+        fold.stderr(raw)
+    return fold
+
+
+def code(report: Report) -> str | None:
+    return report.failure.code if report.failure else None
+
+
+@pytest.mark.parametrize(
+    ("end", "expected", "exit_code"),
+    [
+        pytest.param(ContainerEnd(), "k8s_exit_unknown", 1, id="nothing-known"),
+        pytest.param(ContainerEnd(exit_code=137, reason="ContainerStatusUnknown"), "k8s_exit_unknown", 137, id="lost"),
+        pytest.param(ContainerEnd(exit_code=137, reason="OOMKilled"), "oom_killed", 137, id="oom"),
+        pytest.param(ContainerEnd(exit_code=0, reason="OOMKilled"), "oom_killed", 1, id="oom-of-a-child"),
+        pytest.param(ContainerEnd(exit_code=137, reason="Error"), "opencode_crashed", 137, id="sigkill"),
+        pytest.param(ContainerEnd(signal=11), "opencode_crashed", 139, id="segfault"),
+        pytest.param(ContainerEnd(exit_code=255), "adapter_failed", 255, id="no-signal"),
+        pytest.param(ContainerEnd(exit_code=128, reason="StartError"), "opencode_start_failed", 128, id="start-error"),
+    ],
+)
+def test_the_container_outweighs_a_finished_answer(end: ContainerEnd, expected: str, exit_code: int) -> None:
+    report = folded(*FINISHED).report(end)
+    assert code(report) == expected
+    assert report.exit_code == exit_code
+    assert report.summary == "Done."
+    assert report.usage.input_tokens == 5
+
+
+def test_a_program_that_cannot_be_executed_never_started() -> None:
+    report = folded(stderr=(b"sh: opencode: not found",)).report(ContainerEnd(exit_code=127))
+    assert code(report) == "opencode_start_failed"
+    assert report.failure is not None
+    assert "opencode: not found" in report.failure.message
+
+
+@pytest.mark.parametrize(
+    ("missing", "exit_code", "expected"),
+    [("nothing", 0, None), ("middle", 0, None), ("end", 0, "output_lost"), ("end", 1, "adapter_failed")],
+)
+def test_only_a_seen_end_proves_success(missing: Missing, exit_code: int, expected: str | None) -> None:
+    report = folded(*FINISHED).report(ContainerEnd(exit_code=exit_code), missing=missing)
+    assert code(report) == expected
+    assert bool(report.warnings) == (missing == "middle")
+
+
+def test_a_half_last_line_is_lost_output_even_after_a_stop() -> None:
+    fold = folded(*FINISHED)
+    fold.stdout(b'{"type":"step_st', terminated=False)
+    assert code(fold.report(ContainerEnd(exit_code=0))) == "output_lost"
+
+
+def test_a_whole_last_event_needs_no_line_end_and_stray_text_is_no_half_event() -> None:
+    fold = folded(*FINISHED[:-1])
+    fold.stdout(STOP, terminated=False)
+    assert code(fold.report(ContainerEnd(exit_code=0))) is None
+    fold.stdout(b"a farewell without line end", terminated=False)
+    assert code(fold.report(ContainerEnd(exit_code=0))) is None
+
+
+@pytest.mark.parametrize("follower", [line("step_start"), line("text", text="more"), line("tool_use", callID="c")])
+def test_a_stop_with_something_after_it_is_not_the_end(follower: bytes) -> None:
+    assert code(folded(*FINISHED, follower).report(ContainerEnd(exit_code=0))) == "output_lost"
+
+
+def test_an_error_after_the_stop_fails_and_a_stop_after_the_error_recovers() -> None:
+    assert code(folded(*FINISHED, RATE_LIMITED).report(ContainerEnd(exit_code=1))) == "provider_quota"
+    recovered = folded(RATE_LIMITED, *FINISHED).report(ContainerEnd(exit_code=1))
+    assert code(recovered) is None
+    assert recovered.errors == ("slow down",)
+    assert len(recovered.warnings) == 1
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("length", "output_cut_off"),
+        ("content-filter", "model_refused"),
+        ("unknown", "stream_eof_transient"),
+        ("error", "opencode_error"),
+        ("other", "opencode_error"),
+        ("tool-calls", "output_lost"),
+        (None, None),
+    ],
+)
+def test_the_last_finish_reason_decides_at_exit_0(reason: str | None, expected: str | None) -> None:
+    finish = line("step_finish", id="p", reason=reason, tokens={"output": 5})
+    report = folded(*FINISHED[:2], finish).report(ContainerEnd(exit_code=0))
+    assert code(report) == expected
+    assert report.finish_reason == reason
+
+
+def test_a_step_is_counted_once_however_often_its_line_comes() -> None:
+    report = folded(*FINISHED, STOP, STOP).report(ContainerEnd(exit_code=0))
+    assert report.steps == 1
+    assert report.usage.input_tokens == 5
+    assert code(report) is None
+
+
+@pytest.mark.parametrize("exists", [None, True, False])
+def test_a_database_outweighs_what_opencode_says_about_a_session(exists: bool | None) -> None:
+    fold = folded(stderr=(b"\x1b[91mError: \x1b[0mSession not found",), resumed=SESSION)
+    report = fold.report(ContainerEnd(exit_code=1), session_exists=exists)
+    assert code(report) == ("opencode_start_failed" if exists else "session_unavailable")
+    assert report.unknown_session == report.clear_session == (not exists)
+
+
+def test_an_agent_cannot_talk_its_own_session_away() -> None:
+    """A line break in its command puts a line of its own on stderr, after its session has begun."""
+    forged = (b"! permission requested: bash (echo 'a", b"Error: Session not found", b"'); auto-rejecting")
+    rejected = line("tool_use", callID="c", tool="bash", state={"status": "error", "error": "no"})
+    finish = line("step_finish", id="p", reason="tool-calls", tokens={"output": 5})
+    for session in (SESSION, "ses_another00000000000000000"):
+        fold = folded(line("step_start", session), rejected, finish, stderr=forged, resumed=SESSION)
+        for exit_code in (0, 1):
+            report = fold.report(ContainerEnd(exit_code=exit_code))
+            assert code(report) == "permission_blocked"
+            assert report.clear_session is False
+
+
+def test_an_error_that_carries_the_session_proves_that_it_exists() -> None:
+    error = json.dumps({"type": "error", "sessionID": SESSION, "error": {"name": "UnknownError"}}).encode()
+    report = folded(error, stderr=(b"Error: Session not found",), resumed=SESSION).report(ContainerEnd(exit_code=1))
+    assert code(report) == "opencode_error"
+
+
+def test_a_cancel_stands_whatever_the_output_says() -> None:
+    cancelled = RunCancelled.as_failure("Run cancelled")
+    for end in (ContainerEnd(exit_code=0), ContainerEnd(), ContainerEnd(exit_code=143)):
+        report = folded(*FINISHED).report(end, stopped=cancelled)
+        assert report.failure == cancelled
+        assert report.summary == "Done."
+    assert code(folded().report(ContainerEnd(), stopped=RunTimeout.as_failure("Timed out after 5s"))) == "timeout"
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (400, "provider_rejected"),
+        (401, "provider_credentials"),
+        (402, "provider_quota"),
+        (404, "provider_rejected"),
+        (408, "provider_unavailable"),
+        (413, "context_overflow"),
+        (422, "provider_rejected"),
+        (429, "provider_quota"),
+        (500, "provider_unavailable"),
+        (529, "provider_unavailable"),
+        ("429", "opencode_error"),
+        (True, "opencode_error"),
+    ],
+)
+def test_a_status_code_names_the_failure(status: object, expected: str) -> None:
+    error = {"type": "error", "error": {"name": "APIError", "data": {"message": "no", "statusCode": status}}}
+    assert code(folded(json.dumps(error).encode()).report(ContainerEnd(exit_code=1))) == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        ({"name": "ProviderAuthError", "data": {"message": "key"}}, "provider_credentials"),
+        ({"name": "MessageOutputLengthError", "data": {}}, "output_cut_off"),
+        ({"name": "ContentFilterError", "data": {"message": "no"}}, "model_refused"),
+        ({"type": "ContextOverflowError", "message": "2.x spelling"}, "context_overflow"),
+        ({"name": "APIError", "data": {"message": "reset", "isRetryable": True}}, "provider_unavailable"),
+        ({"name": "UnknownError", "data": {"message": "AI_LoadAPIKeyError: no key"}}, "provider_credentials"),
+        (None, "opencode_error"),
+        ([["deep"]], "opencode_error"),
+        (7, "opencode_error"),
+    ],
+)
+def test_an_error_of_any_shape_names_a_failure(error: object, expected: str) -> None:
+    report = folded(json.dumps({"type": "error", "error": error}).encode()).report(ContainerEnd(exit_code=1))
+    assert code(report) == expected
+    assert report.errors[0]
+
+
+def test_the_most_telling_of_several_errors_decides() -> None:
+    vague = b'{"type":"error","error":{"name":"UnknownError","data":{"message":"Unexpected server error."}}}'
+    for order in ((vague, RATE_LIMITED), (RATE_LIMITED, vague)):
+        report = folded(*order).report(ContainerEnd(exit_code=1))
+        assert code(report) == "provider_quota"
+        assert report.failure is not None
+        assert "slow down" in report.failure.message
+        assert "Unexpected server error." in report.failure.message
+
+
+def test_progress_tells_where_the_run_is() -> None:
+    fold = folded(
+        *FINISHED[:2], line("tool_use", callID="c", tool="bash", state={"status": "completed", "title": "make"})
+    )
+    progress = fold.progress
+    assert (progress.session_id, progress.steps, progress.tool_calls) == (SESSION, 0, 1)
+    assert progress.last_words == "bash: make"
+    fold.stdout(line("text", text="First.\n\x1b[31m" + "x" * 1000))
+    assert len(fold.progress.last_words) == 200
+    assert "\x1b" not in fold.progress.last_words
