@@ -33,14 +33,11 @@ from cluster.credentials import NoCluster
 from contracts.errors import RunError
 from local.children import Child, Program, StackError, running
 from local.opencode_binary import OpenCodeUnavailable, ensure_opencode
+from local.plan import CLAIM, NAMESPACE, ROOT, Plan, Ports, cache_folder
 from local.reach import address_for_pods, nodes
 from local.scripted_model import provider_block
 
-ROOT: Final = Path(__file__).parents[1]
 LOOPBACK: Final = "127.0.0.1"
-CLAIM: Final = "paperclip"
-"""The embedded cluster's claim for Paperclip's data volume."""
-NAMESPACE: Final = "default"
 IMAGE: Final = "agent-runs/opencode:embedded"
 """Only a name: containers of the embedded cluster use this machine's programs."""
 ASKING: Final = 2.0
@@ -48,64 +45,6 @@ ASKING: Final = 2.0
 
 Tell = Callable[[str], None]
 Result = TypeVar("Result")
-
-
-def cache_folder() -> Path:
-    """Where downloads and states live: `.cache` of the checkout, or the user's own for an installed program."""
-    return ROOT / ".cache" if (ROOT / "pyproject.toml").exists() else Path.home() / ".cache" / "agent-runs"
-
-
-@dataclass(frozen=True)
-class Ports:
-    """Loopback ports, 0 for any free one."""
-
-    temporal: int = 0
-    web_ui: int = 0
-    temporal_http: int = 0
-    temporal_metrics: int = 0
-    cluster: int = 0
-    model: int = 0
-
-    def settled(self, before: Mapping[str, int]) -> "Ports":
-        """The same with every 0 replaced: by the port of the last time if it is free, else by a free one."""
-        taken = {port for port in asdict(self).values() if port}
-        chosen: dict[str, int] = {}
-        for name, wanted in asdict(self).items():
-            port = wanted or _usable(before.get(name, 0), taken)
-            taken.add(port)
-            chosen[name] = port
-        return replace(self, **chosen)
-
-
-FIXED: Final = Ports(temporal=7233, web_ui=8233, temporal_http=7243, cluster=7443, model=7931)
-"""What `dev` uses unless told otherwise, so that settings of other programs stay right."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What to bring up.
-
-    Attributes:
-        state: folder for everything that must survive.
-        kubeconfig: a real cluster to use instead of the embedded one; then `image` names the agents' image.
-        model_host: address of this machine that pods of the real cluster reach; None finds it out.
-    """
-
-    state: Path
-    ports: Ports = Ports()
-    kubeconfig: Path | None = None
-    image: str | None = None
-    model_host: str | None = None
-
-    @property
-    def embedded(self) -> bool:
-        """Whether the cluster is our own."""
-        return self.kubeconfig is None
-
-    @property
-    def data_root(self) -> Path:
-        """Where this machine sees what pods of the embedded cluster see at /paperclip."""
-        return self.state / "cluster" / "claims" / NAMESPACE / CLAIM if self.embedded else self.state / "data"
 
 
 @dataclass(frozen=True)
@@ -151,7 +90,7 @@ class Stack:
         if not plan.embedded and plan.image is None:
             raise StackError("--kubeconfig needs --image: the image with OpenCode that agents run in on that cluster")
         with _locked(plan.state):
-            ports = plan.ports.settled(_remembered(plan.state))
+            ports = settled(plan.ports, _remembered(plan.state))
             (plan.state / "ports.json").write_text(json.dumps(asdict(ports)))
             async with AsyncExitStack() as parts:
                 yield await cls._assembled(replace(plan, ports=ports), parts, tell)
@@ -429,6 +368,20 @@ def _remembered(state: Path) -> dict[str, int]:
     except (OSError, ValueError):
         return {}
     return {name: port for name, port in found.items() if isinstance(port, int)} if isinstance(found, dict) else {}
+
+
+def settled(ports: Ports, before: Mapping[str, int]) -> Ports:
+    """The ports with every 0 replaced: by the port of the last time if it is free, else by a free one.
+
+    Raises:
+        StackError: there is none.
+    """
+    taken = {port for port in asdict(ports).values() if port}
+    chosen: dict[str, int] = {}
+    for name, wanted in asdict(ports).items():
+        chosen[name] = wanted or _usable(before.get(name, 0), taken)
+        taken.add(chosen[name])
+    return replace(ports, **chosen)
 
 
 def _usable(port: int, taken: set[int]) -> int:

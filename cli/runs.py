@@ -1,0 +1,184 @@
+"""The commands that talk to runs: start, logs, show, list. Each returns its exit code."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from temporalio.client import Client
+
+from cli.display import Display, RunRef
+from cli.follow import DETACHED, Followed, Interrupted, Interrupts, Output, known
+from cli.refusals import Refused
+from client.attach import attach
+from client.connection import connect
+from client.runs import RunSummary, UnknownRun, find, listed
+from client.settings import ClientSettings
+from contracts.identity import RunKey
+from contracts.outcome import Outcome
+from contracts.request import RunRequest
+from paperclip.preparation import prepared
+from paperclip.sealing import Sealer, load_or_create
+from transcripts.store import SqlTranscripts
+
+CONTEXT_LIMIT: Final = 32 * 1024 * 1024
+"""Bytes of a context file; a real one has some 30 KB."""
+
+
+async def start(context: Path, display: Display, *, follow: bool) -> int:
+    """Start the run of an execution context, or join it if it was started before."""
+    settings = ClientSettings.read()
+    request = requested(read_context(context), settings, display)
+    client = await connect(settings)
+    ticket = await attach(client, settings, request)
+    display.run(reference(settings, request.key, ticket.workflow_id, ticket.workflow_run_id), ticket.kind)
+    if not follow:
+        display.note(f"watch it: agent-runs logs {request.run_id} --follow")
+        return 0
+    with Interrupts.caught() as interrupts:
+        async with transcripts(settings) as store:
+            followed = Followed(ticket.handle(client), request.key, store, display)
+            try:
+                return shown(display, request.run_id, await interrupts.during(followed.to_the_end()))
+            except Interrupted:
+                return detached(display, request.run_id)
+
+
+async def logs(run: str, display: Display, *, follow: bool, after: int) -> int:
+    """Show what a run's agent wrote; with `follow` on to the run's end."""
+    settings = ClientSettings.read()
+    client = await connect(settings)
+    async with transcripts(settings) as store:
+        summary = await _found_or_stored(client, store, run)
+        if not isinstance(summary, RunSummary) or not (follow and summary.open):
+            key = summary.key if isinstance(summary, RunSummary) else summary
+            count = 0
+            async for attempt, line in Output(store, key, over=lambda: True).lines(after):
+                display.line(attempt, line)
+                count += 1
+            if not count and not after:
+                display.note("no output is stored for this run; is AGENT_RUNS_TRANSCRIPTS_URL the worker's?")
+            return 0
+        with Interrupts.caught() as interrupts:
+            try:
+                followed = Followed(summary.handle(client), summary.key, store, display, after)
+                await interrupts.during(followed.output())
+            except Interrupted:
+                return detached(display, summary.key.run_id)
+    return 0
+
+
+async def show(run: str, display: Display) -> int:
+    """One run: its steps, and its outcome once it has one."""
+    settings = ClientSettings.read()
+    client = await connect(settings)
+    summary = await find(client, run)
+    handle = summary.handle(client)
+    display.run(reference(settings, summary.key, summary.workflow_id, summary.workflow_run_id), summary.phase)
+    display.steps((await known(handle)).steps)
+    if summary.open:
+        display.note(f"it goes on: agent-runs logs {summary.key.run_id} --follow")
+        return 0
+    async with transcripts(settings) as store:
+        outcome = await Followed(handle, summary.key, store, display).result()
+    display.outcome(summary.key.run_id, outcome)
+    return 0
+
+
+async def listing(display: Display, *, limit: int, only_open: bool) -> int:
+    """Runs, newest first."""
+    client = await connect(ClientSettings.read())
+    condition = "ExecutionStatus = 'Running'" if only_open else ""
+    display.runs([run async for run in listed(client, condition, limit)])
+    return 0
+
+
+# what these and the demonstration share
+
+
+def read_context(file: Path) -> dict[str, Any]:
+    """The execution context in a file.
+
+    Raises:
+        Refused: no such file, too large, or no JSON object.
+    """
+    try:
+        if file.stat().st_size > CONTEXT_LIMIT:
+            raise Refused(f"--context {file}: larger than {CONTEXT_LIMIT >> 20} MB; that is no execution context")
+        raw = json.loads(file.read_bytes())
+    except OSError as error:
+        raise Refused(
+            f"--context {file}: {error.strerror}; give Paperclip's execution context as a JSON file"
+        ) from None
+    except ValueError as error:
+        raise Refused(f"--context {file}: not JSON: {error}") from None
+    if not isinstance(raw, dict):
+        raise Refused(f"--context {file}: must be one JSON object, Paperclip's execution context")
+    return raw
+
+
+def requested(raw: dict[str, Any], settings: ClientSettings, display: Display) -> RunRequest:
+    """The run request of a context, sealed with the configured key.
+
+    Raises:
+        InvalidRequest: names every wrong field and the remedy.
+        Refused: production, and there is no key.
+        UnusableKey: the key file holds none.
+    """
+    if settings.production and not settings.sealing_key_file.exists():
+        raise Refused(f"AGENT_RUNS_SEALING_KEY_FILE: {settings.sealing_key_file} does not exist; production makes none")
+    found = prepared(raw, Sealer(load_or_create(settings.sealing_key_file)[0].public))
+    for note in found.notes:
+        display.note(note)
+    return found.request
+
+
+def reference(settings: ClientSettings, key: RunKey, workflow_id: str, workflow_run_id: str) -> RunRef:
+    """A run's names, and its page in the Web UI if we know where that is."""
+    page = None
+    if settings.web_ui:
+        parts = (settings.temporal_namespace, "workflows", workflow_id, workflow_run_id)
+        page = "/".join([settings.web_ui.rstrip("/"), "namespaces", *(quote(part, safe="") for part in parts)])
+    return RunRef(key.run_id, key.agent_id, workflow_id, workflow_run_id, page)
+
+
+def shown(display: Display, run_id: str, outcome: Outcome) -> int:
+    """Show an outcome; 0 for success, 1 for a failed run."""
+    display.outcome(run_id, outcome)
+    return 0 if outcome.failure is None and outcome.error_code is None else 1
+
+
+def detached(display: Display, run_id: str) -> int:
+    """Say how to come back."""
+    display.note(f"detached; the run goes on. Come back: agent-runs logs {run_id} --follow")
+    return DETACHED
+
+
+@asynccontextmanager
+async def transcripts(settings: ClientSettings) -> AsyncIterator[SqlTranscripts]:
+    """The configured transcript store.
+
+    Raises:
+        Refused: its URL is unusable.
+        TranscriptsUnavailable: it does not answer.
+    """
+    try:
+        store = await SqlTranscripts.open(settings.transcripts)
+    except ValueError as error:
+        raise Refused(f"AGENT_RUNS_TRANSCRIPTS_URL: {error}") from None
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def _found_or_stored(client: Client, store: SqlTranscripts, run: str) -> RunSummary | RunKey:
+    """Temporal forgets closed runs after its retention; their transcripts may still be there."""
+    try:
+        return await find(client, run)
+    except UnknownRun:
+        if not await store.attempts(run):
+            raise
+        return RunKey(agent_id="", company_id="", run_id=run)
