@@ -22,7 +22,12 @@ _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]")
 _BLANK: Final = b" \t\r\n\x0b\x0c"
 _SESSION: Final = re.compile(rb'"sessionID"\s*:\s*"([\w-]{1,128})"')
+_ESCAPE: Final = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)"
+)
 _PREFIX: Final = 512
+GENERIC_LIMIT: Final = 1024 * 1024
+"""Bytes of a line that may be built as a whole; an odd line above that is known by its beginning only."""
 
 
 class Line(NamedTuple):
@@ -138,7 +143,12 @@ def decode(line: bytes) -> Event | None:
     try:
         return _decode_typed(line)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        return _decode_lenient(line)
+        pass
+    text = _repaired(line)
+    try:
+        return _decode_typed(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return _decode_generic(text) if len(line) <= GENERIC_LIMIT else decode_cut(line)
 
 
 def decode_cut(line: bytes) -> Event | None:
@@ -179,8 +189,17 @@ def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 
-def _decode_lenient(line: bytes) -> Event | None:
+def _repaired(line: bytes) -> str:
+    """The line as text without byte order mark, ANSI codes, invalid UTF-8 and escapes of lone surrogates."""
     text = ANSI.sub("", line.decode("utf-8", errors="replace").lstrip("\ufeff"))
+    return _ESCAPE.sub(_whole_escape, text) if "\\ud" in text or "\\uD" in text else text
+
+
+def _whole_escape(found: re.Match[str]) -> str:
+    return r"\ufffd" if found["lone"] else found[0]
+
+
+def _decode_generic(text: str) -> Event | None:
     try:
         found = json.loads(text, parse_constant=lambda _: None)
     except (ValueError, RecursionError):

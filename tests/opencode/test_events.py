@@ -3,6 +3,7 @@
 import gc
 import json
 import sys
+import tracemalloc
 from itertools import pairwise
 
 import msgspec
@@ -157,6 +158,30 @@ def test_a_line_of_five_megabytes_is_read_whole() -> None:
     assert report.failure is None
     assert report.tool_calls == 1
     assert len(report.summary) == 16_000
+
+
+def test_a_big_odd_line_is_not_built_as_a_whole() -> None:
+    """Arguments of a tool call may hold millions of small objects, next to half an emoji."""
+    small = b"{}," * 1_000_000
+    line = b'{"type":"tool_use","sessionID":"ses_1","part":{"callID":%s,"state":{"status":"error","error":"no \\ud83d",'
+    line += b'"input":[' + small + b"0]}}}"
+    for call in (b'"c"', b"7"):
+        gc.collect()
+        tracemalloc.start()
+        event = decode(line % call)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert event is not None
+        assert (event.type, event.session_id) == ("tool_use", "ses_1")
+        assert most < 8 * len(line)
+
+
+def test_escapes_of_whole_characters_survive_next_to_lone_surrogates() -> None:
+    raw = rb'{"type":"text","part":{"text":"\ud83d\ude00 \ud83d \\ud83d \ude00 \n \uD83D\uDE00 \uDBFF"}}'
+    event = decode(raw)
+    assert event is not None
+    assert event.part is not None
+    assert event.part.text == "😀 � \\ud83d � \n 😀 �"
 
 
 def test_a_line_over_the_limit_is_cut_counted_and_never_mistaken() -> None:
