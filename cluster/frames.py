@@ -113,7 +113,7 @@ class FrameReader:
         return frame or _junk(line, cut, timestamp)
 
 
-def _junk(line: bytes, cut: bool, timestamp: str | None) -> Junk:  # noqa: FBT001 - private, called with names at hand
+def _junk(line: bytes, cut: bool, timestamp: str | None) -> Junk:
     return Junk(line[:JUNK_LIMIT], cut=cut or len(line) > JUNK_LIMIT, timestamp=timestamp)
 
 
@@ -150,7 +150,8 @@ def encode_frame(frame: Frame) -> bytes:
 def split_frames(stream: Output, data: bytes, first: int = 1) -> Iterator[Frame]:
     """Raw output as the frames that the runner would make of it, numbered from `first`. For tests and doubles."""
     lines = data.split(b"\n")
-    marks: list[Mark] = ["."] * (len(lines) - 1) + ["-"]
+    marks: list[Mark] = ["." for _ in lines]
+    marks[-1] = "-"
     if not lines[-1]:
         lines, marks = lines[:-1], marks[:-1]
     seq = first
@@ -225,14 +226,15 @@ class LineAssembler:
     Args:
         after: number of the last line the caller already has. Feed it the frames from an earlier point on (a line
             that was open then needs its first parts); lines up to this number are not given out again.
+        first: number of the first frame it will be fed: `needed_from` of the assembler it takes over from.
         limit: bytes kept of one line.
     """
 
-    def __init__(self, after: int = 0, limit: int = LINE_LIMIT) -> None:
+    def __init__(self, after: int = 0, first: int = 1, limit: int = LINE_LIMIT) -> None:
         self._after = after
         self._limit = limit
         self._parts: dict[Output, _Parts] = {"stdout": _Parts(limit), "stderr": _Parts(limit)}
-        self.seq = 0
+        self.seq = first - 1
 
     @property
     def needed_from(self) -> int:
@@ -250,7 +252,7 @@ class LineAssembler:
             for parts in self._parts.values():
                 parts.whole = False
         self.seq = frame.seq
-        if frame.stream == "stdout" or frame.stream == "stderr":  # noqa: PLR1714 - the form that type checkers narrow
+        if frame.stream == "stdout" or frame.stream == "stderr":
             yield from self._add(frame.stream, frame)
 
     def _add(self, stream: Output, frame: Frame) -> Iterator[Line]:

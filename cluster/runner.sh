@@ -14,7 +14,8 @@
 #   mark    . ends a line, + the line goes on, - ends a line that has no newline
 # The payload of h and x is JSON. What the command writes is only ever payload.
 #
-# Files in DIR: stdout, stderr, and index: one line per batch of frames, "first last stream from to lines open".
+# Files in DIR: stdout, stderr; index: one line per batch of frames, "first last stream from to lines open";
+# complaints: what the shell had to say about this script.
 # Needs a POSIX shell, /proc, and awk cat dd env grep ls mkdir mkfifo rm sha256sum sleep tr; an executable busybox at
 # $RUNNER_BUSYBOX (/agent-run/bin/busybox) stands in for those that are missing.
 #
@@ -121,7 +122,7 @@ forward() {
         number=1
         note 1 1 h 0 0
     fi
-    quiet=0
+    quiet=0 woken=''
     until ended; do
         moved=0
         if fresh o 6; then batch o 3; fi
@@ -130,7 +131,7 @@ forward() {
             quiet=0
         else
             quiet=$((quiet + 1))
-            pause && break
+            pause
         fi
     done
     drain o 3
@@ -202,7 +203,7 @@ drain() { # STREAM FD
 
 last_frame() {
     # shellcheck disable=SC2086 # four words
-    set -- $facts
+    set -- ${facts#facts }
     code=$1 signal=null error=$4
     [ "$code" -le 128 ] || [ "$code" -gt 192 ] || signal=$((code - 128))
     case $error in
@@ -241,15 +242,23 @@ full() {
     return 1
 }
 
-# Both learn the end of the command from the supervisor, which removes `running` and writes the facts to fd 9.
+# At the end the supervisor removes `running` and writes two lines to fd 9: one to wake us, then the facts. A read
+# that runs out of time may have swallowed some bytes, so only the first line is ever read with a time limit.
 ended() {
-    [ ! -e "$out/running" ] || return 1
-    if [ -n "$timed_read" ]; then read -r -t 0.01 facts <&9; else read -r facts <&9; fi
+    if [ -z "$woken" ]; then
+        [ ! -e "$out/running" ] || return 1
+        # Perhaps the agent cleaned up too much: believe only the message, where looking for it does not block us.
+        [ -z "$timed_read" ] || read -r -t 0.01 _ <&9 || return 1
+    fi
+    facts=''
+    until case $facts in 'facts '*) ;; *) false ;; esac do
+        read -r facts <&9
+    done
 }
 
 pause() {
     if [ "$quiet" -lt 50 ]; then length=0.04; elif [ "$quiet" -lt 100 ]; then length=0.1; else length=0.25; fi
-    if [ -n "$timed_read" ]; then read -r -t "$length" facts <&9; else nap "$length" && false; fi
+    if [ -z "$timed_read" ]; then nap "$length"; elif read -r -t "$length" _ <&9; then woken=1; fi
 }
 
 nap() { # SECONDS
@@ -347,8 +356,8 @@ collect() {
 finish() {
     tries=0
     while
-        echo "$code $stopped $exceeded $error" >&9
         rm -f "$out/running"
+        printf 'wake\nfacts %s %s %s %s\n' "$code" "$stopped" "$exceeded" "$error" >&9
         await_forwarder
         [ "$status" -ne 0 ] && [ "$status" -ne 3 ] && [ "$tries" -lt 3 ] && [ "$stopped" = null ]
     do
@@ -405,12 +414,13 @@ stand_in() { # TOOL...: busybox for what the container lacks
 
 prepare_folders() {
     mkdir -p "$out" || refuse out --out
-    for name in stdout stderr index running; do
+    for name in stdout stderr index complaints running; do
         true >"$out/$name" || refuse out --out
     done
     { rm -f "$out/facts" && mkfifo "$out/facts"; } || refuse out --out
     # shellcheck disable=SC2094 # we read what the command appends
     exec 3<"$out/stdout" 4<"$out/stderr" 6>>"$out/stdout" 7>>"$out/stderr" 9<>"$out/facts"
+    rm -f "$out/facts" # nobody else shall write to it
     [ -r "$stdin" ] || refuse stdin --stdin
     [ -z "$HOME" ] || mkdir -p "$HOME" || :
     for name in XDG_CONFIG_HOME XDG_DATA_HOME XDG_STATE_HOME XDG_CACHE_HOME TMPDIR; do
@@ -440,6 +450,7 @@ run() {
     trap 'stop INT 2' INT
     trap 'stop HUP 1' HUP
     prepare_folders
+    exec 2>"$out/complaints" # of the shell about us; our own stderr may be merged with our frames
     read -r mark </proc/sys/kernel/random/uuid
     (read -r -t 0.01 _ <&9) 2>/dev/null
     case $? in 1 | 129 | 1[3-9]?) timed_read=1 ;; esac

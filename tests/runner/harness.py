@@ -1,0 +1,132 @@
+"""Starts `cluster/runner.sh` under a shell of this machine and checks what every run promises."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cluster.frames import FORMAT, FRAME_LIMIT, Frame, FrameReader, LastFrame, Line, LineAssembler, Output, Totals
+
+SCRIPT = Path(__file__).parents[2] / "cluster" / "runner.sh"
+PATIENCE = 120  # seconds after which a hanging run fails its test
+
+_CANDIDATES = {"dash": ["dash"], "bash": ["bash", "--posix"], "busybox": ["busybox", "sh"]}
+SHELLS = {name: command for name, command in _CANDIDATES.items() if shutil.which(command[0])}
+
+
+@dataclass
+class Ended:
+    """A finished run, read back."""
+
+    code: int
+    log: bytes
+    frames: list[Frame]
+    lines: list[Line]
+    last: LastFrame
+
+    def text(self, stream: Output) -> list[bytes]:
+        return [line.data for line in self.lines if line.stream == stream]
+
+    def raw(self, stream: Output) -> bytes:
+        return b"".join(line.data + (b"\n" if line.terminated else b"") for line in self.lines if line.stream == stream)
+
+
+@dataclass
+class Running:
+    """A run that goes on."""
+
+    process: subprocess.Popen[bytes]
+    out: Path
+    log: bytes = b""
+
+    def await_line(self, stream: Output) -> bytes:
+        """The next frame of `stream`, as soon as it comes."""
+        assert self.process.stdout
+        while True:
+            line = self.process.stdout.readline()
+            assert line, "the log ended before the awaited line"
+            self.log += line
+            (frame,) = FrameReader().feed(line)
+            if isinstance(frame, Frame) and frame.stream == stream and frame.payload:
+                return frame.payload
+
+    def end(self) -> Ended:
+        """Reads to the end and holds the run against what every run promises."""
+        rest, complaints = self.process.communicate(timeout=PATIENCE)
+        assert complaints == b""
+        ended = read_back(self.log + rest, self.process.returncode)
+        for stream in ("stdout", "stderr"):
+            file = (self.out / stream).read_bytes()
+            totals = getattr(ended.last, stream)
+            assert ended.raw(stream) == file
+            assert totals == Totals(file.count(b"\n"), len(file), hashlib.sha256(file).hexdigest())
+        return ended
+
+
+def read_back(log: bytes, code: int) -> Ended:
+    items = FrameReader().feed(log)
+    frames = [item for item in items if isinstance(item, Frame)]
+    assert frames == items, "only frames are ever written"
+    assert log.endswith(b"\n")
+    assert max(map(len, log.split(b"\n"))) < FRAME_LIMIT
+    assert [frame.seq for frame in frames] == list(range(1, len(frames) + 1))
+    assert frames[0].stream == "hello"
+    assert frames[0].payload == b'{"format":%d}' % FORMAT
+    assert [frame.stream for frame in frames].index("last") == len(frames) - 1
+    return Ended(code, log, frames, LineAssembler().feed(frames), LastFrame.parse(frames[-1].payload))
+
+
+@dataclass
+class Runner:
+    """The runner under one shell, with folders of its own."""
+
+    shell: list[str]
+    home: Path
+    grace: int = 1
+    env: dict[str, str] = field(default_factory=dict)
+    wrapper: list[str] = field(default_factory=list)
+
+    @property
+    def out(self) -> Path:
+        return self.home / "out"
+
+    @property
+    def work(self) -> Path:
+        return self.home / "work"
+
+    def argv(self, *command: str) -> list[str]:
+        options = ["--out", self.out, "--dir", self.work, "--stdin", self.home / "prompt", "--grace", self.grace]
+        return [*self.wrapper, *self.shell, str(SCRIPT), *map(str, options), "--", *command]
+
+    def start(self, *command: str, stdin: bytes = b"") -> Running:
+        (self.home / "prompt").write_bytes(stdin)
+        process = subprocess.Popen(
+            self.argv(*command), env=os.environ | self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        return Running(process, self.out)
+
+    def run(self, *command: str, stdin: bytes = b"") -> Ended:
+        return self.start(*command, stdin=stdin).end()
+
+    def sh(self, script: str) -> Ended:
+        return self.run("sh", "-c", script)
+
+    def again(self, first: int, last: int) -> bytes:
+        done = subprocess.run(
+            [*self.shell, str(SCRIPT), "--out", str(self.out), "--again", str(first), str(last)],
+            capture_output=True,
+            timeout=PATIENCE,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        return done.stdout
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs. A zombie that nobody has collected yet does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(") ")[2][0] not in "ZX"
