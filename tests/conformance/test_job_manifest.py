@@ -1,0 +1,271 @@
+"""Behaviours of the Job manifest that the existing adapters' tests pin. One row, one id; deviations in docs/."""
+
+import re
+from typing import Any
+
+import pytest
+
+from cluster.manifest import claim_name, database_claim, database_path, task_segment
+from contracts.identity import AttemptKey, RunKey, label_value
+from contracts.messages import EnvReference, PodProfile, SecretMount
+from contracts.request import SessionParams
+from tests.cluster.orders import environment, main_container, mounts, order, planned, pod_spec, volumes
+
+
+def name_of(agent: str, run: str) -> str:
+    return AttemptKey(run=RunKey(agent_id=agent, company_id="c", run_id=run)).job_name
+
+
+@pytest.mark.parametrize(
+    ("agent", "run"),
+    [pytest.param("agent-1", "run-1", id="J1 plain"), pytest.param("A_B:C-", "---", id="J1 odd")],
+)
+def test_j1_job_names(agent: str, run: str) -> None:
+    name = name_of(agent, run)
+    assert re.fullmatch(r"agent-opencode-.*-[0-9a-f]{6}", name)
+    assert name == name_of(agent, run)
+    assert name != name_of(agent, f"{run}x")
+
+
+def test_j2_the_agents_image_replaces_the_workers() -> None:
+    assert main_container(planned())["image"] == "registry.example/agent:1"
+    assert main_container(planned(order(config={"image": "other:2"})))["image"] == "other:2"
+
+
+def test_j4_user_and_group_without_a_volume_wide_change() -> None:
+    security = pod_spec(planned())["securityContext"]
+    assert (security["runAsUser"], security["runAsGroup"], security["runAsNonRoot"]) == (1000, 1000, True)
+    assert "fsGroup" not in security
+
+
+def test_j5_labels_on_job_and_pods() -> None:
+    made = planned()
+    labels = made.job["metadata"]["labels"]
+    key = order().attempt.run
+    assert labels == made.job["spec"]["template"]["metadata"]["labels"]
+    assert labels["app.kubernetes.io/managed-by"] == "paperclip"
+    assert labels["app.kubernetes.io/component"] == "agent-job"
+    assert labels["paperclip.io/adapter-type"] == "opencode_k8s"
+    assert (labels["paperclip.io/agent-id"], labels["paperclip.io/run-id"]) == (key.agent_id, key.run_id)
+    assert made.job["metadata"]["annotations"] == {
+        "paperclip.io/adapter-type": "opencode_k8s",
+        "paperclip.io/agent-name": "Ada",
+    }
+
+
+@pytest.mark.parametrize(("task", "label"), [("TASK/1", "task1"), (None, None)], ids=["J6", "J6 absent"])
+def test_j6_task_label(task: str | None, label: str | None) -> None:
+    assert planned(order(task_id=task)).job["metadata"]["labels"].get("paperclip.io/task-id") == label
+
+
+def test_j7_session_label() -> None:
+    resumed = planned(order(session=SessionParams(session_id="ses_abc")))
+    assert resumed.job["metadata"]["labels"]["paperclip.io/session-id"] == "ses_abc"
+    assert "paperclip.io/session-id" not in planned().job["metadata"]["labels"]
+
+
+def test_j8_one_init_container() -> None:
+    (init,) = pod_spec(planned())["initContainers"]
+    assert (init["name"], init["image"]) == ("write-prompt", "busybox:1.36")
+
+
+def test_j9_fixed_environment() -> None:
+    found = environment(planned())
+    assert (found["HOME"], found["OPENCODE_DISABLE_PROJECT_CONFIG"]) == ("/paperclip", "true")
+
+
+def test_j10_a_job_runs_once_and_goes_by_itself() -> None:
+    spec = planned().job["spec"]
+    assert (spec["ttlSecondsAfterFinished"], spec["backoffLimit"]) == (300, 0)
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        pytest.param("a=1\n# comment\n\nb=2", id="J11 lines"),
+        pytest.param('{"a": "1", "b": "2"}', id="J11 JSON"),
+        pytest.param({"a": "1", "b": "2"}, id="J11 object"),
+    ],
+)
+def test_j11_node_selector(written: object) -> None:
+    assert pod_spec(planned(order(config={"nodeSelector": written})))["nodeSelector"] == {"a": "1", "b": "2"}
+
+
+def test_j12_references_and_env_from_are_handed_on() -> None:
+    reference = {"secretKeyRef": {"name": "db", "key": "user"}}
+    profile = PodProfile(
+        namespace="agents",
+        image="i",
+        env_references=(EnvReference(name="PGUSER", value_from=reference),),
+        env_from=({"secretRef": {"name": "all"}},),
+    )
+    made = planned(order(profile=profile))
+    assert environment(made)["PGUSER"] == reference
+    assert main_container(made)["envFrom"] == [{"secretRef": {"name": "all"}}]
+    assert environment(planned(order(profile=profile), environment={"PGUSER": "me"}))["PGUSER"] != reference
+    assert "envFrom" not in main_container(planned())
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("clean-1.2_3", "clean-1.2_3"),
+        ("UPPER", "upper"),
+        ("agent/id:test@v1", "agentidtestv1"),
+        ("x" * 70, "x" * 63),
+        ("ses_abc", "ses_abc"),
+        ("-abc-", "abc"),
+        ("___", ""),
+    ],
+    ids=["J17 clean", "J17 case", "J13 J17 strip", "J17 cap", "J13", "deviation: trimmed", "deviation: empty"],
+)
+def test_j13_j17_label_values(text: str, label: str) -> None:
+    assert label_value(text) == label
+
+
+def test_j14_j15_database_of_its_own() -> None:
+    made = planned(order(config={"agentDbMode": "dedicated_pvc", "agentDbStorageClass": "fast"}))
+    assert environment(made)["OPENCODE_DB"] == "/opencode-db/opencode.db"
+    assert mounts(made)["/opencode-db"] == {"name": "opencode-db", "mountPath": "/opencode-db"}
+    claim = claim_name(order().attempt.run.agent_id)
+    assert volumes(made)["opencode-db"]["persistentVolumeClaim"] == {"claimName": claim}
+    replaced = planned(environment={"OPENCODE_DB": "/mine"})
+    assert [each["value"] for each in main_container(replaced)["env"] if each["name"] == "OPENCODE_DB"] == [
+        "/opencode-db/opencode.db"
+    ]
+
+
+@pytest.mark.parametrize("mode", ["ephemeral", "workspace_subpath"], ids=["J15 ephemeral", "J15 no task"])
+def test_j15_database_that_goes_with_the_pod(mode: str) -> None:
+    assert volumes(planned(order(config={"agentDbMode": mode})))["opencode-db"]["emptyDir"] == {}
+
+
+@pytest.mark.parametrize("mode", ["ephemeral", "workspace_subpath", "dedicated_pvc"])
+def test_j16_the_init_container_knows_no_database(mode: str) -> None:
+    made = planned(order(config={"agentDbMode": mode}, task_key="t"))
+    (init,) = pod_spec(made)["initContainers"]
+    assert "mkdir" not in init["command"][2]
+    assert "env" not in init
+    assert {mount["name"] for mount in init["volumeMounts"]} == {"prompt", "prompt-secret", "runner"}
+
+
+def test_j19_volumes() -> None:
+    profile = PodProfile(
+        namespace="agents",
+        image="i",
+        data_claim="paperclip-data",
+        secret_mounts=(SecretMount(volume_name="ssh", secret_name="keys", mount_path="/etc/ssh", default_mode=0o400),),
+    )
+    made = planned(order(profile=profile))
+    assert volumes(made)["prompt-secret"]["secret"]["secretName"] == order().attempt.prompt_secret_name
+    assert volumes(made)["data"]["persistentVolumeClaim"] == {"claimName": "paperclip-data"}
+    assert mounts(made)["/paperclip"]["name"] == "data"
+    assert volumes(made)["ssh"]["secret"] == {"secretName": "keys", "optional": True, "defaultMode": 0o400}
+    assert mounts(made)["/etc/ssh"] == {"name": "ssh", "mountPath": "/etc/ssh", "readOnly": True}
+
+
+def test_j27_node_env() -> None:
+    assert environment(planned())["NODE_ENV"] == "development"
+    assert environment(planned(environment={"NODE_ENV": "production"}))["NODE_ENV"] != "development"
+    reference = EnvReference(name="NODE_ENV", value_from={"configMapKeyRef": {"name": "c", "key": "k"}})
+    profile = PodProfile(namespace="agents", image="i", env_references=(reference,))
+    assert environment(planned(order(profile=profile)))["NODE_ENV"] == reference.value_from
+
+
+@pytest.mark.parametrize("name", ["GOCACHE", "npm_config_cache", "XDG_CACHE_HOME", "XDG_DATA_HOME", "PIP_CACHE_DIR"])
+def test_j28_caches_are_reserved(name: str) -> None:
+    assert environment(planned(environment={name: "/elsewhere"}))[name].startswith("/runtime-cache/")
+
+
+@pytest.mark.parametrize(
+    ("config", "selector", "tolerations"),
+    [
+        pytest.param({}, {"disk": "ssd"}, [{"key": "gpu", "operator": "Exists"}], id="J29 inherited"),
+        pytest.param({"nodeSelector": {}, "tolerations": []}, None, None, id="J29 opted out"),
+        pytest.param({"nodeSelector": "", "tolerations": "[]"}, None, None, id="J29 opted out by text"),
+        pytest.param(
+            {"nodeSelector": {"a": "b"}, "tolerations": '[{"key": "x", "operator": "Exists"}]'},
+            {"a": "b"},
+            [{"key": "x", "operator": "Exists"}],
+            id="J29 own",
+        ),
+    ],
+)
+def test_j29_placement(config: dict[str, Any], selector: object, tolerations: object) -> None:
+    profile = PodProfile(
+        namespace="agents",
+        image="i",
+        node_selector={"disk": "ssd"},
+        tolerations=(
+            {"key": "gpu", "operator": "Exists"},
+            {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "tolerationSeconds": 300},
+        ),
+    )
+    spec = pod_spec(planned(order(profile=profile, config=config)))
+    assert (spec.get("nodeSelector"), spec.get("tolerations")) == (selector, tolerations)
+
+
+def test_j30_database_on_the_data_volume() -> None:
+    made = planned(order(task_key="BLO-11715"))
+    agent = order().attempt.run.agent_id
+    assert mounts(made)["/opencode-db"] == {
+        "name": "data",
+        "mountPath": "/opencode-db",
+        "subPath": f".opencode-db/co-1/{agent}/blo-11715",
+    }
+    assert "opencode-db" not in volumes(made)
+    alone = planned(order(task_key="t", profile=PodProfile(namespace="agents", image="i")))
+    assert volumes(alone)["opencode-db"]["emptyDir"] == {}  # the peers refuse; see docs/deviations.md
+
+
+def test_j33_caches_have_a_volume() -> None:
+    made = planned()
+    assert volumes(made)["runtime-cache"]["emptyDir"] == {"sizeLimit": "20Gi"}
+    assert mounts(made)["/runtime-cache"]["name"] == "runtime-cache"
+
+
+@pytest.mark.parametrize(
+    ("key", "folder"),
+    [
+        pytest.param("7D6733A4-A207", "7d6733a4-a207", id="P1 UUID"),
+        pytest.param("__heartbeat__", "__heartbeat__", id="P2 heartbeat"),
+        pytest.param("../../etc/passwd", "______etc_passwd", id="P3 traversal"),
+        pytest.param(None, "_no_task_", id="P4 none"),
+        pytest.param("  ", "_no_task_", id="P4 blank"),
+        pytest.param("x" * 200, "x" * 128, id="P5 cap"),
+    ],
+)
+def test_p1_p5_task_keys_as_folders(key: str | None, folder: str) -> None:
+    assert task_segment(key) == folder
+
+
+@pytest.mark.parametrize(
+    ("company", "agent", "task", "path"),
+    [
+        pytest.param("co-1", "agent-id-test", "BLO-11715", ".opencode-db/co-1/agent-id-test/blo-11715", id="P6 E96"),
+        pytest.param("co-1", "agent-1", None, ".opencode-db/co-1/agent-1/_no_task_", id="P7"),
+        pytest.param("../co", "..", "..", ".opencode-db/___co/__/__", id="P8"),
+    ],
+)
+def test_p6_p8_database_paths(company: str, agent: str, task: str | None, path: str) -> None:
+    assert database_path(company, agent, task) == path
+
+
+def test_e82_e83_e86_the_claim_of_an_agent() -> None:
+    claim = database_claim(
+        order(agent="Agent_1", config={"agentDbMode": "dedicated_pvc", "agentDbStorageClass": "fast"})
+    )
+    assert claim is not None
+    assert claim["metadata"]["name"] == "opencode-db-agent1"
+    assert claim["spec"] == {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}},
+        "storageClassName": "fast",
+    }
+    assert claim["metadata"]["labels"]["paperclip.io/pvc-type"] == "agent-db"
+
+
+@pytest.mark.parametrize("mode", ["ephemeral", "workspace_subpath"], ids=["E80", "E85"])
+def test_e80_e85_no_claim_unless_asked_for(mode: str) -> None:
+    assert database_claim(order(config={"agentDbMode": mode})) is None
