@@ -80,7 +80,7 @@ class FrameReader:
             return []
         *whole, last = rest.split(b"\n")
         self._hold(first)
-        items = [self._release(complete=True), *map(self._read, whole)]
+        items = [self._release(complete=True), *map(self._bounded, whole)]
         self._hold(last)
         return items
 
@@ -102,19 +102,18 @@ class FrameReader:
         self._overlong = False
         return self._read(line, cut=not whole)
 
-    def _read(self, line: bytes, *, cut: bool = False) -> Frame | Junk:
+    def _bounded(self, line: bytes) -> Frame | Junk:
+        return self._read(line[:JUNK_LIMIT], cut=len(line) > JUNK_LIMIT)
+
+    def _read(self, line: bytes, *, cut: bool) -> Frame | Junk:
         timestamp = None
         if self._timestamps:
             stamped = _STAMPED.fullmatch(line)
             if stamped is None:
-                return _junk(line, cut, None)
+                return Junk(line, cut)
             timestamp, line = stamped[1].decode("ascii"), stamped[2]
         frame = None if cut else parse_frame(line, timestamp)
-        return frame or _junk(line, cut, timestamp)
-
-
-def _junk(line: bytes, cut: bool, timestamp: str | None) -> Junk:
-    return Junk(line[:JUNK_LIMIT], cut=cut or len(line) > JUNK_LIMIT, timestamp=timestamp)
+        return frame or Junk(line, cut, timestamp)
 
 
 def parse_frame(line: bytes, timestamp: str | None = None) -> Frame | None:

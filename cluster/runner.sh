@@ -131,6 +131,7 @@ forward() {
             quiet=0
         else
             quiet=$((quiet + 1))
+            kill -0 $$ || exit 4 # the supervisor was killed
             pause
         fi
     done

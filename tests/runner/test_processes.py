@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -241,6 +242,25 @@ def test_a_signal_to_the_whole_group_still_gives_every_frame(runner: Runner) -> 
     os.killpg(process.pid, signal.SIGTERM)
     rest, _ = process.communicate(timeout=PATIENCE)
     assert read_back(log + rest, process.returncode).last.stopped_by == "TERM"
+
+
+def test_a_killed_forwarder_loses_and_repeats_nothing(runner: Runner, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    running = runner.start("sh", "-c", f"echo one; echo half >&2; read -r _ <{gate}; echo two; printf end >&2")
+    running.await_line("stdout")
+    index = runner.out / "index"
+    while len(index.read_text().splitlines()) < 3:  # the hello, one batch of each stream
+        time.sleep(0.01)
+    process = running.process.pid
+    children = [int(pid) for pid in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    (forwarder,) = [pid for pid in children if b"runner.sh" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(forwarder, signal.SIGKILL)
+    gate.write_text("\n")
+    ended = running.end()
+    assert ended.text("stdout") == [b"one", b"two"]
+    assert ended.text("stderr") == [b"half", b"end"]
+    assert ended.last.error is None
 
 
 @pytest.mark.slow
