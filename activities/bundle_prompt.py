@@ -12,10 +12,11 @@ from activities.requests import Requests
 from cluster.port import Cluster
 from cluster.secrets import prompt_secret
 from contracts.messages import BundlePrompt, PromptBundle
-from contracts.request import RunConfig
+from contracts.request import PromptSource, RunConfig
 from opencode.command import command_line
 from paperclip import skills
 from paperclip.prompt import compose, instructions_section, join_skills
+from paperclip.reading import Unreadable, read_text
 from paperclip.sealing import Opener
 
 DATA: Final = PurePosixPath("/paperclip")
@@ -25,7 +26,8 @@ INSTRUCTIONS_LIMIT: Final = 512 * 1024
 
 @dataclass(frozen=True)
 class PromptBundling:
-    """The only place that opens the sealed prompt.
+    """The only place that opens the sealed prompt. Files are read below `data_root` and nowhere else: agents can write
+    there, and the worker has files that they must not see.
 
     Attributes:
         data_root: where this worker sees what pods see at `/paperclip`.
@@ -52,7 +54,7 @@ class PromptBundling:
         config = order.config
         command_line(model=config.model, directory="/", title="check", extra_args=config.extra_args)
         source = self.opener.prompt(await self.requests.current())
-        read = await asyncio.to_thread(self._read, config)
+        read = await asyncio.to_thread(self._read, config, source)
         prompt = compose(
             source, instructions=read.instructions, skills=read.skills, resuming=order.resuming, run=order.attempt.run
         )
@@ -68,31 +70,37 @@ class PromptBundling:
             warnings=read.warnings,
         )
 
-    def _read(self, config: RunConfig) -> "Readings":
-        instructions, warnings = "", []
-        if path := config.instructions_file_path:
-            try:
-                instructions = instructions_section(self._instructions(path), path)
-            except (OSError, UnicodeDecodeError, ValueError):
-                warnings.append(f"instructionsFilePath not readable: {path}")
+    def _read(self, config: RunConfig, source: PromptSource) -> "Readings":
+        instructions, told = self._instructions(config, source)
+        skills_text, lost = self._skills(config, source)
+        return Readings(instructions, skills_text, (*told, *lost))
+
+    def _instructions(self, config: RunConfig, source: PromptSource) -> tuple[str, list[str]]:
+        path = config.instructions_file_path
+        if source.instructions is not None:
+            return instructions_section(source.instructions, path or ""), []
+        if path is None:
+            return "", []
+        try:
+            text = read_text(self._here(Path(path)), within=self.data_root, limit=INSTRUCTIONS_LIMIT)
+        except Unreadable as cause:
+            return "", [f"instructionsFilePath not readable: {path}: {cause}"]
+        return instructions_section(text, path), []
+
+    def _skills(self, config: RunConfig, source: PromptSource) -> tuple[str, list[str]]:
+        if source.skills is not None:
+            return join_skills(source.skills), []
         selection = skills.select(config.paperclip_runtime_skills, config.paperclip_skill_sync)
-        texts = []
+        texts, warnings = [], list(selection.warnings)
         for skill in selection.sources:
             try:
-                texts.append(skills.read_skill(self._here(skill)))
+                texts.append(skills.read_skill(self._here(skill), within=self.data_root))
             except skills.UnreadableSkill as unreadable:
                 warnings.append(str(unreadable))
-        return Readings(instructions, join_skills(texts), (*warnings, *selection.warnings))
-
-    def _instructions(self, path: str) -> str:
-        with self._here(Path(path)).open("rb") as file:
-            content = file.read(INSTRUCTIONS_LIMIT + 1)
-        if len(content) > INSTRUCTIONS_LIMIT:
-            raise ValueError("too large")
-        return content.decode("utf-8-sig").strip()
+        return join_skills(texts), warnings
 
     def _here(self, path: Path) -> Path:
-        """A path on Paperclip's data volume as this worker sees it."""
+        """A path on Paperclip's data volume as this worker sees it; any other path is refused by `within`."""
         try:
             return self.data_root / path.relative_to(DATA)
         except ValueError:

@@ -220,7 +220,10 @@ class RunConfig(PaperclipContract):
         nested = value.get("resources") or {}
         if not isinstance(nested, dict):
             return value
-        merged: dict[str, Any] = {kind: dict(nested.get(kind) or {}) for kind in ("requests", "limits")}
+        parts = {kind: nested.get(kind) or {} for kind in ("requests", "limits")}
+        if not all(isinstance(part, dict) for part in parts.values()):
+            return value
+        merged: dict[str, Any] = {kind: dict(part) for kind, part in parts.items()}
         for key, amount in flat.items():
             _, kind, resource = [*key.split("."), "", ""][:3]
             if kind in merged and resource in {"cpu", "memory"}:
@@ -324,7 +327,7 @@ class RuntimeTools(PaperclipContract):
 
     bearer_token: SecretStr | None = None
     mcp_endpoint: OptionalText = None
-    rest: dict[str, str] = {}
+    rest: dict[str, Any] = {}
     expires_at: OptionalText = None
     tools: tuple[str, ...] = ()
     guidance: str = ""
@@ -366,11 +369,16 @@ class Secrets(PaperclipContract):
 class PromptSource(PaperclipContract):
     """What `sealedPrompt` holds. Opened only by `bundle_prompt`, straight into a Kubernetes Secret.
 
-    `agent` and `context` are the template data, as Paperclip sent them, without secrets.
+    Attributes:
+        agent, context: the template data, as Paperclip sent them, without secrets.
+        instructions, skills: texts that the caller has read itself, because they are on its own disk; None leaves them
+            to the worker, which reads the configured paths on Paperclip's data volume.
     """
 
     run_id: str
     wake: WakePrompt = WakePrompt()
+    instructions: str | None = None
+    skills: tuple[str, ...] | None = None
     task_markdown: str = ""
     session_handoff: str = ""
     bootstrap_template: str | None = None
@@ -385,6 +393,7 @@ class RunRequest(PaperclipContract):
     Attributes:
         sealed_secrets: compact JWE of `Secrets`.
         sealed_prompt: compact JWE of `PromptSource`.
+        notes: for people, such as why a stored session is not resumed.
     """
 
     run_id: Identifier
@@ -394,6 +403,7 @@ class RunRequest(PaperclipContract):
     context: WakeContext = WakeContext()
     sealed_secrets: str = Field(repr=False)
     sealed_prompt: str = Field(repr=False)
+    notes: tuple[str, ...] = ()
 
     @property
     def key(self) -> RunKey:

@@ -78,7 +78,7 @@ class AgentRunWorkflow:
         """Every run starts with a card, so that the first look in the Web UI shows one."""
         self._request = request
         self._card = Card.of(request)
-        self._notes: tuple[str, ...] = ()
+        self._notes = request.notes
 
     @workflow.run
     async def run(self, request: RunRequest) -> Outcome:
