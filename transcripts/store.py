@@ -23,10 +23,13 @@ from sqlalchemy.schema import CreateTable
 from contracts.identity import AttemptKey
 from contracts.outcome import OutputReceipt
 from transcripts.errors import TranscriptsUnavailable
+from transcripts.group_commit import GroupCommit
 from transcripts.schema import attempts, lines, metadata
 
 PAGE_LINES: Final = 1000
 PAGE_BYTES: Final = 4 * 1024 * 1024
+GROUP_BYTES: Final = 8 * 1024 * 1024
+"""Of several writers' lines in one transaction; it bounds how long the next one waits."""
 _Columns = TypeVarTuple("_Columns")
 _Insert = Callable[[Table], sqlite.Insert | postgresql.Insert]  # both know "on conflict", in one spelling
 _INSERTS: Final[dict[str, _Insert]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
@@ -139,6 +142,48 @@ class TranscriptStore(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class _Batch:
+    """Lines of one attempt on their way into the store."""
+
+    key: AttemptKey
+    lines: Sequence[Line]
+
+    def bytes(self) -> int:
+        return sum(len(line.data) for line in self.lines)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        for line in self.lines:
+            yield {
+                "run_id": self.key.run.run_id,
+                "attempt": self.key.attempt,
+                "sequence": line.sequence,
+                "stream": line.stream,
+                "data": line.data,
+                "terminated": line.terminated,
+                "at": line.at,
+            }
+
+    def claim(self, unclaimed: set[tuple[str, int, int]]) -> list[Line]:
+        """The lines that were inserted; a line that came twice counts for the first who brought it."""
+        mine = []
+        for line in self.lines:
+            name = (self.key.run.run_id, self.key.attempt, line.sequence)
+            if name in unclaimed:
+                unclaimed.remove(name)
+                mine.append(line)
+        return mine
+
+    def counts(self, added: Sequence[Line]) -> dict[str, Any]:
+        """What `added` adds to the attempt's counts."""
+        return _fresh(self.key) | {
+            "lines": len(added),
+            "bytes": sum(len(line.data) for line in added),
+            "first_at": added[0].at,
+            "last_at": added[-1].at,
+        }
+
+
 class SqlTranscripts:
     """Transcripts in SQLite or PostgreSQL. One writer at a time per process; readers page beside it."""
 
@@ -146,6 +191,9 @@ class SqlTranscripts:
         self._engine = engine
         self._insert = _INSERTS[engine.dialect.name]
         self._writing = asyncio.Lock()
+        self._appending = GroupCommit(
+            self._append_all, turn=self._writing, weigh=_Batch.bytes, limit=GROUP_BYTES, shared=TranscriptsUnavailable
+        )
         self._news: WeakValueDictionary[tuple[str, int], News] = WeakValueDictionary()
 
     @classmethod
@@ -175,13 +223,10 @@ class SqlTranscripts:
         """Keep these lines in one transaction; those already kept stay as they are. Returns how many were new."""
         if not batch:
             return 0
-        async with self._transaction() as database:
-            new = await self._keep(database, key, batch)
-            if new:
-                await self._count(database, key, new)
+        new = await self._appending.submit(_Batch(key, batch))
         if new:
             await self._announce(key)
-        return len(new)
+        return new
 
     async def last(self, key: AttemptKey) -> int | None:
         """The highest sequence kept, or None."""
@@ -229,7 +274,7 @@ class SqlTranscripts:
             set_={"receipt": row.excluded.receipt},
             where=attempts.c.receipt.is_(None),
         )
-        async with self._transaction() as database:
+        async with self._writing, self._transaction() as database:
             await database.execute(first)
         await self._announce(key)
         return await self.receipt(key) or receipt
@@ -249,48 +294,38 @@ class SqlTranscripts:
         if heard is not None:
             await heard.announce()
 
-    async def _keep(self, database: AsyncConnection, key: AttemptKey, batch: Sequence[Line]) -> list[Line]:
-        """Insert what is missing and return it."""
-        insert = self._insert(lines).on_conflict_do_nothing().returning(lines.c.sequence)
-        rows = [
-            {
-                "run_id": key.run.run_id,
-                "attempt": key.attempt,
-                "sequence": line.sequence,
-                "stream": line.stream,
-                "data": line.data,
-                "terminated": line.terminated,
-                "at": line.at,
-            }
-            for line in batch
-        ]
-        missing = set((await database.execute(insert, rows)).scalars())
-        first = {line.sequence: line for line in reversed(batch)}
-        return [first[sequence] for sequence in sorted(missing)]
-
-    async def _count(self, database: AsyncConnection, key: AttemptKey, new: Sequence[Line]) -> None:
-        """Add to the attempt's running counts, so that no list ever scans the lines."""
-        row = self._insert(attempts).values(
-            **_fresh(key) | {"lines": len(new), "bytes": sum(len(line.data) for line in new)},
-            first_at=new[0].at,
-            last_at=new[-1].at,
-        )
-        await database.execute(
-            row.on_conflict_do_update(
-                index_elements=["run_id", "attempt"],
-                set_={
-                    "lines": attempts.c.lines + row.excluded.lines,
-                    "bytes": attempts.c.bytes + row.excluded.bytes,
-                    "first_at": func.coalesce(attempts.c.first_at, row.excluded.first_at),
-                    "last_at": row.excluded.last_at,
-                },
+    async def _append_all(self, batches: Sequence["_Batch"]) -> list[int]:
+        """Insert what is missing, in one transaction; how many lines were new, batch by batch."""
+        missing = self._insert(lines).on_conflict_do_nothing()
+        async with self._transaction() as database:
+            kept = await database.execute(
+                missing.returning(lines.c.run_id, lines.c.attempt, lines.c.sequence),
+                [row for batch in batches for row in batch.rows()],
             )
+            unclaimed = {(run_id, attempt, sequence) for run_id, attempt, sequence in kept}
+            new = [batch.claim(unclaimed) for batch in batches]
+            counts = [batch.counts(added) for batch, added in zip(batches, new, strict=True) if added]
+            if counts:
+                await database.execute(self._add_counts(), counts)
+        return [len(added) for added in new]
+
+    def _add_counts(self) -> sqlite.Insert | postgresql.Insert:
+        """Running counts of an attempt, so that no list ever scans the lines."""
+        row = self._insert(attempts)
+        return row.on_conflict_do_update(
+            index_elements=["run_id", "attempt"],
+            set_={
+                "lines": attempts.c.lines + row.excluded.lines,
+                "bytes": attempts.c.bytes + row.excluded.bytes,
+                "first_at": func.coalesce(attempts.c.first_at, row.excluded.first_at),
+                "last_at": row.excluded.last_at,
+            },
         )
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[AsyncConnection]:
         with _named(self._engine):
-            async with self._writing, self._engine.begin() as database:
+            async with self._engine.begin() as database:
                 yield database
 
     async def _rows(self, query: Select[*_Columns]) -> Sequence[Row[*_Columns]]:

@@ -182,6 +182,20 @@ async def test_writers_and_readers_of_one_file_do_not_disturb_each_other(store: 
     await other.close()
 
 
+async def test_cancelled_writers_and_readers_leave_a_working_store(store: SqlTranscripts) -> None:
+    for turn in range(20):
+        writes = [asyncio.create_task(store.append(key(f"{turn}-{n}"), [line(1), line(2)])) for n in range(6)]
+        reads = [asyncio.create_task(store.read(key(f"{turn}-{n}"))) for n in range(6)]
+        for _ in range(turn):
+            await asyncio.sleep(0)  # a different moment each time
+        for task in (*writes[::2], *reads[::2]):
+            task.cancel()
+        assert await asyncio.gather(*writes[1::2]) == [2, 2, 2]
+        await asyncio.gather(*writes, *reads, return_exceptions=True)
+    assert all(run.lines == 2 for run in await store.runs(limit=1000))
+    assert await store.append(key("after"), [line(1)]) == 1
+
+
 async def test_the_same_batch_from_two_processes_is_kept_once(store: SqlTranscripts, tmp_path: Path) -> None:
     other = await SqlTranscripts.open(url(tmp_path / "transcripts.db"))
     batch = [line(n) for n in range(1, 501)]

@@ -1,0 +1,114 @@
+"""Writers that meet share a transaction, and nothing else."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from transcripts.group_commit import GroupCommit
+
+
+class Outage(Exception):
+    """Concerns everyone."""
+
+
+class Writer:
+    """Each write waits for a permit of the gate; the groups are remembered."""
+
+    def __init__(self, limit: int = 100) -> None:
+        self.groups: list[list[int]] = []
+        self.gate = asyncio.Semaphore(0)
+        self.began = asyncio.Event()
+        self.refuses: Exception | None = None
+        self.commits = GroupCommit(self.write, turn=asyncio.Lock(), weigh=lambda item: item, limit=limit, shared=Outage)
+
+    async def write(self, items: Sequence[int]) -> list[str]:
+        self.groups.append(list(items))
+        self.began.set()
+        await self.gate.acquire()
+        if self.refuses is not None and 13 in items:
+            raise self.refuses
+        return [f"wrote {item}" for item in items]
+
+    async def start(self, *items: int) -> list[asyncio.Task[str]]:
+        """Submit the first, and the others while it is being written."""
+        first = asyncio.create_task(self.commits.submit(items[0]))
+        await self.began.wait()
+        others = [asyncio.create_task(self.commits.submit(item)) for item in items[1:]]
+        await asyncio.sleep(0)  # each is now queued
+        return [first, *others]
+
+
+def open_gate(writer: Writer) -> None:
+    for _ in range(10):
+        writer.gate.release()
+
+
+async def test_those_who_wait_are_written_together_in_order() -> None:
+    writer = Writer()
+    tasks = await writer.start(1, 2, 3, 4)
+    open_gate(writer)
+    assert await asyncio.gather(*tasks) == ["wrote 1", "wrote 2", "wrote 3", "wrote 4"]
+    assert writer.groups == [[1], [2, 3, 4]]
+
+
+async def test_a_group_is_bounded_and_a_heavy_item_goes_alone() -> None:
+    writer = Writer(limit=10)
+    tasks = await writer.start(1, 6, 4, 1, 50, 2)
+    open_gate(writer)
+    await asyncio.gather(*tasks)
+    assert writer.groups == [[1], [6, 4], [1], [50], [2]]
+
+
+async def test_a_bad_item_fails_its_owner_only() -> None:
+    writer = Writer()
+    writer.refuses = ValueError("unlucky")
+    tasks = await writer.start(1, 2, 13, 4)
+    open_gate(writer)
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert answers == ["wrote 1", "wrote 2", writer.refuses, "wrote 4"]
+
+
+async def test_an_outage_fails_everyone_at_once() -> None:
+    writer = Writer()
+    writer.refuses = Outage()
+    tasks = await writer.start(1, 2, 13, 4)
+    open_gate(writer)
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert answers == ["wrote 1", *[writer.refuses] * 3]
+    assert writer.groups == [[1], [2, 13, 4]]
+
+
+async def test_a_cancelled_leader_leaves_the_others_their_turn() -> None:
+    writer = Writer()
+    first, *others = await writer.start(1, 2, 3)
+    first.cancel()
+    open_gate(writer)
+    assert await asyncio.gather(*others) == ["wrote 2", "wrote 3"]
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+
+async def test_a_cancelled_leader_gives_back_what_it_took_along() -> None:
+    writer = Writer()
+    first, leader, *others = await writer.start(1, 2, 3, 4)
+    writer.began.clear()
+    writer.gate.release()
+    await writer.began.wait()
+    assert writer.groups == [[1], [2, 3, 4]]
+    leader.cancel()
+    open_gate(writer)
+    assert await asyncio.gather(first, *others) == ["wrote 1", "wrote 3", "wrote 4"]
+    assert writer.groups == [[1], [2, 3, 4], [3, 4]]
+    assert leader.cancelled()
+
+
+async def test_who_gives_up_while_waiting_is_not_written() -> None:
+    writer = Writer()
+    first, second, third = await writer.start(1, 2, 3)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    open_gate(writer)
+    assert list(await asyncio.gather(first, third)) == ["wrote 1", "wrote 3"]
+    assert writer.groups == [[1], [3]]

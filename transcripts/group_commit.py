@@ -1,0 +1,104 @@
+"""Group commit: whoever's turn it is to write takes along what the others have queued meanwhile.
+
+A transaction costs far more than the few lines of one run, and hundreds of runs write at once. Nobody waits for
+company: a lone writer writes at once, and groups form only while a write is under way.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(eq=False)
+class _Waiting(Generic[Item, Result]):
+    item: Item
+    answer: asyncio.Future[Result] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class GroupCommit(Generic[Item, Result]):
+    """Writes queued items in groups, in the order in which they came.
+
+    Args:
+        write: writes items, all or none, and returns a result for each, in their order.
+        turn: held while writing; other writers may share it.
+        weigh: an item's part of `limit`, which bounds a group; a heavier item goes alone.
+        shared: failures that concern everyone in the group alike. After any other the items are written one by one,
+            so that a bad item fails nobody but its owner.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[Sequence[Item]], Awaitable[Sequence[Result]]],
+        *,
+        turn: asyncio.Lock,
+        weigh: Callable[[Item], int],
+        limit: int,
+        shared: type[Exception],
+    ) -> None:
+        self._write = write
+        self._turn = turn
+        self._weigh = weigh
+        self._limit = limit
+        self._shared = shared
+        self._queue: deque[_Waiting[Item, Result]] = deque()
+
+    async def submit(self, item: Item) -> Result:
+        """Return the item's result once it is written. A cancelled item may or may not have been written."""
+        mine = _Waiting[Item, Result](item)
+        self._queue.append(mine)
+        try:
+            async with self._turn:
+                while not mine.answer.done():
+                    await self._next_group()
+        finally:
+            if not mine.answer.done():
+                mine.answer.cancel()
+        return mine.answer.result()
+
+    async def _next_group(self) -> None:
+        group = self._take()
+        try:
+            await self._settle(group)
+        except BaseException:  # a cancel, or a defect: the others take their own turn
+            self._queue.extendleft(waiting for waiting in reversed(group) if not waiting.answer.done())
+            raise
+
+    def _take(self) -> list[_Waiting[Item, Result]]:
+        group: list[_Waiting[Item, Result]] = []
+        weight = 0
+        while self._queue:
+            if self._queue[0].answer.done():  # its owner gave up
+                self._queue.popleft()
+                continue
+            weight += self._weigh(self._queue[0].item)
+            if group and weight > self._limit:
+                break
+            group.append(self._queue.popleft())
+        return group
+
+    async def _settle(self, group: Sequence[_Waiting[Item, Result]]) -> None:
+        try:
+            results = await self._write([waiting.item for waiting in group])
+        except self._shared as error:
+            _fail(group, error)
+        except Exception as error:  # noqa: BLE001 (it is handed to its owner)
+            if len(group) == 1:
+                _fail(group, error)
+                return
+            for waiting in group:
+                await self._settle([waiting])
+        else:
+            for waiting, result in zip(group, results, strict=True):
+                if not waiting.answer.done():
+                    waiting.answer.set_result(result)
+
+
+def _fail(group: Sequence[_Waiting[Item, Result]], error: Exception) -> None:
+    for waiting in group:
+        if not waiting.answer.done():
+            waiting.answer.set_exception(error)
