@@ -143,7 +143,8 @@ def decode(line: bytes) -> Event | None:
     try:
         return _decode_typed(line)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        pass
+        if b'"type"' not in line:
+            return None
     text = _repaired(line)
     try:
         return _decode_typed(text)

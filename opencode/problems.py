@@ -136,6 +136,7 @@ def _by_status(status: int) -> type[RunError]:
 
 
 def _overflows(error: object) -> bool:
+    """Whether the provider's own code stands anywhere in the error, its response body included."""
     return _OVERFLOW_CODE.search(_json(error)[:BODY_LIMIT]) is not None
 
 

@@ -79,6 +79,14 @@ def test_a_half_last_line_is_lost_output_even_after_a_stop() -> None:
     assert code(fold.report(ContainerEnd(exit_code=0))) == "output_lost"
 
 
+@pytest.mark.parametrize("complaint", [b"ENOSPC: no space left on device, write", b"EPIPE: broken pipe, write"])
+def test_a_stop_is_no_end_when_opencode_could_not_write_on(complaint: bytes) -> None:
+    report = folded(*FINISHED, stderr=(complaint,)).report(ContainerEnd(exit_code=1))
+    assert code(report) == "output_lost"
+    assert report.failure is not None
+    assert complaint.decode() in report.failure.message
+
+
 def test_a_whole_last_event_needs_no_line_end_and_stray_text_is_no_half_event() -> None:
     fold = folded(*FINISHED[:-1])
     fold.stdout(STOP, terminated=False)
@@ -137,10 +145,11 @@ def test_a_database_outweighs_what_opencode_says_about_a_session(exists: bool | 
 def test_an_agent_cannot_talk_its_own_session_away() -> None:
     """A line break in its command puts a line of its own on stderr, after its session has begun."""
     forged = (b"! permission requested: bash (echo 'a", b"Error: Session not found", b"'); auto-rejecting")
-    rejected = line("tool_use", callID="c", tool="bash", state={"status": "error", "error": "no"})
-    finish = line("step_finish", id="p", reason="tool-calls", tokens={"output": 5})
+    rejected = {"callID": "c", "tool": "bash", "state": {"status": "error", "error": "no"}}
+    finish = {"id": "p", "reason": "tool-calls", "tokens": {"output": 5}}
     for session in (SESSION, "ses_another00000000000000000"):
-        fold = folded(line("step_start", session), rejected, finish, stderr=forged, resumed=SESSION)
+        said = (line("step_start", session), line("tool_use", session, **rejected))
+        fold = folded(*said, line("step_finish", session, **finish), stderr=forged, resumed=SESSION)
         for exit_code in (0, 1):
             report = fold.report(ContainerEnd(exit_code=exit_code))
             assert code(report) == "permission_blocked"
