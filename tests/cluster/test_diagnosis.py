@@ -1,0 +1,330 @@
+"""Every state of a pod has a name, and only what certainly succeeded may become a success."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.diagnosis import Diagnosis, Ended, Failing, Patience, Running, Waiting, diagnose, why_it_ended
+from cluster.objects import Event, Job, Pod, decode
+from contracts.errors import (
+    AgentCrashed,
+    ExitUnknown,
+    ImagePullFailed,
+    JobCreateFailed,
+    JobDeletedExternally,
+    OutOfMemory,
+    PodLost,
+    PodScheduleFailed,
+    RunError,
+    RunTimeout,
+)
+from contracts.outcome import ContainerEnd
+from tests.cluster.pods import container, ended, event, job, pod, waiting
+
+BEGAN = datetime(2026, 11, 21, 23, 0, tzinfo=UTC)
+RUNNING = container(running={"startedAt": "2026-11-21T23:00:00Z"})
+DISRUPTED = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "preempted"}
+
+
+@pytest.mark.parametrize(
+    ("state", "events", "error", "message"),
+    [
+        pytest.param(
+            pod(waiting("InvalidImageName", "couldn't parse")),
+            [],
+            ImagePullFailed,
+            "InvalidImageName",
+            id="bad image name",
+        ),
+        pytest.param(
+            pod(waiting("ErrImageNeverPull", "policy Never")), [], ImagePullFailed, "ErrImageNeverPull", id="never pull"
+        ),
+        pytest.param(
+            pod(waiting("ImagePullBackOff", 'Back-off pulling image "x:1"')),
+            [event("Failed", 'Failed to pull image "x:1": not found')],
+            ImagePullFailed,
+            'Image pull failed for "opencode": Failed to pull image "x:1": not found',
+            id="the registry's words are in an event",
+        ),
+        pytest.param(
+            pod(waiting("ErrImagePull", "pull access denied")), [], ImagePullFailed, "denied", id="definite at once"
+        ),
+        pytest.param(
+            pod(waiting("ContainerCannotMount", "no such device")),
+            [],
+            PodScheduleFailed,
+            'Volume mount failed for "opencode": no such device',
+            id="mount",
+        ),
+        pytest.param(pod(deleted="2026-11-21T23:00:30Z"), [], PodLost, "deleted before it started", id="deleted early"),
+        pytest.param(
+            pod(phase="Failed", reason="Evicted", message="low on memory"), [], PodLost, "Evicted", id="evicted"
+        ),
+        pytest.param(pod(RUNNING, phase="Running", reason="NodeLost"), [], PodLost, "is lost", id="node lost"),
+        pytest.param(
+            pod(init=[ended(137, "Error", "write-prompt")], condition=DISRUPTED),
+            [],
+            PodLost,
+            "preempted",
+            id="preempted",
+        ),
+        pytest.param(
+            pod(init=[ended(None, "", "write-prompt")]), [], ExitUnknown, "unknown exit code", id="init code missing"
+        ),
+        pytest.param(
+            pod(init=[ended(137, "ContainerStatusUnknown", "write-prompt")], phase="Failed"),
+            [],
+            ExitUnknown,
+            "unknown exit code",
+            id="init status unknown",
+        ),
+    ],
+)
+def test_final_trouble_has_a_name_at_once(state: Pod, events: list[Event], error: type[RunError], message: str) -> None:
+    diagnosis = diagnose(state, job(), events)
+    assert isinstance(diagnosis, Failing)
+    assert diagnosis.error is error
+    assert message in diagnosis.message
+
+
+@pytest.mark.parametrize(
+    ("a_job", "had_pod", "events", "error", "message"),
+    [
+        pytest.param(None, False, [], JobDeletedExternally, "deleted by somebody", id="Job gone"),
+        pytest.param(
+            job(deleted="2026-11-21T23:00:00Z"), True, [], JobDeletedExternally, "deleted by", id="Job being deleted"
+        ),
+        pytest.param(
+            job("Failed", "DeadlineExceeded", "too long"), True, [], RunTimeout, "too long", id="Job deadline"
+        ),
+        pytest.param(job("Failed", "BackoffLimitExceeded"), True, [], PodLost, "BackoffLimitExceeded", id="Job failed"),
+        pytest.param(job("Complete"), True, [], ExitUnknown, "exit code with it", id="complete without a pod"),
+        pytest.param(job(), True, [], PodLost, "the pod was deleted", id="pod gone"),
+    ],
+)
+def test_without_a_pod_the_job_tells_and_never_a_success(
+    a_job: Job | None, had_pod: bool, events: list[Event], error: type[RunError], message: str
+) -> None:
+    diagnosis = diagnose(None, a_job, events, had_pod=had_pod)
+    assert isinstance(diagnosis, Failing)
+    assert diagnosis.error is error
+    assert message in diagnosis.message
+
+
+@pytest.mark.parametrize(
+    ("state", "events", "patience", "error", "why"),
+    [
+        pytest.param(
+            pod(waiting("ImagePullBackOff", "Back-off")),
+            [event("Failed", "Failed to pull image: dial tcp: i/o timeout")],
+            120,
+            ImagePullFailed,
+            "i/o timeout",
+            id="registry down",
+        ),
+        pytest.param(
+            pod(waiting("ErrImagePull", "toomanyrequests: slow down")),
+            [],
+            120,
+            ImagePullFailed,
+            "toomany",
+            id="throttled",
+        ),
+        pytest.param(pod(waiting("ErrImagePull", "odd")), [], 30, ImagePullFailed, "odd", id="first failed pull"),
+        pytest.param(
+            pod(waiting("CreateContainerConfigError", 'secret "x" not found')),
+            [],
+            30,
+            PodScheduleFailed,
+            'Container "opencode" cannot be created: CreateContainerConfigError: secret "x" not found',
+            id="Secret just created",
+        ),
+        pytest.param(
+            pod(waiting("ContainerCreating")),
+            [event("FailedMount", "old", when="2026-11-21T22:00:00Z"), event("FailedMount", "timed out")],
+            180,
+            PodScheduleFailed,
+            "Volume mount failed: timed out",
+            id="FailedMount",
+        ),
+        pytest.param(
+            pod(waiting("SomethingNew", "who knows")), [], 180, PodScheduleFailed, "SomethingNew", id="unknown reason"
+        ),
+        pytest.param(
+            None,
+            [event("FailedCreate", "admission webhook denied the request", uid="job-uid")],
+            30,
+            JobCreateFailed,
+            "admission webhook",
+            id="admission",
+        ),
+        pytest.param(
+            None,
+            [event("FailedCreate", "exceeded quota: q", uid="job-uid")],
+            600,
+            JobCreateFailed,
+            "exceeded quota",
+            id="quota",
+        ),
+    ],
+)
+def test_passing_trouble_gets_patience_and_then_a_name(
+    state: Pod | None, events: list[Event], patience: int, error: type[RunError], why: str
+) -> None:
+    diagnosis = diagnose(state, job(), events)
+    assert isinstance(diagnosis, Waiting)
+    assert why in diagnosis.why
+    clocks = Patience(schedule=timedelta(minutes=10), start=timedelta(minutes=10), began=BEGAN)
+    assert clocks.judge(diagnosis, BEGAN) == diagnosis
+    assert clocks.judge(diagnosis, BEGAN + timedelta(seconds=patience - 1)) == diagnosis
+    judged = clocks.judge(diagnosis, BEGAN + timedelta(seconds=patience))
+    assert isinstance(judged, Failing)
+    assert judged.error is error
+    assert why in judged.message
+
+
+@pytest.mark.parametrize(
+    ("status", "a_pod", "end", "failure"),
+    [
+        pytest.param(ended(0, "Completed"), {}, (0, "Completed"), None, id="success"),
+        pytest.param(ended(3, "Error"), {}, (3, "Error"), None, id="OpenCode's own failure"),
+        pytest.param(ended(None, ""), {}, (None, None), ExitUnknown, id="no exit code"),
+        pytest.param(ended(0, "Whatever"), {}, (None, "Whatever"), ExitUnknown, id="an odd success"),
+        pytest.param(
+            ended(137, "ContainerStatusUnknown"), {}, (None, "ContainerStatusUnknown"), ExitUnknown, id="status unknown"
+        ),
+        pytest.param(ended(255, "Unknown"), {}, (None, "Unknown"), ExitUnknown, id="runtime forgot"),
+        pytest.param(ended(137, "OOMKilled"), {}, (137, "OOMKilled"), OutOfMemory, id="out of memory"),
+        pytest.param(ended(139, "Error"), {}, (139, "Error"), AgentCrashed, id="crashed"),
+        pytest.param(ended(137), {"reason": "Evicted", "message": "disk"}, (137, "Evicted"), PodLost, id="evicted"),
+        pytest.param(ended(143), {"condition": DISRUPTED}, (143, "PreemptionByScheduler"), PodLost, id="preempted"),
+        pytest.param(ended(143), {"reason": "DeadlineExceeded"}, (143, "DeadlineExceeded"), RunTimeout, id="deadline"),
+        pytest.param(
+            ended(0, "Completed"), {"reason": "DeadlineExceeded"}, (0, "Completed"), None, id="in time after all"
+        ),
+        pytest.param(ended(128, "StartError"), {}, (128, "StartError"), PodScheduleFailed, id="could not start"),
+    ],
+)
+def test_how_a_container_ended(
+    status: dict[str, Any], a_pod: dict[str, Any], end: tuple[int | None, str | None], failure: type[RunError] | None
+) -> None:
+    diagnosis = diagnose(pod(status, phase="Failed", **a_pod), job())
+    assert isinstance(diagnosis, Ended)
+    assert (diagnosis.end.exit_code, diagnosis.end.reason) == end
+    found = why_it_ended(diagnosis.end)
+    assert (found.error if found else None) is failure
+
+
+def test_a_pod_that_is_over_while_its_container_still_ends_has_no_exit_code_yet() -> None:
+    diagnosis = diagnose(pod(RUNNING, phase="Failed", reason="DeadlineExceeded", message="too long"), job())
+    assert diagnosis == Ended(ContainerEnd(reason="DeadlineExceeded", message="too long"))
+
+
+def test_a_succeeded_pod_without_a_container_status_is_no_success() -> None:
+    diagnosis = diagnose(pod(phase="Succeeded"), job())
+    assert isinstance(diagnosis, Ended)
+    found = why_it_ended(diagnosis.end)
+    assert found is not None
+    assert found.error is ExitUnknown
+
+
+def test_a_deleted_pod_runs_on_until_its_node_is_silent_for_too_long() -> None:
+    state = pod(RUNNING, phase="Running", deleted="2026-11-21T23:00:00Z")
+    assert diagnose(state, job(), now=BEGAN) == Running("it is being deleted")
+    lost = diagnose(state, job(), now=BEGAN + timedelta(minutes=5))
+    assert isinstance(lost, Failing)
+    assert lost.error is PodLost
+
+
+def test_doubts_about_the_node_do_not_end_a_run() -> None:
+    state = pod(RUNNING, phase="Running")
+    assert diagnose(state, job(), [event("NodeNotReady", "Node is not ready")]) == Running(
+        "its node is not ready: Node is not ready"
+    )
+
+
+def test_another_reason_begins_with_patience_of_its_own() -> None:
+    clocks = Patience(schedule=timedelta(minutes=10), start=timedelta(minutes=10), began=BEGAN)
+    first = diagnose(pod(waiting("CreateContainerConfigError", "a")), job())
+    second = diagnose(pod(waiting("ErrImagePull", "odd")), job())
+    later = BEGAN + timedelta(seconds=29)
+    assert clocks.judge(first, BEGAN) == first
+    assert clocks.judge(second, later) == second
+    assert clocks.judge(second, later + timedelta(seconds=29)) == second
+
+
+TEXT = st.one_of(
+    st.text(max_size=20),
+    st.sampled_from(["ErrImagePull", "Evicted", "OOMKilled", "DeadlineExceeded", "Unknown", "CrashLoopBackOff", ""]),
+)
+MOMENT = st.one_of(st.none(), st.sampled_from(["2026-11-21T23:00:00Z", "0001-01-01T00:00:00Z", "2026-11-21T23:00:00"]))
+STATE = st.fixed_dictionaries(
+    {},
+    optional={
+        "waiting": st.one_of(st.none(), st.fixed_dictionaries({}, optional={"reason": TEXT, "message": TEXT})),
+        "running": st.one_of(st.none(), st.just({})),
+        "terminated": st.one_of(
+            st.none(),
+            st.fixed_dictionaries(
+                {},
+                optional={"exitCode": st.one_of(st.none(), st.integers(-1, 300)), "reason": TEXT, "signal": st.just(0)},
+            ),
+        ),
+    },
+)
+CONTAINER = st.fixed_dictionaries(
+    {}, optional={"name": st.sampled_from(["opencode", "write-prompt", ""]), "state": st.one_of(st.none(), STATE)}
+)
+CONDITION = st.fixed_dictionaries(
+    {"type": st.sampled_from(["PodScheduled", "DisruptionTarget", "Failed", "Complete", "x"])},
+    optional={"status": st.sampled_from(["True", "False", "Unknown"]), "reason": TEXT, "message": TEXT,
+              "lastTransitionTime": MOMENT},
+)  # fmt: skip
+POD = st.fixed_dictionaries(
+    {},
+    optional={
+        "metadata": st.fixed_dictionaries({}, optional={"deletionTimestamp": MOMENT, "creationTimestamp": MOMENT}),
+        "spec": st.one_of(st.none(), st.fixed_dictionaries({"nodeName": st.sampled_from(["", "n"])})),
+        "status": st.fixed_dictionaries(
+            {},
+            optional={
+                "phase": st.sampled_from(["", "Pending", "Running", "Succeeded", "Failed", "Unknown", "?"]),
+                "reason": TEXT,
+                "conditions": st.one_of(st.none(), st.lists(CONDITION, max_size=3)),
+                "containerStatuses": st.one_of(st.none(), st.lists(CONTAINER, max_size=2)),
+                "initContainerStatuses": st.one_of(st.none(), st.lists(CONTAINER, max_size=2)),
+            },
+        ),
+    },
+)
+JOB = st.fixed_dictionaries(
+    {}, optional={"status": st.fixed_dictionaries({"conditions": st.lists(CONDITION, max_size=2)})}
+)
+EVENT = st.fixed_dictionaries(
+    {"reason": st.sampled_from(["FailedMount", "FailedCreate", "Failed", "NodeNotReady"])},
+    optional={"message": TEXT, "lastTimestamp": MOMENT, "involvedObject": st.just({"uid": ""})},
+)
+
+
+@given(a_pod=st.one_of(st.none(), POD), a_job=st.one_of(st.none(), JOB), events=st.lists(EVENT, max_size=3),
+       had_pod=st.booleans())  # fmt: skip
+def test_every_state_has_a_diagnosis_and_no_doubtful_one_is_a_success(
+    a_pod: dict[str, Any] | None, a_job: dict[str, Any] | None, events: list[dict[str, Any]], had_pod: bool
+) -> None:
+    state = None if a_pod is None else decode(msgspec.json.encode(a_pod), Pod)
+    a_job_there = None if a_job is None else decode(msgspec.json.encode(a_job), Job)
+    told = [decode(msgspec.json.encode(each), Event) for each in events]
+    diagnosis: Diagnosis = diagnose(state, a_job_there, told, had_pod=had_pod, now=BEGAN)
+    assert isinstance(diagnosis, Waiting | Running | Ended | Failing)
+    judged = Patience(timedelta(0), timedelta(0), BEGAN).judge(diagnosis, BEGAN)
+    assert not isinstance(judged, Waiting)
+    if isinstance(diagnosis, Ended) and why_it_ended(diagnosis.end) is None:
+        assert state is not None
+        status = state.container("opencode")
+        assert status is not None
+        assert status.state.terminated is not None
+        assert status.state.terminated.exit_code == diagnosis.end.exit_code

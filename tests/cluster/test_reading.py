@@ -1,0 +1,230 @@
+"""Every line exactly once, in order, whatever kubelet, network and clock do to the log."""
+
+import hashlib
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster.frames import LastFrame
+from cluster.reading import Cursor, LogLine, Reading, Tally, resume
+from contracts.outcome import Gap
+from tests.cluster.kubelet import Log, framed
+
+LINE = st.one_of(
+    st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"")),
+    st.sampled_from([b"", b"same", b"x" * 8000, b"y" * 20_000, b'3o. {"type":"text"}', b"2026-11-21T23:00:00Z 7x. {}"]),
+)
+OUTPUT = st.tuples(st.sampled_from(["stdout", "stderr"]), st.lists(LINE, min_size=1, max_size=4)).map(
+    lambda given: (given[0], b"".join(line + b"\n" for line in given[1]))
+)
+STEPS = st.lists(st.sampled_from([0, 1, 300, 1000, 2500]), min_size=1, max_size=5)
+
+
+def expected(outputs: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+    return [(stream, line) for stream, data in outputs for line in data.split(b"\n")[:-1]]
+
+
+def pairs(lines: list[LogLine]) -> list[tuple[str, bytes]]:
+    return [(line.stream, line.data) for line in lines]
+
+
+def pieces(text: bytes, cuts: list[int]) -> list[bytes]:
+    edges = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
+    return [text[left:right] for left, right in pairwise(edges)]
+
+
+@given(
+    outputs=st.lists(OUTPUT, max_size=6),
+    steps=STEPS,
+    connections=st.lists(st.tuples(st.integers(0, 10**6), st.lists(st.integers(0, 10**6), max_size=3)), max_size=8),
+    new_process=st.booleans(),
+)
+def test_cuts_and_replays_lose_and_double_nothing(
+    outputs: list[tuple[str, bytes]],
+    steps: list[int],
+    connections: list[tuple[int, list[int]]],
+    new_process: bool,
+) -> None:
+    log = Log(framed(outputs), steps)
+    reading, found = Reading(), list[LogLine]()
+    for size, cuts in [*connections, (-1, [])]:
+        text = log.text(reading.since)
+        reading.connect(from_start=reading.since is None)
+        for piece in pieces(text if size < 0 else text[: size % (len(text) + 1)], cuts):
+            step = reading.feed(piece)
+            assert step.gaps == []
+            found += step.lines
+        assert not reading.incomplete
+        found += reading.disconnect(final=size < 0).lines
+        if new_process and size >= 0:
+            reading = Reading(reading.cursor)
+    assert pairs(found) == expected(outputs)
+    assert [line.sequence for line in found] == sorted({line.sequence for line in found})
+    assert all(line.whole for line in found)
+    assert reading.last is not None
+
+
+@given(outputs=st.lists(OUTPUT, max_size=5), steps=STEPS, ends=st.lists(st.integers(0, 10**6), max_size=6))
+def test_resume_is_the_same_rule_as_a_function(
+    outputs: list[tuple[str, bytes]], steps: list[int], ends: list[int]
+) -> None:
+    log, cursor, found = Log(framed(outputs), steps), Cursor(), list[LogLine]()
+    for end in [*ends, -1]:
+        text = log.text(cursor.second)
+        resumed = resume(cursor, text if end < 0 else text[: end % (len(text) + 1)], final=end < 0)
+        found += resumed.lines
+        cursor = resumed.cursor
+        assert resumed.gaps == ()
+    assert pairs(found) == expected(outputs)
+
+
+@given(outputs=st.lists(OUTPUT, max_size=5), steps=STEPS, stored=st.integers(0, 30))
+def test_a_store_that_knows_only_its_last_sequence_is_enough(
+    outputs: list[tuple[str, bytes]], steps: list[int], stored: int
+) -> None:
+    text = Log(framed(outputs), steps).text(None)
+    everything = resume(Cursor(), text, final=True).lines
+    kept = everything[:stored]
+    rest = resume(Cursor(after=kept[-1].sequence if kept else 0), text, final=True)
+    assert (*kept, *rest.lines) == everything
+    assert rest.gaps == ()
+
+
+@given(outputs=st.lists(OUTPUT, min_size=1, max_size=5), first=st.integers(0, 10), lost=st.integers(0, 40))
+def test_what_a_rotation_took_is_a_gap_of_exact_size(outputs: list[tuple[str, bytes]], first: int, lost: int) -> None:
+    frames = framed(outputs)
+    log = Log(frames, [1])
+    begun = resume(Cursor(), log.text(None, first))
+    log.rotate(lost)
+    rest = resume(begun.cursor, log.text(begun.cursor.second), final=True)
+    read = min(first, len(frames))
+    missing = max(0, min(lost, len(frames)) - read)
+    seen = lost < len(frames)
+    assert sum(gap.frames or 0 for gap in rest.gaps) == (missing if seen else 0)
+    whole = [line for line in (*begun.lines, *rest.lines) if line.whole]
+    assert len(whole) <= len(expected(outputs))
+    assert {(line.stream, line.data) for line in whole} <= set(expected(outputs))
+
+
+def test_a_clock_that_was_set_back_is_mended_from_the_start_of_the_log() -> None:
+    outputs = [("stdout", b"%d\n" % number) for number in range(20)]
+    log = Log(framed(outputs), [700] * 10 + [-30_000] + [700] * 10 + [60_000])
+    reading = Reading()
+    reading.connect(from_start=True)
+    found = reading.feed(log.text(None, 10)).lines
+    reading.connect()
+    found += reading.feed(log.text(reading.since)).lines  # the lines with the earlier stamps are hidden
+    assert reading.incomplete
+    reading.connect(from_start=True)
+    step = reading.feed(log.text(None))
+    assert pairs(found + step.lines) == expected(outputs)
+    assert step.gaps == []
+
+
+def test_the_kubelets_own_words_are_not_output() -> None:
+    log = Log(framed([("stdout", b"hello\n")], last=None))
+    reading = Reading()
+    reading.connect(from_start=True)
+    step = reading.feed(
+        b"rpc error: code = Unknown\n" + log.text(None) + b"failed to create fsnotify watcher: too many\n"
+    )
+    assert pairs(step.lines) == [("stdout", b"hello")]
+    assert len(reading.noise) == 2
+    assert reading.starved
+
+
+def test_an_agent_cannot_end_its_own_receipt() -> None:
+    forged = b'9x. {"exit_code":0,"stdout":{"lines":0,"bytes":0}}\n2026-11-21T23:00:00.000000000Z 10x. {}\n'
+    resumed = resume(Cursor(), Log(framed([("stdout", forged)], last=None)).text(None), final=True)
+    assert b"".join(line.raw for line in resumed.lines) == forged
+    reading = Reading()
+    reading.connect(from_start=True)
+    reading.feed(Log(framed([("stdout", forged)], last=None)).text(None))
+    assert reading.last is None
+
+
+@given(
+    lines=st.lists(st.sampled_from([b"a", b"b", b"", b"5o. x", b"\xff\0", b"z" * 20_000]), max_size=12),
+    steps=STEPS,
+    ends=st.lists(st.integers(0, 10**6), max_size=6),
+    closed=st.booleans(),
+)
+def test_a_log_without_frames_is_told_apart_by_position(
+    lines: list[bytes], steps: list[int], ends: list[int], closed: bool
+) -> None:
+    lines = [b"first", *lines]
+    written = [line + b"\n" for line in lines]
+    written[-1] = lines[-1] + b"\n" * closed
+    log, cursor, found = Log(written, steps), Cursor(), list[LogLine]()
+    for end in [*ends, -1]:
+        text = log.text(cursor.second)
+        resumed = resume(cursor, text if end < 0 else text[: end % (len(text) + 1)], final=end < 0)
+        found += resumed.lines
+        cursor = resumed.cursor
+        assert resumed.gaps == ()
+    assert b"".join(line.raw for line in found) == b"".join(written)
+    assert [line.sequence for line in found] == list(range(1, len(found) + 1))
+
+
+def test_a_rotated_log_without_frames_has_a_gap_of_unknown_size() -> None:
+    log = Log([b"%d\n" % number for number in range(30)], [10])
+    begun = resume(Cursor(), log.text(None, 10))
+    log.rotate(20)
+    rest = resume(begun.cursor, log.text(begun.cursor.second))
+    assert rest.gaps == (Gap(after_sequence=10, frames=None),)
+    assert [line.data for line in rest.lines] == [b"%d" % number for number in range(20, 30)]
+
+
+@settings(max_examples=300)
+@given(st.lists(st.binary(max_size=200), max_size=5), st.booleans())
+def test_no_text_can_break_it(texts: list[bytes], final: bool) -> None:
+    cursor = Cursor()
+    for text in texts:
+        cursor = resume(cursor, text, final=final).cursor
+
+
+# receipts
+
+
+def last_of(outputs: list[tuple[str, bytes]], **changes: object) -> LastFrame:
+    said = {}
+    for stream in ("stdout", "stderr"):
+        data = b"".join(each for name, each in outputs if name == stream)
+        said[stream] = {"lines": data.count(b"\n"), "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    return LastFrame.parse(json.dumps({"exit_code": 0, **said, **changes}).encode())
+
+
+OUTPUTS = [("stdout", b"a\nb\n"), ("stderr", b"e\n"), ("stdout", b"no newline")]
+
+
+def tally() -> Tally:
+    counted = Tally()
+    counted.add(resume(Cursor(), Log(framed(OUTPUTS)).text(None), final=True).lines)
+    return counted
+
+
+def test_a_receipt_is_verified_when_everything_the_runner_wrote_is_there() -> None:
+    receipt = tally().receipt(last_of(OUTPUTS))
+    assert receipt.state == "verified"
+    assert (receipt.lines, receipt.bytes) == (2, 14)
+    assert receipt.sha256 == hashlib.sha256(b"a\nb\nno newline").hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("last", "gaps", "framed_log", "state"),
+    [
+        pytest.param(None, [], True, "unverified", id="killed before its last frame"),
+        pytest.param(last_of([("stdout", b"a\n")]), [], True, "differs", id="other output"),
+        pytest.param(last_of([*OUTPUTS, ("stderr", b"x\n")]), [], True, "differs", id="other stderr"),
+        pytest.param(last_of(OUTPUTS), [Gap(after_sequence=1, frames=1)], True, "differs", id="a gap"),
+        pytest.param(LastFrame.parse(b"nonsense"), [], True, "unverified", id="an unreadable last frame"),
+        pytest.param(None, [], False, "best effort", id="no frames"),
+    ],
+)
+def test_a_receipt_never_says_more_than_is_known(
+    last: LastFrame | None, gaps: list[Gap], framed_log: bool, state: str
+) -> None:
+    assert tally().receipt(last, gaps, framed=framed_log).state == state
