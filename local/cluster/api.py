@@ -66,8 +66,8 @@ class Api:
             answer: web.StreamResponse = await handler(request)
         except Refused as refusal:
             answer = _json(refusal.status, refusal.code)
-            if retry := getattr(refusal, "retry_after", None):
-                answer.headers["Retry-After"] = str(retry)
+            if refusal.retry_after is not None:
+                answer.headers["Retry-After"] = str(refusal.retry_after)
         cut = next((hit for hit in request.get(_FAULTS, ()) if hit.cut_after is not None), None)
         if cut is not None and isinstance(answer, web.Response):
             return await _send_part(request, answer, cut)
@@ -152,11 +152,7 @@ class Api:
 
     @staticmethod
     def _show(request: web.Request, kind: Kind, body: Object, code: int = 200) -> web.Response:
-        if _wants_table(request):
-            include = request.query.get("includeObject", "Metadata")
-            version = {"resourceVersion": body["metadata"]["resourceVersion"]}
-            return _json(table(kind, [body], version, include), code)
-        return _json(body, code)
+        return _json(_form(request, kind)(body), code)
 
     @staticmethod
     def _filter(request: web.Request, kind: Kind) -> Predicate:
@@ -177,8 +173,13 @@ class Api:
         found = [body for body in self._store.every(kind, target.namespace) if wanted(body)]
         meta: Object = {"resourceVersion": str(self._store.version)}
         found = self._page(request, found, meta)
-        if _wants_table(request):
+        accept = request.headers.get("Accept", "")
+        if "as=Table" in accept:
             return _json(table(kind, found, meta, request.query.get("includeObject", "Metadata")))
+        if "as=PartialObjectMetadataList" in accept:
+            items = [_metadata_only(body) for body in found]
+            about = {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1"}
+            return _json({**about, "metadata": meta, "items": items})
         return _json({"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": meta, "items": found})
 
     @staticmethod
@@ -205,7 +206,7 @@ class Api:
     async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
         kind = target.kind
         wanted = self._filter(request, kind)
-        shown = _watched_table(kind) if _wants_table(request) else lambda body: body
+        shown = _form(request, kind)
         since = version_of(request.query)
         initial = flag(request.query, "sendInitialEvents")
         first: list[Object] = []
@@ -275,7 +276,7 @@ class Api:
             body["metadata"].setdefault("name", target.name)
             return self._show(request, target.kind, create(self._store, target, body), 201)
         before = self._store.get(target.kind, target.namespace, target.name)
-        body = patched(before, raw, request.content_type)
+        body = patched(target.kind, before, raw, request.content_type)
         return self._show(request, target.kind, replace(self._store, target, body, before))
 
     async def _delete(self, request: web.Request, target: Target) -> web.Response:
@@ -320,6 +321,8 @@ class Api:
         container = request.query.get("container") or None
         previous = flag(request.query, "previous")
         source = self._kubelet.open_log(body, container, options, previous=previous)
+        if source is None:
+            return web.Response(status=204)
         stream = Stream(request)
         await stream.open("text/plain")
         async with contextlib.aclosing(source):
@@ -396,11 +399,19 @@ def _step(change: Change, wanted: Predicate) -> str | None:
     return "DELETED" if before else None
 
 
-def _watched_table(kind: Kind) -> Callable[[Object], Object]:
-    def shown(body: Object) -> Object:
-        return table(kind, [body], {"resourceVersion": body["metadata"]["resourceVersion"]}, "Object")
+def _form(request: web.Request, kind: Kind) -> Callable[[Object], Object]:
+    """In which form the client wants to see an object: whole, as a table of one row, or its metadata alone."""
+    accept = request.headers.get("Accept", "")
+    include = request.query.get("includeObject", "Metadata")
+    if "as=Table" in accept:
+        return lambda body: table(kind, [body], {"resourceVersion": body["metadata"]["resourceVersion"]}, include)
+    if "as=PartialObjectMetadata;" in accept:
+        return _metadata_only
+    return lambda body: body
 
-    return shown
+
+def _metadata_only(body: Object) -> Object:
+    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": body["metadata"]}
 
 
 def _watch_timeout(request: web.Request) -> float:
@@ -408,10 +419,6 @@ def _watch_timeout(request: web.Request) -> float:
     if text and not text.isdigit():
         raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
     return float(text or 0) or _WATCH_TIMEOUT.total_seconds()
-
-
-def _wants_table(request: web.Request) -> bool:
-    return "as=Table" in request.headers.get("Accept", "")
 
 
 def _review(path: str) -> tuple[str, str] | None:

@@ -6,14 +6,14 @@ import platform
 
 from local.cluster.kinds import KINDS, Object, groups, resources
 
-VERSION = "v1.34.0"  # whose behaviour is imitated, where versions differ
+VERSION = "v1.33.0"  # whose behaviour is imitated, where versions differ
 
 
 def version() -> Object:
     """`/version`, complete: the generated Python client refuses one with fields missing."""
     return {
         "major": "1",
-        "minor": "34",
+        "minor": "33",
         "gitVersion": f"{VERSION}+embedded",
         "gitCommit": "",
         "gitTreeState": "clean",

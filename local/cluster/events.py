@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +11,7 @@ from local.cluster.objects import stamp
 from local.cluster.store import Store
 
 LIFETIME = timedelta(hours=1)  # the API server's default event TTL
+_REMEMBERED = 5000  # events that a recorder can count up instead of repeating
 
 
 class Recorder:
@@ -19,6 +20,7 @@ class Recorder:
     def __init__(self, store: Store, component: str) -> None:
         self._store = store
         self._component = component
+        self._told: dict[tuple[str, ...], str] = {}  # what was told -> the event's name
 
     def tell(
         self, kind: Kind, body: Object, reason: str, message: str, *, warning: bool = False, field: str = ""
@@ -26,17 +28,20 @@ class Recorder:
         """Record that something happened to `body`; the same again only raises the event's count."""
         meta = body["metadata"]
         namespace = meta.get("namespace", "default")
-        told = f"{meta['uid']} {self._component} {reason} {field} {message}"
-        digest = hashlib.sha256(told.encode()).hexdigest()[:16]
-        name = f"{meta['name']}.{digest}"
+        told = (meta["uid"], reason, field, message)
+        name = self._told.get(told, "")
         now = stamp()
 
         def again(event: Object) -> None:
             event["count"] += 1
             event["lastTimestamp"] = now
 
-        if self._store.change(EVENTS, namespace, name, again) is not None:
+        if name and self._store.change(EVENTS, namespace, name, again) is not None:
             return
+        # Like the real recorder's: names that sort in the order of their making.
+        name = self._told[told] = f"{meta['name']}.{time.time_ns():x}"
+        if len(self._told) > _REMEMBERED:
+            del self._told[next(iter(self._told))]
         involved: dict[str, Any] = {
             "kind": kind.name,
             "apiVersion": kind.api_version,

@@ -7,11 +7,12 @@ import logging
 import os
 import platform
 import shutil
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from datetime import timedelta
 from pathlib import Path
 
 from local.cluster.deletion import begin
+from local.cluster.discovery import VERSION
 from local.cluster.instances import Instance
 from local.cluster.kinds import CONFIG_MAPS, NODES, PODS, SECRETS, Kind, Object
 from local.cluster.logs import Ears, LogOptions, read_log
@@ -92,6 +93,8 @@ class Kubelet:
                 self._vanished(body, pod)
             elif deleting(body) and pod is not None:
                 pod.stop_for_deletion(body)
+            elif pod is not None:
+                pod.heed_deadline(body)
             elif pod is None and body["status"].get("phase") not in ("Succeeded", "Failed"):
                 self._begin(body)
             elif pod is None and deleting(body):
@@ -161,14 +164,14 @@ class Kubelet:
 
     def open_log(
         self, body: Object, container: str | None, options: LogOptions, *, previous: bool
-    ) -> AsyncIterator[bytes]:
-        """The log of a container of a pod.
+    ) -> AsyncGenerator[bytes] | None:
+        """The log of a container of a pod; None, which the API server answers with 204, before it has a node.
 
         Raises:
             Refused: 400 with the kubelet's words when there is none yet; 500 while the kubelet is away.
         """
         if not body["spec"].get("nodeName"):
-            raise bad_request(f"pod {body['metadata']['name']} does not have a host assigned")
+            return None
         name = _choose_container(body, container)
         if self._ears is None:
             raise internal(
@@ -276,7 +279,7 @@ def _choose_container(body: Object, container: str | None) -> str:
     mains = [one["name"] for one in body["spec"]["containers"]]
     inits = [one["name"] for one in body["spec"].get("initContainers") or ()]
     if container is None:
-        if len(mains) == 1 and not inits:
+        if len(mains) == 1:
             return str(mains[0])
         choice = f"choose one of: [{' '.join(mains)}]"
         if inits:
@@ -301,7 +304,7 @@ def _node(name: str) -> Object:
     room = {"cpu": str(os.cpu_count() or 1), "memory": memory, "pods": "1000"}
     system = {
         "machineID": "", "systemUUID": "", "bootID": "", "kernelVersion": platform.release(),
-        "osImage": "the host", "containerRuntimeVersion": "embedded://1", "kubeletVersion": "v1.34.0",
+        "osImage": "the host", "containerRuntimeVersion": "embedded://1", "kubeletVersion": VERSION,
         "kubeProxyVersion": "", "operatingSystem": "linux", "architecture": platform.machine(),
     }  # fmt: skip
     return {

@@ -13,7 +13,7 @@ import ctypes
 import os
 import struct
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -140,7 +140,7 @@ class Ears:
 
 async def read_log(
     directory: Path, options: LogOptions, ears: Ears, finished: asyncio.Event, cut: asyncio.Event
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes]:
     """The answer to a log request: what is there, and with `follow` what comes until the container has `finished`.
 
     `cut` ends a follow early and cleanly, as the death of a kubelet does.

@@ -60,7 +60,7 @@ def strategic_merge(target: Any, patch: Any, field: str = "") -> Any:
 
 def _merge_lists(target: list[Any], patch: list[Any], field: str) -> list[Any]:
     if field == "finalizers":
-        return target + [item for item in patch if item not in target]
+        return patch + [item for item in target if item not in patch]
     key = _MERGE_KEYS.get(field)
     if key is None:
         return copy.deepcopy(patch)

@@ -60,6 +60,7 @@ class Pod:
         self._verdict: Verdict | None = None
         self._stopping = asyncio.Event()
         self._kill_timers: list[asyncio.TimerHandle] = []
+        self._deadline: asyncio.TimerHandle | None = None
         self._pending: asyncio.TimerHandle | None = None
         self._volumes = Volumes(body, self.directory / "volumes", around.claims, self._lookup)
 
@@ -92,17 +93,16 @@ class Pod:
         try:
             self.recover()
             self._publish()
-            deadline = self._arm_deadline()
+            self.heed_deadline(self.body)
             await self._run_containers()
-            if deadline is not None:
-                deadline.cancel()
             for slot in self.slots:
                 slot.final = slot.final or not slot.init
             self._publish()
             await self._until_published()
         finally:
-            for timer in (*self._kill_timers, *([self._pending] if self._pending else ())):
-                timer.cancel()
+            for timer in (*self._kill_timers, self._pending, self._deadline):
+                if timer is not None:
+                    timer.cancel()
             for slot in self.slots:
                 if slot.current is not None:
                     slot.current.let_go()
@@ -319,13 +319,19 @@ class Pod:
             if slot.running and slot.current is not None:
                 slot.current.kill()
 
-    def _arm_deadline(self) -> asyncio.TimerHandle | None:
-        seconds = self.body["spec"].get("activeDeadlineSeconds")
-        if seconds is None:
-            return None
+    def heed_deadline(self, body: Object) -> None:
+        """Follow `activeDeadlineSeconds`, which may be set or lowered while the pod runs."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        seconds = body["spec"].get("activeDeadlineSeconds")
+        if seconds is None or "startTime" not in body["status"] or self._stopping.is_set():
+            return
+        left = parse_stamp(body["status"]["startTime"]) + timedelta(seconds=seconds) - datetime.now(UTC)
         verdict = Verdict("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
-        grace = timedelta(seconds=self.body["spec"]["terminationGracePeriodSeconds"])
-        return asyncio.get_running_loop().call_later(seconds, self.stop, grace, verdict)
+        grace = timedelta(seconds=body["spec"]["terminationGracePeriodSeconds"])
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(max(0.0, left.total_seconds()), self.stop, grace, verdict)
 
     # ---------------------------------------------------------------- telling
 

@@ -14,6 +14,7 @@ class Refused(Exception):
 
     def __init__(self, code: int, reason: str, message: str, **details: Any) -> None:
         super().__init__(message)
+        self.retry_after: int | None = None  # seconds, for the header of that name
         self.code = code
         self.reason = reason
         self.message = message
@@ -90,8 +91,7 @@ class Problems:
 
     def invalid(self, path: str, value: object, why: str) -> None:
         """A value that breaks a rule."""
-        shown = value if isinstance(value, bool | int) and not isinstance(value, str) else json.dumps(value)
-        self._add(path, "FieldValueInvalid", f"Invalid value: {shown}: {why}")
+        self._add(path, "FieldValueInvalid", f"Invalid value: {json.dumps(value)}: {why}")
 
     def required(self, path: str, why: str = "") -> None:
         """A value that is missing."""

@@ -65,7 +65,7 @@ def _field_test(key: str, value: str, *, equal: bool) -> Predicate:
         found: object = body
         for step in path:
             found = found.get(step) if isinstance(found, dict) else None
-        text = {None: "", True: "true", False: "false"}.get(found, str(found)) if not isinstance(found, str) else found
+        text = "" if found is None else str(found).lower() if isinstance(found, bool) else str(found)
         return (text == value) is equal
 
     return test

@@ -257,7 +257,7 @@ class Log:
             while len(line) > LINE_LIMIT:
                 entries.append(self._entry(stream, b"P", line[:LINE_LIMIT]))
                 line = line[LINE_LIMIT:]  # noqa: PLW2901 - the loop eats the line chunk by chunk
-            entries.append(self._entry(stream, b"F", line))
+            entries.append(self._entry(stream, b"F", line.removesuffix(b"\r")))  # containerd drops it too
         while len(rest) > LINE_LIMIT:
             entries.append(self._entry(stream, b"P", rest[:LINE_LIMIT]))
             rest = rest[LINE_LIMIT:]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from decimal import Decimal
 from typing import Any
 
 from local.cluster.kinds import CLAIMS, CONFIG_MAPS, JOBS, NAMESPACES, PODS, SECRETS, Kind, Object
@@ -41,7 +42,11 @@ _IN_KEY = (
     "character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
     "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
 )
+_SUFFIXES = {"n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3")}
+_SUFFIXES |= {letter: Decimal(1000) ** (power + 1) for power, letter in enumerate("kMGTPE")}
+_SUFFIXES |= {f"{letter}i": Decimal(1024) ** (power + 1) for power, letter in enumerate("KMGTPE")}
 _DATA_LIMIT = 1024 * 1024  # bytes of a Secret or ConfigMap
+_POLICIES = ["Always", "Never", "OnFailure"]
 _FIELDS = {
     "metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName",
     "status.hostIP", "status.podIP", "status.hostIPs", "status.podIPs",
@@ -93,7 +98,7 @@ def check(kind: Kind, body: Object) -> None:
     problems = Problems(kind, name)
     _check_metadata(problems, kind, body["metadata"])
     if kind is PODS:
-        _check_pod_spec(problems, "spec", body.get("spec") or {}, ["Always", "Never", "OnFailure"])
+        _check_pod_spec(problems, "spec", body.get("spec") or {})
     elif kind is JOBS:
         _check_job(problems, body.get("spec") or {})
     elif kind in (SECRETS, CONFIG_MAPS):
@@ -227,15 +232,15 @@ def _check_job(problems: Problems, spec: Object) -> None:
     template = spec.get("template") or {}
     meta, pod_spec = template.get("metadata") or {}, template.get("spec") or {}
     _check_labels(problems, "spec.template.labels", meta.get("labels") or {})
-    if "restartPolicy" not in pod_spec:
+    if pod_spec.get("restartPolicy") not in ("OnFailure", "Never"):
         problems.required("spec.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"')
-    _check_pod_spec(problems, "spec.template.spec", pod_spec, ["Never", "OnFailure"])
+    _check_pod_spec(problems, "spec.template.spec", pod_spec)
 
 
-def _check_pod_spec(problems: Problems, path: str, spec: Object, policies: list[str]) -> None:
-    policy = spec.get("restartPolicy")
-    if policy is not None and policy not in policies:
-        problems.unsupported(f"{path}.restartPolicy", policy, policies)
+def _check_pod_spec(problems: Problems, path: str, spec: Object) -> None:
+    policy = spec.get("restartPolicy", "Always")
+    if policy not in _POLICIES:
+        problems.unsupported(f"{path}.restartPolicy", policy, _POLICIES)
     if not spec.get("containers"):
         problems.required(f"{path}.containers")
     volumes = _check_volumes(problems, f"{path}.volumes", spec.get("volumes") or [])
@@ -293,8 +298,23 @@ def _check_container(problems: Problems, path: str, container: Object, volumes: 
     for index, mount_path in enumerate(paths):
         if mount_path in paths[:index]:
             problems.invalid(f"{path}.volumeMounts[{index}].mountPath", mount_path, "must be unique")
+    _check_resources(problems, f"{path}.resources.requests", container.get("resources") or {})
     for index, variable in enumerate(container.get("env") or ()):
         _check_variable(problems, f"{path}.env[{index}]", variable)
+
+
+def _check_resources(problems: Problems, path: str, resources: Object) -> None:
+    limits = resources.get("limits") or {}
+    for name, amount in (resources.get("requests") or {}).items():
+        if name in limits and _amount(amount) > _amount(limits[name]):
+            problems.invalid(path, str(amount), f"must be less than or equal to {name} limit")
+
+
+def _amount(quantity: object) -> Decimal:
+    number, suffix = _QUANTITY.fullmatch(str(quantity)).groups()  # type: ignore[union-attr] # its shape is checked
+    if suffix[:1] in ("e", "E") and len(suffix) > 1:
+        return Decimal(number + suffix)
+    return Decimal(number) * _SUFFIXES.get(suffix, Decimal(1))
 
 
 def _check_variable(problems: Problems, path: str, variable: dict[str, Any]) -> None:

@@ -113,7 +113,7 @@ class Volumes:
         sources = self._projected_sources(volume)
         if sources is None:
             place.mkdir(parents=True, exist_ok=True)
-            place.chmod(0o777)  # an emptyDir is for any user of the pod
+            place.chmod(0o1777 if volume["emptyDir"].get("medium") == "Memory" else 0o777)  # for any user of the pod
             return place, False
         files: dict[str, File] = {}
         for source, mode in sources:

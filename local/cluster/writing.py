@@ -11,7 +11,7 @@ from local.cluster.defaults import encode_strings, fill_in, select_own_pods
 from local.cluster.kinds import JOBS, NAMESPACES, PODS, SECRETS, Kind, Object
 from local.cluster.objects import deleting, generated_name, stamp
 from local.cluster.patches import json_patch, merge, strategic_merge
-from local.cluster.refusals import Refused, bad_request, conflict, not_found
+from local.cluster.refusals import Problems, Refused, bad_request, conflict, not_found
 from local.cluster.requests import Target
 from local.cluster.store import Store
 from local.cluster.validation import check, check_change, check_shape
@@ -147,11 +147,13 @@ def _refuse_new_finalizers(kind: Kind, body: Object, before: Object) -> None:
         raise Refused(422, "Invalid", f"{message}added if the object is being deleted, found new finalizers {added}")
 
 
-def patched(body: Object, raw: bytes, content_type: str) -> Object:
-    """The object with a patch applied; 415 for a type of patch that is not known."""
-    patch: Any
+def patched(kind: Kind, body: Object, raw: bytes, content_type: str) -> Object:
+    """The object with a patch applied; 415 for a type of patch that is not known.
+
+    Another uid in a patch is 422, while in a replacement it is 409.
+    """
     try:
-        patch = json.loads(raw)
+        patch: Any = json.loads(raw)
     except ValueError as error:
         raise bad_request(f"error decoding patch: {error}") from None
     base = copy.deepcopy(body)
@@ -166,4 +168,9 @@ def patched(body: Object, raw: bytes, content_type: str) -> Object:
         raise Refused(415, "UnsupportedMediaType", message)
     result = copy.deepcopy(result)
     check_shape(result)
+    problems = Problems(kind, body["metadata"]["name"])
+    for field in ("name", "uid"):
+        if result["metadata"].get(field) != body["metadata"][field]:
+            problems.invalid(f"metadata.{field}", result["metadata"].get(field), "field is immutable")
+    problems.raise_if_any()
     return dict(result)

@@ -1,0 +1,67 @@
+"""The cluster under contract: the embedded one, or whatever KUBECONFIG names, in a namespace of its own."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import uuid
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import aiohttp
+import pytest
+from kubernetes.aio import config
+from kubernetes.aio.client import Configuration
+
+from local.cluster import EmbeddedCluster
+from tests.contract.api import Api
+
+
+@pytest.fixture(scope="session")
+async def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Path]:
+    """The kubeconfig of the cluster under contract."""
+    if given := os.environ.get("KUBECONFIG"):
+        yield Path(given)
+        return
+    async with EmbeddedCluster(tmp_path_factory.mktemp("cluster"), backoff=timedelta(seconds=0.2)) as cluster:
+        yield cluster.kubeconfig_path
+
+
+@pytest.fixture(scope="session")
+async def access(kubeconfig: Path) -> Configuration:
+    """Address and credentials of the cluster."""
+    access = Configuration()
+    await config.load_kube_config(str(kubeconfig), client_configuration=access)
+    return access
+
+
+@pytest.fixture(scope="session")
+async def session(access: Configuration) -> AsyncIterator[aiohttp.ClientSession]:
+    """Authenticated HTTP to the cluster."""
+    tls = ssl.create_default_context(cafile=access.ssl_ca_cert)
+    if access.cert_file:
+        tls.load_cert_chain(access.cert_file, access.key_file)
+    token = await access.get_api_key_with_prefix("BearerToken")
+    headers = {"Authorization": token} if token else {}
+    connector = aiohttp.TCPConnector(ssl=tls, limit=0)
+    async with aiohttp.ClientSession(access.host, connector=connector, headers=headers) as session:
+        yield session
+
+
+@pytest.fixture(scope="session")
+async def api(session: aiohttp.ClientSession) -> AsyncIterator[Api]:
+    """The API, in a namespace made for this run and deleted after it."""
+    api = Api(session, f"contract-{uuid.uuid4().hex[:8]}", real=bool(os.environ.get("KUBECONFIG")))
+    made = await api.call("POST", "/api/v1/namespaces", {"metadata": {"name": api.namespace}})
+    assert made.code == 201, made
+    if api.real:  # pods are refused until the controllers have made it
+        await api.until("serviceaccounts/default", lambda _: True)
+    yield api
+    await api.call("DELETE", f"/api/v1/namespaces/{api.namespace}")
+
+
+@pytest.fixture
+def name() -> str:
+    """A name no other object has."""
+    return f"it-{uuid.uuid4().hex[:10]}"

@@ -1,0 +1,187 @@
+"""The log endpoint: what a follower can build on, and what it has to live with."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.contract.api import Api, container, running, state
+
+STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z ")
+
+
+async def test_a_log_is_what_was_printed(api: Api) -> None:
+    assert await api.output("echo out; echo; printf 'tab\\there\\n'") == "out\n\ntab\there\n"
+
+
+async def test_both_streams_are_in_the_log(api: Api) -> None:
+    text = await api.output("echo out; echo err >&2")
+    assert sorted(text.splitlines()) == ["err", "out"]
+
+
+async def test_an_unterminated_last_line_stays_unterminated(api: Api) -> None:
+    assert await api.output("echo whole; printf part") == "whole\npart"
+
+
+async def test_bytes_that_are_no_text_come_through_but_a_carriage_return_before_a_line_end(api: Api) -> None:
+    own = await api.run("printf 'a\\377b\\rc\\r\\n\\033[1mx\\n'")
+    await api.ended(own)
+    async with api.session.get(api.path(f"pods/{own}/log")) as reply:
+        assert await reply.read() == b"a\xffb\rc\n\x1b[1mx\n"
+
+
+async def test_timestamps_have_nine_digits_and_rise(api: Api) -> None:
+    own = await api.run("for i in 1 2 3; do echo $i; done")
+    await api.ended(own)
+    lines = (await api.log(own, timestamps="true")).splitlines()
+    assert [STAMP.sub("", line) for line in lines] == ["1", "2", "3"]
+    stamps = [line.split(" ")[0] for line in lines]
+    assert stamps == sorted(stamps)
+    assert all(len(one) == 30 for one in stamps)
+
+
+async def test_a_long_line_comes_back_in_one(api: Api) -> None:
+    text = await api.output("head -c 100000 /dev/zero | tr '\\0' x; echo; echo after")
+    assert text == "x" * 100_000 + "\nafter\n"
+
+
+async def test_tail_and_limit_cut(api: Api) -> None:
+    own = await api.run("for i in 1 2 3 4 5; do echo line$i; done")
+    await api.ended(own)
+    assert await api.log(own, tailLines="2") == "line4\nline5\n"
+    assert await api.log(own, tailLines="0") == ""
+    assert await api.log(own, tailLines="99") == "line1\nline2\nline3\nline4\nline5\n"
+    assert await api.log(own, limitBytes="8") == "line1\nli"
+
+
+async def test_since_counts_whole_seconds_inclusive(api: Api) -> None:
+    own = await api.run("for i in 1 2 3 4; do echo $i; sleep 0.7; done")
+    await api.ended(own)
+    lines = (await api.log(own, timestamps="true")).splitlines()
+    third = lines[2].split(" ")[0]
+    late_in_its_second = f"{third[:19]}.999999999Z"
+    got = (await api.log(own, sinceTime=late_in_its_second)).splitlines()
+    assert got == [line[31:] for line in lines if line[:19] >= third[:19]]
+    assert "3" in got
+    assert "1" not in got
+
+
+async def test_since_the_future_is_empty(api: Api) -> None:
+    own = await api.run("echo x")
+    await api.ended(own)
+    future = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert await api.log(own, sinceTime=future) == ""
+    assert await api.log(own, sinceSeconds="3600") == "x\n"
+
+
+async def test_tail_applies_before_since(api: Api) -> None:
+    own = await api.run("echo old; sleep 2.1; echo new")
+    await api.ended(own)
+    new = (await api.log(own, timestamps="true")).splitlines()[1][:30]
+    assert await api.log(own, sinceTime=new, tailLines="5") == "new\n"
+    assert await api.log(own, sinceTime=new, tailLines="1") == "new\n"
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ({"tailLines": "-1"}, 422),
+        ({"limitBytes": "0"}, 422),
+        ({"sinceSeconds": "0"}, 422),
+        ({"sinceSeconds": "1", "sinceTime": "2026-01-01T00:00:00Z"}, 422),
+        ({"sinceTime": "yesterday"}, 400),
+        ({"tailLines": "x"}, 400),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else str(value),
+)
+async def test_a_bad_log_query_is_refused(api: Api, query: dict[str, str], code: int) -> None:
+    own = await api.run("echo x")
+    await api.ended(own)
+    assert (await api.get(f"pods/{own}/log", **query)).code == code
+
+
+async def test_a_follow_is_live_and_ends_with_the_container(api: Api) -> None:
+    volumes = [{"name": "v", "emptyDir": {}}]
+    own = await api.run("echo first; sleep 1; echo second; printf third", volumes=volumes)
+    await api.until(f"pods/{own}", lambda body: running(body) or "terminated" in state(body))
+    async with api.follow(own, timestamps="true") as log:
+        first = (await log.readline()).decode()
+        assert STAMP.sub("", first) == "first\n"
+        rest = (await log.read()).decode()
+    assert STAMP.sub("", rest) == "second\nthird"
+
+
+async def test_many_followers_get_every_line(api: Api) -> None:
+    own = await api.run("sleep 1; i=0; while [ $i -lt 300 ]; do echo line $i; i=$((i+1)); done")
+    await api.until(f"pods/{own}", lambda body: running(body) or "terminated" in state(body))
+
+    async def read() -> str:
+        async with api.follow(own) as log:
+            return (await log.read()).decode()
+
+    texts = await asyncio.gather(*(read() for _ in range(8)))
+    assert set(texts) == {"".join(f"line {index}\n" for index in range(300))}
+
+
+async def test_a_follow_of_what_has_ended_ends(api: Api) -> None:
+    own = await api.run("echo over")
+    await api.ended(own)
+    async with api.follow(own) as log:
+        assert await log.read() == b"over\n"
+
+
+async def test_a_follow_ends_when_the_pod_is_deleted(api: Api) -> None:
+    own = await api.run("echo here; sleep 600")
+    await api.until(f"pods/{own}", running)
+    async with api.follow(own) as log:
+        assert await log.readline() == b"here\n"
+        await api.delete(f"pods/{own}", gracePeriodSeconds="1")
+        assert await log.read() == b""
+    await api.gone(f"pods/{own}")
+    assert (await api.get(f"pods/{own}/log")).code == 404
+
+
+async def test_a_log_needs_a_container_name_when_there_are_two(api: Api) -> None:
+    spec = {
+        "initContainers": [container("true", "first")],
+        "containers": [container("echo a", "a"), container("", "b")],
+    }
+    own = await api.run("", **spec)
+    await api.ended(own)
+    assert await api.log(own, container="a") == "a\n"
+    refused = await api.get(f"pods/{own}/log")
+    assert (refused.code, refused.reason) == (400, "BadRequest")
+    assert refused.message == (
+        f"a container name must be specified for pod {own}, choose one of: [a b] or one of the init containers: [first]"
+    )
+    wrong = await api.get(f"pods/{own}/log", container="nobody")
+    assert wrong.code == 400
+    assert wrong.message == f"container nobody is not valid for pod {own}"
+
+
+async def test_the_log_of_nobody_is_404(api: Api, name: str) -> None:
+    missing = await api.get(f"pods/{name}/log")
+    assert (missing.code, missing.message) == (404, f'pods "{name}" not found')
+
+
+async def test_there_is_no_previous_log_without_a_restart(api: Api) -> None:
+    own = await api.run("echo x")
+    await api.ended(own)
+    refused = await api.get(f"pods/{own}/log", previous="true")
+    assert refused.code == 400
+    assert refused.message == f'previous terminated container "main" in pod "{own}" not found'
+
+
+async def test_the_previous_log_is_of_the_run_before(api: Api) -> None:
+    mount = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}
+    script = "test -e /v/tried && { echo second; sleep 600; }; touch /v/tried; echo first; exit 1"
+    own = await api.run(script, restartPolicy="OnFailure", volumes=[{"name": "v", "emptyDir": {}}], container=mount)
+    await api.until(
+        f"pods/{own}",
+        lambda body: running(body) and body["status"]["containerStatuses"][0]["restartCount"] == 1,
+    )
+    assert await api.log(own, previous="true") == "first\n"
+    await api.delete(f"pods/{own}", gracePeriodSeconds="0")

@@ -1,0 +1,378 @@
+"""What a kubelet promises about containers; scripts use sh and POSIX tools only."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from tests.contract.api import Api, condition, container, pod, running, state
+
+
+async def test_phase_and_exit_code_tell_how_it_ended(api: Api) -> None:
+    good, bad = await api.run("exit 0"), await api.run("exit 42")
+    well = await api.ended(good)
+    ill = await api.ended(bad)
+    assert (well["status"]["phase"], state(well)["terminated"]["reason"]) == ("Succeeded", "Completed")
+    assert (ill["status"]["phase"], state(ill)["terminated"]["reason"]) == ("Failed", "Error")
+    assert state(ill)["terminated"]["exitCode"] == 42
+    assert {"startedAt", "finishedAt", "containerID"} <= state(ill)["terminated"].keys()
+
+
+async def test_conditions_follow_the_pods_life(api: Api) -> None:
+    name = await api.run("sleep 600")
+    alive = await api.until(f"pods/{name}", lambda body: condition(body, "Ready").get("status") == "True")
+    for one in ("PodScheduled", "Initialized", "ContainersReady"):
+        assert condition(alive, one)["status"] == "True"
+    assert alive["spec"]["nodeName"]
+    assert alive["status"]["startTime"]
+    status = alive["status"]["containerStatuses"][0]
+    assert (status["ready"], status["started"], status["restartCount"]) == (True, True, 0)
+    await api.delete(f"pods/{name}", gracePeriodSeconds="0")
+    ended = await api.ended(await api.run("exit 0"))
+    assert condition(ended, "Ready")["reason"] == "PodCompleted"
+
+
+async def test_a_pods_beginning_is_told_in_events(api: Api) -> None:
+    name = await api.run("exit 0")
+    uid = (await api.ended(name))["metadata"]["uid"]
+    told = await api.until(
+        "events",
+        lambda body: {"Scheduled", "Pulled", "Created", "Started"} <= {one["reason"] for one in body["items"]},
+        fieldSelector=f"involvedObject.uid={uid}",
+    )
+    started = next(one for one in told["items"] if one["reason"] == "Started")
+    assert started["source"]["component"] == "kubelet"
+    assert started["involvedObject"]["fieldPath"] == "spec.containers{main}"
+    assert started["type"] == "Normal"
+
+
+async def test_a_missing_command_is_a_start_error(api: Api) -> None:
+    ended = await api.ended(await api.run("", container={"command": ["no-such-program"]}))
+    told = state(ended)["terminated"]
+    assert (told["exitCode"], told["reason"]) == (128, "StartError")
+    assert 'exec: "no-such-program": executable file not found in $PATH' in told["message"]
+
+
+async def test_command_and_args_are_expanded(api: Api) -> None:
+    text = await api.output(
+        "",
+        container={
+            "command": ["sh", "-c"],
+            "args": ["echo '$(WHO)' '$(NOBODY)' '$$(WHO)'"],
+            "env": [{"name": "FIRST", "value": "a"}, {"name": "WHO", "value": "$(FIRST)-$(LATER)"}],
+        },
+    )
+    assert text == "a-$(LATER) $(NOBODY) $(WHO)\n"
+
+
+async def test_environment_comes_from_everywhere(api: Api, name: str) -> None:
+    await api.create("secrets", {"metadata": {"name": name}, "stringData": {"password": "p w", "COMMON": "secret"}})
+    await api.create(
+        "configmaps", {"metadata": {"name": name}, "data": {"level": "9", "COMMON": "config", "bad key": ""}}
+    )
+    await api.create("configmaps", {"metadata": {"name": name}, "data": {"level": "9", "COMMON": "config"}})
+    env = [
+        {"name": "PLAIN", "value": "x=$(COMMON)"},
+        {"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": name, "key": "password"}}},
+        {"name": "LEVEL", "valueFrom": {"configMapKeyRef": {"name": name, "key": "level"}}},
+        {"name": "NONE", "valueFrom": {"secretKeyRef": {"name": name, "key": "none", "optional": True}}},
+        {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "SPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+    ]
+    sources = [
+        {"configMapRef": {"name": name}},
+        {"secretRef": {"name": name}},
+        {"prefix": "P_", "secretRef": {"name": name}},
+    ]
+    script = 'echo "$PLAIN|$PASSWORD|$LEVEL|${NONE-unset}|$POD|$SPACE|$COMMON|$P_COMMON"; test -n "$NODE" && hostname'
+    own = await api.run(script, container={"env": env, "envFrom": sources})
+    await api.ended(own)
+    lines = (await api.log(own)).splitlines()
+    assert lines[0] == f"x=secret|p w|9|unset|{own}|{api.namespace}|secret|secret"
+
+
+async def test_a_missing_secret_key_keeps_the_container_waiting(api: Api, name: str) -> None:
+    await api.create("secrets", {"metadata": {"name": name}, "stringData": {"other": "x"}})
+    env = [{"name": "A", "valueFrom": {"secretKeyRef": {"name": name, "key": "wanted"}}}]
+    own = await api.run("echo $A", container={"env": env})
+    waiting = await api.until(f"pods/{own}", lambda body: state(body).get("waiting", {}).get("message"))
+    told = state(waiting)["waiting"]
+    assert told["reason"] == "CreateContainerConfigError"
+    assert told["message"] == f"couldn't find key wanted in Secret {api.namespace}/{name}"
+    assert waiting["status"]["phase"] == "Pending"
+    await api.patch(f"secrets/{name}", {"stringData": {"wanted": "found"}})
+    await api.ended(own)
+    assert await api.log(own) == "found\n"
+
+
+async def test_a_missing_secret_keeps_the_container_waiting(api: Api, name: str) -> None:
+    own = await api.run("true", container={"envFrom": [{"secretRef": {"name": name}}]})
+    waiting = await api.until(f"pods/{own}", lambda body: state(body).get("waiting", {}).get("message"))
+    told = state(waiting)["waiting"]
+    assert (told["reason"], told["message"]) == ("CreateContainerConfigError", f'secret "{name}" not found')
+    refused = await api.get(f"pods/{own}/log")
+    assert refused.code == 400
+    assert refused.message == f'container "main" in pod "{own}" is waiting to start: CreateContainerConfigError'
+    await api.delete(f"pods/{own}", gracePeriodSeconds="0")
+
+
+async def test_a_volume_of_a_missing_secret_keeps_the_pod_waiting(api: Api, name: str) -> None:
+    volumes = [{"name": "v", "secret": {"secretName": name}}]
+    own = await api.run("cat /v/a", volumes=volumes, container={"volumeMounts": [{"name": "v", "mountPath": "/v"}]})
+    uid = (await api.get(f"pods/{own}")).body["metadata"]["uid"]
+    told = await api.until(
+        "events",
+        lambda body: any(one["reason"] == "FailedMount" for one in body["items"]),
+        fieldSelector=f"involvedObject.uid={uid}",
+    )
+    event = next(one for one in told["items"] if one["reason"] == "FailedMount")
+    assert f'secret "{name}" not found' in event["message"]
+    assert state((await api.get(f"pods/{own}")).body)["waiting"]["reason"] == "ContainerCreating"
+    await api.create("secrets", {"metadata": {"name": name}, "stringData": {"a": "late"}})
+    await api.ended(own)
+    assert await api.log(own) == "late"
+
+
+async def test_init_containers_run_in_order_before_the_rest(api: Api) -> None:
+    mount = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}
+    spec = {
+        "volumes": [{"name": "v", "emptyDir": {}}],
+        "initContainers": [
+            container("echo one >> /v/order", "first", **mount),
+            container("echo two >> /v/order", "second", **mount),
+        ],
+    }
+    own = await api.run("cat /v/order", container=mount, **spec)
+    ended = await api.ended(own)
+    assert await api.log(own, container="main") == "one\ntwo\n"
+    assert [one["ready"] for one in ended["status"]["initContainerStatuses"]] == [True, True]
+    assert condition(ended, "Initialized")["status"] == "True"
+
+
+async def test_a_failed_init_container_fails_the_pod(api: Api) -> None:
+    own = await api.run("echo never", initContainers=[container("echo oops; exit 7", "first")])
+    ended = await api.ended(own)
+    assert ended["status"]["phase"] == "Failed"
+    assert state(ended, "first")["terminated"]["exitCode"] == 7
+    assert state(ended)["waiting"]["reason"] == "PodInitializing"
+    assert condition(ended, "Initialized")["status"] == "False"
+    assert await api.log(own, container="first") == "oops\n"
+
+
+async def test_a_container_waits_for_init_containers(api: Api) -> None:
+    own = await api.run("true", initContainers=[container("sleep 600", "first")])
+    waiting = await api.until(f"pods/{own}", lambda body: "running" in state(body, "first"))
+    assert state(waiting)["waiting"]["reason"] == "PodInitializing"
+    assert waiting["status"]["phase"] == "Pending"
+    refused = await api.get(f"pods/{own}/log", container="main")
+    assert (refused.code, refused.reason) == (400, "BadRequest")
+    assert refused.message == f'container "main" in pod "{own}" is waiting to start: PodInitializing'
+    await api.delete(f"pods/{own}", gracePeriodSeconds="0")
+
+
+async def test_an_empty_dir_is_shared_and_open_to_all(api: Api) -> None:
+    mount = {"volumeMounts": [{"name": "v", "mountPath": "/deep/er/data"}]}
+    volumes = [{"name": "v", "emptyDir": {}}]
+    writer = container("mkdir /deep/er/data/sub && echo hi > /deep/er/data/sub/file", "writer", **mount)
+    script = "cat /deep/er/data/sub/file; ls -ld /deep/er/data | cut -c1-10"
+    own = await api.run(script, volumes=volumes, initContainers=[writer], container=mount)
+    await api.ended(own)
+    assert await api.log(own, container="main") == "hi\ndrwxrwxrwx\n"
+
+
+async def test_secret_and_config_files_have_their_modes_and_are_read_only(api: Api, name: str) -> None:
+    await api.create("secrets", {"metadata": {"name": name}, "stringData": {"a": "A", "b": "B"}})
+    await api.create("configmaps", {"metadata": {"name": name}, "data": {"c": "C"}})
+    volumes = [
+        {"name": "s", "secret": {"secretName": name, "defaultMode": 0o440}},
+        {"name": "i", "secret": {"secretName": name, "items": [{"key": "b", "path": "sub/renamed", "mode": 0o400}]}},
+        {"name": "c", "configMap": {"name": name}},
+        {"name": "o", "configMap": {"name": f"{name}-none", "optional": True}},
+    ]
+    mounts = [{"name": one["name"], "mountPath": f"/etc/of/{one['name']}"} for one in volumes]
+    script = """cd /etc/of
+        echo $(ls s) $(ls i) $(ls c) "[$(ls o)]" $(cat s/a i/sub/renamed c/c)
+        ls -lL s/a i/sub/renamed c/c | cut -c1-10
+        (echo x > s/a) 2>/dev/null || echo refused"""
+    lines = (await api.output(script, volumes=volumes, container={"volumeMounts": mounts})).splitlines()
+    assert lines[0] == "a b sub c [] ABC"
+    assert sorted(lines[1:4]) == ["-r--------", "-r--r-----", "-rw-r--r--"]
+    assert lines[-1] == "refused"
+
+
+async def test_a_sub_path_shows_one_file_or_folder(api: Api, name: str) -> None:
+    await api.create("configmaps", {"metadata": {"name": name}, "data": {"x.conf": "here"}})
+    volumes = [{"name": "c", "configMap": {"name": name}}, {"name": "e", "emptyDir": {}}]
+    mounts = [
+        {"name": "c", "mountPath": "/etc/app/x.conf", "subPath": "x.conf"},
+        {"name": "e", "mountPath": "/work", "subPath": "made/for/me"},
+        {"name": "e", "mountPath": "/all"},
+    ]
+    script = "cat /etc/app/x.conf; touch /work/file; ls /all/made/for/me"
+    assert await api.output(script, volumes=volumes, container={"volumeMounts": mounts}) == "herefile\n"
+
+
+async def test_a_read_only_mount_refuses_writes(api: Api) -> None:
+    mounts = [{"name": "v", "mountPath": "/ro", "readOnly": True}, {"name": "v", "mountPath": "/rw"}]
+    script = "echo 1 > /rw/a; (echo 2 > /ro/a) 2>/dev/null || cat /ro/a"
+    volumes = [{"name": "v", "emptyDir": {}}]
+    assert await api.output(script, volumes=volumes, container={"volumeMounts": mounts}) == "1\n"
+
+
+async def test_a_projected_volume_gathers_its_sources(api: Api, name: str) -> None:
+    await api.create("secrets", {"metadata": {"name": name}, "stringData": {"a": "A"}})
+    sources = [
+        {"secret": {"name": name}},
+        {"downwardAPI": {"items": [{"path": "labels/name", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+    ]
+    volumes = [{"name": "p", "projected": {"sources": sources}}]
+    text = await api.output(
+        "cat /p/a /p/labels/name", volumes=volumes, container={"volumeMounts": [{"name": "p", "mountPath": "/p"}]}
+    )
+    assert text == f"A{api.namespace}"
+
+
+async def test_a_working_directory_is_made(api: Api) -> None:
+    assert await api.output("pwd", container={"workingDir": "/not/there/yet"}) == "/not/there/yet\n"
+
+
+async def test_home_and_path_are_as_given(api: Api) -> None:
+    env = [{"name": "HOME", "value": "/somewhere"}, {"name": "PATH", "value": "/mine:/bin:/usr/bin"}]
+    assert await api.output("echo $HOME $PATH", container={"env": env}) == "/somewhere /mine:/bin:/usr/bin\n"
+
+
+async def test_the_main_process_is_pid_1(api: Api) -> None:
+    """It is pid 1 of its own, so without a handler SIGTERM does not end it."""
+    own = await api.run("echo $$$$; kill -TERM $$$$; echo alive; sleep 600")
+    await api.until(f"pods/{own}", running)
+    async with api.follow(own) as log:
+        assert [await log.readline() for _ in range(2)] == [b"1\n", b"alive\n"]
+    await api.delete(f"pods/{own}")
+    await api.gone(f"pods/{own}")
+
+
+async def test_what_is_left_in_the_background_does_not_keep_a_container(api: Api) -> None:
+    own = await api.run("(sleep 600; echo late) & echo done")
+    ended = await api.ended(own)
+    assert ended["status"]["phase"] == "Succeeded"
+    assert await api.log(own) == "done\n"
+
+
+async def test_deletion_sends_sigterm_and_waits_for_the_grace(api: Api) -> None:
+    script = "trap 'echo caught; exit 5' TERM; echo ready; while :; do sleep 0.1; done"
+    own = await api.run(script, terminationGracePeriodSeconds=20)
+    await api.until(f"pods/{own}", running)
+    async with api.follow(own) as log:
+        assert await log.readline() == b"ready\n"
+        marked = (await api.delete(f"pods/{own}")).body
+        assert marked["metadata"]["deletionGracePeriodSeconds"] == 20
+        assert await log.read() == b"caught\n"
+    await api.gone(f"pods/{own}")
+
+
+async def test_who_ignores_sigterm_is_killed_after_the_grace(api: Api) -> None:
+    own = await api.run("trap '' TERM; while :; do sleep 0.1; done", terminationGracePeriodSeconds=1)
+    await api.until(f"pods/{own}", running)
+    version = (await api.get(f"pods/{own}")).body["metadata"]["resourceVersion"]
+    last = {}
+    async with api.watch("pods", fieldSelector=f"metadata.name={own}", resourceVersion=version) as events:
+        await api.delete(f"pods/{own}")
+        async for event in events:
+            last = event["object"]
+            if event["type"] == "DELETED":
+                break
+    assert state(last)["terminated"]["exitCode"] == 137
+
+
+async def test_a_deadline_set_on_a_running_pod_ends_it(api: Api) -> None:
+    """The pod, its log and its exit code stay: how to stop an agent without losing its last words."""
+    own = await api.run(
+        "trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.1; done", terminationGracePeriodSeconds=10
+    )
+    await api.until(f"pods/{own}", running)
+    patched = await api.patch(f"pods/{own}", {"spec": {"activeDeadlineSeconds": 1}})
+    assert patched.code == 200
+    ended = await api.until(f"pods/{own}", lambda body: "terminated" in state(body))
+    assert ended["status"]["phase"] == "Failed"
+    assert ended["status"]["reason"] == "DeadlineExceeded"
+    assert state(ended)["terminated"]["exitCode"] == 3
+    assert (await api.log(own)).endswith("bye\n")
+
+
+async def test_always_restarts_even_a_success(api: Api) -> None:
+    own = await api.run("echo run", restartPolicy="Always")
+    again = await api.until(
+        f"pods/{own}", lambda body: body["status"].get("containerStatuses", [{}])[0].get("restartCount", 0) >= 1
+    )
+    assert again["status"]["phase"] == "Running"
+    assert again["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] == 0
+    await api.delete(f"pods/{own}", gracePeriodSeconds="0")
+
+
+async def test_last_words_are_kept(api: Api) -> None:
+    own = await api.run("echo last words > /dev/termination-log")
+    assert state(await api.ended(own))["terminated"]["message"] == "last words\n"
+    own = await api.run("echo from the log; exit 1", container={"terminationMessagePolicy": "FallbackToLogsOnError"})
+    assert state(await api.ended(own))["terminated"]["message"] == "from the log\n"
+
+
+async def test_two_containers_live_and_end_each_on_its_own(api: Api) -> None:
+    both = [container("echo a; exit 0", "a"), container("echo b; exit 4", "b")]
+    own = (await api.create("pods", pod("") | {"spec": {"restartPolicy": "Never", "containers": both}})).body
+    name = own["metadata"]["name"]
+    ended = await api.ended(name)
+    assert ended["status"]["phase"] == "Failed"
+    assert [state(ended, one)["terminated"]["exitCode"] for one in "ab"] == [0, 4]
+    assert [await api.log(name, container=one) for one in "ab"] == ["a\n", "b\n"]
+
+
+async def test_an_unplaceable_pod_says_why(api: Api) -> None:
+    own = await api.run("true", nodeSelector={"example.com/nowhere": "yes"})
+    waiting = await api.until(f"pods/{own}", lambda body: bool(condition(body, "PodScheduled")))
+    told = condition(waiting, "PodScheduled")
+    assert (told["status"], told["reason"]) == ("False", "Unschedulable")
+    assert told["message"].startswith("0/1 nodes are available: 1 node(s) didn't match ")
+    refused = await api.get(f"pods/{own}/log")
+    assert refused.code == 204  # no node, hence nobody to ask, and no error either
+    await api.delete(f"pods/{own}")
+    await api.gone(f"pods/{own}")
+
+
+async def test_a_pod_of_a_missing_claim_is_not_placed(api: Api, name: str) -> None:
+    volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": name}}]
+    own = await api.run("true", volumes=volumes, container={"volumeMounts": [{"name": "v", "mountPath": "/v"}]})
+    waiting = await api.until(f"pods/{own}", lambda body: bool(condition(body, "PodScheduled")))
+    assert f'persistentvolumeclaim "{name}" not found' in condition(waiting, "PodScheduled")["message"]
+    await api.delete(f"pods/{own}")
+
+
+async def test_a_nonsense_image_name_is_named(api: Api) -> None:
+    own = await api.run("true", container={"image": "Upper/CASE:1"})
+    waiting = await api.until(f"pods/{own}", lambda body: state(body).get("waiting", {}).get("message"))
+    assert state(waiting)["waiting"]["reason"] == "InvalidImageName"
+    await api.delete(f"pods/{own}", gracePeriodSeconds="0")
+
+
+async def test_secret_files_follow_the_secret(api: Api, name: str) -> None:
+    await api.create("secrets", {"metadata": {"name": name}, "stringData": {"token": "old"}})
+    volumes = [{"name": "s", "secret": {"secretName": name}}]
+    script = "until grep -q new /s/token; do sleep 0.1; done; echo $(cat /s/token) $(ls /s)"
+    own = await api.run(script, volumes=volumes, container={"volumeMounts": [{"name": "s", "mountPath": "/s"}]})
+    await api.until(f"pods/{own}", running)
+    await api.patch(f"secrets/{name}", {"stringData": {"token": "new", "second": "x"}})
+    async with asyncio.timeout(150):  # a real kubelet looks about once a minute
+        while (await api.get(f"pods/{own}")).body["status"]["phase"] == "Running":  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.5 if api.real else 0.02)
+    assert await api.log(own) == "new second token\n"
+
+
+@pytest.mark.parametrize("grace", ["0", "1"])
+async def test_a_pod_that_has_ended_goes_at_once(api: Api, grace: str) -> None:
+    own = await api.run("exit 0")
+    await api.ended(own)
+    await api.delete(f"pods/{own}", gracePeriodSeconds=grace)
+    await api.gone(f"pods/{own}")
+    assert json.dumps(await api.items("pods", fieldSelector=f"metadata.name={own}")) == "[]"
