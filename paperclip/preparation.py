@@ -148,6 +148,7 @@ def prepared(raw: Mapping[str, Any], seal: Sealer) -> Prepared:
         paperclip_env=variables,
         mcp_servers=context.config.mcp_servers,
     )
+    notes = tuple(note for note in (resume.reason, *oversized) if note)
     request = RunRequest(
         run_id=context.run_id,
         agent=context.agent,
@@ -156,8 +157,9 @@ def prepared(raw: Mapping[str, Any], seal: Sealer) -> Prepared:
         context=wake,
         sealed_secrets=seal.seal(secrets),
         sealed_prompt=seal.seal(_prompt_source(context, tidy)),
+        notes=notes,
     )
-    return Prepared(request, tuple(note for note in (resume.reason, *oversized) if note))
+    return Prepared(request, notes)
 
 
 # reading

@@ -1,9 +1,12 @@
 """A whole system for one test: real Temporal, embedded cluster, transcript store, worker; only OpenCode is a script."""
 
+import asyncio
 import os
+import sys
 import uuid
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +68,27 @@ class Ground:
         steps = worker.activities(self.settings, self.temporal, self.kubernetes, self.store)
         return worker.temporal_worker(self.settings, self.temporal, steps)
 
+    @asynccontextmanager
+    async def worker_process(self) -> AsyncIterator[Process]:
+        """A worker in a process of its own, as `python -m worker` starts it; killed at the end if it still lives."""
+        settings = self.settings
+        given = {
+            "AGENT_RUNS_TEMPORAL_ADDRESS": self.temporal.service_client.config.target_host,
+            "AGENT_RUNS_TASK_QUEUE": settings.task_queue,
+            "AGENT_RUNS_SEALING_KEY_FILE": str(settings.sealing_key_file),
+            "AGENT_RUNS_TRANSCRIPTS_URL": settings.transcripts,
+            "AGENT_RUNS_IMAGE": settings.image or "",
+            "AGENT_RUNS_DATA_ROOT": str(settings.data_root),
+            "AGENT_RUNS_KUBECONFIG": str(self.embedded.kubeconfig_path),
+        }
+        process = await asyncio.create_subprocess_exec(sys.executable, "-m", "worker", env={**os.environ, **given})
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
 
 def attempt_key(raw: dict[str, Any], attempt: int = 1) -> AttemptKey:
     """The key of one attempt of the run that this context asks for."""
@@ -86,10 +110,10 @@ async def ground(temporal: Client, folder: Path) -> AsyncIterator[Ground]:
     )
     programs = folder / "programs"
     programs.mkdir()
-    async with EmbeddedCluster(folder / "cluster") as embedded:
-        async with await KubernetesCluster.connect(str(embedded.kubeconfig_path)) as kubernetes:
-            store = await SqlTranscripts.open(settings.transcripts)
-            try:
-                yield Ground(temporal, embedded, kubernetes, store, settings, programs)
-            finally:
-                await store.close()
+    async with AsyncExitStack() as parts:
+        embedded = await parts.enter_async_context(EmbeddedCluster(folder / "cluster"))
+        connecting = await KubernetesCluster.connect(str(embedded.kubeconfig_path))
+        kubernetes = await parts.enter_async_context(connecting)
+        store = await SqlTranscripts.open(settings.transcripts)
+        parts.push_async_callback(store.close)
+        yield Ground(temporal, embedded, kubernetes, store, settings, programs)
