@@ -218,7 +218,8 @@ class KubernetesCluster:
         patch = {"metadata": {"uid": uid}, "spec": {"activeDeadlineSeconds": 1}}
         answer = await self._patch("pods", _core(namespace, "pods", name), patch, "application/merge-patch+json")
         if isinstance(answer, Refusal):
-            if answer.absent or answer.reason == "Conflict":
+            another = answer.reason == "Conflict" or (answer.status == 422 and "metadata.uid" in answer.message)
+            if answer.absent or another:
                 return False
             raise answer.as_error()
         return True

@@ -1,0 +1,418 @@
+"""The port over a Kubernetes API: repeated steps find what they made, and nothing odd is believed."""
+
+import asyncio
+import json
+from contextlib import AsyncExitStack, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from cluster.client import KubernetesCluster
+from cluster.manifest import database_claim
+from cluster.objects import Pod
+from cluster.port import AlreadyExists, Cluster, LogCut, LogGone, LogNotReady, LogUnavailable
+from cluster.secrets import run_secret
+from contracts.errors import ClusterForbidden, ClusterUnavailable, ForeignObject, JobCreateFailed, RunError
+from contracts.messages import JobRef
+from local.cluster import EmbeddedCluster
+from tests.cluster.conftest import Scripted, kubeconfig
+from tests.cluster.orders import order
+
+NAMESPACE = "default"
+JOB = JobRef(namespace=NAMESPACE, name="j", uid="u")
+
+
+def job_manifest(name: str, script: str, **spec: Any) -> dict[str, Any]:
+    container = {"name": "opencode", "image": "busybox:1.36", "command": ["sh", "-c", script]}
+    pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container], **spec}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"backoffLimit": 0, "template": {"metadata": {}, "spec": pod}},
+    }
+
+
+def secret_manifest(name: str, value: str = "x", **labels: str) -> dict[str, Any]:
+    made = run_secret(order(run=name).attempt, NAMESPACE, {"TOKEN": value}, "{}", "exit 0")
+    made["metadata"]["labels"] |= labels
+    return made
+
+
+async def started(cluster: Cluster, manifest: dict[str, Any]) -> JobRef:
+    made = await cluster.create_job(manifest)
+    return JobRef(namespace=NAMESPACE, name=made.metadata.name, uid=made.metadata.uid)
+
+
+async def pod_when(cluster: Cluster, job: JobRef, *phases: str) -> Pod:
+    async with cluster.watch_pods(job) as states, asyncio.timeout(30):
+        async for pods in states:
+            if pods and pods[0].status.phase in phases:
+                return pods[0]
+    raise AssertionError("the watch ended")
+
+
+# what Kubernetes does
+
+
+async def test_a_job_is_created_once_and_read_back(cluster: KubernetesCluster, name: str) -> None:
+    job = await started(cluster, job_manifest(name, "exit 3"))
+    with pytest.raises(AlreadyExists):
+        await cluster.create_job(job_manifest(name, "exit 3"))
+    pod = await pod_when(cluster, job, "Failed")
+    status = pod.container("opencode")
+    assert status is not None
+    assert status.state.terminated is not None
+    assert status.state.terminated.exit_code == 3
+    assert [each.metadata.uid for each in await cluster.pods_of(job)] == [pod.metadata.uid]
+    assert {event.reason for event in await cluster.events_of(NAMESPACE, [job.uid, pod.metadata.uid])} >= {
+        "SuccessfulCreate",
+        "Started",
+    }
+    read = await cluster.read_job(NAMESPACE, name)
+    assert read is not None
+    assert read.metadata.uid == job.uid
+
+
+async def test_a_later_job_of_the_same_name_is_not_mistaken_for_ours(cluster: KubernetesCluster, name: str) -> None:
+    job = await started(cluster, job_manifest(name, "sleep 60"))
+    other = job.model_copy(update={"uid": "00000000-0000-0000-0000-000000000000"})
+    await pod_when(cluster, job, "Running")
+    assert await cluster.pods_of(other) == []
+    assert await cluster.delete_job(NAMESPACE, name, other.uid) is False
+    assert await cluster.read_job(NAMESPACE, name) is not None
+    assert await cluster.delete_job(NAMESPACE, name, job.uid) is True
+    assert await cluster.delete_job(NAMESPACE, name, job.uid) is False
+    assert await cluster.read_job(NAMESPACE, name) is None
+
+
+async def test_a_stopped_pod_keeps_its_log_and_exit_code(cluster: KubernetesCluster, name: str) -> None:
+    script = "trap 'echo told to stop; exit 7' TERM; echo up; while :; do sleep 0.05; done"
+    job = await started(cluster, job_manifest(name, script))
+    pod = (await pod_when(cluster, job, "Running")).metadata
+    async with cluster.open_log(NAMESPACE, pod.name, "opencode", follow=True, timestamps=False) as pieces:
+        text = b""
+        async for piece in pieces:
+            if not text:
+                assert await cluster.stop_pod(NAMESPACE, pod.name, "another-uid") is False
+                assert await cluster.stop_pod(NAMESPACE, pod.name, pod.uid) is True
+            text += piece
+    assert text == b"up\ntold to stop\n"
+    ended = (await pod_when(cluster, job, "Failed")).container("opencode")
+    assert ended is not None
+    assert ended.state.terminated is not None
+    assert ended.state.terminated.exit_code == 7
+    await cluster.delete_job(NAMESPACE, name, job.uid)
+    assert await cluster.stop_pod(NAMESPACE, "no-such-pod", pod.uid) is False
+
+
+async def test_a_deleted_pod_is_the_one_that_was_meant(cluster: KubernetesCluster, name: str) -> None:
+    job = await started(cluster, job_manifest(name, "sleep 60"))
+    pod = (await pod_when(cluster, job, "Running")).metadata
+    assert await cluster.delete_pod(NAMESPACE, pod.name, "another-uid", timedelta(0)) is False
+    assert await cluster.read_pod(NAMESPACE, pod.name) is not None
+    assert await cluster.delete_pod(NAMESPACE, pod.name, pod.uid, timedelta(0)) is True
+    await cluster.delete_job(NAMESPACE, name, job.uid)
+
+
+async def test_a_watch_goes_on_after_its_history_was_forgotten(
+    cluster: KubernetesCluster, embedded: EmbeddedCluster, name: str
+) -> None:
+    async with cluster.watch_pods(JobRef(namespace=NAMESPACE, name=name, uid="none yet")) as states:
+        assert await anext(states) == []
+    embedded.faults.http(method="GET", path="watch=true", status=410, message="too old", times=2)
+    job = await started(cluster, job_manifest(name, "exit 0"))
+    assert (await pod_when(cluster, job, "Succeeded")).metadata.name.startswith(name)
+
+
+async def test_a_secret_is_created_adopted_or_replaced(cluster: KubernetesCluster, name: str) -> None:
+    manifest = secret_manifest(name)
+    secret = manifest["metadata"]["name"]
+    assert await cluster.put_secret(manifest) == "created"
+    assert await cluster.put_secret(manifest) == "adopted"
+    assert await cluster.put_secret(secret_manifest(name, "other")) == "replaced"
+    assert await cluster.put_secret(secret_manifest(name, "other")) == "adopted"
+    assert await cluster.delete_secret(NAMESPACE, secret) is True
+    assert await cluster.delete_secret(NAMESPACE, secret) is False
+    assert await cluster.read_secret_metadata(NAMESPACE, secret) is None
+
+
+async def test_somebody_elses_secret_is_left_alone(cluster: KubernetesCluster, name: str) -> None:
+    theirs = secret_manifest(name, **{"app.kubernetes.io/managed-by": "somebody"})
+    secret = theirs["metadata"]["name"]
+    await cluster.put_secret(theirs)
+    with pytest.raises(ForeignObject, match=secret):
+        await cluster.put_secret(secret_manifest(name))
+    assert await cluster.delete_secret(NAMESPACE, secret) is False
+    there = await cluster.read_secret_metadata(NAMESPACE, secret)
+    assert there is not None
+    assert there.labels["app.kubernetes.io/managed-by"] == "somebody"
+
+
+async def test_a_secret_goes_with_its_job(cluster: KubernetesCluster, name: str) -> None:
+    job = await started(cluster, job_manifest(name, "sleep 60"))
+    manifest = secret_manifest(name)
+    secret = manifest["metadata"]["name"]
+    assert await cluster.own_secret(NAMESPACE, secret, job) is False
+    await cluster.put_secret(manifest)
+    assert await cluster.own_secret(NAMESPACE, secret, job) is True
+    assert await cluster.own_secret(NAMESPACE, secret, job) is True
+    owned = await cluster.read_secret_metadata(NAMESPACE, secret)
+    assert owned is not None
+    assert [owner.uid for owner in owned.owner_references] == [job.uid]
+    await cluster.delete_job(NAMESPACE, name, job.uid)
+    async with asyncio.timeout(10):
+        while await cluster.read_secret_metadata(NAMESPACE, secret) is not None:  # noqa: ASYNC110 - another server's
+            await asyncio.sleep(0.05)
+
+
+async def test_a_claim_is_made_once_and_an_existing_one_used(cluster: KubernetesCluster, name: str) -> None:
+    asked = {"agentDbMode": "dedicated_pvc", "namespace": NAMESPACE}
+    without = database_claim(order(agent=name, config=asked))
+    assert without is not None
+    with pytest.raises(JobCreateFailed, match="agentDbStorageClass is required"):
+        await cluster.ensure_claim(without)
+    claim = database_claim(order(agent=name, config={**asked, "agentDbStorageClass": "standard"}))
+    assert claim is not None
+    assert await cluster.ensure_claim(claim) == f"opencode-db-{name}"
+    assert await cluster.ensure_claim(without) == f"opencode-db-{name}"
+
+
+async def test_what_the_api_server_refuses_is_a_refused_job(cluster: KubernetesCluster) -> None:
+    with pytest.raises(JobCreateFailed, match="422 Invalid"):
+        await cluster.create_job(job_manifest("No_Such-Name", "true"))
+
+
+async def test_the_worker_can_ask_what_it_may_do(cluster: KubernetesCluster) -> None:
+    assert await cluster.allowed("create", "jobs.batch", NAMESPACE) is True
+    assert await cluster.allowed("get", "pods/log", NAMESPACE) is True
+    assert (await cluster.version()).startswith("v1.")
+    assert await cluster.own_pod() is None
+
+
+async def test_a_log_that_cannot_be_opened_says_why(cluster: KubernetesCluster, name: str) -> None:
+    with pytest.raises(LogGone):
+        await read_log(cluster, "no-such-pod")
+    job = await started(cluster, job_manifest(name, "exit 0"))
+    pod = (await pod_when(cluster, job, "Succeeded")).metadata.name
+    with pytest.raises(LogNotReady):
+        await read_log(cluster, pod, "no-such-container")
+
+
+async def read_log(cluster: Cluster, pod: str, container: str = "opencode", **how: Any) -> bytes:
+    async with cluster.open_log(NAMESPACE, pod, container, **{"follow": False, **how}) as pieces:
+        return b"".join([piece async for piece in pieces])
+
+
+async def test_a_log_can_be_read_from_a_second_on(cluster: KubernetesCluster, name: str) -> None:
+    job = await started(cluster, job_manifest(name, "echo one"))
+    pod = (await pod_when(cluster, job, "Succeeded")).metadata.name
+    stamped = await read_log(cluster, pod, since=datetime(2020, 1, 1, tzinfo=UTC))
+    assert stamped.endswith(b"Z one\n")
+    assert await read_log(cluster, pod, since=datetime.now(UTC) + timedelta(hours=1)) == b""
+
+
+# what no Kubernetes should do
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "message", "error"),
+    [
+        pytest.param(429, "TooManyRequests", "slow down", ClusterUnavailable, id="throttled"),
+        pytest.param(500, "InternalError", "etcdserver: leader changed", ClusterUnavailable, id="500"),
+        pytest.param(503, "ServiceUnavailable", "apiserver not ready", ClusterUnavailable, id="503"),
+        pytest.param(401, "Unauthorized", "Unauthorized", ClusterForbidden, id="401"),
+        pytest.param(
+            403,
+            "Forbidden",
+            'jobs.batch is forbidden: User "x" cannot get resource "jobs"',
+            ClusterForbidden,
+            id="RBAC",
+        ),
+        pytest.param(
+            403,
+            "Forbidden",
+            'jobs.batch is forbidden: User "x" cannot get resource "jobs": RBAC: role "y" not found',
+            ClusterUnavailable,
+            id="RBAC not loaded yet",
+        ),
+    ],
+)
+async def test_a_refused_read_has_the_right_name(
+    talking: KubernetesCluster, scripted: Scripted, status: int, reason: str, message: str, error: type[RunError]
+) -> None:
+    scripted.refuses(status, reason, message)
+    with pytest.raises(error, match=r"get jobs\.batch") as refused:
+        await talking.read_job(NAMESPACE, "j")
+    assert type(refused.value) is error
+    assert message[:20] in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "message", "error"),
+    [
+        pytest.param(403, "Forbidden", 'pods "x" is forbidden: exceeded quota: q', JobCreateFailed, id="quota"),
+        pytest.param(400, "BadRequest", "admission webhook denied the request", JobCreateFailed, id="webhook"),
+        pytest.param(422, "Invalid", "spec.template: Invalid value", JobCreateFailed, id="invalid"),
+        pytest.param(404, "NotFound", 'namespaces "x" not found', JobCreateFailed, id="no namespace"),
+        pytest.param(409, "Conflict", "the object has been modified", ClusterUnavailable, id="conflict"),
+        pytest.param(
+            403, "Forbidden", 'jobs is forbidden: User "x" cannot create resource', ClusterForbidden, id="RBAC"
+        ),
+        pytest.param(503, "ServiceUnavailable", "shutting down", ClusterUnavailable, id="503"),
+    ],
+)
+async def test_a_refused_creation_has_the_right_name(
+    talking: KubernetesCluster, scripted: Scripted, status: int, reason: str, message: str, error: type[RunError]
+) -> None:
+    scripted.refuses(status, reason, message)
+    with pytest.raises(error) as refused:
+        await talking.create_job(job_manifest("j", "true"))
+    assert type(refused.value) is error
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        pytest.param(404, "<html>404 page not found</html>", id="a proxy's 404"),
+        pytest.param(200, "<html>please log in</html>", id="a login page"),
+        pytest.param(200, '{"metadata": {"uid": 7}}', id="wrong types"),
+        pytest.param(404, '{"reason": null}', id="a 404 with nulls"),
+        pytest.param(404, "[]", id="a 404 with a list"),
+    ],
+)
+async def test_an_answer_that_is_not_kubernetes_own_proves_nothing(
+    talking: KubernetesCluster, scripted: Scripted, status: int, body: str
+) -> None:
+    scripted.says(status, body, "text/html")
+    with pytest.raises(ClusterUnavailable):
+        await talking.read_job(NAMESPACE, "j")
+    if status == 200:  # an answer to a deletion is not read
+        return
+    with pytest.raises(ClusterUnavailable):
+        await talking.delete_job(NAMESPACE, "j", "u")
+
+
+async def test_refusals_never_quote_bodies_or_headers(talking: KubernetesCluster, scripted: Scripted) -> None:
+    scripted.refuses(422, "Invalid", "m" * 5000, details={"canary": "in-the-body"})
+    with pytest.raises(JobCreateFailed) as refused:
+        await talking.put_secret(secret_manifest("n", "canary-value"))
+    told = f"{refused.value} {refused.value.details}"
+    assert len(told) < 1500
+    assert "in-the-body" not in told
+    assert "canary-value" not in told
+    assert "the-token" not in told
+
+
+async def test_no_answer_is_unavailable(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    body = kubeconfig("http://127.0.0.1:1", {})
+    path.write_text(json.dumps(body))
+    async with await KubernetesCluster.connect(str(path), environ={}) as lonely:
+        with pytest.raises(ClusterUnavailable, match=r"cannot get jobs\.batch"):
+            await lonely.read_job(NAMESPACE, "j")
+        with pytest.raises(LogUnavailable):
+            await read_log(lonely, "p")
+
+
+async def test_a_cut_answer_is_unavailable(cluster: KubernetesCluster, embedded: EmbeddedCluster, name: str) -> None:
+    await started(cluster, job_manifest(name, "exit 0"))
+    embedded.faults.http(method="GET", path=f"jobs/{name}", cut_after=40)
+    with pytest.raises(ClusterUnavailable):
+        await cluster.read_job(NAMESPACE, name)
+    assert await cluster.read_job(NAMESPACE, name) is not None
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error"),
+    [
+        pytest.param(500, "kubelet is down", LogUnavailable, id="500"),
+        pytest.param(429, '{"reason": "TooManyRequests"}', LogUnavailable, id="429"),
+        pytest.param(404, "404 page not found", LogUnavailable, id="a proxy's 404"),
+        pytest.param(404, '{"reason": "NotFound", "message": "pods not found"}', LogGone, id="404"),
+        pytest.param(400, '{"reason": "BadRequest", "message": "is waiting to start"}', LogNotReady, id="400"),
+        pytest.param(403, '{"reason": "Forbidden", "message": "no"}', ClusterForbidden, id="403"),
+    ],
+)
+async def test_a_log_is_refused_by_name(
+    talking: KubernetesCluster, scripted: Scripted, status: int, body: str, error: type[Exception]
+) -> None:
+    scripted.says(status, body)
+    with pytest.raises(error):
+        await read_log(talking, "p")
+
+
+async def test_a_silent_log_is_cut_and_a_broken_one_too(talking: KubernetesCluster, scripted: Scripted) -> None:
+    silent = asyncio.Event()
+
+    async def says_one_line(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"one\n")
+        with suppress(ConnectionError):
+            await silent.wait()
+        return response
+
+    scripted.answer = says_one_line
+    async with talking.open_log(NAMESPACE, "p", "c", follow=True, idle=timedelta(milliseconds=50)) as pieces:
+        assert await anext(pieces) == b"one\n"
+        with pytest.raises(LogCut):
+            await anext(pieces)
+    silent.set()
+
+
+async def test_a_log_is_asked_for_by_whole_seconds(talking: KubernetesCluster, scripted: Scripted) -> None:
+    scripted.says(200, "", "text/plain")
+    since = datetime(2026, 11, 21, 23, 0, 1, 999_999, tzinfo=UTC)
+    assert await read_log(talking, "p/../q", since=since) == b""
+    method, path, headers, _ = scripted.requests[-1]
+    assert method == "GET"
+    assert path.startswith("/api/v1/namespaces/default/pods/p%2F..%2Fq/log?")
+    assert "sinceTime=2026-11-21T23:00:01Z" in path
+    assert headers["authorization"] == "Bearer the-token"
+
+
+async def test_many_open_logs_do_not_block_other_calls(talking: KubernetesCluster, scripted: Scripted) -> None:
+    done = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if not request.path.endswith("/log"):
+            return web.json_response({"metadata": {"uid": "u"}})
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"x\n")
+        with suppress(ConnectionError):
+            await done.wait()
+        return response
+
+    scripted.answer = answer
+    async with asyncio.timeout(30), AsyncExitStack() as opened:
+        for _ in range(130):
+            pieces = await opened.enter_async_context(talking.open_log(NAMESPACE, "p", "c", follow=True))
+            assert await anext(pieces) == b"x\n"
+        assert await talking.read_job(NAMESPACE, "j") is not None
+        done.set()
+
+
+async def test_the_pods_of_a_watch_survive_what_ends_watches(talking: KubernetesCluster, scripted: Scripted) -> None:
+    def pod(version: int, kind: str = "MODIFIED") -> str:
+        meta = {"uid": "p", "name": "p", "resourceVersion": str(version), "ownerReferences": [{"uid": "u"}]}
+        return json.dumps({"type": kind, "object": {"metadata": meta}})
+
+    gone = json.dumps({"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired"}})
+    watches = [pod(2, "ADDED") + "\n" + pod(3)[:30], gone + "\n", pod(6, "DELETED") + "\n"]
+
+    async def answer(request: web.Request) -> web.Response:
+        if "watch" not in request.query:
+            return web.json_response({"metadata": {"resourceVersion": "5" if len(watches) < 2 else "1"}, "items": None})
+        return web.Response(text=watches.pop(0) if watches else "")
+
+    scripted.answer = answer
+    async with talking.watch_pods(JOB) as states, asyncio.timeout(10):
+        seen = [[pod.metadata.resource_version for pod in await anext(states)] for _ in range(4)]
+    assert seen == [[], ["2"], [], []]
+    versions = [path.partition("resourceVersion=")[2].partition("&")[0] for _, path, _, _ in scripted.requests]
+    assert [version for version in versions if version] == ["1", "2", "5"]
