@@ -24,8 +24,7 @@ _VALUE: Final = r'(?:"(?:[^"\\]|\\.)*"?|\S*)'
 _PERMISSION: Final = re.compile(r"!? *permission requested: (?P<what>.+?)(?:; auto-rejecting)?$")
 _SESSION_MISSING: Final = re.compile(
     r"""(?:message:\s*")?(?:\w*error:\s*)*(?:
-        unknown\s+session\b
-      | no\s+session\b
+        (?:unknown|no)\s+session\b(?!\s+(?:token|key|credential|cookie|secret))
       | session(?:\s+["']?ses\w*["']?)?\s+not\s+found\b
       | resource\ not\ found:.*[/\\]session[/\\].*\.json
     )""",

@@ -212,7 +212,7 @@ def is_session_unknown(seen: Evidence, end: ContainerEnd) -> bool:
     session = seen.resumed_session
     if not session or seen.started or seen.session_exists:
         return False
-    if any(names_missing_session(error.text) for error in seen.pending):
+    if any(error.status is None and names_missing_session(error.text) for error in seen.pending):
         return True
     if seen.resumed_seen:
         return False

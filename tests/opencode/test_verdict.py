@@ -162,6 +162,22 @@ def test_an_error_that_carries_the_session_proves_that_it_exists() -> None:
     assert code(report) == "opencode_error"
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"message": "Session not found", "statusCode": 404},
+        {"message": "no session token was given"},
+        {"message": "the session was not found"},
+    ],
+)
+def test_a_provider_that_speaks_of_sessions_does_not_clear_ours(data: dict[str, object]) -> None:
+    error = json.dumps({"type": "error", "error": {"name": "APIError", "data": data}}).encode()
+    report = folded(error, resumed=SESSION).report(ContainerEnd(exit_code=1))
+    assert report.failure is not None
+    assert report.unknown_session is False
+    assert report.clear_session is False
+
+
 def test_a_cancel_stands_whatever_the_output_says() -> None:
     cancelled = RunCancelled.as_failure("Run cancelled")
     for end in (ContainerEnd(exit_code=0), ContainerEnd(), ContainerEnd(exit_code=143)):
