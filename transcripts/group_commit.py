@@ -1,4 +1,4 @@
-"""Group commit: whoever's turn it is to write takes along what the others have queued meanwhile.
+"""Group commit: what many writers queue while a write is under way is written together by the next one.
 
 A transaction costs far more than the few lines of one run, and hundreds of runs write at once. Nobody waits for
 company: a lone writer writes at once, and groups form only while a write is under way.
@@ -46,27 +46,32 @@ class GroupCommit(Generic[Item, Result]):
         self._limit = limit
         self._shared = shared
         self._queue: deque[_Waiting[Item, Result]] = deque()
+        self._writer: asyncio.Task[None] | None = None
 
     async def submit(self, item: Item) -> Result:
-        """Return the item's result once it is written. A cancelled item may or may not have been written."""
+        """Return the item's result once it is written.
+
+        A cancel ends the wait and not the write: a transaction that is abandoned half-way keeps its locks. So a
+        cancelled item may or may not have been written.
+        """
         mine = _Waiting[Item, Result](item)
         self._queue.append(mine)
-        try:
-            async with self._turn:
-                while not mine.answer.done():
-                    await self._next_group()
-        finally:
-            if not mine.answer.done():
-                mine.answer.cancel()
-        return mine.answer.result()
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write_all())
+        return await mine.answer
 
-    async def _next_group(self) -> None:
-        group = self._take()
+    async def idle(self) -> None:
+        """Return once nothing is being written."""
+        while self._writer is not None:
+            await asyncio.wait([self._writer])
+
+    async def _write_all(self) -> None:
         try:
-            await self._settle(group)
-        except BaseException:  # a cancel, or a defect: the others take their own turn
-            self._queue.extendleft(waiting for waiting in reversed(group) if not waiting.answer.done())
-            raise
+            while self._queue:
+                async with self._turn:
+                    await self._settle(self._take())
+        finally:
+            self._writer = None
 
     def _take(self) -> list[_Waiting[Item, Result]]:
         group: list[_Waiting[Item, Result]] = []
@@ -82,6 +87,8 @@ class GroupCommit(Generic[Item, Result]):
         return group
 
     async def _settle(self, group: Sequence[_Waiting[Item, Result]]) -> None:
+        if not group:
+            return
         try:
             results = await self._write([waiting.item for waiting in group])
         except self._shared as error:

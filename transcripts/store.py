@@ -5,11 +5,11 @@ pages bounded in lines and bytes, and a seal ends an attempt with its receipt.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final, Protocol, Self, TypeVarTuple
+from typing import Any, Final, Protocol, Self, TypeVar, TypeVarTuple
 from weakref import WeakValueDictionary
 
 from sqlalchemy import Row, Select, Table, event, func, select
@@ -31,6 +31,7 @@ PAGE_BYTES: Final = 4 * 1024 * 1024
 GROUP_BYTES: Final = 8 * 1024 * 1024
 """Of several writers' lines in one transaction; it bounds how long the next one waits."""
 _Columns = TypeVarTuple("_Columns")
+_Result = TypeVar("_Result")
 _Insert = Callable[[Table], sqlite.Insert | postgresql.Insert]  # both know "on conflict", in one spelling
 _INSERTS: Final[dict[str, _Insert]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
@@ -194,6 +195,7 @@ class SqlTranscripts:
         self._appending = GroupCommit(
             self._append_all, turn=self._writing, weigh=_Batch.bytes, limit=GROUP_BYTES, shared=TranscriptsUnavailable
         )
+        self._busy: set[asyncio.Task[Any]] = set()
         self._news: WeakValueDictionary[tuple[str, int], News] = WeakValueDictionary()
 
     @classmethod
@@ -216,7 +218,10 @@ class SqlTranscripts:
         return store
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Give the connections back, once nobody uses them."""
+        await self._appending.idle()
+        while self._busy:
+            await asyncio.wait(self._busy)
         await self._engine.dispose()
 
     async def append(self, key: AttemptKey, batch: Sequence[Line]) -> int:
@@ -274,8 +279,12 @@ class SqlTranscripts:
             set_={"receipt": row.excluded.receipt},
             where=attempts.c.receipt.is_(None),
         )
-        async with self._writing, self._transaction() as database:
-            await database.execute(first)
+
+        async def write() -> None:
+            async with self._writing, self._transaction() as database:
+                await database.execute(first)
+
+        await self._undisturbed(write())
         await self._announce(key)
         return await self.receipt(key) or receipt
 
@@ -329,9 +338,24 @@ class SqlTranscripts:
                 yield database
 
     async def _rows(self, query: Select[*_Columns]) -> Sequence[Row[*_Columns]]:
-        with _named(self._engine):
-            async with self._engine.connect() as database:
-                return (await database.execute(query)).all()
+        async def fetch() -> Sequence[Row[*_Columns]]:
+            with _named(self._engine):
+                async with self._engine.connect() as database:
+                    return (await database.execute(query)).all()
+
+        return await self._undisturbed(fetch())
+
+    async def _undisturbed(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """A cancel ends the wait and not the work: a connection that is left in the middle keeps its locks."""
+        task = asyncio.create_task(work)
+        self._busy.add(task)
+        task.add_done_callback(self._finished)
+        return await asyncio.shield(task)
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._busy.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen: whoever asked may be gone
 
 
 def page_end(sizes: Iterable[tuple[int, int]], max_bytes: int) -> int | None:

@@ -17,6 +17,7 @@ class Writer:
 
     def __init__(self, limit: int = 100) -> None:
         self.groups: list[list[int]] = []
+        self.finished: list[list[int]] = []
         self.gate = asyncio.Semaphore(0)
         self.began = asyncio.Event()
         self.refuses: Exception | None = None
@@ -28,6 +29,7 @@ class Writer:
         await self.gate.acquire()
         if self.refuses is not None and 13 in items:
             raise self.refuses
+        self.finished.append(list(items))
         return [f"wrote {item}" for item in items]
 
     async def start(self, *items: int) -> list[asyncio.Task[str]]:
@@ -79,28 +81,27 @@ async def test_an_outage_fails_everyone_at_once() -> None:
     assert writer.groups == [[1], [2, 13, 4]]
 
 
-async def test_a_cancelled_leader_leaves_the_others_their_turn() -> None:
+async def test_a_cancel_ends_the_wait_and_not_the_write() -> None:
     writer = Writer()
     first, *others = await writer.start(1, 2, 3)
     first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first  # at once, though its write still waits for the gate
+    assert writer.finished == []
     open_gate(writer)
     assert await asyncio.gather(*others) == ["wrote 2", "wrote 3"]
-    with pytest.raises(asyncio.CancelledError):
-        await first
+    assert writer.finished == [[1], [2, 3]]
 
 
-async def test_a_cancelled_leader_gives_back_what_it_took_along() -> None:
+async def test_idle_waits_for_the_last_write_even_if_nobody_else_does() -> None:
     writer = Writer()
-    first, leader, *others = await writer.start(1, 2, 3, 4)
-    writer.began.clear()
-    writer.gate.release()
-    await writer.began.wait()
-    assert writer.groups == [[1], [2, 3, 4]]
-    leader.cancel()
+    (only,) = await writer.start(1)
+    only.cancel()
+    idle = asyncio.create_task(writer.commits.idle())
     open_gate(writer)
-    assert await asyncio.gather(first, *others) == ["wrote 1", "wrote 3", "wrote 4"]
-    assert writer.groups == [[1], [2, 3, 4], [3, 4]]
-    assert leader.cancelled()
+    await idle
+    assert writer.finished == [[1]]
+    await writer.commits.idle()
 
 
 async def test_who_gives_up_while_waiting_is_not_written() -> None:
