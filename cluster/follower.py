@@ -8,16 +8,16 @@ the text means is decided in `cluster.reading`; here are connections, pauses and
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import Final, Protocol, Self, TypeAlias
 
 from cluster.diagnosis import Ended, Failing, Running, diagnose
 from cluster.frames import LastFrame
 from cluster.objects import Job, Pod
-from cluster.port import Cluster, LogCut, LogRefused
+from cluster.port import LogCut, LogRefused
 from cluster.reading import Cursor, LogLine, Reading, Step, Tally, resume
 from contracts.errors import ClusterForbidden, ClusterUnavailable, PodLost
 from contracts.messages import JobRef, PodRef
@@ -64,6 +64,24 @@ class Batch:
         return sum(len(line.data) + 64 for line in self.lines)
 
 
+class Source(Protocol):
+    """What a follower needs of the `Cluster` port."""
+
+    def open_log(
+        self, namespace: str, pod: str, container: str, *, follow: bool, since: datetime | None, idle: timedelta | None
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """As `Cluster.open_log`, with timestamps."""
+        ...
+
+    async def read_pod(self, namespace: str, name: str) -> Pod | None:
+        """As `Cluster.read_pod`."""
+        ...
+
+    async def read_job(self, namespace: str, name: str) -> Job | None:
+        """As `Cluster.read_job`."""
+        ...
+
+
 class Follower:
     """Follows one container. Iterate it inside `async with`; afterwards `fate`, `last` and `framed` tell the rest.
 
@@ -74,7 +92,7 @@ class Follower:
     """
 
     def __init__(
-        self, cluster: Cluster, job: JobRef, pod: PodRef, cursor: Cursor | None = None, *, pace: Pace | None = None
+        self, cluster: Source, job: JobRef, pod: PodRef, cursor: Cursor | None = None, *, pace: Pace | None = None
     ) -> None:
         self._cluster = cluster
         self._job = job
@@ -82,7 +100,7 @@ class Follower:
         self._pace = pace or Pace()
         self._reading = Reading(cursor)
         self._given = cursor or Cursor()
-        self._forbidden_since: float | None = None
+        self._forbidden: dict[str, float] = {}
         self._buffer = _Buffer(BUFFER)
         self._reader: asyncio.Task[None] | None = None
         self._instance = ""
@@ -192,7 +210,7 @@ class Follower:
         self._reading.connect(from_start=from_start)
         self.connections += 1
         pod, read, opened = self._pod, _Read(), asyncio.get_running_loop().time()
-        with suppress(LogRefused, LogCut), self._while_forbidden():
+        with suppress(LogRefused, LogCut), self._while_forbidden("pods/log"):
             async with self._cluster.open_log(
                 pod.namespace, pod.name, pod.container, follow=follow, since=since, idle=self._pace.idle
             ) as pieces:
@@ -213,7 +231,7 @@ class Follower:
 
     async def _look(self) -> Fate | None:
         """The container's fate, None while it runs or nobody can tell."""
-        with suppress(ClusterUnavailable), self._while_forbidden():
+        with suppress(ClusterUnavailable), self._while_forbidden("pods"):
             pod = await self._cluster.read_pod(self._pod.namespace, self._pod.name)
             pod = pod if pod is not None and pod.metadata.uid == self._pod.uid else None
             job = None if pod is not None else await self._read_job()
@@ -229,17 +247,16 @@ class Follower:
         return diagnosis if isinstance(diagnosis, Ended | Failing) else None
 
     @contextmanager
-    def _while_forbidden(self) -> Iterator[None]:
+    def _while_forbidden(self, resource: str) -> Iterator[None]:
         """Rides out refusals for a while: an API server that has just started refuses what it allows a moment later."""
         now = asyncio.get_running_loop().time()
         try:
             yield
         except ClusterForbidden:
-            self._forbidden_since = self._forbidden_since or now
-            if now - self._forbidden_since >= self._pace.giving_up.total_seconds():
+            if now - self._forbidden.setdefault(resource, now) >= self._pace.giving_up.total_seconds():
                 raise
         else:
-            self._forbidden_since = None
+            self._forbidden.pop(resource, None)
 
     async def _read_job(self) -> Job | None:
         job = await self._cluster.read_job(self._job.namespace, self._job.name)

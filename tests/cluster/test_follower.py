@@ -1,0 +1,362 @@
+"""Following a container to its end: every line once, in order, through what clusters do to connections."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.client import KubernetesCluster
+from cluster.diagnosis import Failing
+from cluster.follower import Batch, Cursor, Follower, LogLine, Pace, Tally
+from cluster.objects import Job, Pod
+from cluster.port import LogCut, LogGone, LogNotReady, LogUnavailable
+from contracts.errors import ClusterForbidden, ClusterUnavailable, PodLost
+from contracts.messages import JobRef, PodRef
+from contracts.outcome import Gap
+from local.cluster import EmbeddedCluster
+from tests.cluster.kubelet import Log, framed
+from tests.cluster.pods import container, ended, job, pod
+from tests.cluster.test_client import NAMESPACE, job_manifest, pod_when, started
+
+JOB = JobRef(namespace="n", name="agent-opencode-x", uid="job-uid")
+POD = PodRef(namespace="n", name="agent-opencode-x-1", uid="pod-uid")
+QUICK = Pace(
+    first=timedelta(milliseconds=1),
+    longest=timedelta(milliseconds=2),
+    idle=timedelta(seconds=5),
+    poll=timedelta(milliseconds=1),
+    giving_up=timedelta(milliseconds=20),
+)
+RUNNING = pod(container(running={}), phase="Running")
+OVER = pod(ended(0, "Completed"), phase="Succeeded")
+DRAINING = pod(container(running={}), phase="Failed", reason="DeadlineExceeded")
+
+
+class ScriptedLog:
+    """A log and a pod that do as told: each entry of `connections` is one connection, the last one repeats.
+
+    An entry is (upto, end): what of the log is there by then, and the error that ends the connection, if any.
+    """
+
+    def __init__(
+        self, log: Log, connections: Sequence[tuple[int | None, Exception | None]], pods: Sequence[Any]
+    ) -> None:
+        self._log = log
+        self._connections = list(connections)
+        self._pods = list(pods)
+        self.opened: list[tuple[bool, datetime | None]] = []
+
+    @asynccontextmanager
+    async def open_log(
+        self, namespace: str, pod: str, container: str, *, follow: bool, since: datetime | None, idle: timedelta | None
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        assert (namespace, pod, container) == ("n", POD.name, "opencode")
+        assert idle is not None
+        self.opened.append((follow, since))
+        upto, error = self._connections.pop(0) if len(self._connections) > 1 else self._connections[0]
+        if error is not None and not isinstance(error, LogCut):
+            raise error
+        yield self._pieces(self._log.text(since, upto), error)
+
+    async def _pieces(self, text: bytes, error: Exception | None) -> AsyncIterator[bytes]:
+        for at in range(0, len(text), 1000):
+            yield text[at : at + 1000]
+        if error is not None:
+            raise error
+
+    async def read_pod(self, namespace: str, name: str) -> Pod | None:
+        assert (namespace, name) == ("n", POD.name)
+        state = self._pods.pop(0) if len(self._pods) > 1 else self._pods[0]
+        if isinstance(state, Exception):
+            raise state
+        assert state is None or isinstance(state, Pod)
+        return state
+
+    async def read_job(self, namespace: str, name: str) -> Job | None:
+        assert (namespace, name) == ("n", JOB.name)
+        return job()
+
+
+async def followed(scripted: ScriptedLog, cursor: Cursor | None = None) -> tuple[list[LogLine], list[Batch], Follower]:
+    follower = Follower(scripted, JOB, POD, cursor, pace=QUICK)
+    batches = []
+    async with asyncio.timeout(20), follower:
+        async for batch in follower:
+            batches.append(batch)  # noqa: PERF401 - an error must not lose what came before it
+    return [line for batch in batches for line in batch.lines], batches, follower
+
+
+OUTPUT = [("stdout", b"".join(b"%d\n" % number for number in range(60))), ("stderr", b"x" * 30_000 + b"\n")]
+FRAMES = framed(OUTPUT, b'{"exit_code":0}')
+WANTED = [b"%d" % number for number in range(60)] + [b"x" * 30_000]
+
+
+@pytest.mark.parametrize(
+    ("connections", "pods"),
+    [
+        pytest.param([(None, None)], [OVER], id="all at once"),
+        pytest.param([(10, None), (30, None), (None, None)], [RUNNING, RUNNING, OVER], id="clean ends while it runs"),
+        pytest.param([(10, LogCut("reset")), (12, LogCut("idle")), (None, None)], [RUNNING, RUNNING, OVER], id="cuts"),
+        pytest.param(
+            [(5, None), (None, LogUnavailable(500, "", "")), (None, LogUnavailable(429, "", "")), (None, None)],
+            [RUNNING, ClusterUnavailable("down"), RUNNING, OVER],
+            id="refusals and an unavailable API server",
+        ),
+        pytest.param(
+            [(None, LogNotReady(400, "BadRequest", "waiting to start")), (None, None)],
+            [pod(container(waiting={"reason": "ContainerCreating"})), OVER],
+            id="before the start",
+        ),
+        pytest.param(
+            [(5, None), (None, ClusterForbidden("RBAC not loaded")), (None, None)],
+            [RUNNING, RUNNING, OVER],
+            id="403 once",
+        ),
+        pytest.param([(20, None), (40, None), (None, None)], [OVER], id="the tail comes after the end"),
+        pytest.param([(20, None), (40, LogCut("reset")), (50, None), (None, None)], [DRAINING], id="ended too early"),
+        pytest.param(
+            [(20, None), (None, None)], [RUNNING, pod(*[container(running={})], phase="Running"), OVER], id="late"
+        ),
+    ],
+)
+async def test_every_line_comes_once(connections: list[tuple[int | None, Exception | None]], pods: list[Any]) -> None:
+    lines, batches, follower = await followed(ScriptedLog(Log(FRAMES, [40]), connections, pods))
+    assert [line.data for line in lines] == WANTED
+    assert [gap for batch in batches for gap in batch.gaps] == []
+    assert follower.last is not None
+    assert follower.end is not None
+    assert follower.end.exit_code == 0
+
+
+async def test_the_cursor_of_each_batch_is_a_place_to_go_on_from() -> None:
+    log = Log(FRAMES, [40])
+    lines, batches, _ = await followed(
+        ScriptedLog(log, [(10, None), (33, None), (None, None)], [RUNNING, RUNNING, OVER])
+    )
+    for number, batch in enumerate(batches):
+        rest, _, _ = await followed(ScriptedLog(log, [(None, None)], [OVER]), batch.cursor)
+        before = sum(len(each.lines) for each in batches[: number + 1])
+        assert rest == lines[before:]
+
+
+async def test_nothing_more_is_asked_once_the_last_frame_is_in() -> None:
+    scripted = ScriptedLog(Log(FRAMES), [(None, None)], [RUNNING, RUNNING, RUNNING, OVER])
+    await followed(scripted)
+    assert scripted.opened == [(True, None)]
+
+
+async def test_a_killed_runner_is_given_up_after_two_reads_without_news() -> None:
+    scripted = ScriptedLog(Log(framed(OUTPUT, last=None), [40]), [(None, None)], [pod(ended(137, "OOMKilled"))])
+    lines, _, follower = await followed(scripted)
+    assert [line.data for line in lines] == WANTED
+    assert follower.last is None
+    assert follower.end is not None
+    assert follower.end.reason == "OOMKilled"
+    assert [follow for follow, _ in scripted.opened] == [True, True, False, False]
+    assert scripted.opened[-1][1] is None
+
+
+async def test_the_log_of_a_dead_node_is_given_up() -> None:
+    scripted = ScriptedLog(Log(FRAMES), [(20, None), (None, LogUnavailable(500, "", "kubelet"))], [pod(ended(137))])
+    lines, _, follower = await followed(scripted)
+    assert lines
+    assert follower.last is None
+    assert follower.end is not None
+
+
+async def test_a_pod_that_vanished_is_lost_unless_the_runner_had_its_last_word() -> None:
+    gone = LogGone(404, "NotFound", "pods not found")
+    lines, _, lost = await followed(ScriptedLog(Log(FRAMES), [(20, LogCut("")), (None, gone)], [None]))
+    assert lines
+    assert isinstance(lost.fate, Failing)
+    assert lost.fate.error is PodLost
+    assert lost.end is None
+    _, _, finished = await followed(ScriptedLog(Log(FRAMES), [(None, None)], [None]))
+    assert finished.end is not None
+    assert finished.end.exit_code == 0
+
+
+async def test_a_pod_stopped_from_outside_is_lost_even_after_the_runners_last_word() -> None:
+    frames = framed(OUTPUT, b'{"exit_code":143,"stopped_by":"TERM"}')
+    _, _, follower = await followed(ScriptedLog(Log(frames), [(None, None)], [None]))
+    assert isinstance(follower.fate, Failing)
+
+
+async def test_the_runner_tells_the_exit_code_that_the_status_lacks() -> None:
+    frames = framed(OUTPUT, b'{"exit_code":143,"stopped_by":"TERM"}')
+    _, _, follower = await followed(ScriptedLog(Log(frames), [(10, None), (None, None)], [DRAINING]))
+    assert follower.end is not None
+    assert (follower.end.exit_code, follower.end.reason) == (143, "DeadlineExceeded")
+
+
+async def test_a_second_instance_of_the_container_is_not_read_on() -> None:
+    second = pod({**container(running={}), "containerID": "containerd://2"}, phase="Running")
+    scripted = ScriptedLog(Log(FRAMES), [(10, None)], [RUNNING, second])
+    _, _, follower = await followed(scripted)
+    assert isinstance(follower.fate, Failing)
+    assert "second time" in follower.fate.message
+
+
+async def test_a_worker_without_rights_says_so_in_the_end() -> None:
+    scripted = ScriptedLog(Log(FRAMES), [(None, ClusterForbidden("cannot get pods/log"))], [RUNNING])
+    with pytest.raises(ClusterForbidden, match="pods/log"):
+        await followed(scripted)
+
+
+async def test_what_a_rotation_took_is_reported() -> None:
+    log = Log(framed([("stdout", b"".join(b"%d\n" % n for n in range(100)))], b"{}"), [40])
+    scripted = ScriptedLog(log, [(10, LogCut("reset")), (None, None)], [RUNNING, OVER])
+    follower = Follower(scripted, JOB, POD, pace=QUICK)
+    gaps, numbers = [], []
+    async with asyncio.timeout(20), follower:
+        async for batch in follower:
+            log.rotate(50)
+            gaps += batch.gaps
+            numbers += [int(line.data) for line in batch.lines if line.whole]
+    assert [gap.frames for gap in gaps] == [40]
+    assert numbers == [*range(9), *range(50, 100)]
+
+
+async def test_a_starved_node_is_polled() -> None:
+    class Starved(ScriptedLog):
+        async def _pieces(self, text: bytes, error: Exception | None) -> AsyncIterator[bytes]:
+            async for piece in super()._pieces(text, error):
+                yield piece
+            if self.opened[-1][0]:
+                yield b"failed to create fsnotify watcher: too many open files"
+                yield b"\n"
+
+    scripted = Starved(Log(FRAMES, [40]), [(10, None), (20, None), (None, None)], [RUNNING, RUNNING, OVER])
+    lines, _, _ = await followed(scripted)
+    assert [line.data for line in lines] == WANTED
+    assert False in [follow for follow, _ in scripted.opened]
+
+
+async def test_reading_goes_on_while_the_consumer_is_busy_and_stops_at_the_bound() -> None:
+    class Counted(ScriptedLog):
+        pieces = 0
+
+        async def _pieces(self, text: bytes, error: Exception | None) -> AsyncIterator[bytes]:
+            async for piece in super()._pieces(text, error):
+                self.pieces += 1
+                yield piece
+
+    large = [("stdout", (b"y" * 8000 + b"\n") * 3000)]  # 24 MB
+    scripted = Counted(Log(framed(large, b"{}")), [(None, None)], [OVER])
+    follower = Follower(scripted, JOB, POD, pace=QUICK)
+    async with asyncio.timeout(60), follower:
+        first = await follower.next_batch()
+        assert first is not None
+        before = -1
+        while scripted.pieces != before:
+            before = scripted.pieces
+            for _ in range(1000):
+                await asyncio.sleep(0)
+        assert 5_000 < scripted.pieces < 20_000
+        lines = len(first.lines) + sum([len(batch.lines) async for batch in follower])
+    assert lines == 3000
+
+
+async def test_waiting_for_output_can_be_given_up_without_losing_any() -> None:
+    gate = asyncio.Event()
+
+    class Gated(ScriptedLog):
+        async def _pieces(self, text: bytes, error: Exception | None) -> AsyncIterator[bytes]:
+            await gate.wait()
+            async for piece in super()._pieces(text, error):
+                yield piece
+
+    follower = Follower(Gated(Log(FRAMES), [(None, None)], [OVER]), JOB, POD, pace=QUICK)
+    async with asyncio.timeout(20), follower:
+        nothing = await follower.next_batch(timedelta(milliseconds=10))
+        assert nothing is not None
+        assert nothing.lines == []
+        gate.set()
+        assert sum([len(batch.lines) async for batch in follower]) == len(WANTED)
+
+
+# on the embedded cluster, with our runner
+
+
+SCRIPT = """
+i=0
+while [ $i -lt 300 ]; do
+  echo "line $i"; echo same; [ $((i % 50)) -ne 0 ] || { echo "err $i" >&2; sleep 0.1; }
+  i=$((i + 1))
+done
+exit 5
+"""
+
+
+def runner_job(name: str, tmp_path: Path) -> dict[str, Any]:
+    manifest = job_manifest(name, "exit 0")
+    runner = Path(__file__).parents[2] / "cluster" / "runner.sh"
+    (tmp_path / "stdin").write_text("")
+    args = f"--stdin {tmp_path}/stdin --out {tmp_path}/out --dir {tmp_path} --grace 1 -- sh -c"
+    command = f'exec sh {runner} {args} "$SCRIPT"'
+    (main,) = manifest["spec"]["template"]["spec"]["containers"]
+    main["command"] = ["sh", "-c", command]
+    main["env"] = [{"name": "SCRIPT", "value": SCRIPT.replace("$", "$$")}, {"name": "HOME", "value": str(tmp_path)}]
+    return manifest
+
+
+async def test_a_real_run_is_followed_through_faults_and_its_receipt_verified(
+    cluster: KubernetesCluster, embedded: EmbeddedCluster, name: str, tmp_path: Path
+) -> None:
+    job_ref = await started(cluster, runner_job(name, tmp_path))
+    there = (await pod_when(cluster, job_ref, "Running", "Failed")).metadata
+    pod_ref = PodRef(namespace=NAMESPACE, name=there.name, uid=there.uid)
+    log = f"pods/{there.name}/log"
+    faults: list[dict[str, Any]] = [
+        {"path": log, "cut_after": 700},
+        {"path": log, "cut_after": 3001, "clean": True},
+        {"path": log, "status": 500, "times": 2},
+        {"path": log, "cut_after": 900, "clean": True, "text": "rpc error: code = Unknown\n"},
+        {"path": f"pods/{there.name}$", "status": 503, "times": 2},
+    ]
+    tally, lines, gaps = Tally(), list[LogLine](), list[Gap]()
+    follower = Follower(cluster, job_ref, pod_ref, pace=Pace(first=timedelta(milliseconds=20)))
+    async with asyncio.timeout(60), follower:
+        async for batch in follower:
+            tally.add(batch.lines)
+            lines += batch.lines
+            gaps += batch.gaps
+            if faults and len(lines) > 300 - 50 * len(faults):
+                embedded.faults.http(**faults.pop())
+                embedded.faults.end_follows()
+                if len(faults) == 2:
+                    await embedded.faults.restart_kubelet()
+    assert faults == []
+    stdout = [line.data for line in lines if line.stream == "stdout"]
+    assert stdout == [text for number in range(300) for text in (b"line %d" % number, b"same")]
+    assert [line.data for line in lines if line.stream == "stderr"] == [b"err %d" % n for n in range(0, 300, 50)]
+    assert tally.receipt(follower.last, gaps, framed=follower.framed).state == "verified"
+    assert follower.end is not None
+    assert follower.end.exit_code == 5
+    assert follower.connections > 4
+    await cluster.delete_job(NAMESPACE, name, job_ref.uid)
+
+
+async def test_a_foreign_image_is_followed_as_well_as_can_be(
+    cluster: KubernetesCluster, embedded: EmbeddedCluster, name: str
+) -> None:
+    script = "i=0; while [ $i -lt 100 ]; do echo $i; echo same; i=$((i + 1)); done; sleep 0.3; printf end"
+    job_ref = await started(cluster, job_manifest(name, script.replace("$", "$$")))
+    there = (await pod_when(cluster, job_ref, "Running", "Succeeded")).metadata
+    embedded.faults.http(path=f"pods/{there.name}/log", cut_after=1500)
+    embedded.faults.http(path=f"pods/{there.name}/log", cut_after=2500, clean=True)
+    tally = Tally()
+    follower = Follower(cluster, job_ref, PodRef(namespace=NAMESPACE, name=there.name, uid=there.uid))
+    found = []
+    async with asyncio.timeout(60), follower:
+        async for batch in follower:
+            tally.add(batch.lines)
+            found += batch.lines
+    wanted = b"".join(b"%d\nsame\n" % number for number in range(100)) + b"end"
+    assert b"".join(line.raw for line in found) == wanted
+    assert tally.receipt(follower.last, framed=follower.framed).state == "best effort"
+    await cluster.delete_job(NAMESPACE, name, job_ref.uid)
