@@ -99,6 +99,11 @@ def test_the_answer_is_the_text_of_the_last_finished_message() -> None:
     assert named("opencode-logged/context-overflow-once").summary == "Now it fits."
 
 
+def test_what_opencode_says_to_the_model_is_not_the_agents_word() -> None:
+    """Compaction ends with a synthetic prompt that belongs to a user message."""
+    assert named("opencode/compaction-loop").last_words.startswith("FAKE-SUMMARY")
+
+
 def test_what_was_said_before_a_kill_is_kept() -> None:
     killed = named("opencode/sigterm-in-tool")
     assert killed.summary == killed.last_words == "Going to sleep."
@@ -132,6 +137,8 @@ def test_a_subagent_does_not_lend_its_session() -> None:
     capture = Capture("opencode-logged/subagent")
     only_log = fold_chunks([], [capture.stderr]).report(capture.end)
     assert only_log.session_id == report(capture).session_id == "ses_dff8b2e70ffeeF7FB2Wh5zZlFi"
+    childs = next(line for line in capture.stderr.splitlines() if b"parentID=ses_" in line)
+    assert fold_chunks([], [childs]).session_id is None
 
 
 def test_an_unexpected_server_error_names_its_cause_from_the_log() -> None:

@@ -102,6 +102,8 @@ def test_a_stop_with_something_after_it_is_not_the_end(follower: bytes) -> None:
 
 def test_an_error_after_the_stop_fails_and_a_stop_after_the_error_recovers() -> None:
     assert code(folded(*FINISHED, RATE_LIMITED).report(ContainerEnd(exit_code=1))) == "provider_quota"
+    went_on = line("step_finish", id="p", reason="tool-calls", tokens={"output": 5})
+    assert code(folded(RATE_LIMITED, went_on).report(ContainerEnd(exit_code=1))) == "provider_quota"
     recovered = folded(RATE_LIMITED, *FINISHED).report(ContainerEnd(exit_code=1))
     assert code(recovered) is None
     assert recovered.errors == ("slow down",)
