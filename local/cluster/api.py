@@ -7,10 +7,7 @@ import contextlib
 import hmac
 import json
 import logging
-import socket
-import struct
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 from aiohttp import web
@@ -23,15 +20,14 @@ from local.cluster.kubelet import Kubelet
 from local.cluster.refusals import Refused, bad_request, conflict, no_such_path
 from local.cluster.requests import Target, continue_token, flag, log_options, read_continue_token, version_of
 from local.cluster.selectors import Predicate, by_fields, by_labels
-from local.cluster.store import Change, Store
+from local.cluster.store import Store
+from local.cluster.streams import FAULTS, Stream, send_part
 from local.cluster.tables import table
+from local.cluster.watching import Watch
 from local.cluster.writing import create, patched, read_body, replace
 
 log = logging.getLogger(__name__)
-_BOOKMARK_EVERY = timedelta(minutes=1)
-_WATCH_TIMEOUT = timedelta(minutes=30)
 _BODY_LIMIT = 3 * 1024 * 1024  # bytes of a request, as on a real API server
-_FAULTS = web.RequestKey("faults", list)
 
 
 class Api:
@@ -55,23 +51,26 @@ class Api:
     @web.middleware
     async def _outermost(self, request: web.Request, handler: Any) -> web.StreamResponse:
         try:
-            given = request.headers.get("Authorization", "").encode()
-            if not hmac.compare_digest(given, self._token):
-                raise Refused(401, "Unauthorized", "Unauthorized")
+            self._authenticate(request)
             if request.path == "/faults":
                 return await self._order_faults(request)
             hits = self._faults.taken_by(request.method, request.path_qs)
-            request[_FAULTS] = hits
+            request[FAULTS] = hits
             await self._suffer(hits)
             answer: web.StreamResponse = await handler(request)
         except Refused as refusal:
             answer = _json(refusal.status, refusal.code)
             if refusal.retry_after is not None:
                 answer.headers["Retry-After"] = str(refusal.retry_after)
-        cut = next((hit for hit in request.get(_FAULTS, ()) if hit.cut_after is not None), None)
+        cut = next((hit for hit in request.get(FAULTS, ()) if hit.cut_after is not None), None)
         if cut is not None and isinstance(answer, web.Response):
-            return await _send_part(request, answer, cut)
+            return await send_part(request, answer, cut)
         return answer
+
+    def _authenticate(self, request: web.Request) -> None:
+        given = request.headers.get("Authorization", "").encode()
+        if not hmac.compare_digest(given, self._token):
+            raise Refused(401, "Unauthorized", "Unauthorized")
 
     @staticmethod
     async def _suffer(hits: list[HttpFault]) -> None:
@@ -161,9 +160,9 @@ class Api:
         return lambda body: labels(body) and fields(body)
 
     async def _collection(self, request: web.Request, target: Target) -> web.StreamResponse:
-        if flag(request.query, "watch"):
-            return await self._watch(request, target)
         kind, wanted = target.kind, self._filter(request, target.kind)
+        if flag(request.query, "watch"):
+            return await Watch(self._store, request, target, wanted, _form(request, kind)).serve(self.closing)
         asked = version_of(request.query)
         if asked is not None and asked > self._store.version:
             details = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]}
@@ -200,59 +199,6 @@ class Api:
             version = int(meta["resourceVersion"])
             meta["continue"] = continue_token(version, last_one.get("namespace", ""), last_one["name"])
         return found
-
-    # ---------------------------------------------------------------- watching
-
-    async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
-        kind = target.kind
-        wanted = self._filter(request, kind)
-        shown = _form(request, kind)
-        since = version_of(request.query)
-        initial = flag(request.query, "sendInitialEvents")
-        first: list[Object] = []
-        if not since or initial:
-            first = [body for body in self._store.every(kind, target.namespace) if wanted(body)]
-            since = self._store.version
-        stream = Stream(request)
-        await stream.open("application/json")
-
-        async def tell(step: str, body: Object) -> None:
-            await stream.write(json.dumps({"type": step, "object": body}, separators=(",", ":")).encode() + b"\n")
-
-        for body in first:
-            await tell("ADDED", shown(body))
-        bookmarks = flag(request.query, "allowWatchBookmarks")
-        if initial:
-            await tell("BOOKMARK", self._bookmark(kind, ends_initial=True))
-        try:
-            async with asyncio.timeout(_watch_timeout(request)), asyncio.TaskGroup() as tasks:
-                if bookmarks:
-                    tasks.create_task(self._send_bookmarks(kind, tell))
-                tasks.create_task(_end_with(self.closing))
-                async for change in self._store.changes(kind, since):
-                    if target.namespace in ("", change.body["metadata"].get("namespace", "")):
-                        step = _step(change, wanted)
-                        if step is not None:
-                            await tell(step, shown(change.body))
-        except* TimeoutError:
-            if bookmarks:
-                await tell("BOOKMARK", self._bookmark(kind))
-        except* Refused as refusals:
-            await tell("ERROR", _first(refusals).status)
-        except* (_Closing, ConnectionError):
-            pass
-        return await stream.close()
-
-    async def _send_bookmarks(self, kind: Kind, tell: Callable[[str, Object], Any]) -> None:
-        while True:
-            await asyncio.sleep(_BOOKMARK_EVERY.total_seconds())
-            await tell("BOOKMARK", self._bookmark(kind))
-
-    def _bookmark(self, kind: Kind, *, ends_initial: bool = False) -> Object:
-        meta: Object = {"resourceVersion": str(self._store.version), "creationTimestamp": None}
-        if ends_initial:
-            meta["annotations"] = {"k8s.io/initial-events-end": "true"}
-        return {"kind": kind.name, "apiVersion": kind.api_version, "metadata": meta}
 
     # ---------------------------------------------------------------- writing
 
@@ -333,72 +279,6 @@ class Api:
         return await stream.close()
 
 
-class Stream:
-    """A chunked answer of unknown length, which a fault may cut."""
-
-    def __init__(self, request: web.Request) -> None:
-        self._request = request
-        self._response = web.StreamResponse()
-        self._fault: HttpFault | None = next(
-            (hit for hit in request.get(_FAULTS, ()) if hit.cut_after is not None), None
-        )
-        self._left = self._fault.cut_after if self._fault and self._fault.cut_after is not None else 0
-
-    async def open(self, content_type: str) -> None:
-        """Send the head."""
-        self._response.content_type = content_type
-        await self._response.prepare(self._request)
-        await self._response.write(b"")  # the head must not wait for the first line of the body
-
-    async def write(self, data: bytes) -> bool:
-        """Send data; False when a fault has ended the answer."""
-        if self._fault is None:
-            await self._response.write(data)
-            return True
-        part, self._left = data[: self._left], self._left - len(data)
-        if part:
-            await self._response.write(part)
-        if self._left > 0:
-            return True
-        if self._fault.text:
-            await self._response.write(self._fault.text.encode())
-        if not self._fault.clean:
-            _reset(self._request)
-            raise ConnectionResetError("cut by a fault")
-        return False
-
-    async def close(self) -> web.StreamResponse:
-        """End the answer properly, where the connection still stands."""
-        with contextlib.suppress(ConnectionError):
-            await self._response.write_eof()
-        return self._response
-
-
-class _Closing(Exception):
-    """The server ends."""
-
-
-async def _end_with(event: asyncio.Event) -> None:
-    await event.wait()
-    raise _Closing
-
-
-def _first(group: BaseExceptionGroup[Refused]) -> Refused:
-    found = group.exceptions[0]
-    return found if isinstance(found, Refused) else _first(found)
-
-
-def _step(change: Change, wanted: Predicate) -> str | None:
-    """What a watch with a selector is told of a change: an object that stops to match is deleted for it."""
-    now = wanted(change.body)
-    before = change.before is not None and wanted(change.before)
-    if change.type == "DELETED":
-        return "DELETED" if before else None
-    if now:
-        return "MODIFIED" if before else "ADDED"
-    return "DELETED" if before else None
-
-
 def _form(request: web.Request, kind: Kind) -> Callable[[Object], Object]:
     """In which form the client wants to see an object: whole, as a table of one row, or its metadata alone."""
     accept = request.headers.get("Accept", "")
@@ -412,13 +292,6 @@ def _form(request: web.Request, kind: Kind) -> Callable[[Object], Object]:
 
 def _metadata_only(body: Object) -> Object:
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": body["metadata"]}
-
-
-def _watch_timeout(request: web.Request) -> float:
-    text = request.query.get("timeoutSeconds", "")
-    if text and not text.isdigit():
-        raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
-    return float(text or 0) or _WATCH_TIMEOUT.total_seconds()
 
 
 def _review(path: str) -> tuple[str, str] | None:
@@ -461,28 +334,3 @@ async def _delete_options(request: web.Request) -> Object:
 def _json(body: Object, code: int = 200) -> web.Response:
     text = json.dumps(body, separators=(",", ":"))
     return web.Response(text=text, status=code, content_type="application/json")
-
-
-async def _send_part(request: web.Request, answer: web.Response, fault: HttpFault) -> web.StreamResponse:
-    """Send the beginning of an answer and break the connection: the work is done, the client cannot know."""
-    body = answer.body if isinstance(answer.body, bytes) else b""
-    part = web.StreamResponse(status=answer.status)
-    part.content_type = answer.content_type
-    part.content_length = len(body)
-    if fault.cut_after:
-        await part.prepare(request)
-        await part.write(body[: fault.cut_after])
-    _reset(request)
-    return part
-
-
-def _reset(request: web.Request) -> None:
-    """Break the connection so that the client sees a reset, not an end."""
-    transport = request.transport
-    if transport is None:
-        return
-    connection = transport.get_extra_info("socket")
-    if connection is not None:
-        linger = struct.pack("ii", 1, 0)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-    transport.abort()

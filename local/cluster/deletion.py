@@ -28,17 +28,14 @@ def begin(store: Store, kind: Kind, body: Object, propagation: Propagation, grac
 
     `grace` is in seconds and matters to pods alone; a pod nobody runs yet, or that has ended, goes at once.
     """
-    if grace is None:
-        grace = body.get("spec", {}).get("terminationGracePeriodSeconds", 30) if kind is PODS else 0
-    if kind is PODS and (not body["spec"].get("nodeName") or body["status"]["phase"] in ("Succeeded", "Failed")):
-        grace = 0
+    seconds = _grace(kind, body, grace)
     waiting = {"Foreground": _FOREGROUND, "Orphan": _ORPHAN, "Background": None}[propagation]
 
     def mark(fresh: Object) -> None:
         meta = fresh["metadata"]
-        if "deletionTimestamp" not in meta or (kind is PODS and grace < meta["deletionGracePeriodSeconds"]):
-            meta["deletionTimestamp"] = stamp(datetime.now(UTC) + timedelta(seconds=grace))
-            meta["deletionGracePeriodSeconds"] = grace
+        if "deletionTimestamp" not in meta or (kind is PODS and seconds < meta["deletionGracePeriodSeconds"]):
+            meta["deletionTimestamp"] = stamp(datetime.now(UTC) + timedelta(seconds=seconds))
+            meta["deletionGracePeriodSeconds"] = seconds
         if waiting and store.owned_by(meta["uid"]) and waiting not in (meta.get("finalizers") or ()):
             meta["finalizers"] = [*(meta.get("finalizers") or ()), waiting]
         if kind is NAMESPACES:
@@ -46,6 +43,12 @@ def begin(store: Store, kind: Kind, body: Object, propagation: Propagation, grac
 
     meta = body["metadata"]
     return store.change(kind, meta.get("namespace", ""), meta["name"], mark) or body
+
+
+def _grace(kind: Kind, body: Object, asked: int | None) -> int:
+    if kind is not PODS or not body["spec"].get("nodeName") or body["status"]["phase"] in ("Succeeded", "Failed"):
+        return 0
+    return int(body["spec"].get("terminationGracePeriodSeconds", 30) if asked is None else asked)
 
 
 class Collector:

@@ -15,6 +15,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from aiohttp import web
 
@@ -87,7 +88,7 @@ class EmbeddedCluster:
 
     # ---------------------------------------------------------------- life
 
-    async def __aenter__(self) -> EmbeddedCluster:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 
@@ -108,8 +109,8 @@ class EmbeddedCluster:
         self.namespaces = await asyncio.to_thread(Namespaces.probe, self.state_dir / "probe")
         if not self.namespaces.mount:
             log.warning(
-                "no private mount namespaces on this system (%s): pods with volumes cannot run. Allow unprivileged user "
-                "namespaces, or run where they are allowed",
+                "no private mount namespaces on this system (%s): pods with volumes cannot run. Allow unprivileged "
+                "user namespaces, or run where they are allowed",
                 self.namespaces.problem,
             )
         self.store = Store(self.state_dir / "objects.sqlite")

@@ -158,7 +158,7 @@ class JobController:
             for status in pod["status"].get(group) or ()
         )
         limit = spec["backoffLimit"]
-        return restarts > 0 if limit == 0 else restarts >= limit
+        return bool(restarts > 0 if limit == 0 else restarts >= limit)
 
     @staticmethod
     def _complete(job: Object, active: list[Object]) -> bool:
@@ -191,7 +191,7 @@ class JobController:
         losses = [ended_at(pod) for pod in pods if pod["status"].get("phase") == "Failed"]
         if not failed or not losses:
             return timedelta()
-        pause = min(self._backoff * 2 ** min(failed - 1, 20), _LONGEST_BACKOFF)
+        pause: timedelta = min(self._backoff * 2 ** min(failed - 1, 20), _LONGEST_BACKOFF)
         return max(losses) + pause - datetime.now(UTC)
 
     # ---------------------------------------------------------------- acting

@@ -75,9 +75,9 @@ class Kubelet:
             self._ears = None
 
     async def drain(self, grace: timedelta, verdict: Verdict) -> None:
-        """End every pod, as a node does that is shut down, and publish that."""
+        """End every pod, with its own grace or `grace` if that is shorter, as a node does that is shut down."""
         for pod in self._pods.values():
-            pod.stop(grace, verdict)
+            pod.stop(min(grace, timedelta(seconds=pod.body["spec"]["terminationGracePeriodSeconds"])), verdict)
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     # ---------------------------------------------------------------- pods
@@ -181,9 +181,7 @@ class Kubelet:
         if pod is None:
             pod = Pod(body, self._around)
             pod.recover()
-        slot = pod.slot(name)
-        assert slot is not None
-        run = _choose_run(slot, pod, previous=previous)
+        run = _choose_run(pod.slots_by_name[name], pod, previous=previous)
         return read_log(run.directory, options, self._ears, run.finished, self._cut)
 
     def end_follows(self) -> None:
@@ -193,7 +191,7 @@ class Kubelet:
 
     def rotate_log(self, namespace: str, pod: str, container: str) -> None:
         """Begin a new log file for a running container."""
-        slot = self._pod(namespace, pod).slot(container)
+        slot = self._pod(namespace, pod).slots_by_name.get(container)
         if slot is None or slot.current is None or not slot.running:
             raise bad_request(f"container {container} of pod {pod} is not running")
         slot.current.rotate_log()
@@ -281,9 +279,7 @@ def _choose_container(body: Object, container: str | None) -> str:
     if container is None:
         if len(mains) == 1:
             return str(mains[0])
-        choice = f"choose one of: [{' '.join(mains)}]"
-        if inits:
-            choice += f" or one of the init containers: [{' '.join(inits)}]"
+        choice = f"choose one of: [{' '.join(inits + mains)}]"
         raise bad_request(f"a container name must be specified for pod {name}, {choice}")
     if container not in mains + inits:
         raise bad_request(f"container {container} is not valid for pod {name}")

@@ -110,7 +110,7 @@ def _apply(document: Any, operation: dict[str, Any]) -> None:
     elif verb == "add":
         _add(place, last, value)
     elif verb == "replace":
-        key = int(last) if isinstance(place, list) else last
+        key: Any = int(last) if isinstance(place, list) else last
         place[key]  # a missing place is an error
         place[key] = value
     elif verb == "remove":

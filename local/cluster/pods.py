@@ -74,13 +74,14 @@ class Pod:
         """The pod's name."""
         return str(self.body["metadata"]["name"])
 
-    def slot(self, container: str) -> Slot | None:
-        """The named container."""
-        return next((slot for slot in self.slots if slot.name == container), None)
+    @property
+    def slots_by_name(self) -> dict[str, Slot]:
+        """The pod's containers."""
+        return {slot.name: slot for slot in self.slots}
 
     def waits_for(self, slot: Slot) -> str:
         """Why a container has no log yet, in the kubelet's words."""
-        told = waiting_state(slot, self.slots)["reason"]
+        told = str(waiting_state(slot, self.slots)["reason"])
         return {
             "ErrImagePull": "image can't be pulled",
             "ImagePullBackOff": "trying and failing to pull image",
@@ -148,27 +149,24 @@ class Pod:
 
     async def _run_slot(self, slot: Slot, policy: str) -> bool:
         """Run a container, again as its policy says; returns whether its last run succeeded."""
-        while True:
-            if slot.current is None and not await self._start(slot, 0):
-                slot.final = True
-                return False
-            assert slot.current is not None
-            await slot.current.finished.wait()
+        run = slot.current or await self._start(slot, 0)
+        while run is not None:
+            await run.finished.wait()
             self._note_end(slot)
             again = policy == "Always" or (policy == "OnFailure" and slot.exit_code != 0)
             if not again or self._stopping.is_set():
-                slot.final = True
-                self._publish()
-                return slot.exit_code == 0
+                break
             self._publish()
-            await self._back_off(slot)
-            if not await self._start(slot, slot.current.number + 1):
-                slot.waiting, slot.final = "", True
-                return False
+            await self._back_off(slot, run.number)
+            run = await self._start(slot, run.number + 1)
+        slot.final = True
+        if slot.current is not None:
+            slot.waiting = ""
+        self._publish()
+        return slot.exit_code == 0
 
-    async def _back_off(self, slot: Slot) -> None:
+    async def _back_off(self, slot: Slot, number: int) -> None:
         """The first restart comes at once, later ones after doubling pauses."""
-        number = slot.current.number if slot.current else 0
         if number == 0:
             return
         pause = min(self._around.backoff * 2 ** min(number - 1, 20), _LONGEST_BACKOFF)
@@ -183,12 +181,12 @@ class Pod:
 
     # ---------------------------------------------------------------- starting
 
-    async def _start(self, slot: Slot, number: int) -> bool:
-        """Start one run, trying until its image and configuration are there; False if the pod stops before."""
+    async def _start(self, slot: Slot, number: int) -> Instance | None:
+        """Start one run, trying until its image and configuration are there; None if the pod stops before."""
         while not self._stopping.is_set():
             if await self._pull(slot):
                 try:
-                    await self._launch(slot, number)
+                    return await self._launch(slot, number)
                 except NotConfigured as problem:
                     self._wait(slot, "CreateContainerConfigError", str(problem))
                     self._tell("Failed", f"Error: {problem}", warning=True, slot=slot)
@@ -197,9 +195,7 @@ class Pod:
                     self._wait(slot, "CreateContainerError", str(problem))
                     self._tell("Failed", f"Error: {problem}", warning=True, slot=slot)
                     await self._pause(_RETRY)
-                else:
-                    return True
-        return False
+        return None
 
     async def _pull(self, slot: Slot) -> bool:
         """Images are only names, unless a fault refuses one; then this waits a back-off and says False."""
@@ -233,7 +229,7 @@ class Pod:
         await self._pause(self._around.backoff)
         return False
 
-    async def _launch(self, slot: Slot, number: int) -> None:
+    async def _launch(self, slot: Slot, number: int) -> Instance:
         variables = environment(slot.spec, self.body, self._lookup)
         defaults = {"PATH": host_path(), "HOSTNAME": self.name, "HOME": "/"}
         directory = self.directory / slot.name / str(number)
@@ -260,6 +256,7 @@ class Pod:
         if self._stopping.is_set():
             instance.terminate()
         self._publish()
+        return instance
 
     def _termination_log(self, slot: Slot, number: int) -> Mount:
         path = self.directory / "termination" / slot.name / str(number)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from local.cluster.events import Recorder
 from local.cluster.faults import Faults
-from local.cluster.kinds import CLAIMS, NODES, PODS, Object
+from local.cluster.kinds import CLAIMS, NODES, PODS, Kind, Object
 from local.cluster.objects import condition, deleting, set_condition
 from local.cluster.store import Store
 from local.cluster.volumes import claims_of, forget_claim
@@ -26,7 +26,8 @@ class Scheduler:
         """Schedule until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_pods())
-            tasks.create_task(self._look_again_for_claims())
+            tasks.create_task(self._look_again_for(CLAIMS))
+            tasks.create_task(self._look_again_for(NODES))
             tasks.create_task(self._look_again_after_faults())
 
     async def _follow_pods(self) -> None:
@@ -34,8 +35,8 @@ class Scheduler:
             if change.type != "DELETED":
                 self._consider(change.body["metadata"]["namespace"], change.body["metadata"]["name"])
 
-    async def _look_again_for_claims(self) -> None:
-        async for _ in self._store.observe(CLAIMS):
+    async def _look_again_for(self, kind: Kind) -> None:
+        async for _ in self._store.observe(kind):
             self._consider_all()
 
     async def _look_again_after_faults(self) -> None:

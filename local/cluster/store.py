@@ -112,7 +112,7 @@ class Store:
     # ---------------------------------------------------------------- writing
 
     def add(self, kind: Kind, body: Object) -> Object:
-        """Store a new object under its name, giving it what it lacks of uid and age, and a version; 409 if the name is taken."""
+        """Store a new object, giving it what it lacks of uid and age, and a version; 409 if its name is taken."""
         meta = body["metadata"]
         key = (meta.get("namespace", ""), meta["name"])
         if key in self._shelves[kind].objects:

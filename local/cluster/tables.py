@@ -85,7 +85,7 @@ def _node(node: Object) -> list[Any]:
 def _claim(claim: Object) -> list[Any]:
     status, spec = claim["status"], claim["spec"]
     modes = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
-    access = ",".join(modes.get(mode, mode) for mode in status.get("accessModes") or ())
+    access = ",".join(str(modes.get(mode, mode)) for mode in status.get("accessModes") or ())
     storage = status.get("capacity", {}).get("storage", "")
     return [status["phase"], spec.get("volumeName", ""), storage, access, spec.get("storageClassName", "")]
 
@@ -111,14 +111,17 @@ def table(kind: Kind, bodies: Iterable[Object], metadata: Object, include: str) 
         row = cells(body)
         if kind is not EVENTS:
             row = [body["metadata"]["name"], *row, age(body["metadata"].get("creationTimestamp"))]
-        shown: Object | None = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
-        shown = None if include == "None" else {**shown, "metadata": body["metadata"]}
-        rows.append({"cells": row, "object": body if include == "Object" else shown})
+        rows.append({"cells": row, "object": _included(body, include)})
     columns = [
-        {"name": head, "type": "integer" if head == "Restarts" else "string", "format": "name" if head == "Name" else "",
-         "description": head, "priority": 0}
+        {
+            "name": head,
+            "type": "integer" if head == "Restarts" else "string",
+            "format": "name" if head == "Name" else "",
+            "description": head,
+            "priority": 0,
+        }
         for head in heads
-    ]  # fmt: skip
+    ]
     return {
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
@@ -126,3 +129,11 @@ def table(kind: Kind, bodies: Iterable[Object], metadata: Object, include: str) 
         "columnDefinitions": columns,
         "rows": rows,
     }
+
+
+def _included(body: Object, include: str) -> Object | None:
+    if include == "None":
+        return None
+    if include == "Object":
+        return body
+    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": body["metadata"]}

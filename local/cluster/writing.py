@@ -111,21 +111,14 @@ def replace(store: Store, target: Target, body: Object, before: Object) -> Objec
     if meta.get("uid") not in (None, old["uid"]):
         why = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: {old['uid']}"
         raise conflict(kind, target.name, why)
-    if target.subresource == "status":
-        fresh = copy.deepcopy(before)
-        fresh["status"] = body.get("status", {})
-        fresh["metadata"]["labels"] = meta.get("labels", old.get("labels"))
-        fresh["metadata"]["annotations"] = meta.get("annotations", old.get("annotations"))
-        fresh["metadata"] = {key: value for key, value in fresh["metadata"].items() if value is not None}
-        return store.replace(kind, fresh)
     for field in (*_SERVER_OWNED, "resourceVersion", "name", "namespace", "generateName"):
         meta.pop(field, None)
         if field in old:
             meta[field] = old[field]
+    if target.subresource == "status":
+        return store.replace(kind, {**before, "metadata": meta, "status": body.get("status", {})})
     if "status" in kind.subresources:
-        body.pop("status", None)
-        if "status" in before:
-            body["status"] = before["status"]
+        body["status"] = before.get("status", {})
     if kind is SECRETS:
         encode_strings(body)
     if deleting(before):

@@ -62,7 +62,7 @@ class Api:
 
     def path(self, path: str) -> str:
         """`jobs/x` to the whole path in our namespace."""
-        group = {"jobs": "/apis/batch/v1", "leases": "/apis/coordination.k8s.io/v1"}.get(path.split("/")[0], "/api/v1")
+        group = "/apis/batch/v1" if path.startswith("jobs") else "/api/v1"
         return f"{group}/namespaces/{self.namespace}/{path}"
 
     async def get(self, path: str, **query: str) -> Answer:

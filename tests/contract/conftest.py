@@ -8,6 +8,7 @@ import uuid
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -32,7 +33,8 @@ async def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[
 async def access(kubeconfig: Path) -> Configuration:
     """Address and credentials of the cluster."""
     access = Configuration()
-    await config.load_kube_config(str(kubeconfig), client_configuration=access)
+    load: Any = config.load_kube_config  # it has no annotations
+    await load(str(kubeconfig), client_configuration=access)
     return access
 
 

@@ -139,7 +139,8 @@ async def test_a_follow_ends_when_the_pod_is_deleted(api: Api) -> None:
     async with api.follow(own) as log:
         assert await log.readline() == b"here\n"
         await api.delete(f"pods/{own}", gracePeriodSeconds="1")
-        assert await log.read() == b""
+        rest = await log.read()
+        assert rest == b"" or rest.startswith(b"rpc error: ")  # a kubelet may put its errors into the stream
     await api.gone(f"pods/{own}")
     assert (await api.get(f"pods/{own}/log")).code == 404
 
@@ -154,9 +155,7 @@ async def test_a_log_needs_a_container_name_when_there_are_two(api: Api) -> None
     assert await api.log(own, container="a") == "a\n"
     refused = await api.get(f"pods/{own}/log")
     assert (refused.code, refused.reason) == (400, "BadRequest")
-    assert refused.message == (
-        f"a container name must be specified for pod {own}, choose one of: [a b] or one of the init containers: [first]"
-    )
+    assert refused.message == (f"a container name must be specified for pod {own}, choose one of: [first a b]")
     wrong = await api.get(f"pods/{own}/log", container="nobody")
     assert wrong.code == 400
     assert wrong.message == f"container nobody is not valid for pod {own}"

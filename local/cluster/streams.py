@@ -1,0 +1,79 @@
+"""Answers of unknown length, and the ways in which a fault cuts an answer."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+
+from aiohttp import web
+
+from local.cluster.faults import HttpFault
+
+FAULTS = web.RequestKey("faults", list[HttpFault])
+
+
+class Stream:
+    """A chunked answer of unknown length, which a fault may cut."""
+
+    def __init__(self, request: web.Request) -> None:
+        self._request = request
+        self._response = web.StreamResponse()
+        self._fault: HttpFault | None = next(
+            (hit for hit in request.get(FAULTS, ()) if hit.cut_after is not None), None
+        )
+        self._left = self._fault.cut_after if self._fault and self._fault.cut_after is not None else 0
+
+    async def open(self, content_type: str) -> None:
+        """Send the head."""
+        self._response.content_type = content_type
+        await self._response.prepare(self._request)
+        await self._response.write(b"")  # the head must not wait for the first line of the body
+
+    async def write(self, data: bytes) -> bool:
+        """Send data; False when a fault has ended the answer."""
+        if self._fault is None:
+            await self._response.write(data)
+            return True
+        part, self._left = data[: self._left], self._left - len(data)
+        if part:
+            await self._response.write(part)
+        if self._left > 0:
+            return True
+        if self._fault.text:
+            await self._response.write(self._fault.text.encode())
+        if not self._fault.clean:
+            _reset(self._request)
+            raise ConnectionResetError("cut by a fault")
+        return False
+
+    async def close(self) -> web.StreamResponse:
+        """End the answer properly, where the connection still stands."""
+        with contextlib.suppress(ConnectionError):
+            await self._response.write_eof()
+        return self._response
+
+
+async def send_part(request: web.Request, answer: web.Response, fault: HttpFault) -> web.StreamResponse:
+    """Send the beginning of an answer and break the connection: the work is done, the client cannot know."""
+    body = answer.body if isinstance(answer.body, bytes) else b""
+    part = web.StreamResponse(status=answer.status)
+    part.content_type = answer.content_type
+    part.content_length = len(body)
+    if fault.cut_after:
+        await part.prepare(request)
+        await part.write(body[: fault.cut_after])
+    _reset(request)
+    return part
+
+
+def _reset(request: web.Request) -> None:
+    """Break the connection so that the client sees a reset, not an end."""
+    transport = request.transport
+    if transport is None:
+        return
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        linger = struct.pack("ii", 1, 0)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    transport.abort()
