@@ -100,7 +100,7 @@ class People:
         """Names and the link to watch it by."""
         self._print(Text.assemble((f"run {run.run_id}", "bold"), f"  {ticket}, agent {run.agent_id}"))
         if run.web_ui:
-            self._print(Text(f"Web UI  {run.web_ui}", style="cyan"))
+            self.console.print(Text(f"Web UI  {run.web_ui}", style="cyan"), soft_wrap=True)
 
     def moment(self, moment: Moment) -> None:
         """Elapsed time, phase, what it is about."""

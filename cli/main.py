@@ -16,13 +16,17 @@ from cli.refusals import Refused
 from local.plan import FIXED, Plan, Ports, cache_folder
 
 if TYPE_CHECKING:
+    from cli import cluster as embedded
     from cli import display, failures, runs, stacks
     from cli import parse as parsing
     from client import connection
 else:
-    display, failures, parsing, runs, stacks, connection = map(
+    embedded, display, failures, parsing, runs, stacks, connection = map(
         lazy,
-        ("cli.display", "cli.failures", "cli.parse", "cli.runs", "cli.stacks", "client.connection"),
+        (
+            *("cli.cluster", "cli.display", "cli.failures", "cli.parse", "cli.runs", "cli.stacks"),
+            "client.connection",
+        ),
     )
 
 BROKEN_PIPE: Final = 141
@@ -108,7 +112,7 @@ def cluster(
 
     Example: agent-runs cluster --port 7443
     """
-    _await(lambda: stacks.cluster(_state(state, "cluster"), port, display.display(as_json=as_json)))
+    _await(lambda: embedded.serve(_state(state, "cluster"), port, display.display(as_json=as_json)))
 
 
 @app.command()

@@ -1,10 +1,9 @@
-"""The commands that bring up their own world: demo, dev, cluster. Each returns its exit code."""
+"""The commands that bring up their own world: demo and dev. Each returns its exit code."""
 
 import shlex
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from time import monotonic
 
 from cli.display import Display
@@ -15,7 +14,6 @@ from client.attach import Ticket, attach
 from contracts.errors import AgentBusy
 from contracts.request import RunRequest
 from local import demo as example
-from local.cluster import CannotStart, EmbeddedCluster
 from local.plan import Plan
 from local.stack import Stack
 
@@ -56,19 +54,6 @@ async def dev(plan: Plan, display: Display) -> int:
                 await stack.guard(interrupts.first.wait())
         except Interrupted:
             display.note("interrupted")
-    return 0
-
-
-async def cluster(state: Path, port: int, display: Display) -> int:
-    """Only the embedded cluster, until Ctrl-C."""
-    with Interrupts.caught() as interrupts:
-        try:
-            async with EmbeddedCluster(state, port) as embedded:
-                display.facts({"url": embedded.url, "token": embedded.token})
-                display.facts({"export KUBECONFIG": shlex.quote(str(embedded.kubeconfig_path))})
-                await interrupts.first.wait()
-        except CannotStart as error:
-            raise Refused(str(error)) from None
     return 0
 
 

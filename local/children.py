@@ -5,8 +5,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -27,13 +26,18 @@ class StackError(Exception):
 
 @dataclass(frozen=True)
 class Program:
-    """What to start, where its output goes, and what a person does when it does not work."""
+    """What to start, where its output goes, and what a person does when it does not work.
+
+    Attributes:
+        waits: it reads its standard input before it begins; see `Child.go`.
+    """
 
     name: str
     command: Sequence[str]
     log: Path
     remedy: str
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    waits: bool = False
 
 
 class Child:
@@ -58,7 +62,7 @@ class Child:
                 process = await asyncio.create_subprocess_exec(
                     *leash,
                     *program.command,
-                    stdin=asyncio.subprocess.DEVNULL,
+                    stdin=asyncio.subprocess.PIPE if program.waits else asyncio.subprocess.DEVNULL,
                     stdout=log,
                     stderr=asyncio.subprocess.STDOUT,
                     env={**os.environ, **program.env},
@@ -67,6 +71,12 @@ class Child:
         except OSError as error:
             raise StackError(f"{program.name} cannot be started: {error}. {program.remedy}") from None
         return cls(program, process)
+
+    def go(self, word: bytes) -> None:
+        """Tell a program that waits to begin. One that has died already is found by `ready`."""
+        if self._process.stdin is not None:
+            self._process.stdin.write(word)
+            self._process.stdin.close()
 
     async def ready(self, ask: Callable[[], Awaitable[bool]], patience: timedelta = STARTING) -> None:
         """Ask until it says yes.
@@ -111,23 +121,6 @@ class Child:
         tail = tail_of(self.program.log)
         said = f"The end of {self.program.log}:\n{tail}" if tail else f"It wrote nothing to {self.program.log}."
         return f"{self.program.remedy}\n{said}"
-
-
-@asynccontextmanager
-async def running(
-    program: Program, ask: Callable[[], Awaitable[bool]], patience: timedelta = STARTING
-) -> AsyncIterator[Child]:
-    """A child that is ready; stopped at the end, also when it never became ready.
-
-    Raises:
-        StackError: see `Child.start` and `Child.ready`.
-    """
-    child = await Child.start(program)
-    try:
-        await child.ready(ask, patience)
-        yield child
-    finally:
-        await child.stop()
 
 
 def tail_of(log: Path) -> str:

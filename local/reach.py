@@ -3,12 +3,14 @@
 import ipaddress
 import socket
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
 from kubernetes.aio.client import ApiClient
 
-from cluster.credentials import access
+from cluster.credentials import NoCluster, access
+from local.children import StackError
 
 ANSWER: Final = aiohttp.ClientTimeout(total=10)
 
@@ -28,6 +30,24 @@ def route(target: str) -> str | None:
         except OSError:
             return None
         return str(probe.getsockname()[0])
+
+
+async def host_for_pods(kubeconfig: Path) -> str:
+    """The address of this machine that pods of a cluster reach.
+
+    Raises:
+        StackError: the cluster does not answer, or there is no such address.
+    """
+    try:
+        found = address_for_pods(await nodes(str(kubeconfig)))
+    except (NoCluster, aiohttp.ClientError, OSError, ValueError) as error:
+        raise StackError(
+            f"{kubeconfig}: the cluster's nodes cannot be listed: {error}. Check that the file names a cluster that "
+            "runs; if you may not list nodes, give this machine's address as pods reach it with --model-host."
+        ) from None
+    if found is None:
+        raise StackError("no address of this machine was found that pods could reach: give one with --model-host")
+    return found
 
 
 async def nodes(kubeconfig: str) -> list[dict[str, Any]]:

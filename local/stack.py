@@ -12,12 +12,12 @@ import json
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import aiohttp
 from temporalio.api.enums.v1 import TaskQueueType
@@ -28,14 +28,12 @@ from temporalio.service import RPCError
 
 from client.connection import TemporalUnreachable, connect
 from client.settings import ClientSettings
-from cluster.client import KubernetesCluster
-from cluster.credentials import NoCluster
-from contracts.errors import RunError
-from local.children import Child, Program, StackError, running
+from local.children import Child, Program, StackError
+from local.embedded import Access
 from local.opencode_binary import OpenCodeUnavailable, ensure_opencode
 from local.plan import CLAIM, NAMESPACE, ROOT, Plan, Ports, cache_folder
-from local.reach import address_for_pods, nodes
 from local.scripted_model import provider_block
+from local.warm import GO
 
 LOOPBACK: Final = "127.0.0.1"
 IMAGE: Final = "agent-runs/opencode:embedded"
@@ -54,8 +52,15 @@ class Addresses:
     temporal: str
     web_ui: str
     kubeconfig: Path
+    model_host: str
     model: str
     state: Path
+
+    @property
+    def settings(self) -> ClientSettings:
+        """What a caller in this process reads instead of the environment."""
+        told = {name: value for name, value in self.environment.items() if name != "KUBECONFIG"}
+        return ClientSettings.read(told)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -72,12 +77,12 @@ class Addresses:
 class Stack:
     """`async with Stack.up(plan)`: everything runs and answers."""
 
-    def __init__(self, plan: Plan, addresses: Addresses, settings: ClientSettings, client: Client) -> None:
+    def __init__(self, plan: Plan, addresses: Addresses, client: Client, children: Sequence[Child]) -> None:
         self.plan = plan
         self.addresses = addresses
-        self.settings = settings
+        self.settings = addresses.settings
         self.client = client
-        self.children: list[Child] = []
+        self._children = children
 
     @classmethod
     @asynccontextmanager
@@ -89,36 +94,17 @@ class Stack:
         """
         if not plan.embedded and plan.image is None:
             raise StackError("--kubeconfig needs --image: the image with OpenCode that agents run in on that cluster")
-        with _locked(plan.state):
-            ports = settled(plan.ports, _remembered(plan.state))
-            (plan.state / "ports.json").write_text(json.dumps(asdict(ports)))
-            async with AsyncExitStack() as parts:
-                yield await cls._assembled(replace(plan, ports=ports), parts, tell)
-
-    @classmethod
-    async def _assembled(cls, plan: Plan, parts: AsyncExitStack, tell: Tell) -> Self:
-        """What depends on nothing comes up at once, then the worker."""
         began = monotonic()
-        bring = _Bringer(plan, parts, tell)
-        with _plainly():
-            async with asyncio.TaskGroup() as group:
-                temporal = group.create_task(bring.temporal())
-                cluster = group.create_task(bring.cluster())
-                group.create_task(bring.model())
-        kubeconfig = cluster.result()
-        addresses = Addresses(
-            temporal=f"{LOOPBACK}:{plan.ports.temporal}",
-            web_ui=f"http://{LOOPBACK}:{plan.ports.web_ui}",
-            kubeconfig=kubeconfig,
-            model=bring.model_url,
-            state=plan.state,
-        )
-        settings, client = temporal.result()
-        await bring.worker(addresses, client, settings)
-        stack = cls(plan, addresses, _client_settings(addresses), client)
-        stack.children = bring.children
-        tell(f"stack ready ({monotonic() - began:.1f} s)")
-        return stack
+        with _locked(plan.state):
+            settled_plan = replace(plan, ports=settled(plan.ports, _remembered(plan.state)))
+            (plan.state / "ports.json").write_text(json.dumps(asdict(settled_plan.ports)))
+            bring = _Bringer(settled_plan, await _addresses(settled_plan), tell)
+            try:
+                client = await bring.everything()
+                tell(f"stack ready ({monotonic() - began:.1f} s)")
+                yield cls(settled_plan, bring.addresses, client, bring.children)
+            finally:
+                await bring.down()
 
     async def guard(self, work: Awaitable[Result]) -> Result:
         """Do `work`, unless a part of the stack dies first.
@@ -128,8 +114,8 @@ class Stack:
         """
         task = asyncio.ensure_future(work)
         try:
-            await asyncio.wait([task, *(child.ended for child in self.children)], return_when=asyncio.FIRST_COMPLETED)
-            for child in self.children:
+            await asyncio.wait([task, *(child.ended for child in self._children)], return_when=asyncio.FIRST_COMPLETED)
+            for child in self._children:
                 if child.ended.done() and not task.done():
                     raise child.death()
             return await task
@@ -139,19 +125,36 @@ class Stack:
 
 
 class _Bringer:
-    """Brings up one part after the other; each stays up until the exit stack unwinds."""
+    """Brings up one part after the other, and all of them down again."""
 
-    def __init__(self, plan: Plan, parts: AsyncExitStack, tell: Tell) -> None:
+    def __init__(self, plan: Plan, addresses: Addresses, tell: Tell) -> None:
         self._plan = plan
-        self._parts = parts
         self._tell = tell
+        self.addresses = addresses
         self.children: list[Child] = []
-        self.model_url = ""
 
-    async def temporal(self) -> tuple[ClientSettings, Client]:
+    async def everything(self) -> Client:
+        """What depends on nothing comes up at once; the worker is imported meanwhile and begins last."""
+        worker = await self._start(self._worker())
+        with _plainly():
+            async with asyncio.TaskGroup() as group:
+                temporal = group.create_task(self._temporal())
+                group.create_task(self._cluster())
+                group.create_task(self._model())
+        client = temporal.result()
+        worker.go(GO)
+        await self._ready(worker, lambda: _polls(client, self.addresses.settings.task_queue), "polls")
+        return client
+
+    async def down(self) -> None:
+        """The worker first, because it hands over to Temporal what it does; then the rest."""
+        for part in (self.children[:1], self.children[1:]):
+            await asyncio.gather(*(child.stop() for child in part))
+
+    async def _temporal(self) -> Client:
         ports = self._plan.ports
         program = Program(
-            name="the Temporal dev server",
+            name="Temporal",
             command=[
                 *(str(Path(sys.executable).with_name("temporal")), "server", "start-dev", "--ip", LOOPBACK),
                 *("--port", str(ports.temporal), "--ui-port", str(ports.web_ui)),
@@ -163,27 +166,26 @@ class _Bringer:
             remedy="If a port is in use, stop what uses it or choose another (--temporal-port, --web-ui-port); "
             f"if its database is damaged, remove {self._plan.state / 'temporal.db'}.",
         )
-        settings = ClientSettings.read({}, temporal_address=f"{LOOPBACK}:{ports.temporal}")
         found: list[Client] = []
 
         async def answers() -> bool:
             with contextlib.suppress(TemporalUnreachable, RPCError):
-                found.append(await connect(settings))
+                found.append(await connect(self.addresses.settings))
             return bool(found)
 
-        await self._up(program, answers, f"Web UI http://{LOOPBACK}:{ports.web_ui}")
-        return settings, found[0]
+        await self._ready(await self._start(program), answers, f"Web UI {self.addresses.web_ui}")
+        return found[0]
 
-    async def cluster(self) -> Path:
-        if self._plan.kubeconfig is not None:
-            return await self._real_cluster(self._plan.kubeconfig)
+    async def _cluster(self) -> None:
+        kubeconfig = self.addresses.kubeconfig
+        if not self._plan.embedded:
+            self._tell(f"cluster of {kubeconfig}")
+            return
         opencode = await _opencode(self._tell)
-        folder = self._plan.state / "cluster"
-        kubeconfig = folder / "kubeconfig"
         program = Program(
-            name="the embedded cluster",
+            name="embedded cluster",
             command=[
-                *(sys.executable, "-m", "local.cluster", "--state", str(folder)),
+                *(sys.executable, "-m", "local.cluster", "--state", str(kubeconfig.parent)),
                 *("--port", str(self._plan.ports.cluster)),
             ],
             log=self._log("cluster"),
@@ -192,38 +194,28 @@ class _Bringer:
         )
 
         async def answers() -> bool:
-            return kubeconfig.exists() and await _cluster_answers(kubeconfig)
+            access = Access.read(kubeconfig)
+            return access is not None and await access.claimed()
 
-        await self._up(program, answers, f"KUBECONFIG={kubeconfig}")
-        await _claimed(kubeconfig)
-        return kubeconfig
+        kubeconfig.unlink(missing_ok=True)  # of the last time: what answers must be the new one
+        await self._ready(await self._start(program), answers, f"KUBECONFIG={kubeconfig}")
 
-    async def _real_cluster(self, kubeconfig: Path) -> Path:
-        try:
-            async with await KubernetesCluster.connect(str(kubeconfig)) as cluster:
-                version = await cluster.version()
-        except (NoCluster, RunError) as error:
-            raise StackError(f"{kubeconfig}: {error}. Check that the file names a cluster that runs.") from None
-        self._tell(f"cluster {version} of {kubeconfig}")
-        return kubeconfig
-
-    async def model(self) -> None:
-        host = LOOPBACK if self._plan.embedded else await self._host_for_pods()
-        port = self._plan.ports.model
+    async def _model(self) -> None:
+        host, port = self.addresses.model_host, self._plan.ports.model
         program = Program(
-            name="the scripted model",
+            name="scripted model",
             command=[sys.executable, "-m", "local.scripted_model", "serve", "--host", host, "--port", str(port)],
             log=self._log("model"),
             remedy="If its address is in use, choose another (--model-port, --model-host).",
             env=_importable(),
         )
-        self.model_url = f"http://{host}:{port}/v1"
-        await self._up(program, lambda: _says_ok(f"http://{host}:{port}/healthz"), self.model_url)
+        health = f"http://{host}:{port}/healthz"
+        await self._ready(await self._start(program), lambda: _says_ok(health), self.addresses.model)
 
-    async def worker(self, addresses: Addresses, client: Client, settings: ClientSettings) -> None:
-        plan = self._plan
+    def _worker(self) -> Program:
+        plan, addresses = self._plan, self.addresses
         config = plan.state / "opencode.json"
-        config.write_text(json.dumps({"provider": provider_block(self.model_url, api_key="none")}))
+        config.write_text(json.dumps({"provider": provider_block(addresses.model, api_key="none")}))
         plan.data_root.mkdir(parents=True, exist_ok=True)
         own = {
             "AGENT_RUNS_KUBECONFIG": str(addresses.kubeconfig),
@@ -233,36 +225,48 @@ class _Bringer:
         }
         if plan.embedded:
             own |= {"AGENT_RUNS_NAMESPACE": NAMESPACE, "AGENT_RUNS_DATA_CLAIM": CLAIM}
-        program = Program(
-            name="the worker",
-            command=[sys.executable, "-m", "worker"],
+        return Program(
+            name="worker",
+            command=[sys.executable, "-m", "local.warm", "worker"],
             log=self._log("worker"),
             remedy="Its last line names what is missing.",
             env={**addresses.environment, **own, **_importable()},
+            waits=True,
         )
-        await self._up(program, lambda: _polls(client, settings.task_queue), f"task queue {settings.task_queue}")
 
-    async def _host_for_pods(self) -> str:
-        host = self._plan.model_host or address_for_pods(await _listed_nodes(self._plan.kubeconfig))
-        if host is None:
-            raise StackError(
-                "no address of this machine was found that pods could reach, which the scripted model needs: "
-                "give one with --model-host"
-            )
-        return host
+    async def _start(self, program: Program) -> Child:
+        child = await Child.start(program)
+        self.children.append(child)
+        return child
 
-    async def _up(self, program: Program, ask: Callable[[], Awaitable[bool]], where: str) -> None:
+    async def _ready(self, child: Child, ask: Callable[[], Awaitable[bool]], where: str) -> None:
         began = monotonic()
-        self.children.append(await self._parts.enter_async_context(running(program, ask)))
-        self._tell(f"{program.name.removeprefix('the ')} ready ({monotonic() - began:.1f} s)  {where}")
+        await child.ready(ask)
+        self._tell(f"{child.program.name} ready ({monotonic() - began:.1f} s)  {where}")
 
     def _log(self, name: str) -> Path:
         return self._plan.state / "log" / f"{name}.log"
 
 
-def _client_settings(addresses: Addresses) -> ClientSettings:
-    environment = {name: value for name, value in addresses.environment.items() if name != "KUBECONFIG"}
-    return ClientSettings.read(environment)
+async def _addresses(plan: Plan) -> Addresses:
+    """Where everything will be.
+
+    Raises:
+        StackError: pods of the real cluster have no way to this machine, or that cluster does not answer.
+    """
+    host = LOOPBACK
+    if plan.kubeconfig is not None:
+        from local.reach import host_for_pods  # noqa: PLC0415 - a Kubernetes client: a second that few need
+
+        host = plan.model_host or await host_for_pods(plan.kubeconfig)
+    return Addresses(
+        temporal=f"{LOOPBACK}:{plan.ports.temporal}",
+        web_ui=f"http://{LOOPBACK}:{plan.ports.web_ui}",
+        kubeconfig=plan.kubeconfig or plan.state / "cluster" / "kubeconfig",
+        model_host=host,
+        model=f"http://{host}:{plan.ports.model}/v1",
+        state=plan.state,
+    )
 
 
 # asking
@@ -279,14 +283,6 @@ async def _says_ok(url: str, headers: Mapping[str, str] | None = None) -> bool:
         return False
 
 
-async def _cluster_answers(kubeconfig: Path) -> bool:
-    try:
-        async with asyncio.timeout(ASKING), await KubernetesCluster.connect(str(kubeconfig)) as cluster:
-            return bool(await cluster.version())
-    except (NoCluster, RunError, TimeoutError):
-        return False
-
-
 async def _polls(client: Client, task_queue: str) -> bool:
     """Whether a worker asks for both kinds of task. The dev server forgets pollers with its process."""
     for kind in (TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY):
@@ -299,32 +295,6 @@ async def _polls(client: Client, task_queue: str) -> bool:
         except RPCError:
             return False
     return True
-
-
-async def _listed_nodes(kubeconfig: Path | None) -> list[dict[str, Any]]:
-    try:
-        return await nodes(str(kubeconfig))
-    except (NoCluster, OSError, ValueError) as error:
-        raise StackError(
-            f"the cluster's nodes cannot be listed ({error}), which tells where pods reach the scripted model: "
-            "give this machine's address with --model-host"
-        ) from None
-
-
-async def _claimed(kubeconfig: Path) -> None:
-    """Make the claim for Paperclip's data volume, unless it is there."""
-    manifest = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": CLAIM, "namespace": NAMESPACE},
-        "spec": {
-            "accessModes": ["ReadWriteMany"],
-            "resources": {"requests": {"storage": "10Gi"}},
-            "storageClassName": "embedded",
-        },
-    }
-    async with await KubernetesCluster.connect(str(kubeconfig)) as cluster:
-        await cluster.ensure_claim(manifest)
 
 
 async def _opencode(tell: Tell) -> Path:
