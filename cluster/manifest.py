@@ -165,7 +165,7 @@ def _pod_spec(
         "enableServiceLinks": False,
         "automountServiceAccountToken": config.service_account_name is not None,
         "securityContext": _pod_security(profile),
-        "initContainers": [_init_container(settings)],
+        "initContainers": [_init_container(order, settings)],
         "containers": [_main_container(order, argv, environment, [mount for _, mount in inherited])],
         "volumes": _volumes(order, settings) + _once([volume for volume, _ in inherited]),
         "serviceAccountName": _service_account(config),
@@ -214,23 +214,31 @@ for found in /bin/busybox /usr/bin/busybox "$(command -v busybox)"; do
     cp "$found" /agent-run/bin/busybox && chmod 755 /agent-run/bin/busybox && break
   fi
 done
+[ -z "$1" ] || mkdir -p "$1" || :
 cat /tmp/prompt-secret/prompt > /tmp/prompt/prompt.txt
 """
-"""Plain POSIX sh. A missing busybox is no failure: the runner then uses the tools of its own image."""
+"""Plain POSIX sh. A missing busybox is no failure: the runner then uses the tools of its own image.
+
+The argument is the database's folder on the data volume. Made by the kubelet, for the main container's `subPath`, it
+would belong to root, and an agent could write there only if the whole volume were open to everybody.
+"""
 
 
-def _init_container(settings: PodSettings) -> dict[str, Any]:
+def _init_container(order: CreateJob, settings: PodSettings) -> dict[str, Any]:
+    folder = _database(order).get("subPath")
+    data = [{"name": "data", "mountPath": DATA}] if folder else []
     return {
         "name": INIT_CONTAINER,
         "image": settings.init_image,
         "imagePullPolicy": "IfNotPresent",
-        "command": ["sh", "-c", literal(INIT_SCRIPT)],
+        "command": ["sh", "-c", literal(INIT_SCRIPT), INIT_CONTAINER, f"{DATA}/{folder}" if folder else ""],
         "resources": INIT_RESOURCES,
         "securityContext": _container_security(),
         "volumeMounts": [
             {"name": "prompt", "mountPath": PROMPT},
             {"name": "prompt-secret", "mountPath": PROMPT_SOURCE, "readOnly": True},
             {"name": "runner", "mountPath": f"{RUN_DIRECTORY}/bin"},
+            *data,
         ],
     }
 

@@ -363,15 +363,17 @@ def test_the_init_container_needs_nothing_but_a_shell(tmp_path: Path, shell: str
     for folder in ("prompt", "prompt-secret", "agent-run/bin", "bin"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "prompt-secret/prompt").write_bytes(b"say \xffhello\n")
-    for tool in ("cat", "cp", "chmod"):
+    for tool in ("cat", "cp", "chmod", "mkdir"):
         (tmp_path / "bin" / tool).symlink_to(f"/bin/{tool}")
     if with_busybox:
         (tmp_path / "bin/busybox").write_text("#!/bin/sh\n")
         (tmp_path / "bin/busybox").chmod(0o755)
     script = INIT_SCRIPT.replace("/tmp/", f"{tmp_path}/").replace("/agent-run", f"{tmp_path}/agent-run")
     script = script.replace("/bin/busybox /usr/bin/busybox", f"{tmp_path}/nothing")
-    done = subprocess.run([f"/bin/{shell}", "-c", script], env={"PATH": f"{tmp_path}/bin"}, check=True)
-    assert done.returncode == 0
+    folder = tmp_path / "data" / "database"
+    command = [f"/bin/{shell}", "-c", script, "write-prompt", str(folder)]
+    subprocess.run(command, env={"PATH": f"{tmp_path}/bin"}, check=True)
+    assert folder.is_dir()
     assert (tmp_path / "prompt/prompt.txt").read_bytes() == b"say \xffhello\n"
     assert (tmp_path / "agent-run/bin/busybox").exists() is with_busybox
 
@@ -379,4 +381,14 @@ def test_the_init_container_needs_nothing_but_a_shell(tmp_path: Path, shell: str
 def test_a_missing_prompt_fails_the_init_container(tmp_path: Path) -> None:
     (tmp_path / "prompt").mkdir()
     script = INIT_SCRIPT.replace("/tmp/", f"{tmp_path}/").replace("/agent-run", str(tmp_path))
-    assert subprocess.run(["/bin/sh", "-c", script], capture_output=True).returncode != 0
+    assert subprocess.run(["/bin/sh", "-c", script, "write-prompt", ""], capture_output=True).returncode != 0
+
+
+def test_a_database_folder_that_cannot_be_made_fails_later_and_by_name(tmp_path: Path) -> None:
+    (tmp_path / "prompt").mkdir()
+    (tmp_path / "prompt-secret").mkdir()
+    (tmp_path / "prompt-secret/prompt").write_text("hello")
+    script = INIT_SCRIPT.replace("/tmp/", f"{tmp_path}/").replace("/agent-run", str(tmp_path))
+    command = ["/bin/sh", "-c", script, "write-prompt", "/dev/null/no"]
+    assert subprocess.run(command, capture_output=True).returncode == 0
+    assert (tmp_path / "prompt/prompt.txt").read_text() == "hello"

@@ -141,13 +141,21 @@ def test_j15_database_that_goes_with_the_pod(mode: str) -> None:
     assert volumes(planned(order(config={"agentDbMode": mode})))["opencode-db"]["emptyDir"] == {}
 
 
-@pytest.mark.parametrize("mode", ["ephemeral", "workspace_subpath", "dedicated_pvc"])
+@pytest.mark.parametrize("mode", ["ephemeral", "dedicated_pvc"])
 def test_j16_the_init_container_knows_no_database(mode: str) -> None:
     made = planned(order(config={"agentDbMode": mode}, task_key="t"))
     (init,) = pod_spec(made)["initContainers"]
-    assert "mkdir" not in init["command"][2]
+    assert init["command"][-1] == ""
     assert "env" not in init
     assert {mount["name"] for mount in init["volumeMounts"]} == {"prompt", "prompt-secret", "runner"}
+
+
+def test_j16_deviation_a_folder_on_the_data_volume_is_made_by_the_agents_own_user() -> None:
+    made = planned(order(task_key="t"))
+    (init,) = pod_spec(made)["initContainers"]
+    assert init["command"][-1] == f"/paperclip/{mounts(made)['/opencode-db']['subPath']}"
+    assert init["securityContext"]["runAsUser"] == 1000
+    assert {"name": "data", "mountPath": "/paperclip"} in init["volumeMounts"]
 
 
 def test_j19_volumes() -> None:
