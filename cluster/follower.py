@@ -137,8 +137,9 @@ class Follower:
     ) -> None:
         if self._reader is not None:
             self._reader.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await self._reader
+            await asyncio.wait([self._reader])
+            if not self._reader.cancelled():
+                self._reader.exception()  # seen: whoever iterated has had it already
 
     async def __aiter__(self) -> AsyncIterator[Batch]:
         while (batch := await self.next_batch()) is not None:

@@ -370,10 +370,10 @@ def test_the_init_container_needs_nothing_but_a_shell(tmp_path: Path, shell: str
         (tmp_path / "bin/busybox").chmod(0o755)
     script = INIT_SCRIPT.replace("/tmp/", f"{tmp_path}/").replace("/agent-run", f"{tmp_path}/agent-run")
     script = script.replace("/bin/busybox /usr/bin/busybox", f"{tmp_path}/nothing")
-    folder = tmp_path / "data" / "database"
-    command = [f"/bin/{shell}", "-c", script, "write-prompt", str(folder)]
+    database = tmp_path / "data" / "database"
+    command = [f"/bin/{shell}", "-c", script, "write-prompt", str(database)]
     subprocess.run(command, env={"PATH": f"{tmp_path}/bin"}, check=True)
-    assert folder.is_dir()
+    assert database.is_dir()
     assert (tmp_path / "prompt/prompt.txt").read_bytes() == b"say \xffhello\n"
     assert (tmp_path / "agent-run/bin/busybox").exists() is with_busybox
 
