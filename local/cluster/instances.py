@@ -23,7 +23,9 @@ from typing import Any
 
 from local.cluster.volumes import Mount
 
-_SUPERVISOR = Path(__file__).with_name("supervisor.py")
+# Appended to the path, for this package's modules must not shadow those of the standard library.
+_LAUNCHER = "import sys; sys.path.append({!r}); import supervisor; supervisor.main(sys.argv[1:])"
+_SUPERVISOR = [sys.executable, "-I", "-S", "-c", _LAUNCHER.format(str(Path(__file__).parent))]
 _MARKER = "EMBEDDED_CONTAINER_ID"  # in every container's environment; finds what a killed supervisor left behind
 
 
@@ -40,8 +42,7 @@ class Namespaces:
     def probe(cls, directory: Path) -> Namespaces:
         """Try them out, for a few hundredths of a second."""
         directory.mkdir(parents=True, exist_ok=True)
-        arguments = [sys.executable, "-I", "-S", str(_SUPERVISOR), "--probe", str(directory)]
-        done = subprocess.run(arguments, capture_output=True, check=False, timeout=30)  # noqa: S603 - our own program
+        done = subprocess.run([*_SUPERVISOR, "--probe", str(directory)], capture_output=True, check=False, timeout=30)  # noqa: S603 - our own program
         try:
             found: dict[str, Any] = json.loads(done.stdout)
         except ValueError:
@@ -221,7 +222,7 @@ def _spawn(directory: Path, writer: int, lock: int) -> int:
         (os.POSIX_SPAWN_OPEN, 2, str(directory / "supervisor.err"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
         (os.POSIX_SPAWN_DUP2, lock, 3),
     ]
-    arguments = [sys.executable, "-I", "-S", str(_SUPERVISOR), str(directory)]
+    arguments = [*_SUPERVISOR, str(directory)]
     return os.posix_spawn(sys.executable, arguments, {}, file_actions=actions, setsid=True)
 
 
@@ -244,7 +245,7 @@ def _supervisor_of(directory: Path) -> int | None:
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 words = (entry / "cmdline").read_bytes().split(b"\0")
-                if wanted in words and str(_SUPERVISOR).encode() in words:
+                if wanted in words and _SUPERVISOR[-1].encode() in words:
                     return int(entry.name)
     return None
 

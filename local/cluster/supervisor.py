@@ -1,8 +1,9 @@
 """The parent of one container: a small stand-alone program that outlives the double.
 
-Started as `python -I -S supervisor.py DIRECTORY`, it reads DIRECTORY/spec.json, puts the command into a private
-root with its declared mounts (and, where the system permits, its own process ids), copies what the command writes
-into DIRECTORY/log in the CRI log format, and leaves the end in DIRECTORY/exit.json. A container ends when its main
+Started as `python -I -S -c LAUNCHER DIRECTORY` (imported, so that its compiled form is used), it reads
+DIRECTORY/spec.json, puts the command into a private root with its declared mounts (and, where the system permits, its
+own process ids), copies what the command writes into DIRECTORY/log in the CRI log format, and leaves the end in
+DIRECTORY/exit.json. A container ends when its main
 process ends, even if something it left in the background still holds its output; all of that is killed then.
 SIGTERM is passed to the main process, SIGUSR1 kills everything, SIGHUP reopens the log after a rotation. The lock
 on DIRECTORY/lock is held for as long as this program lives; that is how a restarted kubelet knows it again.
@@ -10,7 +11,7 @@ Only the standard library, and little of it, because each container waits for th
 """
 
 # Importing pathlib would cost every container start several milliseconds.
-# ruff: noqa: PTH102, PTH103, PTH104, PTH112, PTH114, PTH115, PTH116, PTH123, PTH208, PTH211
+# ruff: noqa: PTH102, PTH103, PTH104, PTH110, PTH112, PTH114, PTH115, PTH116, PTH123, PTH208, PTH211
 
 from __future__ import annotations
 
@@ -189,11 +190,16 @@ def become_container(spec: dict[str, Any], root: str, parent: int) -> None:
     command = spec["command"]
     try:
         os.execvpe(command[0], command, spec["env"])  # noqa: S606 - no shell is the point
-    except FileNotFoundError:
-        where = "no such file or directory" if "/" in command[0] else "executable file not found in $PATH"
-        raise Failed(f'exec: "{command[0]}": {where}: unknown') from None
     except OSError as error:
-        raise Failed(f'exec: "{command[0]}": {(error.strerror or str(error)).lower()}: unknown') from None
+        why = (error.strerror or str(error)).lower()
+        if "/" not in command[0] and not _findable(command[0], spec["env"].get("PATH", os.defpath)):
+            why = "executable file not found in $PATH"
+        raise Failed(f'exec: "{command[0]}": {why}: unknown') from None
+
+
+def _findable(name: str, path: str) -> bool:
+    """Whether some directory of PATH has it; one that may not be read has not."""
+    return any(os.path.exists(f"{directory}/{name}") for directory in path.split(":"))
 
 
 def descendants(ancestor: int) -> list[int]:
@@ -445,10 +451,11 @@ def _try_namespaces(directory: str, *, user_namespace: bool, pid_namespace: bool
         return file.read() or None
 
 
-if __name__ == "__main__":
-    if sys.argv[1] == "--probe":
-        probe(sys.argv[2])
-    else:
-        fcntl.flock(3, fcntl.LOCK_EX | fcntl.LOCK_NB)  # descriptor 3 is DIRECTORY/lock, locked by the kubelet
-        os.set_inheritable(3, False)
-        supervise(sys.argv[1])
+def main(arguments: list[str]) -> None:
+    """`--probe DIRECTORY`, or the DIRECTORY of a container whose lock the kubelet has put on descriptor 3."""
+    if arguments[0] == "--probe":
+        probe(arguments[1])
+        return
+    fcntl.flock(3, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.set_inheritable(3, False)
+    supervise(arguments[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -44,12 +45,13 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("logs") / "log"
 
 
-pieces = st.binary(max_size=40) | st.integers(16_000, 40_000).map(lambda size: b"x" * size) | st.just(b"\n")
+pieces = st.binary(max_size=40) | st.sampled_from([b"x" * 16_384, b"y" * 16_383, b"z" * 40_000]) | st.just(b"\n")
 
 
-@given(st.lists(pieces, max_size=6), st.integers(1, 20_000))
-def test_a_log_gives_back_what_was_written_in_any_cutting(file: Path, chunks: list[bytes], step: int) -> None:
+@given(st.lists(pieces, max_size=6), st.integers(1, 200))
+def test_a_log_gives_back_what_was_written_in_any_cutting(file: Path, chunks: list[bytes], cuts: int) -> None:
     raw = written(file, chunks)
+    step = len(raw) // cuts + 1
     entries = Entries(LogOptions())
     answer = b"".join(entries.feed(raw[position : position + step]) for position in range(0, len(raw), step))
     assert answer == b"".join(chunks).replace(b"\r\n", b"\n")  # as containerd drops it
@@ -138,10 +140,8 @@ def test_a_nonsense_json_patch_is_refused_not_crashed(operations: list[dict[str,
 @given(st.text(max_size=30))
 def test_any_text_is_a_selector_or_is_refused(text: str) -> None:
     for make in (by_labels, lambda given: by_fields(PODS, given)):
-        try:
+        with contextlib.suppress(Refused):
             assert make(text)({"metadata": {"name": "x"}}) in (True, False)
-        except Refused as refusal:
-            assert refusal.code == 400
 
 
 @given(st.text("$()AB x", max_size=20))
