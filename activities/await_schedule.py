@@ -8,31 +8,13 @@ from typing import Final
 
 from temporalio import activity
 
-from cluster.diagnosis import Diagnosis, Ended, Failing, Running, Waiting, diagnose
+from cluster.diagnosis import Diagnosis, Ended, Failing, Patience, Running, Waiting, diagnose
 from cluster.objects import Pod
 from cluster.port import Cluster
 from contracts.messages import AwaitSchedule, PodRef
 
-LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 LOOK: Final = timedelta(seconds=2)
 """Between looks at Job and events while the pod itself does not change."""
-
-
-@dataclass
-class Clock:
-    """When the present trouble began: a reason may have a patience of its own."""
-
-    why: str = ""
-    since: datetime = LONG_AGO
-
-    def exhausted(self, waiting: Waiting, order: AwaitSchedule, now: datetime) -> timedelta | None:
-        """The patience that has ended, None while there is some left."""
-        if waiting.why != self.why:
-            self.why, self.since = waiting.why, now
-        if waiting.patience is not None and now - self.since > waiting.patience:
-            return waiting.patience
-        patience = order.start_patience if waiting.scheduled else order.patience
-        return patience if waiting.since is not None and now - waiting.since > patience else None
 
 
 @dataclass(frozen=True)
@@ -54,12 +36,12 @@ class Scheduling:
             PodLost: the pod went away before the agent started. `JobDeletedExternally`: the Job did.
             ClusterUnavailable: the API server refused or timed out; Temporal tries again.
         """
-        clock, had_pod = Clock(), False
+        patience, had_pod = Patience.of(order, await self._began(order)), False
         async with self.cluster.watch_pods(order.job) as changes:
             async for pods in looks(changes):
                 pod = pods[-1] if pods else None
                 had_pod = had_pod or pod is not None
-                diagnosis = await self._diagnosis(order, pod, had_pod=had_pod)
+                diagnosis = patience.judge(await self._diagnosis(order, pod, had_pod=had_pod), datetime.now(UTC))
                 match diagnosis:
                     case Running() | Ended() if pod is not None:
                         return reference(order, pod)
@@ -67,10 +49,12 @@ class Scheduling:
                         raise diagnosis.raised()
                     case Waiting():
                         activity.heartbeat(diagnosis.why)
-                        patience = clock.exhausted(diagnosis, order, datetime.now(UTC))
-                        if patience is not None:
-                            raise diagnosis.error(f"{diagnosis.why} (waited {patience})")
         raise AssertionError("a watch ends only by leaving it")
+
+    async def _began(self, order: AwaitSchedule) -> datetime:
+        """The Job's creation by the cluster's clock; a Job that is gone is diagnosed, not waited for."""
+        job = await self.cluster.read_job(order.job.namespace, order.job.name)
+        return (job.metadata.creation_timestamp if job else None) or datetime.now(UTC)
 
     async def _diagnosis(self, order: AwaitSchedule, pod: Pod | None, *, had_pod: bool) -> Diagnosis:
         """First by the pod alone; Job and events are asked only while that does not settle it."""

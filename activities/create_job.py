@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -14,15 +14,16 @@ from cluster import manifest
 from cluster.introspection import inherited_literals
 from cluster.manifest import Plan, PodSettings
 from cluster.objects import Job, Metadata
-from cluster.ownership import owner_labels
+from cluster.ownership import belongs_to
 from cluster.port import AlreadyExists, Cluster
 from cluster.secrets import CONFIG_KEY
 from contracts.errors import ExitUnknown, ForeignObject, InvalidRequest, JobDeletedExternally
 from contracts.messages import CreateJob, JobRef
 from contracts.request import RunRequest, Secrets
 from opencode.command import command_line
+from opencode.config import CLASHING, mcp_translation, runtime_config
 from opencode.config import environment as opencode_environment
-from opencode.config import runtime_config
+from paperclip.environment import api_url_warning
 from paperclip.environment import environment as paperclip_environment
 from paperclip.sealing import Opener
 
@@ -85,7 +86,7 @@ class JobCreation:
             if winner is None:
                 raise JobDeletedExternally(f"Job {order.attempt.job_name} vanished while it was created") from None
             return await self._owning(order, adopted(order, winner))
-        return await self._owning(order, reference(created))
+        return await self._owning(order, reference(created).model_copy(update={"warnings": plan.warnings}))
 
     async def _owning(self, order: CreateJob, job: JobRef) -> JobRef:
         """Lets the Job own its Secrets, so that nothing is left when it goes without us."""
@@ -108,7 +109,11 @@ class JobCreation:
         own = await self.cluster.own_pod()
         inherited = inherited_literals(own, self.settings.inherit_env) if own else {}
         provided = await asyncio.to_thread(provider_settings, self.settings.opencode_config)
-        return attempt_plan(order, request, secrets, inherited, provided, self.settings)
+        plan = attempt_plan(order, request, secrets, inherited, provided, self.settings)
+        _, lost = mcp_translation(secrets.mcp_servers)
+        told = [f"MCP server {name} is neither local nor remote and was left out" for name in lost]
+        unreachable = api_url_warning(self.settings.paperclip_api_url) if own else None
+        return replace(plan, warnings=(*plan.warnings, *told, *([unreachable] if unreachable else [])))
 
 
 def attempt_plan(
@@ -129,7 +134,9 @@ def attempt_plan(
         provider_config=provided.get("provider"),
     )
     variables = {
-        **paperclip_environment(request, secrets, api_url=settings.paperclip_api_url, inherited=inherited),
+        **without_clashes(
+            paperclip_environment(request, secrets, api_url=settings.paperclip_api_url, inherited=inherited)
+        ),
         **opencode_environment(config_file=CONFIG_FILE, directory=directory),
     }
     argv = command_line(
@@ -150,14 +157,18 @@ def attempt_plan(
     )
 
 
+def without_clashes(variables: dict[str, str]) -> dict[str, str]:
+    """The agent's environment without what would change OpenCode's configuration behind our back."""
+    return {name: value for name, value in variables.items() if name not in CLASHING}
+
+
 def adopted(order: CreateJob, job: Job) -> JobRef:
     """The Job that is there, if its labels say that it is this attempt's.
 
     Raises:
         ForeignObject: it is somebody else's; it is left alone.
     """
-    wanted = owner_labels(order.attempt)
-    if any(job.metadata.labels.get(key) != value for key, value in wanted.items()):
+    if not belongs_to(job.metadata, order.attempt):
         raise ForeignObject(f"Job {job.metadata.namespace}/{job.metadata.name} exists and is not this attempt's")
     return reference(job, adopted=True)
 

@@ -7,7 +7,7 @@ from typing import Literal
 from temporalio import activity
 
 from activities.stream_logs import GAP
-from contracts.errors import FAILURES, RunError
+from cluster.frames import LINE_LIMIT
 from contracts.messages import ParseTranscript
 from contracts.outcome import OutputReceipt, Report
 from opencode.fold import Fold
@@ -35,10 +35,9 @@ class TranscriptParsing:
             sequence = page[-1].sequence
             activity.heartbeat(sequence)
             await asyncio.sleep(0)  # other runs share this event loop
-        stopped = FAILURES.get(order.stopped_as, RunError) if order.stopped_as else None
         report = fold.report(
             order.end.container,
-            stopped=stopped.as_failure(order.stopped_as or "") if stopped else None,
+            stopped=order.stopped,
             missing=lost(order.end.receipt, sequence),
         )
         cost, billing = cost_of(order.model, report.usage, report.cost_usd)
@@ -48,7 +47,7 @@ class TranscriptParsing:
 def feed(fold: Fold, line: Line) -> None:
     """One stored line into the fold; a gap is no output."""
     if line.stream == "stdout":
-        fold.stdout(line.data, terminated=line.terminated)
+        fold.stdout(line.data, cut=len(line.data) >= LINE_LIMIT, terminated=line.terminated)
     elif line.stream != GAP:
         fold.stderr(line.data)
 

@@ -43,7 +43,7 @@ class Account:
             self.tally.add([line])
             self.sequence = max(self.sequence, line.sequence)
             if line.stream == "stdout":
-                self.fold.stdout(line.data, terminated=line.terminated)
+                self.fold.stdout(line.data, cut=not line.whole, terminated=line.terminated)
             else:
                 self.fold.stderr(line.data)
 
@@ -81,12 +81,14 @@ class LogStreaming:
         account = await self._stored(order.attempt)
         cursor = Cursor(after=account.sequence)
         async with beating(account), Follower(self.cluster, order.job, order.pod, cursor) as follower:
-            async for batch in handed_over(aiter(follower)):
+            async for batch in handed_over(follower):
                 await self.store.append(order.attempt, [*map(stored, batch.lines), *map(missing, batch.gaps)])
                 account.add(batch.lines, batch.gaps)
         receipt = account.tally.receipt(follower.last, account.gaps, framed=follower.framed)
         await self.store.seal(order.attempt, receipt)
         if isinstance(follower.fate, Failing):
+            # Before Kubernetes 1.29 a Job whose pod was deleted makes another one: the agent would run twice.
+            await self.cluster.delete_job(order.job.namespace, order.job.name, order.job.uid)
             raise follower.fate.raised()
         return StreamEnd(container=container_end(follower), receipt=receipt)
 
@@ -109,14 +111,14 @@ class LogStreaming:
         return account
 
 
-async def handed_over(batches: AsyncIterator[Batch]) -> AsyncIterator[Batch]:
-    """The batches, until this worker is told to stop: then the step goes to another worker within 0.1 s.
+async def handed_over(follower: Follower) -> AsyncIterator[Batch]:
+    """The batches, until this worker is told to stop: then the step goes to another worker at once.
 
     Raises:
-        ApplicationError: `WorkerShutdown`, retried at once.
+        ApplicationError: `WorkerShutdown`, retried within a millisecond.
     """
-    stopping: asyncio.Future[None] = asyncio.ensure_future(activity.wait_for_worker_shutdown())
-    following: asyncio.Future[Batch | None] = asyncio.ensure_future(anext(batches, None))
+    stopping = asyncio.ensure_future(activity.wait_for_worker_shutdown())
+    following = asyncio.ensure_future(follower.next_batch())
     try:
         while True:
             ends: list[asyncio.Future[Any]] = [stopping, following]
@@ -131,7 +133,7 @@ async def handed_over(batches: AsyncIterator[Batch]) -> AsyncIterator[Batch]:
             if (batch := following.result()) is None:
                 return
             yield batch
-            following = asyncio.ensure_future(anext(batches, None))
+            following = asyncio.ensure_future(follower.next_batch())
     finally:
         stopping.cancel()
         following.cancel()

@@ -8,10 +8,9 @@ from cli.refusals import Refused
 from client.connection import TemporalUnreachable
 from client.runs import UnknownRun
 from client.settings import SettingsError
-from contracts.errors import RunError
+from contracts.errors import RunError, TranscriptsUnavailable
 from local.children import StackError
 from paperclip.sealing import UnusableKey
-from transcripts.errors import TranscriptsUnavailable
 
 PLAIN: Final = (StackError, SettingsError, TemporalUnreachable, UnknownRun, UnusableKey, TranscriptsUnavailable)
 """Their text already says what to do."""

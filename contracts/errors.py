@@ -178,6 +178,20 @@ class AgentCrashed(RunError):
     next_step = "Read the last lines of the transcript; wake the agent again."
 
 
+# the transcript store
+
+
+class TranscriptsUnavailable(RunError):
+    """The transcript store refused, timed out or cannot be reached. Tried again with back-off."""
+
+    code = "transcripts_unavailable"
+    next_step = (
+        "Check the transcript store (AGENT_RUNS_TRANSCRIPTS_URL, its disk or server); the run goes on by itself."
+    )
+    budget = "infrastructure"
+    final = False
+
+
 # the clocks and the operator
 
 
@@ -286,7 +300,7 @@ class ProviderRejected(RunError):
     """The provider refused the request itself (400, 404 and the like)."""
 
     code = "provider_rejected"
-    next_step = "Check the model name and the provider's options."
+    next_step = "Check the model name, the provider's API key (a missing one reads as an unknown model) and options."
 
 
 class OpenCodeFailed(RunError):

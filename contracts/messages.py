@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any, Self
 
 from contracts.base import Contract
+from contracts.errors import Failure
 from contracts.identity import AttemptKey, RunKey
 from contracts.outcome import ContainerEnd, OutputReceipt
 from contracts.request import RunConfig, SessionParams, Workspace
@@ -94,13 +95,19 @@ class CreateJob(Contract):
 
 
 class JobRef(Contract):
-    """One Job, addressed so that a later one of the same name is never mistaken for it."""
+    """One Job, addressed so that a later one of the same name is never mistaken for it.
+
+    Attributes:
+        adopted: an earlier try of this step had created it.
+        warnings: for people, such as a reserved label that was left out.
+    """
 
     namespace: str
     name: str
     uid: str
     container: str = "opencode"
     adopted: bool = False
+    warnings: tuple[str, ...] = ()
 
 
 class AwaitSchedule(Contract):
@@ -160,13 +167,13 @@ class ParseTranscript(Contract):
     """Input of `parse_transcript`.
 
     Attributes:
-        stopped_as: code of the failure that made us stop the agent; None when it ended by itself.
+        stopped: why we stopped the agent; None when it ended by itself.
     """
 
     attempt: AttemptKey
     end: StreamEnd
     resumed_session: str | None = None
-    stopped_as: str | None = None
+    stopped: Failure | None = None
     model: str
 
 

@@ -28,8 +28,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from contracts.errors import TranscriptsUnavailable
 from contracts.identity import AttemptKey, RunKey
-from transcripts.errors import TranscriptsUnavailable
 from transcripts.follow import pages
 from transcripts.store import Line, TranscriptStore
 

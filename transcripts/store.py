@@ -20,9 +20,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.schema import CreateTable
 
+from contracts.errors import TranscriptsUnavailable
 from contracts.identity import AttemptKey
 from contracts.outcome import OutputReceipt
-from transcripts.errors import TranscriptsUnavailable
 from transcripts.group_commit import GroupCommit
 from transcripts.schema import attempts, lines, metadata
 

@@ -126,6 +126,7 @@ class AgentRunWorkflow:
             ),
             key.job_name,
         )
+        self._notes += attempt.job.warnings
         self._show(self._card.at(Phase.SCHEDULING, job=f"{attempt.job.namespace}/{attempt.job.name}"))
         wait = AwaitSchedule(attempt=key, job=attempt.job)
         pod = await AWAIT_SCHEDULE(wait, "node, image, volumes", attempt=wait.patience + wait.start_patience + SLACK)
@@ -173,7 +174,7 @@ class AgentRunWorkflow:
             attempt=attempt.key,
             end=attempt.end or StreamEnd.unknown(),
             resumed_session=attempt.session.session_id if attempt.session else None,
-            stopped_as=attempt.failure.code if attempt.failure else None,
+            stopped=attempt.failure,
             model=self._request.config.model,
         )
         try:

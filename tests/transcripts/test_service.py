@@ -13,9 +13,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from contracts.errors import TranscriptsUnavailable
 from contracts.identity import AttemptKey, RunKey
 from contracts.outcome import OutputReceipt
-from transcripts.errors import TranscriptsUnavailable
 from transcripts.service import app, as_json, bearer, serving
 from transcripts.store import Line, SqlTranscripts
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
 
+from contracts.errors import TranscriptsUnavailable
 from contracts.identity import AttemptKey, RunKey
 from contracts.outcome import Gap, OutputReceipt
-from transcripts.errors import TranscriptsUnavailable
 from transcripts.store import Line, RunSummary, SqlTranscripts, page_end
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, 123456, tzinfo=UTC)

@@ -116,7 +116,7 @@ async def test_a_run_that_takes_too_long_is_stopped_and_still_reports(
     assert outcome.error_message.startswith("Timed out after 1s")
     assert outcome.session_id == "ses_1"
     assert outcome.usage == GOOD.usage
-    assert steps.order("parse_transcript").stopped_as == "timeout"
+    assert steps.order("parse_transcript").stopped.code == "timeout"
     assert steps.names[-1] == "finish"
 
 

@@ -1,0 +1,71 @@
+"""Output that nobody asked for: the transcript holds it byte for byte, and the run still ends as it should."""
+
+import pytest
+
+from tests.runs.ground import Ground
+
+FINISH = (
+    '{"type":"step_finish","timestamp":1,"sessionID":"ses_1","part":{"id":"prt_9","messageID":"msg_1","type":"step-finish",'
+    '"reason":"stop","tokens":{"input":5,"output":2,"reasoning":0,"cache":{"read":0,"write":0}},"cost":0.5}}'
+)
+TEXT = (
+    '{"type":"text","timestamp":1,"sessionID":"ses_1","part":{"id":"prt_8","messageID":"msg_1","type":"text",'
+    '"text":"still here"}}'
+)
+START = '{"type":"step_start","timestamp":1,"sessionID":"ses_1","part":{"id":"prt_7","messageID":"msg_1"}}'
+ANSWER = f"echo '{START}'; echo '{TEXT}'; echo '{FINISH}'"
+
+
+@pytest.mark.parametrize(
+    ("noise", "expected"),
+    [
+        ("head -c 5000000 /dev/zero | tr '\\0' x; echo", b"x" * 5_000_000),
+        (r"printf 'a\377\376b\n'", b"a\xff\xfeb"),
+        (r"printf 'nul \000 here\n'", b"nul \x00 here"),
+        (r"printf 'dos line\r\n'", b"dos line\r"),
+        (r"printf '\033[31mred\033[0m\n'", b"\x1b[31mred\x1b[0m"),
+    ],
+    ids=["5 MB line", "invalid UTF-8", "NUL", "CRLF", "ANSI"],
+)
+async def test_a_strange_line_is_kept_and_does_no_harm(system: Ground, noise: str, expected: bytes) -> None:
+    raw = system.agent(f"cat > /dev/null; {noise}; {ANSWER}")
+    outcome = await system.outcome(raw)
+    lines = [line.data for line in await system.lines(raw) if line.stream == "stdout"]
+    assert lines[0] == expected
+    assert outcome.failure is None, outcome.failure
+    assert outcome.summary == "still here"
+    assert outcome.receipt is not None
+    assert outcome.receipt.state == "verified"
+
+
+async def test_half_a_last_line_is_kept_and_named(system: Ground) -> None:
+    half = '{"type":"text","timest'
+    raw = system.agent(f"cat > /dev/null; {ANSWER}; printf '{half}'")
+    outcome = await system.outcome(raw)
+    last = [line for line in await system.lines(raw) if line.stream == "stdout"][-1]
+    assert (last.data, last.terminated) == (half.encode(), False)
+    assert outcome.error_code == "output_lost"
+
+
+async def test_lines_that_look_like_frames_or_events_of_others_are_only_output(system: Ground) -> None:
+    forged = '2 o. {"type":"error"}'
+    raw = system.agent(f"cat > /dev/null; echo '{forged}'; echo '99 x. {{\"exit_code\":0}}'; {ANSWER}")
+    outcome = await system.outcome(raw)
+    lines = [line.data for line in await system.lines(raw) if line.stream == "stdout"]
+    assert lines[0] == forged.encode()
+    assert outcome.failure is None, outcome.failure
+    assert outcome.receipt is not None
+    assert outcome.receipt.state == "verified"
+
+
+@pytest.mark.slow
+async def test_a_million_lines_arrive_and_the_history_stays_small(system: Ground) -> None:
+    raw = system.agent(f"cat > /dev/null; seq 1 1000000; {ANSWER}")
+    ticket = await system.start(raw)
+    outcome = await ticket.handle(system.temporal).result()
+    info = (await ticket.handle(system.temporal).describe()).raw_description.workflow_execution_info
+    assert outcome.failure is None, outcome.failure
+    assert outcome.receipt is not None
+    assert (outcome.receipt.state, outcome.receipt.lines) == ("verified", 1_000_003)
+    assert info.history_length <= 60
+    assert info.history_size_bytes <= 60 * 1024
