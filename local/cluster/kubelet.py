@@ -110,7 +110,12 @@ class Kubelet:
             pod.stop_for_deletion(body)
 
     async def _run(self, pod: Pod) -> None:
-        await pod.run()
+        try:
+            await pod.run()
+        except* (KeyError, TypeError, ValueError, AttributeError) as errors:
+            # Validation here is not a real API server's: a pod of odd shape must not take the node with it.
+            log.exception("kubelet.pod_failed", exc_info=errors)
+            pod.give_up(Verdict("InvalidPod", f"the embedded cluster cannot run this pod: {errors.exceptions[0]!r}"))
         current = self._store.find(PODS, pod.namespace, pod.name)
         if current is not None and current["metadata"]["uid"] == pod.uid and deleting(current):
             pod.leave()

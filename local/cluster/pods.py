@@ -301,6 +301,14 @@ class Pod:
         loop = asyncio.get_running_loop()
         self._kill_timers.append(loop.call_later(grace.total_seconds(), self._kill))
 
+    def give_up(self, verdict: Verdict) -> None:
+        """Publish the pod as Failed, with what runs of it killed."""
+        self._verdict = verdict
+        self._kill()
+        for slot in self.slots:
+            slot.final = True
+        self._write_status()
+
     def stop_for_deletion(self, body: Object) -> None:
         """Follow the pod's deletion, with the grace it names."""
         seconds = body["metadata"].get("deletionGracePeriodSeconds")

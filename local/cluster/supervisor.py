@@ -3,10 +3,10 @@
 Started as `python -I -S -c LAUNCHER DIRECTORY` (imported, so that its compiled form is used), it reads
 DIRECTORY/spec.json, puts the command into a private root with its declared mounts (and, where the system permits, its
 own process ids), copies what the command writes into DIRECTORY/log in the CRI log format, and leaves the end in
-DIRECTORY/exit.json. A container ends when its main
-process ends, even if something it left in the background still holds its output; all of that is killed then.
-SIGTERM is passed to the main process, SIGUSR1 kills everything, SIGHUP reopens the log after a rotation. The lock
-on DIRECTORY/lock is held for as long as this program lives; that is how a restarted kubelet knows it again.
+DIRECTORY/exit.json. A container ends when its main process ends, even if something it left in the background still
+holds its output; all of that is killed then. SIGTERM is passed to the main process, SIGUSR1 kills everything, SIGHUP
+reopens the log after a rotation. The lock on DIRECTORY/lock is held for as long as this program lives; that is how a
+restarted kubelet knows it again.
 Only the standard library, and little of it, because each container waits for this program's start.
 """
 

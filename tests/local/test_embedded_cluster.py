@@ -213,6 +213,13 @@ async def test_a_kill_of_the_supervisor_ends_the_container_too(api: Api, cluster
     await until(lambda: ended_process(main))
 
 
+async def test_a_pod_of_odd_shape_fails_alone(api: Api) -> None:
+    own = await api.run("true", volumes=[{"name": "v", "hostPath": {"path": 7}}])
+    ended = await api.ended(own)
+    assert (ended["status"]["phase"], ended["status"]["reason"]) == ("Failed", "InvalidPod")
+    assert await api.output("echo others run") == "others run\n"
+
+
 async def test_a_deleted_pod_counts_as_failed(api: Api, name: str) -> None:
     await api.create("jobs", job(name, "sleep 600"))
     own = await api.pod_of(name, running)
