@@ -268,12 +268,12 @@ nap() { # SECONDS
 
 # ---- processes ----
 
-# Sets pids: every living descendant of ROOT and of processes that carry MARK, without KEEP's subtree and our own
-# helpers. Orphans come to us when we are pid 1; elsewhere their environment tells whose they are.
-descendants() { # ROOT KEEP MARK
+# Sets pids: every living descendant of ROOT and of processes that carry MARK, without the forwarder's, the watcher
+# itself and our own helpers. Orphans come to us when we are pid 1; elsewhere their environment tells whose they are.
+descendants() { # ROOT FORWARDER MARK
     marked=$([ -z "$3" ] || grep -lzF "AGENT_RUN_MARK=$3" /proc/[0-9]*/environ 2>/dev/null)
     # shellcheck disable=SC2016 # the dollars are awk's
-    pids=$(cat /proc/[0-9]*/status 2>/dev/null | awk -v root="$1" -v keep="$2" -v marked="$marked" '
+    pids=$(cat /proc/[0-9]*/status 2>/dev/null | awk -v root="$1" -v keep="$2" -v watcher="$watcher" -v marked="$marked" '
         function ours(pid,   steps) {
             while (pid in parent && steps++ < 10000) {
                 if (pid == keep || pid == helper) return 0
@@ -293,8 +293,13 @@ descendants() { # ROOT KEEP MARK
             getline self < "/proc/self/stat"
             split(self, words, " ")
             for (helper = words[1]; parent[helper] in parent && parent[helper] != root; ) helper = parent[helper]
-            for (pid in alive) if (ours(pid)) print pid
+            for (pid in alive) if (pid != watcher && ours(pid)) print pid
         }')
+}
+
+running() { # PID: one of ours; a zombie runs no more
+    read -r line 2>/dev/null <"/proc/$1/stat" || return 1
+    case ${line##*) } in Z*) return 1 ;; esac
 }
 
 clock() { # sets now, centiseconds
@@ -335,23 +340,25 @@ stop() { # NAME NUMBER
     if [ -z "$forwarder" ]; then
         exit $((128 + $2))
     elif [ "$code" = null ]; then
-        code=$((128 + $2))
-        if [ -n "$command" ]; then
-            kill -TERM "$command" 2>/dev/null
+        if [ -n "$watcher" ]; then
             end_processes $((grace * 100))
             exceeded=$killed
-            if [ "$error" = null ]; then collect; fi
         fi
+        collect $((128 + $2))
     fi
     finish
 }
 
-# The command's exit code. A wait that a signal cut short may have taken it already: then the signal's stands.
-# shellcheck disable=SC2329 # stop calls it
-collect() {
-    wait "$command"
-    status=$?
-    [ "$status" -eq 127 ] && [ -n "$found" ] || code=$status
+# Sets the command's exit code: the watcher's word, or OTHERWISE when there is none or somebody killed it.
+collect() { # OTHERWISE
+    clock
+    deadline=$((now + KILL_PATIENCE))
+    while [ -n "$watcher" ] && running "$watcher" && [ "$now" -lt "$deadline" ]; do
+        nap 0.02
+        clock
+    done
+    echo "$1" >&8
+    read -r code <&8
 }
 
 finish() {
@@ -378,8 +385,7 @@ await_forwarder() {
     status=0
     clock
     deadline=$((now + DRAIN_PATIENCE))
-    while read -r line 2>/dev/null <"/proc/$forwarder/stat"; do
-        case ${line##*) } in Z*) break ;; esac
+    while running "$forwarder"; do
         clock
         if [ "$now" -ge "$deadline" ]; then
             descendants "$forwarder" '' ''
@@ -418,10 +424,10 @@ prepare_folders() {
     for name in stdout stderr index complaints running; do
         true >"$out/$name" || refuse out --out
     done
-    { rm -f "$out/facts" && mkfifo "$out/facts"; } || refuse out --out
+    { rm -f "$out/code" "$out/facts" && mkfifo "$out/code" "$out/facts"; } || refuse out --out
     # shellcheck disable=SC2094 # we read what the command appends
-    exec 3<"$out/stdout" 4<"$out/stderr" 6>>"$out/stdout" 7>>"$out/stderr" 9<>"$out/facts"
-    rm -f "$out/facts" # nobody else shall write to it
+    exec 3<"$out/stdout" 4<"$out/stderr" 6>>"$out/stdout" 7>>"$out/stderr" 8<>"$out/code" 9<>"$out/facts"
+    rm -f "$out/code" "$out/facts" # nobody else shall write to them
     [ -r "$stdin" ] || refuse stdin --stdin
     [ -z "$HOME" ] || mkdir -p "$HOME" || :
     for name in XDG_CONFIG_HOME XDG_DATA_HOME XDG_STATE_HOME XDG_CACHE_HOME TMPDIR; do
@@ -433,20 +439,23 @@ prepare_folders() {
     export PWD
 } 2>/dev/null
 
-launch() {
+# The watcher: waits for the command, deaf to signals, and says its exit code on fd 8. A signal that cuts a wait of
+# bash short can lose the exit code of the process it waited for, and the next wait for it never ends.
+watch() {
+    trap '' TERM INT HUP
     (
         AGENT_RUN_MARK=$mark
         export AGENT_RUN_MARK
         # A shell makes background commands deaf to SIGINT, and their tools inherit it; undo that where we can.
-        trap - INT QUIT
+        trap - TERM INT HUP QUIT
         [ -z "$hearing" ] || exec env --default-signal=INT,QUIT "$@"
         exec "$@"
-    ) <"$stdin" >&6 2>&7 3<&- 4<&- 6>&- 7>&- 9>&- &
-    command=$!
+    ) <"$stdin" >&6 2>&7 3<&- 4<&- 6>&- 7>&- 8>&- 9>&-
+    echo $? >&8
 }
 
 run() {
-    forwarder='' command='' found='' code=null stopped=null exceeded=false killed=false error=null timed_read='' hearing=''
+    forwarder='' watcher='' found='' code=null stopped=null exceeded=false killed=false error=null timed_read='' hearing=''
     trap 'stop TERM 15' TERM
     trap 'stop INT 2' INT
     trap 'stop HUP 1' HUP
@@ -459,9 +468,10 @@ run() {
     forwarder=$!
     if command -v "$1" >/dev/null 2>&1; then found=1; fi
     if [ -n "$found" ] && env --default-signal=INT,QUIT true 2>/dev/null; then hearing=1; fi
-    launch "$@"
-    wait "$command"
-    code=$?
+    watch "$@" &
+    watcher=$!
+    wait "$watcher"
+    collect 137
     case $code$found in
     127) error='"command_not_found"' ;;
     126*) error='"command_not_executable"' ;;

@@ -1,5 +1,6 @@
 """Fixtures: the runner under every shell of this machine."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,5 +9,7 @@ from tests.runner.harness import SHELLS, Runner
 
 
 @pytest.fixture(params=sorted(SHELLS))
-def runner(request: pytest.FixtureRequest, tmp_path: Path) -> Runner:
-    return Runner(SHELLS[request.param], tmp_path)
+def runner(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runner]:
+    runner = Runner(SHELLS[request.param], tmp_path)
+    yield runner
+    runner.clean_up()

@@ -10,7 +10,7 @@ from pathlib import Path
 from cluster.frames import FORMAT, FRAME_LIMIT, Frame, FrameReader, LastFrame, Line, LineAssembler, Output, Totals
 
 SCRIPT = Path(__file__).parents[2] / "cluster" / "runner.sh"
-PATIENCE = 120  # seconds after which a hanging run fails its test
+PATIENCE = 60  # seconds after which a hanging run fails its test
 
 _CANDIDATES = {"dash": ["dash"], "bash": ["bash", "--posix"], "busybox": ["busybox", "sh"]}
 SHELLS = {name: command for name, command in _CANDIDATES.items() if shutil.which(command[0])}
@@ -87,6 +87,7 @@ class Runner:
     grace: int = 1
     env: dict[str, str] = field(default_factory=dict)
     wrapper: list[str] = field(default_factory=list)
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
     def out(self) -> Path:
@@ -105,7 +106,14 @@ class Runner:
         process = subprocess.Popen(
             self.argv(*command), env=os.environ | self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
+        self.started.append(process)
         return Running(process, self.out)
+
+    def clean_up(self) -> None:
+        """Ends what a failed test left behind."""
+        for process in self.started:
+            with process:
+                process.terminate()
 
     def run(self, *command: str, stdin: bytes = b"") -> Ended:
         return self.start(*command, stdin=stdin).end()
@@ -130,3 +138,16 @@ def alive(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return stat.rpartition(") ")[2][0] not in "ZX"
+
+
+def children(pid: int) -> list[int]:
+    """The processes whose parent this one is."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            text = status.read_text(errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if f"\nPPid:\t{pid}\n" in text:
+            found.append(int(status.parent.name))
+    return found

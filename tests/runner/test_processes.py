@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runner.harness import PATIENCE, SCRIPT, Runner, alive, read_back
+from tests.runner.harness import PATIENCE, SCRIPT, Runner, alive, children, read_back
 
 STUBBORN = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
 POLITE = "import sys, time; "
@@ -252,15 +252,23 @@ def test_a_killed_forwarder_loses_and_repeats_nothing(runner: Runner, tmp_path: 
     index = runner.out / "index"
     while len(index.read_text().splitlines()) < 3:  # the hello, one batch of each stream
         time.sleep(0.01)
-    process = running.process.pid
-    children = [int(pid) for pid in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
-    (forwarder,) = [pid for pid in children if b"runner.sh" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    (forwarder,) = [pid for pid in children(running.process.pid) if Path(f"/proc/{pid}/fd/5").exists()]
     os.kill(forwarder, signal.SIGKILL)
     gate.write_text("\n")
     ended = running.end()
     assert ended.text("stdout") == [b"one", b"two"]
     assert ended.text("stderr") == [b"half", b"end"]
     assert ended.last.error is None
+
+
+def test_a_killed_watcher_ends_the_run_and_the_command(runner: Runner, tree: Tree) -> None:
+    running = runner.start(*tree.process(POLITE))
+    (pid,) = tree.pids()
+    (watcher,) = [child for child in children(running.process.pid) if pid in children(child)]
+    os.kill(watcher, signal.SIGKILL)
+    ended = running.end()
+    assert (ended.code, ended.last.exit_code, ended.last.stopped_by) == (137, 137, None)
+    assert not alive(pid)
 
 
 @pytest.mark.slow
@@ -305,8 +313,7 @@ def test_as_pid_1_it_reaps_and_ends_everything(runner: Runner, tmp_path: Path) -
     assert pid != b"1"
     assert parent == b"1"
     tools.pids()
-    children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children").read_text().split()
-    os.kill(int(children[0]), signal.SIGTERM)
+    os.kill(children(running.process.pid)[0], signal.SIGTERM)
     ended = running.end()
     assert (ended.last.exit_code, ended.last.stopped_by, ended.last.grace_exceeded) == (143, "TERM", True)
 
