@@ -269,7 +269,8 @@ async def test_deletion_sends_sigterm_and_waits_for_the_grace(api: Api) -> None:
         assert await log.readline() == b"ready\n"
         marked = (await api.delete(f"pods/{own}")).body
         assert marked["metadata"]["deletionGracePeriodSeconds"] == 20
-        assert await log.read() == b"caught\n"
+        rest = await log.read()
+        assert rest == b"caught\n" or rest.startswith(b"caught\nrpc error: ")  # a kubelet's own words may follow
     await api.gone(f"pods/{own}")
 
 
