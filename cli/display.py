@@ -78,8 +78,15 @@ class Display(Protocol):
         ...
 
 
+class _Paper(Console):
+    """A console whose reader may go away: that is the program's end, not rich's."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def _console() -> Console:
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = _Paper(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     return console
@@ -121,12 +128,12 @@ class People:
     def runs(self, runs: Iterable[RunSummary]) -> None:
         """A table, newest first."""
         table = Table(box=None, pad_edge=False)
-        for column in ("run", "agent", "phase", "started (UTC)", "took", "model", "failure"):
-            table.add_column(column, overflow="fold" if column in {"run", "agent"} else "ellipsis")
+        for column in ("run", "phase", "started (UTC)", "took", "failure", "model", "agent"):
+            table.add_column(column, overflow="ellipsis", no_wrap=True, min_width=36 if column == "run" else None)
         for run in runs:
             took = "" if run.ended_at is None else _seconds(run.ended_at - run.started_at)
             started = f"{run.started_at:%Y-%m-%d %H:%M:%S}"
-            cells = (run.key.run_id, run.key.agent_id, run.phase, started, took, run.model, run.failure_code)
+            cells = (run.key.run_id, run.phase, started, took, run.failure_code, run.model, run.key.agent_id)
             table.add_row(*(Text(printable(cell or "", 128)) for cell in cells))
         self._print(table if table.row_count else Text("no runs yet: `agent-runs demo` makes one", style="dim"))
 

@@ -1,5 +1,7 @@
 """Follows a run to its end: the story from Temporal, the output from the transcript store, side by side."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import os
@@ -9,19 +11,24 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 
 from cli.display import Display
+from cli.lazy import lazy
 from cli.refusals import Refused
 from cli.story import Story, events
 from contracts.identity import AttemptKey, RunKey
 from contracts.outcome import Outcome
 from opencode.events import printable
-from transcripts.follow import follow as followed
-from transcripts.store import Line, TranscriptStore
 from workflows.agent_run import AgentRunWorkflow
+
+if TYPE_CHECKING:
+    from transcripts import follow as following
+    from transcripts.store import Line, TranscriptStore
+else:
+    following = lazy("transcripts.follow")  # SQLAlchemy: a second that commands without output do without
 
 POLL: Final = timedelta(milliseconds=200)
 """How often new lines of another process are looked for."""
@@ -49,7 +56,7 @@ class Interrupts:
 
     @classmethod
     @contextmanager
-    def caught(cls) -> Iterator["Interrupts"]:
+    def caught(cls) -> Iterator[Interrupts]:
         """Catch them while the block runs."""
         interrupts, loop = cls(), asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -164,7 +171,7 @@ class Output:
         attempt = 1
         while True:
             key, complete = AttemptKey(run=self.run, attempt=attempt), partial(self._complete, attempt)
-            async for line in followed(self.store, key, after, done=complete, poll=POLL):
+            async for line in following.follow(self.store, key, after, done=complete, poll=POLL):
                 yield attempt, line
             if self.over() and attempt >= await self._newest():
                 return

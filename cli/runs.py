@@ -1,16 +1,19 @@
 """The commands that talk to runs: start, logs, show, list. Each returns its exit code."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from temporalio.client import Client
 
 from cli.display import Display, RunRef
 from cli.follow import DETACHED, Followed, Interrupted, Interrupts, Output, known
+from cli.lazy import lazy
 from cli.refusals import Refused
 from client.attach import attach
 from client.connection import connect
@@ -21,7 +24,11 @@ from contracts.outcome import Outcome
 from contracts.request import RunRequest
 from paperclip.preparation import prepared
 from paperclip.sealing import Sealer, load_or_create
-from transcripts.store import SqlTranscripts
+
+if TYPE_CHECKING:
+    from transcripts import store as storage
+else:
+    storage = lazy("transcripts.store")  # SQLAlchemy: a second that `list` and `start` do without
 
 CONTEXT_LIMIT: Final = 32 * 1024 * 1024
 """Bytes of a context file; a real one has some 30 KB."""
@@ -157,7 +164,7 @@ def detached(display: Display, run_id: str) -> int:
 
 
 @asynccontextmanager
-async def transcripts(settings: ClientSettings) -> AsyncIterator[SqlTranscripts]:
+async def transcripts(settings: ClientSettings) -> AsyncIterator[storage.SqlTranscripts]:
     """The configured transcript store.
 
     Raises:
@@ -165,7 +172,7 @@ async def transcripts(settings: ClientSettings) -> AsyncIterator[SqlTranscripts]
         TranscriptsUnavailable: it does not answer.
     """
     try:
-        store = await SqlTranscripts.open(settings.transcripts)
+        store = await storage.SqlTranscripts.open(settings.transcripts)
     except ValueError as error:
         raise Refused(f"AGENT_RUNS_TRANSCRIPTS_URL: {error}") from None
     try:
@@ -174,7 +181,7 @@ async def transcripts(settings: ClientSettings) -> AsyncIterator[SqlTranscripts]
         await store.close()
 
 
-async def _found_or_stored(client: Client, store: SqlTranscripts, run: str) -> RunSummary | RunKey:
+async def _found_or_stored(client: Client, store: storage.SqlTranscripts, run: str) -> RunSummary | RunKey:
     """Temporal forgets closed runs after its retention; their transcripts may still be there."""
     try:
         return await find(client, run)

@@ -30,7 +30,8 @@ async def demo(plan: Plan, display: Display, *, scenario: str, keep: bool) -> in
                 if keep:
                     display.note("the stack stays up until Ctrl-C")
                     display.facts(stack.addresses.environment)
-                    await interrupts.during(stack.guard(interrupts.first.wait()))
+                    await stack.guard(interrupts.first.wait())
+                    display.note("interrupted; the stack goes down")
         except Interrupted:
             display.note("interrupted; the stack goes down")
             return DETACHED
@@ -52,6 +53,7 @@ async def dev(plan: Plan, display: Display) -> int:
                 display.facts(addresses.environment)
                 display.note("Ctrl-C ends it")
                 await stack.guard(interrupts.first.wait())
+                display.note("interrupted; the stack goes down")
         except Interrupted:
             display.note("interrupted")
     return 0

@@ -1,0 +1,158 @@
+"""The commands as people start them: real processes, nothing that runs beside them."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.refusals import Refused
+from cli.runs import read_context
+from local.demo import context
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "opencode"
+PROGRAM = Path(sys.executable).with_name("agent-runs")
+COMMANDS = ["demo", "dev", "cluster", "start", "logs", "show", "list", "parse", "worker"]
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AGENT_RUNS_")}
+    return subprocess.run(
+        [PROGRAM, *arguments], capture_output=True, text=True, timeout=120, env={**inherited, **environment}
+    )
+
+
+def captured(name: str, **options: str) -> subprocess.CompletedProcess[str]:
+    """`parse --json` of a captured run, with how it ended."""
+    folder = FIXTURES / name
+    meta = json.loads((folder / "meta.json").read_text())
+    given = [text for option, value in options.items() for text in (f"--{option.replace('_', '-')}", value)]
+    code = meta["exit_code"]
+    ended = [] if code is None else ["--exit-code", str(code)]
+    return run("parse", str(folder / "events.jsonl"), "--stderr", str(folder / "stderr.txt"), *ended, *given, "--json")
+
+
+def nobody_listens() -> str:
+    """An address on which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> dict[str, str]:
+    return {
+        "AGENT_RUNS_TEMPORAL_ADDRESS": nobody_listens(),
+        "AGENT_RUNS_SEALING_KEY_FILE": str(tmp_path / "key.json"),
+    }
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command: str) -> None:
+    helped = run(command, "--help")
+    assert helped.returncode == 0
+    assert "Example:" in helped.stdout
+
+
+def test_parse_says_what_came_of_a_good_run() -> None:
+    parsed = captured("tool-text-bash")
+    assert parsed.returncode == 0
+    report = json.loads(parsed.stdout)["report"]
+    assert report["failure"] is None
+    assert report["summary"] == "Both streams were captured."
+    assert report["usage"]["inputTokens"] == 200
+    assert report["costUsd"] == "0.0012"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "code"),
+    [
+        ("error-401", {}, "provider_credentials"),
+        ("permission-ask", {}, "permission_blocked"),
+        ("resume-unknown", {"resumed_session": "ses_000000000000AAAAAAAAAAAAAA"}, "session_unavailable"),
+    ],
+)
+def test_parse_names_the_failure_and_exits_1(name: str, options: dict[str, str], code: str) -> None:
+    parsed = captured(name, **options)
+    assert parsed.returncode == 1
+    assert json.loads(parsed.stdout)["report"]["failure"]["code"] == code
+
+
+def test_parse_knows_a_death_by_signal() -> None:
+    parsed = run("parse", str(FIXTURES / "sigterm-in-tool" / "events.jsonl"), "--signal", "15", "--json")
+    assert parsed.returncode == 1
+    assert json.loads(parsed.stdout)["report"]["failure"]["code"] == "opencode_crashed"
+
+
+def test_parse_for_people_is_plain_text_without_codes_when_nobody_looks() -> None:
+    parsed = run("parse", str(FIXTURES / "tool-text-bash" / "events.jsonl"))
+    assert parsed.stdout.split()[:2] == ["result", "succeeded"]
+    assert "\x1b" not in parsed.stdout
+
+
+def test_a_file_that_is_not_there_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    refused(run("parse", str(tmp_path / "none.jsonl")), "none.jsonl: No such file or directory")
+
+
+def test_an_unreachable_temporal_is_one_line_with_the_remedy(settings: dict[str, str]) -> None:
+    refused(run("show", "some-run", **settings), "AGENT_RUNS_TEMPORAL_ADDRESS")
+
+
+def test_a_context_that_lacks_fields_names_each_and_the_remedy(tmp_path: Path, settings: dict[str, str]) -> None:
+    raw = context()
+    raw["config"]["model"] = "gpt-without-provider"
+    del raw["agent"]["id"]
+    file = tmp_path / "context.json"
+    file.write_text(json.dumps(raw))
+    answer = run("start", "--context", str(file), **settings)
+    refused(answer, "agent.id is missing")
+    assert "config.model must be '<provider>/<model>'" in answer.stderr
+
+
+@pytest.mark.parametrize("text", ["not json", "[]", '"text"', "\ufeff{"])
+def test_a_context_that_is_no_object_is_refused_by_name(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "context.json"
+    file.write_text(text)
+    with pytest.raises(Refused, match=f"--context {file}"):
+        read_context(file)
+
+
+def test_a_misspelt_setting_is_named() -> None:
+    refused(run("list", AGENT_RUNS_TEMPORAL_ADRESS="x"), "AGENT_RUNS_TEMPORAL_ADRESS")
+
+
+def test_a_real_cluster_needs_an_image(tmp_path: Path) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_text("{}")
+    answer = run("demo", "--kubeconfig", str(file), "--state", str(tmp_path / "state"))
+    refused(answer, "--kubeconfig needs --image")
+
+
+def test_an_unusable_kubeconfig_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_text("{}")
+    refused(run("demo", "--kubeconfig", str(file), "--image", "x", "--state", str(tmp_path / "s")), str(file))
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    with subprocess.Popen(
+        [PROGRAM, "parse", FIXTURES / "tool-text-bash" / "events.jsonl"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stderr is not None
+        writer.stdout.close()
+        assert writer.stderr.read() == ""
+    assert writer.returncode == 141
+
+
+def refused(answer: subprocess.CompletedProcess[str], says: str) -> None:
+    assert answer.returncode == 2, answer
+    assert says in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert answer.stdout == ""

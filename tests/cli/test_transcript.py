@@ -1,0 +1,142 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from cli.transcript import RESULT, RESULT_LINES, WORDS, Entry, as_json, entry, rendered
+
+CAPTURES = sorted((Path(__file__).parents[1] / "fixtures" / "opencode").glob("*/events.jsonl"))
+UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029\ufeff\ud800-\udfff]"
+)
+TEXT = st.text(st.characters(), max_size=200)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=12,
+)
+TYPES = ["step_start", "text", "reasoning", "tool_use", "step_finish", "error", "something-new"]
+
+
+def shown(found: Entry) -> str:
+    """As a terminal without colours gets it."""
+    console = Console(width=100, no_color=True, force_terminal=False)
+    with console.capture() as capture:
+        console.print(rendered(found), markup=False, highlight=False, emoji=False)
+    return capture.get()
+
+
+def event(kind: str, **part: object) -> bytes:
+    return json.dumps({"type": kind, "sessionID": "ses_1", "part": part}).encode()
+
+
+def tool(**state: object) -> bytes:
+    return event("tool_use", tool="bash", callID="c", state=state)
+
+
+@pytest.mark.parametrize("capture", CAPTURES, ids=lambda file: file.parent.name)
+def test_every_captured_line_is_shown_or_means_nothing(capture: Path) -> None:
+    for raw in capture.read_bytes().splitlines(keepends=False)[:200]:
+        found = entry(raw)
+        if found is None:
+            continue
+        text = shown(found)
+        assert text.strip()
+        assert not UNSAFE.search(text)
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_are_shown_without_control_characters(raw: bytes) -> None:
+    for stream in ("stdout", "stderr"):
+        if (found := entry(raw, stream)) is not None:
+            assert not UNSAFE.search(shown(found))
+
+
+@given(
+    st.sampled_from(TYPES),
+    st.dictionaries(
+        st.sampled_from(["text", "tool", "state", "tokens", "cost", "reason", "id"]),
+        JSON | st.dictionaries(st.sampled_from(["status", "input", "output", "error", "metadata", "time"]), JSON),
+        max_size=6,
+    ),
+    JSON,
+)
+def test_an_event_of_any_shape_is_shown(kind: str, part: dict[str, object], error: object) -> None:
+    raw = json.dumps({"type": kind, "part": part, "error": error}).encode()
+    if (found := entry(raw)) is not None:
+        assert not UNSAFE.search(shown(found))
+        json.dumps(as_json(found), allow_nan=False)
+
+
+def test_terminal_codes_of_the_agent_never_reach_the_terminal() -> None:
+    hostile = "\x1b]0;owned\x07\x1b[2J\x1b[31mred\x1b[0m\x9b5n \u202eback\u202c \x08\x08 \ud83d"
+    for raw in (event("text", text=hostile), tool(status="completed", input={"command": hostile}, output=hostile)):
+        found = entry(raw)
+        assert found is not None
+        text = shown(found)
+        assert "red" in text
+        assert "back" in text
+        assert not UNSAFE.search(text)
+
+
+def test_markup_and_html_are_text_and_links_are_shown() -> None:
+    found = entry(event("text", text="[bold]x[/bold] :smile: <script>y</script> [innocent](http://evil.example)"))
+    assert found is not None
+    text = shown(found)
+    assert "[bold]x[/bold]" in text
+    assert ":smile:" in text
+    assert "<script>y</script>" in text
+    assert "http://evil.example" in text
+
+
+def test_a_tool_call_shows_what_it_was_called_with_and_how_it_ended() -> None:
+    found = entry(
+        tool(
+            status="completed",
+            input={"command": "make\ntest", "description": "try"},
+            output="oops\n",
+            metadata={"exit": 3},
+            time={"start": 1000, "end": 3500},
+        )
+    )
+    assert found is not None
+    assert found.failed
+    assert shown(found).splitlines()[0].rstrip() == "✗ bash  make test  (exit 3)  2.5 s"
+
+
+def test_entries_are_bounded_and_say_what_is_left_out() -> None:
+    text = entry(event("text", text="x" * (WORDS + 1000)))
+    result = entry(tool(status="completed", input={"command": "yes"}, output="yes\n" * 100_000))
+    assert text is not None
+    assert result is not None
+    assert text.left_out == 1000
+    assert "1,000 more characters" in shown(text)
+    assert len(result.body) <= RESULT
+    assert result.body.count("\n") < RESULT_LINES
+    assert len(result.body) + result.left_out == len("yes\n" * 100_000) - 1
+
+
+def test_an_error_shows_its_name_status_and_text() -> None:
+    data = {"message": "Incorrect API key provided.", "statusCode": 401, "responseBody": "secret"}
+    found = entry(json.dumps({"type": "error", "error": {"name": "APIError", "data": data}}).encode())
+    assert found is not None
+    assert found.title == "APIError 401"
+    assert shown(found).split() == ["✗", "APIError", "401", "Incorrect", "API", "key", "provided."]
+
+
+def test_a_steps_usage_is_one_line() -> None:
+    tokens = {"input": 1200, "output": 20, "reasoning": 0, "cache": {"read": 9000, "write": 0}}
+    found = entry(event("step_finish", tokens=tokens, cost=0.0006, reason="stop"))
+    assert found is not None
+    assert shown(found).strip() == "── 1,200 in, 9,000 cached, 20 out, $0.0006, stop"
+
+
+def test_a_line_that_is_no_event_is_shown_as_text() -> None:
+    found = entry(b"panic: \xff\xfe broken")
+    assert found is not None
+    assert found.kind == "log"
+    assert "panic:" in shown(found)
