@@ -129,7 +129,7 @@ class People:
         """A table, newest first."""
         table = Table(box=None, pad_edge=False)
         for column in ("run", "phase", "started (UTC)", "took", "failure", "model", "agent"):
-            table.add_column(column, overflow="ellipsis", no_wrap=True, min_width=36 if column == "run" else None)
+            table.add_column(column, overflow="ellipsis", no_wrap=column not in {"model", "agent"})
         for run in runs:
             took = "" if run.ended_at is None else _seconds(run.ended_at - run.started_at)
             started = f"{run.started_at:%Y-%m-%d %H:%M:%S}"
