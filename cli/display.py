@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,13 +14,14 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cli.transcript import entry, found_object, rendered
+from cli.transcript import rendered
 from contracts.outcome import Outcome, OutputReceipt, Report, Usage
+from opencode.entries import GAP, entry, found_object
 from opencode.events import printable
 
 if TYPE_CHECKING:  # Temporal's client and SQLAlchemy, which `parse` does without
-    from cli.story import Moment, Step
     from client.runs import RunSummary
+    from client.story import Moment, Step
     from transcripts.store import Line
 
 PLAIN_WIDTH: Final = 110
@@ -117,9 +119,9 @@ class People:
         self._print(line.append(f" {moment.detail}", style="red" if moment.trouble else "dim"))
 
     def line(self, attempt: int, line: Line) -> None:
-        """As a person reads it; OpenCode's own log only when asked for."""
+        """As a person reads it; OpenCode's own log only when asked for. What is missing is always told."""
         del attempt  # the phases before it tell
-        if line.stream != "stdout" and not self.verbose:
+        if line.stream not in {"stdout", GAP} and not self.verbose:
             return
         found = entry(line.data, line.stream)
         if found is not None:
@@ -188,7 +190,8 @@ class People:
     def facts(self, facts: dict[str, str]) -> None:
         """One per line, fit for a shell where the names are variables; never wrapped."""
         for name, value in facts.items():
-            self.console.print(Text(f"{name}={value}" if name.isupper() else f"{name}  {value}"), soft_wrap=True)
+            line = f"export {name}={shlex.quote(value)}" if name.isupper() else f"{name}  {value}"
+            self.console.print(Text(line), soft_wrap=True)
 
     def _print(self, what: RenderableType) -> None:
         self.console.print(what, markup=False, highlight=False, emoji=False)

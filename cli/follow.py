@@ -18,7 +18,7 @@ from temporalio.client import WorkflowFailureError, WorkflowHandle
 from cli.display import Display
 from cli.lazy import lazy
 from cli.refusals import Refused
-from cli.story import Story, events
+from client.story import Story, events
 from contracts.identity import AttemptKey, RunKey
 from contracts.outcome import Outcome
 from opencode.events import printable

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from cli.transcript import RESULT, RESULT_LINES, WORDS, Entry, as_json, entry, rendered
+from cli.transcript import as_json, rendered
+from opencode.entries import TERMINAL, Entry, entry
 
 CAPTURES = sorted((Path(__file__).parents[1] / "fixtures" / "opencode").glob("*/events.jsonl"))
 UNSAFE = re.compile(
@@ -109,14 +110,14 @@ def test_a_tool_call_shows_what_it_was_called_with_and_how_it_ended() -> None:
 
 
 def test_entries_are_bounded_and_say_what_is_left_out() -> None:
-    text = entry(event("text", text="x" * (WORDS + 1000)))
+    text = entry(event("text", text="x" * (TERMINAL.words + 1000)))
     result = entry(tool(status="completed", input={"command": "yes"}, output="yes\n" * 100_000))
     assert text is not None
     assert result is not None
     assert text.left_out == 1000
     assert "1,000 more characters" in shown(text)
-    assert len(result.body) <= RESULT
-    assert result.body.count("\n") < RESULT_LINES
+    assert len(result.body) <= TERMINAL.result
+    assert result.body.count("\n") < TERMINAL.result_lines
     assert len(result.body) + result.left_out == len("yes\n" * 100_000) - 1
 
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 
-from cli.story import Story
+from client.story import Story
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
