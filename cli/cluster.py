@@ -1,6 +1,5 @@
 """`agent-runs cluster`: only the embedded cluster."""
 
-import shlex
 from pathlib import Path
 
 from cli.display import Display
@@ -14,8 +13,9 @@ async def serve(state: Path, port: int, display: Display) -> int:
     with Interrupts.caught() as interrupts:
         try:
             async with EmbeddedCluster(state, port) as embedded:
-                display.facts({"url": embedded.url, "token": embedded.token})
-                display.facts({"export KUBECONFIG": shlex.quote(str(embedded.kubeconfig_path))})
+                kubeconfig = str(embedded.kubeconfig_path)
+                display.facts({"url": embedded.url, "token": embedded.token, "KUBECONFIG": kubeconfig})
+                display.note("Ctrl-C ends it and its containers")
                 await interrupts.first.wait()
         except CannotStart as error:
             raise Refused(str(error)) from None

@@ -102,8 +102,8 @@ class People:
     console: Console = field(default_factory=_console)
 
     def note(self, text: str) -> None:
-        """A dim line."""
-        self._print(Text(text, style="dim"))
+        """A dim line, unbroken: it may hold a command to copy."""
+        self.console.print(Text(text, style="dim"), soft_wrap=True)
 
     def run(self, run: RunRef, ticket: str) -> None:
         """Names and the link to watch it by."""

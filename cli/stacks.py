@@ -5,6 +5,7 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from time import monotonic
+from typing import Final
 
 from cli.display import Display
 from cli.follow import DETACHED, Followed, Interrupted, Interrupts
@@ -16,6 +17,9 @@ from contracts.request import RunRequest
 from local import demo as example
 from local.plan import Plan
 from local.stack import Stack
+
+ENVIRONMENT: Final = "environment.sh"
+"""In the state folder: what other terminals source."""
 
 
 async def demo(plan: Plan, display: Display, *, scenario: str, keep: bool) -> int:
@@ -44,7 +48,7 @@ async def dev(plan: Plan, display: Display) -> int:
         try:
             async with _up(plan, display, interrupts) as stack:
                 addresses = stack.addresses
-                file = plan.state / "environment.sh"
+                file = plan.state / ENVIRONMENT
                 file.write_text(exports(addresses.environment))
                 display.facts(
                     {"Web UI": addresses.web_ui, "scripted model": addresses.model, "logs": f"{plan.state}/log"}
@@ -92,10 +96,16 @@ async def _watched(stack: Stack, display: Display, interrupts: Interrupts, reque
         try:
             outcome = await interrupts.during(stack.guard(followed.to_the_end()))
         except Interrupted:
-            state = shlex.quote(str(stack.plan.state))
-            display.note(
-                f"detached. The run stays open in Temporal and goes on when the stack is up again: "
-                f"agent-runs dev --state {state}, then agent-runs logs {request.run_id} --follow"
-            )
+            _say_how_to_come_back(stack.plan, display, request.run_id)
             raise
         return shown(display, request.run_id, outcome)
+
+
+def _say_how_to_come_back(plan: Plan, display: Display, run_id: str) -> None:
+    what = "its container ends with the embedded cluster" if plan.embedded else "its container goes on"
+    display.note(
+        f"detached. The run stays open in Temporal, {what}, and the worker goes on with it when the stack is up:"
+    )
+    real = f" --kubeconfig {plan.kubeconfig} --image {plan.image}" if plan.kubeconfig else ""
+    display.note(f"    agent-runs dev --state {shlex.quote(str(plan.state))}{real}")
+    display.note(f"    source {shlex.quote(str(plan.state / ENVIRONMENT))} && agent-runs logs {run_id} --follow")

@@ -344,12 +344,18 @@ def settled(ports: Ports, before: Mapping[str, int]) -> Ports:
     """The ports with every 0 replaced: by the port of the last time if it is free, else by a free one.
 
     Raises:
-        StackError: there is none.
+        StackError: a given port is in use, and what answers there would be taken for ours; or none is free.
     """
-    taken = {port for port in asdict(ports).values() if port}
-    chosen: dict[str, int] = {}
-    for name, wanted in asdict(ports).items():
-        chosen[name] = wanted or _usable(before.get(name, 0), taken)
+    given = {name: port for name, port in asdict(ports).items() if port}
+    for name, port in given.items():
+        if _bound(port) is None:
+            option = f"--{name.replace('_', '-')}-port"
+            raise StackError(
+                f"port {port} is in use: stop what uses it, or choose another with {option} (0: any free one)"
+            )
+    taken, chosen = set(given.values()), dict(given)
+    for name in asdict(ports).keys() - given.keys():
+        chosen[name] = _usable(before.get(name, 0), taken)
         taken.add(chosen[name])
     return replace(ports, **chosen)
 
@@ -357,14 +363,21 @@ def settled(ports: Ports, before: Mapping[str, int]) -> Ports:
 def _usable(port: int, taken: set[int]) -> int:
     """`port` if nobody listens there, else a free one."""
     for candidate in (port, 0, 0, 0) if port and port not in taken else (0, 0, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                probe.bind((LOOPBACK, candidate))
-                found = int(probe.getsockname()[1])
-                if found not in taken:
-                    return found
+        found = _bound(candidate)
+        if found is not None and found not in taken:
+            return found
     raise StackError(f"no free port on {LOOPBACK}")
+
+
+def _bound(port: int) -> int | None:
+    """The port if it can be bound now, any free one for 0; None when it is in use."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return None
+        return int(probe.getsockname()[1])
 
 
 def _importable() -> dict[str, str]:

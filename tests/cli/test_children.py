@@ -1,6 +1,7 @@
 import asyncio
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -117,8 +118,20 @@ def test_ports_are_kept_from_one_start_to_the_next() -> None:
     assert 0 not in chosen
 
 
-def test_a_given_port_stands() -> None:
-    assert settled(Ports(web_ui=8233), {"temporal": 8233}).web_ui == 8233
+def test_a_given_port_stands_and_no_other_part_gets_it() -> None:
+    free = settled(Ports(), {}).web_ui
+    chosen = settled(Ports(web_ui=free), {"temporal": free})
+    assert chosen.web_ui == free
+    assert chosen.temporal != free
+
+
+def test_a_given_port_that_is_in_use_is_refused_with_its_option() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        with pytest.raises(StackError, match=f"port {port} is in use.*--web-ui-port"):
+            settled(Ports(web_ui=port), {})
 
 
 NODE = {
