@@ -31,13 +31,18 @@ SUMMARY: Final = 2000
 
 @dataclass(frozen=True)
 class RunRef:
-    """One run, with the names people and programs need."""
+    """One run, with the names people and programs need.
+
+    Attributes:
+        page: link to the run's own page. It opens the transcript to whoever has it.
+    """
 
     run_id: str
     agent_id: str
     workflow_id: str
     workflow_run_id: str
     web_ui: str | None = None
+    page: str | None = None
 
 
 class Display(Protocol):
@@ -108,8 +113,9 @@ class People:
     def run(self, run: RunRef, ticket: str) -> None:
         """Names and the link to watch it by."""
         self._print(Text.assemble((f"run {run.run_id}", "bold"), f"  {ticket}, agent {run.agent_id}"))
-        if run.web_ui:
-            self.console.print(Text(f"Web UI  {run.web_ui}", style="cyan"), soft_wrap=True)
+        for name, link in (("page", run.page), ("Web UI", run.web_ui)):
+            if link:
+                self.console.print(Text(f"{name:<6}  {link}", style="cyan"), soft_wrap=True)
 
     def moment(self, moment: Moment) -> None:
         """Elapsed time, phase, what it is about."""
@@ -283,6 +289,7 @@ def _run(run: RunRef) -> dict[str, str | None]:
         "workflowId": run.workflow_id,
         "workflowRunId": run.workflow_run_id,
         "webUi": run.web_ui,
+        "page": run.page,
     }
 
 

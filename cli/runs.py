@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
 
 from temporalio.client import Client
 
@@ -15,9 +14,10 @@ from cli.display import Display, RunRef
 from cli.follow import DETACHED, Followed, Interrupted, Interrupts, Output, known
 from cli.lazy import lazy
 from cli.refusals import Refused
+from client import links
 from client.attach import attach
 from client.connection import connect
-from client.runs import RunSummary, UnknownRun, find, listed
+from client.runs import RunSummary, UnknownRun, find, listed, web_ui
 from client.settings import ClientSettings
 from contracts.identity import RunKey
 from contracts.outcome import Outcome
@@ -143,12 +143,15 @@ def requested(raw: dict[str, Any], settings: ClientSettings, display: Display) -
 
 
 def reference(settings: ClientSettings, key: RunKey, workflow_id: str, workflow_run_id: str) -> RunRef:
-    """A run's names, and its page in the Web UI if we know where that is."""
-    page = None
-    if settings.web_ui:
-        parts = (settings.temporal_namespace, "workflows", workflow_id, workflow_run_id)
-        page = "/".join([settings.web_ui.rstrip("/"), "namespaces", *(quote(part, safe="") for part in parts)])
-    return RunRef(key.run_id, key.agent_id, workflow_id, workflow_run_id, page)
+    """A run's names, and its pages if we know where they are."""
+    return RunRef(
+        key.run_id,
+        key.agent_id,
+        workflow_id,
+        workflow_run_id,
+        web_ui=web_ui(settings, workflow_id, workflow_run_id),
+        page=links.page(settings, key.run_id),
+    )
 
 
 def shown(display: Display, run_id: str, outcome: Outcome) -> int:
