@@ -27,8 +27,9 @@ _STREAMS: Final[dict[bytes, Stream]] = {
 _MARKS: Final[dict[bytes, Mark]] = {b".": ".", b"+": "+", b"-": "-"}
 _LETTERS: Final[dict[Stream, bytes]] = {"hello": b"h", "stdout": b"o", "stderr": b"e", "last": b"x"}
 _FRAME: Final = re.compile(rb"([1-9][0-9]{0,17})(?:([oeOE])([.+-])|([hx])(\.)) (.*)", re.DOTALL)
-_ESCAPED: Final = re.compile(rb"(?:[^\\]|\\[0\\])*", re.DOTALL)
-_ESCAPE: Final = re.compile(rb"\\([0\\])")
+_ESCAPED: Final = re.compile(rb"(?:[^\\]|\\[0r\\])*", re.DOTALL)
+_ESCAPE: Final = re.compile(rb"\\([0r\\])")
+_MEANT: Final[dict[bytes, bytes]] = {b"0": b"\0", b"r": b"\r", b"\\": b"\\"}
 _STAMPED: Final = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)) (.*)", re.DOTALL)
 
 
@@ -126,7 +127,7 @@ def parse_frame(line: bytes, timestamp: str | None = None) -> Frame | None:
     if letter in b"OE":
         if _ESCAPED.fullmatch(payload) is None:
             return None
-        payload = _ESCAPE.sub(lambda escape: b"\0" if escape[1] == b"0" else b"\\", payload)
+        payload = _ESCAPE.sub(lambda escape: _MEANT[escape[1]], payload)
     return Frame(int(number), _STREAMS[letter], _MARKS[mark or edge_mark], payload, timestamp)
 
 
@@ -137,9 +138,10 @@ def encode_frame(frame: Frame) -> bytes:
         ValueError: the payload holds a newline, the frame does not fit into 8 KiB, or it could not be read back.
     """
     letter, payload = _LETTERS[frame.stream], frame.payload
-    if b"\0" in payload:
+    if b"\0" in payload or payload.endswith(b"\r"):
         letter = letter.upper()
         payload = payload.replace(b"\\", b"\\\\").replace(b"\0", b"\\0")
+        payload = payload[:-1] + b"\\r" if payload.endswith(b"\r") else payload
     line = b"%d%s%s %s" % (frame.seq, letter, frame.mark.encode(), payload)
     if b"\n" in payload or parse_frame(line) is None:
         raise ValueError(f"frame {frame.seq} of {frame.stream}: its payload does not fit into one frame")
@@ -155,7 +157,7 @@ def split_frames(stream: Output, data: bytes, first: int = 1) -> Iterator[Frame]
         lines, marks = lines[:-1], marks[:-1]
     seq = first
     for line, mark in zip(lines, marks, strict=True):
-        size = 4000 if b"\0" in line else PAYLOAD_LIMIT
+        size = 4000 if b"\0" in line or b"\r" in line else PAYLOAD_LIMIT
         parts = [line[at : at + size] for at in range(0, len(line), size)] or [b""]
         for part in parts[:-1]:
             yield Frame(seq, stream, "+", part)

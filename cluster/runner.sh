@@ -10,7 +10,8 @@
 #
 # A frame is one line of at most 8 KiB: number, stream, mark, blank, payload.
 #   number  1, 2, 3, ... over all streams
-#   stream  o stdout, e stderr, h the first frame, x the last; O, E: the same with NUL written \0 and backslash \\
+#   stream  o stdout, e stderr, h the first frame, x the last; O, E: the same with NUL written \0, backslash \\, and
+#           a CR at the end \r, because container runtimes drop that one
 #   mark    . ends a line, + the line goes on, - ends a line that has no newline
 # The payload of h and x is JSON. What the command writes is only ever payload.
 #
@@ -43,15 +44,17 @@ function escaped(text, twin,   fields, count, at, i, result) {
         result = result fields[i]
         if (i < count) result = result (substr(twin, at, 1) == "\001" ? "\\0" : "\377")
     }
+    if (ends_in_cr(result)) result = substr(result, 1, length(result) - 1) "\\r"
     return result
 }
+function ends_in_cr(text) { return substr(text, length(text)) == "\r" }
 function part(text, twin, mark) {
-    if ((text "") == (twin "")) frame(stream, mark, text)
+    if ((text "") == (twin "") && !ends_in_cr(text)) frame(stream, mark, text)
     else frame(toupper(stream), mark, escaped(text, twin))
 }
 function line(text, twin, mark,   i, size, most) {
     size = length(text); bytes += size
-    most = (text "") == (twin "") ? 8000 : 4000
+    most = (text "") == (twin "") && !index(text, "\r") ? 8000 : 4000
     for (i = 1; size - i >= most; i += most) part(substr(text, i, most), substr(twin, i, most), "+")
     part(substr(text, i), substr(twin, i), mark)
     if (mark == ".") lines++

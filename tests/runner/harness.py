@@ -114,6 +114,10 @@ class Runner:
         for process in self.started:
             with process:
                 process.terminate()
+                try:
+                    process.wait(timeout=PATIENCE)
+                except subprocess.TimeoutExpired:
+                    process.kill()
 
     def run(self, *command: str, stdin: bytes = b"") -> Ended:
         return self.start(*command, stdin=stdin).end()
