@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 else:
     following = lazy("transcripts.follow")  # SQLAlchemy: a second that commands without output do without
 
+TAKEN: Final = timedelta(seconds=10)
+"""A worker takes a run within a tenth of a second; later than this a person wants to know why nothing happens."""
 POLL: Final = timedelta(milliseconds=200)
 """How often new lines of another process are looked for."""
 
@@ -92,6 +94,7 @@ class Followed:
 
     Attributes:
         after: show the first attempt's lines beyond this sequence.
+        patience: until a note says that no worker has taken the run.
     """
 
     handle: WorkflowHandle[AgentRunWorkflow, Outcome]
@@ -99,6 +102,7 @@ class Followed:
     store: TranscriptStore
     display: Display
     after: int = 0
+    patience: timedelta = TAKEN
 
     async def to_the_end(self) -> Outcome:
         """Show everything as it comes, and return what came of it.
@@ -142,10 +146,17 @@ class Followed:
 
     async def _story(self) -> None:
         story = Story()
-        async with aclosing(events(self.handle, live=True)) as told:
-            async for event in told:
-                if (moment := story.read(event)) is not None:
-                    self.display.moment(moment)
+        hint = "no worker has taken the run yet: is one up, with the same AGENT_RUNS_TASK_QUEUE? `agent-runs worker`"
+        waiting = asyncio.get_running_loop().call_later(self.patience.total_seconds(), self.display.note, hint)
+        try:
+            async with aclosing(events(self.handle, live=True)) as told:
+                async for event in told:
+                    if story.steps:
+                        waiting.cancel()
+                    if (moment := story.read(event)) is not None:
+                        self.display.moment(moment)
+        finally:
+            waiting.cancel()
 
     async def _ended(self) -> None:
         """Return at the run's end, whatever it is."""

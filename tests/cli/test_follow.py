@@ -1,15 +1,23 @@
 import asyncio
+import io
+import json
 import os
 import signal
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from temporalio.client import Client
 
-from cli.follow import Interrupted, Interrupts, Output
+from cli.display import Machines
+from cli.follow import Followed, Interrupted, Interrupts, Output
+from cli.refusals import Refused
+from client.attach import attach
+from client.settings import ClientSettings
 from contracts.identity import AttemptKey, RunKey
 from contracts.outcome import OutputReceipt
+from contracts.request import RunRequest
 from transcripts.store import Line, SqlTranscripts
 
 RUN = RunKey(agent_id="ada", company_id="acme", run_id="run-1")
@@ -98,3 +106,33 @@ async def test_work_that_ends_first_gives_its_result() -> None:
 
     with Interrupts.caught() as interrupts:
         assert await interrupts.during(work()) == 7
+
+
+class Listener(io.StringIO):
+    """Hears what a command says; `noted` is set by the first note."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted = asyncio.Event()
+
+    def write(self, text: str) -> int:
+        if json.loads(text)["type"] == "note":
+            self.noted.set()
+        return super().write(text)
+
+
+async def test_a_run_that_no_worker_takes_and_that_is_terminated_is_told_as_both(
+    temporal: Client, queue: str, store: SqlTranscripts, request_of_a_run: RunRequest
+) -> None:
+    ticket = await attach(temporal, ClientSettings.read({}, task_queue=queue), request_of_a_run)
+    handle, listener = ticket.handle(temporal), Listener()
+    followed = Followed(handle, request_of_a_run.key, store, Machines(listener), patience=timedelta())
+    following = asyncio.create_task(followed.to_the_end())
+    async with asyncio.timeout(60):
+        await listener.noted.wait()
+        await handle.terminate(reason="enough")
+        with pytest.raises(Refused, match=r"ended without an outcome.*enough"):
+            await following
+    said = [json.loads(text) for text in listener.getvalue().splitlines()]
+    assert "no worker has taken the run" in next(one["text"] for one in said if one["type"] == "note")
+    assert [one["phase"] for one in said if one["type"] == "phase"] == ["queued", "terminated"]
