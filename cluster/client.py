@@ -19,10 +19,12 @@ import aiohttp
 import msgspec
 from kubernetes.aio.client import ApiClient
 from kubernetes.aio.config import ConfigException
+from kubernetes.aio.stream import WsApiClient
 
 from cluster.credentials import Access, access
 from cluster.objects import (
     AccessReview,
+    ApiObject,
     Event,
     EventList,
     Held,
@@ -38,7 +40,17 @@ from cluster.objects import (
     decode,
 )
 from cluster.ownership import CONTENT_DIGEST, ours, same_owner
-from cluster.port import AlreadyExists, Kept, LogCut, LogGone, LogNotReady, LogRefused, LogUnavailable, Manifest
+from cluster.port import (
+    AlreadyExists,
+    ExecFailed,
+    Kept,
+    LogCut,
+    LogGone,
+    LogNotReady,
+    LogRefused,
+    LogUnavailable,
+    Manifest,
+)
 from contracts.errors import ClusterForbidden, ClusterUnavailable, ForeignObject, JobCreateFailed, RunError
 from contracts.messages import JobRef
 
@@ -60,6 +72,32 @@ Query = Sequence[tuple[str, str]]
 
 class _Expired(Exception):
     """The version a watch should go on from is no longer known (410)."""
+
+
+class Cause(ApiObject, frozen=True):
+    """One detail of a Status; the reason `ExitCode` has the code as its message."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class Details(ApiObject, frozen=True):
+    """The causes of a Status."""
+
+    causes: tuple[Cause, ...] = ()
+
+
+class CommandEnd(Status, frozen=True):
+    """How a command in a container ended."""
+
+    status: str = ""
+    details: Details = Details()
+
+    @property
+    def exit_code(self) -> int | None:
+        """None when the command did not run."""
+        codes = [cause.message for cause in self.details.causes if cause.reason == "ExitCode"]
+        return int(codes[0]) if codes and codes[0].isdecimal() else None
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -113,6 +151,8 @@ class KubernetesCluster:
         self._access = to
         self._calls: Any = ApiClient(to.configuration)  # Any: much of it is untyped upstream
         self._streams: Any = ApiClient(to.configuration)
+        sockets: Any = WsApiClient
+        self._sockets: Any = sockets(to.configuration)
 
     @classmethod
     async def connect(
@@ -139,6 +179,7 @@ class KubernetesCluster:
 
     async def close(self) -> None:
         """Close all connections; open logs and watches end with an error."""
+        await self._sockets.close()
         await self._streams.close()
         await self._calls.close()
 
@@ -341,6 +382,34 @@ class KubernetesCluster:
                 raise _log_refusal(await _refusal(response, "get", "pods/log"))
             async with aclosing(_pieces(response)) as pieces:
                 yield pieces
+
+    @asynccontextmanager
+    async def exec_output(
+        self, namespace: str, pod: str, container: str, argv: Sequence[str], *, limit: int, idle: timedelta
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """What a command in a living container prints on stdout; see the port."""
+        request = await self._sockets.param_serialize(
+            method="GET",
+            resource_path=_core(namespace, "pods", pod) + "/exec",
+            query_params=[
+                *(("container", container), ("stdout", "true"), ("stderr", "true")),
+                *(("command", word) for word in argv),
+            ],
+            header_params={"sec-websocket-protocol": "v4.channel.k8s.io"},
+            auth_settings=["BearerToken"],
+        )
+        try:
+            async with asyncio.timeout(CALL.total_seconds()):
+                socket = await (await self._sockets.call_api(*request, _preload_content=False)).response
+        except aiohttp.WSServerHandshakeError as error:
+            if error.status in {401, 403}:
+                facts: dict[str, Any] = {"verb": "create", "resource": "pods/exec", "status": error.status}
+                raise ClusterForbidden(f"cannot create pods/exec: {error.status}", **facts) from None
+            raise ExecFailed(f"cannot create pods/exec: {error.status}", status=error.status) from None
+        except _BROKEN as error:
+            raise ExecFailed(f"cannot create pods/exec: {type(error).__name__}: {_bounded(str(error))}") from None
+        async with socket, aclosing(_printed(socket, limit, idle)) as pieces:
+            yield pieces
 
     # the calls
 
@@ -561,6 +630,41 @@ async def _pieces(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
             yield piece
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         raise LogCut(type(error).__name__) from None
+
+
+async def _printed(socket: aiohttp.ClientWebSocketResponse, limit: int, idle: timedelta) -> AsyncGenerator[bytes]:
+    """The messages of the protocol v4.channel.k8s.io: their first byte is 1 stdout, 2 stderr, 3 the end's Status."""
+    complaints, seen = bytearray(), 0
+    while True:
+        try:
+            message = await socket.receive(idle.total_seconds())
+        except (*_BROKEN, RuntimeError) as error:  # RuntimeError: aiohttp's, for a socket that was closed meanwhile
+            raise ExecFailed(f"the connection broke: {type(error).__name__}") from None
+        if message.type is not aiohttp.WSMsgType.BINARY:
+            raise ExecFailed(f"the connection ended before the command did: {message.type.name}")
+        channel, data = message.data[:1], message.data[1:]
+        if channel == b"\x03":
+            _check_end(data, bytes(complaints))
+            return
+        if channel == b"\x02":
+            complaints += data[: _QUOTED - len(complaints)]
+        elif channel == b"\x01" and data:
+            seen += len(data)
+            if seen > limit:
+                raise ExecFailed(f"the command printed more than {limit} bytes")
+            yield data
+
+
+def _check_end(data: bytes, complaints: bytes) -> None:
+    """Raises for a Status that is no success; its words come from container runtimes."""
+    try:
+        status = decode(data[:_REFUSAL], CommandEnd)
+    except Unreadable:
+        raise ExecFailed("the command's end is not Kubernetes' own") from None
+    if status.status == "Success":
+        return
+    told = _bounded(f"{status.message}: {complaints.decode(errors='replace')}")
+    raise ExecFailed(told, exit_code=status.exit_code, status=status.code)
 
 
 async def _refusal(response: aiohttp.ClientResponse, verb: str, resource: str) -> Refusal:

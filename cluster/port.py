@@ -52,6 +52,20 @@ class LogCut(Exception):
     """An open log ended by an error instead of an end of file: reset, idle for too long, broken encoding."""
 
 
+class ExecFailed(Exception):
+    """A command in a container gave no complete answer: it was not started, ended with an error, or was cut off.
+
+    Attributes:
+        exit_code: the command's; None when it did not run or its end was not learned.
+        status: HTTP status of a refusal; 0 when the connection failed or broke.
+    """
+
+    def __init__(self, message: str, *, exit_code: int | None = None, status: int = 0) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.status = status
+
+
 class Cluster(Protocol):
     """What activities may ask of Kubernetes. All operations are safe to repeat.
 
@@ -180,6 +194,23 @@ class Cluster(Protocol):
         Raises:
             LogGone, LogNotReady, LogUnavailable: it could not be opened.
             LogCut: while reading. A plain end of the iterator proves nothing about the container.
+        """
+        ...
+
+    def exec_output(
+        self, namespace: str, pod: str, container: str, argv: Sequence[str], *, limit: int, idle: timedelta
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """What a command prints on stdout when it is run in a living container, in pieces of any size.
+
+        Needs the verbs `get` and `create` on `pods/exec`. Leaving the context early ends the connection, which does
+        not end the command.
+
+        Args:
+            limit: bytes after which the rest is refused.
+            idle: how long nothing may come.
+
+        Raises:
+            ExecFailed: while reading at the latest: the end of the iterator means exit code 0.
         """
         ...
 

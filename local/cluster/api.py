@@ -14,6 +14,7 @@ from aiohttp import web
 
 from local.cluster.deletion import begin, default_propagation
 from local.cluster.discovery import document
+from local.cluster.execution import ExecOptions, Execution
 from local.cluster.faults import Faults, HttpFault
 from local.cluster.kinds import PODS, REVIEWS, Kind, Object
 from local.cluster.kubelet import Kubelet
@@ -121,6 +122,8 @@ class Api:
     def _handler(self, method: str, target: Target) -> Callable[..., Any] | None:
         if target.subresource == "log":
             return self._log if method == "GET" else None
+        if target.subresource == "exec":
+            return self._exec if method in ("GET", "POST") else None
         if not target.name:
             return {"GET": self._collection, "POST": self._create, "DELETE": self._delete_collection}.get(method)
         handlers: dict[str, Callable[..., Any]] = {"GET": self._get, "PUT": self._put, "PATCH": self._patch}
@@ -277,6 +280,12 @@ class Api:
                     if not await stream.write(data):
                         break
         return await stream.close()
+
+    async def _exec(self, request: web.Request, target: Target) -> web.StreamResponse:
+        options = ExecOptions.parse(request.query, request.query.getall("command", []))
+        body = self._store.get(PODS, target.namespace, target.name)
+        instance = self._kubelet.running(body, request.query.get("container") or None)
+        return await Execution(request, instance, options).serve(self.closing)
 
 
 def _form(request: web.Request, kind: Kind) -> Callable[[Object], Object]:

@@ -15,7 +15,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -58,6 +58,24 @@ class Process:
     env: dict[str, str]
     workdir: str
     mounts: Sequence[Mount]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A further command in a container."""
+
+    process: asyncio.subprocess.Process
+    trouble: int
+
+    @property
+    def failure(self) -> str:
+        """Why it could not be started, once the process has ended."""
+        return os.read(self.trouble, 4000).decode(errors="replace")
+
+    def kill(self) -> None:
+        """SIGKILL, if it still runs."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
 
 
 @dataclass(frozen=True)
@@ -202,6 +220,28 @@ class Instance:
     def kill(self) -> None:
         """SIGKILL to the main process and everything that descends from it."""
         self._signal(signal.SIGUSR1)
+
+    @contextlib.asynccontextmanager
+    async def execute(self, command: Sequence[str]) -> AsyncIterator[Command]:
+        """Run a further command inside, with streams to talk to it; it is killed on leaving."""
+        reader, writer = os.pipe()
+        pipe = asyncio.subprocess.PIPE
+        arguments = [*_SUPERVISOR, "--exec", str(self.directory), str(writer), *command]
+        try:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *arguments, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=[writer], env={}, start_new_session=True
+                )
+            finally:
+                os.close(writer)
+            inside = Command(process, reader)
+            try:
+                yield inside
+            finally:
+                inside.kill()
+                await process.wait()
+        finally:
+            os.close(reader)
 
     def rotate_log(self) -> None:
         """Move the log away, as the kubelet does above its size limit; readers of the API see the new file only."""

@@ -55,7 +55,7 @@ PODS = Kind(
     "pods",
     "Pod",
     short=("po",),
-    subresources=("log", "status"),
+    subresources=("exec", "log", "status"),
     fields=("spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "status.phase", "status.podIP"),
     categories=("all",),
 )
@@ -77,6 +77,7 @@ LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 
 KINDS = (NAMESPACES, NODES, PODS, SECRETS, CONFIG_MAPS, EVENTS, CLAIMS, SERVICE_ACCOUNTS, JOBS, LEASES)
 BY_PATH = {(kind.group, kind.version, kind.plural): kind for kind in KINDS}
+_PART_VERBS = {"exec": ["create", "get"], "log": ["get"]}
 VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 
 # Reviews are answered, never stored: group, version, plural, kind.
@@ -117,7 +118,7 @@ def resources(group: str, version: str) -> list[Object]:
                 "singularName": "",
                 "namespaced": kind.namespaced,
                 "kind": kind.name,
-                "verbs": ["get"] if subresource == "log" else ["get", "patch", "update"],
+                "verbs": _PART_VERBS.get(subresource, ["get", "patch", "update"]),
             }
             for subresource in kind.subresources
         )

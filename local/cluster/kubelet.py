@@ -178,16 +178,37 @@ class Kubelet:
         if not body["spec"].get("nodeName"):
             return None
         name = _choose_container(body, container)
+        pod, ears = self._reach("containerLogs", body)
+        run = _choose_run(pod.slots_by_name[name], pod, previous=previous)
+        return read_log(run.directory, options, ears, run.finished, self._cut)
+
+    def running(self, body: Object, container: str | None) -> Instance:
+        """The running instance of a container, for `exec`.
+
+        Raises:
+            Refused: 400, 409 or 500 when there is none, or the kubelet is away.
+        """
+        name = _choose_container(body, container)
+        if not body["spec"].get("nodeName"):
+            raise bad_request(f"pod {body['metadata']['name']} does not have a host assigned")
+        if body["status"].get("phase") in ("Succeeded", "Failed"):
+            raise internal(f"cannot exec in a stopped pod; current phase is {body['status']['phase']}")
+        slot = self._reach("exec", body)[0].slots_by_name[name]
+        if slot.current is None or not slot.running:
+            raise internal(f'error executing command in container: container "{name}" is not running')
+        return slot.current
+
+    def _reach(self, what: str, body: Object) -> tuple[Pod, Ears]:
+        """The pod on this node; 500 while nobody is there to ask."""
         if self._ears is None:
             raise internal(
-                f'Get "https://{self.name}:10250/containerLogs": dial tcp {ADDRESS}:10250: connect: connection refused'
+                f'Get "https://{self.name}:10250/{what}": dial tcp {ADDRESS}:10250: connect: connection refused'
             )
         pod = self._pods.get(body["metadata"]["uid"])
         if pod is None:
             pod = Pod(body, self._around)
             pod.recover()
-        run = _choose_run(pod.slots_by_name[name], pod, previous=previous)
-        return read_log(run.directory, options, self._ears, run.finished, self._cut)
+        return pod, self._ears
 
     def end_follows(self) -> None:
         """End every open log stream cleanly."""

@@ -187,12 +187,16 @@ def become_container(spec: dict[str, Any], root: str, parent: int) -> None:
     os.umask(0o022)
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
-    command = spec["command"]
+    replace_by(spec["command"], spec["env"])
+
+
+def replace_by(command: list[str], environment: dict[str, str]) -> None:
+    """Become this command. Returns only by raising `Failed`, in the words of a container runtime."""
     try:
-        os.execvpe(command[0], command, spec["env"])  # noqa: S606 - no shell is the point
+        os.execvpe(command[0], command, environment)  # noqa: S606 - no shell is the point
     except OSError as error:
         why = (error.strerror or str(error)).lower()
-        if "/" not in command[0] and not _findable(command[0], spec["env"].get("PATH", os.defpath)):
+        if "/" not in command[0] and not _findable(command[0], environment.get("PATH", os.defpath)):
             why = "executable file not found in $PATH"
         raise Failed(f'exec: "{command[0]}": {why}: unknown') from None
 
@@ -410,6 +414,40 @@ def supervise(directory: str) -> None:
     _write_atomically(f"{directory}/exit.json", json.dumps(end))
 
 
+def execute(directory: str, failure: int, command: list[str]) -> int:
+    """Run a further command inside a container; returns its exit code, and writes to `failure` why it did not start."""
+    os.set_inheritable(failure, False)
+    try:
+        with open(f"{directory}/spec.json") as file:
+            spec = json.load(file)
+        with open(f"{directory}/started.json") as file:
+            join(spec, json.load(file)["pid"])
+        child = os.fork()  # only a child is inside the namespace of process ids
+        if child:
+            os.closerange(0, 3)
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        os.chdir(spec["workdir"])
+        os.umask(0o022)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        replace_by(command, spec["env"])
+    except (Failed, OSError, ValueError) as error:
+        os.write(failure, str(error).encode()[:4000])
+    os._exit(START_ERROR)
+
+
+def join(spec: dict[str, Any], pid: int) -> None:
+    """Enter the namespaces that the container's main process has of its own; its root comes with its mounts."""
+    kinds = [("user", "user", CLONE_NEWUSER), ("pid", "pid", CLONE_NEWPID), ("mount", "mnt", CLONE_NEWNS)]
+    doors = [
+        (name, flag, os.open(f"/proc/{pid}/ns/{file}", os.O_RDONLY | os.O_CLOEXEC))
+        for name, file, flag in kinds
+        if spec[f"{name}_namespace"]
+    ]
+    for name, flag, door in doors:
+        _call(f"entering the {name} namespace", libc.setns(door, flag))
+
+
 def probe(directory: str) -> None:
     """Print which namespaces this system lets us use, trying them out in children: JSON, one key each."""
     answers: dict[str, object] = {}
@@ -452,10 +490,13 @@ def _try_namespaces(directory: str, *, user_namespace: bool, pid_namespace: bool
 
 
 def main(arguments: list[str]) -> None:
-    """`--probe DIRECTORY`, or the DIRECTORY of a container whose lock the kubelet has put on descriptor 3."""
+    """`--probe DIRECTORY`, `--exec DIRECTORY FD COMMAND...`, or a DIRECTORY whose lock is on descriptor 3."""
     if arguments[0] == "--probe":
         probe(arguments[1])
         return
+    if arguments[0] == "--exec":
+        code = execute(arguments[1], int(arguments[2]), arguments[3:])
+        os._exit(code if code >= 0 else 128 - code)
     fcntl.flock(3, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.set_inheritable(3, False)
     supervise(arguments[0])

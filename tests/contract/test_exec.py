@@ -1,0 +1,130 @@
+"""`exec`: another command in a running container, over a WebSocket."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from cluster.client import KubernetesCluster
+from cluster.port import ExecFailed
+from tests.contract.api import Api, Object, running
+
+QUERY = {"stdout": "true", "stderr": "true"}
+
+
+@dataclass(frozen=True)
+class Ended:
+    out: bytes
+    err: bytes
+    status: Object
+
+
+async def execute(api: Api, own: str, *command: str, **query: str) -> Ended:
+    """Run it and read the messages by their first byte."""
+    given = [*(QUERY | query).items(), *(("command", word) for word in command)]
+    streams = {1: b"", 2: b"", 3: b""}
+    url = api.path(f"pods/{own}/exec")
+    async with api.session.ws_connect(url, params=given, protocols=("v4.channel.k8s.io",)) as socket:
+        async for message in socket:
+            assert message.type is aiohttp.WSMsgType.BINARY
+            streams[message.data[0]] += message.data[1:]
+    return Ended(streams[1], streams[2], json.loads(streams[3]))
+
+
+async def waiting(api: Api, **spec: Any) -> str:
+    own = await api.run("sleep 600", **spec)
+    await api.until(f"pods/{own}", running)
+    return own
+
+
+async def test_a_command_runs_in_the_container_and_its_output_comes_back(api: Api) -> None:
+    mount = {"volumeMounts": [{"name": "v", "mountPath": "/deep/er/data"}], "env": [{"name": "MINE", "value": "yes"}]}
+    own = await waiting(api, volumes=[{"name": "v", "emptyDir": {}}], container={**mount, "workingDir": "/deep/er"})
+    ended = await execute(api, own, "sh", "-c", "echo $MINE > data/file; cat /deep/er/data/file; echo err >&2; pwd")
+    assert (ended.out, ended.err) == (b"yes\n/deep/er\n", b"err\n")
+    assert ended.status["status"] == "Success"
+    again = await execute(api, own, "cat", "/deep/er/data/file")
+    assert again.out == b"yes\n"
+    await api.delete(f"pods/{own}", gracePeriodSeconds="0")
+
+
+async def test_a_command_sees_the_containers_processes(api: Api) -> None:
+    own = await waiting(api)
+    ended = await execute(api, own, "sh", "-c", "tr '\\0' ' ' < /proc/1/cmdline; [ $$ -gt 1 ]")
+    assert ended.out.rstrip().endswith(b"sleep 600")
+    assert ended.status["status"] == "Success"
+    await api.delete(f"pods/{own}", gracePeriodSeconds="0")
+
+
+async def test_the_exit_code_comes_back(api: Api) -> None:
+    own = await waiting(api)
+    status = (await execute(api, own, "sh", "-c", "exit 3")).status
+    assert (status["status"], status["reason"]) == ("Failure", "NonZeroExitCode")
+    assert status["details"]["causes"] == [{"reason": "ExitCode", "message": "3"}]
+    assert "exit code 3" in status["message"]
+    missing = (await execute(api, own, "no-such-command")).status
+    assert (missing["reason"], missing["code"]) == ("InternalError", 500)
+    assert '"no-such-command": executable file not found in $PATH' in missing["message"]
+    await api.delete(f"pods/{own}", gracePeriodSeconds="0")
+
+
+async def test_the_exec_into_nobody_is_refused(api: Api, name: str) -> None:
+    own = await waiting(api)
+    for target, more, code in [(name, {}, 404), (own, {"container": "nobody"}, 400)]:
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await execute(api, target, "true", **more)
+        assert refused.value.status == code
+    await api.delete(f"pods/{own}", gracePeriodSeconds="0")
+
+
+async def test_there_is_no_exec_into_what_has_ended(api: Api) -> None:
+    own = await api.run("true")
+    await api.ended(own)
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+        await execute(api, own, "true")
+    assert refused.value.status == 500
+
+
+async def test_a_command_ends_with_its_container(api: Api) -> None:
+    mount = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}
+    volumes = [{"name": "v", "emptyDir": {}}]
+    own = await api.run("mkfifo /v/door; read x < /v/door", volumes=volumes, container=mount)
+    await api.until(f"pods/{own}", running)
+    script = "until [ -p /v/door ]; do sleep 0.05; done; echo go > /v/door; sleep 600; echo late"
+    ended = await execute(api, own, "sh", "-c", script)
+    assert ended.out == b""
+    assert ended.status["details"]["causes"] == [{"reason": "ExitCode", "message": "137"}]
+
+
+async def test_our_client_runs_commands(api: Api, kubeconfig: Path) -> None:
+    own = await waiting(api)
+    idle = timedelta(seconds=30)
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(await KubernetesCluster.connect(str(kubeconfig), environ={}))
+
+        async def said(*argv: str, limit: int = 1_000_000, pod: str = own) -> bytes:
+            opened = client.exec_output(api.namespace, pod, "main", argv, limit=limit, idle=idle)
+            async with opened as pieces:
+                return b"".join([piece async for piece in pieces])
+
+        assert await said("sh", "-c", "head -c 300000 /dev/zero; echo err >&2") == bytes(300_000)
+        assert await said("true") == b""
+        with pytest.raises(ExecFailed, match="more than 1000 bytes"):
+            await said("head", "-c", "300000", "/dev/zero", limit=1000)
+        with pytest.raises(ExecFailed, match=r"exit code 5: oops") as failed:
+            await said("sh", "-c", "echo oops >&2; exit 5")
+        assert failed.value.exit_code == 5
+        with pytest.raises(ExecFailed, match="not found in") as failed:
+            await said("no-such-command")
+        assert failed.value.exit_code is None
+        with pytest.raises(ExecFailed, match="404") as failed:
+            await said("true", pod="nobody")
+        assert failed.value.status == 404
+    await api.delete(f"pods/{own}", gracePeriodSeconds="0")
