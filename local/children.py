@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 LEASH: Final = Path(__file__).with_name("leash.py")
 ASK_AGAIN: Final = timedelta(milliseconds=50)
@@ -18,6 +18,7 @@ STARTING: Final = timedelta(seconds=60)
 STOPPING: Final = timedelta(seconds=15)
 TAIL: Final = 4000
 TAIL_LINES: Final = 15
+Result = TypeVar("Result")
 
 
 class StackError(Exception):
@@ -121,6 +122,24 @@ class Child:
         tail = tail_of(self.program.log)
         said = f"The end of {self.program.log}:\n{tail}" if tail else f"It wrote nothing to {self.program.log}."
         return f"{self.program.remedy}\n{said}"
+
+
+async def guarded(work: Awaitable[Result], children: Sequence[Child]) -> Result:
+    """Do `work`, unless one of the children ends first; then it is cancelled.
+
+    Raises:
+        StackError: names the child, with the end of its log.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait([task, *(child.ended for child in children)], return_when=asyncio.FIRST_COMPLETED)
+        for child in children:
+            if child.ended.done() and not task.done():
+                raise child.death()
+        return await task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
 
 
 def tail_of(log: Path) -> str:

@@ -28,7 +28,7 @@ from temporalio.service import RPCError
 
 from client.connection import TemporalUnreachable, connect
 from client.settings import ClientSettings
-from local.children import Child, Program, StackError
+from local.children import Child, Program, StackError, guarded
 from local.embedded import Access
 from local.opencode_binary import OpenCodeUnavailable, ensure_opencode
 from local.plan import CLAIM, NAMESPACE, ROOT, Plan, Ports, cache_folder
@@ -112,16 +112,7 @@ class Stack:
         Raises:
             StackError: names the part, with the end of its log.
         """
-        task = asyncio.ensure_future(work)
-        try:
-            await asyncio.wait([task, *(child.ended for child in self._children)], return_when=asyncio.FIRST_COMPLETED)
-            for child in self._children:
-                if child.ended.done() and not task.done():
-                    raise child.death()
-            return await task
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
+        return await guarded(work, self._children)
 
 
 class _Bringer:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from local.children import Child, Program, StackError, tail_of
+from local.children import Child, Program, StackError, guarded, tail_of
 from local.plan import Ports
 from local.reach import address_for_pods
 from local.stack import settled
@@ -66,6 +66,28 @@ async def test_what_a_child_leaves_in_its_group_is_ended_with_it(tmp_path: Path)
     await child.ended
     pid = int(tail_of(tmp_path / "part.log"))
     await gone(pid)
+
+
+async def test_work_beside_a_child_that_dies_is_cancelled_and_the_death_is_told(tmp_path: Path) -> None:
+    child = await Child.start(program(tmp_path, "raise SystemExit('no disk')"))
+    cancelled = asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    with pytest.raises(StackError, match=r"(?s)exit code 1.*no disk"):
+        await guarded(work(), [child])
+    assert cancelled.is_set()
+
+
+async def test_work_that_ends_beside_living_children_gives_its_result(child: Child) -> None:
+    async def work() -> int:
+        return 7
+
+    assert await guarded(work(), [child]) == 7
 
 
 async def test_a_waiting_program_begins_at_the_word(tmp_path: Path) -> None:
