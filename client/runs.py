@@ -5,10 +5,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
+from urllib.parse import quote
 
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.common import SearchAttributeKey
 
+from client.settings import ClientSettings
 from contracts.identity import RunKey
 from contracts.outcome import Outcome
 from workflows import attributes
@@ -48,11 +50,30 @@ async def find(client: Client, name: str) -> RunSummary:
     Raises:
         UnknownRun: neither is known, or the name cannot be an id.
     """
-    if _NAME.fullmatch(name):
-        for attribute in (attributes.PAPERCLIP_RUN_ID, attributes.AGENT_ID):
-            async for run in listed(client, f"{attribute.name} = '{name}'", limit=1):
-                return run
+    for attribute in (attributes.PAPERCLIP_RUN_ID, attributes.AGENT_ID):
+        if (run := await _newest(client, attribute, name)) is not None:
+            return run
     raise UnknownRun(f"no run or agent with the id {name[:128]!r}; `agent-runs list` shows what there is")
+
+
+async def with_run_id(client: Client, run_id: str) -> RunSummary | None:
+    """The run with exactly this Paperclip run id; None when Temporal does not know it (yet, or any more)."""
+    return await _newest(client, attributes.PAPERCLIP_RUN_ID, run_id)
+
+
+def web_ui(settings: ClientSettings, workflow_id: str, workflow_run_id: str) -> str | None:
+    """The run's page in Temporal's Web UI, if we know where that is."""
+    if not settings.web_ui:
+        return None
+    parts = (settings.temporal_namespace, "workflows", workflow_id, workflow_run_id)
+    return "/".join([settings.web_ui.rstrip("/"), "namespaces", *(quote(part, safe="") for part in parts)])
+
+
+async def _newest(client: Client, attribute: SearchAttributeKey[str], value: str) -> RunSummary | None:
+    if _NAME.fullmatch(value):
+        async for run in listed(client, f"{attribute.name} = '{value}'", limit=1):
+            return run
+    return None
 
 
 async def listed(client: Client, condition: str = "", limit: int = 50) -> AsyncIterator[RunSummary]:

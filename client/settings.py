@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
-from pydantic import SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX: Final = "AGENT_RUNS_"
@@ -20,6 +20,9 @@ DEFAULT_INHERITANCE: Final = (
     *("LANG", "LC_*", "TZ", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE"),
 )
 """Model providers, proxies, locale, trust. Never everything: the worker's own secrets are in its environment too."""
+
+_LISTEN: Final = r"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):[0-9]{1,5}$"
+_URL: Final = r"^https?://[^\s?#]+$"
 
 OTHER_READERS: Final = frozenset({f"{PREFIX}OPENCODE"})
 """Read by the local stack before any settings exist."""
@@ -35,6 +38,9 @@ class ClientSettings(BaseSettings):
     Attributes:
         sealing_key_file: JWK of the sealing key; made with mode 0600 when it is missing, unless `production`.
         transcripts_url: SQLAlchemy URL of the transcript store (`sqlite+aiosqlite:///…`).
+        transcripts_listen: HOST:PORT where transcripts and the pages of runs are served; None: they are not.
+        transcripts_public_url: where people and callers reach that service; links to it start so.
+        transcripts_key_file: JWK that signs those links; None: beside the sealing key. Made like that one.
     """
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
@@ -49,12 +55,20 @@ class ClientSettings(BaseSettings):
     web_ui: str | None = None
     sealing_key_file: Path = Path.home() / ".agent-runs" / "sealing-key.json"
     transcripts_url: str | None = None
+    transcripts_listen: str | None = Field(default=None, pattern=_LISTEN)
+    transcripts_public_url: str | None = Field(default=None, pattern=_URL)
+    transcripts_key_file: Path | None = None
     production: bool = False
 
     @property
     def transcripts(self) -> str:
         """URL of the transcript store; without a setting a SQLite file beside the sealing key."""
         return self.transcripts_url or f"sqlite+aiosqlite:///{self.sealing_key_file.with_name('transcripts.db')}"
+
+    @property
+    def transcripts_key(self) -> Path:
+        """File of the key that signs links to runs."""
+        return self.transcripts_key_file or self.sealing_key_file.with_name("transcripts-key.json")
 
     @classmethod
     def read(cls, environment: Mapping[str, str] | None = None, **given: object) -> Self:
