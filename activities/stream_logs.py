@@ -19,7 +19,7 @@ from contracts.identity import AttemptKey
 from contracts.messages import StreamEnd, StreamLogs, StreamProgress
 from contracts.outcome import ContainerEnd, Gap
 from opencode.fold import Fold
-from transcripts.store import Line, TranscriptStore
+from transcripts.store import Line, TranscriptStore, Writer
 
 GAP: Final = "gap"
 """Stream name of a line that says what is missing; its sequence is that of the first missing frame."""
@@ -70,22 +70,31 @@ class LogStreaming:
     async def stream_logs(self, order: StreamLogs) -> StreamEnd:
         """Stores the attempt's output until its container has ended, and says how it ended.
 
-        Goes on where the store ends, so a killed worker costs no line and doubles none. Heartbeats carry a
-        `StreamProgress` every 2 s. When the worker shuts down, the step is handed over at once.
+        Goes on where the store ends, so a killed worker costs no line and doubles none. An earlier try that still
+        runs elsewhere is fenced off by the store. What a try has sealed stands: a later one only learns how the
+        container ended. Heartbeats carry a `StreamProgress` every 2 s. When the worker shuts down, the step is handed
+        over at once.
 
         Raises:
             PodLost: the pod or its node is gone. `JobDeletedExternally`: somebody deleted the Job.
             ExitUnknown: the container's end could not be learned.
             TranscriptsUnavailable: the store does not answer; Temporal tries again.
+            TranscriptFenced: a later try follows this output.
         """
+        writer = this_try()
+        await self.store.claim(order.attempt, writer)  # before reading, so that nothing is added behind our back
         account = await self._stored(order.attempt)
+        sealed = await self.store.receipt(order.attempt)
         cursor = Cursor(after=account.sequence)
         async with beating(account), Follower(self.cluster, order.job, order.pod, cursor) as follower:
             async for batch in handed_over(follower):
-                await self.store.append(order.attempt, [*map(stored, batch.lines), *map(missing, batch.gaps)])
-                account.add(batch.lines, batch.gaps)
+                if sealed is None:
+                    await self.store.append(
+                        order.attempt, [*map(stored, batch.lines), *map(missing, batch.gaps)], writer
+                    )
+                    account.add(batch.lines, batch.gaps)
         receipt = account.tally.receipt(follower.last, account.gaps, framed=follower.framed)
-        await self.store.seal(order.attempt, receipt)
+        receipt = await self.store.seal(order.attempt, receipt, writer)
         if isinstance(follower.fate, Failing):
             # Before Kubernetes 1.29 a Job whose pod was deleted makes another one: the agent would run twice.
             await self.cluster.delete_job(order.job.namespace, order.job.name, order.job.uid)
@@ -109,6 +118,12 @@ class LogStreaming:
             account.sequence = max(account.sequence, page[-1].sequence)
             activity.heartbeat(account.progress)
         return account
+
+
+def this_try() -> Writer:
+    """This try of the step, as the store orders writers."""
+    info = activity.info()
+    return Writer(info.scheduled_time, info.attempt, info.workflow_run_id or "")
 
 
 async def handed_over(follower: Follower) -> AsyncIterator[Batch]:

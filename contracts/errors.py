@@ -192,6 +192,26 @@ class TranscriptsUnavailable(RunError):
     final = False
 
 
+class TranscriptFenced(RunError):
+    """A later try of the same step writes this transcript now, so this one stops and leaves no trace.
+
+    Only a try that Temporal has given up meets it, so nobody sees it but the log. No budget: were it ever to reach a
+    run, the agent of that run may still be at work, and a second one must not start.
+    """
+
+    code = "transcript_fenced"
+    next_step = "Nothing: the later try goes on. If no run goes on, report the Temporal history."
+    budget = "none"
+
+
+class TranscriptSealed(RunError):
+    """Output came for an attempt whose receipt is written already; it is not kept."""
+
+    code = "transcript_sealed"
+    next_step = "Check the agent's work before waking it again; report the transcript and the Temporal history."
+    budget = "none"
+
+
 # the clocks and the operator
 
 

@@ -1,6 +1,7 @@
-"""The tables, in one metadata for every dialect: lines, and one row of running counts per attempt.
+"""The tables, in one metadata for every dialect: lines, and per attempt one row of running counts and its writer.
 
-Times are whole microseconds since the epoch: exact, ordered and the same in SQLite and PostgreSQL.
+`migrations` brings an older database here. Times are whole microseconds since the epoch: exact, ordered and the same
+in SQLite and PostgreSQL.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -9,7 +10,7 @@ from typing import Final
 from sqlalchemy import BigInteger, Boolean, Column, Dialect, Integer, LargeBinary, MetaData, Table, Text
 from sqlalchemy.types import TypeDecorator
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK: Final = timedelta(microseconds=1)
 
 
@@ -21,11 +22,11 @@ class Instant(TypeDecorator[datetime]):
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:  # noqa: ARG002 (SQLAlchemy's hook)
         """Python to database."""
-        return None if value is None else (value - _EPOCH) // _TICK
+        return None if value is None else (value - EPOCH) // _TICK
 
     def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 (same)
         """Database to Python."""
-        return None if value is None else _EPOCH + value * _TICK
+        return None if value is None else EPOCH + value * _TICK
 
 
 metadata = MetaData()
@@ -54,4 +55,8 @@ attempts = Table(
     Column("first_at", Instant),
     Column("last_at", Instant),
     Column("receipt", Text),
+    Column("opened_at", Instant, nullable=False, server_default="0"),
+    Column("writer_run_id", Text, nullable=False, server_default=""),
+    Column("writer_since", Instant, nullable=False, server_default="0"),
+    Column("writer_number", BigInteger, nullable=False, server_default="0"),
 )

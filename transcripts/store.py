@@ -1,42 +1,35 @@
 """The transcript store: a port of ours, and its SQL implementation for SQLite (the default) and PostgreSQL.
 
-Lines are only ever added. The primary key (run, attempt, sequence) makes a repeated batch harmless, reading goes by
-pages bounded in lines and bytes, and a seal ends an attempt with its receipt.
+Lines are only ever added, and only at the end: what a reader has seen never changes, and nothing appears behind its
+cursor. So a writer repairs a gap before it writes what lies beyond it, or writes the gap. The primary key (run,
+attempt, sequence) makes a repeated batch harmless, reading goes by pages bounded in lines and bytes, and a seal ends
+an attempt with its receipt. Of several writers of one attempt only the latest is heard.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any, Final, Protocol, Self, TypeVar, TypeVarTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Protocol, Self
 from weakref import WeakValueDictionary
 
-from sqlalchemy import Row, Select, Table, event, func, select
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, InterfaceError, InternalError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
-from sqlalchemy.schema import CreateTable
+from sqlalchemy import Row, and_, bindparam, delete, func, insert, or_, select, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from contracts.errors import TranscriptsUnavailable
+from contracts.errors import RunError, TranscriptFenced, TranscriptSealed, TranscriptsUnavailable
 from contracts.identity import AttemptKey
 from contracts.outcome import OutputReceipt
+from transcripts.database import Database
 from transcripts.group_commit import GroupCommit
-from transcripts.schema import attempts, lines, metadata
+from transcripts.migrations import bring_up_to_date
+from transcripts.schema import EPOCH, attempts, lines
 
 PAGE_LINES: Final = 1000
 PAGE_BYTES: Final = 4 * 1024 * 1024
 GROUP_BYTES: Final = 8 * 1024 * 1024
 """Of several writers' lines in one transaction; it bounds how long the next one waits."""
-_Columns = TypeVarTuple("_Columns")
-_Result = TypeVar("_Result")
-_Insert = Callable[[Table], sqlite.Insert | postgresql.Insert]  # both know "on conflict", in one spelling
-_INSERTS: Final[dict[str, _Insert]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
-BUSY: Final = timedelta(seconds=30)
-"""How long SQLite waits for another process's write before it gives up."""
+_Place = tuple[str, int]  # run id, attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +55,34 @@ class Line:
             raise ValueError(f"sequence {self.sequence}: lines count from 1")
         if self.at.tzinfo is None:
             raise ValueError(f"at {self.at}: give it a time zone")
+
+    def repeats(self, other: "Line") -> bool:
+        """Whether it says the same; when it was read does not matter."""
+        return replace(self, at=other.at) == other
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Writer:
+    """One try of the step that writes an attempt. Of two tries the greater is the later one.
+
+    A try's number alone is not enough: a step that is scheduled again, or a run that is reset, counts from 1 again.
+
+    Attributes:
+        since: when Temporal scheduled the step's first try, by its own clock.
+        number: of the try, from 1 on.
+        run_id: Temporal's id of the run, for the message.
+    """
+
+    since: datetime
+    number: int
+    run_id: str = field(compare=False)
+
+    def __str__(self) -> str:
+        return f"try {self.number} of {self.since.isoformat()} in run {self.run_id}"
+
+
+NOBODY: Final = Writer(EPOCH, 0, "")
+"""May write for as long as nobody has claimed the attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +125,22 @@ class News:
 class TranscriptStore(Protocol):
     """What the rest of the application knows of a transcript store. Every method may raise TranscriptsUnavailable."""
 
-    async def append(self, key: AttemptKey, batch: Sequence[Line]) -> int:
-        """Keep these lines, all or none; those already kept stay as they are. Returns how many were new."""
+    async def claim(self, key: AttemptKey, writer: Writer) -> None:
+        """From now on no earlier writer of this attempt is heard. Claim before reading where to resume.
+
+        Raises:
+            TranscriptFenced: a later one has claimed it.
+        """
+        ...
+
+    async def append(self, key: AttemptKey, batch: Sequence[Line], writer: Writer = NOBODY) -> int:
+        """Keep these lines, all or none; those already kept stay as they are. Returns how many were new.
+
+        Raises:
+            TranscriptFenced: a later writer has claimed the attempt.
+            TranscriptSealed: the attempt is sealed, and these are not repeats of what it has.
+            ValueError: a new line lies before one that was kept earlier, where no reader would look for it.
+        """
         ...
 
     async def last(self, key: AttemptKey) -> int | None:
@@ -119,15 +154,19 @@ class TranscriptStore(Protocol):
         ...
 
     async def attempts(self, run_id: str) -> list[int]:
-        """The attempts that wrote or were sealed, ascending."""
+        """The attempts that were claimed, wrote or were sealed, ascending."""
         ...
 
     async def runs(self, limit: int = 100) -> list[RunSummary]:
         """The newest runs first."""
         ...
 
-    async def seal(self, key: AttemptKey, receipt: OutputReceipt) -> OutputReceipt:
-        """Record how the attempt's output ended. The first receipt stands and is returned, whoever asks again."""
+    async def seal(self, key: AttemptKey, receipt: OutputReceipt, writer: Writer = NOBODY) -> OutputReceipt:
+        """Record how the attempt's output ended. The first receipt stands and is returned, whoever asks again.
+
+        Raises:
+            TranscriptFenced: a later writer has claimed the attempt.
+        """
         ...
 
     async def receipt(self, key: AttemptKey) -> OutputReceipt | None:
@@ -144,20 +183,104 @@ class TranscriptStore(Protocol):
 
 
 @dataclass(frozen=True)
+class Expiry:
+    """Which transcripts may go: by their last line, or else by when they were opened.
+
+    Attributes:
+        sealed: sealed ones from before this.
+        all: whatever is older than this, although it may never be sealed.
+    """
+
+    sealed: datetime
+    all: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What one step of forgetting deleted. `whole`: nothing is left of that attempt."""
+
+    lines: int
+    bytes: int
+    whole: bool
+
+
+@dataclass(frozen=True)
 class _Batch:
     """Lines of one attempt on their way into the store."""
 
     key: AttemptKey
     lines: Sequence[Line]
+    writer: Writer
+
+    @property
+    def place(self) -> _Place:
+        return self.key.run.run_id, self.key.attempt
 
     def bytes(self) -> int:
         return sum(len(line.data) for line in self.lines)
 
+    def opening(self) -> dict[str, Any]:
+        """The attempt's row, if this is the first that is heard of it."""
+        return {
+            "run_id": self.key.run.run_id,
+            "attempt": self.key.attempt,
+            "agent_id": self.key.run.agent_id,
+            "company_id": self.key.run.company_id,
+            "lines": 0,
+            "bytes": 0,
+            "opened_at": datetime.now(UTC),
+            "writer_run_id": self.writer.run_id,
+            "writer_since": self.writer.since,
+            "writer_number": self.writer.number,
+        }
+
+
+@dataclass
+class _Standing:
+    """An attempt as a transaction finds it, and what the transaction adds to it."""
+
+    place: _Place
+    writer: Writer
+    sealed: bool
+    last: int
+    added: dict[int, Line] = field(default_factory=dict)
+
+    def fence(self, writer: Writer) -> TranscriptFenced | None:
+        if writer >= self.writer:
+            return None
+        who = "nobody" if writer == NOBODY else str(writer)
+        return TranscriptFenced(f"run {self.place[0]}, attempt {self.place[1]}: {self.writer} writes it, not {who}")
+
+    def take(self, batch: Sequence[Line], kept: Mapping[int, Line | None]) -> int | RunError | ValueError:
+        """Add what is new, or say why nothing is. `kept`: what is there already up to `last`."""
+        fresh: dict[int, Line] = {}
+        for line in batch:
+            known = self.added.get(line.sequence) or kept.get(line.sequence)
+            if line.sequence > self.last:
+                fresh.setdefault(line.sequence, line)
+            elif self.sealed and not (known and line.repeats(known)):
+                return self._sealed(line)
+            elif line.sequence not in self.added and line.sequence not in kept:
+                return ValueError(
+                    f"line {line.sequence} comes after line {self.last} was kept: repair a gap before you write on"
+                )
+        if fresh and self.sealed:
+            return self._sealed(next(iter(fresh.values())))
+        self.added |= fresh
+        self.last = max(fresh, default=self.last)
+        return len(fresh)
+
+    def _sealed(self, line: Line) -> TranscriptSealed:
+        return TranscriptSealed(
+            f"run {self.place[0]}, attempt {self.place[1]}: line {line.sequence} came after its receipt"
+        )
+
     def rows(self) -> Iterator[dict[str, Any]]:
-        for line in self.lines:
+        run_id, attempt = self.place
+        for line in self.added.values():
             yield {
-                "run_id": self.key.run.run_id,
-                "attempt": self.key.attempt,
+                "run_id": run_id,
+                "attempt": attempt,
                 "sequence": line.sequence,
                 "stream": line.stream,
                 "data": line.data,
@@ -165,70 +288,93 @@ class _Batch:
                 "at": line.at,
             }
 
-    def claim(self, unclaimed: set[tuple[str, int, int]]) -> list[Line]:
-        """The lines that were inserted; a line that came twice counts for the first who brought it."""
-        mine = []
-        for line in self.lines:
-            name = (self.key.run.run_id, self.key.attempt, line.sequence)
-            if name in unclaimed:
-                unclaimed.remove(name)
-                mine.append(line)
-        return mine
-
-    def counts(self, added: Sequence[Line]) -> dict[str, Any]:
-        """What `added` adds to the attempt's counts."""
-        return _fresh(self.key) | {
-            "lines": len(added),
-            "bytes": sum(len(line.data) for line in added),
-            "first_at": added[0].at,
-            "last_at": added[-1].at,
+    def counts(self) -> dict[str, Any]:
+        """What was added, for the attempt's running counts."""
+        new = list(self.added.values())
+        return {
+            "of_run": self.place[0],
+            "of_attempt": self.place[1],
+            "more_lines": len(new),
+            "more_bytes": sum(len(line.data) for line in new),
+            "begun": new[0].at,
+            "until": new[-1].at,
         }
+
+
+_LATER: Final = tuple_(attempts.c.writer_since, attempts.c.writer_number)
+_HIGHEST: Final = (
+    select(func.max(lines.c.sequence))
+    .where(lines.c.run_id == attempts.c.run_id, lines.c.attempt == attempts.c.attempt)
+    .correlate(attempts)
+    .scalar_subquery()
+)
+"""One step in the primary key's index, and true also beside workers of a version that knew no writers."""
+
+_ADD_COUNTS: Final = (
+    update(attempts)
+    .where(attempts.c.run_id == bindparam("of_run"), attempts.c.attempt == bindparam("of_attempt"))
+    .values(
+        lines=attempts.c.lines + bindparam("more_lines"),
+        bytes=attempts.c.bytes + bindparam("more_bytes"),
+        first_at=func.coalesce(attempts.c.first_at, bindparam("begun", type_=attempts.c.first_at.type)),
+        last_at=bindparam("until"),
+    )
+)
+"""Running counts of an attempt, so that no list ever scans the lines."""
 
 
 class SqlTranscripts:
     """Transcripts in SQLite or PostgreSQL. One writer at a time per process; readers page beside it."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
-        self._insert = _INSERTS[engine.dialect.name]
+    def __init__(self, database: Database) -> None:
+        self._database = database
         self._writing = asyncio.Lock()
         self._appending = GroupCommit(
             self._append_all, turn=self._writing, weigh=_Batch.bytes, limit=GROUP_BYTES, shared=TranscriptsUnavailable
         )
-        self._busy: set[asyncio.Task[Any]] = set()
-        self._news: WeakValueDictionary[tuple[str, int], News] = WeakValueDictionary()
+        self._news: WeakValueDictionary[_Place, News] = WeakValueDictionary()
 
     @classmethod
     async def open(cls, url: str) -> Self:
-        """Connect to `sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://…` and make missing tables.
+        """Connect to `sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://…`, made or brought up to date.
 
         Raises:
             ValueError: the URL is not one of these; SQLite needs a file, because a database in memory has one
                 connection and no readers beside the writer.
-            TranscriptsUnavailable: the file or server cannot be used.
+            TranscriptsUnavailable: the file or server cannot be used, or a newer version has changed it.
         """
-        store = cls(_engine(_driven(url)))
+        database = Database(url)
         try:
-            async with store._transaction() as database:
-                for table in metadata.sorted_tables:  # "if not exists": two processes may open a fresh store at once
-                    await database.execute(CreateTable(table, if_not_exists=True))
+            await bring_up_to_date(database)
         except BaseException:
-            await store.close()
+            await database.close()
             raise
-        return store
+        return cls(database)
 
     async def close(self) -> None:
         """Give the connections back, once nobody uses them."""
         await self._appending.idle()
-        while self._busy:
-            await asyncio.wait(self._busy)
-        await self._engine.dispose()
+        await self._database.close()
 
-    async def append(self, key: AttemptKey, batch: Sequence[Line]) -> int:
+    async def claim(self, key: AttemptKey, writer: Writer) -> None:
+        """Note the writer, unless a later one is noted: then TranscriptFenced."""
+        batch = _Batch(key, (), writer)
+
+        async def write() -> None:
+            async with self._writing, self._database.writing() as connection:
+                standing = await self._enter(connection, [batch])
+            if fenced := standing[batch.place].fence(writer):
+                raise fenced
+
+        await self._database.undisturbed(write())
+
+    async def append(self, key: AttemptKey, batch: Sequence[Line], writer: Writer = NOBODY) -> int:
         """Keep these lines in one transaction; those already kept stay as they are. Returns how many were new."""
         if not batch:
             return 0
-        new = await self._appending.submit(_Batch(key, batch))
+        new = await self._appending.submit(_Batch(key, batch, writer))
+        if isinstance(new, Exception):
+            raise new
         if new:
             await self._announce(key)
         return new
@@ -236,7 +382,7 @@ class SqlTranscripts:
     async def last(self, key: AttemptKey) -> int | None:
         """The highest sequence kept, or None."""
         highest = select(func.max(lines.c.sequence)).where(*_of(key, lines.c))
-        for (sequence,) in await self._rows(highest):
+        for (sequence,) in await self._database.rows(highest):
             return None if sequence is None else int(sequence)
         return None
 
@@ -245,52 +391,48 @@ class SqlTranscripts:
     ) -> list[Line]:
         """The next page. Sizes are asked first, so that what does not fit is never loaded."""
         ahead = select(lines.c.sequence, func.length(lines.c.data)).where(*_of(key, lines.c))
-        sizes = await self._rows(ahead.where(lines.c.sequence > after).order_by(lines.c.sequence).limit(limit))
+        sizes = await self._database.rows(ahead.where(lines.c.sequence > after).order_by(lines.c.sequence).limit(limit))
         until = page_end(((sequence, size) for sequence, size in sizes), max_bytes)
         if until is None:
             return []
-        columns = select(lines.c.sequence, lines.c.stream, lines.c.data, lines.c.terminated, lines.c.at)
-        page = columns.where(*_of(key, lines.c), lines.c.sequence > after, lines.c.sequence <= until)
-        return [
-            Line(sequence, stream, data, terminated, at=at)
-            for sequence, stream, data, terminated, at in await self._rows(page.order_by(lines.c.sequence))
-        ]
+        page = select(*_LINE).where(*_of(key, lines.c), lines.c.sequence > after, lines.c.sequence <= until)
+        return [_line(row) for row in await self._database.rows(page.order_by(lines.c.sequence))]
 
     async def attempts(self, run_id: str) -> list[int]:
-        """The attempts that wrote or were sealed, ascending."""
+        """The attempts that were claimed, wrote or were sealed, ascending."""
         known = select(attempts.c.attempt).where(attempts.c.run_id == run_id).order_by(attempts.c.attempt)
-        return [attempt for (attempt,) in await self._rows(known)]
+        return [attempt for (attempt,) in await self._database.rows(known)]
 
     async def runs(self, limit: int = 100) -> list[RunSummary]:
-        """The newest runs first, by their first line; a run that was sealed without one comes last."""
-        newest = select(attempts.c.run_id, func.min(attempts.c.first_at).label("started"))
-        newest = newest.group_by(attempts.c.run_id).order_by(func.min(attempts.c.first_at).desc().nulls_last())
-        order = [run_id for run_id, _ in await self._rows(newest.limit(limit))]
+        """The newest runs first."""
+        opened = func.min(attempts.c.opened_at)
+        newest = select(attempts.c.run_id, opened).group_by(attempts.c.run_id).order_by(opened.desc())
+        order = [run_id for run_id, _ in await self._database.rows(newest.limit(limit))]
         members: dict[str, list[Row[Any]]] = {run_id: [] for run_id in order}
-        for row in await self._rows(select(attempts).where(attempts.c.run_id.in_(order)).order_by(attempts.c.attempt)):
+        known = select(attempts).where(attempts.c.run_id.in_(order)).order_by(attempts.c.attempt)
+        for row in await self._database.rows(known):
             members[row.run_id].append(row)
-        return [_summary(rows) for rows in members.values()]
+        return [_summary(rows) for rows in members.values() if rows]
 
-    async def seal(self, key: AttemptKey, receipt: OutputReceipt) -> OutputReceipt:
+    async def seal(self, key: AttemptKey, receipt: OutputReceipt, writer: Writer = NOBODY) -> OutputReceipt:
         """Record the receipt unless there is one; returns the one that stands."""
-        row = self._insert(attempts).values(**_fresh(key), receipt=receipt.model_dump_json())
-        first = row.on_conflict_do_update(
-            index_elements=["run_id", "attempt"],
-            set_={"receipt": row.excluded.receipt},
-            where=attempts.c.receipt.is_(None),
-        )
+        batch = _Batch(key, (), writer)
+        record = update(attempts).where(*_of(key, attempts.c), attempts.c.receipt.is_(None))
 
         async def write() -> None:
-            async with self._writing, self._transaction() as database:
-                await database.execute(first)
+            async with self._writing, self._database.writing() as connection:
+                standing = await self._enter(connection, [batch])
+                if fenced := standing[batch.place].fence(writer):
+                    raise fenced
+                await connection.execute(record.values(receipt=receipt.model_dump_json()))
 
-        await self._undisturbed(write())
+        await self._database.undisturbed(write())
         await self._announce(key)
         return await self.receipt(key) or receipt
 
     async def receipt(self, key: AttemptKey) -> OutputReceipt | None:
         """The receipt, or None while the attempt is not sealed."""
-        for (text,) in await self._rows(select(attempts.c.receipt).where(*_of(key, attempts.c))):
+        for (text,) in await self._database.rows(select(attempts.c.receipt).where(*_of(key, attempts.c))):
             return None if text is None else OutputReceipt.model_validate_json(text)
         return None
 
@@ -303,59 +445,97 @@ class SqlTranscripts:
         if heard is not None:
             await heard.announce()
 
-    async def _append_all(self, batches: Sequence["_Batch"]) -> list[int]:
-        """Insert what is missing, in one transaction; how many lines were new, batch by batch."""
-        missing = self._insert(lines).on_conflict_do_nothing()
-        async with self._transaction() as database:
-            kept = await database.execute(
-                missing.returning(lines.c.run_id, lines.c.attempt, lines.c.sequence),
-                [row for batch in batches for row in batch.rows()],
-            )
-            unclaimed = {(run_id, attempt, sequence) for run_id, attempt, sequence in kept}
-            new = [batch.claim(unclaimed) for batch in batches]
-            counts = [batch.counts(added) for batch, added in zip(batches, new, strict=True) if added]
-            if counts:
-                await database.execute(self._add_counts(), counts)
-        return [len(added) for added in new]
+    async def forget(self, expiry: Expiry) -> Forgotten | None:
+        """Delete a page of an expired transcript, and with the last page its attempt. None: nothing is expired.
 
-    def _add_counts(self) -> sqlite.Insert | postgresql.Insert:
-        """Running counts of an attempt, so that no list ever scans the lines."""
-        row = self._insert(attempts)
-        return row.on_conflict_do_update(
+        A reader in the middle of it finds its end early. SQLite's file keeps its size and uses the room again.
+        """
+
+        async def write() -> Forgotten | None:
+            async with self._writing, self._database.writing() as connection:
+                return await _forget_page(connection, expiry)
+
+        return await self._database.undisturbed(write())
+
+    async def _append_all(self, batches: Sequence["_Batch"]) -> list[int | RunError | ValueError]:
+        """Insert what is missing, in one transaction; how many lines were new or why none, batch by batch."""
+        answers: list[int | RunError | ValueError] = []
+        async with self._database.writing() as connection:
+            standing = await self._enter(connection, batches)
+            for batch in batches:
+                attempt = standing[batch.place]
+                refused = attempt.fence(batch.writer)
+                answers.append(refused or attempt.take(batch.lines, await _kept(connection, batch, attempt)))
+            grown = [attempt for attempt in standing.values() if attempt.added]
+            if grown:
+                await connection.execute(insert(lines), [row for attempt in grown for row in attempt.rows()])
+                await connection.execute(_ADD_COUNTS, [attempt.counts() for attempt in grown])
+        return answers
+
+    async def _enter(self, connection: AsyncConnection, batches: Sequence["_Batch"]) -> dict[_Place, "_Standing"]:
+        """Lock the attempts, note the latest writer of each, and say how they stand.
+
+        Always in the same order: two processes that lock the same attempts in different orders wait for each other.
+        """
+        latest: dict[_Place, _Batch] = {}
+        for batch in sorted(batches, key=lambda batch: batch.writer):
+            latest[batch.place] = batch
+        row = self._database.insert(attempts)
+        noted = row.on_conflict_do_update(
             index_elements=["run_id", "attempt"],
-            set_={
-                "lines": attempts.c.lines + row.excluded.lines,
-                "bytes": attempts.c.bytes + row.excluded.bytes,
-                "first_at": func.coalesce(attempts.c.first_at, row.excluded.first_at),
-                "last_at": row.excluded.last_at,
-            },
+            set_={name: row.excluded[name] for name in ("writer_run_id", "writer_since", "writer_number")},
+            where=tuple_(row.excluded.writer_since, row.excluded.writer_number) >= _LATER,
         )
+        await connection.execute(noted, [latest[place].opening() for place in sorted(latest)])
+        found = select(attempts, _HIGHEST.label("highest")).where(
+            tuple_(attempts.c.run_id, attempts.c.attempt).in_(sorted(latest))
+        )
+        return {
+            (one.run_id, one.attempt): _Standing(
+                (one.run_id, one.attempt),
+                Writer(one.writer_since, one.writer_number, one.writer_run_id),
+                sealed=one.receipt is not None,
+                last=one.highest or 0,
+            )
+            for one in await connection.execute(found)
+        }
 
-    @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[AsyncConnection]:
-        with _named(self._engine):
-            async with self._engine.begin() as database:
-                yield database
 
-    async def _rows(self, query: Select[*_Columns]) -> Sequence[Row[*_Columns]]:
-        async def fetch() -> Sequence[Row[*_Columns]]:
-            with _named(self._engine):
-                async with self._engine.connect() as database:
-                    return (await database.execute(query)).all()
+async def _kept(connection: AsyncConnection, batch: "_Batch", attempt: "_Standing") -> dict[int, Line | None]:
+    """Which of the batch's lines are there already; with their contents when these must be compared."""
+    old = [line.sequence for line in batch.lines if line.sequence <= attempt.last]
+    kept: dict[int, Line | None] = {}
+    for start in range(0, len(old), PAGE_LINES):
+        there = _of(batch.key, lines.c), lines.c.sequence.in_(old[start : start + PAGE_LINES])
+        if attempt.sealed:
+            found = await connection.execute(select(*_LINE).where(*there[0], there[1]))
+            kept |= {line.sequence: line for line in map(_line, found)}
+        else:
+            numbers = await connection.execute(select(lines.c.sequence).where(*there[0], there[1]))
+            kept |= dict.fromkeys(numbers.scalars())
+    return kept
 
-        return await self._undisturbed(fetch())
 
-    async def _undisturbed(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """A cancel ends the wait and not the work: a connection that is left in the middle keeps its locks."""
-        task = asyncio.create_task(work)
-        self._busy.add(task)
-        task.add_done_callback(self._finished)
-        return await asyncio.shield(task)
-
-    def _finished(self, task: asyncio.Task[Any]) -> None:
-        self._busy.discard(task)
-        if not task.cancelled():
-            task.exception()  # seen: whoever asked may be gone
+async def _forget_page(connection: AsyncConnection, expiry: Expiry) -> Forgotten | None:
+    age = func.coalesce(attempts.c.last_at, attempts.c.opened_at)
+    expired = or_(age < expiry.all, and_(attempts.c.receipt.is_not(None), age < expiry.sealed))
+    oldest = (
+        select(attempts.c.run_id, attempts.c.attempt).where(expired).order_by(attempts.c.run_id, attempts.c.attempt)
+    )
+    place = (await connection.execute(oldest.limit(1).with_for_update(skip_locked=True))).first()
+    if place is None:
+        return None
+    here = lines.c.run_id == place.run_id, lines.c.attempt == place.attempt
+    ahead = select(lines.c.sequence, func.length(lines.c.data)).where(*here).order_by(lines.c.sequence)
+    sizes = [(sequence, size) for sequence, size in await connection.execute(ahead.limit(PAGE_LINES))]
+    until = page_end(sizes, PAGE_BYTES) or 0
+    gone = [size for sequence, size in sizes if sequence <= until]
+    await connection.execute(delete(lines).where(*here, lines.c.sequence <= until))
+    whole = len(gone) == len(sizes) < PAGE_LINES
+    if whole:
+        itself = attempts.c.run_id == place.run_id, attempts.c.attempt == place.attempt
+        await connection.execute(delete(attempts).where(*itself))
+    return Forgotten(len(gone), sum(gone), whole)
 
 
 def page_end(sizes: Iterable[tuple[int, int]], max_bytes: int) -> int | None:
@@ -373,72 +553,16 @@ def page_end(sizes: Iterable[tuple[int, int]], max_bytes: int) -> int | None:
     return end
 
 
-def _driven(url: str) -> URL:
-    """The URL with the asynchronous driver we use for its dialect."""
-    try:
-        parsed = make_url(url)
-    except ArgumentError:
-        raise ValueError("the transcript store's URL is not a URL: write sqlite:///FILE or postgresql://…") from None
-    match parsed.get_backend_name():
-        case "sqlite":
-            if parsed.database in (None, "", ":memory:"):
-                raise ValueError(f"{url}: name a file, like sqlite:///transcripts.db")
-            return parsed.set(drivername="sqlite+aiosqlite")
-        case "postgresql":
-            return parsed.set(drivername="postgresql+asyncpg")
-        case other:
-            raise ValueError(f"the transcript store cannot be kept in {other}: use sqlite:///FILE or postgresql://…")
+_LINE: Final = (lines.c.sequence, lines.c.stream, lines.c.data, lines.c.terminated, lines.c.at)
 
 
-def _engine(url: URL) -> AsyncEngine:
-    # Parameters are the agent's output: they must not appear in an error.
-    if url.get_backend_name() != "sqlite":
-        return create_async_engine(url, hide_parameters=True)
-    engine = create_async_engine(url, hide_parameters=True, connect_args={"timeout": BUSY.total_seconds()})
-    event.listen(engine.sync_engine, "connect", _prepare_sqlite)
-    return engine
-
-
-def _prepare_sqlite(connection: Any, _record: object) -> None:
-    """Readers beside one writer. A power cut may cost the newest lines, which the next attempt to read brings again."""
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=NORMAL")
-    cursor.close()
-
-
-@contextmanager
-def _named(engine: AsyncEngine) -> Iterator[None]:
-    """Give the store's outages their name. What is our own mistake (bad SQL, bad types) stays what it is."""
-    try:
-        yield
-    except (OperationalError, InterfaceError, InternalError) as error:
-        raise _unavailable(engine, error.orig) from error
-    except DatabaseError as error:
-        if type(error) is not DatabaseError:  # a mistake of ours; the bare class is a damaged file
-            raise
-        raise _unavailable(engine, error.orig) from error
-    except (PoolTimeout, OSError) as error:
-        raise _unavailable(engine, error) from error
-
-
-def _unavailable(engine: AsyncEngine, cause: BaseException | None) -> TranscriptsUnavailable:
-    return TranscriptsUnavailable(f"{engine.url.render_as_string(hide_password=True)}: {cause}")
+def _line(row: Row[Any, Any, Any, Any, Any]) -> Line:
+    sequence, stream, data, terminated, at = row
+    return Line(sequence, stream, data, terminated, at=at)
 
 
 def _of(key: AttemptKey, columns: Any) -> tuple[Any, Any]:
     return columns.run_id == key.run.run_id, columns.attempt == key.attempt
-
-
-def _fresh(key: AttemptKey) -> dict[str, Any]:
-    return {
-        "run_id": key.run.run_id,
-        "attempt": key.attempt,
-        "agent_id": key.run.agent_id,
-        "company_id": key.run.company_id,
-        "lines": 0,
-        "bytes": 0,
-    }
 
 
 def _summary(rows: Sequence[Row[Any]]) -> RunSummary:

@@ -1,20 +1,22 @@
-"""What the transcript store promises, on SQLite."""
+"""What the transcript store promises, on SQLite and on PostgreSQL."""
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
-from contracts.errors import TranscriptsUnavailable
+from contracts.errors import TranscriptFenced, TranscriptSealed, TranscriptsUnavailable
 from contracts.identity import AttemptKey, RunKey
 from contracts.outcome import Gap, OutputReceipt
-from transcripts.store import Line, RunSummary, SqlTranscripts, page_end
+from transcripts.database import Database
+from transcripts.store import Line, RunSummary, SqlTranscripts, Writer, page_end
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, 123456, tzinfo=UTC)
 
@@ -27,15 +29,22 @@ def line(sequence: int, data: bytes = b"x", stream: str = "stdout", *, at: datet
     return Line(sequence, stream, data, at=at)
 
 
-def url(path: Path) -> str:
-    return f"sqlite:///{path}"
+async def altered(url: str, *statements: str) -> None:
+    """Do something to a store behind its back."""
+    database = Database(url)
+    async with database.writing() as connection:
+        for statement in statements:
+            await connection.execute(text(statement))
+    await database.close()
+
+
+def writer(number: int) -> Writer:
+    return Writer(NOON, number, "temporal-run")
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqlTranscripts]:
-    opened = await SqlTranscripts.open(url(tmp_path / "transcripts.db"))
-    yield opened
-    await opened.close()
+def store(any_store: SqlTranscripts) -> SqlTranscripts:
+    return any_store
 
 
 async def test_lines_come_back_as_they_were_written(store: SqlTranscripts) -> None:
@@ -144,25 +153,26 @@ async def test_an_attempt_without_output_can_be_sealed(store: SqlTranscripts) ->
     assert await store.runs() == [RunSummary("run-1", "ada", "acme", 1, 0, 0, None, None, sealed=True)]
 
 
-async def test_what_was_kept_survives_a_restart(tmp_path: Path) -> None:
-    where = url(tmp_path / "transcripts.db")
-    before = await SqlTranscripts.open(where)
+async def test_what_was_kept_survives_a_restart(store_url: str) -> None:
+    before = await SqlTranscripts.open(store_url)
     await before.append(key(), [line(1)])
     await before.close()
-    after = await SqlTranscripts.open(where)
+    after = await SqlTranscripts.open(store_url)
     assert await after.read(key()) == [line(1)]
     await after.close()
 
 
-async def test_a_fresh_store_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
-    opened = await asyncio.gather(*(SqlTranscripts.open(url(tmp_path / "transcripts.db")) for _ in range(12)))
-    new = await asyncio.gather(*(store.append(key(), [line(n)]) for n, store in enumerate(opened, start=1)))
-    assert sum(new) == await opened[0].last(key()) == 12
+async def test_a_fresh_store_may_be_opened_by_many_at_once(store_url: str) -> None:
+    opened = await asyncio.gather(*(SqlTranscripts.open(store_url) for _ in range(12)))
+    new = await asyncio.gather(*(store.append(key(f"run-{n}"), [line(1)]) for n, store in enumerate(opened)))
+    assert sum(new) == len(await opened[0].runs()) == 12
     await asyncio.gather(*(store.close() for store in opened))
 
 
-async def test_writers_and_readers_of_one_file_do_not_disturb_each_other(store: SqlTranscripts, tmp_path: Path) -> None:
-    other = await SqlTranscripts.open(url(tmp_path / "transcripts.db"))
+async def test_writers_and_readers_of_one_store_do_not_disturb_each_other(
+    store: SqlTranscripts, store_url: str
+) -> None:
+    other = await SqlTranscripts.open(store_url)
     owners = [(store, "a"), (other, "b"), (store, "c"), (other, "d")]
 
     async def write(owner: SqlTranscripts, run_id: str) -> None:
@@ -196,8 +206,8 @@ async def test_cancelled_writers_and_readers_leave_a_working_store(store: SqlTra
     assert await store.append(key("after"), [line(1)]) == 1
 
 
-async def test_the_same_batch_from_two_processes_is_kept_once(store: SqlTranscripts, tmp_path: Path) -> None:
-    other = await SqlTranscripts.open(url(tmp_path / "transcripts.db"))
+async def test_the_same_batch_from_two_processes_is_kept_once(store: SqlTranscripts, store_url: str) -> None:
+    other = await SqlTranscripts.open(store_url)
     batch = [line(n) for n in range(1, 501)]
     new = await asyncio.gather(*(owner.append(key(), batch) for owner in (store, other, store, other)))
     assert sum(new) == 500
@@ -206,38 +216,39 @@ async def test_the_same_batch_from_two_processes_is_kept_once(store: SqlTranscri
     await other.close()
 
 
-async def test_a_failed_batch_keeps_nothing_of_itself(store: SqlTranscripts, tmp_path: Path) -> None:
+async def test_a_failed_batch_keeps_nothing_of_itself(sqlite_url: str, tmp_path: Path) -> None:
+    store = await SqlTranscripts.open(sqlite_url)
     with sqlite3.connect(tmp_path / "transcripts.db") as database:
-        database.execute("CREATE TRIGGER full BEFORE INSERT ON attempts BEGIN SELECT RAISE(ABORT, 'full'); END")
+        database.execute(
+            "CREATE TRIGGER full BEFORE UPDATE OF lines ON attempts BEGIN SELECT RAISE(ABORT, 'full'); END"
+        )
     database.close()
     with pytest.raises(IntegrityError, match="full"):
         await store.append(key(), [line(1), line(2)])
     assert await store.last(key()) is None
+    await store.close()
 
 
-async def test_an_outage_has_a_name_and_may_be_retried_and_quotes_no_output(tmp_path: Path) -> None:
-    where = tmp_path / "transcripts.db"
-    store = await SqlTranscripts.open(url(where))
-    with sqlite3.connect(where) as database:
-        database.execute("DROP TABLE lines")
-    database.close()
-    with pytest.raises(TranscriptsUnavailable, match="no such table") as raised:
+async def test_an_outage_has_a_name_and_may_be_retried_and_quotes_no_output(
+    store: SqlTranscripts, store_url: str
+) -> None:
+    await altered(store_url, "DROP TABLE lines")
+    with pytest.raises(TranscriptsUnavailable, match=r"no such table|does not exist") as raised:
         await store.append(key(), [line(1, b"SECRET-CANARY")])
     assert not raised.value.non_retryable
     assert raised.value.type == "transcripts_unavailable"
     assert "CANARY" not in str(raised.value) + str(raised.value.__cause__)
-    await store.close()
 
 
 async def test_a_file_that_cannot_be_made_is_an_outage(tmp_path: Path) -> None:
     with pytest.raises(TranscriptsUnavailable, match=r"absent.*unable to open database file"):
-        await SqlTranscripts.open(url(tmp_path / "absent" / "transcripts.db"))
+        await SqlTranscripts.open(f"sqlite:///{tmp_path}/absent/transcripts.db")
 
 
-async def test_a_file_that_is_no_database_is_an_outage(tmp_path: Path) -> None:
+async def test_a_file_that_is_no_database_is_an_outage(sqlite_url: str, tmp_path: Path) -> None:
     (tmp_path / "transcripts.db").write_bytes(b"not a database " * 500)
     with pytest.raises(TranscriptsUnavailable, match="file is not a database"):
-        await SqlTranscripts.open(url(tmp_path / "transcripts.db"))
+        await SqlTranscripts.open(sqlite_url)
 
 
 @pytest.mark.parametrize(
@@ -269,3 +280,115 @@ def test_a_page_is_as_long_as_its_bytes_allow_and_never_stuck(sizes: list[int], 
     assert end is not None
     assert end == 1 or sum(sizes[:end]) <= max_bytes
     assert end == len(sizes) or sum(sizes[: end + 1]) > max_bytes
+
+
+async def test_two_hundred_megabytes_are_read_in_pages(store: SqlTranscripts) -> None:
+    row = bytes(range(256)) * 800
+    for start in range(1, 1001, 40):
+        await store.append(key(), [line(n, row) for n in range(start, start + 40)])
+    after = count = 0
+    while page := await store.read(key(), after):
+        assert sum(len(kept.data) for kept in page) <= 4 * 1024 * 1024
+        assert all(kept.data == row for kept in page)
+        after, count = page[-1].sequence, count + len(page)
+    assert count * len(row) >= 200_000_000
+
+
+async def test_nothing_appears_behind_the_cursor_of_a_reader(store: SqlTranscripts) -> None:
+    await store.append(key(), [line(1), line(5, b"{}", "gap"), line(9)])
+    with pytest.raises(ValueError, match="line 6 comes after line 9 was kept: repair a gap before"):
+        await store.append(key(), [line(6), line(10)])
+    assert [kept.sequence for kept in await store.read(key())] == [1, 5, 9]
+    assert await store.append(key(), [line(12), line(11)]) == 2  # the order within a batch is the writer's own matter
+    assert [kept.sequence for kept in await store.read(key())] == [1, 5, 9, 11, 12]
+
+
+async def test_a_writer_that_is_refused_spoils_nothing_for_those_beside_it(store: SqlTranscripts) -> None:
+    await store.append(key("late"), [line(5)])
+    await store.claim(key("fenced"), writer(2))
+    told = await asyncio.gather(
+        store.append(key("other"), [line(1)]),
+        store.append(key("late"), [line(3)]),
+        store.append(key("fenced"), [line(1)], writer(1)),
+        store.append(key("fenced"), [line(1, b"2")], writer(2)),
+        return_exceptions=True,
+    )
+    assert [answer if isinstance(answer, int) else type(answer) for answer in told] == [
+        1,
+        ValueError,
+        TranscriptFenced,
+        1,
+    ]
+    assert await store.read(key("fenced")) == [line(1, b"2")]
+
+
+async def test_an_earlier_writer_is_not_heard_once_a_later_one_claimed(store: SqlTranscripts, store_url: str) -> None:
+    elsewhere = await SqlTranscripts.open(store_url)
+    await store.claim(key(), writer(1))
+    assert await store.append(key(), [line(1)], writer(1)) == 1
+    await elsewhere.claim(key(), writer(2))
+    for late in (
+        store.append(key(), [line(2)], writer(1)),
+        store.append(key(), [line(2)]),
+        store.append(key(), [line(1)], writer(1)),
+        store.seal(key(), OutputReceipt(), writer(1)),
+        store.seal(key(), OutputReceipt()),
+        store.claim(key(), writer(1)),
+    ):
+        with pytest.raises(TranscriptFenced, match=r"try 2 of 2026-01-02.*in run temporal-run writes it") as raised:
+            await late
+        assert raised.value.non_retryable
+    assert await elsewhere.append(key(), [line(2, b"second")], writer(2)) == 1
+    assert [kept.data for kept in await store.read(key())] == [b"x", b"second"]
+    assert await store.receipt(key()) is None
+    assert await elsewhere.seal(key(), OutputReceipt(lines=2), writer(2)) == OutputReceipt(lines=2)
+    await elsewhere.close()
+
+
+async def test_a_step_that_was_scheduled_again_comes_after_all_tries_of_the_one_before(store: SqlTranscripts) -> None:
+    await store.claim(key(), writer(7))
+    again = Writer(NOON + timedelta(seconds=1), 1, "temporal-run")
+    await store.claim(key(), again)
+    with pytest.raises(TranscriptFenced):
+        await store.claim(key(), writer(8))
+    assert await store.append(key(), [line(1)], again) == 1
+
+
+async def test_of_many_writers_at_once_the_latest_wins_and_no_line_is_mixed_in(
+    store: SqlTranscripts, store_url: str
+) -> None:
+    elsewhere = await SqlTranscripts.open(store_url)
+
+    async def write(number: int) -> None:
+        owner = (store, elsewhere)[number % 2]
+        with suppress(TranscriptFenced):
+            await owner.claim(key(), writer(number))
+            for _ in range(30):
+                at = (await owner.last(key()) or 0) + 1
+                await owner.append(key(), [line(at, b"%d" % number), line(at + 1, b"%d" % number)], writer(number))
+
+    await asyncio.gather(*map(write, range(1, 9)))
+    kept = await store.read(key())
+    writers = [int(one.data) for one in kept]
+    assert writers == sorted(writers)
+    assert writers.count(8) == 60
+    assert [one.sequence for one in kept] == list(range(1, len(kept) + 1))
+    await elsewhere.close()
+
+
+async def test_a_claimed_attempt_is_listed_before_its_first_line(store: SqlTranscripts) -> None:
+    await store.append(key("older"), [line(1)])
+    await store.claim(key(), writer(1))
+    assert await store.attempts("run-1") == [1]
+    assert [(run.run_id, run.started_at) for run in await store.runs()] == [("run-1", None), ("older", NOON)]
+
+
+async def test_a_sealed_attempt_takes_repeats_and_nothing_else(store: SqlTranscripts) -> None:
+    last = Line(2, "stdout", b"end", terminated=False, at=NOON)
+    await store.append(key(), [line(1), last])
+    await store.seal(key(), OutputReceipt(lines=2))
+    assert await store.append(key(), [line(1, at=NOON + timedelta(hours=1)), last]) == 0
+    for wrong in (line(3), line(1, b"other"), line(1, stream="stderr"), Line(2, "stdout", b"end", at=NOON)):
+        with pytest.raises(TranscriptSealed, match=f"line {wrong.sequence} came after its receipt"):
+            await store.append(key(), [line(1), wrong])
+    assert await store.read(key()) == [line(1), last]

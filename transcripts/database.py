@@ -1,0 +1,191 @@
+"""The store's connections: URL and driver of each dialect, transactions, and one name for every outage.
+
+SQLite and PostgreSQL differ here and nowhere else: how a writing transaction starts, and which of their errors mean
+that the store is away rather than that we made a mistake.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from typing import Any, Final, TypeVar, TypeVarTuple
+
+from sqlalchemy import Connection, Row, Select, Table, event
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, InterfaceError, InternalError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from contracts.errors import TranscriptsUnavailable
+
+BUSY: Final = timedelta(seconds=30)
+"""How long SQLite waits for another process's write before it gives up."""
+CONNECT: Final = timedelta(seconds=10)
+ANSWER: Final = timedelta(seconds=30)
+"""How long PostgreSQL may take over one statement: a server behind a dead network never says that it is gone."""
+
+_Columns = TypeVarTuple("_Columns")
+_Result = TypeVar("_Result")
+Insert = sqlite.Insert | postgresql.Insert
+_INSERTS: Final[dict[str, Callable[[Table], Insert]]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+_SERVER_AWAY: Final = (
+    *("08", "53", "57", "58", "XX"),  # connection, resources, an operator's shutdown, disk, damage
+    *("40", "55"),  # another transaction won
+    *("25006", "28", "3D", "42501", "42P01"),  # a standby; credentials, database, rights or table that are not there
+)
+"""Beginnings of the SQLSTATEs that somebody can mend from outside.
+
+Source: PostgreSQL documentation, Appendix A, "PostgreSQL Error Codes".
+"""
+
+
+class Database:
+    """One SQLite file or PostgreSQL database."""
+
+    def __init__(self, url: str) -> None:
+        self._url = driven(url)
+        self._engine = _engine(self._url)
+        self._writer = self._engine.execution_options(writing=True)
+        self._busy: set[asyncio.Task[Any]] = set()
+        self.insert = _INSERTS[self._engine.dialect.name]
+
+    async def close(self) -> None:
+        """Give the connections back, once nobody uses them."""
+        while self._busy:
+            await asyncio.wait(self._busy)
+        await self._engine.dispose()
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[AsyncConnection]:
+        """A transaction that may write: on SQLite it is the only one from its start on.
+
+        Raises:
+            TranscriptsUnavailable: the file or server cannot be used.
+        """
+        with _named(self._url):
+            async with self._writer.begin() as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def changing(self) -> AsyncIterator[AsyncConnection]:
+        """The same for changes of the schema, which may take longer than any answer to a run."""
+        engine = _engine(self._url, poolclass=NullPool, answer=None).execution_options(writing=True)
+        try:
+            with _named(self._url):
+                async with engine.begin() as connection:
+                    yield connection
+        finally:
+            await engine.dispose()
+
+    async def rows(self, query: Select[*_Columns]) -> Sequence[Row[*_Columns]]:
+        """What a query finds."""
+
+        async def fetch() -> Sequence[Row[*_Columns]]:
+            with _named(self._url):
+                async with self._engine.connect() as connection:
+                    return (await connection.execute(query)).all()
+
+        return await self.undisturbed(fetch())
+
+    async def ask(self, question: Callable[[Connection], _Result]) -> _Result:
+        """What a question finds that needs a connection of its own, such as one about the schema."""
+
+        async def answer() -> _Result:
+            with _named(self._url):
+                async with self._engine.connect() as connection:
+                    return await connection.run_sync(question)
+
+        return await self.undisturbed(answer())
+
+    async def undisturbed(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """A cancel ends the wait and not the work: a connection that is left in the middle keeps its locks."""
+        task = asyncio.create_task(work)
+        self._busy.add(task)
+        task.add_done_callback(self._finished)
+        return await asyncio.shield(task)
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._busy.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen: whoever asked may be gone
+
+
+def driven(url: str) -> URL:
+    """The URL with the asynchronous driver we use for its dialect.
+
+    Raises:
+        ValueError: it is not a URL of ours; the text names the remedy.
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise ValueError("the transcript store's URL is not a URL: write sqlite:///FILE or postgresql://…") from None
+    match parsed.get_backend_name():
+        case "sqlite":
+            if parsed.database in (None, "", ":memory:"):
+                raise ValueError(f"{url}: name a file, like sqlite:///transcripts.db")
+            return parsed.set(drivername="sqlite+aiosqlite")
+        case "postgresql":
+            return parsed.set(drivername="postgresql+asyncpg")
+        case other:
+            raise ValueError(f"the transcript store cannot be kept in {other}: use sqlite:///FILE or postgresql://…")
+
+
+def _engine(url: URL, *, answer: timedelta | None = ANSWER, **options: Any) -> AsyncEngine:
+    options["hide_parameters"] = True  # parameters are the agent's output: they must not appear in an error
+    if url.get_backend_name() == "sqlite":
+        engine = create_async_engine(url, connect_args={"timeout": BUSY.total_seconds()}, **options)
+        event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+        event.listen(engine.sync_engine, "begin", _begin_sqlite)
+        return engine
+    limits = {"timeout": CONNECT.total_seconds(), "command_timeout": answer and answer.total_seconds()}
+    # Asked before use, connections that a restarted server cut are replaced before anybody notices.
+    return create_async_engine(url, connect_args=limits, pool_pre_ping=True, **options)
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    """Readers beside one writer. A power cut may cost the newest lines, which the next attempt to read brings again."""
+    connection.isolation_level = None  # sqlite3 begins no transactions by itself: see below
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """A writer waits for its turn before it reads anything: who reads first and writes later is refused at once.
+
+    Readers need no transaction: each of their statements sees one state.
+    """
+    if connection.get_execution_options().get("writing"):
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+@contextmanager
+def _named(url: URL) -> Iterator[None]:
+    """Give the store's outages their name. What is our own mistake (bad SQL, bad types) stays what it is."""
+    try:
+        yield
+    except DBAPIError as error:
+        if not _outage(error):
+            raise
+        raise _unavailable(url, error.orig) from error
+    except (PoolTimeout, OSError) as error:  # a TimeoutError is an OSError, too
+        raise _unavailable(url, error) from error
+
+
+def _outage(error: DBAPIError) -> bool:
+    """Whether the store is away or damaged. A bare DatabaseError is SQLite's word for a damaged file."""
+    state: object = getattr(error.orig, "sqlstate", None)
+    if isinstance(state, str):
+        return state.startswith(_SERVER_AWAY)
+    away = isinstance(error, OperationalError | InterfaceError | InternalError) or error.connection_invalidated
+    return away or type(error) is DatabaseError
+
+
+def _unavailable(url: URL, cause: BaseException | None) -> TranscriptsUnavailable:
+    told = str(cause) or type(cause).__name__
+    return TranscriptsUnavailable(f"{url.render_as_string(hide_password=True)}: {told}")
