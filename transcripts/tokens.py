@@ -1,0 +1,132 @@
+"""Tokens that open the transcript of one run to whoever holds them, until they expire.
+
+A token is a compact JWS (RFC 7515, RFC 7519) with the run's id as `sub`, `aud` = `agent-runs.transcripts` and `exp`.
+The algorithm is HS256: whoever checks a token can read every transcript anyway, so a public half would guard nothing.
+The key has a file of its own beside the sealing key instead of being derived from it: a caller that holds only the
+public half of the sealing key can still make links, a transcript service that stands alone needs no key that opens
+secrets, and either key can be changed without the other.
+"""
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, Self
+
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import KeySet, OctKey
+
+ALGORITHM: Final = "HS256"
+AUDIENCE: Final = "agent-runs.transcripts"
+LASTING: Final = timedelta(days=7)
+"""How long a link works: a run may take hours, and people look at it days later."""
+TOKEN_LIMIT: Final = 2048
+"""Characters of a token; ours have some 300."""
+KEY_BYTES: Final = 32
+"""The least for HS256 (RFC 7518, section 3.2)."""
+
+
+class TokenRefused(Exception):
+    """No token of ours, or one that has expired. The text never quotes it."""
+
+
+class UnusableTokenKey(ValueError):
+    """The file holds no key that tokens can be signed with. Never quotes the key."""
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What a token allows: reading this run, until then."""
+
+    run_id: str
+    expires_at: datetime
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Makes and checks tokens. The first key signs; the others still open what they signed before a rotation."""
+
+    keys: Sequence[OctKey] = field(repr=False)
+    clock: Callable[[], float] = field(default=time.time, repr=False)
+
+    @classmethod
+    def from_file(cls, path: Path, *, make: bool = True) -> Self:
+        """The keys in the JWK or JWK set at `path`; with `make` a missing file is made, mode 0600.
+
+        Raises:
+            UnusableTokenKey: there is none and none may be made, or the file holds something else.
+            OSError: the file or its folder cannot be read or made.
+        """
+        if not path.exists():
+            if not make:
+                raise UnusableTokenKey(f"{path} does not exist, and production makes no key: give it a JWK (kty oct)")
+            _publish(path)
+        return cls(_keys(path.read_text(), path))
+
+    def mint(self, run_id: str, lasting: timedelta = LASTING) -> str:
+        """A token for one run."""
+        claims = {"sub": run_id, "aud": AUDIENCE, "exp": int(self.clock() + lasting.total_seconds())}
+        key = self.keys[0]
+        return jwt.encode({"alg": ALGORITHM, "kid": key.thumbprint()}, claims, key, algorithms=[ALGORITHM])
+
+    def open(self, token: str) -> Grant:
+        """What this token allows. The signature is compared in constant time.
+
+        Raises:
+            TokenRefused: not signed by us, meant for something else, or expired.
+        """
+        if len(token) > TOKEN_LIMIT or not token.isascii():
+            raise TokenRefused("this is no token of ours")
+        try:
+            claims = jwt.decode(token, KeySet(list(self.keys)), algorithms=[ALGORITHM]).claims
+        except (JoseError, ValueError, TypeError, KeyError):
+            raise TokenRefused("this is no token of ours") from None
+        return self._grant(claims)
+
+    def _grant(self, claims: dict[str, Any]) -> Grant:
+        run_id, expiry = claims.get("sub"), claims.get("exp")
+        if claims.get("aud") != AUDIENCE or not isinstance(run_id, str) or type(expiry) is not int:
+            raise TokenRefused("this token is meant for something else")
+        if expiry <= self.clock():
+            raise TokenRefused("this token has expired; ask for a new link")
+        return Grant(run_id, datetime.fromtimestamp(expiry, UTC))
+
+
+def _keys(text: str, path: Path) -> tuple[OctKey, ...]:
+    try:
+        found = json.loads(text)
+        jwks = found["keys"] if isinstance(found.get("keys"), list) else [found]
+        keys = tuple(_key(jwk) for jwk in jwks)
+    except (ValueError, KeyError, TypeError, AttributeError, JoseError):
+        keys = ()
+    if not keys:
+        raise UnusableTokenKey(f"{path} must hold a JWK or a JWK set of kty oct with at least {KEY_BYTES} bytes")
+    return keys
+
+
+def _key(jwk: dict[str, Any]) -> OctKey:
+    bare = OctKey.import_key({"kty": jwk["kty"], "k": jwk["k"]})
+    if len(bare.get_op_key("sign")) < KEY_BYTES:
+        raise ValueError("too short")
+    return OctKey.import_key({"kty": "oct", "k": jwk["k"], "kid": bare.thumbprint()})
+
+
+def _publish(path: Path) -> None:
+    """A new key at `path`: whole and at once, and the first of two processes wins."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft, name = tempfile.mkstemp(dir=path.parent, prefix=".transcripts-")  # mkstemp makes it 0600
+    try:
+        with os.fdopen(draft, "w") as file:
+            json.dump(OctKey.generate_key(KEY_BYTES * 8).as_dict(private=True), file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(name, path)
+    except FileExistsError:
+        pass  # another process was first; its key counts
+    finally:
+        Path(name).unlink()
