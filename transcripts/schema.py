@@ -7,7 +7,7 @@ in SQLite and PostgreSQL.
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from sqlalchemy import BigInteger, Boolean, Column, Dialect, Integer, LargeBinary, MetaData, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Dialect, Integer, LargeBinary, MetaData, Table, Text, text
 from sqlalchemy.types import TypeDecorator
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -56,7 +56,7 @@ attempts = Table(
     Column("last_at", Instant),
     Column("receipt", Text),
     Column("opened_at", Instant, nullable=False, server_default="0"),
-    Column("writer_run_id", Text, nullable=False, server_default=""),
+    Column("writer_run_id", Text, nullable=False, server_default=text("''")),
     Column("writer_since", Instant, nullable=False, server_default="0"),
     Column("writer_number", BigInteger, nullable=False, server_default="0"),
 )

@@ -13,7 +13,7 @@ def upgrade() -> None:
     """Add the columns. Attempts that are there were opened with their first line, or else now."""
     for column in (
         sa.Column("opened_at", sa.BigInteger, nullable=False, server_default="0"),
-        sa.Column("writer_run_id", sa.Text, nullable=False, server_default=""),
+        sa.Column("writer_run_id", sa.Text, nullable=False, server_default=sa.text("''")),
         sa.Column("writer_since", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("writer_number", sa.BigInteger, nullable=False, server_default="0"),
     ):

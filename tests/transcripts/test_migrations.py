@@ -1,0 +1,135 @@
+"""A store made by an earlier version goes on, and whoever opens it first changes nobody else's mind."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+
+from contracts.errors import TranscriptsUnavailable
+from contracts.identity import AttemptKey, RunKey
+from contracts.outcome import OutputReceipt
+from transcripts.database import Database
+from transcripts.migrations import FOLDER, HEAD, revision, upgrade
+from transcripts.schema import metadata
+from transcripts.store import RunSummary, SqlTranscripts
+
+BLOB = {"sqlite": "BLOB", "postgresql": "BYTEA"}
+FIRST_SCHEMA = (
+    """CREATE TABLE lines (
+        run_id TEXT NOT NULL, attempt INTEGER NOT NULL, sequence BIGINT NOT NULL, stream TEXT NOT NULL,
+        data {blob} NOT NULL, terminated BOOLEAN NOT NULL, at BIGINT NOT NULL,
+        PRIMARY KEY (run_id, attempt, sequence))""",
+    """CREATE TABLE attempts (
+        run_id TEXT NOT NULL, attempt INTEGER NOT NULL, agent_id TEXT NOT NULL, company_id TEXT NOT NULL,
+        lines BIGINT NOT NULL, bytes BIGINT NOT NULL, first_at BIGINT, last_at BIGINT, receipt TEXT,
+        PRIMARY KEY (run_id, attempt))""",
+)
+"""As the version before revisions made it."""
+FIRST_ROWS = (
+    "INSERT INTO lines VALUES ('r', 1, 1, 'stdout', CAST('one' AS {blob}), true, 1700000000000000)",
+    "INSERT INTO lines VALUES ('r', 1, 4, 'stderr', CAST('four' AS {blob}), false, 1700000001000000)",
+    "INSERT INTO attempts VALUES ('r', 1, 'ada', 'acme', 2, 7, 1700000000000000, 1700000001000000, NULL)",
+    "INSERT INTO attempts VALUES ('r', 2, 'ada', 'acme', 0, 0, NULL, NULL, '{{}}')",
+)
+
+
+def key(attempt: int) -> AttemptKey:
+    return AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="r"), attempt=attempt)
+
+
+@pytest.fixture
+async def database(store_url: str) -> AsyncIterator[Database]:
+    made = Database(store_url)
+    yield made
+    await made.close()
+
+
+async def made_by_the_first_version(database: Database) -> None:
+    async with database.writing() as connection:
+        for statement in (*FIRST_SCHEMA, *FIRST_ROWS):
+            await connection.execute(text(statement.format(blob=BLOB[connection.dialect.name])))
+
+
+async def test_a_store_of_the_first_version_goes_on_without_loss(database: Database, store_url: str) -> None:
+    await made_by_the_first_version(database)
+    store = await SqlTranscripts.open(store_url)
+    kept = await store.read(key(1))
+    assert [(line.sequence, line.stream, line.data, line.terminated) for line in kept] == [
+        (1, "stdout", b"one", True),
+        (4, "stderr", b"four", False),
+    ]
+    assert await store.receipt(key(2)) == OutputReceipt()
+    assert await store.runs() == [
+        RunSummary("r", "ada", "acme", 2, 2, 7, kept[0].at, kept[1].at, sealed=True),
+    ]
+    assert await database.ask(revision) == HEAD
+    await store.close()
+
+
+async def test_schema_and_revisions_agree(database: Database) -> None:
+    async with database.changing() as connection:
+        await connection.run_sync(upgrade)
+
+    def differences(connection: Connection) -> list[object]:
+        options = {"compare_type": True, "compare_server_default": True}
+        return list(compare_metadata(MigrationContext.configure(connection, opts=options), metadata))
+
+    assert await database.ask(differences) == []
+    assert ScriptDirectory(str(FOLDER)).get_current_head() == HEAD
+
+
+async def test_each_revision_can_be_the_one_a_store_comes_from(database: Database, store_url: str) -> None:
+    for step in reversed([script.revision for script in ScriptDirectory(str(FOLDER)).walk_revisions()]):
+        async with database.changing() as connection:
+            await connection.run_sync(upgrade, step)
+        assert await database.ask(revision) == step
+    store = await SqlTranscripts.open(store_url)
+    assert await store.runs() == []
+    await store.close()
+
+
+async def test_many_who_open_an_old_store_at_once_upgrade_it_once(database: Database, store_url: str) -> None:
+    await made_by_the_first_version(database)
+    opened = await asyncio.gather(*(SqlTranscripts.open(store_url) for _ in range(8)))
+    assert [await store.last(key(1)) for store in opened] == [4] * 8
+    await asyncio.gather(*(store.close() for store in opened))
+
+
+async def test_a_failed_upgrade_leaves_the_store_as_it_was(database: Database, store_url: str) -> None:
+    await made_by_the_first_version(database)
+    async with database.writing() as connection:
+        await connection.execute(text("ALTER TABLE attempts ADD COLUMN writer_since TEXT"))  # the third column to come
+    with pytest.raises(Exception, match="writer_since"):
+        await SqlTranscripts.open(store_url)
+    assert await database.ask(revision) is None
+    async with database.writing() as connection:
+        await connection.execute(text("ALTER TABLE attempts DROP COLUMN writer_since"))
+    store = await SqlTranscripts.open(store_url)
+    assert await store.last(key(1)) == 4
+    await store.close()
+
+
+async def test_a_store_of_a_newer_version_is_refused_with_the_remedy(database: Database, store_url: str) -> None:
+    async with database.changing() as connection:
+        await connection.run_sync(upgrade)
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(TranscriptsUnavailable, match=f"has revision 9999, this version knows up to {HEAD}: update it"):
+        await SqlTranscripts.open(store_url)
+
+
+async def test_opening_a_store_that_is_up_to_date_does_not_load_the_migrations(sqlite_url: str) -> None:
+    await (await SqlTranscripts.open(sqlite_url)).close()
+    program = (
+        "import asyncio, sys\nfrom transcripts.store import SqlTranscripts\n"
+        "async def main():\n    await (await SqlTranscripts.open(sys.argv[1])).close()\n"
+        "asyncio.run(main())\nassert 'sqlalchemy' in sys.modules and 'alembic' not in sys.modules\n"
+    )
+    root = Path(__file__).parents[2]
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, sqlite_url, cwd=root)
+    assert await process.wait() == 0
