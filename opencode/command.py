@@ -86,6 +86,7 @@ def command_line(
         *("--title", run_title(title)),
         *("--dir", directory),
         *("--print-logs", "--log-level", "INFO"),
+        *(() if "--thinking" in extra_args else ("--thinking",)),
         *_extra(extra_args),
     ]
 

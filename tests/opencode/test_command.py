@@ -18,12 +18,17 @@ def test_the_whole_command_line() -> None:
         title="Ada run-1",
         session_id="ses_1",
         variant="high",
-        extra_args=["--agent", "plan", "--thinking", "-f", "notes.md", "--file=a b.md"],
+        extra_args=["--agent", "plan", "-f", "notes.md", "--file=a b.md"],
     ) == [
         *("opencode", "run", "--format", "json", "--session", "ses_1", "--model", MODEL, "--variant", "high"),
-        *("--title", "Ada run-1", "--dir", "/paperclip/work", "--print-logs", "--log-level", "INFO"),
-        *("--agent", "plan", "--thinking", "-f", "notes.md", "--file=a b.md"),
+        *("--title", "Ada run-1", "--dir", "/paperclip/work", "--print-logs", "--log-level", "INFO", "--thinking"),
+        *("--agent", "plan", "-f", "notes.md", "--file=a b.md"),
     ]
+
+
+def test_thinking_is_asked_for_once() -> None:
+    line = command_line(model=MODEL, directory="/w", title="t", extra_args=["--thinking"])
+    assert line.count("--thinking") == 1
 
 
 def test_a_fresh_run_names_no_session_and_no_variant() -> None:
