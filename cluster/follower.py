@@ -7,18 +7,22 @@ the text means is decided in `cluster.reading`; here are connections, pauses and
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Final, Protocol, Self, TypeAlias
+from typing import Any, Final, Protocol, Self, TypeAlias
+
+import structlog
 
 from cluster.diagnosis import Ended, Failing, Running, diagnose
-from cluster.frames import LastFrame
+from cluster.frames import FRAME_LIMIT, LastFrame
+from cluster.manifest import RUN_DIRECTORY
 from cluster.objects import Job, Pod
-from cluster.port import LogCut, LogRefused
+from cluster.port import ExecFailed, LogCut, LogRefused
 from cluster.reading import Cursor, LogLine, Reading, Step, Tally, resume
+from cluster.secrets import RUNNER_KEY
 from contracts.errors import ClusterForbidden, ClusterUnavailable, PodLost
 from contracts.messages import JobRef, PodRef
 from contracts.outcome import ContainerEnd, Gap
@@ -27,6 +31,13 @@ __all__ = ["Batch", "Cursor", "Follower", "LogLine", "Pace", "Tally", "resume"]
 
 BUFFER: Final = 8 * 1024 * 1024
 """Bytes read ahead of the consumer. A reader that stalls loses output when the kubelet rotates the log."""
+
+AGAIN: Final = ("sh", f"{RUN_DIRECTORY}/secret/{RUNNER_KEY}", "--out", f"{RUN_DIRECTORY}/output", "--again")
+"""The runner's command for repeating frames from its files."""
+ANSWER: Final = timedelta(seconds=30)
+"""How long a command in the container may be silent."""
+
+log: Final[Any] = structlog.get_logger()
 
 Fate: TypeAlias = Ended | Failing
 
@@ -40,7 +51,10 @@ class Pace:
         longest: the longest pause.
         idle: after this long without a byte the connection is given up and the status is asked.
         poll: between reads on a node that cannot follow.
-        giving_up: how long the log of an ended container may be unreadable before the rest of it counts as lost.
+        giving_up: how long the log of an ended container may be unreadable before the rest of it counts as lost. Also
+            how long missing frames are asked for while nobody can be reached in the container.
+        mending: how long missing frames are asked for while the container answers but does not have them: a batch is
+            in the runner's index only when all of it is written.
     """
 
     first: timedelta = timedelta(milliseconds=100)
@@ -48,6 +62,7 @@ class Pace:
     idle: timedelta = timedelta(minutes=2)
     poll: timedelta = timedelta(seconds=1)
     giving_up: timedelta = timedelta(minutes=2)
+    mending: timedelta = timedelta(seconds=10)
 
 
 @dataclass
@@ -73,6 +88,12 @@ class Source(Protocol):
         """As `Cluster.open_log`, with timestamps."""
         ...
 
+    def exec_output(
+        self, namespace: str, pod: str, container: str, argv: Sequence[str], *, limit: int, idle: timedelta
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """As `Cluster.exec_output`."""
+        ...
+
     async def read_pod(self, namespace: str, name: str) -> Pod | None:
         """As `Cluster.read_pod`."""
         ...
@@ -88,17 +109,29 @@ class Follower:
     Raises (while iterating):
         ClusterForbidden: the worker may not read logs or pods, for `Pace.giving_up` on end.
 
-    Everything else is ridden out, or told by `fate`.
+    Everything else is ridden out, or told by `fate`. Frames that the log has lost are asked of the runner in the
+    container before anything beyond them is given out (`mended` counts them); what it cannot tell is a gap.
+
+    Args:
+        again: the command that repeats frames; the numbers of the first and last are appended. None: gaps stay.
     """
 
     def __init__(
-        self, cluster: Source, job: JobRef, pod: PodRef, cursor: Cursor | None = None, *, pace: Pace | None = None
+        self,
+        cluster: Source,
+        job: JobRef,
+        pod: PodRef,
+        cursor: Cursor | None = None,
+        *,
+        pace: Pace | None = None,
+        again: Sequence[str] | None = AGAIN,
     ) -> None:
         self._cluster = cluster
         self._job = job
         self._pod = pod
         self._pace = pace or Pace()
-        self._reading = Reading(cursor)
+        self._again = again
+        self._reading = Reading(cursor, mendable=again is not None)
         self._given = cursor or Cursor()
         self._forbidden: dict[str, float] = {}
         self._buffer = _Buffer(BUFFER)
@@ -107,6 +140,7 @@ class Follower:
         self.fate: Fate | None = None
         self.doubt: str | None = None
         self.connections = 0
+        self.mended = 0
 
     @property
     def last(self) -> LastFrame | None:
@@ -217,12 +251,57 @@ class Follower:
             ) as pieces:
                 async for piece in pieces:
                     read.moved = await self._give(self._reading.feed(piece)) or read.moved
+                    await self._mend()
                     if self._reading.incomplete:
                         break
                 else:
                     read.clean = True
         read.lasted = timedelta(seconds=asyncio.get_running_loop().time() - opened)
         return read
+
+    async def _mend(self) -> None:
+        """Close the holes before what was read last, as far as somebody in the container can tell what is missing."""
+        while (hole := self._reading.hole) is not None:
+            await self._mend_one(hole)
+
+    async def _mend_one(self, hole: range) -> None:
+        loop, pause = asyncio.get_running_loop(), _Pause(self._pace)
+        began, left = loop.time(), hole
+        while self.fate is None:
+            answered = await self._ask_again(left)
+            now = self._reading.hole
+            if now is None or now.stop != hole.stop:
+                log.info("log.gap_repaired", pod=self._pod.name, frames=len(hole))
+                self.mended += len(hole)
+                return
+            moved, left = now.start > left.start, now
+            began = loop.time() if moved else began
+            patience = self._pace.mending if answered else self._pace.giving_up
+            if answered is None or loop.time() - began >= patience.total_seconds() or await self._look() is not None:
+                break
+            await pause.after(_Read(moved=moved))
+        log.warning("log.gap_recorded", pod=self._pod.name, frames=len(left))
+        self.mended += len(hole) - len(left)
+        await self._give(self._reading.give_up_hole())
+
+    async def _ask_again(self, hole: range) -> bool | None:
+        """Whether the container answered; None when it may not be asked."""
+        pod, command = self._pod, [*(self._again or ()), str(hole.start), str(hole.stop - 1)]
+        limit = len(hole) * FRAME_LIMIT + FRAME_LIMIT
+        self._reading.begin_mending()
+        try:
+            async with self._cluster.exec_output(
+                pod.namespace, pod.name, pod.container, command, limit=limit, idle=ANSWER
+            ) as pieces:
+                async for piece in pieces:
+                    await self._give(self._reading.mend(piece))
+                    if (left := self._reading.hole) is None or left.stop != hole.stop:
+                        return True
+        except ExecFailed as failure:
+            return failure.exit_code is not None
+        except ClusterForbidden:
+            return None
+        return True
 
     async def _give(self, step: Step) -> bool:
         if not (step.lines or step.gaps):

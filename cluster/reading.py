@@ -12,7 +12,7 @@ were measured on kubelet 1.20 and on the log code of 1.36.
 import hashlib
 import re
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Literal, TypeAlias
@@ -111,10 +111,16 @@ class Reading:
     Call `connect` before each connection, `feed` with its pieces, `disconnect` at its end. When `incomplete` turns
     true, frames are missing that an earlier part of the log may hold (a clock that was set back): nothing more is
     taken from this connection. Open one at the start of the log; what is missing there is a gap.
+
+    Args:
+        mendable: somebody may be able to bring missing frames. Then `hole` tells which before anything beyond them is
+            given out: bring them with `mend` (after `begin_mending`), and call `give_up_hole` for the rest. Feed
+            nothing meanwhile.
     """
 
-    def __init__(self, cursor: Cursor | None = None) -> None:
+    def __init__(self, cursor: Cursor | None = None, *, mendable: bool = False) -> None:
         self._start = cursor or Cursor()
+        self._mendable = mendable
         self._log: _Framed | _Plain | None = None
         self._head = b""
         self._opening = (True, False)
@@ -134,6 +140,11 @@ class Reading:
     def incomplete(self) -> bool:
         """This connection lacks frames that the start of the log may have."""
         return isinstance(self._log, _Framed) and self._log.incomplete
+
+    @property
+    def hole(self) -> range | None:
+        """Numbers of frames that are missing from the log and may still be brought."""
+        return self._log.hole if isinstance(self._log, _Framed) else None
 
     @property
     def framed(self) -> bool:
@@ -156,7 +167,7 @@ class Reading:
         self._opening = (from_start, tolerant)
         self.noise.clear()
         if self._log is None and self._start.framed is not None:
-            self._log = _Framed(self._start) if self._start.framed else _Plain(self._start)
+            self._log = _Framed(self._start, mendable=self._mendable) if self._start.framed else _Plain(self._start)
         if self._log is not None:
             self._log.connect(from_start=from_start, tolerant=tolerant)
 
@@ -178,6 +189,19 @@ class Reading:
             return step
         return Step() if self._log is None else self._log.disconnect(final=final)
 
+    def begin_mending(self) -> None:
+        """What `mend` gets from now on begins a new text."""
+        if isinstance(self._log, _Framed):
+            self._log.begin_mending()
+
+    def mend(self, data: bytes) -> Step:
+        """The next piece of a text that has frames of the hole, without stamps; anything else in it is ignored."""
+        return self._log.mend(data, self._note) if isinstance(self._log, _Framed) else Step()
+
+    def give_up_hole(self) -> Step:
+        """What is still missing is a gap."""
+        return self._log.give_up_hole(self._note) if isinstance(self._log, _Framed) else Step()
+
     def _decide(self) -> None:
         """The first stamped line tells: a runner's log begins with a frame, also after a rotation."""
         while self._log is None:
@@ -189,7 +213,9 @@ class Reading:
                 self._head = rest
                 continue
             items = FrameReader(timestamps=True).feed(line + b"\n")
-            self._log = _Framed(self._start) if isinstance(items[0], Frame) else _Plain(self._start)
+            self._log = (
+                _Framed(self._start, mendable=self._mendable) if isinstance(items[0], Frame) else _Plain(self._start)
+            )
             from_start, tolerant = self._opening
             self._log.connect(from_start=from_start, tolerant=tolerant)
 
@@ -201,13 +227,18 @@ class Reading:
 class _Framed:
     """A log of our runner."""
 
-    def __init__(self, cursor: Cursor) -> None:
+    def __init__(self, cursor: Cursor, *, mendable: bool) -> None:
         self._after = cursor.after
         self._covered = cursor.after
         self._lines = LineAssembler(after=cursor.after, first=cursor.first)
+        self._number = cursor.first - 1  # of the last frame that was taken or given up
         self._reader = FrameReader(timestamps=True)
         self._needed = (cursor.first, cursor.second)
         self._tolerant = False
+        self._mendable = mendable
+        self._mending = FrameReader()
+        self._beyond: list[Frame | Junk] = []
+        self._hole_end: int | None = None
         self.since = cursor.second
         self.incomplete = False
         self.last: LastFrame | None = None
@@ -216,6 +247,10 @@ class _Framed:
     def cursor(self) -> Cursor:
         number, second = self._needed
         return Cursor(after=self._after, first=number, second=second, framed=True)
+
+    @property
+    def hole(self) -> range | None:
+        return None if self._hole_end is None else range(self._number + 1, self._hole_end)
 
     def connect(self, *, from_start: bool, tolerant: bool) -> None:
         self._reader = FrameReader(timestamps=True)
@@ -227,30 +262,67 @@ class _Framed:
 
     def feed(self, data: bytes, note: Note) -> Step:
         step = Step()
-        if self.incomplete:
-            return step
-        fresh: list[Frame] = []
-        number = self._lines.seq
-        for item in self._reader.feed(data):
-            if isinstance(item, Junk):
-                note(item.data)
-            elif item.seq > number:
-                if item.seq != number + 1 and not self._missing(number + 1, item.seq, step):
-                    break
-                number = item.seq
-                fresh.append(item)
-        self._take(fresh, step)
+        if not self.incomplete:
+            self._sort(self._reader.feed(data), step, note)
         return step
 
-    def _missing(self, expected: int, found: int, step: Step) -> bool:
-        """Whether to go on over a hole before frame `found`."""
-        if not self._tolerant:
-            self.incomplete = True
-            return False
-        begin = max(expected, self._covered + 1)  # lines up to there are with the caller already
-        if found > begin:
-            step.gaps.append(Gap(after_sequence=begin - 1, frames=found - begin))
-        return True
+    def begin_mending(self) -> None:
+        self._mending = FrameReader()
+
+    def mend(self, data: bytes, note: Note) -> Step:
+        """Of the hole's frames only the next is ever taken, and never a `last`: the agent could fake its files."""
+        step, fresh = Step(), list[Frame]()
+        for item in self._mending.feed(data):
+            if self._hole_end is None or isinstance(item, Junk):
+                continue
+            if item.stream != "last" and item.seq == self._number + 1:
+                fresh.append(item)
+                self._number = item.seq
+                if self._number + 1 == self._hole_end:
+                    self._hole_end = None
+        self._take(fresh, step)
+        if self._hole_end is None:
+            self._go_on(step, note)
+        return step
+
+    def give_up_hole(self, note: Note) -> Step:
+        step = Step()
+        if self._hole_end is not None:
+            self._record_gap(self._hole_end, step)
+            self._hole_end = None
+            self._go_on(step, note)
+        return step
+
+    def _go_on(self, step: Step, note: Note) -> None:
+        items, self._beyond = self._beyond, []
+        self._sort(items, step, note)
+
+    def _sort(self, items: Sequence[Frame | Junk], step: Step, note: Note) -> None:
+        """Takes new frames up to the first one that must not be given out yet."""
+        fresh: list[Frame] = []
+        for index, item in enumerate(items):
+            if isinstance(item, Junk):
+                note(item.data)
+            elif item.seq > self._number:
+                if item.seq != self._number + 1:
+                    if not self._tolerant:
+                        self.incomplete = True
+                        break
+                    if self._mendable:
+                        self._hole_end = item.seq
+                        self._beyond = list(items[index:])
+                        break
+                    self._record_gap(item.seq, step)
+                self._number = item.seq
+                fresh.append(item)
+        self._take(fresh, step)
+
+    def _record_gap(self, end: int, step: Step) -> None:
+        """The frames before `end` are lost; those up to `_covered` belong to lines that the caller has already."""
+        begin = max(self._number + 1, self._covered + 1)
+        if end > begin:
+            step.gaps.append(Gap(after_sequence=begin - 1, frames=end - begin))
+        self._number = end - 1
 
     def _take(self, fresh: list[Frame], step: Step) -> None:
         if not fresh:
@@ -265,8 +337,8 @@ class _Framed:
         self._remember(fresh)
 
     def _remember(self, fresh: list[Frame]) -> None:
-        """The first frame another reading would need, and its second."""
-        needed = self._lines.needed_from
+        """The first frame another reading would need, and its second: the last one at least, for what it says."""
+        needed = min(self._lines.needed_from, self._lines.seq if self.last is not None else self._lines.seq + 1)
         if needed == self._lines.seq + 1:
             self._needed = (needed, self.since)
         elif needed != self._needed[0] or self._needed[1] is None:

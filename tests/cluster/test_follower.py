@@ -11,9 +11,9 @@ import pytest
 
 from cluster.client import KubernetesCluster
 from cluster.diagnosis import Failing
-from cluster.follower import Batch, Cursor, Follower, LogLine, Pace, Tally
+from cluster.follower import AGAIN, Batch, Cursor, Follower, LogLine, Pace, Tally
 from cluster.objects import Job, Pod
-from cluster.port import LogCut, LogGone, LogNotReady, LogUnavailable
+from cluster.port import ExecFailed, LogCut, LogGone, LogNotReady, LogUnavailable
 from contracts.errors import ClusterForbidden, ClusterUnavailable, PodLost
 from contracts.messages import JobRef, PodRef
 from contracts.outcome import Gap
@@ -30,6 +30,7 @@ QUICK = Pace(
     idle=timedelta(seconds=5),
     poll=timedelta(milliseconds=1),
     giving_up=timedelta(milliseconds=20),
+    mending=timedelta(milliseconds=20),
 )
 RUNNING = pod(container(running={}), phase="Running")
 OVER = pod(ended(0, "Completed"), phase="Succeeded")
@@ -49,6 +50,8 @@ class ScriptedLog:
         self._connections = list(connections)
         self._pods = list(pods)
         self.opened: list[tuple[bool, datetime | None]] = []
+        self.asked: list[tuple[int, int]] = []
+        self.answers: list[bytes | Exception] = [ExecFailed("no container", status=500)]
 
     @asynccontextmanager
     async def open_log(
@@ -67,6 +70,18 @@ class ScriptedLog:
             yield text[at : at + 1000]
         if error is not None:
             raise error
+
+    @asynccontextmanager
+    async def exec_output(
+        self, namespace: str, pod: str, container: str, argv: Sequence[str], *, limit: int, idle: timedelta
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        assert (namespace, pod, container, limit > 0, idle > timedelta()) == ("n", POD.name, "opencode", True, True)
+        *command, first, last = argv
+        assert command == list(AGAIN)
+        self.asked.append((int(first), int(last)))
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        text, error = (b"", answer) if isinstance(answer, Exception) else (answer, None)
+        yield self._pieces(text, error)
 
     async def read_pod(self, namespace: str, name: str) -> Pod | None:
         assert (namespace, name) == ("n", POD.name)
@@ -207,18 +222,85 @@ async def test_a_worker_without_rights_says_so_in_the_end() -> None:
         await followed(scripted)
 
 
-async def test_what_a_rotation_took_is_reported() -> None:
-    log = Log(framed([("stdout", b"".join(b"%d\n" % n for n in range(100)))], b"{}"), [40])
-    scripted = ScriptedLog(log, [(10, LogCut("reset")), (None, None)], [RUNNING, OVER])
-    follower = Follower(scripted, JOB, POD, pace=QUICK)
-    gaps, numbers = [], []
+NUMBERS = framed([("stdout", b"".join(b"%d\n" % n for n in range(100)))], b"{}")
+
+
+def again(first: int, last: int) -> bytes:
+    """What the runner repeats: frame n holds the number n - 2."""
+    return b"".join(NUMBERS[first - 1 : last])
+
+
+async def rotated(
+    answers: Sequence[bytes | Exception], pods: Sequence[Any] = (RUNNING,), cursor: Cursor | None = None
+) -> tuple[list[int], list[Gap], Follower, ScriptedLog]:
+    """Ten frames come, then the log lacks those up to 50."""
+    log = Log(NUMBERS, [40])
+    scripted = ScriptedLog(log, [(10, LogCut("reset")), (None, None)], [RUNNING, *pods, OVER])
+    scripted.answers = list(answers)
+    follower = Follower(scripted, JOB, POD, cursor, pace=QUICK)
+    gaps, numbers = list[Gap](), list[int]()
     async with asyncio.timeout(20), follower:
         async for batch in follower:
             log.rotate(50)
             gaps += batch.gaps
             numbers += [int(line.data) for line in batch.lines if line.whole]
-    assert [gap.frames for gap in gaps] == [40]
-    assert numbers == [*range(9), *range(50, 100)]
+    return numbers, gaps, follower, scripted
+
+
+async def test_what_a_rotation_took_is_fetched_from_the_container() -> None:
+    numbers, gaps, follower, scripted = await rotated([again(11, 50)])
+    assert numbers == [*range(100)]
+    assert gaps == []
+    assert (follower.mended, scripted.asked) == (40, [(11, 50)])
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        pytest.param([ExecFailed("", status=500), again(11, 50)], id="unreachable at first"),
+        pytest.param([again(11, 20), b"", again(21, 50)], id="not all at once"),
+        pytest.param([again(11, 20) + again(21, 22)[:-3], again(22, 50)], id="cut in a frame"),
+        pytest.param([b"sh: what?\n" + again(1, 60)], id="too much"),
+        pytest.param([again(13, 50), again(11, 12), again(13, 50)], id="in the wrong order"),
+        pytest.param([again(11, 30).replace(b"\n", b"\r\n", 1), again(11, 50)], id="one of them spoiled"),
+    ],
+)
+async def test_a_repair_survives_answers_that_are_no_good(answers: list[bytes | Exception]) -> None:
+    numbers, gaps, follower, _ = await rotated(answers, [RUNNING] * 10)
+    assert numbers == [*range(100)]
+    assert (gaps, follower.mended) == ([], 40)
+
+
+@pytest.mark.parametrize(
+    ("answers", "pods", "size"),
+    [
+        pytest.param([ExecFailed("", status=500)], [RUNNING] * 100, 40, id="unreachable"),
+        pytest.param([ExecFailed("", exit_code=1)], [RUNNING] * 100, 40, id="no runner"),
+        pytest.param([ClusterForbidden("no exec")], [RUNNING] * 100, 40, id="forbidden"),
+        pytest.param([ExecFailed("", status=500)], [OVER], 40, id="the container has ended"),
+        pytest.param([again(11, 20), b""], [RUNNING] * 100, 30, id="the runner has only some"),
+        pytest.param([b'11x. {"exit_code":0}\n' + again(12, 50)], [RUNNING] * 100, 40, id="a forged end"),
+    ],
+)
+async def test_what_cannot_be_repaired_is_a_gap_of_exact_size(
+    answers: list[bytes | Exception], pods: list[Any], size: int
+) -> None:
+    numbers, gaps, follower, _ = await rotated(answers, pods)
+    assert [(gap.after_sequence, gap.frames) for gap in gaps] == [(50 - size, size)]
+    assert numbers == [*range(9 + 40 - size), *range(50, 100)]  # nobody knows whose part the first line beyond it is
+    assert follower.mended == 40 - size
+    assert Tally().receipt(follower.last, gaps).state == "differs"
+
+
+async def test_without_a_runner_nobody_is_asked() -> None:
+    log = Log(NUMBERS, [40])
+    log.rotate(50)
+    scripted = ScriptedLog(log, [(None, None)], [OVER])
+    follower = Follower(scripted, JOB, POD, pace=QUICK, again=None)
+    async with asyncio.timeout(20), follower:
+        gaps = [gap async for batch in follower for gap in batch.gaps]
+    assert [gap.frames for gap in gaps] == [50]
+    assert scripted.asked == []
 
 
 async def test_a_starved_node_is_polled() -> None:
