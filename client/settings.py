@@ -6,6 +6,7 @@ the start-up, because it is a misspelt one.
 
 import os
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
@@ -37,7 +38,7 @@ class ClientSettings(BaseSettings):
 
     Attributes:
         sealing_key_file: JWK of the sealing key; made with mode 0600 when it is missing, unless `production`.
-        transcripts_url: SQLAlchemy URL of the transcript store (`sqlite+aiosqlite:///…`).
+        transcripts_url: SQLAlchemy URL of the transcript store (`sqlite:///…`, `postgresql://…`).
         transcripts_listen: HOST:PORT where transcripts and the pages of runs are served; None: they are not.
         transcripts_public_url: where people and callers reach that service; links to it start so.
         transcripts_key_file: JWK that signs those links; None: beside the sealing key. Made like that one.
@@ -117,6 +118,7 @@ class WorkerSettings(ClientSettings):
         paperclip_api_url: Paperclip as pods reach it.
         opencode_config: JSON file merged into every agent's OpenCode configuration (providers, mostly).
         max_runs: runs one worker follows at once.
+        transcript_retention_days: transcripts go so long after their last line; 0 keeps them for ever.
     """
 
     kubeconfig: Path | None = None
@@ -130,3 +132,9 @@ class WorkerSettings(ClientSettings):
     paperclip_api_url: str | None = None
     opencode_config: Path | None = None
     max_runs: int = 500
+    transcript_retention_days: int = Field(default=30, ge=0, le=36_500)
+
+    @property
+    def transcript_retention(self) -> timedelta | None:
+        """How long transcripts are kept; None: for ever."""
+        return timedelta(days=self.transcript_retention_days) if self.transcript_retention_days else None

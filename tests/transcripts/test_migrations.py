@@ -72,9 +72,11 @@ async def test_a_store_of_the_first_version_goes_on_without_loss(database: Datab
     await store.close()
 
 
-async def test_schema_and_revisions_agree(database: Database) -> None:
-    async with database.changing() as connection:
-        await connection.run_sync(upgrade)
+@pytest.mark.parametrize("steps", [("0001", HEAD), (HEAD,)], ids=["by all revisions", "made at once"])
+async def test_schema_and_revisions_agree(database: Database, steps: tuple[str, ...]) -> None:
+    for step in steps:
+        async with database.changing() as connection:
+            await connection.run_sync(upgrade, step)
 
     def differences(connection: Connection) -> list[object]:
         options = {"compare_type": True, "compare_server_default": True}
@@ -123,13 +125,13 @@ async def test_a_store_of_a_newer_version_is_refused_with_the_remedy(database: D
         await SqlTranscripts.open(store_url)
 
 
-async def test_opening_a_store_that_is_up_to_date_does_not_load_the_migrations(sqlite_url: str) -> None:
-    await (await SqlTranscripts.open(sqlite_url)).close()
+async def test_only_an_old_store_loads_alembic(sqlite_url: str) -> None:
     program = (
         "import asyncio, sys\nfrom transcripts.store import SqlTranscripts\n"
         "async def main():\n    await (await SqlTranscripts.open(sys.argv[1])).close()\n"
         "asyncio.run(main())\nassert 'sqlalchemy' in sys.modules and 'alembic' not in sys.modules\n"
     )
     root = Path(__file__).parents[2]
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, sqlite_url, cwd=root)
-    assert await process.wait() == 0
+    for _ in ("fresh", "up to date"):
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, sqlite_url, cwd=root)
+        assert await process.wait() == 0
