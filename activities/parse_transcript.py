@@ -53,7 +53,10 @@ def feed(fold: Fold, line: Line) -> None:
 
 
 def lost(receipt: OutputReceipt, last: int) -> Literal["nothing", "middle", "end"]:
-    """Where output is missing: what was lost at the end may have held the answer."""
+    """Where output is missing: what was lost at the end may have held the answer.
+
+    A receipt that differs without a gap says that what is stored is not what was written.
+    """
     if not receipt.gaps:
-        return "nothing"
+        return "middle" if receipt.state == "differs" else "nothing"
     return "end" if any(gap.after_sequence >= last for gap in receipt.gaps) else "middle"
