@@ -1,0 +1,139 @@
+"""Two copies of `stream_logs` at work on one container: the later one goes on as if it were alone."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+from temporalio.testing import ActivityEnvironment
+
+from activities.stream_logs import LogStreaming
+from cluster.objects import Job, Pod
+from cluster.port import Cluster
+from contracts.errors import TranscriptFenced
+from contracts.identity import AttemptKey, RunKey
+from contracts.messages import JobRef, PodRef, StreamEnd, StreamLogs
+from contracts.outcome import OutputReceipt
+from tests.cluster.kubelet import Log, framed
+from tests.cluster.pods import container, ended, job, pod
+from transcripts.store import SqlTranscripts, Writer
+
+ORDER = StreamLogs(
+    attempt=AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="run-1"), attempt=1),
+    job=JobRef(namespace="n", name="agent-opencode-x", uid="job-uid"),
+    pod=PodRef(namespace="n", name="agent-opencode-x-1", uid="pod-uid"),
+)
+LINES = [b"%d" % number for number in range(100)]
+HALF = 40
+SCHEDULED = datetime(2026, 1, 2, 12, tzinfo=UTC)
+
+
+class OneContainer:
+    """A container that says a part and goes on when it is told; everyone who follows it gets all of it."""
+
+    def __init__(self) -> None:
+        totals = {"lines": len(LINES), "bytes": sum(len(line) + 1 for line in LINES)}
+        last = json.dumps({"exit_code": 0, "stdout": totals}).encode()
+        self._log = Log(framed([("stdout", line + b"\n") for line in LINES], last))
+        self.go_on = asyncio.Event()
+
+    @asynccontextmanager
+    async def open_log(self, *_: Any, since: datetime | None, **__: Any) -> AsyncIterator[AsyncIterator[bytes]]:
+        async def pieces() -> AsyncIterator[bytes]:
+            first = self._log.text(since, HALF)
+            yield first
+            await self.go_on.wait()
+            yield self._log.text(since)[len(first) :]
+
+        yield pieces()
+
+    async def read_pod(self, *_: Any) -> Pod:
+        over = self.go_on.is_set()
+        return pod(ended(0, "Completed"), phase="Succeeded") if over else pod(container(running={}), phase="Running")
+
+    async def read_job(self, *_: Any) -> Job:
+        return job()
+
+
+def copy(number: int, store: SqlTranscripts, kubelet: OneContainer) -> asyncio.Task[StreamEnd]:
+    """The step's try of this number, as a worker runs it."""
+    environment = ActivityEnvironment()
+    environment.info = replace(environment.info, attempt=number, scheduled_time=SCHEDULED)
+    streaming = LogStreaming(cast("Cluster", kubelet), store)
+    return asyncio.create_task(environment.run(streaming.stream_logs, ORDER))
+
+
+async def stored(store: SqlTranscripts, count: int) -> list[bytes]:
+    news = store.news(ORDER.attempt)
+    async with asyncio.timeout(30):
+        while True:
+            seen = news.count
+            lines = [line.data for line in await store.read(ORDER.attempt) if line.stream == "stdout"]
+            if len(lines) >= count:
+                return lines
+            await news.beyond(seen, timedelta(seconds=1))
+
+
+@pytest.fixture
+async def elsewhere(store_url: str, any_store: SqlTranscripts) -> AsyncIterator[SqlTranscripts]:
+    """The same store, as another worker has it open."""
+    assert any_store is not None
+    other = await SqlTranscripts.open(store_url)
+    yield other
+    await other.close()
+
+
+async def test_an_earlier_copy_stops_and_the_later_one_tells_the_whole_story(
+    any_store: SqlTranscripts, elsewhere: SqlTranscripts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubelet = OneContainer()
+    first = copy(1, any_store, kubelet)
+    await stored(any_store, HALF - 1)
+    later = asyncio.Event()
+    claim = elsewhere.claim
+
+    async def noted(key: AttemptKey, writer: Writer) -> None:
+        await claim(key, writer)
+        later.set()
+
+    monkeypatch.setattr(elsewhere, "claim", noted)
+    second = copy(2, elsewhere, kubelet)
+    await later.wait()
+    kubelet.go_on.set()
+    with pytest.raises(TranscriptFenced, match="try 2 of"):
+        await first
+    end = await second
+    assert await stored(any_store, len(LINES)) == LINES
+    assert (end.container.exit_code, end.receipt.lines, end.receipt.gaps) == (0, len(LINES), ())
+    assert await any_store.receipt(ORDER.attempt) == end.receipt
+
+
+async def test_a_copy_that_starts_late_is_stopped_before_it_does_anything(
+    any_store: SqlTranscripts, elsewhere: SqlTranscripts
+) -> None:
+    kubelet = OneContainer()
+    second = copy(2, any_store, kubelet)
+    await stored(any_store, HALF - 1)
+    with pytest.raises(TranscriptFenced):
+        await copy(1, elsewhere, kubelet)
+    kubelet.go_on.set()
+    assert (await second).receipt.lines == len(LINES)
+    assert await stored(any_store, len(LINES)) == LINES
+
+
+async def test_a_try_after_the_seal_learns_the_end_and_the_receipt_that_stands(any_store: SqlTranscripts) -> None:
+    kubelet = OneContainer()
+    first = copy(1, any_store, kubelet)
+    await stored(any_store, HALF - 1)
+    first.cancel()
+    await asyncio.wait([first])
+    early = OutputReceipt(state="unverified", lines=HALF - 1)
+    assert await any_store.seal(ORDER.attempt, early, Writer(SCHEDULED, 1, "")) == early
+    kubelet.go_on.set()
+    end = await copy(2, any_store, kubelet)
+    assert (end.container.exit_code, end.receipt) == (0, early)
+    assert len(await stored(any_store, 1)) == HALF - 1
