@@ -29,10 +29,15 @@ from client.connection import TemporalUnreachable, connect, run_to_end
 from client.search import register
 from client.settings import SettingsError, WorkerSettings
 from cluster.client import KubernetesCluster
+from cluster.credentials import NoCluster
 from cluster.port import Cluster
 from contracts.errors import RunError
 from paperclip.sealing import Opener, UnusableKey, load_or_create
+from transcripts.retention import sweeping
 from transcripts.store import SqlTranscripts, TranscriptStore
+from transcripts.tokens import UnusableTokenKey
+from web.facts import TemporalRuns
+from web.serving import transcript_service
 from workflows.agent_run import AgentRunWorkflow
 
 log: Final[Any] = structlog.get_logger()
@@ -76,6 +81,7 @@ def temporal_worker(settings: WorkerSettings, client: Client, steps: Sequence[Ca
         task_queue=settings.task_queue,
         workflows=[AgentRunWorkflow],
         activities=steps,
+        build_id=build_id(),  # else the SDK hashes every loaded module: 3 CPU seconds
         identity=f"{build_id()}@{socket.gethostname()}:{os.getpid()}",
         max_concurrent_activities=settings.max_runs * 2,
         max_cached_workflows=settings.max_runs * 2,
@@ -108,7 +114,10 @@ async def wired(settings: WorkerSettings) -> AsyncIterator[Worker]:
             client = await connect(settings)
             await register(client)
             log.info("worker.ready", task_queue=settings.task_queue, cluster=await cluster.version(), build=build_id())
-            yield temporal_worker(settings, client, activities(settings, client, cluster, store))
+            sweep = sweeping(store, settings.transcript_retention)
+            async with sweep, transcript_service(settings, store, TemporalRuns(client, settings)) as transcripts:
+                log.info("transcripts.served", at=transcripts)
+                yield temporal_worker(settings, client, activities(settings, client, cluster, store))
         finally:
             await store.close()
     finally:
@@ -136,7 +145,7 @@ def main() -> None:
     )
     try:
         run_to_end(lambda: serve(WorkerSettings.read()))
-    except (SettingsError, TemporalUnreachable, UnusableKey, RunError) as error:
+    except (SettingsError, TemporalUnreachable, UnusableKey, UnusableTokenKey, NoCluster, RunError, ValueError) as error:
         sys.exit(f"worker: {error}")
 
 

@@ -12,6 +12,7 @@ COPY local local
 COPY opencode opencode
 COPY paperclip paperclip
 COPY transcripts transcripts
+COPY web web
 COPY workflows workflows
 RUN pip install --no-cache-dir --no-deps .
 ARG BUILD_ID=0.1.0

@@ -4,18 +4,20 @@ Everything is paged from the store at the reader's own speed: nothing is queued 
 state of a reader is the sequence it saw last, so a cut connection resumes where it ended.
 
     GET /runs/{run_id}/attempts                          [{"attempt": 1, "last": 57, "receipt": {…} or null}, …]
-    GET /runs/{run_id}/transcript?attempt=1&after=0      NDJSON: what is stored so far
+    GET /runs/{run_id}/transcript?attempt=1&after=0      NDJSON: what is stored so far; `&limit=N`: N lines at most
     GET /runs/{run_id}/events?attempt=1&after=0          SSE: one event per line, then `event: end` with the receipt
+    GET /healthz                                         200 while the store answers and nobody asked us to stop
 
 `attempt` is 1 when it is not given, and never "the newest": a cursor must not move into another attempt's numbers.
+Every request about a run needs its token (`transcripts.access`). Errors are `{"detail": "…"}`.
 """
 
 import asyncio
 import base64
-import hmac
 import json
+import re
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, timedelta
@@ -26,59 +28,74 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
+from starlette.types import ExceptionHandler
 
 from contracts.errors import TranscriptsUnavailable
 from contracts.identity import AttemptKey, RunKey
+from transcripts.access import Access
 from transcripts.follow import pages
 from transcripts.store import Line, TranscriptStore
 
 POLL: Final = timedelta(seconds=1)
-"""How soon another process's writes are seen, and how often a silent stream shows a sign of life."""
+"""How soon another process's writes are seen, and how soon a silent stream notices that the service stops."""
+
+KEEP_ALIVE: Final = timedelta(seconds=15)
+"""Silence after which a stream shows a sign of life; proxies often cut after 30 or 60 s."""
 
 CHUNK_BYTES: Final = 256 * 1024
 """Output read for one write to a reader. With one longer line, that is what a reader costs in memory."""
 
+ALIVE: Final = ": alive\n\n"
 RETRY: Final = timedelta(seconds=1)
 DRAIN: Final = timedelta(seconds=5)
 _HIGHEST: Final = 2**63 - 1
 _HOSTILE: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _LIVE: Final = _HOSTILE | {"X-Accel-Buffering": "no"}
 
-Authorize = Callable[[Request, str], bool]
-"""May this request read this run?"""
 
+def app(
+    store: TranscriptStore,
+    access: Access,
+    *,
+    poll: timedelta = POLL,
+    keep_alive: timedelta = KEEP_ALIVE,
+    routes: Sequence[BaseRoute] = (),
+    errors: ExceptionHandler | None = None,
+) -> Starlette:
+    """The service over one store, which it neither opens nor closes.
 
-def bearer(token: str) -> Authorize:
-    """Whoever sends `Authorization: Bearer <token>` may read every run."""
-    expected = f"Bearer {token}".encode()
-    return lambda request, _run_id: hmac.compare_digest(request.headers.get("authorization", "").encode(), expected)
-
-
-def app(store: TranscriptStore, *, authorize: Authorize, poll: timedelta = POLL) -> Starlette:
-    """The service over one store. It neither opens nor closes the store."""
-    service = _Service(store, authorize, poll)
+    Args:
+        routes: more of them, such as the page for people; they find `draining` in the application's state.
+        errors: shows a refused request; JSON by default.
+    """
+    service = _Service(store, access, poll, keep_alive)
     application = Starlette(
         routes=[
+            Route("/healthz", service.healthz),
             Route("/runs/{run_id}/attempts", service.attempts),
             Route("/runs/{run_id}/transcript", service.transcript),
             Route("/runs/{run_id}/events", service.events),
+            *routes,
         ],
-        exception_handlers={TranscriptsUnavailable: _unavailable},
+        exception_handlers={TranscriptsUnavailable: _unavailable, HTTPException: errors or refused},
     )
     application.state.draining = service.draining
     return application
 
 
 @asynccontextmanager
-async def serving(application: Starlette, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
+async def serving(
+    application: Starlette, host: str = "127.0.0.1", port: int = 0, *, drain: timedelta = DRAIN
+) -> AsyncIterator[str]:
     """Serve in this event loop and give the base URL; `port` 0 takes a free one. Signals stay with the caller.
 
     At the end live streams are let go within a poll: their readers resume elsewhere from the last id they saw.
+    A reader that does not read is cut after `drain`.
     """
     listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     bound = listener.getsockname()[1]
-    grace = int(DRAIN.total_seconds())
+    grace = int(drain.total_seconds())
     config = uvicorn.Config(
         application, lifespan="off", ws="none", log_config=None, access_log=False, timeout_graceful_shutdown=grace
     )
@@ -103,30 +120,39 @@ class _Server(uvicorn.Server):
 @dataclass(frozen=True)
 class _Service:
     store: TranscriptStore
-    authorize: Authorize
+    access: Access
     poll: timedelta
+    keep_alive: timedelta
     draining: asyncio.Event = field(default_factory=asyncio.Event)
 
+    async def healthz(self, _request: Request) -> Response:
+        if self.draining.is_set():
+            raise HTTPException(503, "stopping")
+        await self.store.attempts("")
+        return JSONResponse({"status": "ok"}, headers=_HOSTILE)
+
     async def attempts(self, request: Request) -> Response:
-        run_id = self._run(request)
+        run_id = self.access.run(request)
         known = await self.store.attempts(run_id)
         if not known:
             raise HTTPException(404, f"run {run_id}: nothing was stored yet")
-        return JSONResponse([await self._attempt(_key(run_id, attempt)) for attempt in known], headers=_HOSTILE)
+        return JSONResponse([await self._attempt(key_of(run_id, attempt)) for attempt in known], headers=_HOSTILE)
 
     async def transcript(self, request: Request) -> Response:
         key = self._attempt_asked(request)
-        after = _number(request.query_params.get("after", "0"), "after", least=0)
+        after = number(request.query_params.get("after", "0"), "after", least=0)
+        limit = number(request.query_params.get("limit", str(_HIGHEST)), "limit", least=1)
         if key.attempt not in await self.store.attempts(key.run.run_id):
             raise HTTPException(404, f"transcript {key.transcript}: nothing was stored yet")
         stored = pages(self.store, key, after, done=_now, poll=self.poll, max_bytes=CHUNK_BYTES)
-        return StreamingResponse(_ndjson(stored), media_type="application/x-ndjson", headers=_HOSTILE)
+        named = {"Content-Disposition": f'attachment; filename="{_file_name(key)}"'}
+        return StreamingResponse(_ndjson(stored, limit), media_type="application/x-ndjson", headers=_HOSTILE | named)
 
     async def events(self, request: Request) -> Response:
         """Ends with `event: end` once the attempt is sealed. A reader that comes back after that gets 204: stop."""
         key = self._attempt_asked(request)
         resumed = request.headers.get("last-event-id")
-        after = _number(resumed or request.query_params.get("after", "0"), "Last-Event-ID or after", least=0)
+        after = number(resumed or request.query_params.get("after", "0"), "Last-Event-ID or after", least=0)
         if resumed and await self._sealed(key) and not await self.store.read(key, after, limit=1):
             return Response(status_code=204)  # WHATWG HTML, 9.2.2: 204 stops an EventSource from reconnecting
         return StreamingResponse(self._sse(key, after), media_type="text/event-stream", headers=_LIVE)
@@ -137,8 +163,11 @@ class _Service:
         async def sealed() -> bool:
             return await self._sealed(key)
 
+        spoke = self._now()
         async for page in pages(self.store, key, after, done=sealed, poll=self.poll, max_bytes=CHUNK_BYTES):
-            yield "".join(f"id: {line.sequence}\ndata: {as_json(line)}\n\n" for line in page) or ": alive\n\n"
+            if page or self._now() - spoke >= self.keep_alive.total_seconds():
+                yield "".join(f"id: {line.sequence}\ndata: {as_json(line)}\n\n" for line in page) or ALIVE
+                spoke = self._now()
             if self.draining.is_set():
                 return
         receipt = await self.store.receipt(key)
@@ -155,15 +184,13 @@ class _Service:
             "receipt": None if receipt is None else receipt.model_dump(mode="json"),
         }
 
-    def _run(self, request: Request) -> str:
-        run_id: str = request.path_params["run_id"]
-        if not self.authorize(request, run_id):
-            raise HTTPException(401, "this token may not read this run", {"WWW-Authenticate": "Bearer"})
-        return run_id
-
     def _attempt_asked(self, request: Request) -> AttemptKey:
-        run_id = self._run(request)
-        return _key(run_id, _number(request.query_params.get("attempt", "1"), "attempt", least=1))
+        run_id = self.access.run(request)
+        return key_of(run_id, number(request.query_params.get("attempt", "1"), "attempt", least=1))
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
 
 
 def as_json(line: Line) -> str:
@@ -188,25 +215,41 @@ def as_json(line: Line) -> str:
     )
 
 
-async def _ndjson(stored: AsyncIterator[list[Line]]) -> AsyncIterator[str]:
+async def _ndjson(stored: AsyncIterator[list[Line]], limit: int) -> AsyncIterator[str]:
     async for page in stored:
-        yield "".join(f"{as_json(line)}\n" for line in page)
+        yield "".join(f"{as_json(line)}\n" for line in page[:limit])
+        limit -= len(page)
+        if limit <= 0:
+            return
 
 
 async def _now() -> bool:
     return True
 
 
-def _key(run_id: str, attempt: int) -> AttemptKey:
+def key_of(run_id: str, attempt: int) -> AttemptKey:
     """A reader knows no more than the run's id, and the store looks at no more when it reads."""
     return AttemptKey(run=RunKey(agent_id="", company_id="", run_id=run_id), attempt=attempt)
 
 
-def _number(text: str, name: str, *, least: int) -> int:
+def number(text: str, name: str, *, least: int) -> int:
     """A whole number from a request; 400 with the field's name when it is none, or none that a store can hold."""
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(_HIGHEST)) and least <= int(text) <= _HIGHEST):
         raise HTTPException(400, f"{name}: give a whole number from {least} on")
     return int(text)
+
+
+def refused(_request: Request, error: Exception) -> Response:
+    """A request that is not answered, as JSON."""
+    if not isinstance(error, HTTPException):
+        raise error
+    return JSONResponse(
+        {"detail": error.detail}, status_code=error.status_code, headers={**(error.headers or {}), **_HOSTILE}
+    )
+
+
+def _file_name(key: AttemptKey) -> str:
+    return f"{re.sub('[^A-Za-z0-9-]', '_', key.run.run_id)[:64]}-{key.attempt}.ndjson"
 
 
 async def _unavailable(_request: Request, error: Exception) -> Response:

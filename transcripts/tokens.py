@@ -7,6 +7,7 @@ public half of the sealing key can still make links, a transcript service that s
 secrets, and either key can be changed without the other.
 """
 
+import base64
 import json
 import os
 import tempfile
@@ -110,10 +111,11 @@ def _keys(text: str, path: Path) -> tuple[OctKey, ...]:
 
 
 def _key(jwk: dict[str, Any]) -> OctKey:
-    bare = OctKey.import_key({"kty": jwk["kty"], "k": jwk["k"]})
-    if len(bare.get_op_key("sign")) < KEY_BYTES:
-        raise ValueError("too short")
-    return OctKey.import_key({"kty": "oct", "k": jwk["k"], "kid": bare.thumbprint()})
+    secret = base64.urlsafe_b64decode(jwk["k"] + "=" * (-len(jwk["k"]) % 4))
+    if jwk["kty"] != "oct" or len(secret) < KEY_BYTES:
+        raise ValueError("not a key for HS256")
+    key = OctKey.import_key(secret)
+    return OctKey.import_key(secret, {"kid": key.thumbprint()})
 
 
 def _publish(path: Path) -> None:

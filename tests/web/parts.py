@@ -1,0 +1,162 @@
+"""What the tests of the page share: a service over one store, and facts as Temporal would tell them."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import aiohttp
+
+from client import links
+from client.runs import RunSummary
+from client.settings import ClientSettings
+from client.story import Step
+from contracts.identity import AttemptKey, RunKey
+from contracts.outcome import Outcome
+from transcripts.access import headers
+from transcripts.service import serving
+from transcripts.store import Line, SqlTranscripts
+from web.facts import Facts, FactsUnavailable
+from web.serving import application
+
+NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
+POLL = timedelta(milliseconds=20)
+RUN = "run-1"
+
+
+def key(attempt: int = 1, run: str = RUN) -> AttemptKey:
+    return AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id=run), attempt=attempt)
+
+
+def line(sequence: int, data: bytes, stream: str = "stdout") -> Line:
+    return Line(sequence, stream, data, at=NOON + timedelta(seconds=sequence))
+
+
+def event(kind: str, **part: object) -> bytes:
+    return json.dumps({"type": kind, "sessionID": "ses_1", "part": part}).encode()
+
+
+def said(text: str) -> bytes:
+    return event("text", text=text)
+
+
+def tool(output: str, **given: object) -> bytes:
+    return event("tool_use", tool="bash", state={"status": "completed", "input": given, "output": output})
+
+
+def facts(phase: str = "running", outcome: Outcome | None = None, **more: object) -> Facts:
+    """Facts of the run, open unless there is an outcome."""
+    run = RunSummary(
+        key=key().run,
+        workflow_id="agent-run:ada",
+        workflow_run_id="0001",
+        phase=phase,
+        model="fake/model",
+        failure_code=None,
+        task_key=None,
+        open=outcome is None,
+        started_at=NOON,
+        ended_at=None if outcome is None else NOON + timedelta(minutes=3, seconds=20),
+        events=1,
+    )
+    steps = [Step("create_job", NOON, NOON + timedelta(seconds=1))]
+    return Facts(run, steps, outcome, **more)  # type: ignore[arg-type]  # tests pass Facts' own fields
+
+
+@dataclass
+class FakeRuns:
+    """Facts that a test sets; None: Temporal does not know the run."""
+
+    told: Facts | None = None
+    down: bool = False
+
+    async def facts(self, run_id: str) -> Facts | None:
+        if self.down:
+            raise FactsUnavailable("Temporal does not answer")
+        return self.told if run_id == RUN else None
+
+
+@dataclass
+class Site:
+    """The service with its page."""
+
+    store: SqlTranscripts
+    runs: FakeRuns
+    settings: ClientSettings
+    base: str = ""
+    http: aiohttp.ClientSession = field(init=False)
+
+    def token(self, run: str = RUN) -> str:
+        return links.tokens(self.settings).mint(run)
+
+    @property
+    def link(self) -> str:
+        """The page with its token, as a person gets it."""
+        return f"{self.base}/runs/{RUN}?token={self.token()}"
+
+    async def get(self, path: str, status: int = 200) -> str:
+        async with self.http.get(path) as answer:
+            assert answer.status == status, await answer.text()
+            return str(await answer.text())
+
+
+@asynccontextmanager
+async def site(folder: Path, **more: str) -> AsyncIterator[Site]:
+    """A service at a free port; the session of `http` sends a valid token."""
+    settings = ClientSettings(sealing_key_file=folder / "key.json", **more)  # type: ignore[arg-type]  # strings are parsed
+    store = await SqlTranscripts.open(f"sqlite:///{folder}/transcripts.db")
+    made = Site(store, FakeRuns(), settings)
+    try:
+        service = application(settings, store, made.runs, poll=POLL)
+        admitted = headers(made.token())
+        async with (
+            serving(service, drain=POLL) as made.base,
+            aiohttp.ClientSession(made.base, headers=admitted) as made.http,
+        ):
+            yield made
+    finally:
+        await store.close()
+
+
+def payloads() -> Iterator[str]:
+    """What a hostile agent may write to run code in the browser of who looks at its run."""
+    mark = "window.pwned=1"
+    yield f"<script>{mark}</script>"
+    yield f"</pre></details></li></ol></script><script>{mark}</script>"
+    yield f"<img src=x onerror={mark}>"
+    yield f'"><svg onload="{mark}">'
+    yield f"'><body onload='{mark}'>"
+    yield f"[click](javascript:{mark})"
+    yield f"<javascript:{mark}>"
+    yield f'![x](x"onerror="{mark})'
+    yield f"<iframe srcdoc='<script>parent.{mark}</script>'></iframe>"
+    yield f"<meta http-equiv=refresh content='0;url=javascript:{mark}'><base href=//evil.example/>"
+    yield "<style>*{display:none}</style><link rel=stylesheet href=//evil.example/x.css>"
+    yield "<form action=//evil.example/><input name=logs></form>"
+    yield "{{ 7 * 191 }}{% raw %}${7*191}<%= 7*191 %>"
+    yield f"&lt;script&gt;{mark}&lt;/script&gt; &#60;script&#62;{mark}&#60;/script&#62;"
+    yield f"\x1b]8;;javascript:{mark}\x07x\x1b]8;;\x07\x1b[2J\u202e\u2066\x00"
+    yield f"```html\n<script>{mark}</script>\n```\n<!-- <script>{mark}</script> -->"
+    yield f'\ndata: x\n\nevent: head\ndata: "<script>{mark}</script>"\n\n'
+    yield f"+ADw-script+AD4-{mark}+ADw-/script+AD4-"
+
+
+def hostile() -> list[bytes]:
+    """Lines of every kind that carry the payloads."""
+    found: list[bytes] = []
+    for payload in payloads():
+        found += [
+            said(payload),
+            event("reasoning", text=payload),
+            event("tool_use", tool=payload, callID=payload, state={"status": "completed", "output": payload}),
+            event("tool_use", tool="bash", state={"status": "error", "input": {payload: payload}, "error": payload}),
+            event("tool_use", tool="invalid", state={"input": {"tool": payload}, "title": payload}),
+            event("step_finish", reason=payload),
+            json.dumps({"type": "error", "error": {"name": payload, "data": {"message": payload}}}).encode(),
+            json.dumps({"type": payload}).encode(),
+            json.dumps({"type": "text", "sessionID": payload, "part": {"text": payload}}).encode(),
+            payload.replace("\n", " ").encode(),
+        ]
+    return found

@@ -1,0 +1,342 @@
+"""The page of a run over real HTTP."""
+
+import asyncio
+import json
+import random
+import re
+from collections.abc import AsyncIterator
+from http.cookies import SimpleCookie
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from contracts.errors import PodScheduleFailed
+from contracts.outcome import AttemptReport, Gap, Outcome, OutputReceipt, Usage
+from tests.web.parts import RUN, Site, event, facts, hostile, key, line, said, site, tool
+
+PAGE = f"/runs/{RUN}"
+HTML = {"Accept": "text/html,application/xhtml+xml"}
+
+
+@pytest.fixture
+async def here(tmp_path: Path) -> AsyncIterator[Site]:
+    async with site(tmp_path) as made:
+        yield made
+
+
+def on(page: str) -> list[int]:
+    """The lines that are on a page."""
+    return [int(found) for found in re.findall(r'<li class="entry[^"]*" id="line-(\d+)">', page)]
+
+
+# access
+
+
+async def test_a_link_becomes_a_cookie_for_this_run_alone_and_leaves_the_address(here: Site) -> None:
+    await here.store.append(key(), [line(1, said("hello"))])
+    async with aiohttp.ClientSession(here.base) as browser, browser.get(here.link) as answer:
+        assert answer.status == 200
+        cookie = SimpleCookie(answer.headers["Set-Cookie"])["agent-runs-token"]
+        assert (cookie["path"], cookie["httponly"], cookie["samesite"]) == (PAGE, True, "strict")
+        assert f'content="0; url={RUN}"' in await answer.text()
+        assert "hello" not in await answer.text()
+        async with aiohttp.ClientSession(here.base, cookies={cookie.key: cookie.value}) as returning:
+            for path in (PAGE, f"{PAGE}/attempts", f"{PAGE}/transcript"):
+                async with returning.get(path) as page:
+                    assert page.status == 200
+            async with returning.get("/runs/run-2") as other:
+                assert other.status == 403
+
+
+async def test_a_cookie_of_a_published_service_is_kept_to_its_path_and_to_https(tmp_path: Path) -> None:
+    async with site(tmp_path, transcripts_public_url="https://runs.example/here/") as made:
+        async with made.http.get(f"{PAGE}?token={made.token()}") as answer:
+            cookie = SimpleCookie(answer.headers["Set-Cookie"])["agent-runs-token"]
+        assert (cookie["path"], cookie["secure"]) == (f"/here{PAGE}", True)
+
+
+@pytest.mark.parametrize("path", [PAGE, f"{PAGE}/live", f"{PAGE}/transcript"])
+async def test_who_has_no_link_is_told_so(here: Site, path: str) -> None:
+    async with aiohttp.ClientSession(here.base) as stranger:
+        async with stranger.get(path) as answer:
+            assert (answer.status, answer.content_type) == (401, "application/json")
+        async with stranger.get(path, headers=HTML) as answer:
+            assert (answer.status, answer.content_type) == (401, "text/html")
+            assert "This page needs its link" in await answer.text()
+
+
+async def test_a_link_of_another_run_is_refused_and_sets_nothing(here: Site) -> None:
+    async with aiohttp.ClientSession(here.base) as stranger:
+        for token, status in ((here.token("run-2"), 403), ("nonsense", 401)):
+            async with stranger.get(f"{PAGE}?token={token}", headers=HTML) as answer:
+                assert answer.status == status
+                assert "Set-Cookie" not in answer.headers
+                assert token not in await answer.text()
+
+
+@pytest.mark.parametrize("path", [PAGE, f"{PAGE}/transcript", f"{PAGE}/nothing", "/healthz", "/assets/page.js"])
+async def test_every_answer_tells_the_browser_to_run_nothing_of_it(here: Site, path: str) -> None:
+    async with here.http.get(path) as answer:
+        policy = answer.headers["Content-Security-Policy"]
+        assert "unsafe" not in policy
+        assert {"default-src 'none'", "script-src 'self'", "frame-ancestors 'none'"} <= set(policy.split("; "))
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["Referrer-Policy"] == "no-referrer"
+
+
+# what the page tells
+
+
+async def test_a_finished_run_shows_everything_without_a_script(here: Site) -> None:
+    here.runs.told = facts(
+        "succeeded",
+        Outcome(usage=Usage(input_tokens=1200, output_tokens=34, cached_input_tokens=5600), cost_usd="0.0125"),
+        web_ui="http://127.0.0.1:8233/namespaces/default/workflows/x/y",
+    )
+    await here.store.append(
+        key(),
+        [
+            line(1, event("reasoning", text="first I look")),
+            line(2, said("I **look** around")),
+            line(3, tool("a.txt\n", command="ls")),
+            line(4, b"INFO starting", "stderr"),
+        ],
+    )
+    await here.store.seal(key(), OutputReceipt(state="verified", lines=3, bytes=99))
+    page = await here.get(PAGE)
+    for text in (
+        *("first I look", "I <strong>look</strong> around", "bash  ls", "a.txt", "INFO starting"),
+        *("1,200 in, 5,600 cached, 34 out", "$0.0125", "verified", "create job", "succeeded", "3 min 20 s"),
+        'href="http://127.0.0.1:8233/namespaces/default/workflows/x/y"',
+    ):
+        assert text in page
+    assert on(page) == [1, 2, 3, 4]
+    assert "<script" not in page
+    assert "so far" not in page
+
+
+async def test_what_is_missing_is_told(here: Site) -> None:
+    await here.store.append(key(), [line(1, said("a")), line(2, b'{"frames": 7, "afterSequence": 1}', "gap")])
+    gaps = (Gap(after_sequence=1, frames=7), Gap(after_sequence=90))
+    await here.store.seal(key(), OutputReceipt(state="differs", lines=1, gaps=gaps))
+    page = await here.get(PAGE)
+    assert "output is missing here: 7 frames" in page
+    assert "after line 1: 7 frames of output is missing" in page
+    assert "after line 90: an unknown amount of output is missing" in page
+    assert "differs" in page
+
+
+async def test_a_failure_comes_with_its_next_step(here: Site) -> None:
+    failure = PodScheduleFailed.as_failure("no node has 64 GiB")
+    here.runs.told = facts("failed", Outcome(failure=failure, error_code=failure.code, error_message=failure.message))
+    page = await here.get(PAGE)
+    assert failure.code in page
+    assert "no node has 64 GiB" in page
+    assert failure.next_step.split("'")[0] in page
+
+
+async def test_attempts_are_listed_and_the_newest_is_shown(here: Site) -> None:
+    reports = tuple(AttemptReport(attempt=n, job_name="j", failure_code=code) for n, code in ((1, "lost"), (2, None)))
+    here.runs.told = facts("succeeded", Outcome(attempts=reports))
+    await here.store.append(key(1), [line(1, said("first try"))])
+    await here.store.append(key(2), [line(1, said("second try"))])
+    page = await here.get(PAGE)
+    assert "second try" in page
+    assert "first try" not in page
+    assert "attempt 1: lost" in page
+    assert "first try" in await here.get(f"{PAGE}?attempt=1")
+
+
+async def test_the_page_works_while_temporal_is_away(here: Site) -> None:
+    here.runs.down = True
+    await here.store.append(key(), [line(1, said("still here"))])
+    page = await here.get(PAGE)
+    assert "still here" in page
+    assert "Temporal does not answer" in page
+
+
+async def test_a_run_that_nobody_knows_is_404_and_looks_again(here: Site) -> None:
+    async with here.http.get(PAGE, headers=HTML) as answer:
+        assert answer.status == 404
+        assert 'http-equiv="refresh"' in await answer.text()
+
+
+async def test_a_run_without_output_shows_its_steps(here: Site) -> None:
+    here.runs.told = facts("scheduling")
+    page = await here.get(PAGE)
+    assert "create job" in page
+    assert "The agent has not said anything yet" in page
+    assert f'data-live="{RUN}/live?attempt=1&amp;after=0"' in page
+
+
+# long transcripts
+
+
+async def test_a_long_transcript_is_read_page_by_page_in_both_directions(here: Site) -> None:
+    chance = random.Random(3)
+    numbers = sorted(chance.sample(range(1, 60_000), 1800))  # lines of many frames leave holes in the sequence
+    await here.store.append(key(), [line(n, said(f"text {n}")) for n in numbers])
+    await here.store.seal(key(), OutputReceipt())
+
+    async def walk(path: str, rel: str) -> list[list[int]]:
+        seen = []
+        while True:
+            page = await here.get(path)
+            seen.append(on(page))
+            assert len(seen[-1]) <= 500
+            found = re.search(rf'<a href="([^"]+)" rel="{rel}">', page)
+            if found is None:
+                return seen
+            path = f"/runs/{found[1].replace('&amp;', '&')}"
+
+    forward = await walk(PAGE, "next")
+    assert [n for page in forward for n in page] == numbers
+    backward = await walk(f"{PAGE}?at=end", "prev")
+    assert [n for page in reversed(backward) for n in page] == numbers
+
+
+async def test_a_live_page_begins_at_the_newest_output(here: Site) -> None:
+    here.runs.told = facts("running")
+    await here.store.append(key(), [line(n, said(f"text {n}")) for n in range(1, 1201)])
+    page = await here.get(PAGE)
+    assert on(page) == list(range(701, 1201))
+    assert f'data-live="{RUN}/live?attempt=1&amp;after=1200"' in page
+
+
+async def test_a_huge_output_is_cut_with_a_link_to_all_of_it(here: Site) -> None:
+    huge = tool("x" * 3_000_000, command="yes")
+    await here.store.append(key(), [line(1, said("before")), line(2, huge), line(3, b"y" * 70_000, "stderr")])
+    await here.store.seal(key(), OutputReceipt())
+    seen = ""
+    for query in ("", "?after=1", "?after=2"):
+        page = await here.get(PAGE + query)
+        assert len(page) < 60_000
+        seen += page
+    assert "2,992,000 more characters" in seen
+    found = re.search(rf'href="({RUN}/transcript\?attempt=1&amp;after=1&amp;limit=1)"', seen)
+    assert found is not None
+    (whole,) = (await here.get(f"/runs/{found[1].replace('&amp;', '&')}")).splitlines()
+    assert json.loads(whole)["data"].encode() == huge
+    assert f"{RUN}/transcript?attempt=1&amp;after=2&amp;limit=1" in seen
+
+
+# hostile output
+
+
+async def test_no_markup_and_no_control_character_of_the_agent_is_on_the_page(here: Site) -> None:
+    lines = [line(n, data, "stderr" if n % 7 == 0 else "stdout") for n, data in enumerate(hostile(), 1)]
+    await here.store.append(key(), lines)
+    await here.store.seal(key(), OutputReceipt())
+    page = await here.get(PAGE)
+    assert len(on(page)) > 100
+    assert not re.search(r"<(script|img|svg|iframe|style|form|base|body [^>]*on|javascript)", page)
+    assert not re.search(r"\son\w+=[^&]*>", re.sub(r">[^<]*<", "><", page))
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", page)
+    assert str(7 * 191) not in re.sub(r'(id|href|title)="[^"]*"', "", page)
+    assert len(re.findall("<link", page)) == 2
+
+
+async def test_a_run_id_is_text_wherever_it_stands(here: Site) -> None:
+    name = "x%22%3E%3Cscript%3Ealert(1)%3C%2Fscript%3E"
+    async with aiohttp.ClientSession(here.base) as stranger, stranger.get(f"/runs/{name}", headers=HTML) as answer:
+        assert "<script>" not in await answer.text()
+
+
+# live
+
+
+async def read(answer: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, int | None, Any]]:
+    """(event, id, data) of a stream of server-sent events."""
+    fields: dict[str, str] = {}
+    while raw := await answer.content.readuntil(b"\n"):
+        name, _, value = raw.decode().rstrip("\n").partition(": ")
+        if name:
+            fields[name] = value
+            continue
+        if "data" in fields:
+            yield fields["event"], int(fields["id"]) if "id" in fields else None, json.loads(fields["data"])
+        fields = {}
+
+
+async def test_a_live_page_gets_entries_and_head_as_they_come(here: Site) -> None:
+    here.runs.told = facts("running")
+    await here.store.append(key(), [line(1, said("one"))])
+    async with here.http.get(f"{PAGE}/live?after=0") as answer:
+        told = read(answer)
+        name, number, html = await anext(told)
+        assert (name, number, on(html)) == ("entries", 1, [1])
+        name, _, html = await anext(told)
+        assert name == "head"
+        assert "running" in html
+        await here.store.append(key(), [line(2, said("two"))])
+        name, number, html = await anext(told)
+        assert (name, number, on(html)) == ("entries", 2, [2])
+        await here.store.seal(key(), OutputReceipt(state="verified"))
+        here.runs.told = facts("succeeded", Outcome())
+        (name, _, html), (last, _, _) = await anext(told), await anext(told)
+        assert (name, last) == ("head", "end")
+        assert "verified" in html
+
+
+async def test_a_live_reader_is_told_of_another_attempt(here: Site) -> None:
+    here.runs.told = facts("running")
+    await here.store.append(key(1), [line(1, said("one"))])
+    await here.store.seal(key(1), OutputReceipt())
+    async with here.http.get(f"{PAGE}/live?after=1") as answer:
+        told = read(answer)
+        assert (await anext(told))[0] == "head"
+        await here.store.append(key(2), [line(1, said("again"))])
+        assert [name async for name, _, _ in _until_end(told)] == ["attempt"]
+
+
+async def _until_end(told: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    try:
+        async for found in told:
+            yield found
+    except asyncio.IncompleteReadError:
+        return
+
+
+async def test_a_live_reader_that_is_cut_at_random_50_times_gets_every_entry_once(here: Site) -> None:
+    chance = random.Random(11)
+    total = 2000
+    here.runs.told = facts("running")
+
+    async def write() -> None:
+        for first in range(1, total + 1, 10):
+            await here.store.append(key(), [line(n, said(f"text {n}")) for n in range(first, first + 10)])
+        await here.store.seal(key(), OutputReceipt())
+        here.runs.told = facts("succeeded", Outcome())
+
+    writing = asyncio.create_task(write())
+    seen: list[int] = []
+    after, cuts, ended = 0, 0, False
+    while not ended:
+        resumed = {"Last-Event-ID": str(after)} if after else {}
+        async with here.http.get(f"{PAGE}/live", headers=resumed) as answer:
+            assert answer.status in {200, 204}
+            if answer.status == 204:
+                break
+            left = 1 if cuts < 50 else total
+            async for name, number, html in read(answer):
+                if name == "entries" and number is not None:
+                    seen += on(html)
+                    after = number
+                    left -= chance.random() < 0.8
+                ended = name == "end"
+                if ended or left <= 0:
+                    break
+        cuts += 1
+    await writing
+    assert seen == list(range(1, total + 1))
+    assert cuts > 20
+
+
+async def test_a_live_reader_that_comes_back_after_the_end_is_told_to_stop(here: Site) -> None:
+    here.runs.told = facts("succeeded", Outcome())
+    await here.store.append(key(), [line(1, said("one"))])
+    await here.store.seal(key(), OutputReceipt())
+    async with here.http.get(f"{PAGE}/live", headers={"Last-Event-ID": "1"}) as answer:
+        assert answer.status == 204

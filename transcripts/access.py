@@ -1,0 +1,78 @@
+"""Who may read: a token from the request, and what it is worth for the run that is asked for.
+
+Programs send `Authorization: Bearer <token>`. A browser cannot, so the page for people also takes `?token=` once and
+turns it into a cookie of that run's path; every later request of the page, its event stream included, brings that.
+Nothing here is logged.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from transcripts.tokens import Grant, TokenRefused, Tokens
+
+COOKIE: Final = "agent-runs-token"
+_CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
+
+
+@dataclass(frozen=True)
+class Access:
+    """Checks requests.
+
+    Attributes:
+        root: path under which a proxy publishes the service, without a slash at its end; usually empty.
+        secure: browsers reach the service by https, so that the cookie must not travel otherwise.
+    """
+
+    tokens: Tokens
+    root: str = ""
+    secure: bool = False
+
+    def run(self, request: Request) -> str:
+        """The run that is asked for, once the request has shown that it may read it.
+
+        Raises:
+            HTTPException: 401 without a valid token, 403 with one of another run.
+        """
+        return self.granted(request, _bearer(request) or request.cookies.get(COOKIE, "")).run_id
+
+    def granted(self, request: Request, token: str) -> Grant:
+        """What `token` allows of the run that is asked for; the same errors."""
+        if not token:
+            raise HTTPException(
+                401, "no token: send `Authorization: Bearer TOKEN`, or open the link of this run", _CHALLENGE
+            )
+        try:
+            grant = self.tokens.open(token)
+        except TokenRefused as refused:
+            raise HTTPException(401, str(refused), _CHALLENGE) from None
+        if grant.run_id != request.path_params["run_id"]:
+            raise HTTPException(403, "this token is for another run")
+        return grant
+
+    def remember(self, response: Response, grant: Grant, token: str) -> None:
+        """Let the browser bring the token with every request below this run's path, and nowhere else."""
+        response.set_cookie(
+            COOKIE,
+            token,
+            expires=grant.expires_at,
+            path=f"{self.root}/runs/{quote(grant.run_id, safe='')}",
+            secure=self.secure,
+            httponly=True,
+            samesite="strict",
+        )
+
+
+def headers(token: str) -> Mapping[str, str]:
+    """What a program sends."""
+    return {"Authorization": f"Bearer {token}"}
+
+
+def _bearer(request: Request) -> str:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
