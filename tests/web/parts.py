@@ -103,8 +103,8 @@ class Site:
 
 
 @asynccontextmanager
-async def site(folder: Path, **more: str) -> AsyncIterator[Site]:
-    """A service at a free port; the session of `http` sends a valid token."""
+async def site(folder: Path, port: int = 0, **more: str) -> AsyncIterator[Site]:
+    """A service at this port, else a free one; the session of `http` sends a valid token."""
     settings = ClientSettings(sealing_key_file=folder / "key.json", **more)  # type: ignore[arg-type]  # strings are parsed
     store = await SqlTranscripts.open(f"sqlite:///{folder}/transcripts.db")
     made = Site(store, FakeRuns(), settings)
@@ -112,7 +112,7 @@ async def site(folder: Path, **more: str) -> AsyncIterator[Site]:
         service = application(settings, store, made.runs, poll=POLL)
         admitted = headers(made.token())
         async with (
-            serving(service, drain=POLL) as made.base,
+            serving(service, port=port, drain=POLL) as made.base,
             aiohttp.ClientSession(made.base, headers=admitted) as made.http,
         ):
             yield made

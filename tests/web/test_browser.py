@@ -1,0 +1,207 @@
+"""The page of a run in a real browser."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from contracts.outcome import Outcome, OutputReceipt
+from tests.web.chromium import Chromium, Tab, chromium, installed
+from tests.web.parts import RUN, Site, facts, hostile, key, line, payloads, said, site, tool
+
+PROGRAM = installed()
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(PROGRAM is None, reason="no Chromium on PATH: install Debian's package chromium"),
+]
+FORBIDDEN = "script,img,svg,iframe,style,link,base,form,meta,object,embed,a[href^='javascript']"
+
+
+@pytest.fixture(scope="module")
+async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Chromium]:
+    async with chromium(str(PROGRAM), tmp_path_factory.mktemp("chromium")) as found:
+        yield found
+
+
+@pytest.fixture
+async def tab(browser: Chromium) -> AsyncIterator[Tab]:
+    async with browser.tab() as found:
+        yield found
+
+
+@pytest.fixture
+async def here(tmp_path: Path) -> AsyncIterator[Site]:
+    async with site(tmp_path) as made:
+        yield made
+
+
+async def entered(tab: Tab, here: Site) -> None:
+    """Open the link and arrive at the page."""
+    await tab.open(here.link, ends_at=f"{here.base}/runs/{RUN}")
+
+
+def blocked(tab: Tab) -> list[str]:
+    """What the Content-Security-Policy had to stop: markup that should not have been there at all."""
+    entries = (one["params"]["entry"] for one in tab.happened if one["method"] == "Log.entryAdded")
+    return [entry["text"] for entry in entries if entry["source"] == "security"]
+
+
+def thrown(tab: Tab) -> list[dict[str, Any]]:
+    return [one["params"] for one in tab.happened if one["method"] == "Runtime.exceptionThrown"]
+
+
+@asynccontextmanager
+async def served(handler: Callable[[web.Request], Awaitable[web.Response]]) -> AsyncIterator[int]:
+    """Another site; its port."""
+    application = web.Application()
+    application.router.add_get("/", handler)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield int(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()
+
+
+async def harmless(tab: Tab) -> None:
+    """Nothing of the agent's ran, is an element, or had to be blocked; with everything unfolded."""
+    await tab.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+    assert await tab.evaluate("window.pwned") is None
+    assert await tab.evaluate(f'document.querySelectorAll("#transcript :is({FORBIDDEN})").length') == 0
+    handlers = (
+        "[...document.querySelectorAll('*')].flatMap(one => [...one.attributes]).filter(one => /^on/.test(one.name))"
+    )
+    assert await tab.evaluate(f"{handlers}.length") == 0
+    assert blocked(tab) == []
+    assert thrown(tab) == []
+
+
+async def test_script_of_an_agent_does_not_run_in_the_page_of_a_finished_run(tab: Tab, here: Site) -> None:
+    lines = hostile()
+    await here.store.append(key(), [line(n, data) for n, data in enumerate(lines, 1)])
+    await here.store.seal(key(), OutputReceipt())
+    await entered(tab, here)
+    assert await tab.evaluate("document.querySelectorAll('#transcript > li').length") > 100
+    assert await tab.evaluate("document.body.textContent.includes('<script>window.pwned=1</script>')")
+    await harmless(tab)
+
+
+async def test_script_of_an_agent_does_not_run_while_it_arrives_live(tab: Tab, here: Site) -> None:
+    here.runs.told = facts("running")
+    await entered(tab, here)
+    await here.store.append(key(), [line(n, data) for n, data in enumerate(hostile(), 1)])
+    await here.store.append(key(), [line(9999, said("that was all"))])
+    await tab.until("document.getElementById('line-9999')")
+    assert await tab.evaluate("document.querySelectorAll('#transcript > li').length") > 100
+    await harmless(tab)
+
+
+async def test_the_check_for_running_script_can_fail(tab: Tab) -> None:
+    """The same payloads on a page that neither escapes nor forbids anything do run."""
+    await tab.call("Page.setBypassCSP", enabled=True)
+    await tab.open("about:blank")
+    await tab.evaluate(f"document.write({''.join(payloads()).encode('ascii', 'ignore').decode()!r})")
+    assert await tab.evaluate("window.pwned") == 1
+
+
+async def test_the_policy_stops_markup_even_where_nothing_escapes_it(tab: Tab, here: Site) -> None:
+    await here.store.append(key(), [line(1, said("hello"))])
+    await entered(tab, here)
+    await tab.evaluate(
+        "document.body.insertAdjacentHTML('beforeend', '<img src=data:, onerror=window.pwned=1>');"
+        "document.body.append(Object.assign(document.createElement('script'), {text: 'window.pwned=1'}))"
+    )
+    await tab.event("Log.entryAdded", lambda told: "inline" in told["entry"]["text"])
+    assert await tab.evaluate("window.pwned") is None
+
+
+async def test_a_finished_run_is_whole_with_javascript_off(tab: Tab, here: Site) -> None:
+    here.runs.told = facts("succeeded", Outcome())
+    lines = [line(n, said(f"text {n}")) for n in range(1, 700)]
+    await here.store.append(key(), [*lines, line(700, tool("the end", command="ls"))])
+    await here.store.seal(key(), OutputReceipt(state="verified", lines=700))
+    await tab.call("Emulation.setScriptExecutionDisabled", value=True)
+    await entered(tab, here)
+    page = await tab.html()
+    assert "text 500" in page
+    assert "verified" in page
+    await tab.open(f"{here.base}/runs/{RUN}?attempt=1&after=500")
+    page = await tab.html()
+    assert "text 501" in page
+    assert "the end" in page
+
+
+async def test_a_live_run_shows_new_output_with_javascript_off(tab: Tab, here: Site) -> None:
+    here.runs.told = facts("running")
+    await here.store.append(key(), [line(1, said("one"))])
+    await tab.call("Emulation.setScriptExecutionDisabled", value=True)
+    await entered(tab, here)
+    await here.store.append(key(), [line(2, said("two"))])
+    seen = {one["params"]["loaderId"] for one in tab.happened if one["method"] == "Page.lifecycleEvent"}
+    await tab.event("Page.lifecycleEvent", lambda told: told["name"] == "load" and told["loaderId"] not in seen)
+    assert "two" in await tab.html()
+
+
+async def test_a_live_run_is_followed_to_its_end(tab: Tab, here: Site) -> None:
+    here.runs.told = facts("running")
+    await here.store.append(key(), [line(1, said("one"))])
+    await entered(tab, here)
+    await tab.until("document.getElementById('state').textContent === 'Live.'")
+    for n in range(2, 30):
+        await here.store.append(key(), [line(n, said(f"text {n}"))])
+    await tab.until("document.getElementById('line-29')")
+    await here.store.seal(key(), OutputReceipt(state="verified", lines=29))
+    here.runs.told = facts("succeeded", Outcome())
+    await tab.until("document.getElementById('state').textContent === 'The run has ended.'")
+    ids = await tab.evaluate("[...document.querySelectorAll('#transcript > li')].map(one => one.id).join()")
+    assert ids == ",".join(f"line-{n}" for n in range(1, 30))
+    assert await tab.evaluate("document.getElementById('head').textContent.includes('verified')")
+    assert thrown(tab) == []
+
+
+async def test_a_live_page_goes_on_by_itself_after_the_service_was_away(tab: Tab, tmp_path: Path) -> None:
+    async with site(tmp_path) as here:
+        here.runs.told = facts("running")
+        await here.store.append(key(), [line(1, said("one"))])
+        await entered(tab, here)
+        await tab.until("document.getElementById('state').textContent === 'Live.'")
+        port = int(here.base.rsplit(":", 1)[1])
+    await tab.until("document.getElementById('state').textContent === 'Reconnecting …'")
+    async with site(tmp_path, port=port) as here:
+        here.runs.told = facts("running")
+        await here.store.append(key(), [line(2, said("two"))])
+        await tab.until("document.getElementById('line-2')")
+        assert await tab.evaluate("document.querySelectorAll('#transcript > li').length") == 2
+
+
+async def test_a_link_from_another_site_arrives_and_the_token_stays_out_of_sight(tab: Tab, here: Site) -> None:
+    await here.store.append(key(), [line(1, said("hello"))])
+
+    async def elsewhere(_request: web.Request) -> web.Response:
+        return web.Response(text=f'<a id=go href="{here.link}">the run</a>', content_type="text/html")
+
+    async with served(elsewhere) as port:
+        await tab.open(f"http://localhost:{port}/")  # another site than 127.0.0.1
+        await tab.evaluate("document.getElementById('go').click()")
+        await tab.event("Page.frameNavigated", lambda told: told["frame"]["url"] == f"{here.base}/runs/{RUN}")
+    await tab.until("document.getElementById('line-1')")
+    assert await tab.evaluate("document.cookie") == ""
+    assert await tab.evaluate("document.referrer") == ""
+    history = await tab.call("Page.getNavigationHistory")
+    assert all("token=" not in entry["url"] for entry in history["entries"])
+
+
+async def test_the_page_is_drawn_without_complaints(tab: Tab, here: Site) -> None:
+    here.runs.told = facts("running")
+    await here.store.append(key(), [line(1, said("hello"))])
+    await entered(tab, here)
+    await tab.until("document.getElementById('state').textContent === 'Live.'")
+    entries = [one["params"]["entry"] for one in tab.happened if one["method"] == "Log.entryAdded"]
+    assert entries == []
+    assert await tab.evaluate("getComputedStyle(document.querySelector('.facts')).display") == "grid"
+    await tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    assert await tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(18, 21, 28)"
