@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
@@ -14,6 +15,10 @@ from temporalio.testing import WorkflowEnvironment
 from client.connection import DRAIN
 from contracts.request import AgentRef, RunConfig, RunRequest
 from workflows.attributes import ALL
+
+# The gate finds the same today and tomorrow; `--hypothesis-profile default` searches anew.
+settings.register_profile("gate", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("gate")
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

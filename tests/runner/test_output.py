@@ -132,14 +132,17 @@ def test_output_that_looks_like_frames_is_payload(runner: Runner) -> None:
 
 
 def test_an_emptied_output_file_is_named(runner: Runner, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-    script = f"echo a long first line; read -r _ <{gate}; : >/proc/self/fd/1; echo new; read -r _ <{gate}; echo end"
+    emptying, ending = tmp_path / "emptying", tmp_path / "ending"
+    for gate in (emptying, ending):
+        os.mkfifo(gate)
+    script = (
+        f"echo a long first line; read -r _ <{emptying}; : >/proc/self/fd/1; echo new; read -r _ <{ending}; echo end"
+    )
     running = runner.start("sh", "-c", script)
     assert running.await_line("stdout") == b"a long first line"
-    gate.write_text("\n")
+    emptying.write_text("\n")
     assert running.await_line("stdout") == b"new"
-    gate.write_text("\n")
+    ending.write_text("\n")
     log, _ = running.process.communicate()
     frames = [item for item in FrameReader().feed(log) if isinstance(item, Frame)]
     assert [frame.payload for frame in frames[:-1]] == [b"end"]

@@ -298,7 +298,8 @@ def test_a_full_disk_is_named_and_what_fits_is_delivered(runner: Runner, tmp_pat
     running = runner.start(sys.executable, "-c", "import os\nfor n in range(99999): os.write(1, b'%d\\n' % n * 100)")
     running.out = tmp_path / "out.kept"
     ended = running.end()
-    assert (ended.code, ended.last.error) == (1, "disk_full")
+    assert ended.code in {1, 120}  # Python ends with 120 when even its last words find no room
+    assert ended.last.error == "disk_full"
     assert ended.last.stdout.bytes > 300_000
 
 
