@@ -1,13 +1,14 @@
 """Group commit: what many writers queue while a write is under way is written together by the next one.
 
-A transaction costs far more than the few lines of one run, and hundreds of runs write at once. Nobody waits for
-company: a lone writer writes at once, and groups form only while a write is under way.
+A transaction costs far more than the few lines of one run, and hundreds of runs write at once. A lone writer writes
+at once; groups form while a write is under way and in the short pause after it.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -29,6 +30,7 @@ class GroupCommit(Generic[Item, Result]):
         weigh: an item's part of `limit`, which bounds a group; a heavier item goes alone.
         shared: failures that concern everyone in the group alike. After any other the items are written one by one,
             so that a bad item fails nobody but its owner.
+        pause: between two groups; it bounds how often a transaction is paid for.
     """
 
     def __init__(
@@ -39,12 +41,14 @@ class GroupCommit(Generic[Item, Result]):
         weigh: Callable[[Item], int],
         limit: int,
         shared: type[Exception],
+        pause: timedelta = timedelta(),
     ) -> None:
         self._write = write
         self._turn = turn
         self._weigh = weigh
         self._limit = limit
         self._shared = shared
+        self._pause = pause.total_seconds()
         self._queue: deque[_Waiting[Item, Result]] = deque()
         self._writer: asyncio.Task[None] | None = None
 
@@ -70,6 +74,8 @@ class GroupCommit(Generic[Item, Result]):
             while self._queue:
                 async with self._turn:
                     await self._settle(self._take())
+                if self._pause:
+                    await asyncio.sleep(self._pause)
         finally:
             self._writer = None
 

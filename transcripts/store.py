@@ -28,6 +28,8 @@ PAGE_LINES: Final = 1000
 PAGE_BYTES: Final = 4 * 1024 * 1024
 GROUP_BYTES: Final = 8 * 1024 * 1024
 """Of several writers' lines in one transaction; it bounds how long the next one waits."""
+GATHER: Final = timedelta(milliseconds=20)
+"""Between two transactions: a transaction costs some ms of CPU however small it is, and under load many wait for it."""
 
 _Place = tuple[str, int]  # run id, attempt
 
@@ -330,7 +332,12 @@ class SqlTranscripts:
         self._database = database
         self._writing = asyncio.Lock()
         self._appending = GroupCommit(
-            self._append_all, turn=self._writing, weigh=_Batch.bytes, limit=GROUP_BYTES, shared=TranscriptsUnavailable
+            self._append_all,
+            turn=self._writing,
+            weigh=_Batch.bytes,
+            limit=GROUP_BYTES,
+            shared=TranscriptsUnavailable,
+            pause=GATHER,
         )
         self._news: WeakValueDictionary[_Place, News] = WeakValueDictionary()
 
@@ -487,8 +494,9 @@ class SqlTranscripts:
             where=tuple_(row.excluded.writer_since, row.excluded.writer_number) >= _LATER,
         )
         await connection.execute(noted, [latest[place].opening() for place in sorted(latest)])
+        runs = attempts.c.run_id.in_({run_id for run_id, _ in latest})  # SQLite finds no index for pairs alone
         found = select(attempts, _HIGHEST.label("highest")).where(
-            tuple_(attempts.c.run_id, attempts.c.attempt).in_(sorted(latest))
+            runs, tuple_(attempts.c.run_id, attempts.c.attempt).in_(sorted(latest))
         )
         return {
             (one.run_id, one.attempt): _Standing(
