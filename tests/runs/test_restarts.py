@@ -1,9 +1,11 @@
 """Runs that outlive what runs them."""
 
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from temporalio.client import Client
 
 from contracts.outcome import Outcome
@@ -35,34 +37,77 @@ def assert_whole(lines: list[bytes], outcome: Outcome) -> None:
     assert outcome.receipt.state == "verified"
 
 
-async def test_a_run_goes_on_with_another_worker_when_its_own_is_stopped(temporal: Client, tmp_path: Path) -> None:
+def gated(gates: list[Path]) -> str:
+    """An agent that says a share of its lines, then waits for the next gate file, and so on."""
+    share = LINES // (len(gates) + 1)
+    steps = [
+        f"until [ -e {gate} ]; do sleep 0.05; done; {say(share * number, share)}"
+        for number, gate in enumerate(gates, 1)
+    ]
+    return "; ".join(["cat > /dev/null", say(0, share), *steps])
+
+
+def say(first: int, count: int) -> str:
+    """Lines with numbers; equal ones would be told apart by nothing but their order."""
+    return f"i={first}; while [ $i -lt {first + count} ]; do echo line $i; i=$((i+1)); done"
+
+
+async def test_a_run_outlives_five_rolls_of_its_worker(temporal: Client, tmp_path: Path) -> None:
+    gates = [tmp_path / f"gate-{number}" for number in range(5)]
     async with ground(temporal, tmp_path) as system:
-        gate = tmp_path / "gate"
-        raw = system.agent(talkative(gate))
-        async with system.worker():
-            ticket = await system.start(raw)
-            await written(system, raw, LINES // 2)
-        gate.touch()
+        raw = system.agent(gated(gates))
+        ticket = await system.start(raw)
+        for number, gate in enumerate(gates, 1):
+            async with system.worker():
+                await written(system, raw, LINES // 6 * number)
+            gate.touch()
         async with system.worker():
             outcome = await ticket.handle(temporal).result()
         stdout = [line.data for line in await system.lines(raw) if line.stream == "stdout"]
     assert_whole(stdout, outcome)
 
 
-async def test_a_run_whose_worker_is_killed_is_followed_by_the_next(temporal: Client, tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_a_run_outlives_five_killed_workers(temporal: Client, tmp_path: Path) -> None:
+    gates = [tmp_path / f"gate-{number}" for number in range(5)]
     async with ground(temporal, tmp_path) as system:
-        gate = tmp_path / "gate"
-        raw = system.agent(talkative(gate))
-        async with system.worker_process() as first:
-            ticket = await system.start(raw)
-            await written(system, raw, LINES // 2)
-            first.kill()
-            await first.wait()
-        gate.touch()
+        raw = system.agent(gated(gates))
+        ticket = await system.start(raw)
+        for number, gate in enumerate(gates, 1):
+            async with system.worker_process() as process:
+                await written(system, raw, LINES // 6 * number)
+                process.kill()
+                await process.wait()
+            gate.touch()
         async with system.worker_process():
             outcome = await ticket.handle(temporal).result()
         stdout = [line.data for line in await system.lines(raw) if line.stream == "stdout"]
     assert_whole(stdout, outcome)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_200_mb_of_output_cost_the_worker_little_memory(temporal: Client, tmp_path: Path) -> None:
+    async with ground(temporal, tmp_path) as system, system.worker_process() as process:
+        await system.outcome(system.agent("cat > /dev/null; echo warm"))
+        before = peak_memory(process.pid)
+        line = "head -c 100000 /dev/zero | tr '\\0' x"
+        raw = system.agent(f"cat > /dev/null; l=$({line}); i=0; while [ $i -lt 2000 ]; do echo $l; i=$((i+1)); done")
+        ticket = await system.start(raw)
+        outcome = await ticket.handle(temporal).result()
+        info = (await ticket.handle(temporal).describe()).raw_description.workflow_execution_info
+        grown = peak_memory(process.pid) - before
+    assert outcome.receipt is not None
+    assert (outcome.receipt.state, outcome.receipt.lines) == ("verified", 2000)
+    assert info.history_size_bytes <= 60 * 1024
+    assert grown < 100 * 1024 * 1024
+
+
+def peak_memory(pid: int) -> int:
+    """The process's highest resident memory so far, in bytes."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) * 1024
 
 
 async def test_a_cancel_ends_the_agent_and_keeps_what_it_said(temporal: Client, tmp_path: Path) -> None:
