@@ -49,6 +49,17 @@ STICKY: Final = timedelta(seconds=5)
 THROTTLE: Final = timedelta(seconds=2)
 """Heartbeats are sent this often at the most, so a cancel arrives within it."""
 
+CANNOT_START: Final = (
+    SettingsError,
+    TemporalUnreachable,
+    UnusableKey,
+    UnusableTokenKey,
+    NoCluster,
+    RunError,
+    ValueError,
+)
+"""What ends a start-up with one line: something is missing or set wrong, and the text names it and the remedy."""
+
 
 def activities(
     settings: WorkerSettings, client: Client, cluster: Cluster, store: TranscriptStore
@@ -145,7 +156,7 @@ def main() -> None:
     )
     try:
         run_to_end(lambda: serve(WorkerSettings.read()))
-    except (SettingsError, TemporalUnreachable, UnusableKey, UnusableTokenKey, NoCluster, RunError, ValueError) as error:
+    except CANNOT_START as error:
         sys.exit(f"worker: {error}")
 
 
