@@ -11,8 +11,12 @@ from client.settings import SettingsError
 from contracts.errors import RunError, TranscriptsUnavailable
 from local.children import StackError
 from paperclip.sealing import UnusableKey
+from transcripts.tokens import UnusableTokenKey
 
-PLAIN: Final = (StackError, SettingsError, TemporalUnreachable, UnknownRun, UnusableKey, TranscriptsUnavailable)
+PLAIN: Final = (
+    *(StackError, SettingsError, TemporalUnreachable, UnknownRun, UnusableKey, UnusableTokenKey),
+    TranscriptsUnavailable,
+)
 """Their text already says what to do."""
 
 

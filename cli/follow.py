@@ -25,10 +25,13 @@ from opencode.events import printable
 from workflows.agent_run import AgentRunWorkflow
 
 if TYPE_CHECKING:
+    from client import transcripts as remote
     from transcripts import follow as following
     from transcripts.store import Line, TranscriptStore
-else:
-    following = lazy("transcripts.follow")  # SQLAlchemy: a second that commands without output do without
+
+    Transcripts = TranscriptStore | remote.ServiceTranscripts
+else:  # SQLAlchemy: a second that commands without output do without
+    following, remote = lazy("transcripts.follow"), lazy("client.transcripts")
 
 TAKEN: Final = timedelta(seconds=10)
 """A worker takes a run within a tenth of a second; later than this a person wants to know why nothing happens."""
@@ -99,7 +102,7 @@ class Followed:
 
     handle: WorkflowHandle[AgentRunWorkflow, Outcome]
     key: RunKey
-    store: TranscriptStore
+    store: Transcripts
     display: Display
     after: int = 0
     patience: timedelta = TAKEN
@@ -173,7 +176,7 @@ class Followed:
 class Output:
     """Every line of a run, attempt by attempt. `over` says that the run has ended."""
 
-    store: TranscriptStore
+    store: Transcripts
     run: RunKey
     over: Callable[[], bool]
 
@@ -182,11 +185,17 @@ class Output:
         attempt = 1
         while True:
             key, complete = AttemptKey(run=self.run, attempt=attempt), partial(self._complete, attempt)
-            async for line in following.follow(self.store, key, after, done=complete, poll=POLL):
-                yield attempt, line
+            async with aclosing(self._follow(key, after, complete)) as found:
+                async for line in found:
+                    yield attempt, line
             if self.over() and attempt >= await self._newest():
                 return
             attempt, after = attempt + 1, 0
+
+    def _follow(self, key: AttemptKey, after: int, done: Callable[[], Awaitable[bool]]) -> AsyncGenerator[Line]:
+        if isinstance(self.store, remote.ServiceTranscripts):
+            return self.store.follow(key, after, done=done)
+        return following.follow(self.store, key, after, done=done, poll=POLL)
 
     async def _complete(self, attempt: int) -> bool:
         """No more will be written to this attempt: the run is over, or its receipt or its successor is there."""

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from cli import cluster as embedded
     from cli import display, failures, runs, stacks
     from cli import parse as parsing
+    from cli import transcripts as service
     from client import connection
 else:
-    embedded, display, failures, parsing, runs, stacks, connection = map(
+    embedded, display, failures, parsing, runs, stacks, service, connection = map(
         lazy,
         (
             *("cli.cluster", "cli.display", "cli.failures", "cli.parse", "cli.runs", "cli.stacks"),
-            "client.connection",
+            *("cli.transcripts", "client.connection"),
         ),
     )
 
@@ -89,6 +90,7 @@ def dev(
     web_ui_port: Annotated[int, typer.Option(help="The Web UI's port; 0: any free one.")] = FIXED.web_ui,
     cluster_port: Annotated[int, typer.Option(help="The embedded cluster's port; 0: any.")] = FIXED.cluster,
     model_port: Annotated[int, typer.Option(help="The scripted model's port; 0: any free one.")] = FIXED.model,
+    pages_port: Annotated[int, typer.Option(help="The port of transcripts and pages; 0: any free one.")] = FIXED.pages,
     state: State = None,
     model_host: ModelHost = None,
     as_json: Json = False,
@@ -97,7 +99,7 @@ def dev(
 
     Example: agent-runs dev --state .cache/dev, then in another terminal: source .cache/dev/environment.sh
     """
-    ports = Ports(temporal_port, web_ui_port, 0, 0, cluster_port, model_port)
+    ports = Ports(temporal_port, web_ui_port, 0, 0, cluster_port, model_port, pages_port)
     plan = Plan(_state(state, "dev"), ports, kubeconfig, image, model_host)
     _await(lambda: stacks.dev(plan, display.display(as_json=as_json)))
 
@@ -186,6 +188,20 @@ def parse(
     _finish(
         lambda: parsing.parse(file, shown, stderr=stderr, exit_code=exit_code, signal=signal, resumed=resumed_session)
     )
+
+
+@app.command()
+def transcripts(
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Default: AGENT_RUNS_TRANSCRIPTS_LISTEN.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Only the transcript service with the pages of runs, up until Ctrl-C; a worker can serve them too.
+
+    Example: agent-runs transcripts --listen 127.0.0.1:8090
+    """
+    _await(lambda: service.serve(listen, display.display(as_json=as_json)))
 
 
 @app.command()

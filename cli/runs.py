@@ -26,9 +26,11 @@ from paperclip.preparation import prepared
 from paperclip.sealing import Sealer, load_or_create
 
 if TYPE_CHECKING:
+    from cli.follow import Transcripts
+    from client import transcripts as remote
     from transcripts import store as storage
-else:
-    storage = lazy("transcripts.store")  # SQLAlchemy: a second that `list` and `start` do without
+else:  # SQLAlchemy: a second that `list` and `start` do without
+    storage, remote = lazy("transcripts.store"), lazy("client.transcripts")
 
 CONTEXT_LIMIT: Final = 32 * 1024 * 1024
 """Bytes of a context file; a real one has some 30 KB."""
@@ -167,13 +169,18 @@ def detached(display: Display, run_id: str) -> int:
 
 
 @asynccontextmanager
-async def transcripts(settings: ClientSettings) -> AsyncIterator[storage.SqlTranscripts]:
-    """The configured transcript store.
+async def transcripts(settings: ClientSettings) -> AsyncIterator[Transcripts]:
+    """The transcript service if we know where it is, else the configured store.
 
     Raises:
-        Refused: its URL is unusable.
+        Refused: the store's URL is unusable.
+        UnusableTokenKey: there is no key to make tokens for the service with.
         TranscriptsUnavailable: it does not answer.
     """
+    if settings.transcripts_public_url is not None:
+        async with remote.ServiceTranscripts.at(settings.transcripts_public_url, settings) as service:
+            yield service
+        return
     try:
         store = await storage.SqlTranscripts.open(settings.transcripts)
     except ValueError as error:
@@ -184,7 +191,7 @@ async def transcripts(settings: ClientSettings) -> AsyncIterator[storage.SqlTran
         await store.close()
 
 
-async def _found_or_stored(client: Client, store: storage.SqlTranscripts, run: str) -> RunSummary | RunKey:
+async def _found_or_stored(client: Client, store: Transcripts, run: str) -> RunSummary | RunKey:
     """Temporal forgets closed runs after its retention; their transcripts may still be there."""
     try:
         return await find(client, run)

@@ -25,9 +25,10 @@ class Ports:
     temporal_metrics: int = 0
     cluster: int = 0
     model: int = 0
+    pages: int = 0
 
 
-FIXED: Final = Ports(temporal=7233, web_ui=8233, cluster=7443, model=7931)
+FIXED: Final = Ports(temporal=7233, web_ui=8233, cluster=7443, model=7931, pages=8090)
 """What `dev` uses unless told otherwise, so that settings of other programs stay right."""
 
 

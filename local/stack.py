@@ -51,6 +51,7 @@ class Addresses:
 
     temporal: str
     web_ui: str
+    pages: str
     kubeconfig: Path
     model_host: str
     model: str
@@ -69,6 +70,7 @@ class Addresses:
             "AGENT_RUNS_TEMPORAL_ADDRESS": self.temporal,
             "AGENT_RUNS_WEB_UI": self.web_ui,
             "AGENT_RUNS_SEALING_KEY_FILE": str(self.state / "sealing-key.json"),
+            "AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL": self.pages,
             "AGENT_RUNS_TRANSCRIPTS_URL": f"sqlite+aiosqlite:///{self.state / 'transcripts.db'}",
             "KUBECONFIG": str(self.kubeconfig),
         }
@@ -213,6 +215,7 @@ class _Bringer:
             "AGENT_RUNS_IMAGE": plan.image or IMAGE,
             "AGENT_RUNS_OPENCODE_CONFIG": str(config),
             "AGENT_RUNS_DATA_ROOT": str(plan.data_root),
+            "AGENT_RUNS_TRANSCRIPTS_LISTEN": f"{LOOPBACK}:{plan.ports.pages}",
         }
         if plan.embedded:
             own |= {"AGENT_RUNS_NAMESPACE": NAMESPACE, "AGENT_RUNS_DATA_CLAIM": CLAIM}
@@ -253,6 +256,7 @@ async def _addresses(plan: Plan) -> Addresses:
     return Addresses(
         temporal=f"{LOOPBACK}:{plan.ports.temporal}",
         web_ui=f"http://{LOOPBACK}:{plan.ports.web_ui}",
+        pages=f"http://{LOOPBACK}:{plan.ports.pages}",
         kubeconfig=plan.kubeconfig or plan.state / "cluster" / "kubeconfig",
         model_host=host,
         model=f"http://{host}:{plan.ports.model}/v1",

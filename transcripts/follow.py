@@ -4,7 +4,7 @@ Writers in the same process wake the reader at once; lines that another process 
 after `poll`. Nothing is queued, so a slow reader costs no memory.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 
 from contracts.identity import AttemptKey
@@ -13,7 +13,7 @@ from transcripts.store import PAGE_BYTES, Line, TranscriptStore
 
 async def follow(
     store: TranscriptStore, key: AttemptKey, after: int, *, done: Callable[[], Awaitable[bool]], poll: timedelta
-) -> AsyncIterator[Line]:
+) -> AsyncGenerator[Line]:
     """Every line beyond `after`, in order, once, until `done` says that no more will be written.
 
     Raises:
