@@ -82,6 +82,7 @@ class Execution:
             finally:
                 for task in (telling, over, *gone):
                     task.cancel()
+                await asyncio.gather(telling, over, *gone, return_exceptions=True)
 
     async def _tell(self, socket: web.WebSocketResponse, command: Command) -> Object:
         """Send all output; the Status of the end."""

@@ -229,9 +229,18 @@ class Instance:
         arguments = [*_SUPERVISOR, "--exec", str(self.directory), str(writer), *command]
         try:
             try:
-                process = await asyncio.create_subprocess_exec(
-                    *arguments, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=[writer], env={}, start_new_session=True
+                starting = asyncio.ensure_future(
+                    asyncio.create_subprocess_exec(
+                        *arguments,
+                        stdin=pipe,
+                        stdout=pipe,
+                        stderr=pipe,
+                        pass_fds=[writer],
+                        env={},
+                        start_new_session=True,
+                    )
                 )
+                process = await _unhurried(starting)
             finally:
                 os.close(writer)
             inside = Command(process, reader)
@@ -240,6 +249,7 @@ class Instance:
             finally:
                 inside.kill()
                 await process.wait()
+                _close_pipes(process)
         finally:
             os.close(reader)
 
@@ -264,6 +274,24 @@ def _spawn(directory: Path, writer: int, lock: int) -> int:
     ]
     arguments = [*_SUPERVISOR, str(directory)]
     return os.posix_spawn(sys.executable, arguments, {}, file_actions=actions, setsid=True)
+
+
+async def _unhurried(starting: asyncio.Future[asyncio.subprocess.Process]) -> asyncio.subprocess.Process:
+    """The started process. A cancel in the middle waits, for asyncio would leak the pipes."""
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        process = await starting
+        process.kill()
+        await process.wait()
+        _close_pipes(process)
+        raise
+
+
+def _close_pipes(process: asyncio.subprocess.Process) -> None:
+    """Close our ends even if descendants of the process hold theirs; asyncio has no public way."""
+    transport: asyncio.SubprocessTransport = process._transport  # type: ignore[attr-defined]  # noqa: SLF001 - see above
+    transport.close()
 
 
 async def _readable(descriptor: int) -> None:

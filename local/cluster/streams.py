@@ -36,6 +36,8 @@ class Stream:
             await self._response.write(data)
             return True
         part, self._left = data[: self._left], self._left - len(data)
+        if self._fault.text and self._left <= 0:
+            part = part[: part.rfind(b"\n") + 1]  # a kubelet puts its words behind a whole line
         if part:
             await self._response.write(part)
         if self._left > 0:

@@ -2,14 +2,17 @@
 
 import hashlib
 import json
+from dataclasses import dataclass
+from datetime import datetime
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.frames import LastFrame
-from cluster.reading import Cursor, LogLine, Reading, Tally, resume
+from cluster.reading import Cursor, LogLine, Reading, Step, Tally, resume
 from contracts.outcome import Gap
 from tests.cluster.kubelet import Log, framed
 
@@ -228,3 +231,136 @@ def test_a_receipt_never_says_more_than_is_known(
     last: LastFrame | None, gaps: list[Gap], framed_log: bool, state: str
 ) -> None:
     assert tally().receipt(last, gaps, framed=framed_log).state == state
+
+
+# a hostile kubelet
+
+
+@dataclass
+class Kubelet:
+    """A log that is written, read, rotated, restarted and cut as somebody else's choices say."""
+
+    frames: list[bytes]
+    log: Log
+    written: int = 0
+
+    def serve(self, since: datetime | None, cut: int, words: bytes) -> bytes:
+        """A connection: what is there, cut at some byte, or the kubelet's own words behind a whole line."""
+        text = self.log.text(since, self.written)
+        text = text[: cut % (len(text) + 1)]
+        return text[: text.rfind(b"\n") + 1] + words if words else text
+
+    def again(self, hole: range) -> bytes:
+        """What the runner repeats."""
+        return b"".join(self.frames[hole.start - 1 : hole.stop - 1])
+
+
+def read_once(reading: Reading, kubelet: Kubelet, cut: int, words: bytes, chunks: list[int], refused: int) -> Step:
+    """One connection, and the repair of its holes, of which the first `refused` tries fail."""
+    from_start = reading.incomplete or reading.since is None
+    reading.connect(from_start=from_start)
+    got = Step()
+
+    def take(step: Step) -> None:
+        got.lines.extend(step.lines)
+        got.gaps.extend(step.gaps)
+
+    for piece in pieces(kubelet.serve(None if from_start else reading.since, cut, words), chunks):
+        take(reading.feed(piece))
+        while (hole := reading.hole) is not None:
+            reading.begin_mending()
+            text = kubelet.again(hole)
+            for part in pieces(text[: cut % (len(text) + 1)] if refused > 0 else text, chunks):
+                if reading.hole is not None and reading.hole.stop == hole.stop:
+                    take(reading.mend(part))
+            refused -= 1
+    take(reading.disconnect())
+    return got
+
+
+WORDS = [
+    b"",
+    b"rpc error: code = Unknown desc = no such container\n",
+    b"failed to create fsnotify watcher: too many open files",
+    b"2026-11-21T23:00:00Z ",
+    b"\n\n",
+    b"2026-11-21T23:00:01.000000001Z 7o. cut in the mid",
+]
+SHIFTS = st.lists(st.sampled_from([0, 0, 1, 300, 1000, 2500, -700, -5000]), min_size=1, max_size=6)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    outputs=st.lists(OUTPUT, max_size=6),
+    steps=SHIFTS,
+    moves=st.lists(
+        st.tuples(
+            st.integers(0, 30),  # frames written before
+            st.integers(0, 12),  # of them lost to a rotation
+            st.integers(0, 10**6),  # where the connection is cut
+            st.sampled_from(WORDS),
+            st.lists(st.integers(0, 10**6), max_size=3),
+            st.integers(0, 2),  # repairs that break off
+            st.booleans(),  # the worker is replaced, knowing only what is stored
+        ),
+        max_size=10,
+    ),
+)
+def test_a_hostile_kubelet_loses_and_doubles_nothing_while_the_runner_lives(
+    outputs: list[tuple[str, bytes]], steps: list[int], moves: list[Any]
+) -> None:
+    frames = framed(outputs)
+    kubelet, found = Kubelet(frames, Log(frames, steps)), list[LogLine]()
+    reading = Reading(mendable=True)
+    for written, lost, cut, words, chunks, refused, replaced in moves:
+        kubelet.written = min(len(frames), kubelet.written + written)
+        kubelet.log.rotate(min(kubelet.written, kubelet.log.oldest + lost))
+        step = read_once(reading, kubelet, cut, words, chunks, refused)
+        found += step.lines
+        assert step.gaps == []
+        if replaced:
+            after = found[-1].sequence if found else 0
+            reading = Reading(Cursor(after=after), mendable=True)
+    kubelet.written = len(frames)
+    for _ in range(3):  # the last read may find that it must begin at the start
+        step = read_once(reading, kubelet, -1, b"", [], 0)
+        found += step.lines
+        assert step.gaps == []
+    if kubelet.log.oldest < len(frames):
+        assert pairs(found) == expected(outputs)
+        assert all(line.whole for line in found)
+        assert reading.last is not None
+    assert [line.sequence for line in found] == sorted({line.sequence for line in found})
+
+
+@given(outputs=st.lists(OUTPUT, min_size=1, max_size=5), lost=st.integers(1, 40), had=st.integers(0, 40))
+def test_a_hole_that_is_given_up_is_a_gap_of_what_was_not_mended(
+    outputs: list[tuple[str, bytes]], lost: int, had: int
+) -> None:
+    frames = framed(outputs)
+    lost = min(lost, len(frames) - 1)
+    log = Log(frames)
+    log.rotate(lost)
+    reading = Reading(mendable=True)
+    reading.connect(from_start=True)
+    assert reading.feed(log.text(None)).lines == []
+    assert reading.hole == range(1, lost + 1)
+    reading.begin_mending()
+    step = reading.mend(b"".join(frames[: min(had, lost)]))
+    assert (reading.hole is None) == (had >= lost)
+    rest = reading.give_up_hole()
+    assert sum(gap.frames or 0 for gap in (*step.gaps, *rest.gaps)) == max(0, lost - had)
+    assert reading.last is not None
+
+
+def test_what_repeats_frames_cannot_end_the_receipt() -> None:
+    frames = framed([("stdout", b"a\nb\nc\n")])
+    log = Log(frames)
+    log.rotate(3)
+    reading = Reading(mendable=True)
+    reading.connect(from_start=True)
+    reading.feed(log.text(None, 4))
+    reading.begin_mending()
+    reading.mend(frames[0] + b'2x. {"exit_code":0}\n' + b'3x. {"exit_code":0}\n')
+    assert reading.last is None
+    assert reading.hole == range(2, 4)
