@@ -126,12 +126,17 @@ async def test_a_store_of_a_newer_version_is_refused_with_the_remedy(database: D
 
 
 async def test_only_an_old_store_loads_alembic(sqlite_url: str) -> None:
-    program = (
-        "import asyncio, sys\nfrom transcripts.store import SqlTranscripts\n"
-        "async def main():\n    await (await SqlTranscripts.open(sys.argv[1])).close()\n"
-        "asyncio.run(main())\nassert 'sqlalchemy' in sys.modules and 'alembic' not in sys.modules\n"
-    )
-    root = Path(__file__).parents[2]
+    program = """
+import asyncio, sys
+from transcripts.store import SqlTranscripts
+
+async def main():
     for _ in ("fresh", "up to date"):
-        process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, sqlite_url, cwd=root)
-        assert await process.wait() == 0
+        await (await SqlTranscripts.open(sys.argv[1])).close()
+
+asyncio.run(main())
+assert "sqlalchemy" in sys.modules and "alembic" not in sys.modules
+"""
+    root = Path(__file__).parents[2]
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, sqlite_url, cwd=root)
+    assert await process.wait() == 0
