@@ -5,6 +5,7 @@ from cli.follow import Interrupts
 from cli.refusals import Refused
 from client.connection import TemporalUnreachable, connect
 from client.settings import ClientSettings
+from transcripts.service import CannotListen
 from transcripts.store import SqlTranscripts
 from web.facts import NoRuns, Runs, TemporalRuns
 from web.serving import transcript_service
@@ -24,8 +25,8 @@ async def serve(listen: str | None, display: Display) -> int:
             async with transcript_service(settings, store, await _runs(settings, display)) as base:
                 display.facts({"transcripts": str(base)})
                 await interrupts.first.wait()
-        except OSError as error:
-            raise Refused(f"{settings.transcripts_listen}: {error.strerror}; choose another with --listen") from None
+        except CannotListen as error:
+            raise Refused(str(error)) from None
         finally:
             await store.close()
     return 0

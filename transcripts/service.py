@@ -92,8 +92,11 @@ async def serving(
 
     At the end live streams are let go within a poll: their readers resume elsewhere from the last id they saw.
     A reader that does not read is cut after `drain`.
+
+    Raises:
+        CannotListen: the address is in use, or none of this machine.
     """
-    listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener = _listening(host, port)
     bound = listener.getsockname()[1]
     grace = int(drain.total_seconds())
     config = uvicorn.Config(
@@ -107,6 +110,20 @@ async def serving(
         application.state.draining.set()
         server.should_exit = True
         await task
+
+
+class CannotListen(ValueError):
+    """The address of the service cannot be listened at. The text names it and the setting."""
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, OverflowError) as error:
+        raise CannotListen(
+            f"the transcript service cannot listen at {host}:{port}: {error}; "
+            "stop what listens there or choose another address (AGENT_RUNS_TRANSCRIPTS_LISTEN)"
+        ) from None
 
 
 class _Server(uvicorn.Server):

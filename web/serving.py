@@ -22,7 +22,7 @@ async def transcript_service(settings: ClientSettings, store: TranscriptStore, r
 
     Raises:
         UnusableTokenKey: the key file holds no key that tokens can be signed with.
-        OSError: the address cannot be listened at.
+        CannotListen: the address is in use, or none of this machine.
     """
     if settings.transcripts_listen is None:
         yield None
