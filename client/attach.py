@@ -21,6 +21,7 @@ from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSear
 from temporalio.converter import encode_search_attributes
 from temporalio.service import RPCError, RPCStatusCode
 
+from client.checks import check
 from client.settings import ClientSettings
 from contracts.errors import AgentBusy
 from contracts.identity import workflow_id
@@ -59,8 +60,10 @@ async def attach(client: Client, settings: ClientSettings, request: RunRequest) 
     """Starts the run or joins it; idempotent by Paperclip's run id.
 
     Raises:
+        InvalidRequest: a field that the worker could not use; nothing has been started.
         AgentBusy: another run holds the agent; its facts name the holder (`holder`, `workflow_run_id`).
     """
+    check(request)
     caller = str(uuid.uuid4())
     start = await _start_request(client, settings, request, caller)
     try:

@@ -4,12 +4,14 @@ import asyncio
 
 import pytest
 from temporalio.client import Client
+from temporalio.service import RPCError
 
 from client.attach import attach
 from client.runs import UnknownRun, find
 from client.settings import ClientSettings
-from contracts.errors import AgentBusy
-from contracts.request import RunRequest
+from contracts.errors import AgentBusy, InvalidRequest
+from contracts.identity import workflow_id
+from contracts.request import RunConfig, RunRequest
 
 
 async def test_the_same_run_attached_twice_is_one_run(
@@ -59,3 +61,21 @@ async def test_an_unknown_run_is_refused_by_name(temporal: Client) -> None:
         await find(temporal, "no-such-run")
     with pytest.raises(UnknownRun):
         await find(temporal, "x' OR WorkflowType != 'y")
+
+
+@pytest.mark.parametrize(
+    ("field", "changes"),
+    [
+        ("extraArgs", {"extra_args": ("--format", "default")}),
+        ("cpu", {"resources": {"requests": {"cpu": "8"}, "limits": {"cpu": "1"}}}),
+    ],
+)
+async def test_what_the_worker_could_not_use_is_refused_before_anything_starts(
+    temporal: Client, queue: str, request_of_a_run: RunRequest, field: str, changes: dict[str, object]
+) -> None:
+    config = RunConfig.model_validate({"model": "fake/scenario/text", **changes})
+    request = request_of_a_run.model_copy(update={"config": config})
+    with pytest.raises(InvalidRequest, match=field):
+        await attach(temporal, ClientSettings(task_queue=queue), request)
+    with pytest.raises(RPCError):
+        await temporal.get_workflow_handle(workflow_id(request.agent.id)).describe()
