@@ -1,6 +1,7 @@
 """Connects to Temporal the way every part of this project must: pydantic contracts, bounded patience."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
@@ -39,9 +40,15 @@ async def connect(settings: ClientSettings, runtime: Runtime | None = None) -> C
         )
     except (RuntimeError, RPCError) as error:
         raise TemporalUnreachable(
-            f"Temporal does not answer at {settings.temporal_address}: {str(error)[:200]}. "
+            f"Temporal does not answer at {settings.temporal_address} ({_cause(error)}). "
             "Start it (`./dev dev` starts a whole stack) or set AGENT_RUNS_TEMPORAL_ADDRESS."
         ) from None
+
+
+def _cause(error: Exception) -> str:
+    """The operating system's own words, out of the native client's nested ones."""
+    said = re.findall(r'message: "([^"]{1,100})"', str(error))
+    return said[-1] if said else str(error)[:100]
 
 
 def run_to_end(main: Callable[[], Awaitable[Result]]) -> Result:

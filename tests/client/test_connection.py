@@ -1,0 +1,26 @@
+"""Entry points say what is missing in one line."""
+
+import pytest
+
+from client.connection import TemporalUnreachable, connect
+from client.settings import ClientSettings, SettingsError, WorkerSettings
+
+
+async def test_a_server_that_is_not_there_is_named_with_the_remedy() -> None:
+    with pytest.raises(TemporalUnreachable, match=r"127\.0\.0\.1:1 \(Connection refused\).*AGENT_RUNS_TEMPORAL_ADDRESS"):
+        await connect(ClientSettings(temporal_address="127.0.0.1:1"))
+
+
+def test_a_misspelt_setting_stops_the_start() -> None:
+    with pytest.raises(SettingsError, match="AGENT_RUNS_TEMPORAL_ADDRES: no such setting"):
+        ClientSettings.read({"AGENT_RUNS_TEMPORAL_ADDRES": "x"})
+
+
+def test_a_wrong_setting_is_named_without_its_value() -> None:
+    with pytest.raises(SettingsError, match="AGENT_RUNS_MAX_RUNS") as wrong:
+        WorkerSettings.read({"AGENT_RUNS_MAX_RUNS": "plenty"})
+    assert "plenty" not in str(wrong.value)
+
+
+def test_settings_of_the_worker_are_known_to_callers() -> None:
+    assert ClientSettings.read({"AGENT_RUNS_MAX_RUNS": "7"}) == ClientSettings()
