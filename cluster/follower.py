@@ -114,6 +114,7 @@ class Follower:
 
     Args:
         again: the command that repeats frames; the numbers of the first and last are appended. None: gaps stay.
+        buffer: bytes read ahead of the consumer.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class Follower:
         *,
         pace: Pace | None = None,
         again: Sequence[str] | None = AGAIN,
+        buffer: int = BUFFER,
     ) -> None:
         self._cluster = cluster
         self._job = job
@@ -134,7 +136,7 @@ class Follower:
         self._reading = Reading(cursor, mendable=again is not None)
         self._given = cursor or Cursor()
         self._forbidden: dict[str, float] = {}
-        self._buffer = _Buffer(BUFFER)
+        self._buffer = _Buffer(buffer)
         self._reader: asyncio.Task[None] | None = None
         self._instance = ""
         self.fate: Fate | None = None

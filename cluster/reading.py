@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Literal, TypeAlias
 
+import msgspec
+
 from cluster.frames import LINE_LIMIT, Frame, FrameReader, Junk, LastFrame, Line, LineAssembler
 from contracts.outcome import Gap, OutputReceipt
 
@@ -32,8 +34,7 @@ _KUBELET: Final = re.compile(rb"(?i)\s*(failed to|unable to|rpc error|error:)")
 _NO_WATCHES: Final = re.compile(rb"(?i)fsnotify|inotify|too many open files")
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(msgspec.Struct, frozen=True, gc=False):
     """One line of the agent's output.
 
     Attributes:
@@ -436,7 +437,7 @@ class _Plain:
 
 
 def _line(line: Line) -> LogLine:
-    return LogLine(line.seq, line.stream, line.data, terminated=line.terminated, whole=line.whole and not line.cut)
+    return LogLine(line.seq, line.stream, line.data, line.terminated, line.whole and not line.cut)
 
 
 def _digest(line: bytes) -> bytes:

@@ -248,8 +248,8 @@ class Instance:
                 yield inside
             finally:
                 inside.kill()
+                _close_pipes(process)  # first, for a second cancel may come while we wait
                 await process.wait()
-                _close_pipes(process)
         finally:
             os.close(reader)
 
@@ -283,8 +283,8 @@ async def _unhurried(starting: asyncio.Future[asyncio.subprocess.Process]) -> as
     except asyncio.CancelledError:
         process = await starting
         process.kill()
-        await process.wait()
         _close_pipes(process)
+        await process.wait()
         raise
 
 

@@ -1,0 +1,132 @@
+"""A reader that stalls while the log is rotated twice: what it missed is fetched, or told exactly."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from cluster.client import KubernetesCluster
+from cluster.follower import Batch, Follower, LogLine, Tally
+from cluster.frames import Frame, FrameReader
+from contracts.outcome import Gap
+from local.cluster import EmbeddedCluster
+from tests.chaos.workload import Run, Workload, running
+from transcripts.store import SqlTranscripts
+
+PART = 500  # lines of 4000 bytes
+PROGRAM = """
+for part in 0 1 2; do
+  awk -v part=$part 'BEGIN { for (i = 0; i < %d; i++) printf "%%d %%4000d\\\\n", part * %d + i, 0 }'
+  until test -e /agent-run/output/go$part; do sleep 0.02; done
+done
+"""
+FORWARDED = "until test \"$(tail -n 1 /agent-run/output/index | cut -d' ' -f 6)\" -ge %d; do sleep 0.02; done"
+
+
+@dataclass(frozen=True)
+class Parts(Workload):
+    """Three parts of `PART` lines; after each it waits for a file."""
+
+    @property
+    def program(self) -> str:
+        return (PROGRAM % (PART, PART)).replace("\\\\", "\\")
+
+
+@pytest.fixture
+async def run(tmp_path: Path) -> AsyncIterator[tuple[EmbeddedCluster, Run]]:
+    async with (
+        EmbeddedCluster(tmp_path / "cluster") as embedded,
+        await KubernetesCluster.connect(str(embedded.kubeconfig_path), environ={}) as cluster,
+    ):
+        store = await SqlTranscripts.open(f"sqlite+aiosqlite:///{tmp_path}/transcripts.db")
+        async with running(cluster, store, Parts(lines=3 * PART), timedelta(seconds=60)) as begun:
+            yield embedded, begun
+        await store.close()
+
+
+@asynccontextmanager
+async def stalled(embedded: EmbeddedCluster, run: Run) -> AsyncIterator[tuple[Follower, Batch]]:
+    """A follower whose consumer has taken one batch and then none until the last part is in the third log file.
+
+    Its connection breaks early on, so that the kernel's buffers cannot stand in for it.
+    """
+    embedded.faults.http(path=f"pods/{run.pod.name}/log", cut_after=400_000)
+    follower = Follower(run.cluster, run.job, run.pod, buffer=64 * 1024)
+    async with follower:
+        first = await follower.next_batch()
+        assert first is not None
+        for part in range(2):
+            await run.execute("sh", "-c", FORWARDED % (PART * (part + 1)))
+            embedded.faults.rotate_log(run.pod.name, run.pod.container)
+            await run.execute("touch", f"/agent-run/output/go{part}")
+        await run.execute("sh", "-c", FORWARDED % (PART * 3))
+        yield follower, first
+
+
+async def rest_of(follower: Follower, first: Batch) -> tuple[list[LogLine], list[Gap]]:
+    lines, gaps = list(first.lines), list(first.gaps)
+    async for batch in follower:
+        lines += batch.lines
+        gaps += batch.gaps
+    return lines, gaps
+
+
+async def first_frame(run: Run) -> int:
+    """Number of the oldest frame that the log still has."""
+    opened = run.cluster.open_log(run.pod.namespace, run.pod.name, run.pod.container, follow=False, timestamps=False)
+    async with opened as pieces:
+        frames = FrameReader().feed(b"".join([piece async for piece in pieces]))
+    assert isinstance(frames[0], Frame)
+    return frames[0].seq
+
+
+def numbers(lines: list[LogLine]) -> list[int]:
+    return [int(line.data.split()[0]) for line in lines]
+
+
+async def test_what_a_stalled_reader_missed_is_fetched_while_the_container_lives(
+    run: tuple[EmbeddedCluster, Run],
+) -> None:
+    embedded, begun = run
+    async with stalled(embedded, begun) as (follower, first):
+        lines, gaps = list(first.lines), list(first.gaps)
+        while len(lines) < 3 * PART:
+            batch = await follower.next_batch()
+            assert batch is not None
+            lines += batch.lines
+            gaps += batch.gaps
+        await begun.execute("touch", "/agent-run/output/go2")
+        more, more_gaps = await rest_of(follower, Batch())
+    assert numbers(lines + more) == [*range(3 * PART)]
+    assert gaps + more_gaps == []
+    assert follower.mended > PART // 2
+    tally = Tally()
+    tally.add(lines + more)
+    assert tally.receipt(follower.last).state == "verified"
+
+
+async def test_what_a_stalled_reader_missed_for_good_is_a_gap_of_exact_size(run: tuple[EmbeddedCluster, Run]) -> None:
+    embedded, begun = run
+    async with stalled(embedded, begun) as (follower, first):
+        await begun.execute("touch", "/agent-run/output/go2")
+        async with begun.cluster.watch_pods(begun.job) as states:
+            async for pods in states:
+                if pods[0].status.phase == "Succeeded":
+                    break
+        lines, gaps = await rest_of(follower, first)
+    found = numbers([line for line in lines if line.whole])
+    assert found == sorted(set(found))
+    oldest = await first_frame(begun)
+    (gap,) = gaps
+    before = [line.sequence for line in lines if line.sequence < oldest]
+    assert gap.frames is not None
+    assert gap.after_sequence >= max(before)
+    assert gap.after_sequence + gap.frames + 1 == oldest
+    assert gap.frames >= 3 * PART - len(lines) > PART // 2
+    tally = Tally()
+    tally.add(lines)
+    receipt = tally.receipt(follower.last, gaps)
+    assert (receipt.state, receipt.gaps) == ("differs", tuple(gaps))
