@@ -51,9 +51,9 @@ async def run(tmp_path: Path) -> AsyncIterator[tuple[EmbeddedCluster, Run]]:
 async def stalled(embedded: EmbeddedCluster, run: Run) -> AsyncIterator[tuple[Follower, Batch]]:
     """A follower whose consumer has taken one batch and then none until the last part is in the third log file.
 
-    Its connection breaks early on, so that the kernel's buffers cannot stand in for it.
+    Its connection ends early on, so that the kernel's buffers cannot stand in for it.
     """
-    embedded.faults.http(path=f"pods/{run.pod.name}/log", cut_after=400_000)
+    embedded.faults.http(path=f"pods/{run.pod.name}/log", cut_after=400_000, clean=True)
     follower = Follower(run.cluster, run.job, run.pod, buffer=64 * 1024)
     async with follower:
         first = await follower.next_batch()

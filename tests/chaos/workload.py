@@ -35,7 +35,8 @@ awk -v last=%d -v hold=%d -v pause=%s 'BEGIN {
     if (i %% 500 == 0) print i big
     if (i %% 50 == 0) print "err " i > "/dev/stderr"
     if (i %% 100 == 0) { fflush(); system("sleep " pause) }
-    if (i == hold) { fflush(); while (system("test -e /agent-run/output/go") != 0) system("sleep 0.05") }
+    if (i == hold) { fflush(); while (system("test -e /agent-run/output/more") != 0) system("sleep 0.05") }
+    if (i == last - 100) { fflush(); while (system("test -e /agent-run/output/end") != 0) system("sleep 0.05") }
   }
 }'
 exit 7
@@ -46,7 +47,8 @@ exit 7
 class Workload:
     """`lines` numbers, an equal line after every third, a long one after every 500th, some on stderr; exit code 7.
 
-    It prints nine tenths, a hundred lines per `pause`, and the rest once it is released.
+    It prints nine tenths, a hundred lines per `pause`; once it is released, all but a hundred, and these when all
+    before them is stored: nothing can be repaired after the end, and only what follows a loss shows it.
     """
 
     lines: int
@@ -55,6 +57,11 @@ class Workload:
     @property
     def program(self) -> str:
         return PROGRAM % (self.lines, self.lines * 9 // 10, f"{self.pause.total_seconds():.3f}")
+
+    @property
+    def held(self) -> int:
+        """Lines on stdout before the last hundred numbers."""
+        return len(Workload(self.lines - 100).stdout)
 
     @property
     def stdout(self) -> list[bytes]:
@@ -164,22 +171,26 @@ class Run:
         while await self.progress() < sequence:
             await news.beyond(news.count, timedelta(seconds=1))
 
-    async def execute(self, *argv: str) -> None:
-        """Run a command in the container, however often it takes."""
+    async def execute(self, *argv: str) -> bytes:
+        """What a command in the container prints, however many tries it takes."""
         while True:
             with suppress(ExecFailed):
                 opened = self.cluster.exec_output(
                     NAMESPACE, self.pod.name, self.pod.container, argv, limit=10_000, idle=timedelta(seconds=10)
                 )
                 async with opened as pieces:
-                    async for _ in pieces:
-                        pass
-                return
+                    return b"".join([piece async for piece in pieces])
             await asyncio.sleep(0.05)
 
     async def release(self) -> None:
-        """Let the last tenth be printed."""
-        await self.execute("touch", "/agent-run/output/go")
+        """Let the rest be printed."""
+        await self.execute("touch", "/agent-run/output/more")
+        wait = f"until awk '$3 == \"o\" && $6 >= {self.workload.held} {{ found = 1 }} END {{ exit !found }}' $0"
+        last = await self.execute(
+            "sh", "-c", f"{wait}; do sleep 0.05; done; sleep 0.5; tail -n 1 $0", "/agent-run/output/index"
+        )
+        await self.reached(int(last.split()[1]))
+        await self.execute("touch", "/agent-run/output/end")
 
 
 @asynccontextmanager

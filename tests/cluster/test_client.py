@@ -13,7 +13,7 @@ from aiohttp import web
 from cluster.client import KubernetesCluster
 from cluster.manifest import database_claim
 from cluster.objects import Pod
-from cluster.port import AlreadyExists, Cluster, LogCut, LogGone, LogNotReady, LogUnavailable
+from cluster.port import AlreadyExists, Cluster, ExecFailed, LogCut, LogGone, LogNotReady, LogUnavailable
 from cluster.secrets import run_secret
 from contracts.errors import ClusterForbidden, ClusterUnavailable, ForeignObject, JobCreateFailed, RunError
 from contracts.messages import JobRef
@@ -416,3 +416,60 @@ async def test_the_pods_of_a_watch_survive_what_ends_watches(talking: Kubernetes
     assert seen == [[], ["2"], [], []]
     versions = [path.partition("resourceVersion=")[2].partition("&")[0] for _, path, _, _ in scripted.requests]
     assert [version for version in versions if version] == ["1", "2", "5"]
+
+
+# commands in containers, as no Kubernetes should answer
+
+
+async def said(client: KubernetesCluster) -> bytes:
+    opened = client.exec_output(NAMESPACE, "p", "opencode", ["true"], limit=100, idle=timedelta(seconds=5))
+    async with opened as pieces:
+        return b"".join([piece async for piece in pieces])
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_an_exec_that_is_not_allowed_names_what_to_grant(
+    talking: KubernetesCluster, scripted: Scripted, status: int
+) -> None:
+    scripted.refuses(status, "Forbidden", "no")
+    with pytest.raises(ClusterForbidden, match="create pods/exec"):
+        await said(talking)
+
+
+@pytest.mark.parametrize("status", [200, 404, 500, 503])
+async def test_an_exec_that_is_refused_failed(talking: KubernetesCluster, scripted: Scripted, status: int) -> None:
+    scripted.says(status, "nonsense", "text/plain")
+    with pytest.raises(ExecFailed) as failed:
+        await said(talking)
+    assert (failed.value.status, failed.value.exit_code) == (status, None)
+
+
+@pytest.mark.parametrize(
+    ("messages", "told"),
+    [
+        pytest.param([b"\x01half"], "ended before the command did", id="closed early"),
+        pytest.param([b"\x03nonsense"], "not Kubernetes' own", id="a nonsensical end"),
+        pytest.param([b"\x03{}"], ":", id="an empty end"),
+        pytest.param(["text"], "ended before the command did: TEXT", id="a text message"),
+        pytest.param([b"\x01" + bytes(101)], "more than 100 bytes", id="too much"),
+        pytest.param([b"", b"\x09?", b"\x02oops", b'\x03{"status":"Failure","message":"m"}'], "m: oops", id="odd ones"),
+        pytest.param(
+            [b'\x03{"status":"Failure","details":{"causes":[{"reason":"ExitCode","message":"x"}]}}'], ":", id="x"
+        ),
+    ],
+)
+async def test_an_exec_without_a_proper_end_failed(
+    talking: KubernetesCluster, scripted: Scripted, messages: list[bytes | str], told: str
+) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse(protocols=["v4.channel.k8s.io"])
+        await socket.prepare(request)
+        for message in messages:
+            await (socket.send_str(message) if isinstance(message, str) else socket.send_bytes(message))
+        await socket.close()
+        return socket
+
+    scripted.answer = answer
+    with pytest.raises(ExecFailed, match=told) as failed:
+        await said(talking)
+    assert failed.value.exit_code is None
