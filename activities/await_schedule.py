@@ -1,7 +1,8 @@
 """Waits until the agent's container runs, and names what keeps it from running."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -37,19 +38,28 @@ class Scheduling:
             ClusterUnavailable: the API server refused or timed out; Temporal tries again.
         """
         patience, had_pod = Patience.of(order, await self._began(order)), False
-        async with self.cluster.watch_pods(order.job) as changes:
-            async for pods in looks(changes):
+        async with self.cluster.watch_pods(order.job) as changes, aclosing(looks(changes)) as seen:
+            async for pods in seen:
                 pod = pods[-1] if pods else None
                 had_pod = had_pod or pod is not None
                 diagnosis = patience.judge(await self._diagnosis(order, pod, had_pod=had_pod), datetime.now(UTC))
                 match diagnosis:
                     case Running() | Ended() if pod is not None:
+                        await self._bar_twins(order)
                         return reference(order, pod)
                     case Failing():
                         raise diagnosis.raised()
                     case Waiting():
                         activity.heartbeat(diagnosis.why)
         raise AssertionError("a watch ends only by leaving it")
+
+    async def _bar_twins(self, order: AwaitSchedule) -> None:
+        """Takes the prompt away once the agent has it, so that no other pod of this Job can start another agent.
+
+        Before Kubernetes 1.29 a Job whose pod somebody deletes makes a new one, whatever its backoffLimit says. That
+        pod now waits for a Secret that is not there, until the Job is deleted. The running one needs it no more.
+        """
+        await self.cluster.delete_secret(order.job.namespace, order.attempt.prompt_secret_name)
 
     async def _began(self, order: AwaitSchedule) -> datetime:
         """The Job's creation by the cluster's clock; a Job that is gone is diagnosed, not waited for."""
@@ -69,7 +79,7 @@ class Scheduling:
         return diagnose(pod, job, events, container=order.job.container, had_pod=had_pod, now=datetime.now(UTC))
 
 
-async def looks(changes: AsyncIterator[list[Pod]]) -> AsyncIterator[list[Pod]]:
+async def looks(changes: AsyncIterator[list[Pod]]) -> AsyncGenerator[list[Pod], None]:
     """Every change, and what was last seen again after `LOOK` without one."""
     seen: list[Pod] = []
     change = asyncio.ensure_future(anext(changes))
@@ -82,6 +92,8 @@ async def looks(changes: AsyncIterator[list[Pod]]) -> AsyncIterator[list[Pod]]:
             yield seen
     finally:
         change.cancel()
+        with suppress(asyncio.CancelledError, StopAsyncIteration):
+            await change  # the watch must not be closed while it is still being read
 
 
 def reference(order: AwaitSchedule, pod: Pod) -> PodRef:

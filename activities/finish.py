@@ -23,7 +23,7 @@ class Cleanup:
     async def finish(self, order: Finish) -> bool:
         """Deletes Job, pods and Secrets, and waits until the pods are really gone. True when something was deleted.
 
-        A retained Job stays with its prompt and log; only its run Secret, which holds the run token, goes.
+        A retained Job stays with its log; its run Secret, which holds the run token, goes.
 
         Raises:
             ClusterUnavailable: the API server refused or timed out; Temporal tries again.

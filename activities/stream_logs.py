@@ -11,10 +11,11 @@ from typing import Any, Final
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from cluster.diagnosis import Failing
+from cluster.diagnosis import Failing, why_it_ended
 from cluster.follower import Batch, Cursor, Follower
 from cluster.port import Cluster
 from cluster.reading import LogLine, Tally
+from contracts.errors import PodLost, RunTimeout
 from contracts.identity import AttemptKey
 from contracts.messages import StreamEnd, StreamLogs, StreamProgress
 from contracts.outcome import ContainerEnd, Gap
@@ -76,8 +77,6 @@ class LogStreaming:
         over at once.
 
         Raises:
-            PodLost: the pod or its node is gone. `JobDeletedExternally`: somebody deleted the Job.
-            ExitUnknown: the container's end could not be learned.
             TranscriptsUnavailable: the store does not answer; Temporal tries again.
             TranscriptFenced: a later try follows this output.
         """
@@ -95,11 +94,14 @@ class LogStreaming:
                     account.add(batch.lines, batch.gaps)
         receipt = account.tally.receipt(follower.last, account.gaps, framed=follower.framed)
         receipt = await self.store.seal(order.attempt, receipt, writer)
-        if isinstance(follower.fate, Failing):
-            # Before Kubernetes 1.29 a Job whose pod was deleted makes another one: the agent would run twice.
+        end = container_end(follower)
+        outside = follower.fate if isinstance(follower.fate, Failing) else ended_from_outside(end)
+        if outside is not None:
+            # Before Kubernetes 1.29 a Job whose pod was deleted makes another one, which waits for its prompt for ever.
             await self.cluster.delete_job(order.job.namespace, order.job.name, order.job.uid)
-            raise follower.fate.raised()
-        return StreamEnd(container=container_end(follower), receipt=receipt)
+        return StreamEnd(
+            container=end, receipt=receipt, failure=outside.error.as_failure(outside.message) if outside else None
+        )
 
     async def _stored(self, key: AttemptKey) -> Account:
         """The account of what earlier tries of this step have stored."""
@@ -179,6 +181,12 @@ def container_end(follower: Follower) -> ContainerEnd:
         return end
     told = f"runner: {last.error}" + (f" ({last.detail})" if last.detail else "")
     return end.model_copy(update={"message": "; ".join(text for text in (end.message, told) if text)})
+
+
+def ended_from_outside(end: ContainerEnd) -> Failing | None:
+    """Who ended the agent, if it was neither itself nor us; what it did itself is judged by its output."""
+    why = why_it_ended(end)
+    return why if why is not None and issubclass(why.error, PodLost | RunTimeout) else None
 
 
 def stored(line: LogLine) -> Line:

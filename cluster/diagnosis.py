@@ -79,6 +79,8 @@ _LOST: Final = {
     "OutOfephemeral-storage",
     "UnexpectedAdmissionError",
 }
+DELETED: Final = "Deleted"
+"""Our word for a pod that somebody deleted; Kubernetes sets no reason then."""
 _UNKNOWN_END: Final = {"ContainerStatusUnknown", "Unknown"}
 _HONEST_SUCCESS: Final = {"", "Completed"}
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
@@ -353,7 +355,9 @@ def _disrupted(pod: Pod) -> str | None:
     if pod.status.reason in _LOST or pod.status.reason == "DeadlineExceeded":
         return pod.status.reason
     condition = pod.condition("DisruptionTarget")
-    return (condition.reason or "DisruptionTarget") if condition is not None and condition.holds else None
+    if condition is not None and condition.holds:
+        return condition.reason or "DisruptionTarget"
+    return DELETED if pod.metadata.deletion_timestamp is not None else None
 
 
 def _disruption(pod: Pod) -> str:
@@ -372,6 +376,8 @@ def why_it_ended(end: ContainerEnd) -> Failing | None:
         return Failing(OutOfMemory, f"Pod exited: OOMKilled (exit {end.exit_code})")
     if end.reason == "DeadlineExceeded":
         return Failing(RunTimeout, _told("Kubernetes ended the pod at its deadline", told))
+    if end.reason == DELETED:
+        return Failing(PodLost, _told("the pod was deleted while the agent ran", told))
     if end.reason in _LOST or end.reason == "DisruptionTarget":
         return Failing(PodLost, _told(f"the pod was ended from outside: {end.reason}", told))
     if end.reason in {"ContainerCannotRun", "StartError", "ContainerCannotMount"}:

@@ -143,10 +143,15 @@ class StreamLogs(Contract):
 
 
 class StreamEnd(Contract):
-    """How the stream of one attempt ended: the container's own end and the receipt for its output."""
+    """How the stream of one attempt ended: the container's own end and the receipt for its output.
+
+    Attributes:
+        failure: what ended the agent, or hid its end, from outside: a deleted pod, a lost node.
+    """
 
     container: ContainerEnd
     receipt: OutputReceipt
+    failure: Failure | None = None
 
     @classmethod
     def unknown(cls) -> Self:

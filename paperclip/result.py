@@ -156,6 +156,8 @@ def _error_message(
     if pod and exit_code is not None:
         pod = f"{pod} (exit {exit_code})"
     room = MESSAGE_LIMIT - len(pod) - 2
+    if pod in said:
+        return _cut(said, MESSAGE_LIMIT)
     return "; ".join(part for part in (_cut(said, room), pod) if part)
 
 

@@ -132,6 +132,7 @@ class AgentRunWorkflow:
         pod = await AWAIT_SCHEDULE(wait, "node, image, volumes", attempt=wait.patience + wait.start_patience + SLACK)
         self._show(self._card.at(Phase.RUNNING, pod=pod.name, node=pod.node))
         attempt.end = await self._output(attempt, StreamLogs(attempt=key, job=attempt.job, pod=pod))
+        attempt.failure = attempt.failure or (attempt.end.failure if attempt.end else None)
 
     async def _output(self, attempt: Attempt, order: StreamLogs) -> StreamEnd | None:
         """Follows the agent's output to its end, or to the run's time-out, whichever comes first."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
+from activities.create_job import reference
 from contracts.outcome import Outcome
 from tests.runs.ground import Ground, attempt_key, ground
 
@@ -121,6 +122,25 @@ async def test_a_cancel_ends_the_agent_and_keeps_what_it_said(temporal: Client, 
         stdout = [line.data for line in await system.lines(raw) if line.stream == "stdout"]
     assert outcome.error_code == "cancelled"
     assert stdout == [b"line %d" % number for number in range(LINES // 2)]
+
+
+async def test_a_deleted_pod_is_named_and_its_output_kept(temporal: Client, tmp_path: Path) -> None:
+    async with ground(temporal, tmp_path) as system, system.worker():
+        raw = system.agent(talkative(tmp_path / "never"))
+        ticket = await system.start(raw)
+        await written(system, raw, LINES // 2)
+        job = await system.kubernetes.read_job("default", attempt_key(raw).job_name)
+        assert job is not None
+        (pod,) = await system.kubernetes.pods_of(reference(job))
+        await system.kubernetes.delete_pod("default", pod.metadata.name, pod.metadata.uid, timedelta(seconds=2))
+        outcome = await ticket.handle(temporal).result()
+        stdout = [line.data for line in await system.lines(raw) if line.stream == "stdout"]
+    assert outcome.error_code == "k8s_pod_lost"
+    assert outcome.failure is not None
+    assert outcome.failure.budget == "infrastructure"
+    assert outcome.receipt is not None
+    assert outcome.receipt.lines == LINES // 2
+    assert len(stdout) == LINES // 2
 
 
 async def test_a_run_over_its_time_is_ended_by_name(temporal: Client, tmp_path: Path) -> None:
