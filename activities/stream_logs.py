@@ -40,8 +40,9 @@ class Account:
     def add(self, lines: Iterable[LogLine], gaps: Iterable[Gap] = ()) -> None:
         """Takes lines and gaps that are stored."""
         self.gaps += gaps
-        for line in lines:
-            self.tally.add([line])
+        taken = list(lines)
+        self.tally.add(taken)
+        for line in taken:
             self.sequence = max(self.sequence, line.sequence)
             if line.stream == "stdout":
                 self.fold.stdout(line.data, cut=not line.whole, terminated=line.terminated)
@@ -88,9 +89,7 @@ class LogStreaming:
         async with beating(account), Follower(self.cluster, order.job, order.pod, cursor) as follower:
             async for batch in handed_over(follower):
                 if sealed is None:
-                    await self.store.append(
-                        order.attempt, [*map(stored, batch.lines), *map(missing, batch.gaps)], writer
-                    )
+                    await self.store.append(order.attempt, rows(batch, datetime.now(UTC)), writer)
                     account.add(batch.lines, batch.gaps)
         receipt = account.tally.receipt(follower.last, account.gaps, framed=follower.framed)
         receipt = await self.store.seal(order.attempt, receipt, writer)
@@ -189,15 +188,16 @@ def ended_from_outside(end: ContainerEnd) -> Failing | None:
     return why if why is not None and issubclass(why.error, PodLost | RunTimeout) else None
 
 
-def stored(line: LogLine) -> Line:
-    """A line as the store keeps it."""
-    return Line(line.sequence, line.stream, line.data, line.terminated, at=datetime.now(UTC))
+def rows(batch: Batch, at: datetime) -> list[Line]:
+    """A batch as the store keeps it; a gap is a line of its own, so that no reader overlooks it."""
+    lines = [Line(line.sequence, line.stream, line.data, line.terminated, at=at) for line in batch.lines]
+    return [*lines, *(missing(gap, at) for gap in batch.gaps)]
 
 
-def missing(gap: Gap) -> Line:
-    """A gap as a line of its own, so that no reader of the transcript overlooks it."""
+def missing(gap: Gap, at: datetime) -> Line:
+    """What is missing, under the number of the first missing frame."""
     text = json.dumps({"frames": gap.frames, "afterSequence": gap.after_sequence}).encode()
-    return Line(gap.after_sequence + 1, GAP, text, at=datetime.now(UTC))
+    return Line(gap.after_sequence + 1, GAP, text, at=at)
 
 
 def gap_of(line: Line) -> Gap:

@@ -15,7 +15,7 @@ from tests.chaos.accidents import Accidents
 from tests.chaos.workload import Workload, assert_complete, running
 from transcripts.store import SqlTranscripts
 
-TOOL = "AGENT_RUNS_TEST_CLUSTER_TOOL"
+TOOL = "TEST_CLUSTER_TOOL"
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,9 @@ from client.settings import ClientSettings, SettingsError, WorkerSettings
 
 
 async def test_a_server_that_is_not_there_is_named_with_the_remedy() -> None:
-    with pytest.raises(TemporalUnreachable, match=r"127\.0\.0\.1:1 \(Connection refused\).*AGENT_RUNS_TEMPORAL_ADDRESS"):
+    with pytest.raises(
+        TemporalUnreachable, match=r"127\.0\.0\.1:1 \(Connection refused\).*AGENT_RUNS_TEMPORAL_ADDRESS"
+    ):
         await connect(ClientSettings(temporal_address="127.0.0.1:1"))
 
 
