@@ -426,6 +426,7 @@ class _Plain:
             return True
         self._repeats.clear()  # the log was rotated: what came between is lost, and nobody knows how much
         step.gaps.append(Gap(after_sequence=self._count, frames=None))
+        self._count += 1  # the gap has a place of its own in the transcript
         return False
 
     def _keep(self, line: bytes, second: datetime | None) -> None:

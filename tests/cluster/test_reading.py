@@ -364,3 +364,13 @@ def test_what_repeats_frames_cannot_end_the_receipt() -> None:
     reading.mend(frames[0] + b'2x. {"exit_code":0}\n' + b'3x. {"exit_code":0}\n')
     assert reading.last is None
     assert reading.hole == range(2, 4)
+
+
+def test_a_gap_in_a_log_without_frames_has_a_number_of_its_own() -> None:
+    stamp = b"2026-11-21T10:00:0%d.000000000Z "
+    begun = resume(Cursor(), b"".join((stamp % 1) + b"line %d\n" % n for n in range(3)))
+    rest = resume(begun.cursor, (stamp % 2) + b"after the rotation\n", final=True)
+    (gap,) = rest.gaps
+    assert gap.frames is None
+    assert gap.after_sequence + 1 not in {line.sequence for line in (*begun.lines, *rest.lines)}
+    assert rest.lines[0].sequence > gap.after_sequence + 1
