@@ -1,9 +1,10 @@
 """The story of one agent run."""
 
 import asyncio
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeVar, cast
 
 from temporalio import exceptions, workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
@@ -36,6 +37,9 @@ with workflow.unsafe.imports_passed_through():
         PARSE_TRANSCRIPT,
         STREAM_LOGS,
     )
+
+One = TypeVar("One")
+Other = TypeVar("Other")
 
 SLACK: Final = timedelta(minutes=1)
 """Over an order's own clocks, so that the activity reports its patience by name before Temporal ends it."""
@@ -104,7 +108,7 @@ class AgentRunWorkflow:
         """Prepare, create, wait, follow."""
         request, key = self._request, attempt.key
         self._show(self._card.at(Phase.PREPARING, attempt=str(key.attempt) if key.attempt > 1 else None))
-        profile, prompt = await asyncio.gather(
+        profile, prompt = await both(
             INTROSPECT_POD(IntrospectPod(run=key.run, config=request.config), "what the agent's pod inherits"),
             BUNDLE_PROMPT(
                 BundlePrompt(attempt=key, config=request.config, resuming=attempt.session is not None),
@@ -228,6 +232,16 @@ class AgentRunWorkflow:
             if failure_code:
                 updates.append(attributes.FAILURE_KIND.value_set(failure_code))
             workflow.upsert_search_attributes(updates)
+
+
+async def both(one: Awaitable[One], other: Awaitable[Other]) -> tuple[One, Other]:
+    """The results of two steps side by side. When one fails the other is waited for: it may still make something that
+    has to be cleaned up."""
+    first, second = await asyncio.gather(one, other, return_exceptions=True)
+    for ended in (first, second):
+        if isinstance(ended, BaseException):
+            raise ended
+    return cast("One", first), cast("Other", second)
 
 
 def _final_phase(outcome: Outcome) -> Phase:

@@ -4,7 +4,10 @@ import shlex
 from pathlib import Path
 
 import pytest
+from temporalio.testing import ActivityEnvironment
 
+from activities.finish import Cleanup
+from contracts.messages import Finish
 from tests.conftest import FIXTURES
 from tests.runs.ground import Ground, attempt_key
 
@@ -87,3 +90,13 @@ async def test_the_prompt_does_not_enter_the_history(system: Ground) -> None:
     await ticket.handle(system.temporal).result()
     history = (await ticket.handle(system.temporal).fetch_history()).to_json()
     assert raw["context"]["paperclipIssue"]["title"] not in history
+
+
+async def test_a_job_that_its_creation_could_not_report_is_cleaned_up(system: Ground) -> None:
+    raw = system.agent(replay("text-stdin"))
+    raw["config"]["retainJobs"] = True
+    await system.outcome(raw)
+    key, kubernetes = attempt_key(raw), system.kubernetes
+    assert await kubernetes.read_job("default", key.job_name) is not None
+    assert await ActivityEnvironment().run(Cleanup(kubernetes).finish, Finish(attempt=key))
+    assert await kubernetes.read_job("default", key.job_name) is None

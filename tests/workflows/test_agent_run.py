@@ -15,6 +15,7 @@ from client.attach import attach
 from client.settings import ClientSettings
 from contracts.errors import ClusterForbidden, JobCreateFailed, PodScheduleFailed, SessionUnavailable
 from contracts.identity import workflow_id
+from contracts.messages import PromptBundle
 from contracts.outcome import Outcome, Report
 from contracts.request import RunRequest, Runtime, SessionParams
 from tests.workflows.steps import GOOD, THROTTLE, Steps, until_cancelled
@@ -101,6 +102,31 @@ async def test_a_failing_step_names_the_failure_and_is_cleaned_up(
     assert outcome.failure.next_step == error.next_step
     assert outcome.exit_code != 0
     assert steps.names[-1] == "finish"
+
+
+async def test_cleanup_waits_for_a_step_beside_the_one_that_failed(
+    temporal: Client, queue: str, request_of_a_run: RunRequest
+) -> None:
+    refused, bundled = asyncio.Event(), asyncio.Event()
+
+    async def introspect(_order: object) -> None:
+        refused.set()
+        raise ClusterForbidden("may not get pods")
+
+    async def bundle(order: Any) -> PromptBundle:
+        await refused.wait()
+        bundled.set()
+        return PromptBundle(namespace="default", secret_name=order.attempt.prompt_secret_name, sha256="0", size=1)
+
+    async def finish(_order: object) -> bool:
+        assert bundled.is_set()
+        return True
+
+    steps = Steps({"introspect_pod": introspect, "bundle_prompt": bundle, "finish": finish})
+    async with working(temporal, queue, steps) as start:
+        outcome = await (await start(request_of_a_run)).result()
+    assert outcome.error_code == "k8s_forbidden"
+    assert steps.names.count("finish") == 1
 
 
 async def test_a_run_that_takes_too_long_is_stopped_and_still_reports(
