@@ -29,6 +29,8 @@ from contracts.outcome import ContainerEnd, Gap
 
 __all__ = ["Batch", "Cursor", "Follower", "LogLine", "Pace", "Tally", "resume"]
 
+TAIL: Final = 100_000
+"""Frames asked for at once when nobody knows how many there are."""
 BUFFER: Final = 8 * 1024 * 1024
 """Bytes read ahead of the consumer. A reader that stalls loses output when the kubelet rotates the log."""
 
@@ -207,6 +209,8 @@ class Follower:
             read = await self._read(follow=not self._reading.starved) if self.last is None else _Read()
             self.fate = await self._look()
             if self.fate is None:
+                if read.clean and not self._reading.anchored:
+                    await self._rescue_tail()
                 await pause.after(read, at_least=self._pace.poll if self._reading.starved else timedelta())
 
     async def _finish_log(self) -> None:
@@ -285,6 +289,17 @@ class Follower:
         log.warning("log.gap_recorded", pod=self._pod.name, frames=len(left))
         self.mended += len(hole) - len(left)
         await self._give(self._reading.give_up_hole())
+
+    async def _rescue_tail(self) -> None:
+        """What a rotation took before a silence: no later frame tells that it is missing, so the runner is asked."""
+        hole = self._reading.open_tail(TAIL) if self._again is not None else None
+        if hole is None:
+            return
+        await self._ask_again(hole)
+        rescued = self._reading.close_tail() - hole.start
+        if rescued:
+            log.info("log.tail_rescued", pod=self._pod.name, frames=rescued)
+            self.mended += rescued
 
     async def _ask_again(self, hole: range) -> bool | None:
         """Whether the container answered; None when it may not be asked."""

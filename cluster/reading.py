@@ -148,6 +148,19 @@ class Reading:
         return self._log.hole if isinstance(self._log, _Framed) else None
 
     @property
+    def anchored(self) -> bool:
+        """This connection repeated something known or went on right after it: nothing between has vanished unseen."""
+        return not isinstance(self._log, _Framed) or self._log.anchored
+
+    def open_tail(self, size: int) -> range | None:
+        """Takes up to `size` frames after the last known one for missing; None when there is nothing to ask about."""
+        return self._log.open_tail(size) if isinstance(self._log, _Framed) else None
+
+    def close_tail(self) -> int:
+        """What was not brought does not exist yet. The number of the next frame."""
+        return self._log.close_tail() if isinstance(self._log, _Framed) else 0
+
+    @property
     def framed(self) -> bool:
         """The log has frames."""
         return isinstance(self._log, _Framed) or bool(self._start.framed)
@@ -242,6 +255,7 @@ class _Framed:
         self._hole_end: int | None = None
         self.since = cursor.second
         self.incomplete = False
+        self.anchored = True
         self.last: LastFrame | None = None
 
     @property
@@ -257,6 +271,17 @@ class _Framed:
         self._reader = FrameReader(timestamps=True)
         self._tolerant = tolerant or from_start or self.since is None
         self.incomplete = False
+        self.anchored = self._number == 0
+
+    def open_tail(self, size: int) -> range | None:
+        if self.last is None:
+            self._hole_end = self._number + 1 + size
+            self.begin_mending()
+        return self.hole
+
+    def close_tail(self) -> int:
+        self._hole_end = None
+        return self._number + 1
 
     def disconnect(self, *, final: bool) -> Step:  # noqa: ARG002 - a cut frame is never output; same shape as _Plain
         return Step()
@@ -304,7 +329,9 @@ class _Framed:
         for index, item in enumerate(items):
             if isinstance(item, Junk):
                 note(item.data)
-            elif item.seq > self._number:
+                continue
+            self.anchored = True
+            if item.seq > self._number:
                 if item.seq != self._number + 1:
                     if not self._tolerant:
                         self.incomplete = True

@@ -292,6 +292,32 @@ async def test_what_cannot_be_repaired_is_a_gap_of_exact_size(
     assert Tally().receipt(follower.last, gaps).state == "differs"
 
 
+async def test_what_a_rotation_took_before_a_silence_is_fetched_while_the_agent_lives() -> None:
+    log = Log(NUMBERS, [40])
+    scripted = ScriptedLog(log, [(10, None), (50, None), (None, None)], [RUNNING, RUNNING, OVER])
+    scripted.answers = [again(11, 50)]
+    follower = Follower(scripted, JOB, POD, pace=QUICK)
+    numbers, gaps = list[int](), list[Gap]()
+    async with asyncio.timeout(20), follower:
+        async for batch in follower:
+            log.rotate(50)
+            gaps += batch.gaps
+            numbers += [int(line.data) for line in batch.lines]
+    assert numbers == [*range(100)]
+    assert (gaps, follower.mended) == ([], 40)
+    assert [first for first, _ in scripted.asked] == [11]
+
+
+async def test_a_log_that_repeats_what_is_known_asks_nobody() -> None:
+    scripted = ScriptedLog(
+        Log(NUMBERS, [40]), [(10, None), (10, None), (10, None), (None, None)], [RUNNING] * 3 + [OVER]
+    )
+    follower = Follower(scripted, JOB, POD, pace=QUICK)
+    async with asyncio.timeout(20), follower:
+        numbers = [int(line.data) async for batch in follower for line in batch.lines]
+    assert (numbers, scripted.asked) == ([*range(100)], [])
+
+
 async def test_without_a_runner_nobody_is_asked() -> None:
     log = Log(NUMBERS, [40])
     log.rotate(50)
