@@ -66,7 +66,7 @@ def activities(
 ) -> Sequence[Callable[..., Any]]:
     """Every step of the card, each with the ports it knows."""
     requests = HistoryRequests(client)
-    opener = Opener(load_or_create(settings.sealing_key_file))
+    opener = Opener(load_or_create(settings.sealing_key_file, make=not settings.production))
     overrides = PodOverrides(settings.image, settings.namespace, settings.data_claim)
     plan = PodPlan(
         init_image=settings.init_image,

@@ -34,9 +34,10 @@ class Cleanup:
         """
         namespace = order.namespace or self.cluster.namespace
         deleted = await self.cluster.delete_secret(namespace, order.attempt.run_secret_name)
-        if order.retain:
+        job = order.job or await self._unreported(order, namespace)
+        if job and order.retain:
             return deleted
-        if job := order.job or await self._unreported(order, namespace):
+        if job:
             deleted |= await self.cluster.delete_job(namespace, job.name, job.uid)
             await self._gone(job, order.grace)
         return await self.cluster.delete_secret(namespace, order.attempt.prompt_secret_name) or deleted

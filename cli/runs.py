@@ -133,12 +133,10 @@ def requested(raw: dict[str, Any], settings: ClientSettings, display: Display) -
 
     Raises:
         InvalidRequest: names every wrong field and the remedy.
-        Refused: production, and there is no key.
-        UnusableKey: the key file holds none.
+        UnusableKey: the key file holds none, or is missing in production.
     """
-    if settings.production and not settings.sealing_key_file.exists():
-        raise Refused(f"AGENT_RUNS_SEALING_KEY_FILE: {settings.sealing_key_file} does not exist; production makes none")
-    found = prepared(raw, Sealer(load_or_create(settings.sealing_key_file)[0].public))
+    keys = load_or_create(settings.sealing_key_file, make=not settings.production)
+    found = prepared(raw, Sealer(keys[0].public))
     for note in found.notes:
         display.note(note)
     return found.request

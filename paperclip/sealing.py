@@ -249,16 +249,18 @@ def keys_from(text: str) -> tuple[SealingKey, ...]:
     return tuple(SealingKey.from_jwk(jwk) for jwk in jwks)
 
 
-def load_or_create(path: Path) -> tuple[SealingKey, ...]:
-    """The keys in the file at `path`, after making one there (mode 0600) if there is none.
+def load_or_create(path: Path, *, make: bool = True) -> tuple[SealingKey, ...]:
+    """The keys in the file at `path`, after making one there (mode 0600) if there is none and `make` allows it.
 
     Two processes that start together agree: the file appears whole and at once, and the first one wins.
 
     Raises:
-        UnusableKey: the file holds no usable key.
+        UnusableKey: the file holds no usable key, or is missing and none may be made.
         OSError: the file or its folder cannot be read or made.
     """
     if not path.exists():
+        if not make:
+            raise UnusableKey(f"AGENT_RUNS_SEALING_KEY_FILE: {path} does not exist, and production makes no key")
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _publish(SealingKey.generate().to_jwk(), path)
     return keys_from(path.read_text())

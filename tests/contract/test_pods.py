@@ -208,10 +208,10 @@ async def test_a_sub_path_shows_one_file_or_folder(api: Api, name: str) -> None:
     volumes = [{"name": "c", "configMap": {"name": name}}, {"name": "e", "emptyDir": {}}]
     mounts = [
         {"name": "c", "mountPath": "/etc/app/x.conf", "subPath": "x.conf"},
-        {"name": "e", "mountPath": "/work", "subPath": "made/for/me"},
+        {"name": "e", "mountPath": "/made", "subPath": "made/for/me"},
         {"name": "e", "mountPath": "/all"},
     ]
-    script = "cat /etc/app/x.conf; touch /work/file; ls /all/made/for/me"
+    script = "cat /etc/app/x.conf; touch /made/file; ls /all/made/for/me"
     assert await api.output(script, volumes=volumes, container={"volumeMounts": mounts}) == "herefile\n"
 
 

@@ -223,3 +223,9 @@ def test_processes_that_start_together_share_one_key(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as together:
         found = list(together.map(lambda _: load_or_create(path)[0].kid, range(16)))
     assert len(set(found)) == 1
+
+
+def test_production_makes_no_key(tmp_path: Path) -> None:
+    with pytest.raises(UnusableKey, match="AGENT_RUNS_SEALING_KEY_FILE"):
+        load_or_create(tmp_path / "key.json", make=False)
+    assert not (tmp_path / "key.json").exists()
