@@ -27,14 +27,16 @@ CHUNK = 64 * 1024
 
 def transcript(steps: int) -> bytes:
     """`steps` steps of four events (start, text, tool, finish), 1.1 kB each on average."""
-    return b"".join(_line(event) for step in range(steps) for event in _step(step, last=step == steps - 1))
+    return b"".join(line_of(event) for step in range(steps) for event in step_of(step, last=step == steps - 1))
 
 
-def _line(event: dict[str, Any]) -> bytes:
+def line_of(event: dict[str, Any]) -> bytes:
+    """An event as OpenCode prints it."""
     return json.dumps(event, separators=(",", ":")).encode() + b"\n"
 
 
-def _step(step: int, *, last: bool) -> list[dict[str, Any]]:
+def step_of(step: int, *, last: bool) -> list[dict[str, Any]]:
+    """The four events of one step, as OpenCode 1.18 shapes them."""
     session, message = "ses_e001b6f10ffeowfTKMtc0DNYmh", f"msg_1ffe4acd{step:04x}gxCcpcGYUJf3Zt"
 
     def event(kind: str, number: int, **part: Any) -> dict[str, Any]:

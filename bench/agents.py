@@ -1,0 +1,209 @@
+"""The agents' side of `bench.follow`: an API server with N running pods whose logs grow, in a process of its own.
+
+It speaks TLS and the log endpoint as a kubelet does (time stamps, one chunk per line, an end when the container ends)
+and the runner's frames, and it answers reads of the pods. It forks no process per agent: 500 of them on 2 cores would
+be the load that is measured. Under `/bench` it takes the orders of the measurement.
+"""
+
+import asyncio
+import hashlib
+import json
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+from aiohttp import web
+
+from bench.parser import line_of, step_of
+from cluster.frames import Frame, encode_frame, split_frames
+from local.cluster.tls import server_context
+
+RATE: Final = 5
+"""Lines a second of each agent."""
+NAMESPACE: Final = "bench"
+READERS: Final = 2
+"""Of each log: the worker and its rival."""
+_CLOCK: Final = b"1795294546888"
+
+
+def events() -> Iterator[tuple[bytes, bytes]]:
+    """OpenCode's events for ever, of 1.1 kB on average, in two halves: the time of writing belongs between them."""
+    for number in count():
+        for event in step_of(number, last=False):
+            before, _, after = line_of({**event, "timestamp": int(_CLOCK)}).rstrip(b"\n").partition(_CLOCK)
+            yield before, after
+
+
+class Events:
+    """The same events for all agents, made once."""
+
+    def __init__(self) -> None:
+        self._source = events()
+        self._made: list[tuple[bytes, bytes]] = []
+
+    def written(self, number: int) -> bytes:
+        """Event `number`, stamped with the millisecond in which it is written, as OpenCode does."""
+        while number >= len(self._made):
+            self._made.append(next(self._source))
+        before, after = self._made[number]
+        return b"%s%d%s" % (before, time.time_ns() // 1_000_000, after)
+
+
+@dataclass(eq=False)
+class Agent:
+    """One pod."""
+
+    name: str
+    frames: int = 0
+    lines: int = 0
+    size: int = 0
+    digest: Any = field(default_factory=hashlib.sha256)
+    log: list[bytes] = field(default_factory=list)
+    readers: list[web.StreamResponse] = field(default_factory=list)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def write(self, frame: Frame) -> None:
+        """A frame of the runner as the log API passes it on, to everyone who follows."""
+        stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z ").encode()
+        piece = stamp + encode_frame(frame)
+        self.frames = frame.seq
+        self.log.append(piece)
+        for reader in self.readers:
+            await reader.write(piece)
+
+    async def say(self, line: bytes) -> None:
+        """A line of OpenCode on stdout."""
+        self.lines += 1
+        self.size += len(line) + 1
+        self.digest.update(line + b"\n")
+        for frame in split_frames("stdout", line + b"\n", self.frames + 1):
+            await self.write(frame)
+
+    async def end(self) -> None:
+        """The runner's last word; then the container is gone."""
+        nothing = {"lines": 0, "bytes": 0, "sha256": hashlib.sha256().hexdigest()}
+        said = {"lines": self.lines, "bytes": self.size, "sha256": self.digest.hexdigest()}
+        word = json.dumps({"exit_code": 0, "stdout": said, "stderr": nothing}).encode()
+        await self.write(Frame(self.frames + 1, "last", ".", word))
+        self.ended.set()
+
+
+class Agents:
+    """All pods, and what was asked about them."""
+
+    def __init__(self, count: int) -> None:
+        self.agents = {f"agent-{number}": Agent(f"agent-{number}") for number in range(count)}
+        self.requests: Counter[str] = Counter()
+        self._events = Events()
+        self._followed = asyncio.Event()
+
+    def application(self) -> web.Application:
+        application = web.Application()
+        pod = f"/api/v1/namespaces/{NAMESPACE}/pods/{{name}}"
+        application.router.add_get(pod, self.pod)
+        application.router.add_get(f"{pod}/log", self.follow)
+        application.router.add_get("/bench", self.state)
+        application.router.add_get("/bench/followed", self.followed)
+        application.router.add_post("/bench/talk", self.talk)
+        application.router.add_post("/bench/end", self.end)
+        return application
+
+    async def hello(self) -> None:
+        for agent in self.agents.values():
+            await agent.write(Frame(1, "hello", ".", b'{"format":1}'))
+
+    async def pod(self, request: web.Request) -> web.Response:
+        agent = self.agents[request.match_info["name"]]
+        self._count(request)
+        running = {"running": {"startedAt": "2026-11-22T00:00:00Z"}}
+        ended = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+        state = ended if agent.ended.is_set() else running
+        container = {"name": "opencode", "state": state, "containerID": "containerd://1"}
+        status = {"phase": "Running", "containerStatuses": [container]}
+        metadata = {"name": agent.name, "namespace": NAMESPACE, "uid": agent.name}
+        return web.json_response({"metadata": metadata, "spec": {"nodeName": "node"}, "status": status})
+
+    async def follow(self, request: web.Request) -> web.StreamResponse:
+        agent = self.agents[request.match_info["name"]]
+        self._count(request)
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"".join(agent.log))
+        agent.readers.append(response)
+        if all(len(agent.readers) == READERS for agent in self.agents.values()):
+            self._followed.set()
+        try:
+            await agent.ended.wait()
+        finally:
+            agent.readers.remove(response)
+        return response
+
+    async def followed(self, _request: web.Request) -> web.Response:
+        """Answers once worker and rival follow every agent."""
+        await self._followed.wait()
+        return web.json_response({})
+
+    async def state(self, _request: web.Request) -> web.Response:
+        lines = sum(agent.lines for agent in self.agents.values())
+        return web.json_response({"lines": lines, "requests": dict(self.requests)})
+
+    async def talk(self, request: web.Request) -> web.Response:
+        """Every agent says `RATE` lines a second, each at its own time; answers when it is over."""
+        seconds = int(request.query["seconds"])
+        due = sorted(((turn + random.random()) / RATE, name) for name in self.agents for turn in range(RATE))
+        began = time.monotonic()
+        for second in range(seconds):
+            for moment, name in due:
+                if (early := began + second + moment - time.monotonic()) > 0:
+                    await asyncio.sleep(early)
+                agent = self.agents[name]
+                await agent.say(self._events.written(agent.lines))
+        return web.json_response({"took": time.monotonic() - began})
+
+    async def end(self, _request: web.Request) -> web.Response:
+        for agent in self.agents.values():
+            await agent.end()
+        return web.json_response({})
+
+    def _count(self, request: web.Request) -> None:
+        if not request.headers.get("User-Agent", "").startswith("bare"):
+            self.requests["log" if request.path.endswith("/log") else "pod"] += 1
+
+
+async def serve(count: int, folder: Path, *, plain: bool) -> None:
+    """Serves until stdin ends; writes a kubeconfig and says on stdout that it is ready."""
+    agents = Agents(count)
+    await agents.hello()
+    context, authority = server_context(folder)
+    runner = web.AppRunner(agents.application(), access_log=None, shutdown_timeout=1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=None if plain else context, backlog=2048)
+    await site.start()
+    address = f"http{'' if plain else 's'}://127.0.0.1:{runner.addresses[0][1]}"
+    (folder / "kubeconfig").write_text(json.dumps(kubeconfig(address, authority)))
+    print(address, flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await runner.cleanup()
+
+
+def kubeconfig(address: str, authority: Path) -> dict[str, Any]:
+    """How clients reach it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "bench", "cluster": {"server": address, "certificate-authority": str(authority)}}],
+        "users": [{"name": "bench", "user": {"token": "bench"}}],
+        "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench", "namespace": NAMESPACE}}],
+        "current-context": "bench",
+    }
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(int(sys.argv[1]), Path(sys.argv[2]), plain="--plain" in sys.argv))

@@ -1,0 +1,268 @@
+"""What following costs: N runs at 5 lines/s each through the log, the live fold and the store in one worker process.
+
+Run as `python -m bench.follow [--runs 500] [--seconds 30] [--readers 20] [--plain]`; it measures one run, then N. Four
+processes: the agents (`bench.agents`), the worker with the real step on a real Temporal server (`bench.follower`), bare
+aiohttp on the same streams (`bench.bare`), and this one, which reads transcripts over SSE and the others' CPU time.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import re
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from temporalio import workflow
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+from bench.agents import NAMESPACE, RATE
+from bench.follower import QUEUE, settings
+from bench.overhead import percentile
+from client.connection import run_to_end
+from client.links import run_url, tokens
+from contracts.identity import AttemptKey, RunKey
+from contracts.messages import JobRef, PodRef, StreamEnd, StreamLogs
+from transcripts.access import headers
+from workflows.steps import HEARTBEAT
+
+QUIET = timedelta(seconds=10)
+"""Watched before anybody says anything: what silent runs cost."""
+SETTLED = timedelta(seconds=3)
+_TICK = os.sysconf("SC_CLK_TCK")
+_WRITTEN = re.compile(rb'timestamp\\?":(\d{13})')
+
+
+@workflow.defn
+class Following:
+    """A run that has nothing but the step that is measured."""
+
+    @workflow.run
+    async def run(self, order: StreamLogs) -> StreamEnd:
+        end: StreamEnd = await workflow.execute_activity(
+            "stream_logs",
+            order,
+            task_queue=QUEUE,
+            result_type=StreamEnd,
+            start_to_close_timeout=timedelta(days=1),
+            heartbeat_timeout=HEARTBEAT,
+        )
+        return end
+
+
+@dataclass
+class Process:
+    """One of the others. `first` is what it said when it was ready."""
+
+    process: asyncio.subprocess.Process
+    first: str = ""
+
+    @property
+    def cpu(self) -> float:
+        """CPU seconds it has used, all threads."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICK
+
+    def memory(self, kind: str = "VmRSS") -> int:
+        """MiB of resident memory; `VmHWM` is the most it ever had."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.partition(f"{kind}:")[2].split()[0]) // 1024
+
+    async def end(self) -> str:
+        """What it says in the end."""
+        return (await self.process.communicate(b""))[0].decode()
+
+
+@asynccontextmanager
+async def process(module: str, *arguments: object, says: bool = True) -> AsyncIterator[Process]:
+    """Runs a module of ours; ready once it says something."""
+    pipe = asyncio.subprocess.PIPE
+    words = ["-m", module, *map(str, arguments)]
+    child = Process(await asyncio.create_subprocess_exec(sys.executable, *words, stdin=pipe, stdout=pipe))
+    try:
+        if says and child.process.stdout is not None:
+            child.first = (await child.process.stdout.readline()).decode().strip()
+            if not child.first:
+                raise RuntimeError(f"{module} ended before it was ready")
+        yield child
+    finally:
+        if child.process.returncode is None:
+            child.process.kill()
+            await child.process.wait()
+
+
+@dataclass
+class Sample:
+    """What one measurement saw. CPU in seconds (`quiet`: per second), delays in milliseconds, memory in MiB."""
+
+    runs: int
+    readers: int
+    lines: int = 0
+    took: float = 0
+    quiet: float = 0
+    worker: float = 0
+    bare: float = 0
+    agents: float = 0
+    memory: int = 0
+    peak: int = 0
+    delays: list[float] = field(default_factory=list)
+    verified: int = 0
+    requests: dict[str, int] = field(default_factory=dict)
+    longest: float = 0
+    retries: int = 0
+
+
+def order(number: int) -> StreamLogs:
+    """The step's input for one agent."""
+    name = f"agent-{number}"
+    return StreamLogs(
+        attempt=AttemptKey(run=RunKey(agent_id=name, company_id="bench", run_id=f"run-{number}")),
+        job=JobRef(namespace=NAMESPACE, name=name, uid=name),
+        pod=PodRef(namespace=NAMESPACE, name=name, uid=name),
+    )
+
+
+async def listen(session: aiohttp.ClientSession, address: str, token: str, delays: list[float]) -> None:
+    """Reads one transcript live; notes how old each line is when it arrives, to the millisecond."""
+    async with session.get(f"{address}/events", headers=headers(token)) as stream:
+        async for line in stream.content:
+            if line.startswith(b"data:") and (written := _WRITTEN.search(line)):
+                delays.append(time.time() * 1000 - int(written[1]))
+            if line.startswith(b"event: end"):
+                return
+
+
+async def measure(runs: int, seconds: int, readers: int, *, plain: bool) -> Sample:
+    """Everything anew; the agents talk for `seconds`."""
+    sample = Sample(runs, min(runs, readers))
+    async with AsyncExitStack() as parts:
+        folder = Path(parts.enter_context(tempfile.TemporaryDirectory()))
+        environment = await parts.enter_async_context(
+            await WorkflowEnvironment.start_local(
+                dev_server_existing_path=str(Path(sys.executable).with_name("temporal")),
+                data_converter=pydantic_data_converter,
+                dev_server_log_level="error",
+            )
+        )
+        (folder / "temporal").write_text(environment.client.service_client.config.target_host)
+        agents = await parts.enter_async_context(process("bench.agents", runs, folder, *(["--plain"] if plain else [])))
+        worker = await parts.enter_async_context(process("bench.follower", folder))
+        bare = await parts.enter_async_context(process("bench.bare", runs, folder, says=False))
+        stories = Worker(
+            environment.client,
+            task_queue="stories",
+            workflows=[Following],
+            workflow_runner=UnsandboxedWorkflowRunner(),
+            max_cached_workflows=2 * runs,
+        )
+        await parts.enter_async_context(stories)
+        handles = [
+            await environment.client.start_workflow(
+                Following.run, order(number), id=f"following-{number}", task_queue="stories"
+            )
+            for number in range(runs)
+        ]
+        connector = aiohttp.TCPConnector(limit=0, ssl=False)
+        limits = aiohttp.ClientTimeout(total=None)
+        session = await parts.enter_async_context(aiohttp.ClientSession(connector=connector, timeout=limits))
+        async with session.get(f"{agents.first}/bench/followed"):
+            pass
+        mint = tokens(settings(folder)).mint
+        ears = [
+            asyncio.create_task(
+                listen(session, run_url(worker.first, f"run-{number}"), mint(f"run-{number}"), sample.delays)
+            )
+            for number in range(0, runs, max(1, runs // sample.readers))
+        ][: sample.readers]
+        await asyncio.sleep(SETTLED.total_seconds())
+        before = worker.cpu
+        await asyncio.sleep(QUIET.total_seconds())
+        sample.quiet = (worker.cpu - before) / QUIET.total_seconds()
+        began = worker.cpu, bare.cpu, agents.cpu
+        async with session.post(f"{agents.first}/bench/talk", params={"seconds": seconds}) as answer:
+            sample.took = (await answer.json())["took"]
+        sample.worker, sample.bare, sample.agents = worker.cpu - began[0], bare.cpu - began[1], agents.cpu - began[2]
+        sample.memory = worker.memory()
+        async with session.post(f"{agents.first}/bench/end"):
+            ends = await asyncio.gather(*(handle.result() for handle in handles))
+        await asyncio.gather(*ears)
+        sample.verified = sum(end.receipt.state == "verified" for end in ends)
+        sample.peak = worker.memory("VmHWM")
+        state = await asked(session, agents.first)
+        sample.lines, sample.requests = state["lines"], state["requests"]
+        pulse = json.loads(await worker.end())
+        sample.longest, sample.retries = pulse["longest"], pulse["retries"]
+    return sample
+
+
+async def asked(session: aiohttp.ClientSession, agents: str) -> dict[str, Any]:
+    """How the agents stand."""
+    async with session.get(f"{agents}/bench") as answer:
+        state: dict[str, Any] = await answer.json()
+        return state
+
+
+def table(samples: Sequence[Sample], *, plain: bool) -> str:
+    """Markdown: one column per measurement."""
+    transport = "plain HTTP" if plain else "TLS"
+    rows: dict[str, Callable[[Sample], str]] = {
+        "lines (received and verified by receipt, runs)": lambda s: f"{s.lines:,} ({s.verified} of {s.runs})",
+        "lines/s": lambda s: f"{s.lines / s.took:,.0f}",
+        "worker, CPU µs per line": lambda s: f"{s.worker / s.lines * 1e6:,.0f}",
+        "bare aiohttp, CPU µs per line": lambda s: f"{s.bare / s.lines * 1e6:,.0f}",
+        "worker / bare": lambda s: f"{s.worker / s.bare:.1f}",
+        "worker, CPU of one core (before, without a line)": lambda s: f"{s.worker / s.took:.0%} ({s.quiet:.0%})",
+        "agents' process, CPU of one core": lambda s: f"{s.agents / s.took:.0%}",
+        "worker RSS (most ever), MiB": lambda s: f"{s.memory} ({s.peak})",
+        "line delay, p50": lambda s: f"{statistics.median(s.delays):.0f} ms",
+        "line delay, p99": lambda s: f"{percentile(s.delays, 0.99):.0f} ms",
+        "SSE readers": lambda s: str(s.readers),
+        "requests of the step, per run": lambda s: f"{sum(s.requests.values()) / s.runs:.1f}",
+        f"longest time without a heartbeat (time-out {HEARTBEAT.total_seconds():.0f} s)": lambda s: (
+            f"{s.longest:.1f} s"
+        ),
+        "tries lost to a missed heartbeat": lambda s: str(s.retries),
+    }
+    where = (
+        f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, {os.cpu_count()} cores, {transport}; "
+        f"load over the last minute {os.getloadavg()[0]:.1f}."
+    )
+    head = [
+        where,
+        "",
+        f"| {RATE} lines/s each | " + " | ".join(f"{s.runs} run{'s' * (s.runs > 1)}" for s in samples) + " |",
+        "|---|" + "---:|" * len(samples),
+    ]
+    return "\n".join([*head, *(f"| {name} | " + " | ".join(map(show, samples)) + " |" for name, show in rows.items())])
+
+
+def main() -> None:
+    """Prints the table."""
+    options = argparse.ArgumentParser(description="What following costs.")
+    options.add_argument("--runs", type=int, default=500)
+    options.add_argument("--seconds", type=int, default=30)
+    options.add_argument("--readers", type=int, default=20)
+    options.add_argument("--plain", action="store_true", help="HTTP without TLS")
+    given = options.parse_args()
+
+    async def run() -> None:
+        samples = [await measure(runs, given.seconds, given.readers, plain=given.plain) for runs in (1, given.runs)]
+        print(table(samples, plain=given.plain))
+
+    run_to_end(run)
+
+
+if __name__ == "__main__":
+    main()

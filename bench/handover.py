@@ -1,0 +1,258 @@
+"""How long a live stream stands still when its worker goes: told to stop (SIGTERM), or killed (SIGKILL).
+
+Two worker processes, as in production, on Temporal's dev server and the embedded cluster; one agent, a shell script,
+writes a numbered line every 10 ms. At random moments the worker that holds `stream_logs` gets the signal; the clock
+runs from then to the first line that the other worker has stored, looked for every 2 ms. Then a new worker takes the
+place of the lost one. `python -m bench.handover [ROLLS [KILLS]]` prints a Markdown table, and checks that all
+hand-overs together cost no line.
+"""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from temporalio.api.enums.v1 import PendingActivityState
+from temporalio.client import WorkflowHandle
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.testing import WorkflowEnvironment
+
+from client.attach import attach
+from client.connection import run_to_end
+from client.settings import WorkerSettings
+from contracts.identity import AttemptKey
+from contracts.outcome import Outcome
+from local.cluster import EmbeddedCluster
+from local.demo import context
+from paperclip.preparation import prepare
+from paperclip.sealing import Sealer, load_or_create
+from transcripts.store import SqlTranscripts
+from workflows.agent_run import AgentRunWorkflow
+from workflows.attributes import ALL
+from workflows.steps import HEARTBEAT, STREAM_LOGS
+
+LOOK: Final = 0.002
+SCRIPT: Final = "#!/bin/sh\ncat > /dev/null\ni=0\nuntil [ -e {stop} ]; do echo $i; i=$((i+1)); sleep 0.01; done\n"
+STANDING: Final = """
+SELECT writer_since, writer_number,
+  (SELECT max(sequence) FROM lines WHERE lines.run_id = attempts.run_id AND lines.attempt = attempts.attempt)
+FROM attempts WHERE run_id = ?
+"""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A transcript as it is stored at one moment."""
+
+    writer: tuple[Any, ...]
+    last: int
+
+
+@dataclass
+class Workers:
+    """Worker processes by their pid, started as `python -m worker` is in production."""
+
+    environment: dict[str, str]
+    alive: dict[int, asyncio.subprocess.Process] = field(default_factory=dict)
+
+    async def start(self) -> None:
+        """Returns once the new one is ready."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "worker"), env=self.environment, stdout=asyncio.subprocess.PIPE
+        )
+        self.alive[process.pid] = process
+        assert process.stdout is not None
+        while b"worker.ready" not in (said := await process.stdout.readline()):
+            assert said, "the worker ended before it was ready"
+        asyncio.get_running_loop().create_task(process.stdout.read())
+
+    async def replace(self, pid: int) -> None:
+        """Waits for the end of a worker that got a signal, and starts another."""
+        await self.alive.pop(pid).wait()
+        await self.start()
+
+    async def stop(self) -> None:
+        """All of them."""
+        for process in self.alive.values():
+            process.terminate()
+            await process.wait()
+
+
+@dataclass
+class Stream:
+    """One agent's output on its way into the store."""
+
+    handle: WorkflowHandle[AgentRunWorkflow, Outcome]
+    key: AttemptKey
+    database: sqlite3.Connection
+    stop: Path
+
+    def standing(self) -> Standing:
+        """Who writes, and how far it has come."""
+        *writer, last = self.database.execute(STANDING, (self.key.run.run_id,)).fetchone()
+        return Standing(tuple(writer), last)
+
+    async def until(self, what: Callable[[Standing], bool]) -> Standing:
+        """The first standing that is so."""
+        while True:
+            if what(now := self.standing()):
+                return now
+            await asyncio.sleep(LOOK)
+
+    async def flowing(self) -> None:
+        """Returns once new lines come in."""
+        before = self.standing()
+        await self.until(lambda now: now.last > before.last + 20)
+
+    async def holder(self) -> int:
+        """Process id of the worker that follows the stream; it is in the worker's identity."""
+        while True:
+            told = (await self.handle.describe()).raw_description.pending_activities
+            for step in told:
+                started = step.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+                if started and step.activity_type.name == STREAM_LOGS.name:
+                    return int(step.last_worker_identity.rsplit(":", 1)[1])
+            await asyncio.sleep(LOOK)
+
+
+@dataclass
+class Ground:
+    """The system, with two workers."""
+
+    environment: WorkflowEnvironment
+    settings: WorkerSettings
+    store: SqlTranscripts
+    folder: Path
+    workers: Workers
+
+    @asynccontextmanager
+    async def stream(self) -> AsyncIterator[Stream]:
+        """A run whose agent writes; at the end every line must be there once."""
+        folder = self.folder / str(uuid.uuid4())
+        folder.mkdir()
+        program, stop = folder / "opencode", folder / "stop"
+        program.write_text(SCRIPT.format(stop=stop))
+        program.chmod(0o755)
+        raw = context(agent_id=str(uuid.uuid4()))
+        raw["config"]["env"] = {**raw["config"].get("env", {}), "PATH": f"{folder}:{os.environ['PATH']}"}
+        request = prepare(raw, Sealer(load_or_create(self.settings.sealing_key_file)[0].public))
+        client = self.environment.client
+        handle = (await attach(client, self.settings, request)).handle(client)
+        key = AttemptKey(run=request.key)
+        news = self.store.news(key)
+        while await self.store.last(key) is None:
+            await news.beyond(news.count, timedelta(seconds=LOOK))
+        with closing(sqlite3.connect(self.folder / "transcripts.db")) as database:
+            yield Stream(handle, key, database, stop)
+        stop.touch()
+        outcome = await handle.result()
+        said = [line.data for line in await self.store.read(key, limit=10_000_000, max_bytes=1 << 40)]
+        numbers = [int(text) for text in said if text.isdigit()]
+        assert numbers == [*range(len(numbers))], "a line is missing or doubled"
+        assert outcome.receipt is not None
+        assert outcome.receipt.state == "verified", outcome.receipt
+
+    async def hand_over(self, stream: Stream, by: signal.Signals) -> float:
+        """Seconds from the signal to the first line that the next worker has stored."""
+        await stream.flowing()
+        pid = await stream.holder()
+        writer = stream.standing().writer
+        began = time.perf_counter()
+        os.kill(pid, by)
+        taken = await stream.until(lambda now: now.writer != writer)  # from here on the old one is not heard
+        await stream.until(lambda now: now.last > taken.last)
+        took = time.perf_counter() - began
+        await self.workers.replace(pid)
+        return took
+
+
+@asynccontextmanager
+async def ground() -> AsyncIterator[Ground]:
+    """Temporal, cluster, store and two workers."""
+    async with AsyncExitStack() as parts:
+        folder = Path(parts.enter_context(tempfile.TemporaryDirectory()))
+        environment = await parts.enter_async_context(
+            await WorkflowEnvironment.start_local(
+                dev_server_existing_path=str(Path(sys.executable).with_name("temporal")),
+                data_converter=pydantic_data_converter,
+                search_attributes=list(ALL),
+                dev_server_log_level="error",
+            )
+        )
+        embedded = await parts.enter_async_context(EmbeddedCluster(folder / "cluster"))
+        own = {
+            "AGENT_RUNS_TEMPORAL_ADDRESS": environment.client.service_client.config.target_host,
+            "AGENT_RUNS_TASK_QUEUE": "bench",
+            "AGENT_RUNS_SEALING_KEY_FILE": str(folder / "key.json"),
+            "AGENT_RUNS_TRANSCRIPTS_URL": f"sqlite+aiosqlite:///{folder}/transcripts.db",
+            "AGENT_RUNS_IMAGE": "agent:bench",
+            "AGENT_RUNS_DATA_ROOT": str(folder),
+            "AGENT_RUNS_KUBECONFIG": str(embedded.kubeconfig_path),
+        }
+        settings = WorkerSettings.read(own)
+        store = await SqlTranscripts.open(settings.transcripts)
+        parts.push_async_callback(store.close)
+        workers = Workers({**os.environ, **own})
+        parts.push_async_callback(workers.stop)
+        load_or_create(settings.sealing_key_file)
+        for _ in range(2):
+            await workers.start()
+        yield Ground(environment, settings, store, folder, workers)
+
+
+async def measure(rolls: int, kills: int) -> dict[signal.Signals, list[float]]:
+    """Seconds of each hand-over. All of one kind happen to one run."""
+    chance = Random(1)
+    took: dict[signal.Signals, list[float]] = {}
+    async with ground() as system:
+        for by, count in ((signal.SIGTERM, rolls), (signal.SIGKILL, kills)):
+            took[by] = []
+            async with system.stream() as stream:
+                for _ in range(count):
+                    await asyncio.sleep(chance.uniform(0, 3))  # anywhere between two heartbeats
+                    took[by].append(await system.hand_over(stream, by))
+                    print(f"{by.name} {took[by][-1]:.3f} s", file=sys.stderr)
+    return took
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` of the values lie."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def table(took: dict[signal.Signals, list[float]]) -> str:
+    """Markdown."""
+    lines = ["| from the signal to the next worker's first line | p50 s | p99 s | max s |", "|---|---:|---:|---:|"]
+    for by, values in filter(lambda one: one[1], took.items()):
+        shares = f"{statistics.median(values):.3f} | {percentile(values, 0.99):.3f} | {max(values):.3f}"
+        lines.append(f"| {by.name}, {len(values)} times in one run | {shares} |")
+    lines.append(f"\nHeartbeat time-out {HEARTBEAT.total_seconds():.0f} s. Every line once and in order, verified.")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Prints the table."""
+    given = [int(argument) for argument in sys.argv[1:3]]
+    rolls, kills = given + [25, 5][len(given) :]
+
+    async def run() -> None:
+        print(table(await measure(rolls, kills)))
+
+    run_to_end(run)
+
+
+if __name__ == "__main__":
+    main()
