@@ -5,7 +5,7 @@ import os
 import sys
 import uuid
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from temporalio.worker import Worker
 
 import worker
 from client.attach import Ticket, attach
-from client.settings import WorkerSettings
+from client.settings import ClientSettings, WorkerSettings
 from cluster.client import KubernetesCluster
 from contracts.identity import AttemptKey, RunKey
 from contracts.outcome import Outcome
@@ -60,8 +60,15 @@ class Ground:
         return await (await self.start(raw)).handle(self.temporal).result()
 
     async def lines(self, raw: dict[str, Any], attempt: int = 1) -> list[Line]:
-        """The stored transcript of a run."""
-        return await self.store.read(attempt_key(raw, attempt), limit=1_000_000)
+        """The whole stored transcript of a run."""
+        found: list[Line] = []
+        while page := await self.store.read(attempt_key(raw, attempt), found[-1].sequence if found else 0):
+            found += page
+        return found
+
+    async def said(self, raw: dict[str, Any]) -> list[bytes]:
+        """What the agent wrote on its standard output, line by line."""
+        return [line.data for line in await self.lines(raw) if line.stream == "stdout"]
 
     def worker(self) -> Worker:
         """A worker like the one in production; several may work side by side."""
@@ -71,17 +78,38 @@ class Ground:
     @asynccontextmanager
     async def worker_process(self) -> AsyncIterator[Process]:
         """A worker in a process of its own, as `python -m worker` starts it; killed at the end if it still lives."""
+        own = {
+            "AGENT_RUNS_IMAGE": self.settings.image or "",
+            "AGENT_RUNS_DATA_ROOT": str(self.settings.data_root),
+            "AGENT_RUNS_KUBECONFIG": str(self.embedded.kubeconfig_path),
+        }
+        async with self._process("worker", own=own) as process:
+            yield process
+
+    @asynccontextmanager
+    async def service_process(self) -> AsyncIterator[ClientSettings]:
+        """The transcript service alone, as `agent-runs transcripts` starts it; settings that know where it is."""
+        command = ("cli.main", "transcripts", "--listen", "127.0.0.1:0")
+        async with self._process(*command, stdout=asyncio.subprocess.PIPE) as process:
+            assert process.stdout is not None
+            while b"transcripts  " not in (said := await process.stdout.readline()):
+                assert said, "the service ended before it listened"
+            yield self.settings.model_copy(update={"transcripts_public_url": said.decode().split()[-1]})
+
+    @asynccontextmanager
+    async def _process(
+        self, *module: str, own: Mapping[str, str] | None = None, stdout: int | None = None
+    ) -> AsyncIterator[Process]:
         settings = self.settings
         given = {
             "AGENT_RUNS_TEMPORAL_ADDRESS": self.temporal.service_client.config.target_host,
             "AGENT_RUNS_TASK_QUEUE": settings.task_queue,
             "AGENT_RUNS_SEALING_KEY_FILE": str(settings.sealing_key_file),
             "AGENT_RUNS_TRANSCRIPTS_URL": settings.transcripts,
-            "AGENT_RUNS_IMAGE": settings.image or "",
-            "AGENT_RUNS_DATA_ROOT": str(settings.data_root),
-            "AGENT_RUNS_KUBECONFIG": str(self.embedded.kubeconfig_path),
         }
-        process = await asyncio.create_subprocess_exec(sys.executable, "-m", "worker", env={**os.environ, **given})
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", *module, env={**os.environ, **given, **(own or {})}, stdout=stdout
+        )
         try:
             yield process
         finally:
@@ -98,12 +126,12 @@ def attempt_key(raw: dict[str, Any], attempt: int = 1) -> AttemptKey:
 
 
 @asynccontextmanager
-async def ground(temporal: Client, folder: Path) -> AsyncIterator[Ground]:
-    """The system, without a worker yet."""
+async def ground(temporal: Client, folder: Path, transcripts_url: str | None = None) -> AsyncIterator[Ground]:
+    """The system, without a worker yet; its store is a SQLite file unless there is a URL."""
     settings = WorkerSettings(
         task_queue=f"runs-{uuid.uuid4()}",
         sealing_key_file=folder / "key.json",
-        transcripts_url=f"sqlite+aiosqlite:///{folder}/transcripts.db",
+        transcripts_url=transcripts_url or f"sqlite+aiosqlite:///{folder}/transcripts.db",
         image="agent:test",
         data_root=folder / "data",
         paperclip_api_url="http://127.0.0.1:3100",

@@ -167,9 +167,10 @@ async def test_a_silent_stream_shows_signs_of_life(service: Service) -> None:
         assert await answer.content.readuntil(b": alive\n\n")
 
 
-async def test_a_reader_that_is_cut_at_random_sees_every_line_once(service: Service) -> None:
-    total = 3000
-    chance = random.Random(7)
+@pytest.mark.parametrize("seed", [7, 8])
+async def test_a_reader_that_is_cut_at_random_50_times_sees_every_line_once(service: Service, seed: int) -> None:
+    total = 2400
+    chance = random.Random(seed)
 
     async def write() -> None:
         for first in range(1, total + 1, 20):
@@ -189,15 +190,15 @@ async def test_a_reader_that_is_cut_at_random_sees_every_line_once(service: Serv
     ended = False
     cuts = 0
     while not ended:
-        cuts += 1
         async for event in read_some(seen[-1] if seen else 0, chance.randint(1, 60)):
             if event.id is None:
                 ended = True
                 break
             seen.append(event.id)
+        cuts += not ended
     await writing
     assert seen == list(range(1, total + 1))
-    assert cuts > 50
+    assert cuts >= 50
 
 
 async def test_a_reader_that_comes_back_after_the_end_is_told_to_stop(service: Service) -> None:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,8 +13,9 @@ from client import links
 from client.runs import RunSummary
 from client.settings import ClientSettings
 from client.story import Step
+from contracts.errors import Failure
 from contracts.identity import AttemptKey, RunKey
-from contracts.outcome import Outcome
+from contracts.outcome import AttemptReport, Outcome
 from transcripts.access import headers
 from transcripts.service import serving
 from transcripts.store import Line, SqlTranscripts
@@ -153,6 +154,8 @@ def hostile() -> list[bytes]:
             event("tool_use", tool=payload, callID=payload, state={"status": "completed", "output": payload}),
             event("tool_use", tool="bash", state={"status": "error", "input": {payload: payload}, "error": payload}),
             event("tool_use", tool="invalid", state={"input": {"tool": payload}, "title": payload}),
+            event("tool_use", tool="bash", state={"status": "completed", "title": payload, "output": "done"}),
+            event("tool_use", tool="edit", state={"input": {"filePath": payload}, "output": payload}),
             event("step_finish", reason=payload),
             json.dumps({"type": "error", "error": {"name": payload, "data": {"message": payload}}}).encode(),
             json.dumps({"type": payload}).encode(),
@@ -160,3 +163,21 @@ def hostile() -> list[bytes]:
             payload.replace("\n", " ").encode(),
         ]
     return found
+
+
+def missing() -> list[bytes]:
+    """What a line that tells of a gap may hold, were an agent able to write one."""
+    found = [json.dumps({"frames": payload, "afterSequence": payload}).encode() for payload in payloads()]
+    return [*found, *(payload.replace("\n", " ").encode() for payload in payloads())]
+
+
+def slandered() -> Facts:
+    """Facts with the payloads wherever an agent, its model or its cluster has a say."""
+    bad = "".join(payloads())
+    failure = Failure(code=bad, message=bad, next_step=bad, budget="agent")
+    run = replace(facts().run, key=RunKey(agent_id=bad, company_id=bad, run_id=RUN), phase=bad, model=bad)
+    reports = tuple(AttemptReport(attempt=n, job_name=bad, failure_code=bad) for n in (1, 2))
+    outcome = Outcome(
+        failure=failure, error_code=bad, error_message=bad, session_id=bad, summary=bad, model=bad, attempts=reports
+    )
+    return replace(facts(outcome=outcome), run=run, steps=[Step(bad, NOON, None)])

@@ -1,5 +1,6 @@
 """The page of a run in a real browser."""
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,15 +9,16 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from contracts.outcome import Outcome, OutputReceipt
+from contracts.outcome import Gap, Outcome, OutputReceipt
 from tests.web.chromium import Chromium, Tab, chromium, installed
-from tests.web.parts import RUN, Site, facts, hostile, key, line, payloads, said, site, tool
+from tests.web.parts import RUN, Site, facts, hostile, key, line, missing, payloads, said, site, slandered, tool
 
 PROGRAM = installed()
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(PROGRAM is None, reason="no Chromium on PATH: install Debian's package chromium"),
 ]
+MARKUP = "<img src=x onerror=window.pwned=1>"
 FORBIDDEN = "script,img,svg,iframe,style,link,base,form,meta,object,embed,a[href^='javascript']"
 
 
@@ -67,11 +69,14 @@ async def served(handler: Callable[[web.Request], Awaitable[web.Response]]) -> A
         await runner.cleanup()
 
 
-async def harmless(tab: Tab) -> None:
-    """Nothing of the agent's ran, is an element, or had to be blocked; with everything unfolded."""
+async def harmless(tab: Tab, here: Site) -> None:
+    """Nothing of the agent's ran, is an element, or had to be blocked; with everything unfolded and clicked."""
     await tab.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+    await tab.evaluate("document.querySelectorAll('li.entry :not(a)').forEach(one => one.click())")
     assert await tab.evaluate("window.pwned") is None
-    assert await tab.evaluate(f'document.querySelectorAll("#transcript :is({FORBIDDEN})").length') == 0
+    assert await tab.evaluate(f'document.querySelectorAll(":is(#head, main) :is({FORBIDDEN})").length') == 0
+    links = await tab.evaluate("[...document.links].map(one => one.href)")
+    assert [link for link in links if not link.startswith(f"{here.base}/runs/{RUN}")] == []
     handlers = (
         "[...document.querySelectorAll('*')].flatMap(one => [...one.attributes]).filter(one => /^on/.test(one.name))"
     )
@@ -87,7 +92,7 @@ async def test_script_of_an_agent_does_not_run_in_the_page_of_a_finished_run(tab
     await entered(tab, here)
     assert await tab.evaluate("document.querySelectorAll('#transcript > li').length") > 100
     assert await tab.evaluate("document.body.textContent.includes('<script>window.pwned=1</script>')")
-    await harmless(tab)
+    await harmless(tab, here)
 
 
 async def test_script_of_an_agent_does_not_run_while_it_arrives_live(tab: Tab, here: Site) -> None:
@@ -97,7 +102,32 @@ async def test_script_of_an_agent_does_not_run_while_it_arrives_live(tab: Tab, h
     await here.store.append(key(), [line(9999, said("that was all"))])
     await tab.until("document.getElementById('line-9999')")
     assert await tab.evaluate("document.querySelectorAll('#transcript > li').length") > 100
-    await harmless(tab)
+    await harmless(tab, here)
+
+
+async def test_script_in_what_is_told_of_a_run_and_of_its_gaps_does_not_run(tab: Tab, here: Site) -> None:
+    here.runs.told = slandered()
+    kept = [line(n, data, "gap") for n, data in enumerate(missing(), 1)]
+    kept.append(line(len(kept) + 1, json.dumps({"type": "text", "sessionID": "".join(payloads())}).encode()))
+    for attempt in (1, 2):
+        await here.store.append(key(attempt), kept)
+    await here.store.seal(key(2), OutputReceipt(state="differs", gaps=(Gap(after_sequence=1),)))
+    await entered(tab, here)
+    assert await tab.evaluate("document.querySelectorAll('#transcript > li.gap').length") == len(missing())
+    places = ["dd", ".phase", ".failure strong", ".failure p", ".failure em", ".steps li", ".attempts a"]
+    for place in places:
+        words = f"[...document.querySelectorAll('#head {place}')].map(one => one.innerText).join()"
+        assert "<script>" in await tab.evaluate(words), place
+    await harmless(tab, here)
+
+
+async def test_script_in_the_session_a_running_agent_names_does_not_run(tab: Tab, here: Site) -> None:
+    here.runs.told = facts("running")
+    await here.store.append(key(), [line(1, json.dumps({"type": "text", "sessionID": MARKUP, "part": {}}).encode())])
+    await entered(tab, here)
+    await tab.until("document.getElementById('state').textContent === 'Live.'")
+    assert await tab.evaluate(f"document.getElementById('head').innerText.includes({MARKUP!r})")
+    await harmless(tab, here)
 
 
 async def test_the_check_for_running_script_can_fail(tab: Tab) -> None:

@@ -1,0 +1,174 @@
+"""Workers that go at random moments of a stream: every line is there once and in order, and the receipt agrees."""
+
+import asyncio
+import shlex
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from temporalio.api.enums.v1 import PendingActivityState
+from temporalio.client import Client, WorkflowHandle
+
+from contracts.outcome import Outcome
+from tests.runs.ground import Ground, attempt_key, ground
+from workflows.agent_run import AgentRunWorkflow
+from workflows.steps import STREAM_LOGS
+
+STARTED = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+
+BURST, TRICKLE, BACKLOG, END = 6_000, 6_200, 26_000, 26_500
+"""Numbers at which the parts of the output end: fast, slow, then silence, then what piles up unread, then the last."""
+BIG = b"0123456789" * 10_240
+SCRIPT = """
+say() {{ awk -v from=$1 -v to=$2 -v every=$3 -v pause=$4 'BEGIN {{
+  big = "0123456789"
+  while (length(big) < 102400) big = big big
+  big = substr(big, 1, 102400)
+  for (i = from; i < to; i++) {{
+    print "line " i
+    if (i % 3 == 0) print "same"
+    if (i % 2000 == 0) print i " " big
+    if (pause && i % every == 0) {{ fflush(); system("sleep " pause) }}
+  }}
+}}'; }}
+cat > /dev/null
+say 0 {burst} 100 0.02
+until [ -e {folder}/trickle ]; do sleep 0.02; done
+say {burst} {trickle} 1 0.01
+until [ -e {folder}/backlog ]; do sleep 0.02; done
+say {trickle} {backlog} 1 0
+until [ -e {folder}/end ]; do sleep 0.02; done
+say {backlog} {end} 50 0.01
+"""
+
+
+def output(first: int, last: int) -> list[bytes]:
+    """What the script says of these numbers."""
+    lines: list[bytes] = []
+    for number in range(first, last):
+        lines.append(b"line %d" % number)
+        if number % 3 == 0:
+            lines.append(b"same")
+        if number % 2000 == 0:
+            lines.append(b"%d %s" % (number, BIG))
+    return lines
+
+
+def lines_before(number: int) -> int:
+    return len(output(0, number))
+
+
+@dataclass
+class Stream:
+    """A run whose output goes through five phases, and the moment in each at which its worker goes."""
+
+    system: Ground
+    folder: Path
+    raw: dict[str, Any]
+    handle: WorkflowHandle[AgentRunWorkflow, Outcome]
+    random: Random
+
+    @property
+    def moments(self) -> list[Callable[[int], Awaitable[None]]]:
+        """Each waits until the worker with this process id follows the stream, and then for the moment."""
+        return [self.in_a_burst, self.in_a_trickle, self.in_silence, self.in_a_backlog, self.at_the_end]
+
+    async def in_a_burst(self, worker: int) -> None:
+        await self.followed_by(worker)
+        await self.between(0, BURST)
+
+    async def in_a_trickle(self, worker: int) -> None:
+        await self.followed_by(worker)
+        await self.stored(lines_before(BURST))
+        self.allow("trickle")
+        await self.between(BURST, TRICKLE)
+
+    async def in_silence(self, worker: int) -> None:
+        await self.followed_by(worker)
+        await self.stored(lines_before(TRICKLE))
+        await self.moment(3)
+        assert await self.count() == lines_before(TRICKLE)
+
+    async def in_a_backlog(self, worker: int) -> None:
+        """It piles up while nobody follows."""
+        self.allow("backlog")
+        await self.followed_by(worker)
+        await self.stored(self.random.randrange(lines_before(TRICKLE) + 1, lines_before(BACKLOG)))
+
+    async def at_the_end(self, worker: int) -> None:
+        """While the last lines come, the container ends, the receipt is made, or the transcript is judged."""
+        await self.followed_by(worker)
+        await self.stored(lines_before(BACKLOG))
+        self.allow("end")
+        await self.moment(0.8)
+
+    def allow(self, part: str) -> None:
+        (self.folder / part).touch()
+
+    async def between(self, first: int, last: int) -> None:
+        """A moment while these are stored."""
+        begin, end = lines_before(first), lines_before(last)
+        await self.stored(self.random.randrange(begin + 1, begin + (end - begin) // 2))
+        assert begin < await self.count() < end
+
+    async def moment(self, most: float) -> None:
+        await asyncio.sleep(self.random.uniform(0, most))  # when exactly is what the seed decides
+
+    async def followed_by(self, worker: int) -> None:
+        """Returns once this process has the step; its identity in Temporal ends with its process id."""
+        while True:
+            told = (await self.handle.describe()).raw_description.pending_activities
+            steps = [step for step in told if step.activity_type.name == STREAM_LOGS.name]
+            if steps and steps[0].state == STARTED and steps[0].last_worker_identity.endswith(f":{worker}"):
+                return
+            await asyncio.sleep(0.02)
+
+    async def stored(self, count: int) -> None:
+        """Returns once so many lines are stored; other processes announce nothing, so it looks often."""
+        news = self.system.store.news(attempt_key(self.raw))
+        while await self.count() < count:
+            await news.beyond(news.count, timedelta(milliseconds=5))
+
+    async def count(self) -> int:
+        runs = await self.system.store.runs(limit=1)
+        return runs[0].lines if runs else 0
+
+
+async def streaming(system: Ground, folder: Path, seed: int) -> Stream:
+    """A started run. Nothing works on it yet."""
+    script = SCRIPT.format(folder=shlex.quote(str(folder)), burst=BURST, trickle=TRICKLE, backlog=BACKLOG, end=END)
+    raw = system.agent(script)
+    return Stream(system, folder, raw, (await system.start(raw)).handle(system.temporal), Random(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(580)
+@pytest.mark.parametrize(
+    ("by", "seed"),
+    [(signal.SIGTERM, 1), (signal.SIGTERM, 2), (signal.SIGTERM, 3), (signal.SIGKILL, 4), (signal.SIGKILL, 5)],
+)
+async def test_five_workers_that_go_in_the_middle_cost_no_line(
+    temporal: Client, tmp_path: Path, by: signal.Signals, seed: int
+) -> None:
+    async with ground(temporal, tmp_path) as system:
+        stream = await streaming(system, tmp_path, seed)
+        for moment in stream.moments:
+            async with system.worker_process() as process:
+                await moment(process.pid)
+                process.send_signal(by)
+                assert await process.wait() == (0 if by == signal.SIGTERM else -signal.SIGKILL)
+        async with system.worker_process():
+            outcome = await stream.handle.result()
+        lines = await system.lines(stream.raw)
+    found, wanted = [line.data for line in lines], output(0, END)
+    assert len(found) == len(wanted)
+    assert [number for number, line in enumerate(found) if line != wanted[number]][:5] == []
+    assert all(one.sequence < other.sequence for one, other in pairwise(lines))
+    assert outcome.receipt is not None
+    assert (outcome.receipt.state, outcome.receipt.lines, outcome.receipt.gaps) == ("verified", len(wanted), ())
