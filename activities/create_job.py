@@ -60,7 +60,8 @@ class JobCreation:
         """The Job of this attempt: created, or adopted when an earlier try of this step has created it.
 
         An agent never runs twice for one attempt. A Job that is gone is not created again: its prompt Secret goes with
-        it, and a run Secret older than a finished Job's shortest life says that a Job may have come and gone.
+        it, and a run Secret older than a finished Job's shortest life says that a Job may have come and gone. The
+        first try that also makes the run Secret need not look for what earlier ones have made.
 
         Raises:
             InvalidRequest: a field that only shows itself here, such as a label or an argument.
@@ -70,29 +71,50 @@ class JobCreation:
             ExitUnknown: this attempt's Job may have existed; it is not known what became of it.
             ClusterUnavailable: the API server refused or timed out; Temporal tries again.
         """
-        namespace = order.prompt.namespace
-        existing = await self.cluster.read_job(namespace, order.attempt.job_name)
+        if activity.info().attempt == 1:
+            plan = await self._plan(order)
+            if await self.cluster.create_secret(plan.run_secret):
+                return await self._created(order, plan)
+        return await self._repeated(order)
+
+    async def _repeated(self, order: CreateJob) -> JobRef:
+        """After an earlier try, or a reset of the run, which may have come to any point."""
+        existing = await self.cluster.read_job(order.prompt.namespace, order.attempt.job_name)
         if existing is not None:
-            return await self._owning(order, adopted(order, existing))
+            return await self._adopted(order, existing)
         await self._check_that_none_existed(order)
         plan = await self._plan(order)
+        await self.cluster.put_secret(plan.run_secret)
+        return await self._created(order, plan)
+
+    async def _created(self, order: CreateJob, plan: Plan) -> JobRef:
+        """The Job, made after everything it needs, or the one that somebody else has just made."""
+        namespace, name = order.prompt.namespace, order.attempt.job_name
         if plan.claim:
             await self.cluster.ensure_claim(plan.claim)
-        await self.cluster.put_secret(plan.run_secret)
         try:
             created = await self.cluster.create_job(plan.job)
         except AlreadyExists:
-            winner = await self.cluster.read_job(namespace, order.attempt.job_name)
+            winner = await self.cluster.read_job(namespace, name)
             if winner is None:
-                raise JobDeletedExternally(f"Job {order.attempt.job_name} vanished while it was created") from None
-            return await self._owning(order, adopted(order, winner))
-        return await self._owning(order, reference(created).model_copy(update={"warnings": plan.warnings}))
-
-    async def _owning(self, order: CreateJob, job: JobRef) -> JobRef:
-        """Lets the Job own its Secrets, so that nothing is left when it goes without us."""
-        for secret in (order.attempt.prompt_secret_name, order.attempt.run_secret_name):
-            await self.cluster.own_secret(job.namespace, secret, job)
+                raise JobDeletedExternally(f"Job {name} vanished while it was created") from None
+            return await self._adopted(order, winner)
+        job = reference(created).model_copy(update={"warnings": plan.warnings})
+        if not await self._own_secrets(order, job):
+            # an agent cannot start without its prompt: an earlier Job of this attempt took it along
+            await self.cluster.delete_job(namespace, name, job.uid)
+            raise JobDeletedExternally(f"the prompt of Job {name} is gone, so the Job existed before and was deleted")
         return job
+
+    async def _adopted(self, order: CreateJob, existing: Job) -> JobRef:
+        job = adopted(order, existing)
+        await self._own_secrets(order, job)
+        return job
+
+    async def _own_secrets(self, order: CreateJob, job: JobRef) -> bool:
+        """Lets the Job own its Secrets, so that nothing is left when it goes without us. False without a prompt."""
+        await self.cluster.own_secret(job.namespace, order.attempt.run_secret_name, job)
+        return await self.cluster.own_secret(job.namespace, order.attempt.prompt_secret_name, job)
 
     async def _check_that_none_existed(self, order: CreateJob) -> None:
         namespace, attempt = order.prompt.namespace, order.attempt

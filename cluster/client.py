@@ -8,7 +8,8 @@ do not raise on refused raw replies, and read replies into strict, slow models. 
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
@@ -17,6 +18,7 @@ from urllib.parse import quote
 
 import aiohttp
 import msgspec
+import structlog
 from kubernetes.aio.client import ApiClient
 from kubernetes.aio.config import ConfigException
 from kubernetes.aio.stream import WsApiClient
@@ -29,17 +31,19 @@ from cluster.objects import (
     EventList,
     Held,
     Job,
+    JobList,
     Metadata,
     Model,
     Pod,
     PodList,
+    RawList,
     Status,
     Unreadable,
     Version,
     WatchEvent,
     decode,
 )
-from cluster.ownership import CONTENT_DIGEST, ours, same_owner
+from cluster.ownership import CONTENT_DIGEST, RUN, agent_selector, ours, same_owner
 from cluster.port import (
     AlreadyExists,
     ExecFailed,
@@ -51,27 +55,23 @@ from cluster.port import (
     LogUnavailable,
     Manifest,
 )
+from cluster.watching import Expired, PodWatches, WatchPace, owned
 from contracts.errors import ClusterForbidden, ClusterUnavailable, ForeignObject, JobCreateFailed, RunError
+from contracts.identity import label_value
 from contracts.messages import JobRef
 
 CALL: Final = timedelta(seconds=30)
 """Time for one plain call. The API server itself gives up after 60 s."""
 CONNECT: Final = timedelta(seconds=10)
-WATCH: Final = timedelta(seconds=60)
-"""How long the server keeps a watch; it then ends cleanly and goes on from where it was."""
-SLACK: Final = timedelta(seconds=15)
-"""How much later than promised the server may end a watch before the connection counts as dead."""
-PAUSE: Final = timedelta(seconds=1)
-"""Between a watch that ended early and the next."""
+OWN_POD: Final = timedelta(minutes=1)
+"""How long a look at the worker's own pod is good for: of a running pod hardly anything can change."""
 _QUOTED: Final = 500
 _REFUSAL: Final = 64 * 1024
 _BROKEN: Final = (aiohttp.ClientError, TimeoutError, OSError, ConfigException, ValueError)
 
 Query = Sequence[tuple[str, str]]
 
-
-class _Expired(Exception):
-    """The version a watch should go on from is no longer known (410)."""
+log: Final[Any] = structlog.get_logger()
 
 
 class Cause(ApiObject, frozen=True):
@@ -147,8 +147,10 @@ class Refusal(msgspec.Struct, frozen=True):
 class KubernetesCluster:
     """The `Cluster` port over a Kubernetes API server. Use `connect`, and close it or use it with `async with`."""
 
-    def __init__(self, to: Access) -> None:
+    def __init__(self, to: Access, pace: WatchPace | None = None) -> None:
         self._access = to
+        self._watches = PodWatches(self, pace or WatchPace())
+        self._own_pod: tuple[float, dict[str, Any]] | None = None
         self._calls: Any = ApiClient(to.configuration)  # Any: much of it is untyped upstream
         self._streams: Any = ApiClient(to.configuration)
         sockets: Any = WsApiClient
@@ -161,13 +163,14 @@ class KubernetesCluster:
         context: str | None = None,
         namespace: str | None = None,
         environ: Mapping[str, str] = os.environ,
+        pace: WatchPace | None = None,
     ) -> Self:
         """A client by the kubeconfig's path, else by the pod's service account. Makes no connection yet.
 
         Raises:
             cluster.credentials.NoCluster: one line that says what is missing.
         """
-        return cls(await access(kubeconfig, context, namespace, environ))
+        return cls(await access(kubeconfig, context, namespace, environ), pace)
 
     async def __aenter__(self) -> Self:
         return self
@@ -178,7 +181,8 @@ class KubernetesCluster:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections; open logs and watches end with an error."""
+        """Close all connections; open logs end with an error, watches fall silent."""
+        await self._watches.close()
         await self._sockets.close()
         await self._streams.close()
         await self._calls.close()
@@ -191,12 +195,16 @@ class KubernetesCluster:
     # what the worker is and may do
 
     async def own_pod(self) -> dict[str, Any] | None:
-        """The worker's own pod as raw JSON, None outside a pod."""
-        name = self._access.own_name
+        """The worker's own pod as raw JSON, a minute old at the most; None outside a pod."""
+        name, now = self._access.own_name, time.monotonic()
         if name is None:
             return None
-        reply = await self._find("get", "pods", _core(self._access.own_namespace, "pods", name))
-        return None if reply is None else _raw(reply, "get pods")
+        if self._own_pod is None or now - self._own_pod[0] > OWN_POD.total_seconds():
+            reply = await self._find("get", "pods", _core(self._access.own_namespace, "pods", name))
+            if reply is None:
+                return None
+            self._own_pod = (now, _raw(reply, "get pods"))
+        return self._own_pod[1]
 
     async def version(self) -> str:
         """The API server's version, such as `v1.34.1`."""
@@ -232,16 +240,28 @@ class KubernetesCluster:
         """Delete this Job and, in the background, its pods. False when it is gone already."""
         return await self._delete("jobs.batch", _batch(namespace, "jobs", name), uid, grace)
 
+    async def jobs_of_agent(self, namespace: str, agent_id: str) -> list[Job]:
+        """Every Job this program made for an agent, of whatever run."""
+        query = [("labelSelector", agent_selector(agent_id))]
+        return list((await self._get("list", "jobs.batch", _batch(namespace, "jobs"), JobList, query)).items)
+
     # pods
+
+    async def pods_of_agent(self, namespace: str, agent_id: str) -> list[Pod]:
+        """Every pod of an agent's Jobs, also of Jobs that are gone."""
+        query = [("labelSelector", agent_selector(agent_id))]
+        return list((await self._get("list", "pods", _core(namespace, "pods"), PodList, query)).items)
 
     async def pods_of(self, job: JobRef) -> list[Pod]:
         """The Job's pods, oldest first."""
-        return _owned((await self._pods(job)).items, job)
+        query = [("labelSelector", f"job-name={job.name}")]
+        page = await self._get("list", "pods", _core(job.namespace, "pods"), PodList, query)
+        return owned(page.items, job)
 
     @asynccontextmanager
     async def watch_pods(self, job: JobRef) -> AsyncIterator[AsyncIterator[list[Pod]]]:
-        """The Job's pods now, and again whenever one changes; see the port."""
-        async with aclosing(self._pod_states(job)) as states:
+        """The Job's pods whenever they change, by a watch that all Jobs of a namespace share; see the port."""
+        async with self._watches.of(job) as states:
             yield states
 
     async def read_pod(self, namespace: str, name: str) -> Pod | None:
@@ -281,12 +301,15 @@ class KubernetesCluster:
 
     async def put_secret(self, manifest: Manifest) -> Kept:
         """Create the Secret, adopt an equal one, replace one of ours with other content; see the port."""
-        metadata = manifest["metadata"]
+        return "created" if await self.create_secret(manifest) else await self._adopt_secret(manifest)
+
+    async def create_secret(self, manifest: Manifest) -> bool:
+        """Create the Secret. False when one of its name is there."""
         try:
-            await self._create("secrets", _core(metadata["namespace"], "secrets"), manifest)
+            await self._create("secrets", _core(manifest["metadata"]["namespace"], "secrets"), manifest)
         except AlreadyExists:
-            return await self._adopt_secret(manifest)
-        return "created"
+            return False
+        return True
 
     async def _adopt_secret(self, manifest: Manifest) -> Kept:
         wanted = manifest["metadata"]
@@ -324,12 +347,21 @@ class KubernetesCluster:
             raise answer.as_error(refused=JobCreateFailed)
         return True
 
-    async def delete_secret(self, namespace: str, name: str) -> bool:
+    async def delete_secret(self, namespace: str, name: str, *, known_as_ours: bool = False) -> bool:
         """Delete the Secret if this program made it. False when it is gone or not ours."""
-        there = await self.read_secret_metadata(namespace, name)
-        if there is None or not ours(there):
+        there = None if known_as_ours else await self.read_secret_metadata(namespace, name)
+        if not known_as_ours and (there is None or not ours(there)):
             return False
-        return await self._delete("secrets", _core(namespace, "secrets", name), there.uid, None)
+        return await self._delete("secrets", _core(namespace, "secrets", name), there.uid if there else None)
+
+    async def delete_secrets_of_agent(self, namespace: str, agent_id: str, *, but_of_run: str) -> None:
+        """Delete the Secrets of an agent's other runs. None of them is read."""
+        labels = f"{agent_selector(agent_id)},{RUN},{RUN}!={label_value(but_of_run)}"
+        reply = await self._call(
+            "DELETE", "deletecollection", "secrets", _core(namespace, "secrets"), [("labelSelector", labels)]
+        )
+        if isinstance(reply, Refusal):
+            raise reply.as_error()
 
     async def ensure_claim(self, manifest: Manifest) -> str:
         """The claim's name; created if it does not exist. See the port."""
@@ -462,13 +494,11 @@ class KubernetesCluster:
     async def _patch(self, resource: str, path: str, patch: object, content_type: str) -> bytes | Refusal:
         return await self._call("PATCH", "patch", resource, path, body=patch, content_type=content_type)
 
-    async def _delete(self, resource: str, path: str, uid: str, grace: timedelta | None) -> bool:
-        options: dict[str, Any] = {
-            "apiVersion": "v1",
-            "kind": "DeleteOptions",
-            "propagationPolicy": "Background",
-            "preconditions": {"uid": uid},
-        }
+    async def _delete(self, resource: str, path: str, uid: str | None, grace: timedelta | None = None) -> bool:
+        """Delete the object, only if it has this `uid`; False when it is gone."""
+        options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
         if grace is not None:
             options["gracePeriodSeconds"] = max(0, int(grace.total_seconds()))
         reply = await self._call("DELETE", "delete", resource, path, body=options)
@@ -478,7 +508,7 @@ class KubernetesCluster:
             return False
         if reply.reason == "Conflict":
             there = await self._metadata(resource, path)
-            if there is None or there.uid != uid:
+            if there is None or (uid is not None and there.uid != uid):
                 return False
         raise reply.as_error()
 
@@ -536,52 +566,26 @@ class KubernetesCluster:
 
     # watching
 
-    async def _pods(self, job: JobRef) -> PodList:
-        query = [("labelSelector", f"job-name={job.name}")]
-        return await self._get("list", "pods", _core(job.namespace, "pods"), PodList, query)
+    async def list_pods(self, namespace: str, labels: str) -> tuple[list[Pod], str]:
+        """The pods of a label selector and the list's version. One that cannot be read is left out, not believed."""
+        query = [("labelSelector", labels)]
+        page = await self._get("list", "pods", _core(namespace, "pods"), RawList, query)
+        return [pod for item in page.items if (pod := _readable(item)) is not None], page.metadata.resource_version
 
-    async def _pod_states(self, job: JobRef) -> AsyncGenerator[list[Pod]]:
-        while True:
-            page = await self._pods(job)
-            pods = {pod.metadata.uid: pod for pod in page.items}
-            yield _owned(pods.values(), job)
-            try:
-                async with aclosing(self._pod_changes(job, page.metadata.resource_version)) as changes:
-                    async for kind, pod in changes:
-                        if kind == "DELETED":
-                            pods.pop(pod.metadata.uid, None)
-                        else:
-                            pods[pod.metadata.uid] = pod
-                        yield _owned(pods.values(), job)
-            except _Expired:
-                continue
-
-    async def _pod_changes(self, job: JobRef, version: str) -> AsyncGenerator[tuple[str, Pod]]:
-        loop = asyncio.get_running_loop()
-        while True:
-            opened = loop.time()
-            async with aclosing(self._watch_once(job, version)) as events:
-                async for event in events:
-                    pod = _as(bytes(event.object), Pod, "watch pods")
-                    version = pod.metadata.resource_version or version
-                    if event.type in {"ADDED", "MODIFIED", "DELETED"}:
-                        yield event.type, pod
-            if loop.time() - opened < PAUSE.total_seconds():
-                await asyncio.sleep(PAUSE.total_seconds())
-
-    async def _watch_once(self, job: JobRef, version: str) -> AsyncGenerator[WatchEvent]:
+    async def pod_events(
+        self, namespace: str, labels: str, version: str, *, lasting: timedelta, idle: timedelta
+    ) -> AsyncGenerator[tuple[str, Pod]]:
         """One watch until it ends, however it ends: the next one goes on from the last version seen."""
         query = [
-            ("labelSelector", f"job-name={job.name}"),
+            ("labelSelector", labels),
             ("watch", "true"),
             ("allowWatchBookmarks", "true"),
             ("resourceVersion", version),
-            ("timeoutSeconds", str(int(WATCH.total_seconds()))),
+            ("timeoutSeconds", str(max(1, int(lasting.total_seconds())))),
         ]
-        silence = (WATCH + SLACK).total_seconds()
-        timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT.total_seconds(), sock_read=silence)
+        timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT.total_seconds(), sock_read=idle.total_seconds())
         try:
-            response = await self._send(self._streams, "GET", _core(job.namespace, "pods"), query, timeout)
+            response = await self._send(self._streams, "GET", _core(namespace, "pods"), query, timeout)
         except _BROKEN as error:
             raise ClusterUnavailable(
                 f"cannot watch pods: {type(error).__name__}", verb="watch", resource="pods"
@@ -589,30 +593,38 @@ class KubernetesCluster:
         async with response:
             if response.status != 200:
                 refusal = await _refusal(response, "watch", "pods")
-                raise _Expired if refusal.status == 410 else refusal.as_error()
+                raise Expired if refusal.status == 410 else refusal.as_error()
             try:
                 async for line in _lines(response):
-                    yield _watched(line)
+                    event = _watched(line)
+                    if (pod := _readable(event.object)) is not None:
+                        yield event.type, pod
             except _BROKEN:
                 return
 
 
 def _watched(line: bytes) -> WatchEvent:
-    event = _as(line, WatchEvent, "watch pods")
+    """An event. A line that is none ends the connection like a cut: what it was comes again on the next.
+
+    Raises:
+        Unreadable, Expired, RunError: see the text.
+    """
+    event = decode(line, WatchEvent)
     if event.type != "ERROR":
         return event
-    status = _as(bytes(event.object), Status, "watch pods")
+    status = decode(bytes(event.object), Status)
     if status.code == 410:
-        raise _Expired
+        raise Expired
     raise Refusal("watch", "pods", status.code or 500, status.reason, _bounded(status.message)).as_error()
 
 
-def _owned(pods: Iterable[Pod], job: JobRef) -> list[Pod]:
-    """Those of this very Job: a later Job of the same name has pods with the same label."""
-    mine = [pod for pod in pods if any(owner.uid == job.uid for owner in pod.metadata.owner_references)]
-    return sorted(
-        mine, key=lambda pod: (pod.metadata.creation_timestamp or datetime.max.replace(tzinfo=UTC), pod.metadata.name)
-    )
+def _readable(item: msgspec.Raw) -> Pod | None:
+    """One odd pod must not blind the runs of all others; its own run asks for it and hears what is wrong."""
+    try:
+        return decode(bytes(item), Pod)
+    except Unreadable as error:
+        log.warning("watch.unreadable_pod", cause=str(error))
+        return None
 
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:

@@ -156,6 +156,12 @@ class Job(ApiObject, frozen=True):
         return next((each for each in self.status.conditions if each.type == kind and each.holds), None)
 
 
+class JobList(ApiObject, frozen=True):
+    """Some Jobs."""
+
+    items: tuple[Job, ...] = ()
+
+
 class InvolvedObject(ApiObject, frozen=True):
     """What an event is about."""
 
@@ -202,6 +208,13 @@ class PodList(ApiObject, frozen=True):
 
     metadata: ListMetadata = ListMetadata()
     items: tuple[Pod, ...] = ()
+
+
+class RawList(ApiObject, frozen=True):
+    """A page of anything, its items still to be read one by one."""
+
+    metadata: ListMetadata = ListMetadata()
+    items: tuple[msgspec.Raw, ...] = ()
 
 
 class EventList(ApiObject, frozen=True):
@@ -268,7 +281,7 @@ def decode(reply: bytes, model: type[Model]) -> Model:
     except (msgspec.DecodeError, RecursionError):
         raise Unreadable("the reply is not JSON") from None
     try:
-        return msgspec.convert(_without_nulls(msgspec.json.decode(reply)), type=model)
+        return msgspec.json.decode(msgspec.json.encode(_without_nulls(msgspec.json.decode(reply))), type=model)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise Unreadable(f"the reply is not a {model.__name__}: {str(error)[:200]}") from None
 

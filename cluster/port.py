@@ -78,7 +78,10 @@ class Cluster(Protocol):
         ...
 
     async def own_pod(self) -> dict[str, Any] | None:
-        """The worker's own pod as raw JSON, None outside a pod (POD_NAME and HOSTNAME name none here)."""
+        """The worker's own pod as raw JSON, a minute old at the most.
+
+        None outside a pod (POD_NAME and HOSTNAME name none here).
+        """
         ...
 
     async def version(self) -> str:
@@ -109,14 +112,34 @@ class Cluster(Protocol):
         """
         ...
 
+    async def jobs_of_agent(self, namespace: str, agent_id: str) -> list[Job]:
+        """Every Job this program made for an agent, of whatever run."""
+        ...
+
+    async def pods_of_agent(self, namespace: str, agent_id: str) -> list[Pod]:
+        """Every pod of an agent's Jobs, also of Jobs that are gone."""
+        ...
+
+    async def delete_secrets_of_agent(self, namespace: str, agent_id: str, *, but_of_run: str) -> None:
+        """Delete the Secrets of an agent's other runs. None of them is read."""
+        ...
+
     async def pods_of(self, job: JobRef) -> list[Pod]:
         """The Job's pods, oldest first: by label `job-name` and by the Job's uid as owner."""
         ...
 
     def watch_pods(self, job: JobRef) -> AbstractAsyncContextManager[AsyncIterator[list[Pod]]]:
-        """The Job's pods now, and again whenever one changes. Ends only by leaving the context.
+        """The Job's pods, oldest first, and again whenever they change. Ends only by leaving the context.
 
-        Rides out ends of the watch and expired versions (410); other errors are raised.
+        All Jobs of a namespace share one connection. A state that nobody took before the next one is skipped. A list
+        that lacks a pod shown before, and an empty first one, were confirmed by asking: a watch that was cut or
+        missed something never says that a pod is gone. So the first list may come as late as the pod.
+
+        Rides out whatever ends a watch. Where watching is forbidden, lists every few seconds instead.
+
+        Raises:
+            ClusterForbidden: pods may not be listed either.
+            ClusterUnavailable: the answer to a confirming question did not come.
         """
         ...
 
@@ -150,6 +173,14 @@ class Cluster(Protocol):
         """
         ...
 
+    async def create_secret(self, manifest: Manifest) -> bool:
+        """Create the Secret. Returns False when one of its name is there, which is left as it is.
+
+        Raises:
+            JobCreateFailed: the API server refuses it.
+        """
+        ...
+
     async def read_secret_metadata(self, namespace: str, name: str) -> Metadata | None:
         """Labels, annotations and owners of a Secret, never its content."""
         ...
@@ -158,8 +189,12 @@ class Cluster(Protocol):
         """Let the Job own the Secret, so that it goes when the Job goes. Returns False when there is no such Secret."""
         ...
 
-    async def delete_secret(self, namespace: str, name: str) -> bool:
-        """Delete the Secret. Returns False when it is gone already."""
+    async def delete_secret(self, namespace: str, name: str, *, known_as_ours: bool = False) -> bool:
+        """Delete the Secret, if it is ours. Returns False when it is gone already, or not ours.
+
+        Args:
+            known_as_ours: an earlier step has made or adopted it, so its labels need not be read again.
+        """
         ...
 
     async def ensure_claim(self, manifest: Manifest) -> str:

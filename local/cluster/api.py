@@ -7,6 +7,7 @@ import contextlib
 import hmac
 import json
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -34,11 +35,14 @@ _BODY_LIMIT = 3 * 1024 * 1024  # bytes of a request, as on a real API server
 class Api:
     """Answers requests from the store, and logs from the kubelet."""
 
-    def __init__(self, store: Store, kubelet: Kubelet, faults: Faults, token: str) -> None:
+    def __init__(
+        self, store: Store, kubelet: Kubelet, faults: Faults, token: str, requests: deque[tuple[str, str]]
+    ) -> None:
         self._store = store
         self._kubelet = kubelet
         self._faults = faults
         self._token = f"Bearer {token}".encode()
+        self._requests = requests
         self.closing = asyncio.Event()
 
     def application(self) -> web.Application:
@@ -55,6 +59,7 @@ class Api:
             self._authenticate(request)
             if request.path == "/faults":
                 return await self._order_faults(request)
+            self._requests.append((request.method, request.path_qs))
             hits = self._faults.taken_by(request.method, request.path_qs)
             request[FAULTS] = hits
             await self._suffer(hits)

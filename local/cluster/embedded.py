@@ -12,6 +12,7 @@ import os
 import secrets
 import socket
 import sys
+from collections import deque
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -36,6 +37,7 @@ from local.cluster.tls import server_context
 log = logging.getLogger(__name__)
 _HOST = "127.0.0.1"
 _NODE = "embedded"
+_REMEMBERED = 100_000  # requests
 _SHUTDOWN = Verdict("Terminated", "Pod was terminated in response to imminent node shutdown.")
 
 
@@ -57,6 +59,9 @@ class EmbeddedCluster:
         status_lag: how late the kubelet publishes what happened; real ones take 1 to 2 seconds.
         backoff: first pause of the doubling pauses between a Job's pods and a container's restarts.
         shutdown_grace: upper bound for the pods' own termination grace when leaving.
+
+    Attributes:
+        requests: method and path with query of what the API was asked, oldest first; the last 100,000.
     """
 
     namespace = "default"
@@ -79,6 +84,7 @@ class EmbeddedCluster:
         self.state_dir = state_dir.absolute()
         self.kubeconfig_path = self.state_dir / "kubeconfig"
         self.url = ""
+        self.requests: deque[tuple[str, str]] = deque(maxlen=_REMEMBERED)
         self._port = port
         self._token = token
         self._status_lag = status_lag
@@ -160,7 +166,7 @@ class EmbeddedCluster:
     async def _serve(self) -> None:
         context, authority = server_context(self.state_dir)
         self.ca_path = authority
-        self._api = Api(self.store, self._kubelet, self.faults, self.token)
+        self._api = Api(self.store, self._kubelet, self.faults, self.token, self.requests)
         self._runner = web.AppRunner(
             self._api.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0
         )

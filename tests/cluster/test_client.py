@@ -13,6 +13,7 @@ from aiohttp import web
 from cluster.client import KubernetesCluster
 from cluster.manifest import database_claim
 from cluster.objects import Pod
+from cluster.ownership import owner_labels
 from cluster.port import AlreadyExists, Cluster, ExecFailed, LogCut, LogGone, LogNotReady, LogUnavailable
 from cluster.secrets import run_secret
 from contracts.errors import ClusterForbidden, ClusterUnavailable, ForeignObject, JobCreateFailed, RunError
@@ -22,7 +23,7 @@ from tests.cluster.conftest import Scripted, kubeconfig
 from tests.cluster.orders import order
 
 NAMESPACE = "default"
-JOB = JobRef(namespace=NAMESPACE, name="j", uid="u")
+LABELS = owner_labels(order().attempt)
 
 
 def job_manifest(name: str, script: str, **spec: Any) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def job_manifest(name: str, script: str, **spec: Any) -> dict[str, Any]:
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {"backoffLimit": 0, "template": {"metadata": {}, "spec": pod}},
+        "spec": {"backoffLimit": 0, "template": {"metadata": {"labels": LABELS}, "spec": pod}},
     }
 
 
@@ -118,16 +119,6 @@ async def test_a_deleted_pod_is_the_one_that_was_meant(cluster: KubernetesCluste
     await cluster.delete_job(NAMESPACE, name, job.uid)
 
 
-async def test_a_watch_goes_on_after_its_history_was_forgotten(
-    cluster: KubernetesCluster, embedded: EmbeddedCluster, name: str
-) -> None:
-    async with cluster.watch_pods(JobRef(namespace=NAMESPACE, name=name, uid="none yet")) as states:
-        assert await anext(states) == []
-    embedded.faults.http(method="GET", path="watch=true", status=410, message="too old", times=2)
-    job = await started(cluster, job_manifest(name, "exit 0"))
-    assert (await pod_when(cluster, job, "Succeeded")).metadata.name.startswith(name)
-
-
 async def test_a_secret_is_created_adopted_or_replaced(cluster: KubernetesCluster, name: str) -> None:
     manifest = secret_manifest(name)
     secret = manifest["metadata"]["name"]
@@ -137,7 +128,11 @@ async def test_a_secret_is_created_adopted_or_replaced(cluster: KubernetesCluste
     assert await cluster.put_secret(secret_manifest(name, "other")) == "adopted"
     assert await cluster.delete_secret(NAMESPACE, secret) is True
     assert await cluster.delete_secret(NAMESPACE, secret) is False
+    assert await cluster.delete_secret(NAMESPACE, secret, known_as_ours=True) is False
     assert await cluster.read_secret_metadata(NAMESPACE, secret) is None
+    assert await cluster.create_secret(manifest) is True
+    assert await cluster.create_secret(secret_manifest(name, "other")) is False
+    assert await cluster.delete_secret(NAMESPACE, secret, known_as_ours=True) is True
 
 
 async def test_somebody_elses_secret_is_left_alone(cluster: KubernetesCluster, name: str) -> None:
@@ -191,6 +186,21 @@ async def test_the_worker_can_ask_what_it_may_do(cluster: KubernetesCluster) -> 
     assert await cluster.allowed("get", "pods/log", NAMESPACE) is True
     assert (await cluster.version()).startswith("v1.")
     assert await cluster.own_pod() is None
+
+
+async def test_the_workers_own_pod_is_read_once_for_steps_that_follow_each_other(
+    scripted: Scripted, tmp_path: Path
+) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(kubeconfig(scripted.url, {})))
+    environ = {"POD_NAME": "worker-0", "POD_NAMESPACE": "agents"}
+    async with await KubernetesCluster.connect(str(path), environ=environ) as client:
+        scripted.refuses(503, "ServiceUnavailable", "not now")
+        with pytest.raises(ClusterUnavailable):
+            await client.own_pod()
+        scripted.says(200, {"metadata": {"name": "worker-0"}})
+        assert await client.own_pod() == await client.own_pod() == {"metadata": {"name": "worker-0"}}
+    assert len(scripted.requests) == 2
 
 
 async def test_a_log_that_cannot_be_opened_says_why(cluster: KubernetesCluster, name: str) -> None:
@@ -395,27 +405,6 @@ async def test_many_open_logs_do_not_block_other_calls(talking: KubernetesCluste
             assert await anext(pieces) == b"x\n"
         assert await talking.read_job(NAMESPACE, "j") is not None
         done.set()
-
-
-async def test_the_pods_of_a_watch_survive_what_ends_watches(talking: KubernetesCluster, scripted: Scripted) -> None:
-    def pod(version: int, kind: str = "MODIFIED") -> str:
-        meta = {"uid": "p", "name": "p", "resourceVersion": str(version), "ownerReferences": [{"uid": "u"}]}
-        return json.dumps({"type": kind, "object": {"metadata": meta}})
-
-    gone = json.dumps({"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired"}})
-    watches = [pod(2, "ADDED") + "\n" + pod(3)[:30], gone + "\n", pod(6, "DELETED") + "\n"]
-
-    async def answer(request: web.Request) -> web.Response:
-        if "watch" not in request.query:
-            return web.json_response({"metadata": {"resourceVersion": "5" if len(watches) < 2 else "1"}, "items": None})
-        return web.Response(text=watches.pop(0) if watches else "")
-
-    scripted.answer = answer
-    async with talking.watch_pods(JOB) as states, asyncio.timeout(10):
-        seen = [[pod.metadata.resource_version for pod in await anext(states)] for _ in range(4)]
-    assert seen == [[], ["2"], [], []]
-    versions = [path.partition("resourceVersion=")[2].partition("&")[0] for _, path, _, _ in scripted.requests]
-    assert [version for version in versions if version] == ["1", "2", "5"]
 
 
 # commands in containers, as no Kubernetes should answer

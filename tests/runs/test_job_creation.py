@@ -40,8 +40,11 @@ class Creation:
     step: JobCreation
     order: CreateJob
 
-    async def once(self) -> JobRef:
-        made: JobRef = await ActivityEnvironment().run(self.step.create_job, self.order)
+    async def once(self, attempt: int = 1) -> JobRef:
+        """The step as Temporal would call it, on this try."""
+        environment = ActivityEnvironment()
+        environment.info = replace(environment.info, attempt=attempt)
+        made: JobRef = await environment.run(self.step.create_job, self.order)
         return made
 
 
@@ -61,16 +64,28 @@ async def creation(system: Ground, tmp_path: Path) -> Creation:
     return Creation(JobCreation(system.kubernetes, given, opener, PodPlan()), order)
 
 
-async def test_a_repeated_creation_adopts_the_job_that_is_there(creation: Creation) -> None:
-    first, second = await creation.once(), await creation.once()
+@pytest.mark.parametrize("attempt", [pytest.param(2, id="another try"), pytest.param(1, id="after a reset")])
+async def test_a_repeated_creation_adopts_the_job_that_is_there(creation: Creation, attempt: int) -> None:
+    first, second = await creation.once(), await creation.once(attempt)
     assert (first.uid, first.adopted, second.adopted) == (second.uid, False, True)
 
 
-async def test_a_job_that_went_with_its_secrets_is_not_created_again(system: Ground, creation: Creation) -> None:
+async def test_a_job_whose_secret_somebody_deleted_is_adopted(system: Ground, creation: Creation) -> None:
+    first = await creation.once()
+    await system.kubernetes.delete_secret("default", creation.order.attempt.run_secret_name)
+    second = await creation.once()
+    assert (first.uid, second.adopted) == (second.uid, True)
+
+
+@pytest.mark.parametrize("attempt", [pytest.param(2, id="another try"), pytest.param(1, id="after a reset")])
+async def test_a_job_that_went_with_its_secrets_is_not_created_again(
+    system: Ground, creation: Creation, attempt: int
+) -> None:
     await creation.once()
     await ActivityEnvironment().run(Cleanup(system.kubernetes).finish, Finish(attempt=creation.order.attempt))
     with pytest.raises(JobDeletedExternally):
-        await creation.once()
+        await creation.once(attempt)
+    assert await system.kubernetes.read_job("default", creation.order.attempt.job_name) is None
 
 
 async def test_a_job_that_may_have_come_and_gone_is_not_created_again(system: Ground, creation: Creation) -> None:
@@ -89,7 +104,7 @@ async def test_a_job_that_may_have_come_and_gone_is_not_created_again(system: Gr
     later = Later.__new__(Later)
     later.__dict__.update(system.kubernetes.__dict__)
     with pytest.raises(ExitUnknown):
-        await replace(creation, step=replace(creation.step, cluster=later)).once()
+        await replace(creation, step=replace(creation.step, cluster=later)).once(attempt=2)
 
 
 async def test_a_job_of_somebody_else_is_left_alone(system: Ground, creation: Creation) -> None:

@@ -1,0 +1,47 @@
+"""What a run asks of the API server: little, and nothing over and over."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from temporalio.client import Client
+
+from tests.runs.ground import attempt_key, ground
+
+LIMIT = 12
+SCRIPT = "cat > /dev/null; i=0; while [ $i -lt 30 ]; do echo line $i; sleep 0.1; i=$((i+1)); done"
+
+
+def told(requests: Iterable[tuple[str, str]]) -> str:
+    """One line each, for the failure message."""
+    return "\n".join(f"{method:6} {path}" for method, path in requests)
+
+
+def of_a_run(requests: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Those that serve one run; the watch and the list before it serve all."""
+    return [(method, path) for method, path in requests if not re.search(r"/pods\?labelSelector=app", path)]
+
+
+async def test_a_run_needs_few_requests(temporal: Client, tmp_path: Path) -> None:
+    async with ground(temporal, tmp_path) as system, system.worker():
+        outcome = await system.outcome(system.agent(SCRIPT))
+        requests = list(system.embedded.requests)
+    assert outcome.receipt is not None
+    assert outcome.receipt.state == "verified"
+    assert len(requests) <= LIMIT, f"{len(requests)} requests:\n{told(requests)}"
+
+
+async def test_runs_at_a_time_share_one_watch(temporal: Client, tmp_path: Path) -> None:
+    async with ground(temporal, tmp_path) as system, system.worker():
+        agents = [system.agent(SCRIPT) for _ in range(3)]
+        tickets = [await system.start(agent) for agent in agents]
+        for ticket in tickets:
+            await ticket.handle(temporal).result()
+        requests = list(system.embedded.requests)
+    shared = Counter(requests) - Counter(of_a_run(requests))
+    assert shared.total() == 2, told(shared.elements())
+    names = [attempt_key(agent).job_name for agent in agents]
+    named = Counter(name for _, path in requests for name in names if name in path)
+    assert max(named.values()) <= LIMIT, told(requests)
+    assert len(of_a_run(requests)) <= 3 * LIMIT, told(requests)

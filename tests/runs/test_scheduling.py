@@ -1,0 +1,186 @@
+"""The wait for the agent's pod: asked for when it is stuck, named in Kubernetes' own words, and polled never."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from temporalio.testing import ActivityEnvironment
+
+import activities.await_schedule as waiting
+from activities.await_schedule import Scheduling
+from activities.finish import Cleanup
+from cluster.client import KubernetesCluster
+from cluster.ownership import owner_labels
+from cluster.secrets import prompt_secret
+from contracts.errors import ImagePullFailed, JobDeletedExternally, PodLost, PodScheduleFailed, RunError
+from contracts.identity import AttemptKey, RunKey
+from contracts.messages import AwaitSchedule, Finish, JobRef, PodRef
+from local.cluster import EmbeddedCluster
+
+NAMESPACE = "default"
+
+
+@dataclass
+class Wait:
+    """One attempt's Job and the step that waits for it."""
+
+    embedded: EmbeddedCluster
+    kubernetes: KubernetesCluster
+    attempt: AttemptKey
+    told: list[str] = field(default_factory=list)
+    heard: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def job(self, script: str = "sleep 60", image: str = "busybox:1.36", **spec: object) -> JobRef:
+        container = {"name": "opencode", "image": image, "command": ["sh", "-c", script]}
+        pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}
+        template = {"metadata": {"labels": owner_labels(self.attempt)}, "spec": pod}
+        made = await self.kubernetes.create_job(
+            {
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": {
+                    "name": self.attempt.job_name,
+                    "namespace": NAMESPACE,
+                    "labels": owner_labels(self.attempt),
+                },
+                "spec": {"backoffLimit": 0, "template": template, **spec},
+            }
+        )
+        return JobRef(namespace=NAMESPACE, name=made.metadata.name, uid=made.metadata.uid)
+
+    async def pod(self, job: JobRef, patience: timedelta = timedelta(minutes=1)) -> PodRef:
+        """What the step returns; its heartbeats are in `told`."""
+        environment = ActivityEnvironment()
+        environment.on_heartbeat = self.hear
+        order = AwaitSchedule(attempt=self.attempt, job=job, patience=patience)
+        found: PodRef = await environment.run(Scheduling(self.kubernetes).await_schedule, order)
+        return found
+
+    def hear(self, *details: str) -> None:
+        self.told += details
+        self.heard.set()
+
+    async def until_told(self, text: str) -> None:
+        """Until a heartbeat says so."""
+        async with asyncio.timeout(30):
+            while not any(text in told for told in self.told):
+                self.heard.clear()
+                await self.heard.wait()
+
+    @property
+    def questions(self) -> list[str]:
+        """What was asked about the Job, by name."""
+        return [
+            path
+            for method, path in self.embedded.requests
+            if method == "GET" and ("events" in path or "/jobs/" in path or "job-name" in path)
+        ]
+
+
+@pytest.fixture
+async def wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Wait]:
+    """A cluster of its own, since its faults are for all, and a step that looks often."""
+    monkeypatch.setattr(waiting, "LOOK", timedelta(seconds=0.05))
+    attempt = AttemptKey(run=RunKey(agent_id=str(uuid.uuid4()), company_id="c", run_id=str(uuid.uuid4())), attempt=1)
+    async with EmbeddedCluster(tmp_path / "cluster") as embedded:
+        kubernetes = await KubernetesCluster.connect(str(embedded.kubeconfig_path), environ={})
+        async with kubernetes:
+            yield Wait(embedded, kubernetes, attempt)
+
+
+async def test_a_pod_that_runs_is_found_and_its_prompt_taken_away(wait: Wait) -> None:
+    await wait.kubernetes.put_secret(prompt_secret(wait.attempt, NAMESPACE, b"hello"))
+    job = await wait.job()
+    found = await wait.pod(job)
+    assert found.name.startswith(job.name)
+    assert await wait.kubernetes.read_secret_metadata(NAMESPACE, wait.attempt.prompt_secret_name) is None
+
+
+async def test_a_pod_that_ended_before_anybody_looked_is_found(wait: Wait) -> None:
+    job = await wait.job("exit 3")
+    async with wait.kubernetes.watch_pods(job) as states:
+        async for pods in states:
+            if pods and pods[0].status.phase == "Failed":
+                break
+    assert (await wait.pod(job)).uid == pods[0].metadata.uid
+
+
+async def test_an_image_that_cannot_be_pulled_is_named_with_the_registrys_words(wait: Wait) -> None:
+    wait.embedded.faults.refuse_image("nobody/knows:1", "manifest unknown")
+    with pytest.raises(ImagePullFailed, match="manifest unknown"):
+        await wait.pod(await wait.job(image="nobody/knows:1"))
+
+
+async def test_a_pod_without_a_node_is_waited_for_in_the_schedulers_words_and_without_events(wait: Wait) -> None:
+    wait.embedded.faults.fill_node("1 Insufficient memory.")
+    job = await wait.job()
+    step = asyncio.create_task(wait.pod(job))
+    await wait.until_told("1 Insufficient memory")
+    wait.embedded.faults.clear()
+    await step
+    assert [path for path in wait.questions if "events" in path] == []
+
+
+async def test_a_pod_without_a_node_fails_when_patience_ends(wait: Wait) -> None:
+    wait.embedded.faults.fill_node()
+    with pytest.raises(PodScheduleFailed, match="Timed out waiting for pod to be scheduled"):
+        await wait.pod(await wait.job(), patience=timedelta(seconds=1))
+
+
+async def test_a_job_that_makes_no_pod_is_asked_about_once_it_is_stuck(
+    wait: Wait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "STUCK", timedelta())
+    monkeypatch.setattr(waiting, "SAME", timedelta())
+    job = await wait.job(suspend=True)
+    step = asyncio.create_task(wait.pod(job))
+    await wait.until_told("Waiting for Job controller")
+    await wait.kubernetes.delete_job(NAMESPACE, job.name, job.uid)
+    with pytest.raises(JobDeletedExternally):
+        await step
+
+
+async def test_nothing_is_asked_twice_about_the_same_trouble(wait: Wait, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "STUCK", timedelta())
+    wait.embedded.faults.fill_node()
+    job = await wait.job()
+    step = asyncio.create_task(wait.pod(job))
+    async with asyncio.timeout(30):
+        while len(wait.told) < 20:
+            wait.heard.clear()
+            await wait.heard.wait()
+    step.cancel()
+    assert [path for path in wait.questions if "/jobs/" in path] == [
+        f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/{job.name}"
+    ]
+
+
+@pytest.mark.parametrize(("whole_job", "error"), [(False, PodLost), (True, JobDeletedExternally)])
+async def test_what_somebody_deletes_before_the_start_is_named(
+    wait: Wait, whole_job: bool, error: type[RunError]
+) -> None:
+    wait.embedded.faults.fill_node()
+    job = await wait.job()
+    step = asyncio.create_task(wait.pod(job))
+    await wait.until_told("unschedulable")
+    if whole_job:
+        await wait.kubernetes.delete_job(NAMESPACE, job.name, job.uid)
+    else:
+        (pod,) = await wait.kubernetes.pods_of(job)
+        await wait.kubernetes.delete_pod(NAMESPACE, pod.metadata.name, pod.metadata.uid, timedelta())
+    with pytest.raises(error):
+        await step
+
+
+async def test_a_running_agent_is_ended_and_waited_for(wait: Wait) -> None:
+    job = await wait.job("trap 'exit 0' TERM; while :; do sleep 0.05; done")
+    await wait.pod(job)
+    assert await ActivityEnvironment().run(
+        Cleanup(wait.kubernetes).finish, Finish(attempt=wait.attempt, job=job, grace=timedelta(seconds=1))
+    )
+    assert await wait.kubernetes.pods_of(job) == []
+    assert await wait.kubernetes.read_job(NAMESPACE, job.name) is None
