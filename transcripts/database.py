@@ -6,11 +6,12 @@ that the store is away rather than that we made a mistake.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import Any, Final, TypeVar, TypeVarTuple
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
-from sqlalchemy import Connection, Row, Select, Table, event
+from sqlalchemy import JSON, ColumnElement, Connection, Engine, Function, Row, Select, Table, create_engine, event, func
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, InterfaceError, InternalError, OperationalError
@@ -25,11 +26,18 @@ BUSY: Final = timedelta(seconds=30)
 CONNECT: Final = timedelta(seconds=10)
 ANSWER: Final = timedelta(seconds=30)
 """How long PostgreSQL may take over one statement: a server behind a dead network never says that it is gone."""
+READERS: Final = 4
+"""Threads that read a SQLite file."""
 
 _Columns = TypeVarTuple("_Columns")
 _Result = TypeVar("_Result")
 Insert = sqlite.Insert | postgresql.Insert
+Work: TypeAlias = Callable[[Connection], _Result]
 _INSERTS: Final[dict[str, Callable[[Table], Insert]]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+_PACKED: Final[dict[str, tuple[Any, Any]]] = {
+    "sqlite": (func.json_group_array, func.json_array),
+    "postgresql": (func.json_agg, func.json_build_array),
+}
 
 _SERVER_AWAY: Final = (
     *("08", "53", "57", "58", "XX"),  # connection, resources, an operator's shutdown, disk, damage
@@ -43,35 +51,46 @@ Source: PostgreSQL documentation, Appendix A, "PostgreSQL Error Codes".
 
 
 class Database:
-    """One SQLite file or PostgreSQL database."""
+    """One SQLite file or PostgreSQL database.
+
+    Work is a function over a SQLAlchemy connection. PostgreSQL runs it on the asynchronous engine. SQLite runs all of
+    it in one trip to a thread: its asynchronous driver makes some four trips per statement, and after each waits for
+    the event loop, which under load is busy for tens of milliseconds. That was seconds per transaction.
+    """
 
     def __init__(self, url: str) -> None:
         self._url = driven(url)
-        self._engine = _engine(self._url)
-        self._writer = self._engine.execution_options(writing=True)
         self._busy: set[asyncio.Task[Any]] = set()
-        self.insert = _INSERTS[self._engine.dialect.name]
+        self._engine: _Engine = _Threads(self._url) if _is_sqlite(self._url) else _Server(self._url)
+        dialect = self._url.get_backend_name()
+        self.insert = _INSERTS[dialect]
+        self._packed = _PACKED[dialect]
 
     async def close(self) -> None:
         """Give the connections back, once nobody uses them."""
         while self._busy:
             await asyncio.wait(self._busy)
-        await self._engine.dispose()
+        await self._engine.close()
 
-    @asynccontextmanager
-    async def writing(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction that may write: on SQLite it is the only one from its start on.
+    async def write(self, work: Work[_Result]) -> _Result:
+        """Do it in a transaction that may write: on SQLite it is the only one from its start on.
 
         Raises:
             TranscriptsUnavailable: the file or server cannot be used.
         """
-        with _named(self._url):
-            async with self._writer.begin() as connection:
-                yield connection
+        return await self.undisturbed(self._named(self._engine.write(work)))
+
+    async def ask(self, question: Work[_Result]) -> _Result:
+        """What a question finds. The same error."""
+        return await self.undisturbed(self._named(self._engine.ask(question)))
+
+    async def rows(self, query: Select[*_Columns]) -> Sequence[Row[*_Columns]]:
+        """What a query finds."""
+        return await self.ask(lambda connection: connection.execute(query).all())
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[AsyncConnection]:
-        """The same for changes of the schema, which may take longer than any answer to a run."""
+        """A writing transaction for changes of the schema, which may take longer than any answer to a run."""
         engine = _engine(self._url, poolclass=NullPool, answer=None).execution_options(writing=True)
         try:
             with _named(self._url):
@@ -80,25 +99,18 @@ class Database:
         finally:
             await engine.dispose()
 
-    async def rows(self, query: Select[*_Columns]) -> Sequence[Row[*_Columns]]:
-        """What a query finds."""
+    def packed(self, *columns: ColumnElement[Any]) -> Function[Any]:
+        """All rows of a query as one JSON list of lists, in no order.
 
-        async def fetch() -> Sequence[Row[*_Columns]]:
-            with _named(self._url):
-                async with self._engine.connect() as connection:
-                    return (await connection.execute(query)).all()
+        SQLite lets go of the GIL at each row, and a busy event loop does not give it back soon.
+        """
+        many, one = self._packed
+        packed: Function[Any] = many(one(*columns), type_=JSON())
+        return packed
 
-        return await self.undisturbed(fetch())
-
-    async def ask(self, question: Callable[[Connection], _Result]) -> _Result:
-        """What a question finds that needs a connection of its own, such as one about the schema."""
-
-        async def answer() -> _Result:
-            with _named(self._url):
-                async with self._engine.connect() as connection:
-                    return await connection.run_sync(question)
-
-        return await self.undisturbed(answer())
+    async def _named(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        with _named(self._url):
+            return await work
 
     async def undisturbed(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """A cancel ends the wait and not the work: a connection that is left in the middle keeps its locks."""
@@ -111,6 +123,63 @@ class Database:
         self._busy.discard(task)
         if not task.cancelled():
             task.exception()  # seen: whoever asked may be gone
+
+
+class _Engine(Protocol):
+    """How a dialect runs work."""
+
+    async def write(self, work: Work[_Result]) -> _Result: ...
+
+    async def ask(self, question: Work[_Result]) -> _Result: ...
+
+    async def close(self) -> None: ...
+
+
+class _Server:
+    """PostgreSQL."""
+
+    def __init__(self, url: URL) -> None:
+        self._engine = _engine(url)
+
+    async def write(self, work: Work[_Result]) -> _Result:
+        async with self._engine.begin() as connection:
+            return await connection.run_sync(work)
+
+    async def ask(self, question: Work[_Result]) -> _Result:
+        async with self._engine.connect() as connection:
+            return await connection.run_sync(question)
+
+    async def close(self) -> None:
+        await self._engine.dispose()
+
+
+class _Threads:
+    """SQLite: one thread writes, because only one may; a few read beside it."""
+
+    def __init__(self, url: URL) -> None:
+        self._engine = _prepared(create_engine(url.set(drivername="sqlite"), **_sqlite_options()))
+        self._writing = self._engine.execution_options(writing=True)
+        self._writer = ThreadPoolExecutor(1, "transcripts-writer")
+        self._readers = ThreadPoolExecutor(READERS, "transcripts-reader")
+
+    async def write(self, work: Work[_Result]) -> _Result:
+        def transaction() -> _Result:
+            with self._writing.begin() as connection:
+                return work(connection)
+
+        return await asyncio.get_running_loop().run_in_executor(self._writer, transaction)
+
+    async def ask(self, question: Work[_Result]) -> _Result:
+        def answer() -> _Result:
+            with self._engine.connect() as connection:
+                return question(connection)
+
+        return await asyncio.get_running_loop().run_in_executor(self._readers, answer)
+
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._writer, self._engine.dispose)
+        self._writer.shutdown()
+        self._readers.shutdown()
 
 
 def driven(url: str) -> URL:
@@ -135,15 +204,30 @@ def driven(url: str) -> URL:
 
 
 def _engine(url: URL, *, answer: timedelta | None = ANSWER, **options: Any) -> AsyncEngine:
-    options["hide_parameters"] = True  # parameters are the agent's output: they must not appear in an error
-    if url.get_backend_name() == "sqlite":
-        engine = create_async_engine(url, connect_args={"timeout": BUSY.total_seconds()}, **options)
-        event.listen(engine.sync_engine, "connect", _prepare_sqlite)
-        event.listen(engine.sync_engine, "begin", _begin_sqlite)
+    if _is_sqlite(url):
+        engine = create_async_engine(url, **_sqlite_options(), **options)
+        _prepared(engine.sync_engine)
         return engine
     limits = {"timeout": CONNECT.total_seconds(), "command_timeout": answer and answer.total_seconds()}
     # Asked before use, connections that a restarted server cut are replaced before anybody notices.
-    return create_async_engine(url, connect_args=limits, pool_pre_ping=True, **options)
+    return create_async_engine(url, connect_args=limits, pool_pre_ping=True, hide_parameters=True, **options)
+
+
+def _is_sqlite(url: URL) -> bool:
+    return url.get_backend_name() == "sqlite"
+
+
+def _sqlite_options() -> dict[str, Any]:
+    # Parameters are the agent's output: they must not appear in an error.
+    return {"connect_args": {"timeout": BUSY.total_seconds()}, "hide_parameters": True}
+
+
+def _prepared(engine: Engine) -> Engine:
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    # Many rows in one statement: SQLite lets go of the GIL at each step of one, see `Database.packed`.
+    engine.dialect.use_insertmanyvalues_wo_returning = True
+    return engine
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:

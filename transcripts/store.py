@@ -10,16 +10,15 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, TypeVar
 from weakref import WeakValueDictionary
 
-from sqlalchemy import Row, and_, bindparam, delete, func, insert, or_, select, tuple_, update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, Row, and_, delete, func, insert, or_, select, tuple_, update
 
 from contracts.errors import RunError, TranscriptFenced, TranscriptSealed, TranscriptsUnavailable
 from contracts.identity import AttemptKey
 from contracts.outcome import OutputReceipt
-from transcripts.database import Database
+from transcripts.database import Database, Insert, Work
 from transcripts.group_commit import GroupCommit
 from transcripts.migrations import bring_up_to_date
 from transcripts.schema import EPOCH, attempts, lines
@@ -31,6 +30,7 @@ GROUP_BYTES: Final = 8 * 1024 * 1024
 GATHER: Final = timedelta(milliseconds=20)
 """Between two transactions: a transaction costs some ms of CPU however small it is, and under load many wait for it."""
 
+_Result = TypeVar("_Result")
 _Place = tuple[str, int]  # run id, attempt
 
 
@@ -247,6 +247,14 @@ class _Standing:
     last: int
     added: dict[int, Line] = field(default_factory=dict)
 
+    @classmethod
+    def told(
+        cls, run_id: str, attempt: int, since: int, number: int, by: str, receipt: str | None, highest: int | None
+    ) -> Self:
+        """As the database tells it, times in microseconds."""
+        writer = Writer(EPOCH + timedelta(microseconds=since), number, by)
+        return cls((run_id, attempt), writer, sealed=receipt is not None, last=highest or 0)
+
     def fence(self, writer: Writer) -> TranscriptFenced | None:
         if writer >= self.writer:
             return None
@@ -291,15 +299,17 @@ class _Standing:
             }
 
     def counts(self) -> dict[str, Any]:
-        """What was added, for the attempt's running counts."""
+        """What was added, for the attempt's running counts. The rest is there already, and stays."""
         new = list(self.added.values())
         return {
-            "of_run": self.place[0],
-            "of_attempt": self.place[1],
-            "more_lines": len(new),
-            "more_bytes": sum(len(line.data) for line in new),
-            "begun": new[0].at,
-            "until": new[-1].at,
+            "run_id": self.place[0],
+            "attempt": self.place[1],
+            "agent_id": "",
+            "company_id": "",
+            "lines": len(new),
+            "bytes": sum(len(line.data) for line in new),
+            "first_at": new[0].at,
+            "last_at": new[-1].at,
         }
 
 
@@ -311,18 +321,10 @@ _HIGHEST: Final = (
     .scalar_subquery()
 )
 """One step in the primary key's index, and true also beside workers of a version that knew no writers."""
-
-_ADD_COUNTS: Final = (
-    update(attempts)
-    .where(attempts.c.run_id == bindparam("of_run"), attempts.c.attempt == bindparam("of_attempt"))
-    .values(
-        lines=attempts.c.lines + bindparam("more_lines"),
-        bytes=attempts.c.bytes + bindparam("more_bytes"),
-        first_at=func.coalesce(attempts.c.first_at, bindparam("begun", type_=attempts.c.first_at.type)),
-        last_at=bindparam("until"),
-    )
+_STANDING: Final = (
+    *(attempts.c.run_id, attempts.c.attempt, attempts.c.writer_since, attempts.c.writer_number),
+    *(attempts.c.writer_run_id, attempts.c.receipt, _HIGHEST),
 )
-"""Running counts of an attempt, so that no list ever scans the lines."""
 
 
 class SqlTranscripts:
@@ -366,14 +368,9 @@ class SqlTranscripts:
     async def claim(self, key: AttemptKey, writer: Writer) -> None:
         """Note the writer, unless a later one is noted: then TranscriptFenced."""
         batch = _Batch(key, (), writer)
-
-        async def write() -> None:
-            async with self._writing, self._database.writing() as connection:
-                standing = await self._enter(connection, [batch])
-            if fenced := standing[batch.place].fence(writer):
-                raise fenced
-
-        await self._database.undisturbed(write())
+        standing = await self._alone(lambda connection: self._enter(connection, [batch]))
+        if fenced := standing[batch.place].fence(writer):
+            raise fenced
 
     async def append(self, key: AttemptKey, batch: Sequence[Line], writer: Writer = NOBODY) -> int:
         """Keep these lines in one transaction; those already kept stay as they are. Returns how many were new."""
@@ -397,13 +394,18 @@ class SqlTranscripts:
         self, key: AttemptKey, after: int = 0, limit: int = PAGE_LINES, max_bytes: int = PAGE_BYTES
     ) -> list[Line]:
         """The next page. Sizes are asked first, so that what does not fit is never loaded."""
-        ahead = select(lines.c.sequence, func.length(lines.c.data)).where(*_of(key, lines.c))
-        sizes = await self._database.rows(ahead.where(lines.c.sequence > after).order_by(lines.c.sequence).limit(limit))
-        until = page_end(((sequence, size) for sequence, size in sizes), max_bytes)
-        if until is None:
-            return []
-        page = select(*_LINE).where(*_of(key, lines.c), lines.c.sequence > after, lines.c.sequence <= until)
-        return [_line(row) for row in await self._database.rows(page.order_by(lines.c.sequence))]
+        beyond = *_of(key, lines.c), lines.c.sequence > after
+        ahead = select(lines.c.sequence, func.length(lines.c.data)).where(*beyond).order_by(lines.c.sequence)
+
+        def fetch(connection: Connection) -> Sequence[Row[int, str, bytes, bool, datetime]]:
+            sizes = connection.execute(ahead.limit(limit))
+            until = page_end(((sequence, size) for sequence, size in sizes), max_bytes)
+            if until is None:
+                return []
+            page = select(*_LINE).where(*beyond, lines.c.sequence <= until).order_by(lines.c.sequence)
+            return connection.execute(page).all()
+
+        return [_line(row) for row in await self._database.ask(fetch)]
 
     async def attempts(self, run_id: str) -> list[int]:
         """The attempts that were claimed, wrote or were sealed, ascending."""
@@ -426,14 +428,13 @@ class SqlTranscripts:
         batch = _Batch(key, (), writer)
         record = update(attempts).where(*_of(key, attempts.c), attempts.c.receipt.is_(None))
 
-        async def write() -> None:
-            async with self._writing, self._database.writing() as connection:
-                standing = await self._enter(connection, [batch])
-                if fenced := standing[batch.place].fence(writer):
-                    raise fenced
-                await connection.execute(record.values(receipt=receipt.model_dump_json()))
+        def write(connection: Connection) -> None:
+            standing = self._enter(connection, [batch])
+            if fenced := standing[batch.place].fence(writer):
+                raise fenced
+            connection.execute(record.values(receipt=receipt.model_dump_json()))
 
-        await self._database.undisturbed(write())
+        await self._alone(write)
         await self._announce(key)
         return await self.receipt(key) or receipt
 
@@ -457,29 +458,50 @@ class SqlTranscripts:
 
         A reader in the middle of it finds its end early. SQLite's file keeps its size and uses the room again.
         """
+        return await self._alone(lambda connection: _forget_page(connection, expiry))
 
-        async def write() -> Forgotten | None:
-            async with self._writing, self._database.writing() as connection:
-                return await _forget_page(connection, expiry)
+    async def _alone(self, work: Work[_Result]) -> _Result:
+        """A transaction while this process writes nothing else."""
+
+        async def write() -> _Result:
+            async with self._writing:
+                return await self._database.write(work)
 
         return await self._database.undisturbed(write())
 
     async def _append_all(self, batches: Sequence["_Batch"]) -> list[int | RunError | ValueError]:
-        """Insert what is missing, in one transaction; how many lines were new or why none, batch by batch."""
+        """In one transaction; how many lines were new or why none, batch by batch."""
+        return await self._database.write(lambda connection: self._append(connection, batches))
+
+    def _append(self, connection: Connection, batches: Sequence["_Batch"]) -> list[int | RunError | ValueError]:
+        """Insert what is missing."""
         answers: list[int | RunError | ValueError] = []
-        async with self._database.writing() as connection:
-            standing = await self._enter(connection, batches)
-            for batch in batches:
-                attempt = standing[batch.place]
-                refused = attempt.fence(batch.writer)
-                answers.append(refused or attempt.take(batch.lines, await _kept(connection, batch, attempt)))
-            grown = [attempt for attempt in standing.values() if attempt.added]
-            if grown:
-                await connection.execute(insert(lines), [row for attempt in grown for row in attempt.rows()])
-                await connection.execute(_ADD_COUNTS, [attempt.counts() for attempt in grown])
+        standing = self._enter(connection, batches)
+        for batch in batches:
+            attempt = standing[batch.place]
+            refused = attempt.fence(batch.writer)
+            answers.append(refused or attempt.take(batch.lines, _kept(connection, batch, attempt)))
+        grown = [attempt for attempt in standing.values() if attempt.added]
+        if grown:
+            connection.execute(insert(lines), [row for attempt in grown for row in attempt.rows()])
+            connection.execute(self._counting(), [attempt.counts() for attempt in grown])
         return answers
 
-    async def _enter(self, connection: AsyncConnection, batches: Sequence["_Batch"]) -> dict[_Place, "_Standing"]:
+    def _counting(self) -> Insert:
+        """Running counts of an attempt, so that no list ever scans the lines."""
+        row = self._database.insert(attempts)
+        new = row.excluded
+        return row.on_conflict_do_update(
+            index_elements=["run_id", "attempt"],
+            set_={
+                "lines": attempts.c.lines + new.lines,
+                "bytes": attempts.c.bytes + new.bytes,
+                "first_at": func.coalesce(attempts.c.first_at, new.first_at),
+                "last_at": new.last_at,
+            },
+        )
+
+    def _enter(self, connection: Connection, batches: Sequence["_Batch"]) -> dict[_Place, "_Standing"]:
         """Lock the attempts, note the latest writer of each, and say how they stand.
 
         Always in the same order: two processes that lock the same attempts in different orders wait for each other.
@@ -493,56 +515,48 @@ class SqlTranscripts:
             set_={name: row.excluded[name] for name in ("writer_run_id", "writer_since", "writer_number")},
             where=tuple_(row.excluded.writer_since, row.excluded.writer_number) >= _LATER,
         )
-        await connection.execute(noted, [latest[place].opening() for place in sorted(latest)])
+        connection.execute(noted, [latest[place].opening() for place in sorted(latest)])
         runs = attempts.c.run_id.in_({run_id for run_id, _ in latest})  # SQLite finds no index for pairs alone
-        found = select(attempts, _HIGHEST.label("highest")).where(
+        found = select(self._database.packed(*_STANDING)).where(
             runs, tuple_(attempts.c.run_id, attempts.c.attempt).in_(sorted(latest))
         )
-        return {
-            (one.run_id, one.attempt): _Standing(
-                (one.run_id, one.attempt),
-                Writer(one.writer_since, one.writer_number, one.writer_run_id),
-                sealed=one.receipt is not None,
-                last=one.highest or 0,
-            )
-            for one in await connection.execute(found)
-        }
+        return {(told[0], told[1]): _Standing.told(*told) for told in connection.execute(found).scalar_one()}
 
 
-async def _kept(connection: AsyncConnection, batch: "_Batch", attempt: "_Standing") -> dict[int, Line | None]:
+def _kept(connection: Connection, batch: "_Batch", attempt: "_Standing") -> dict[int, Line | None]:
     """Which of the batch's lines are there already; with their contents when these must be compared."""
     old = [line.sequence for line in batch.lines if line.sequence <= attempt.last]
     kept: dict[int, Line | None] = {}
     for start in range(0, len(old), PAGE_LINES):
         there = _of(batch.key, lines.c), lines.c.sequence.in_(old[start : start + PAGE_LINES])
         if attempt.sealed:
-            found = await connection.execute(select(*_LINE).where(*there[0], there[1]))
+            found = connection.execute(select(*_LINE).where(*there[0], there[1]))
             kept |= {line.sequence: line for line in map(_line, found)}
         else:
-            numbers = await connection.execute(select(lines.c.sequence).where(*there[0], there[1]))
+            numbers = connection.execute(select(lines.c.sequence).where(*there[0], there[1]))
             kept |= dict.fromkeys(numbers.scalars())
     return kept
 
 
-async def _forget_page(connection: AsyncConnection, expiry: Expiry) -> Forgotten | None:
+def _forget_page(connection: Connection, expiry: Expiry) -> Forgotten | None:
     age = func.coalesce(attempts.c.last_at, attempts.c.opened_at)
     expired = or_(age < expiry.all, and_(attempts.c.receipt.is_not(None), age < expiry.sealed))
     oldest = (
         select(attempts.c.run_id, attempts.c.attempt).where(expired).order_by(attempts.c.run_id, attempts.c.attempt)
     )
-    place = (await connection.execute(oldest.limit(1).with_for_update(skip_locked=True))).first()
+    place = (connection.execute(oldest.limit(1).with_for_update(skip_locked=True))).first()
     if place is None:
         return None
     here = lines.c.run_id == place.run_id, lines.c.attempt == place.attempt
     ahead = select(lines.c.sequence, func.length(lines.c.data)).where(*here).order_by(lines.c.sequence)
-    sizes = [(sequence, size) for sequence, size in await connection.execute(ahead.limit(PAGE_LINES))]
+    sizes = [(sequence, size) for sequence, size in connection.execute(ahead.limit(PAGE_LINES))]
     until = page_end(sizes, PAGE_BYTES) or 0
     gone = [size for sequence, size in sizes if sequence <= until]
-    await connection.execute(delete(lines).where(*here, lines.c.sequence <= until))
+    connection.execute(delete(lines).where(*here, lines.c.sequence <= until))
     whole = len(gone) == len(sizes) < PAGE_LINES
     if whole:
         itself = attempts.c.run_id == place.run_id, attempts.c.attempt == place.attempt
-        await connection.execute(delete(attempts).where(*itself))
+        connection.execute(delete(attempts).where(*itself))
     return Forgotten(len(gone), sum(gone), whole)
 
 

@@ -51,9 +51,11 @@ async def database(store_url: str) -> AsyncIterator[Database]:
 
 
 async def made_by_the_first_version(database: Database) -> None:
-    async with database.writing() as connection:
+    def make(connection: Connection) -> None:
         for statement in (*FIRST_SCHEMA, *FIRST_ROWS):
-            await connection.execute(text(statement.format(blob=BLOB[connection.dialect.name])))
+            connection.execute(text(statement.format(blob=BLOB[connection.dialect.name])))
+
+    await database.write(make)
 
 
 async def test_a_store_of_the_first_version_goes_on_without_loss(database: Database, store_url: str) -> None:
@@ -105,13 +107,13 @@ async def test_many_who_open_an_old_store_at_once_upgrade_it_once(database: Data
 
 async def test_a_failed_upgrade_leaves_the_store_as_it_was(database: Database, store_url: str) -> None:
     await made_by_the_first_version(database)
-    async with database.writing() as connection:
-        await connection.execute(text("ALTER TABLE attempts ADD COLUMN writer_since TEXT"))  # the third column to come
+    late = text("ALTER TABLE attempts ADD COLUMN writer_since TEXT")  # the third column to come
+    await database.write(lambda connection: connection.execute(late))
     with pytest.raises(Exception, match="writer_since"):
         await SqlTranscripts.open(store_url)
     assert await database.ask(revision) is None
-    async with database.writing() as connection:
-        await connection.execute(text("ALTER TABLE attempts DROP COLUMN writer_since"))
+    mended = text("ALTER TABLE attempts DROP COLUMN writer_since")
+    await database.write(lambda connection: connection.execute(mended))
     store = await SqlTranscripts.open(store_url)
     assert await store.last(key(1)) == 4
     await store.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
 from contracts.errors import TranscriptFenced, TranscriptSealed, TranscriptsUnavailable
@@ -32,9 +32,12 @@ def line(sequence: int, data: bytes = b"x", stream: str = "stdout", *, at: datet
 async def altered(url: str, *statements: str) -> None:
     """Do something to a store behind its back."""
     database = Database(url)
-    async with database.writing() as connection:
+
+    def alter(connection: Connection) -> None:
         for statement in statements:
-            await connection.execute(text(statement))
+            connection.execute(text(statement))
+
+    await database.write(alter)
     await database.close()
 
 
