@@ -44,8 +44,7 @@ class Cleanup:
         if job and order.retain:
             return deleted
         if job:
-            deleted |= await self.cluster.delete_job(namespace, job.name, job.uid)
-            await self._over(job, order.grace)
+            deleted |= await self._ended(job, order.grace)
         return deleted if reported else await self.cluster.delete_secret(namespace, prompt) or deleted
 
     async def _unreported(self, order: Finish, namespace: str) -> JobRef | None:
@@ -53,19 +52,23 @@ class Cleanup:
         job = await self.cluster.read_job(namespace, order.attempt.job_name)
         return reference(job) if job is not None and belongs_to(job.metadata, order.attempt) else None
 
-    async def _over(self, job: JobRef, grace: timedelta) -> None:
-        """The agent's slot is free only when nothing of it runs: one agent never runs twice at a time."""
+    async def _ended(self, job: JobRef, grace: timedelta) -> bool:
+        """Deletes the Job and waits until nothing of it runs: one agent never runs twice at a time.
+
+        Its pods are looked at first: those that are over vanish with the Job at once, and then nobody could say.
+        """
         told: set[str] = set()
         async with self.cluster.watch_pods(job) as states, aclosing(looks(states, LOOK)) as seen:
-            async for pods in seen:
-                active = [pod for pod in pods or () if not over(pod)]
-                if pods is not None and not active:
-                    return
+            pods = await anext(seen)
+            deleted = await self.cluster.delete_job(job.namespace, job.name, job.uid)
+            while (active := [pod for pod in pods or () if not over(pod)]) or pods is None:
                 for pod in active:
                     if pod.metadata.uid not in told:
                         await self.cluster.delete_pod(job.namespace, pod.metadata.name, pod.metadata.uid, grace)
                         told.add(pod.metadata.uid)
                 activity.heartbeat(f"waiting for {len(active)} pod(s) to end")
+                pods = await anext(seen)
+        return deleted
 
 
 def over(pod: Pod) -> bool:
