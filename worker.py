@@ -20,10 +20,13 @@ from temporalio.worker import Worker
 from activities.await_schedule import Scheduling
 from activities.bundle_prompt import PromptBundling
 from activities.create_job import JobCreation, PodPlan
+from activities.examine_silence import SilenceExamination
 from activities.finish import Cleanup
 from activities.introspect_pod import PodIntrospection, PodOverrides
 from activities.parse_transcript import TranscriptParsing
+from activities.reap_leftovers import Reaping
 from activities.requests import HistoryRequests
+from activities.stop_agent import Stopping
 from activities.stream_logs import LogStreaming
 from client.connection import TemporalUnreachable, connect, run_to_end
 from client.search import register
@@ -77,9 +80,12 @@ def activities(
     return [
         PodIntrospection(cluster, overrides).introspect_pod,
         PromptBundling(cluster, requests, opener, settings.data_root).bundle_prompt,
+        Reaping(cluster).reap_leftovers,
         JobCreation(cluster, requests, opener, plan).create_job,
         Scheduling(cluster).await_schedule,
         LogStreaming(cluster, store).stream_logs,
+        SilenceExamination(cluster, store).examine_silence,
+        Stopping(cluster).stop_agent,
         TranscriptParsing(store).parse_transcript,
         Cleanup(cluster).finish,
     ]

@@ -38,8 +38,8 @@ class Scheduling:
         what is being waited for.
 
         Raises:
-            PodScheduleFailed: no node in time, or no start in time; the message is Kubernetes' own reason.
-            ImagePullFailed: the image cannot be pulled.
+            PodScheduleFailed: no node in time; the message is Kubernetes' own reason. `PodStartFailed`: no start.
+            ImagePullFailed: the image cannot be pulled. `ImageRegistryThrottled`: not now.
             PodLost: the pod went away before the agent started. `JobDeletedExternally`: the Job did.
             ClusterUnavailable: the API server refused or timed out; Temporal tries again.
         """
@@ -53,6 +53,8 @@ class Scheduling:
                         return reference(order, pod)
                     case Failing():
                         raise diagnosis.raised()
+                    case Waiting() if order.until == "scheduled" and pod is not None and pod.spec.node_name:
+                        return reference(order, pod)
                     case Waiting():
                         activity.heartbeat(diagnosis.why)
         raise AssertionError("a watch ends only by leaving it")

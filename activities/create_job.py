@@ -71,6 +71,10 @@ class JobCreation:
             ExitUnknown: this attempt's Job may have existed; it is not known what became of it.
             ClusterUnavailable: the API server refused or timed out; Temporal tries again.
         """
+        job = await self._job(order)
+        return job.model_copy(update={"keeps_sessions": manifest.keeps_sessions(order)})
+
+    async def _job(self, order: CreateJob) -> JobRef:
         if activity.info().attempt == 1:
             plan = await self._plan(order)
             if await self.cluster.create_secret(plan.run_secret):

@@ -147,7 +147,8 @@ class Ground:
         program.chmod(0o755)
         raw = context(agent_id=str(uuid.uuid4()))
         raw["config"]["env"] = {**raw["config"].get("env", {}), "PATH": f"{folder}:{os.environ['PATH']}"}
-        request = prepare(raw, Sealer(load_or_create(self.settings.sealing_key_file)[0].public))
+        sealer = Sealer(load_or_create(self.settings.sealing_key_file)[0].public)
+        request = prepare(raw, sealer).model_copy(update={"linger_sec": 0})
         client = self.environment.client
         handle = (await attach(client, self.settings, request)).handle(client)
         key = AttemptKey(run=request.key)

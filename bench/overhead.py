@@ -95,7 +95,7 @@ async def measure(count: int) -> list[Sample]:
         samples = []
         for _ in range(count + 1):
             raw = agent(program.parent)
-            request = prepare(raw, sealer)
+            request = prepare(raw, sealer).model_copy(update={"linger_sec": 0})
             started = time.time()
             handle = (await attach(environment.client, settings, request)).handle(environment.client)
             await handle.result()

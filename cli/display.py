@@ -16,6 +16,7 @@ from rich.text import Text
 
 from cli.transcript import rendered
 from contracts.outcome import Outcome, OutputReceipt, Report, Usage
+from contracts.talk import Cancelled
 from opencode.entries import GAP, entry, found_object
 from opencode.events import printable
 
@@ -74,6 +75,10 @@ class Display(Protocol):
 
     def outcome(self, run_id: str, outcome: Outcome) -> None:
         """What came of it."""
+        ...
+
+    def cancelled(self, run_id: str, answer: Cancelled) -> None:
+        """What became of a cancel."""
         ...
 
     def report(self, report: Report) -> None:
@@ -174,6 +179,22 @@ class People:
         rows["run"] = Text(run_id)
         self._print(_grid(rows))
 
+    def cancelled(self, run_id: str, answer: Cancelled) -> None:
+        """One line each: the result, the agent, the session."""
+        stop = answer.stop
+        ended = "stopped" if stop.agent_stopped else "not known to have stopped"
+        agent = ended if stop.agent_started else "never started"
+        kept = "kept, the next wake can resume it" if stop.session_preserved else "not kept"
+        self._print(
+            _grid(
+                {
+                    "run": Text(f"{run_id} {_ended(answer)}"),
+                    "agent": Text(agent),
+                    "session": Text(f"{answer.session_id}: {kept}" if answer.session_id else "none"),
+                }
+            )
+        )
+
     def report(self, report: Report) -> None:
         """A table of what the fold found."""
         failure = report.failure
@@ -264,6 +285,10 @@ class Machines:
         """`{"type": "outcome", "runId": …, "outcome": {…}}` in Paperclip's spelling."""
         self._write("outcome", runId=run_id, outcome=outcome.model_dump(mode="json"))
 
+    def cancelled(self, run_id: str, answer: Cancelled) -> None:
+        """`{"type": "cancelled", "runId": …, "answer": {…}}`."""
+        self._write("cancelled", runId=run_id, answer=answer.model_dump(mode="json"))
+
     def report(self, report: Report) -> None:
         """`{"type": "report", "report": {…}}`."""
         self._write("report", report=report.model_dump(mode="json"))
@@ -306,6 +331,12 @@ def _result(code: str | None, message: str | None) -> Text:
     if code is None:
         return Text("succeeded", style="bold green")
     return Text.assemble((code, "bold red"), f"  {printable(message or '', 1000)}")
+
+
+def _ended(answer: Cancelled) -> str:
+    if answer.outcome == "cancelled":
+        return "is cancelled"
+    return f"had ended before: {answer.failure_code or 'succeeded'}"
 
 
 def _tokens(usage: Usage | None) -> str:

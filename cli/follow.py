@@ -18,6 +18,7 @@ from temporalio.client import WorkflowFailureError, WorkflowHandle
 from cli.display import Display
 from cli.lazy import lazy
 from cli.refusals import Refused
+from client.outcome import outcome_of
 from client.story import Story, events
 from contracts.identity import AttemptKey, RunKey
 from contracts.outcome import Outcome
@@ -98,6 +99,7 @@ class Followed:
     Attributes:
         after: show the first attempt's lines beyond this sequence.
         patience: until a note says that no worker has taken the run.
+        collect: this is the run's caller: its outcome need not be kept for another one.
     """
 
     handle: WorkflowHandle[AgentRunWorkflow, Outcome]
@@ -106,6 +108,7 @@ class Followed:
     display: Display
     after: int = 0
     patience: timedelta = TAKEN
+    collect: bool = False
 
     async def to_the_end(self) -> Outcome:
         """Show everything as it comes, and return what came of it.
@@ -138,14 +141,9 @@ class Followed:
             Refused: it ended without an outcome.
         """
         try:
-            return await self.handle.result()
+            return await outcome_of(self.handle, collect=self.collect)
         except WorkflowFailureError as error:
-            cause = error.cause
-            raise Refused(
-                f"run {self.key.run_id} ended without an outcome, the Temporal history has the details: "
-                f"{type(cause).__name__}: {printable(str(cause), 500)}",
-                code=1,
-            ) from None
+            raise ended_without_outcome(self.key.run_id, error) from None
 
     async def _story(self) -> None:
         story = Story()
@@ -158,18 +156,30 @@ class Followed:
                         waiting.cancel()
                     if (moment := story.read(event)) is not None:
                         self.display.moment(moment)
+                    if story.closed:
+                        return
         finally:
             waiting.cancel()
 
     async def _ended(self) -> None:
         """Return at the run's end, whatever it is."""
         with contextlib.suppress(WorkflowFailureError):
-            await self.handle.result()
+            await outcome_of(self.handle, collect=False)
 
     async def _output(self, over: Callable[[], bool]) -> None:
         async with aclosing(Output(self.store, self.key, over).lines(self.after)) as found:
             async for attempt, line in found:
                 self.display.line(attempt, line)
+
+
+def ended_without_outcome(run_id: str, error: WorkflowFailureError) -> Refused:
+    """Terminated, or a bug in the workflow's code."""
+    cause = error.cause
+    return Refused(
+        f"run {run_id} ended without an outcome, the Temporal history has the details: "
+        f"{type(cause).__name__}: {printable(str(cause), 500)}",
+        code=1,
+    )
 
 
 @dataclass(frozen=True)

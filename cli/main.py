@@ -121,14 +121,28 @@ def cluster(
 def start(
     context: Annotated[Path, typer.Option(metavar="FILE", help="Paperclip's execution context as JSON.")],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Watch it to its end; Ctrl-C detaches.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait while another task has the agent.")] = False,
     verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
-    """Start the run of an execution context, or join it if it was started before.
+    """Start the run of an execution context, or join it if it was started before, or another one has its task.
 
     Example: agent-runs start --context context.json --follow
     """
-    _await(lambda: runs.start(context, display.display(as_json=as_json, verbose=verbose), follow=follow))
+    _await(lambda: runs.start(context, display.display(as_json=as_json, verbose=verbose), follow=follow, wait=wait))
+
+
+@app.command()
+def cancel(
+    run: Run,
+    reason: Annotated[str, typer.Option(help="Why, for the outcome.")] = "Cancelled by an operator",
+    as_json: Json = False,
+) -> None:
+    """Stop a run's agent, whatever phase it is in. Says whether it really stopped and whether its session is kept.
+
+    Example: agent-runs cancel 7d6733a4-a207-4bf9-87db-cf32e87a5407 --reason "wrong branch"
+    """
+    _await(lambda: runs.cancel(run, reason, display.display(as_json=as_json)))
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""The commands that talk to runs: start, logs, show, list. Each returns its exit code."""
+"""The commands that talk to runs: start, logs, show, list, cancel. Each returns its exit code."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError
 
 from cli.display import Display, RunRef
-from cli.follow import DETACHED, Followed, Interrupted, Interrupts, Output, known
+from cli.follow import DETACHED, Followed, Interrupted, Interrupts, Output, ended_without_outcome, known
 from cli.lazy import lazy
 from cli.refusals import Refused
 from client import links
-from client.attach import attach
+from client import outcome as outcomes
+from client.attach import Ticket, attach, attach_when_free
 from client.connection import connect
 from client.runs import RunSummary, UnknownRun, find, listed, web_ui
 from client.settings import ClientSettings
 from contracts.identity import RunKey
 from contracts.outcome import Outcome
 from contracts.request import RunRequest
+from opencode.events import printable
 from paperclip.preparation import prepared
 from paperclip.sealing import Sealer, load_or_create
 
@@ -36,23 +38,73 @@ CONTEXT_LIMIT: Final = 32 * 1024 * 1024
 """Bytes of a context file; a real one has some 30 KB."""
 
 
-async def start(context: Path, display: Display, *, follow: bool) -> int:
-    """Start the run of an execution context, or join it if it was started before."""
+async def start(context: Path, display: Display, *, follow: bool, wait: bool) -> int:
+    """Start the run of an execution context, or join the one that its task has already."""
     settings = ClientSettings.read()
     request = requested(read_context(context), settings, display)
     client = await connect(settings)
-    ticket = await attach(client, settings, request)
-    display.run(reference(settings, request.key, ticket.workflow_id, ticket.workflow_run_id), ticket.kind)
-    if not follow:
-        display.note(f"watch it: agent-runs logs {request.run_id} --follow")
-        return 0
     with Interrupts.caught() as interrupts:
+        try:
+            ticket = await interrupts.during(_ticket(client, settings, request, display, wait=wait))
+        except Interrupted:
+            display.note("gave up waiting; nothing was started")
+            return DETACHED
+        key = request.key.model_copy(update={"run_id": ticket.run_id})
+        display.run(reference(settings, key, ticket.workflow_id, ticket.workflow_run_id), ticket.kind)
+        if not follow:
+            display.note(f"watch it: agent-runs logs {key.run_id} --follow")
+            return 0
         async with transcripts(settings) as store:
-            followed = Followed(ticket.handle(client), request.key, store, display)
+            followed = Followed(ticket.handle(client), key, store, display, collect=True)
             try:
-                return shown(display, request.run_id, await interrupts.during(followed.to_the_end()))
+                return shown(display, key.run_id, await interrupts.during(followed.to_the_end()))
             except Interrupted:
-                return detached(display, request.run_id)
+                return detached(display, key.run_id)
+
+
+async def _ticket(
+    client: Client, settings: ClientSettings, request: RunRequest, display: Display, *, wait: bool
+) -> Ticket:
+    """The run's ticket.
+
+    Raises:
+        Refused: another task has the agent, and nobody wants to wait.
+    """
+    if wait:
+        return await attach_when_free(client, settings, request, lambda held: display.note(f"{busy(held)}; waiting"))
+    ticket = await attach(client, settings, request)
+    if ticket.kind == "busy":
+        raise Refused(f"{busy(ticket)}; wait for it with --wait, or `agent-runs cancel {ticket.run_id}`", code=1)
+    return ticket
+
+
+def busy(ticket: Ticket) -> str:
+    """Who holds the agent, since when."""
+    holder = ticket.holder
+    if holder is None:
+        return f"the agent is held by run {ticket.run_id}"
+    about = f" on {printable(holder.task, 100)}" if holder.task else ""
+    note = f" ({holder.note})" if holder.note else ""
+    return (
+        f"the agent is held by run {holder.run_id}{about}, {holder.phase}, "
+        f"since {holder.since.astimezone().isoformat(timespec='seconds')}{note}"
+    )
+
+
+async def cancel(run: str, reason: str, display: Display) -> int:
+    """Stop a run's agent, and say whether it really stopped and whether its session is kept."""
+    client = await connect(ClientSettings.read())
+    summary = await find(client, run)
+    with Interrupts.caught() as interrupts:
+        try:
+            answer = await interrupts.during(outcomes.cancel(summary.handle(client), reason))
+        except Interrupted:
+            display.note("the cancel is under way and goes on without this command")
+            return DETACHED
+        except WorkflowFailureError as error:
+            raise ended_without_outcome(summary.key.run_id, error) from None
+    display.cancelled(summary.key.run_id, answer)
+    return 0 if answer.stop.agent_stopped or not answer.stop.agent_started else 1
 
 
 async def logs(run: str, display: Display, *, follow: bool, after: int) -> int:
@@ -61,7 +113,7 @@ async def logs(run: str, display: Display, *, follow: bool, after: int) -> int:
     client = await connect(settings)
     async with transcripts(settings) as store:
         summary = await _found_or_stored(client, store, run)
-        if not isinstance(summary, RunSummary) or not (follow and summary.open):
+        if not isinstance(summary, RunSummary) or not follow or summary.decided:
             key = summary.key if isinstance(summary, RunSummary) else summary
             count = 0
             async for attempt, line in Output(store, key, over=lambda: True).lines(after):
@@ -87,7 +139,7 @@ async def show(run: str, display: Display) -> int:
     handle = summary.handle(client)
     display.run(reference(settings, summary.key, summary.workflow_id, summary.workflow_run_id), summary.phase)
     display.steps((await known(handle)).steps)
-    if summary.open:
+    if not summary.decided:
         display.note(f"it goes on: agent-runs logs {summary.key.run_id} --follow")
         return 0
     async with transcripts(settings) as store:

@@ -10,9 +10,8 @@ from typing import Final
 from cli.display import Display
 from cli.follow import DETACHED, Followed, Interrupted, Interrupts
 from cli.refusals import Refused
-from cli.runs import reference, requested, shown, transcripts
+from cli.runs import busy, reference, requested, shown, transcripts
 from client.attach import Ticket, attach
-from contracts.errors import AgentBusy
 from contracts.request import RunRequest
 from local import demo as example
 from local.plan import Plan
@@ -81,10 +80,10 @@ async def _started(stack: Stack, display: Display, scenario: str) -> tuple[RunRe
         raw = example.context(scenario, agent)
         example.furnish(stack.plan.data_root, raw)
         request = requested(raw, stack.settings, display)
-        try:
-            return request, await attach(stack.client, stack.settings, request)
-        except AgentBusy as busy:
-            display.note(f"{busy.message}; this demonstration takes another agent")
+        ticket = await attach(stack.client, stack.settings, request)
+        if ticket.kind != "busy":
+            return request, ticket
+        display.note(f"{busy(ticket)}; this demonstration takes another agent")
     raise Refused("the demo's agent is busy, and so is a new one: look at the Web UI")
 
 
@@ -92,7 +91,7 @@ async def _watched(stack: Stack, display: Display, interrupts: Interrupts, reque
     """Follow the run to its outcome; Ctrl-C detaches."""
     display.run(reference(stack.settings, request.key, ticket.workflow_id, ticket.workflow_run_id), ticket.kind)
     async with transcripts(stack.settings) as store:
-        followed = Followed(ticket.handle(stack.client), request.key, store, display)
+        followed = Followed(ticket.handle(stack.client), request.key, store, display, collect=True)
         try:
             outcome = await interrupts.during(stack.guard(followed.to_the_end()))
         except Interrupted:

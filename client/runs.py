@@ -4,7 +4,7 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus, WorkflowHandle
@@ -15,6 +15,7 @@ from contracts.identity import RunKey
 from contracts.outcome import Outcome
 from workflows import attributes
 from workflows.agent_run import AgentRunWorkflow
+from workflows.card import FINAL
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 
@@ -39,6 +40,11 @@ class RunSummary:
     ended_at: datetime | None
     events: int
 
+    @property
+    def decided(self) -> bool:
+        """The run has its outcome, or ended without one; an open one keeps it for its caller."""
+        return not self.open or self.phase in FINAL
+
     def handle(self, client: Client) -> WorkflowHandle[AgentRunWorkflow, Outcome]:
         """Exactly this run, not a later one of its agent."""
         return client.get_workflow_handle_for(AgentRunWorkflow.run, self.workflow_id, run_id=self.workflow_run_id)
@@ -50,7 +56,7 @@ async def find(client: Client, name: str) -> RunSummary:
     Raises:
         UnknownRun: neither is known, or the name cannot be an id.
     """
-    for attribute in (attributes.PAPERCLIP_RUN_ID, attributes.AGENT_ID):
+    for attribute in (attributes.PAPERCLIP_RUN_ID, attributes.JOINED_RUN_IDS, attributes.AGENT_ID):
         if (run := await _newest(client, attribute, name)) is not None:
             return run
     raise UnknownRun(f"no run or agent with the id {name[:128]!r}; `agent-runs list` shows what there is")
@@ -61,6 +67,11 @@ async def with_run_id(client: Client, run_id: str) -> RunSummary | None:
     return await _newest(client, attributes.PAPERCLIP_RUN_ID, run_id)
 
 
+async def run_joined_by(client: Client, run_id: str) -> RunSummary | None:
+    """The run that the wake with this Paperclip run id was given, although another wake had started it."""
+    return await _newest(client, attributes.JOINED_RUN_IDS, run_id)
+
+
 def web_ui(settings: ClientSettings, workflow_id: str, workflow_run_id: str) -> str | None:
     """The run's page in Temporal's Web UI, if we know where that is."""
     if not settings.web_ui:
@@ -69,7 +80,7 @@ def web_ui(settings: ClientSettings, workflow_id: str, workflow_run_id: str) -> 
     return "/".join([settings.web_ui.rstrip("/"), "namespaces", *(quote(part, safe="") for part in parts)])
 
 
-async def _newest(client: Client, attribute: SearchAttributeKey[str], value: str) -> RunSummary | None:
+async def _newest(client: Client, attribute: SearchAttributeKey[Any], value: str) -> RunSummary | None:
     if _NAME.fullmatch(value):
         async for run in listed(client, f"{attribute.name} = '{value}'", limit=1):
             return run

@@ -17,13 +17,18 @@ from temporalio.client import WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
 from opencode.events import printable
+from workflows.attributes import RUN_PHASE
+from workflows.card import FINAL
 
 PHASES: Final = {
     "introspect_pod": "preparing",
     "bundle_prompt": "preparing",
+    "reap_leftovers": "preparing",
     "create_job": "creating",
     "await_schedule": "scheduling",
     "stream_logs": "running",
+    "examine_silence": "running",
+    "stop_agent": "stopping",
     "parse_transcript": "finishing",
     "finish": "finishing",
 }
@@ -78,11 +83,21 @@ class Story:
             self.began = at
             return self._at("queued", at)
         if event.event_type in ENDS:
-            self.closed = True
-            return self._at(ENDS[event.event_type], at)
+            told, self.closed = self.closed, True
+            return None if told else self._at(ENDS[event.event_type], at)
+        if event.event_type == EventType.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES:
+            return self._decided(event, at)
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
             return self._scheduled(event, at)
         return self._settled(event, at)
+
+    def _decided(self, event: HistoryEvent, at: datetime) -> Moment | None:
+        """The run has its outcome; it may stay open until a caller has fetched that."""
+        attributes = event.upsert_workflow_search_attributes_event_attributes.search_attributes.indexed_fields
+        if RUN_PHASE.name not in attributes or _text(attributes[RUN_PHASE.name].data) not in FINAL:
+            return None
+        self.closed = True
+        return self._at("ended", at)
 
     def _scheduled(self, event: HistoryEvent, at: datetime) -> Moment | None:
         name = event.activity_task_scheduled_event_attributes.activity_type.name
@@ -149,8 +164,13 @@ async def events(handle: WorkflowHandle[Any, Any], *, live: bool) -> AsyncGenera
 
 def _summary(event: HistoryEvent) -> str:
     """What our workflow says about a step."""
+    return printable(_text(event.user_metadata.summary.data), DETAIL)
+
+
+def _text(data: bytes) -> str:
+    """A JSON string, else nothing."""
     try:
-        told = json.loads(event.user_metadata.summary.data)
+        told = json.loads(data)
     except ValueError:
         return ""
-    return printable(told, DETAIL) if isinstance(told, str) else ""
+    return told if isinstance(told, str) else ""

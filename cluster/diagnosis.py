@@ -19,11 +19,13 @@ from contracts.errors import (
     AgentCrashed,
     ExitUnknown,
     ImagePullFailed,
+    ImageRegistryThrottled,
     JobCreateFailed,
     JobDeletedExternally,
     OutOfMemory,
     PodLost,
     PodScheduleFailed,
+    PodStartFailed,
     RunError,
     RunTimeout,
 )
@@ -282,7 +284,7 @@ def _pull(pod: Pod, status: ContainerStatus, events: Sequence[Event], *, init: b
     message = f"{_pull_title(status.name, init=init)}: {_bounded(_pick(causes)) or reason}"
     everything = " ".join(causes)
     if _PASSING_PULL.search(everything):
-        return _wait(pod, message, error=ImagePullFailed, patience=REGISTRY)
+        return _wait(pod, message, error=ImageRegistryThrottled, patience=REGISTRY)
     if _DEFINITE_PULL.search(everything) or reason != "ErrImagePull":
         return Failing(ImagePullFailed, message)
     return _wait(pod, message, error=ImagePullFailed, patience=SETTLING)
@@ -465,7 +467,8 @@ class Patience:
             return Failing(diagnosis.error, diagnosis.why)
         if diagnosis.scheduled:
             if now - _aware(diagnosis.since or first) >= self.start:
-                return Failing(diagnosis.error, self._timed_out(diagnosis))
+                error = PodStartFailed if diagnosis.error is PodScheduleFailed else diagnosis.error
+                return Failing(error, self._timed_out(diagnosis))
         elif now - self.began >= self.schedule:
             return Failing(diagnosis.error, self._timed_out(diagnosis))
         return diagnosis

@@ -404,6 +404,11 @@ def _database(order: CreateJob) -> dict[str, Any]:
     return {"emptyDir": {}}
 
 
+def keeps_sessions(order: CreateJob) -> bool:
+    """Whether OpenCode's database outlives the pod, so that its sessions can be resumed."""
+    return "emptyDir" not in _database(order)
+
+
 def database_path(company: str, agent: str, task_key: str | None) -> str:
     """The folder of a task's database on the data volume; never leaves `.opencode-db`."""
     return "/".join((".opencode-db", _segment(company), _segment(agent), task_segment(task_key)))

@@ -131,7 +131,7 @@ class PodScheduleFailed(RunError):
 
     code = "k8s_pod_schedule_failed"
     next_step = "Read the scheduler's or kubelet's reason in the message, mend it, and wake the agent again."
-    budget = "none"
+    budget: ClassVar[Budget] = "none"
 
 
 class ImagePullFailed(PodScheduleFailed):
@@ -141,12 +141,29 @@ class ImagePullFailed(PodScheduleFailed):
     next_step = "Check the image name, the registry and the pull secret."
 
 
+class ImageRegistryThrottled(ImagePullFailed):
+    """The registry refused for a while: too many requests (429), or it was away."""
+
+    code = "k8s_image_registry_throttled"
+    next_step = (
+        "Nothing to do if another attempt follows; else mirror the image, or give the pull secret of an account."
+    )
+    budget = "infrastructure"
+
+
+class PodStartFailed(PodScheduleFailed):
+    """A node took the pod, and its agent container did not run in time: image, volumes, Secrets, sandbox."""
+
+    code = "k8s_pod_start_failed"
+    next_step = "Read the kubelet's reason in the message, mend it, and wake the agent again."
+
+
 class PodLost(RunError):
     """The pod is gone or its node is: evicted, preempted, deleted by someone, node lost."""
 
     code = "k8s_pod_lost"
     next_step = "Nothing to do if another attempt follows; else look at the node's events."
-    budget = "infrastructure"
+    budget: ClassVar[Budget] = "infrastructure"
 
 
 class JobDeletedExternally(PodLost):
@@ -154,6 +171,7 @@ class JobDeletedExternally(PodLost):
 
     code = "k8s_job_deleted_externally"
     next_step = "Find out who deleted the Job (audit log); wake the agent again."
+    budget = "none"
 
 
 class ExitUnknown(RunError):
@@ -220,6 +238,24 @@ class RunTimeout(RunError):
 
     code = "timeout"
     next_step = "Raise timeoutSec of this agent, or give it smaller tasks."
+
+
+class AgentSilent(RunError):
+    """The agent wrote nothing for longer than `silenceTimeoutSec`."""
+
+    code = "agent_silent"
+    next_step = "Look at the last words and processes in the message; raise silenceTimeoutSec if it was still at work."
+
+
+class AgentNeverSpoke(AgentSilent):
+    """OpenCode wrote no first line within `firstOutputTimeoutSec`: it is known to hang there, once in hundreds.
+
+    Nothing has been done by then, so one more attempt is made.
+    """
+
+    code = "opencode_start_hung"
+    next_step = "Nothing to do if another attempt follows; else look at model, provider and session directory."
+    budget = "infrastructure"
 
 
 class RunCancelled(RunError):

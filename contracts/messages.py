@@ -1,7 +1,7 @@
 """What workflow and activities say to each other. One message per step, small, no prompt, no output, no secret."""
 
-from datetime import timedelta
-from typing import Any, Self
+from datetime import datetime, timedelta
+from typing import Any, Literal, Self
 
 from contracts.base import Contract
 from contracts.errors import Failure
@@ -99,6 +99,7 @@ class JobRef(Contract):
 
     Attributes:
         adopted: an earlier try of this step had created it.
+        keeps_sessions: OpenCode's database outlives the pod.
         warnings: for people, such as a reserved label that was left out.
     """
 
@@ -107,6 +108,7 @@ class JobRef(Contract):
     uid: str
     container: str = "opencode"
     adopted: bool = False
+    keeps_sessions: bool = False
     warnings: tuple[str, ...] = ()
 
 
@@ -116,12 +118,14 @@ class AwaitSchedule(Contract):
     Attributes:
         patience: until a node has taken the pod, wall clock from the Job's creation.
         start_patience: from there until the agent container runs (image pulls, volumes).
+        until: what to wait for.
     """
 
     attempt: AttemptKey
     job: JobRef
     patience: timedelta = timedelta(minutes=10)
     start_patience: timedelta = timedelta(minutes=10)
+    until: Literal["scheduled", "running"] = "running"
 
 
 class PodRef(Contract):
@@ -160,9 +164,16 @@ class StreamEnd(Contract):
 
 
 class StreamProgress(Contract):
-    """Heartbeat details of `stream_logs`: a hint for people; the transcript's own last sequence is the cursor."""
+    """Heartbeat details of `stream_logs`: a hint; the transcript's own last sequence is the cursor.
+
+    Attributes:
+        needed_from: number of the first frame that another worker needs to go on after `sequence`; None: unknown.
+        second: where in the log that frame is to be found.
+    """
 
     sequence: int = 0
+    needed_from: int | None = None
+    second: datetime | None = None
     lines: int = 0
     session_id: str | None = None
     last_words: str = ""
@@ -180,6 +191,65 @@ class ParseTranscript(Contract):
     resumed_session: str | None = None
     stopped: Failure | None = None
     model: str
+
+
+class ReapLeftovers(Contract):
+    """Input of `reap_leftovers`: whatever earlier runs of this agent left must be gone before a Job is created.
+
+    Attributes:
+        namespace: where Jobs of this agent go; None for the worker's own.
+        grace: how long a straggler may take to end after SIGTERM.
+    """
+
+    run: RunKey
+    namespace: str | None = None
+    grace: timedelta = timedelta(seconds=60)
+
+
+class Leftovers(Contract):
+    """What `reap_leftovers` ended: Jobs that were not over, and pods that ran."""
+
+    jobs: tuple[str, ...] = ()
+    pods: tuple[str, ...] = ()
+
+
+class ExamineSilence(Contract):
+    """Input of `examine_silence`: has the agent really said nothing for so long?
+
+    Attributes:
+        first: before its first line.
+        limit: of silence.
+    """
+
+    attempt: AttemptKey
+    job: JobRef
+    pod: PodRef
+    first: bool
+    limit: timedelta
+
+
+class Silence(Contract):
+    """What `examine_silence` found.
+
+    Attributes:
+        silent_for: since the last line, or since the container began; None when nobody could tell, because the store,
+            the API server or the node did not answer.
+        spoke: there is a first line.
+        last_words: bounded.
+        processes: what runs in the container, names without arguments, bounded; empty when it could not be learned.
+    """
+
+    silent_for: timedelta | None = None
+    spoke: bool = False
+    last_words: str = ""
+    processes: tuple[str, ...] = ()
+
+
+class StopAgent(Contract):
+    """Input of `stop_agent`: SIGTERM to the agent; pod, log and exit code stay readable."""
+
+    job: JobRef
+    pod: PodRef
 
 
 class Finish(Contract):

@@ -96,6 +96,22 @@ class Report(PaperclipContract):
     opencode_version: str | None = None
 
 
+class Stop(PaperclipContract):
+    """What is known of an agent that we stopped. Paperclip needs all of it to go on with the task.
+
+    Attributes:
+        agent_started: its container ran at some time.
+        agent_stopped: no container of this run is left, by Kubernetes' word.
+        forced: it did not end within its grace and was killed.
+        session_preserved: the session is known and its database outlives the pod, so the next wake can resume it.
+    """
+
+    agent_started: bool = False
+    agent_stopped: bool = False
+    forced: bool = False
+    session_preserved: bool = False
+
+
 class AttemptReport(PaperclipContract):
     """One attempt as the outcome lists it."""
 
@@ -135,3 +151,4 @@ class Outcome(PaperclipContract):
     failure: Failure | None = None
     attempts: tuple[AttemptReport, ...] = ()
     receipt: OutputReceipt | None = None
+    stop: Stop | None = None

@@ -176,6 +176,11 @@ class RunConfig(PaperclipContract):
     Attributes:
         timeout_sec: wall clock for one run; 0 means no limit.
         grace_sec: how long OpenCode may take to end after SIGTERM.
+        schedule_timeout_sec: until a node has taken the pod.
+        start_timeout_sec: from there until the agent's container runs.
+        first_output_timeout_sec: OpenCode may be silent this long before its first line; 0 means no limit.
+        silence_timeout_sec: and this long after it; 0 means no limit. Running tools write nothing.
+        infrastructure_retries: further attempts after a lost pod or node, on a budget of their own.
         ttl_seconds_after_finished: how long Kubernetes keeps a finished Job that we did not delete.
     """
 
@@ -184,6 +189,11 @@ class RunConfig(PaperclipContract):
     extra_args: tuple[str, ...] = ()
     timeout_sec: Seconds = 0
     grace_sec: Seconds = 60
+    schedule_timeout_sec: Annotated[Seconds, Field(ge=1)] = 600
+    start_timeout_sec: Annotated[Seconds, Field(ge=1)] = 600
+    first_output_timeout_sec: Seconds = 420
+    silence_timeout_sec: Seconds = 3600
+    infrastructure_retries: Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=10)] = 2
     cwd: OptionalText = None
     namespace: Annotated[
         str | None,
@@ -394,6 +404,8 @@ class RunRequest(PaperclipContract):
         sealed_secrets: compact JWE of `Secrets`.
         sealed_prompt: compact JWE of `PromptSource`.
         notes: for people, such as why a stored session is not resumed.
+        linger_sec: how long the outcome waits for a caller that was lost, in seconds; it holds the agent's id for the
+            next wake of the same task, and gives it up to any other.
     """
 
     run_id: Identifier
@@ -404,6 +416,7 @@ class RunRequest(PaperclipContract):
     sealed_secrets: str = Field(repr=False)
     sealed_prompt: str = Field(repr=False)
     notes: tuple[str, ...] = ()
+    linger_sec: Seconds = 24 * 3600
 
     @property
     def key(self) -> RunKey:
@@ -414,3 +427,8 @@ class RunRequest(PaperclipContract):
     def task_id(self) -> str | None:
         """Paperclip's task, which it also calls issue."""
         return self.context.task_id or self.context.issue_id
+
+    @property
+    def task(self) -> str | None:
+        """What this wake is about: a later wake with the same may join the run."""
+        return self.task_id or self.runtime.task_key

@@ -10,13 +10,23 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from contracts import messages
+from contracts import messages, talk
 from contracts.outcome import Outcome
 from contracts.request import ExecutionContext, PromptSource, RunRequest, Secrets
 
 SCHEMA_FILE: Final = Path(__file__).with_name("schema.json")
 
-CALLER_CONTRACTS: Final[tuple[type[BaseModel], ...]] = (ExecutionContext, RunRequest, Secrets, PromptSource, Outcome)
+CALLER_CONTRACTS: Final[tuple[type[BaseModel], ...]] = (
+    ExecutionContext,
+    RunRequest,
+    Secrets,
+    PromptSource,
+    Outcome,
+    talk.Cancel,
+    talk.Cancelled,
+    talk.Join,
+    talk.Joined,
+)
 ACTIVITY_CONTRACTS: Final[tuple[type[BaseModel], ...]] = (
     messages.IntrospectPod,
     messages.PodProfile,
@@ -30,6 +40,11 @@ ACTIVITY_CONTRACTS: Final[tuple[type[BaseModel], ...]] = (
     messages.StreamEnd,
     messages.StreamProgress,
     messages.ParseTranscript,
+    messages.ReapLeftovers,
+    messages.Leftovers,
+    messages.ExamineSilence,
+    messages.Silence,
+    messages.StopAgent,
     messages.Finish,
 )
 

@@ -20,9 +20,10 @@ from contracts.outcome import (
     Outcome,
     OutputReceipt,
     Report,
+    Stop,
     Usage,
 )
-from contracts.request import RunRequest
+from contracts.request import RunRequest, SessionParams
 from paperclip.session import session_params, working_directory
 
 ErrorFamily = Literal["transient_upstream", "provider_quota", "model_refusal"]
@@ -56,6 +57,7 @@ def outcome(
     biller: str | None = None,
     billing_type: BillingType = "unknown",
     clear_session: bool | None = None,
+    stop: Stop | None = None,
 ) -> Outcome:
     """What Paperclip gets to know about a run.
 
@@ -75,6 +77,7 @@ def outcome(
         clear_session: overrides the rule. Paperclip forgets the session whenever this is true, even a new one in the
             same result, so by rule it is true only when the report says that its session must not be used again, or
             when the stored session is unknown and no other one took its place.
+        stop: what is known of an agent that was stopped; None when it ended by itself.
     """
     ended = failure or (
         report.failure if report else ExitUnknown.as_failure("nothing is known about how the run ended")
@@ -92,7 +95,7 @@ def outcome(
         retry_not_before=retry_not_before if ended else None,
         usage=_usage(reports),
         session_id=session_id,
-        session_params=_session_params(request, session_id),
+        session_params=stored_session(request, session_id) if session_id is not None else None,
         session_display_id=session_id,
         provider=provider(request.config.model),
         biller=biller,
@@ -105,7 +108,14 @@ def outcome(
         failure=ended,
         attempts=attempts,
         receipt=receipt,
+        stop=stop,
     )
+
+
+def stored_session(request: RunRequest, session_id: str) -> SessionParams:
+    """A session of this run as Paperclip stores it, and as a later attempt resumes it."""
+    workspace = request.context.paperclip_workspace
+    return session_params(session_id, workspace, working_directory(workspace, request.config))
 
 
 def provider(model: str) -> str | None:
@@ -190,13 +200,6 @@ def _session_id(request: RunRequest, reports: Sequence[Report]) -> str | None:
         return seen[-1]
     resumed = request.runtime.session_params
     return resumed.session_id if resumed and not any(report.unknown_session for report in reports) else None
-
-
-def _session_params(request: RunRequest, session_id: str | None) -> Any:
-    if session_id is None:
-        return None
-    workspace = request.context.paperclip_workspace
-    return session_params(session_id, workspace, working_directory(workspace, request.config))
 
 
 def _clears(reports: Sequence[Report], session_id: str | None) -> bool:

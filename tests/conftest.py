@@ -45,11 +45,12 @@ def queue() -> str:
 
 @pytest.fixture
 def request_of_a_run() -> RunRequest:
-    """A valid request with ids of its own; its sealed fields hold nothing that anyone opens."""
+    """A valid request with ids of its own; its sealed fields hold nothing; its outcome waits for nobody."""
     return RunRequest(
         run_id=str(uuid.uuid4()),
         agent=AgentRef(id=str(uuid.uuid4()), company_id="acme", name="Ada"),
         config=RunConfig(model="fake/scenario/text"),
         sealed_secrets="sealed",
         sealed_prompt="sealed",
+        linger_sec=0,
     )

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError
 
+from client.outcome import outcome_of
 from client.runs import RunSummary, web_ui, with_run_id
 from client.settings import ClientSettings
 from client.story import Step, Story, events
@@ -80,12 +81,12 @@ class TemporalRuns:
         async with aclosing(events(handle, live=False)) as told:
             async for event in told:
                 story.read(event)
-        outcome = None if run.open else await _outcome(handle)
+        outcome = await _outcome(handle) if run.decided else None
         return Facts(run, story.steps, outcome, web_ui(self.settings, run.workflow_id, run.workflow_run_id))
 
 
 async def _outcome(handle: WorkflowHandle[AgentRunWorkflow, Outcome]) -> Outcome | None:
     try:
-        return await handle.result()
+        return await outcome_of(handle, collect=False)
     except WorkflowFailureError:
         return None

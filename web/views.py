@@ -36,7 +36,7 @@ class Views:
             facts=facts,
             attempts=attempts,
             used=await self._totals.of(key_of(run_id, chosen)),
-            live=facts.run.open if facts else not sealed,
+            live=not facts.run.decided if facts else not sealed,
             note=note,
         )
 

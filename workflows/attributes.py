@@ -1,4 +1,4 @@
-"""The search attributes of a run, all keywords."""
+"""The search attributes of a run, keywords and one list of them."""
 
 from typing import Final
 
@@ -11,5 +11,9 @@ TASK_KEY: Final = SearchAttributeKey.for_keyword("TaskKey")
 MODEL: Final = SearchAttributeKey.for_keyword("Model")
 RUN_PHASE: Final = SearchAttributeKey.for_keyword("RunPhase")
 FAILURE_KIND: Final = SearchAttributeKey.for_keyword("FailureKind")
+JOINED_RUN_IDS: Final = SearchAttributeKey.for_keyword_list("JoinedRunIds")
+"""Paperclip's ids of later wakes that this run was given."""
+LONGEST: Final = 20
+"""Ids kept in a list."""
 
-ALL: Final = (AGENT_ID, COMPANY_ID, PAPERCLIP_RUN_ID, TASK_KEY, MODEL, RUN_PHASE, FAILURE_KIND)
+ALL: Final = (AGENT_ID, COMPANY_ID, PAPERCLIP_RUN_ID, TASK_KEY, MODEL, RUN_PHASE, FAILURE_KIND, JOINED_RUN_IDS)

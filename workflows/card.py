@@ -26,6 +26,10 @@ class Phase(StrEnum):
     CANCELLED = "cancelled"
 
 
+FINAL = frozenset(phase.value for phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.TIMED_OUT, Phase.CANCELLED))
+"""Phases of a run that has its outcome; the workflow may still be open until a caller has fetched it."""
+
+
 @dataclass(frozen=True)
 class Card:
     """What the card shows. Agent text on it is quoted and bounded: it is hostile."""

@@ -17,13 +17,18 @@ with workflow.unsafe.imports_passed_through():
         AwaitSchedule,
         BundlePrompt,
         CreateJob,
+        ExamineSilence,
         Finish,
         IntrospectPod,
         JobRef,
+        Leftovers,
         ParseTranscript,
         PodProfile,
         PodRef,
         PromptBundle,
+        ReapLeftovers,
+        Silence,
+        StopAgent,
         StreamEnd,
         StreamLogs,
     )
@@ -57,8 +62,10 @@ class Step(Generic[In, Out]):
     altogether: timedelta | None = None
     heartbeat: timedelta | None = None
 
-    def start(self, order: In, summary: str, *, attempt: timedelta | None = None) -> workflow.ActivityHandle[Out]:
-        """Schedules the step. `attempt` replaces the step's own limit when the order carries its clock.
+    def start(
+        self, order: In, summary: str, *, attempt: timedelta | None = None, altogether: timedelta | None = None
+    ) -> workflow.ActivityHandle[Out]:
+        """Schedules the step. `attempt` and `altogether` replace the step's own limits when the order has its clock.
 
         A cancelled step is waited for: its activity stops what it was doing before the story goes on.
         """
@@ -68,7 +75,7 @@ class Step(Generic[In, Out]):
             result_type=self.result,
             summary=summary,
             start_to_close_timeout=attempt or self.attempt,
-            schedule_to_close_timeout=self.altogether,
+            schedule_to_close_timeout=altogether or self.altogether,
             heartbeat_timeout=self.heartbeat,
             retry_policy=PATIENT,
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
@@ -87,6 +94,9 @@ API_OUTAGE: Final = timedelta(minutes=15)
 INTROSPECT_POD: Final = Step[IntrospectPod, PodProfile]("introspect_pod", PodProfile, API_CALLS, API_OUTAGE)
 BUNDLE_PROMPT: Final = Step[BundlePrompt, PromptBundle]("bundle_prompt", PromptBundle, API_CALLS, API_OUTAGE)
 CREATE_JOB: Final = Step[CreateJob, JobRef]("create_job", JobRef, API_CALLS, API_OUTAGE)
+REAP_LEFTOVERS: Final = Step[ReapLeftovers, Leftovers](
+    "reap_leftovers", Leftovers, timedelta(minutes=5), timedelta(hours=1), heartbeat=HEARTBEAT
+)
 AWAIT_SCHEDULE: Final = Step[AwaitSchedule, PodRef](
     "await_schedule", PodRef, attempt=timedelta(hours=1), heartbeat=HEARTBEAT
 )
@@ -94,6 +104,10 @@ STREAM_LOGS: Final = Step[StreamLogs, StreamEnd](
     "stream_logs", StreamEnd, attempt=timedelta(days=30), heartbeat=HEARTBEAT
 )
 """Lives as long as the agent: only its heartbeat and the story's own clocks end it."""
+EXAMINE_SILENCE: Final = Step[ExamineSilence, Silence]("examine_silence", Silence, API_CALLS, timedelta(minutes=2))
+"""Short: what cannot be looked at now is looked at when the clock ends the next time."""
+STOP_AGENT: Final = Step[StopAgent, bool]("stop_agent", bool, timedelta(seconds=15))
+"""Its order comes with the grace as its limit."""
 PARSE_TRANSCRIPT: Final = Step[ParseTranscript, Report](
     "parse_transcript", Report, attempt=timedelta(minutes=10), heartbeat=HEARTBEAT
 )

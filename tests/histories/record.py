@@ -35,6 +35,7 @@ def request(**changes: Any) -> RunRequest:
         config=RunConfig(model="fake/scenario/text"),
         sealed_secrets="sealed",
         sealed_prompt="sealed",
+        linger_sec=0,
     )
     return made.model_copy(update=changes)
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, Final
 
 from temporalio import activity
 
@@ -12,21 +12,30 @@ from contracts.messages import (
     AwaitSchedule,
     BundlePrompt,
     CreateJob,
+    ExamineSilence,
     Finish,
     IntrospectPod,
     JobRef,
+    Leftovers,
     ParseTranscript,
     PodProfile,
     PodRef,
     PromptBundle,
+    ReapLeftovers,
+    Silence,
+    StopAgent,
     StreamEnd,
     StreamLogs,
 )
 from contracts.outcome import ContainerEnd, OutputReceipt, Report, Usage
 
-Default = TypeVar("Default")
 Answer = Callable[[Any], Awaitable[Any]]
 GOOD = Report(session_id="ses_1", summary="done", exit_code=0, usage=Usage(input_tokens=10, output_tokens=2), events=3)
+
+
+ENDED = StreamEnd(
+    container=ContainerEnd(exit_code=0, reason="Completed"), receipt=OutputReceipt(state="verified", lines=3)
+)
 
 
 @dataclass
@@ -44,50 +53,60 @@ class Steps:
         """The last order that this step got."""
         return [order for called, order in self.calls if called == name][-1]
 
-    async def _answer(self, name: str, order: Any, default: Default) -> Default:
-        self.calls.append((name, order))
-        answer = await self.answers[name](order) if name in self.answers else default
-        return cast("Default", answer)
-
     @property
     def activities(self) -> list[Callable[..., Any]]:
-        @activity.defn
-        async def introspect_pod(order: IntrospectPod) -> PodProfile:
-            return await self._answer("introspect_pod", order, PodProfile(namespace="default", image="agent:1"))
+        return [self._activity(name, kind, default) for name, (kind, default) in DEFAULTS.items()]
 
-        @activity.defn
-        async def bundle_prompt(order: BundlePrompt) -> PromptBundle:
-            name = order.attempt.prompt_secret_name
-            bundle = PromptBundle(namespace="default", secret_name=name, sha256="0", size=1)
-            return await self._answer("bundle_prompt", order, bundle)
+    @staticmethod
+    def pod(order: AwaitSchedule) -> PodRef:
+        """What `await_schedule` answers by itself."""
+        return PodRef(namespace="default", name=f"{order.job.name}-x", uid="pod", node="node")
 
-        @activity.defn
-        async def create_job(order: CreateJob) -> JobRef:
-            job = JobRef(namespace="default", name=order.attempt.job_name, uid=f"uid-{order.attempt.attempt}")
-            return await self._answer("create_job", order, job)
+    @staticmethod
+    def ended(_order: object) -> StreamEnd:
+        """What `stream_logs` answers by itself."""
+        return ENDED
 
-        @activity.defn
-        async def await_schedule(order: AwaitSchedule) -> PodRef:
-            pod = PodRef(namespace="default", name=f"{order.job.name}-x", uid="pod", node="node")
-            return await self._answer("await_schedule", order, pod)
+    def _activity(self, name: str, kind: type, default: Answer) -> Callable[..., Any]:
+        async def step(order: Any) -> Any:
+            self.calls.append((name, order))
+            return await self.answers.get(name, default)(order)
 
-        @activity.defn
-        async def stream_logs(order: StreamLogs) -> StreamEnd:
-            end = StreamEnd(
-                container=ContainerEnd(exit_code=0, reason="Completed"),
-                receipt=OutputReceipt(state="verified", lines=3),
-            )
-            return await self._answer("stream_logs", order, end)
+        step.__annotations__["order"] = kind
+        return activity.defn(name=name)(step)
 
-        @activity.defn
-        async def parse_transcript(order: ParseTranscript) -> Report:
-            return await self._answer("parse_transcript", order, GOOD)
 
-        @activity.defn
-        async def finish(order: Finish) -> bool:
-            return await self._answer("finish", order, True)
+def answering(make: Callable[[Any], Any]) -> Answer:
+    """An answer that takes no time."""
 
-        return [introspect_pod, bundle_prompt, create_job, await_schedule, stream_logs, parse_transcript, finish]
+    async def answer(order: Any) -> Any:
+        return make(order)
+
+    return answer
+
+
+def _job(order: CreateJob) -> JobRef:
+    uid = f"uid-{order.attempt.attempt}"
+    return JobRef(namespace="default", name=order.attempt.job_name, uid=uid, keeps_sessions=True)
+
+
+def _prompt(order: BundlePrompt) -> PromptBundle:
+    return PromptBundle(namespace="default", secret_name=order.attempt.prompt_secret_name, sha256="0", size=1)
+
+
+DEFAULTS: Final[dict[str, tuple[type, Answer]]] = {
+    "introspect_pod": (IntrospectPod, answering(lambda _: PodProfile(namespace="default", image="agent:1"))),
+    "bundle_prompt": (BundlePrompt, answering(_prompt)),
+    "reap_leftovers": (ReapLeftovers, answering(lambda _: Leftovers())),
+    "create_job": (CreateJob, answering(_job)),
+    "await_schedule": (AwaitSchedule, answering(Steps.pod)),
+    "stream_logs": (StreamLogs, answering(Steps.ended)),
+    "examine_silence": (ExamineSilence, answering(lambda _: Silence(silent_for=timedelta(), spoke=True))),
+    "stop_agent": (StopAgent, answering(lambda _: True)),
+    "parse_transcript": (ParseTranscript, answering(lambda _: GOOD)),
+    "finish": (Finish, answering(lambda _: True)),
+}
+"""What each step is asked with, and what it answers when the test does not care."""
 
 
 async def until_cancelled(_order: object) -> None:
@@ -97,4 +116,41 @@ async def until_cancelled(_order: object) -> None:
         await asyncio.sleep(0.05)
 
 
+@dataclass
+class Agent:
+    """An agent that works until it is stopped: stand-ins for `stream_logs` and `stop_agent`.
+
+    Attributes:
+        deaf: SIGTERM does nothing to it.
+        working: it has begun.
+    """
+
+    deaf: bool = False
+    working: asyncio.Event = field(default_factory=asyncio.Event)
+    _stopped: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def answers(self) -> dict[str, Answer]:
+        return {"stream_logs": self._stream, "stop_agent": self._stop}
+
+    async def _stream(self, _order: object) -> StreamEnd:
+        self.working.set()
+        while not self._stopped.is_set():
+            activity.heartbeat()
+            await asyncio.sleep(0.05)
+        return STOPPED
+
+    async def end(self) -> None:
+        """Lets it end by itself."""
+        self._stopped.set()
+
+    async def _stop(self, _order: object) -> bool:
+        if not self.deaf:
+            self._stopped.set()
+        return True
+
+
+STOPPED = StreamEnd(
+    container=ContainerEnd(exit_code=143, signal=15, reason="Error"), receipt=OutputReceipt(state="verified", lines=7)
+)
 THROTTLE = timedelta(milliseconds=100)
