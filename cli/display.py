@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
 
 from rich.console import Console, Group, RenderableType
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
@@ -65,8 +66,8 @@ class Display(Protocol):
         """One line of the agent's output."""
         ...
 
-    def runs(self, runs: Iterable[RunSummary]) -> None:
-        """A list of runs."""
+    def runs(self, runs: Iterable[tuple[RunSummary, RunRef]]) -> None:
+        """A list of runs, each with its pages."""
         ...
 
     def steps(self, steps: Iterable[Step]) -> None:
@@ -138,17 +139,24 @@ class People:
         if found is not None:
             self._print(rendered(found))
 
-    def runs(self, runs: Iterable[RunSummary]) -> None:
-        """A table, newest first."""
+    def runs(self, runs: Iterable[tuple[RunSummary, RunRef]]) -> None:
+        """A table, newest first. In terminals that know links a run's id opens its page."""
         table = Table(box=None, pad_edge=False)
         for column in ("run", "phase", "started (UTC)", "took", "failure", "model", "agent"):
             table.add_column(column, overflow="ellipsis", no_wrap=column not in {"model", "agent"})
-        for run in runs:
+        linked = False
+        for run, named in runs:
             took = "" if run.ended_at is None else _seconds(run.ended_at - run.started_at)
             started = f"{run.started_at:%Y-%m-%d %H:%M:%S}"
             cells = (run.key.run_id, run.phase, started, took, run.failure_code, run.model, run.key.agent_id)
-            table.add_row(*(Text(printable(cell or "", 128)) for cell in cells))
+            first, *others = (Text(printable(cell or "", 128)) for cell in cells)
+            if named.page:
+                first.stylize(Style(link=named.page))
+                linked = True
+            table.add_row(first, *others)
         self._print(table if table.row_count else Text("no runs yet: `agent-runs demo` makes one", style="dim"))
+        if linked:
+            self.note("a run's page: agent-runs show RUN")
 
     def steps(self, steps: Iterable[Step]) -> None:
         """A table in order."""
@@ -255,9 +263,9 @@ class Machines:
         at = line.at.isoformat()
         self._write("line", attempt=attempt, sequence=line.sequence, stream=line.stream, at=at, **content)
 
-    def runs(self, runs: Iterable[RunSummary]) -> None:
+    def runs(self, runs: Iterable[tuple[RunSummary, RunRef]]) -> None:
         """One `{"type": "run", …}` each."""
-        for run in runs:
+        for run, named in runs:
             self._write(
                 "run",
                 runId=run.key.run_id,
@@ -273,6 +281,8 @@ class Machines:
                 startedAt=run.started_at.isoformat(),
                 endedAt=run.ended_at.isoformat() if run.ended_at else None,
                 events=run.events,
+                webUi=named.web_ui,
+                page=named.page,
             )
 
     def steps(self, steps: Iterable[Step]) -> None:

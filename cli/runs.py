@@ -150,9 +150,11 @@ async def show(run: str, display: Display) -> int:
 
 async def listing(display: Display, *, limit: int, only_open: bool) -> int:
     """Runs, newest first."""
-    client = await connect(ClientSettings.read())
+    settings = ClientSettings.read()
+    client = await connect(settings)
     condition = "ExecutionStatus = 'Running'" if only_open else ""
-    display.runs([run async for run in listed(client, condition, limit)])
+    found = [run async for run in listed(client, condition, limit)]
+    display.runs((run, reference(settings, run.key, run.workflow_id, run.workflow_run_id)) for run in found)
     return 0
 
 
