@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from temporalio import activity
 
@@ -13,6 +13,11 @@ from contracts.outcome import OutputReceipt, Report
 from opencode.fold import Fold
 from opencode.pricing import cost_of
 from transcripts.store import Line, TranscriptStore
+
+DIFFERS: Final = (
+    "The stored output differs from what the runner says it wrote, and nobody knows where: "
+    "answer, usage and cost may be wrong"
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,10 @@ class TranscriptParsing:
             missing=lost(order.end.receipt, sequence),
         )
         cost, billing = cost_of(order.model, report.usage, report.cost_usd)
-        return report.model_copy(update={"cost_usd": cost, "cost_estimated": billing == "metered_api"})
+        warnings = (*report.warnings, *doubts(order.end.receipt))
+        return report.model_copy(
+            update={"cost_usd": cost, "cost_estimated": billing == "metered_api", "warnings": warnings}
+        )
 
 
 def feed(fold: Fold, line: Line) -> None:
@@ -53,10 +61,12 @@ def feed(fold: Fold, line: Line) -> None:
 
 
 def lost(receipt: OutputReceipt, last: int) -> Literal["nothing", "middle", "end"]:
-    """Where output is missing: what was lost at the end may have held the answer.
-
-    A receipt that differs without a gap says that what is stored is not what was written.
-    """
+    """Where output is missing: what was lost at the end may have held the answer."""
     if not receipt.gaps:
-        return "middle" if receipt.state == "differs" else "nothing"
+        return "nothing"
     return "end" if any(gap.after_sequence >= last for gap in receipt.gaps) else "middle"
+
+
+def doubts(receipt: OutputReceipt) -> tuple[str, ...]:
+    """A receipt that differs without a gap: nothing is known to be missing, and yet it is not what was written."""
+    return (DIFFERS,) if receipt.state == "differs" and not receipt.gaps else ()

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -72,10 +72,10 @@ class LogStreaming:
     async def stream_logs(self, order: StreamLogs) -> StreamEnd:
         """Stores the attempt's output until its container has ended, and says how it ended.
 
-        Goes on where the store ends, so a killed worker costs no line and doubles none. An earlier try that still
-        runs elsewhere is fenced off by the store. What a try has sealed stands: a later one only learns how the
-        container ended. Heartbeats carry a `StreamProgress` every 2 s. When the worker shuts down, the step is handed
-        over at once.
+        Goes on where the store ends, so a killed worker costs no line and doubles none; where in the log that is, the
+        last try's heartbeat tells, and it may be wrong. An earlier try that still runs elsewhere is fenced off by the
+        store. What a try has sealed stands: a later one only learns how the container ended. Heartbeats carry a
+        `StreamProgress` every 2 s. When the worker shuts down, the step is handed over at once.
 
         Raises:
             TranscriptsUnavailable: the store does not answer; Temporal tries again.
@@ -85,12 +85,14 @@ class LogStreaming:
         await self.store.claim(order.attempt, writer)  # before reading, so that nothing is added behind our back
         account = await self._stored(order.attempt)
         sealed = await self.store.receipt(order.attempt)
-        cursor = Cursor(after=account.sequence)
-        async with beating(account), Follower(self.cluster, order.job, order.pod, cursor) as follower:
+        place = Place(account, resumed(account, last_heartbeat()))
+        async with beating(place), Follower(self.cluster, order.job, order.pod, place.cursor) as follower:
             async for batch in handed_over(follower):
                 if sealed is None:
-                    await self.store.append(order.attempt, rows(batch, datetime.now(UTC)), writer)
+                    batch.gaps = [gap for gap in batch.gaps if gap not in account.gaps]  # told by an earlier try
+                    await self.store.append(order.attempt, rows(told(batch, account), datetime.now(UTC)), writer)
                     account.add(batch.lines, batch.gaps)
+                    place.cursor = batch.cursor or place.cursor
         receipt = account.tally.receipt(follower.last, account.gaps, framed=follower.framed)
         receipt = await self.store.seal(order.attempt, receipt, writer)
         end = container_end(follower)
@@ -155,13 +157,48 @@ async def handed_over(follower: Follower) -> AsyncIterator[Batch]:
         following.cancel()
 
 
+@dataclass
+class Place:
+    """What is stored, and where in the log another worker finds what follows it."""
+
+    account: Account
+    cursor: Cursor
+
+    @property
+    def progress(self) -> StreamProgress:
+        """The heartbeat."""
+        now, at = self.account.progress, self.cursor
+        if not at.framed or now.sequence != max(at.after, at.covered):
+            return now
+        return now.model_copy(update={"needed_from": at.first, "second": at.second})
+
+
+def last_heartbeat() -> StreamProgress:
+    """What the try before this one said last; nothing if that cannot be read."""
+    with suppress(ValueError, IndexError):
+        return StreamProgress.model_validate(activity.info().heartbeat_details[0])
+    return StreamProgress()
+
+
+def resumed(account: Account, hint: StreamProgress) -> Cursor:
+    """Where to go on: behind the last stored line and the last gap, as the store knows them."""
+    told_until = max((gap.after_sequence + (gap.frames or 0) for gap in account.gaps), default=0)
+    cursor = Cursor(after=account.sequence, covered=told_until)
+    return cursor if hint.needed_from is None else cursor.hinted(hint.sequence, hint.needed_from, hint.second)
+
+
+def told(batch: Batch, account: Account) -> Batch:
+    """The batch as the transcript can hold it: what is missing before the last stored line is for the receipt only."""
+    return replace(batch, gaps=[gap for gap in batch.gaps if gap.after_sequence >= account.sequence])
+
+
 @asynccontextmanager
-async def beating(account: Account) -> AsyncIterator[None]:
+async def beating(place: Place) -> AsyncIterator[None]:
     """Heartbeats while the agent is silent, too: silence is normal, a dead worker is not."""
 
     async def beat() -> None:
         while True:
-            activity.heartbeat(account.progress)
+            activity.heartbeat(place.progress)
             await asyncio.sleep(BEAT.total_seconds())
 
     task = asyncio.create_task(beat())

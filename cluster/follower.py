@@ -36,6 +36,8 @@ BUFFER: Final = 8 * 1024 * 1024
 
 AGAIN: Final = ("sh", f"{RUN_DIRECTORY}/secret/{RUNNER_KEY}", "--out", f"{RUN_DIRECTORY}/output", "--again")
 """The runner's command for repeating frames from its files."""
+READ: Final = (*AGAIN[:-1], "--read")
+"""The runner's command for a run that waits until it is read."""
 ANSWER: Final = timedelta(seconds=30)
 """How long a command in the container may be silent."""
 
@@ -57,6 +59,7 @@ class Pace:
             how long missing frames are asked for while nobody can be reached in the container.
         mending: how long missing frames are asked for while the container answers but does not have them: a batch is
             in the runner's index only when all of it is written.
+        patience: how long the container may go on after its last frame before it is told that all is stored.
     """
 
     first: timedelta = timedelta(milliseconds=100)
@@ -65,6 +68,7 @@ class Pace:
     poll: timedelta = timedelta(seconds=1)
     giving_up: timedelta = timedelta(minutes=2)
     mending: timedelta = timedelta(seconds=10)
+    patience: timedelta = timedelta(seconds=1)
 
 
 @dataclass
@@ -115,7 +119,8 @@ class Follower:
     container before anything beyond them is given out (`mended` counts them); what it cannot tell is a gap.
 
     Args:
-        again: the command that repeats frames; the numbers of the first and last are appended. None: gaps stay.
+        again: the command that repeats frames; the numbers of the first and last are appended. None: gaps stay, and
+            the log need not have frames.
         buffer: bytes read ahead of the consumer.
     """
 
@@ -135,12 +140,14 @@ class Follower:
         self._pod = pod
         self._pace = pace or Pace()
         self._again = again
-        self._reading = Reading(cursor, mendable=again is not None)
+        self._reading = Reading(cursor, mendable=again is not None, expected=again is not None)
         self._given = cursor or Cursor()
         self._forbidden: dict[str, float] = {}
         self._buffer = _Buffer(buffer)
         self._reader: asyncio.Task[None] | None = None
         self._instance = ""
+        self._over = 0.0
+        self._told = False
         self.fate: Fate | None = None
         self.doubt: str | None = None
         self.connections = 0
@@ -211,22 +218,52 @@ class Follower:
             if self.fate is None:
                 if read.clean and not self._reading.anchored:
                     await self._rescue_tail()
+                if self.last is not None:
+                    await self._let_go()
                 await pause.after(read, at_least=self._pace.poll if self._reading.starved else timedelta())
+
+    async def _await_end(self, pieces: AsyncIterator[bytes]) -> None:
+        """Nothing follows the last frame but the end of the log, at once or when the runner is told to go."""
+        self._over = asyncio.get_running_loop().time()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._pace.patience.total_seconds()):
+                async for _ in pieces:
+                    pass
+
+    async def _let_go(self) -> None:
+        """The runner of a log that may have been rotated waits until somebody says that all of it is stored."""
+        waited = asyncio.get_running_loop().time() - self._over
+        if self._again is None or self._told or not self._buffer.stored or waited < self._pace.patience.total_seconds():
+            return
+        pod = self._pod
+        try:
+            async with self._cluster.exec_output(
+                pod.namespace, pod.name, pod.container, READ, limit=FRAME_LIMIT, idle=ANSWER
+            ) as pieces:
+                async for _ in pieces:
+                    pass
+        except ExecFailed:
+            return  # it has ended by now, or it is tried again
+        except ClusterForbidden:
+            pass  # it ends by itself, later
+        self._told = True
 
     async def _finish_log(self) -> None:
         """The rest of an ended container's log: once more as long as it lasts, then until nothing new comes twice.
 
         The first read follows, because kubelets up to 1.21 call a pod ended while its container still ends. The last
-        one begins at the start of the log, since stamps of a clock that was set back hide lines from `sinceTime`.
+        one begins at the start of the log, since stamps of a clock that was set back hide lines from `sinceTime`. A
+        read that does not come as far as what is known, or ends in another part of a line, was cut.
         """
         pause, loop = _Pause(self._pace), asyncio.get_running_loop()
         readable = loop.time()
-        follow, quiet = True, 0
+        follow, quiet, rest = True, 0, b""
         while self.last is None and quiet < 2:
             read = await self._read(follow=follow, whole=quiet == 1 and self.framed)
-            if read.clean:
+            if read.clean and (read.moved or self._reading.reached):
                 readable = loop.time()
-                quiet = 0 if read.moved or follow else quiet + 1
+                same, rest = self._reading.rest == rest, self._reading.rest
+                quiet = 0 if read.moved or follow else 1 + (quiet if same else 0)
                 follow = False
             elif loop.time() - readable > self._pace.giving_up.total_seconds():
                 return
@@ -258,10 +295,13 @@ class Follower:
                 async for piece in pieces:
                     read.moved = await self._give(self._reading.feed(piece)) or read.moved
                     await self._mend()
-                    if self._reading.incomplete:
+                    if self._reading.spent:
                         break
+                    if self.last is not None:
+                        await self._await_end(pieces)
                 else:
                     read.clean = True
+        await self._give(self._reading.disconnect())
         read.lasted = timedelta(seconds=asyncio.get_running_loop().time() - opened)
         return read
 
@@ -286,9 +326,11 @@ class Follower:
             if answered is None or loop.time() - began >= patience.total_seconds() or await self._look() is not None:
                 break
             await pause.after(_Read(moved=moved))
-        log.warning("log.gap_recorded", pod=self._pod.name, frames=len(left))
         self.mended += len(hole) - len(left)
-        await self._give(self._reading.give_up_hole())
+        step = self._reading.give_up_hole()
+        if step.gaps:
+            log.warning("log.gap_recorded", pod=self._pod.name, frames=len(left))
+        await self._give(step)
 
     async def _rescue_tail(self) -> None:
         """What a rotation took before a silence: no later frame tells that it is missing, so the runner is asked."""
@@ -398,8 +440,14 @@ class _Buffer:
         self._held: Batch | None = None
         self._size = 0
         self._closed = False
+        self._awaited = False
         self._filled = asyncio.Event()
         self._emptied = asyncio.Event()
+
+    @property
+    def stored(self) -> bool:
+        """Everything was taken, and whoever took it has come back for more."""
+        return self._held is None and self._awaited
 
     async def put(self, batch: Batch) -> None:
         """Add a batch; waits while too much is held."""
@@ -418,10 +466,12 @@ class _Buffer:
     async def take(self, within: timedelta | None) -> Batch | None:
         """Everything held; an empty batch when nothing came in time, None when nothing will come any more."""
         if self._held is None and not self._closed:
+            self._awaited = True
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if within is None else within.total_seconds()):
                     await self._filled.wait()
         taken, self._held, self._size = self._held, None, 0
+        self._awaited = self._awaited and taken is None
         if not self._closed:
             self._filled.clear()
         self._emptied.set()

@@ -13,7 +13,7 @@ import hashlib
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, Literal, TypeAlias
 
@@ -31,6 +31,13 @@ TAIL_LIMIT: Final = 200_000
 NOISE_LIMIT: Final = 20
 _STAMP: Final = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d{1,9})?(Z|[+-]\d\d:\d\d) ")
 _KUBELET: Final = re.compile(rb"(?i)\s*(failed to|unable to|rpc error|error:)")
+_IN_BAND: Final = re.compile(
+    rb"(?i)rpc error: code =|unable to retrieve container logs|failed with err |error reading from "
+    rb"|failed to (create fsnotify|watch |try resolving|open log|seek |read log|write log|read from)"
+)
+"""What a kubelet says in the middle of a log. Source: kubernetes, pkg/kubelet/kuberuntime/logs."""
+LOOKED_AT: Final = 8
+"""Lines in which a log that should have frames must show the first."""
 _NO_WATCHES: Final = re.compile(rb"(?i)fsnotify|inotify|too many open files")
 
 
@@ -66,6 +73,7 @@ class Cursor:
         first: number of the first frame still needed; smaller than `after` while a line of the other stream is open.
         second: where the next connection begins; None for the start of the log.
         framed: whether the log has frames; None as long as nobody knows.
+        covered: number of the last frame that is given out or told as a gap, when that is more than `after`.
         tail: hashes of the lines given out since `second`, for a log without frames.
     """
 
@@ -74,6 +82,17 @@ class Cursor:
     second: datetime | None = None
     framed: bool | None = None
     tail: tuple[bytes, ...] = ()
+    covered: int = 0
+
+    def hinted(self, after: int, first: int, second: datetime | None) -> "Cursor":
+        """This one, with what another reading that had given out `after` knew beyond a store: `first` and `second`.
+
+        A hint that cannot be true of this cursor changes nothing. A `second` that is wrong is found out by the
+        numbers; a false `first` costs at most the beginning of one open line per stream, which the receipt shows.
+        """
+        if not (0 < after <= max(self.after, self.covered) and 0 < first <= after + 1):
+            return self
+        return replace(self, first=first, second=second)
 
 
 @dataclass
@@ -117,14 +136,17 @@ class Reading:
         mendable: somebody may be able to bring missing frames. Then `hole` tells which before anything beyond them is
             given out: bring them with `mend` (after `begin_mending`), and call `give_up_hole` for the rest. Feed
             nothing meanwhile.
+        expected: frames are, so a first line that is none may have been spoiled: more lines are looked at.
     """
 
-    def __init__(self, cursor: Cursor | None = None, *, mendable: bool = False) -> None:
+    def __init__(self, cursor: Cursor | None = None, *, mendable: bool = False, expected: bool = False) -> None:
         self._start = cursor or Cursor()
         self._mendable = mendable
+        self._looked_at = LOOKED_AT if expected else 1
         self._log: _Framed | _Plain | None = None
         self._head = b""
         self._opening = (True, False)
+        self._misled = False  # this connection began too late
         self.noise: list[bytes] = []
 
     @property
@@ -140,17 +162,32 @@ class Reading:
     @property
     def incomplete(self) -> bool:
         """This connection lacks frames that the start of the log may have."""
-        return isinstance(self._log, _Framed) and self._log.incomplete
+        return self._misled or (isinstance(self._log, _Framed) and self._log.incomplete)
+
+    @property
+    def spent(self) -> bool:
+        """Nothing more is taken from this connection; open another."""
+        return self.incomplete or (isinstance(self._log, _Framed) and self._log.doubting)
 
     @property
     def hole(self) -> range | None:
-        """Numbers of frames that are missing from the log and may still be brought."""
+        """Numbers of frames that are missing from the log, or doubtful there, and may still be brought."""
         return self._log.hole if isinstance(self._log, _Framed) else None
 
     @property
     def anchored(self) -> bool:
         """This connection repeated something known or went on right after it: nothing between has vanished unseen."""
         return not isinstance(self._log, _Framed) or self._log.anchored
+
+    @property
+    def reached(self) -> bool:
+        """This connection came as far as what is known; one that did not was cut, however cleanly it ended."""
+        return not isinstance(self._log, _Framed) or self._log.reached
+
+    @property
+    def rest(self) -> bytes:
+        """The beginning of a line with which the last connection ended."""
+        return self._log.rest if isinstance(self._log, _Framed) else b""
 
     def open_tail(self, size: int) -> range | None:
         """Takes up to `size` frames after the last known one for missing; None when there is nothing to ask about."""
@@ -179,6 +216,7 @@ class Reading:
         """A connection begins, opened at `since`, or at the start of the log. `tolerant`: holes are gaps at once."""
         self._head = b""
         self._opening = (from_start, tolerant)
+        self._misled = False
         self.noise.clear()
         if self._log is None and self._start.framed is not None:
             self._log = _Framed(self._start, mendable=self._mendable) if self._start.framed else _Plain(self._start)
@@ -187,6 +225,8 @@ class Reading:
 
     def feed(self, data: bytes) -> Step:
         """What the next piece of this connection brings."""
+        if self._misled:
+            return Step()
         if self._log is None:
             self._head += data
             self._decide()
@@ -195,13 +235,16 @@ class Reading:
 
     def disconnect(self, *, final: bool = False) -> Step:
         """The connection ended; `final` as for `resume`."""
-        if self._log is None and final and _STAMP.match(self._head):
-            self._log = _Plain(self._start)
-            self._log.connect(from_start=True, tolerant=True)
-            step = self._log.feed(self._head, self._note)
-            step.lines += self._log.disconnect(final=True).lines
-            return step
-        return Step() if self._log is None else self._log.disconnect(final=final)
+        if self._log is not None:
+            return self._log.disconnect(self._note, final=final)
+        if not (final and any(map(_STAMP.match, self._head.split(b"\n")))):
+            self._note_rest(self._head)
+            return Step()
+        self._log = _Plain(self._start)
+        self._log.connect(from_start=True, tolerant=True)
+        step = self._log.feed(self._head, self._note)
+        step.lines += self._log.disconnect(self._note, final=True).lines
+        return step
 
     def begin_mending(self) -> None:
         """What `mend` gets from now on begins a new text."""
@@ -217,21 +260,37 @@ class Reading:
         return self._log.give_up_hole(self._note) if isinstance(self._log, _Framed) else Step()
 
     def _decide(self) -> None:
-        """The first stamped line tells: a runner's log begins with a frame, also after a rotation."""
-        while self._log is None:
-            line, newline, rest = self._head.partition(b"\n")
-            if not newline and len(line) <= LINE_LIMIT:
-                return
-            if newline and not _STAMP.match(line):
-                self._note(line)
-                self._head = rest
-                continue
-            items = FrameReader(timestamps=True).feed(line + b"\n")
-            self._log = (
-                _Framed(self._start, mendable=self._mendable) if isinstance(items[0], Frame) else _Plain(self._start)
-            )
-            from_start, tolerant = self._opening
+        """The first stamped lines tell: a runner's log begins with a frame, also after a rotation."""
+        *whole, rest = self._head.split(b"\n")
+        while whole and not _STAMP.match(whole[0]):
+            self._note(whole.pop(0))
+        self._head = b"\n".join([*whole, rest])
+        stamped = [line for line in whole if _STAMP.match(line)][: self._looked_at]
+        reader = FrameReader(timestamps=True)
+        if any(isinstance(item, Frame) for line in stamped for item in reader.feed(line + b"\n")):
+            self._log = _Framed(self._start, mendable=self._mendable)
+        elif len(stamped) == self._looked_at or len(self._head) > LINE_LIMIT:
+            self._be_plain()
+            return
+        else:
+            return
+        from_start, tolerant = self._opening
+        self._log.connect(from_start=from_start, tolerant=tolerant)
+
+    def _be_plain(self) -> None:
+        """A log without frames is told apart by all its lines: where a hint said when to begin, it must begin again."""
+        from_start, tolerant = self._opening
+        if from_start or self._start.second is None or self._start.tail:
+            self._log = _Plain(self._start)
             self._log.connect(from_start=from_start, tolerant=tolerant)
+        else:
+            self._start = replace(self._start, second=None)
+            self._misled = True
+
+    def _note_rest(self, text: bytes) -> None:
+        for line in text.split(b"\n"):
+            if line:
+                self._note(line)
 
     def _note(self, line: bytes) -> None:
         if len(self.noise) < NOISE_LIMIT:
@@ -242,9 +301,10 @@ class _Framed:
     """A log of our runner."""
 
     def __init__(self, cursor: Cursor, *, mendable: bool) -> None:
-        self._after = cursor.after
-        self._covered = cursor.after
-        self._lines = LineAssembler(after=cursor.after, first=cursor.first)
+        self._after = max(cursor.after, cursor.covered)
+        self._covered = self._after
+        self._torn = cursor.first if 1 < cursor.first <= cursor.after else None  # a part of a line that was open then
+        self._lines = LineAssembler(after=self._after, first=cursor.first)
         self._number = cursor.first - 1  # of the last frame that was taken or given up
         self._reader = FrameReader(timestamps=True)
         self._needed = (cursor.first, cursor.second)
@@ -253,15 +313,20 @@ class _Framed:
         self._mending = FrameReader()
         self._beyond: list[Frame | Junk] = []
         self._hole_end: int | None = None
+        self._doubted: Frame | None = None
+        self._verifying = False  # the hole is the doubted frame
+        self.doubting = False
         self.since = cursor.second
         self.incomplete = False
         self.anchored = True
+        self.reached = True
+        self.rest = b""
         self.last: LastFrame | None = None
 
     @property
     def cursor(self) -> Cursor:
         number, second = self._needed
-        return Cursor(after=self._after, first=number, second=second, framed=True)
+        return Cursor(after=self._after, first=number, second=second, framed=True, covered=self._covered)
 
     @property
     def hole(self) -> range | None:
@@ -271,7 +336,9 @@ class _Framed:
         self._reader = FrameReader(timestamps=True)
         self._tolerant = tolerant or from_start or self.since is None
         self.incomplete = False
-        self.anchored = self._number == 0
+        self.doubting = False
+        self.anchored = self.reached = self._number == 0
+        self.rest = b""
 
     def open_tail(self, size: int) -> range | None:
         if self.last is None:
@@ -283,12 +350,19 @@ class _Framed:
         self._hole_end = None
         return self._number + 1
 
-    def disconnect(self, *, final: bool) -> Step:  # noqa: ARG002 - a cut frame is never output; same shape as _Plain
-        return Step()
+    def disconnect(self, note: Note, *, final: bool) -> Step:
+        step = Step()
+        for cut in self._reader.close():  # never output, but a kubelet's last words need no line end
+            self.rest = cut.data
+            note(cut.data)
+        if final and self._doubted is not None and self._doubted.seq == self._number + 1:
+            self._number = self._doubted.seq
+            self._take([self._doubted], step)
+        return step
 
     def feed(self, data: bytes, note: Note) -> Step:
         step = Step()
-        if not self.incomplete:
+        if not (self.incomplete or self.doubting):
             self._sort(self._reader.feed(data), step, note)
         return step
 
@@ -314,13 +388,16 @@ class _Framed:
     def give_up_hole(self, note: Note) -> Step:
         step = Step()
         if self._hole_end is not None:
-            self._record_gap(self._hole_end, step)
-            self._hole_end = None
+            end, self._hole_end = self._hole_end, None
+            if self._verifying:
+                self._verifying, self.doubting = False, True
+                return step
+            self._record_gap(end, step)
             self._go_on(step, note)
         return step
 
     def _go_on(self, step: Step, note: Note) -> None:
-        items, self._beyond = self._beyond, []
+        items, self._beyond, self._verifying = self._beyond, [], False
         self._sort(items, step, note)
 
     def _sort(self, items: Sequence[Frame | Junk], step: Step, note: Note) -> None:
@@ -331,26 +408,53 @@ class _Framed:
                 note(item.data)
                 continue
             self.anchored = True
-            if item.seq > self._number:
-                if item.seq != self._number + 1:
-                    if not self._tolerant:
-                        self.incomplete = True
-                        break
-                    if self._mendable:
-                        self._hole_end = item.seq
-                        self._beyond = list(items[index:])
-                        break
-                    self._record_gap(item.seq, step)
-                self._number = item.seq
-                fresh.append(item)
+            self.reached = self.reached or item.seq >= self._number
+            if item.seq <= self._number:
+                continue
+            if item.seq != self._number + 1:
+                if not self._tolerant:
+                    self.incomplete = True
+                    break
+                if self._mendable:
+                    self._hole_end = item.seq
+                    self._beyond = list(items[index:])
+                    break
+                self._record_gap(item.seq, step)
+            if index == len(items) - 1 and self._doubts(item):
+                note(item.payload)
+                break
+            self._number = item.seq
+            fresh.append(item)
         self._take(fresh, step)
 
+    def _doubts(self, frame: Frame) -> bool:
+        """Whether the kubelet's words may stand in this frame's line, behind a part of it.
+
+        Nothing follows such words, and the runner tells what the frame really holds. Where nobody can ask it, a line
+        that comes a second time is believed.
+        """
+        suspect = _IN_BAND.search(frame.payload) if frame.stream != "last" else _unreadable(frame)
+        before, self._doubted = self._doubted, None
+        if not suspect or (before is not None and (before.seq, before.payload) == (frame.seq, frame.payload)):
+            return False
+        self._doubted = frame
+        if self._mendable and frame.stream != "last":
+            self._hole_end, self._beyond, self._verifying = frame.seq + 1, [], True
+        else:
+            self.doubting = True
+        return True
+
     def _record_gap(self, end: int, step: Step) -> None:
-        """The frames before `end` are lost; those up to `_covered` belong to lines that the caller has already."""
+        """The frames before `end` are lost. Those up to `_covered` belong to lines that the caller has already, or to
+        one that was open then: how many of them do, nobody knows."""
+        if self._torn is not None and self._torn <= self._number + 1 <= self._covered:
+            step.gaps.append(Gap(after_sequence=self._torn - 1, frames=None))
+            self._torn = None
         begin = max(self._number + 1, self._covered + 1)
         if end > begin:
             step.gaps.append(Gap(after_sequence=begin - 1, frames=end - begin))
         self._number = end - 1
+        self._covered = max(self._covered, end - 1)
 
     def _take(self, fresh: list[Frame], step: Step) -> None:
         if not fresh:
@@ -359,6 +463,7 @@ class _Framed:
         step.lines += map(_line, lines)
         if lines:
             self._after = lines[-1].seq
+            self._covered = max(self._covered, self._after)
         if fresh[-1].stream == "last":
             self.last = LastFrame.parse(fresh[-1].payload)
         self.since = _second_of(fresh[-1].timestamp) or self.since
@@ -408,10 +513,12 @@ class _Plain:
         self._hold(rest)
         return step
 
-    def disconnect(self, *, final: bool) -> Step:
+    def disconnect(self, note: Note, *, final: bool) -> Step:
         step = Step()
-        if final and self._held:
-            self._read(step, lambda _: None, terminated=False)
+        if self._held and not _STAMP.match(self._held) and _KUBELET.match(self._held):
+            note(bytes(self._held))
+        elif final and self._held:
+            self._read(step, note, terminated=False)
         return step
 
     def _hold(self, piece: bytes) -> None:
@@ -462,6 +569,10 @@ class _Plain:
             self._tail.clear()
         if len(self._tail) < TAIL_LIMIT:
             self._tail.append(_digest(line))
+
+
+def _unreadable(frame: Frame) -> bool:
+    return LastFrame.parse(frame.payload).error == "last_frame_unreadable"
 
 
 def _line(line: Line) -> LogLine:
@@ -520,16 +631,16 @@ class Tally:
     ) -> Literal["verified", "unverified", "differs", "best effort"]:
         if not framed:
             return "best effort"
-        if gaps or not self.whole:
+        if gaps:
             return "differs"
         if last is None or last.error == "last_frame_unreadable":
-            return "unverified"
+            return "unverified" if self.whole else "differs"
         said = {"stdout": last.stdout, "stderr": last.stderr}
         counted = all(
             (self.lines[stream], self.sizes[stream]) == (said[stream].lines, said[stream].bytes)
             and said[stream].sha256 in {None, self._digests[stream].hexdigest()}
             for stream in self.lines
         )
-        if not counted:
+        if not counted or not (self.whole or last.stdout.sha256):  # equal digests prove a line of doubtful parts
             return "differs"
         return "unverified" if last.stdout.sha256 is None else "verified"

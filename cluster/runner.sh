@@ -3,6 +3,7 @@
 #
 #   sh runner.sh --stdin FILE --out DIR --dir WORKDIR --grace SECONDS -- COMMAND ARGS...
 #   sh runner.sh --out DIR --again FIRST LAST        repeats frames from the files, for a reader that missed them
+#   sh runner.sh --out DIR --read                    says that all frames are read: nobody will ask for any again
 #
 # OpenCode loses output when a pipe's reader is slow, ignores SIGTERM as pid 1, and gives its tools sessions of their
 # own. So the command writes to files, is never pid 1, and is ended together with all its descendants. A second
@@ -15,8 +16,12 @@
 #   mark    . ends a line, + the line goes on, - ends a line that has no newline
 # The payload of h and x is JSON. What the command writes is only ever payload.
 #
-# Files in DIR: stdout, stderr; index: one line per batch of frames, "first last stream from to lines open";
-# complaints: what the shell had to say about this script.
+# After the last frame a run whose log may have been rotated waits up to --hold SECONDS for that word, because the
+# files cannot be asked for once the container has ended. Less output than --hold-above BYTES is never rotated.
+#
+# Files in DIR: stdout, stderr; index: one line per batch of frames, "first last stream from to lines open", once it is
+# written, so a frame that a reader has may not be in it yet;
+# complaints: what the shell had to say about this script; read: all frames are read.
 # Needs a POSIX shell, /proc, and awk cat dd env grep ls mkdir mkfifo rm sha256sum sleep tr; an executable busybox at
 # $RUNNER_BUSYBOX (/agent-run/bin/busybox) stands in for those that are missing.
 #
@@ -150,16 +155,18 @@ recall() {
     number=0 at_o=0 lines_o=0 open_o=0 at_e=0 lines_e=0 open_e=0 truncated=''
     while read -r _ last stream _ to lines open; do
         number=$last
-        case $stream in [oe]) eval "at_$stream=$to lines_$stream=$lines open_$stream=$open" ;; esac
+        case $stream in
+        [oe]) eval "at_$stream=$to lines_$stream=$lines open_$stream=$open" ;;
+        z?) eval "truncated=1 at_${stream#z}=0" ;;
+        esac
     done <"$out/index"
     seek 3 "$at_o"
     seek 4 "$at_e"
 }
 
-note() { # FIRST LAST STREAM FROM TO: remembers a batch
+note() { # FIRST LAST STREAM FROM TO: remembers a batch; or that the stream's file was emptied, as the stream zo or ze
     eval "lines=\${lines_$3:-0} open=\${open_$3:-0}"
-    # After a truncation offsets no longer say which bytes a frame held.
-    [ -n "$truncated" ] || echo "$1 $2 $3 $4 $5 $lines $open" 2>/dev/null >>"$out/index"
+    echo "$1 $2 $3 $4 $5 $lines $open" 2>/dev/null >>"$out/index"
 }
 
 # Whether the command's file grew. The offset of its own descriptor tells without starting a process; what others
@@ -171,6 +178,7 @@ fresh() { # STREAM WRITING-FD
         truncated=1
         eval "at_$1=0"
         case $1 in o) seek 3 0 ;; e) seek 4 0 ;; esac
+        note "$number" "$number" "z$1" 0 0
         return 0
     fi
     [ "$position" -gt "$from" ] || [ $((quiet % 32)) -eq 31 ]
@@ -276,7 +284,10 @@ nap() { # SECONDS
 descendants() { # ROOT FORWARDER MARK
     marked=$([ -z "$3" ] || grep -lzF "AGENT_RUN_MARK=$3" /proc/[0-9]*/environ 2>/dev/null)
     # shellcheck disable=SC2016 # the dollars are awk's
-    pids=$(cat /proc/[0-9]*/status 2>/dev/null | awk -v root="$1" -v keep="$2" -v watcher="$watcher" -v marked="$marked" '
+    pids=$({
+        read -r helper _ </proc/self/stat # this subshell; a snapshot may lack the processes it is about to start
+        cat /proc/[0-9]*/status 2>/dev/null | awk -v helper="$helper" \
+            -v root="$1" -v keep="$2" -v watcher="$watcher" -v marked="$marked" '
         function ours(pid,   steps) {
             while (pid in parent && steps++ < 10000) {
                 if (pid == keep || pid == helper) return 0
@@ -293,11 +304,9 @@ descendants() { # ROOT FORWARDER MARK
         /^Pid:/ { pid = $2 }
         /^PPid:/ { parent[pid] = $2; if (state != "Z" && state != "X") alive[pid] }
         END {
-            getline self < "/proc/self/stat"
-            split(self, words, " ")
-            for (helper = words[1]; parent[helper] in parent && parent[helper] != root; ) helper = parent[helper]
             for (pid in alive) if (pid != watcher && ours(pid)) print pid
-        }')
+        }'
+    })
 }
 
 running() { # PID: one of ours; a zombie runs no more
@@ -376,7 +385,20 @@ finish() {
         forward &
         forwarder=$!
     done
+    [ "$stopped" != null ] || hold
     exit "$code"
+}
+
+# Kubelets rotate a log from 10 MiB on and serve only its newest file.
+hold() {
+    size=$(size_of /proc/self/fd/3) more=$(size_of /proc/self/fd/4)
+    [ $((${size:-0} + ${more:-0})) -ge "$above" ] || return
+    clock
+    deadline=$((now + hold * 100))
+    while [ ! -e "$out/read" ] && [ "$now" -lt "$deadline" ]; do
+        nap 0.1
+        clock
+    done
 }
 
 await_forwarder() {
@@ -427,7 +449,7 @@ prepare_folders() {
     for name in stdout stderr index complaints running; do
         true >"$out/$name" || refuse out --out
     done
-    { rm -f "$out/code" "$out/facts" && mkfifo "$out/code" "$out/facts"; } || refuse out --out
+    { rm -f "$out/read" "$out/code" "$out/facts" && mkfifo "$out/code" "$out/facts"; } || refuse out --out
     # shellcheck disable=SC2094 # we read what the command appends
     exec 3<"$out/stdout" 4<"$out/stderr" 6>>"$out/stdout" 7>>"$out/stderr" 8<>"$out/code" 9<>"$out/facts"
     rm -f "$out/code" "$out/facts" # nobody else shall write to them
@@ -487,9 +509,14 @@ again() { # FIRST LAST
     LC_ALL=C
     export LC_ALL
     exec 3<"$out/stdout" 4<"$out/stderr"
+    gone_o=0 gone_e=0 # the last frame whose bytes somebody has emptied out of the file
+    while read -r _ last stream _; do
+        case $stream in z?) eval "gone_${stream#z}=$last" ;; esac
+    done <"$out/index"
     while read -r first last stream from to _; do
         [ "$last" -ge "$1" ] && [ "$first" -le "$2" ] || continue
-        case $stream in h) echo '1h. {"format":1}' && continue ;; o) fd=3 ;; e) fd=4 ;; esac
+        case $stream in h) echo '1h. {"format":1}' && continue ;; o) fd=3 gone=$gone_o ;; e) fd=4 gone=$gone_e ;; z?) continue ;; esac
+        [ "$first" -gt "$gone" ] || continue
         if [ "$from" -eq "$to" ]; then
             echo "$first$stream- "
         else
@@ -501,15 +528,21 @@ again() { # FIRST LAST
 
 busybox=${RUNNER_BUSYBOX:-/agent-run/bin/busybox}
 [ ! -x "$busybox" ] || stand_in awk cat dd env grep ls mkdir mkfifo rm sha256sum sleep tr
-stdin=/dev/null out='' dir='' grace=10
+stdin=/dev/null out='' dir='' grace=10 hold=60 above=4194304
 while [ $# -gt 0 ]; do
     case $1 in
     --stdin) stdin=$(absolute "$2") && shift 2 ;;
     --out) out=$(absolute "$2") && shift 2 ;;
     --dir) dir=$(absolute "$2") && shift 2 ;;
     --grace) grace=$2 && shift 2 ;;
+    --hold) hold=$2 && shift 2 ;;
+    --hold-above) above=$2 && shift 2 ;;
     --again)
         again "$2" "$3"
+        exit
+        ;;
+    --read)
+        true >"$out/read"
         exit
         ;;
     --) shift && break ;;
@@ -517,5 +550,7 @@ while [ $# -gt 0 ]; do
     esac
 done
 [ -n "$out" ] && [ -n "$dir" ] && [ $# -gt 0 ] || usage 'needs --out, --dir and a command after --'
-case $grace in *[!0-9]* | '') usage '--grace needs whole seconds' ;; esac
+for word in "$grace" "$hold" "$above"; do
+    case $word in *[!0-9]* | '') usage '--grace, --hold and --hold-above need whole numbers' ;; esac
+done
 run "$@"

@@ -42,7 +42,7 @@ async def run(tmp_path: Path) -> AsyncIterator[tuple[EmbeddedCluster, Run]]:
         await KubernetesCluster.connect(str(embedded.kubeconfig_path), environ={}) as cluster,
     ):
         store = await SqlTranscripts.open(f"sqlite+aiosqlite:///{tmp_path}/transcripts.db")
-        async with running(cluster, store, Parts(lines=3 * PART), timedelta(seconds=60)) as begun:
+        async with running(cluster, store, Parts(lines=3 * PART, hold=timedelta()), timedelta(seconds=60)) as begun:
             yield embedded, begun
         await store.close()
 

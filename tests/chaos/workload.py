@@ -14,6 +14,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.stream_logs import LogStreaming
 from cluster.client import KubernetesCluster
+from cluster.objects import Metadata
 from cluster.port import ExecFailed
 from contracts.errors import ClusterUnavailable
 from contracts.identity import AttemptKey, RunKey
@@ -36,7 +37,6 @@ awk -v last=%d -v hold=%d -v pause=%s 'BEGIN {
     if (i %% 50 == 0) print "err " i > "/dev/stderr"
     if (i %% 100 == 0) { fflush(); system("sleep " pause) }
     if (i == hold) { fflush(); while (system("test -e /agent-run/output/more") != 0) system("sleep 0.05") }
-    if (i == last - 100) { fflush(); while (system("test -e /agent-run/output/end") != 0) system("sleep 0.05") }
   }
 }'
 exit 7
@@ -47,21 +47,17 @@ exit 7
 class Workload:
     """`lines` numbers, an equal line after every third, a long one after every 500th, some on stderr; exit code 7.
 
-    It prints nine tenths, a hundred lines per `pause`; once it is released, all but a hundred, and these when all
-    before them is stored: nothing can be repaired after the end, and only what follows a loss shows it.
+    It prints nine tenths, a hundred lines per `pause`, and the rest once it is released. Its log may be rotated at any
+    size, so the runner waits for its reader whatever the size.
     """
 
     lines: int
     pause: timedelta = timedelta(seconds=0.1)
+    hold: timedelta = timedelta(seconds=60)
 
     @property
     def program(self) -> str:
         return PROGRAM % (self.lines, self.lines * 9 // 10, f"{self.pause.total_seconds():.3f}")
-
-    @property
-    def held(self) -> int:
-        """Lines on stdout before the last hundred numbers."""
-        return len(Workload(self.lines - 100).stdout)
 
     @property
     def stdout(self) -> list[bytes]:
@@ -87,11 +83,12 @@ class Workload:
             "metadata": {"name": name, "namespace": NAMESPACE},
             "stringData": {"runner.sh": RUNNER.read_text()},
         }
-        arguments = "--stdin /dev/null --out /agent-run/output --dir /tmp --grace 2 -- sh -c"
+        arguments = "--stdin /dev/null --out /agent-run/output --dir /tmp --grace 2 --hold-above 0"
+        hold = ["--hold", f"{self.hold.total_seconds():.0f}"]
         container = {
             "name": "opencode",
             "image": "busybox:1.36",
-            "command": ["sh", "/agent-run/secret/runner.sh", *arguments.split(), self.program],
+            "command": ["sh", "/agent-run/secret/runner.sh", *arguments.split(), *hold, "--", "sh", "-c", self.program],
             "env": [{"name": "HOME", "value": "/tmp"}],
             "volumeMounts": [
                 {"name": "secret", "mountPath": "/agent-run/secret", "readOnly": True},
@@ -139,17 +136,26 @@ class Run:
     )
     tries: int = 0
     _worker: ActivityEnvironment | None = None
+    _following: asyncio.Future[StreamEnd] | None = None
 
     async def stored(self) -> Stored:
-        """Follow to the end, again after each hand-over."""
+        """Follow to the end, again after each hand-over and each death of a worker."""
         while True:
             self.tries += 1
             self._worker = ActivityEnvironment()
             now = datetime.now(UTC)
             self._worker.info = replace(self._worker.info, attempt=self.tries, scheduled_time=now)
             step = LogStreaming(self.cluster, self.store).stream_logs
+            order = StreamLogs(attempt=self.key, job=self.job, pod=self.pod)
+            self._following = asyncio.ensure_future(self._worker.run(step, order))
             try:
-                end = await self._worker.run(step, StreamLogs(attempt=self.key, job=self.job, pod=self.pod))
+                await asyncio.wait([self._following])
+            finally:
+                self._following.cancel()
+            if self._following.cancelled():
+                continue
+            try:
+                end = self._following.result()
             except ApplicationError as error:
                 if error.type != "WorkerShutdown":
                     raise
@@ -160,6 +166,11 @@ class Run:
         """The worker goes; another takes the step up."""
         if self._worker is not None:
             self._worker.worker_shutdown()
+
+    def kill(self) -> None:
+        """The worker vanishes in the middle of whatever it does; another takes the step up."""
+        if self._following is not None:
+            self._following.cancel()
 
     async def progress(self) -> int:
         """Sequence of the last stored line."""
@@ -185,12 +196,6 @@ class Run:
     async def release(self) -> None:
         """Let the rest be printed."""
         await self.execute("touch", "/agent-run/output/more")
-        wait = f"until awk '$3 == \"o\" && $6 >= {self.workload.held} {{ found = 1 }} END {{ exit !found }}' $0"
-        last = await self.execute(
-            "sh", "-c", f"{wait}; do sleep 0.05; done; sleep 0.5; tail -n 1 $0", "/agent-run/output/index"
-        )
-        await self.reached(int(last.split()[1]))
-        await self.execute("touch", "/agent-run/output/end")
 
 
 @asynccontextmanager
@@ -200,19 +205,25 @@ async def running(
     """The workload in a running container; Job and Secret are deleted at the end."""
     name = f"chaos-{uuid.uuid4().hex[:10]}"
     secret, job = workload.manifests(name)
-    await cluster._create("secrets", f"/api/v1/namespaces/{NAMESPACE}/secrets", secret)
+    path = f"/api/v1/namespaces/{NAMESPACE}/secrets"
+    await cluster._create("secrets", path, secret)
     made = await cluster.create_job(job)
     ref = JobRef(namespace=NAMESPACE, name=made.metadata.name, uid=made.metadata.uid)
     try:
         async with asyncio.timeout(patience.total_seconds()):
-            async with cluster.watch_pods(ref) as states:
-                async for pods in states:
-                    if pods and pods[0].status.phase in {"Running", "Failed", "Succeeded"}:
-                        break
-        pod = pods[0].metadata
+            pod = await begun(cluster, ref)
         yield Run(cluster, store, workload, ref, PodRef(namespace=NAMESPACE, name=pod.name, uid=pod.uid))
     finally:
         await insist(cluster, ref, name)
+
+
+async def begun(cluster: KubernetesCluster, job: JobRef) -> Metadata:
+    """The Job's pod, once its container runs."""
+    async with cluster.watch_pods(job) as states:
+        async for pods in states:
+            if pods and pods[0].status.phase in {"Running", "Failed", "Succeeded"}:
+                return pods[0].metadata
+    raise AssertionError("a watch never ends")
 
 
 async def insist(cluster: KubernetesCluster, job: JobRef, name: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from cluster.client import KubernetesCluster
 from cluster.diagnosis import Failing
-from cluster.follower import AGAIN, Batch, Cursor, Follower, LogLine, Pace, Tally
+from cluster.follower import AGAIN, READ, Batch, Cursor, Follower, LogLine, Pace, Tally
 from cluster.objects import Job, Pod
 from cluster.port import ExecFailed, LogCut, LogGone, LogNotReady, LogUnavailable
 from contracts.errors import ClusterForbidden, ClusterUnavailable, PodLost
@@ -31,6 +31,7 @@ QUICK = Pace(
     poll=timedelta(milliseconds=1),
     giving_up=timedelta(milliseconds=20),
     mending=timedelta(milliseconds=20),
+    patience=timedelta(milliseconds=1),
 )
 RUNNING = pod(container(running={}), phase="Running")
 OVER = pod(ended(0, "Completed"), phase="Succeeded")
@@ -51,6 +52,7 @@ class ScriptedLog:
         self._pods = list(pods)
         self.opened: list[tuple[bool, datetime | None]] = []
         self.asked: list[tuple[int, int]] = []
+        self.told = 0
         self.answers: list[bytes | Exception] = [ExecFailed("no container", status=500)]
 
     @asynccontextmanager
@@ -76,6 +78,10 @@ class ScriptedLog:
         self, namespace: str, pod: str, container: str, argv: Sequence[str], *, limit: int, idle: timedelta
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         assert (namespace, pod, container, limit > 0, idle > timedelta()) == ("n", POD.name, "opencode", True, True)
+        if tuple(argv) == READ:
+            self.told += 1
+            yield self._pieces(b"", None)
+            return
         *command, first, last = argv
         assert command == list(AGAIN)
         self.asked.append((int(first), int(last)))
@@ -117,6 +123,26 @@ WANTED = [b"%d" % number for number in range(60)] + [b"x" * 30_000]
         pytest.param([(10, None), (30, None), (None, None)], [RUNNING, RUNNING, OVER], id="clean ends while it runs"),
         pytest.param([(10, LogCut("reset")), (12, LogCut("idle")), (None, None)], [RUNNING, RUNNING, OVER], id="cuts"),
         pytest.param(
+            [(10, LogCut("TimeoutError")), (10, LogCut("TimeoutError")), (None, None)],
+            [RUNNING, RUNNING, OVER],
+            id="connections that are idle for too long",
+        ),
+        pytest.param(
+            [(40, None), (40, LogCut("ClientPayloadError")), (None, None)],
+            [RUNNING, RUNNING, OVER],
+            id="the kubelet's limit of 4 h, as a clean end and as a broken one",
+        ),
+        pytest.param(
+            [(20, None), (None, LogUnavailable(503, "", "")), (None, LogUnavailable(0, "refused", "")), (None, None)],
+            [RUNNING, ClusterUnavailable("refused"), ClusterUnavailable("refused"), OVER],
+            id="a restart of the API server",
+        ),
+        pytest.param(
+            [(20, None), (None, LogUnavailable(500, "", "dial tcp: refused")), (20, None), (None, None)],
+            [RUNNING, RUNNING, RUNNING, OVER],
+            id="a restart of the kubelet",
+        ),
+        pytest.param(
             [(5, None), (None, LogUnavailable(500, "", "")), (None, LogUnavailable(429, "", "")), (None, None)],
             [RUNNING, ClusterUnavailable("down"), RUNNING, OVER],
             id="refusals and an unavailable API server",
@@ -133,6 +159,11 @@ WANTED = [b"%d" % number for number in range(60)] + [b"x" * 30_000]
         ),
         pytest.param([(20, None), (40, None), (None, None)], [OVER], id="the tail comes after the end"),
         pytest.param([(20, None), (40, LogCut("reset")), (50, None), (None, None)], [DRAINING], id="ended too early"),
+        pytest.param(
+            [(20, None), (20, None), (5, None), (5, None), (5, None), (None, None)],
+            [OVER],
+            id="reads that end cleanly before what is known, after the end",
+        ),
         pytest.param(
             [(20, None), (None, None)], [RUNNING, pod(*[container(running={})], phase="Running"), OVER], id="late"
         ),
@@ -316,6 +347,67 @@ async def test_a_log_that_repeats_what_is_known_asks_nobody() -> None:
     async with asyncio.timeout(20), follower:
         numbers = [int(line.data) async for batch in follower for line in batch.lines]
     assert (numbers, scripted.asked) == ([*range(100)], [])
+
+
+class Held(ScriptedLog):
+    """A container that ends when it is told that it is read."""
+
+    async def read_pod(self, namespace: str, name: str) -> Pod | None:
+        assert (namespace, name) == ("n", POD.name)
+        return OVER if self.told else RUNNING
+
+
+async def test_a_runner_that_waits_for_its_reader_is_told_once_all_is_stored() -> None:
+    scripted = Held(Log(FRAMES), [(None, None)], [])
+    follower = Follower(scripted, JOB, POD, pace=QUICK)
+    async with asyncio.timeout(20), follower:
+        batch = await follower.next_batch()
+        assert batch is not None
+        for _ in range(1000):
+            await asyncio.sleep(0)  # nobody is told while the lines are on their way to the store
+        assert follower.last is not None
+        assert scripted.told == 0
+        lines = len(batch.lines) + sum([len(more.lines) async for more in follower])
+    assert (lines, scripted.told) == (len(WANTED), 1)
+    assert follower.end is not None
+
+
+class Spoken(ScriptedLog):
+    """The first connection ends with the kubelet's words in the middle of a frame."""
+
+    async def _pieces(self, text: bytes, error: Exception | None) -> AsyncIterator[bytes]:
+        if len(self.opened) == 1 and text.startswith(b"2026"):  # a log, no repeated frames
+            text = text[:-1] + b"rpc error: code = Unknown desc = no such container\n"
+        async for piece in super()._pieces(text, error):
+            yield piece
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+async def test_words_of_the_kubelet_in_the_middle_of_a_line_are_no_output(reachable: bool) -> None:
+    scripted = Spoken(Log(NUMBERS, [40]), [(10, None), (None, None)], [RUNNING] * 30 + [OVER])
+    scripted.answers = [again(10, 10) if reachable else ClusterForbidden("no exec")]
+    follower = Follower(scripted, JOB, POD, pace=QUICK)
+    gaps, numbers = list[Gap](), list[int]()
+    async with asyncio.timeout(20), follower:
+        async for batch in follower:
+            gaps += batch.gaps
+            numbers += [int(line.data) for line in batch.lines]
+    assert (numbers, gaps) == ([*range(100)], [])
+    assert scripted.asked == [(10, 10)]
+
+
+async def test_a_node_without_inotify_instances_is_polled_though_its_words_lack_a_line_end() -> None:
+    class Starved(ScriptedLog):
+        async def _pieces(self, text: bytes, error: Exception | None) -> AsyncIterator[bytes]:
+            async for piece in super()._pieces(text, error):
+                yield piece
+            if self.opened[-1][0]:
+                yield b"failed to create fsnotify watcher: too many open files"
+
+    scripted = Starved(Log(FRAMES, [40]), [(10, None), (20, None), (None, None)], [RUNNING, RUNNING, OVER])
+    lines, _, _ = await followed(scripted)
+    assert [line.data for line in lines] == WANTED
+    assert scripted.opened[1][0] is False
 
 
 async def test_without_a_runner_nobody_is_asked() -> None:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cluster.frames import LastFrame
 from cluster.reading import Cursor, LogLine, Reading, Step, Tally, resume
 from contracts.outcome import Gap
-from tests.cluster.kubelet import Log, framed
+from tests.cluster.kubelet import BEGIN, Log, framed
 
 LINE = st.one_of(
     st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"")),
@@ -139,6 +139,141 @@ def test_the_kubelets_own_words_are_not_output() -> None:
     assert reading.starved
 
 
+def test_the_kubelets_words_without_a_line_end_are_heard() -> None:
+    reading = Reading()
+    reading.connect(from_start=True)
+    reading.feed(Log(framed([("stdout", b"hello\n")], last=None)).text(None))
+    reading.feed(b"failed to create fsnotify watcher: too many open files")
+    reading.disconnect()
+    assert reading.starved
+
+
+SPOILED = b"2026-11-21T23:00:00.000000001Z %drpc error: code = Unknown\n"
+
+
+@pytest.mark.parametrize("many", [1, 3, 7])
+def test_a_spoiled_beginning_does_not_hide_the_frames_of_our_own_runner(many: int) -> None:
+    log = Log(framed([("stdout", b"hello\n")]))
+    reading = Reading(expected=True)
+    reading.connect(from_start=True)
+    step = reading.feed(b"".join(SPOILED % number for number in range(many)) + log.text(None))
+    assert pairs(step.lines) == [("stdout", b"hello")]
+    assert reading.framed
+    assert reading.last is not None
+
+
+@given(lines=st.lists(st.sampled_from([b"sh: not found", b"x", b""]), max_size=12), closed=st.booleans())
+def test_a_log_that_should_have_frames_and_has_none_is_told_all_the_same(lines: list[bytes], closed: bool) -> None:
+    written = [line + b"\n" for line in [b"first", *lines]]
+    written[-1] = written[-1] if closed else written[-1][:-1] + b"."
+    reading = Reading(expected=True)
+    reading.connect(from_start=True)
+    found = reading.feed(Log(written).text(None)).lines + reading.disconnect(final=True).lines
+    assert b"".join(line.raw for line in found) == b"".join(written)
+    assert not reading.framed
+
+
+def doubtful(payload: bytes = b"grep says: rpc error: code = Unknown") -> tuple[Log, list[tuple[str, bytes]]]:
+    outputs = [("stdout", b"a\n" + payload + b"\n")]
+    return Log(framed(outputs, last=None)), outputs
+
+
+def test_a_line_like_the_kubelets_words_is_believed_when_something_follows_it() -> None:
+    _, outputs = doubtful()
+    reading = Reading()
+    reading.connect(from_start=True)
+    assert pairs(reading.feed(Log(framed(outputs)).text(None)).lines) == expected(outputs)
+
+
+def test_a_line_like_the_kubelets_words_is_believed_when_it_comes_twice() -> None:
+    log, outputs = doubtful()
+    reading = Reading()
+    reading.connect(from_start=True)
+    first = reading.feed(log.text(None))
+    assert pairs(first.lines) == [("stdout", b"a")]
+    assert reading.spent
+    assert reading.disconnect().lines == []
+    reading.connect()
+    second = reading.feed(log.text(reading.since))
+    assert pairs(first.lines + second.lines) == expected(outputs)
+    assert not reading.spent
+
+
+def test_a_line_like_the_kubelets_words_is_believed_when_the_runner_says_so() -> None:
+    log, outputs = doubtful()
+    reading = Reading(mendable=True)
+    reading.connect(from_start=True)
+    found = reading.feed(log.text(None)).lines
+    assert reading.hole == range(3, 4)
+    reading.begin_mending()
+    found += reading.mend(framed(outputs)[2]).lines
+    assert pairs(found) == expected(outputs)
+
+
+def test_a_doubtful_line_that_nobody_repeats_is_kept_at_the_end() -> None:
+    log, outputs = doubtful()
+    assert pairs(list(resume(Cursor(), log.text(None), final=True).lines)) == expected(outputs)
+
+
+def test_a_gap_that_is_stored_is_not_told_again() -> None:
+    log = Log(framed([("stdout", b"%d\n" % number) for number in range(20)]))
+    log.rotate(10)
+    (gap,) = resume(Cursor(), log.text(None, 12)).gaps
+    assert (gap.after_sequence, gap.frames) == (0, 10)
+    killed = resume(Cursor(after=1, covered=10), log.text(None), final=True)  # the gap's row was the last to be stored
+    assert killed.gaps == ()
+    assert [line.sequence for line in killed.lines] == [*range(11, 22)]
+
+
+def test_the_lost_beginning_of_an_open_line_is_a_gap_of_unknown_size() -> None:
+    outputs = [("stderr", b"x" * 20_000), ("stdout", b"a\nb\n"), ("stderr", b"y\n")]
+    frames = framed(outputs)
+    # as two processes would write: the first line of stderr is open until the end
+    frames[3] = frames[3].replace(b"e- ", b"e+ ")
+    log = Log(frames)
+    begun = resume(Cursor(), log.text(None, 5))
+    assert (begun.cursor.after, begun.cursor.first) == (5, 2)
+    log.rotate(4)
+    rest = resume(begun.cursor, log.text(None), final=True)
+    assert rest.gaps == (Gap(after_sequence=1, frames=None),)
+    assert [line.whole for line in rest.lines if line.stream == "stderr"] == [False]
+    no_hint = resume(Cursor(after=5), log.text(None), final=True)
+    assert no_hint.gaps == ()  # nobody knows that anything is missing; the digests will tell
+    counted = Tally()
+    counted.add([*begun.lines, *no_hint.lines])
+    assert counted.receipt(last_of(outputs)).state == "differs"
+
+
+@settings(max_examples=200)
+@given(
+    outputs=st.lists(OUTPUT, min_size=1, max_size=5),
+    stored=st.integers(0, 30),
+    hint=st.tuples(st.integers(-2, 40), st.integers(-2, 40), st.none() | st.integers(-(10**6), 10**6)),
+)
+def test_no_hint_can_double_or_break_anything_or_fake_a_receipt(
+    outputs: list[tuple[str, bytes]], stored: int, hint: tuple[int, int, int | None]
+) -> None:
+    log = Log(framed(outputs), [400])
+    everything = resume(Cursor(), log.text(None), final=True).lines
+    kept = everything[:stored]
+    after, first, shift = hint
+    second = None if shift is None else BEGIN + timedelta(seconds=shift)
+    reading = Reading(Cursor(after=kept[-1].sequence if kept else 0).hinted(after, first, second), expected=True)
+    found = list(kept)
+    while reading.last is None:
+        reading.connect(from_start=reading.incomplete or reading.since is None)
+        if reading.incomplete or reading.since is None or reading.since > log.stamped[-1][0]:
+            reading.connect(from_start=True)
+            found += reading.feed(log.text(None)).lines
+        else:
+            found += reading.feed(log.text(reading.since)).lines
+    assert [line.sequence for line in found] == [line.sequence for line in everything]
+    counted = Tally()
+    counted.add(found)
+    same = [line.raw for line in found] == [line.raw for line in everything]
+    assert (counted.receipt(last_of(outputs)).state == "verified") == same
+
+
 def test_an_agent_cannot_end_its_own_receipt() -> None:
     forged = b'9x. {"exit_code":0,"stdout":{"lines":0,"bytes":0}}\n2026-11-21T23:00:00.000000000Z 10x. {}\n'
     resumed = resume(Cursor(), Log(framed([("stdout", forged)], last=None)).text(None), final=True)
@@ -245,10 +380,11 @@ class Kubelet:
     written: int = 0
 
     def serve(self, since: datetime | None, cut: int, words: bytes) -> bytes:
-        """A connection: what is there, cut at some byte, or the kubelet's own words behind a whole line."""
+        """A connection: what is there, cut at some byte, with the kubelet's own words behind that."""
         text = self.log.text(since, self.written)
         text = text[: cut % (len(text) + 1)]
-        return text[: text.rfind(b"\n") + 1] + words if words else text
+        spoken = words in SPOKEN  # others could be a part of any frame; kubelets put nothing like them into a line
+        return text + words if spoken or not words else text[: text.rfind(b"\n") + 1] + words
 
     def again(self, hole: range) -> bytes:
         """What the runner repeats."""
@@ -267,6 +403,8 @@ def read_once(reading: Reading, kubelet: Kubelet, cut: int, words: bytes, chunks
 
     for piece in pieces(kubelet.serve(None if from_start else reading.since, cut, words), chunks):
         take(reading.feed(piece))
+        if reading.spent:
+            break
         while (hole := reading.hole) is not None:
             reading.begin_mending()
             text = kubelet.again(hole)
@@ -278,10 +416,15 @@ def read_once(reading: Reading, kubelet: Kubelet, cut: int, words: bytes, chunks
     return got
 
 
-WORDS = [
-    b"",
+SPOKEN = [
     b"rpc error: code = Unknown desc = no such container\n",
     b"failed to create fsnotify watcher: too many open files",
+    b"failed to watch file: no space left on device\n2026-",
+    b"unable to retrieve container logs for containerd://0\n",
+]
+WORDS = [
+    b"",
+    *SPOKEN,
     b"2026-11-21T23:00:00Z ",
     b"\n\n",
     b"2026-11-21T23:00:01.000000001Z 7o. cut in the mid",
@@ -301,7 +444,8 @@ SHIFTS = st.lists(st.sampled_from([0, 0, 1, 300, 1000, 2500, -700, -5000]), min_
             st.sampled_from(WORDS),
             st.lists(st.integers(0, 10**6), max_size=3),
             st.integers(0, 2),  # repairs that break off
-            st.booleans(),  # the worker is replaced, knowing only what is stored
+            st.sampled_from([None, None, "none", "true", "late", "early", "of another", "nonsense"]),
+            # ^ the worker is replaced, knowing only what is stored and what the last one's heartbeat said
         ),
         max_size=10,
     ),
@@ -311,18 +455,24 @@ def test_a_hostile_kubelet_loses_and_doubles_nothing_while_the_runner_lives(
 ) -> None:
     frames = framed(outputs)
     kubelet, found = Kubelet(frames, Log(frames, steps)), list[LogLine]()
-    reading = Reading(mendable=True)
+    reading = Reading(mendable=True, expected=True)
     for written, lost, cut, words, chunks, refused, replaced in moves:
         kubelet.written = min(len(frames), kubelet.written + written)
         kubelet.log.rotate(min(kubelet.written, kubelet.log.oldest + lost))
         step = read_once(reading, kubelet, cut, words, chunks, refused)
         found += step.lines
         assert step.gaps == []
-        if replaced:
-            after = found[-1].sequence if found else 0
-            reading = Reading(Cursor(after=after), mendable=True)
+        if replaced is not None:
+            stored = Cursor(after=found[-1].sequence if found else 0)
+            was = reading.cursor
+            hints = {"none": stored, "true": stored.hinted(was.after, was.first, was.second)}
+            hints["late"] = stored.hinted(was.after, was.first, BEGIN + timedelta(days=1))
+            hints["early"] = stored.hinted(was.after, 1, BEGIN - timedelta(days=1))
+            hints["of another"] = stored.hinted(was.after + 7, was.first + 7, was.second)
+            hints["nonsense"] = stored.hinted(was.after, was.after + 2, was.second).hinted(-1, -5, None)
+            reading = Reading(hints[replaced], mendable=True, expected=True)
     kubelet.written = len(frames)
-    for _ in range(3):  # the last read may find that it must begin at the start
+    for _ in range(4):  # the last read may find that it must begin at the start
         step = read_once(reading, kubelet, -1, b"", [], 0)
         found += step.lines
         assert step.gaps == []

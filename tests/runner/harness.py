@@ -85,6 +85,7 @@ class Runner:
     shell: list[str]
     home: Path
     grace: int = 1
+    hold: list[str] = field(default_factory=lambda: ["--hold", "0"])
     env: dict[str, str] = field(default_factory=dict)
     wrapper: list[str] = field(default_factory=list)
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -99,7 +100,7 @@ class Runner:
 
     def argv(self, *command: str) -> list[str]:
         options = ["--out", self.out, "--dir", self.work, "--stdin", self.home / "prompt", "--grace", self.grace]
-        return [*self.wrapper, *self.shell, str(SCRIPT), *map(str, options), "--", *command]
+        return [*self.wrapper, *self.shell, str(SCRIPT), *map(str, options), *self.hold, "--", *command]
 
     def start(self, *command: str, stdin: bytes = b"") -> Running:
         (self.home / "prompt").write_bytes(stdin)
@@ -126,11 +127,15 @@ class Runner:
         return self.run("sh", "-c", script)
 
     def again(self, first: int, last: int) -> bytes:
-        done = subprocess.run(
-            [*self.shell, str(SCRIPT), "--out", str(self.out), "--again", str(first), str(last)],
-            capture_output=True,
-            timeout=PATIENCE,
-        )
+        return self._ask("--again", str(first), str(last))
+
+    def read(self) -> None:
+        """Tells the run that all its frames are read."""
+        self._ask("--read")
+
+    def _ask(self, *question: str) -> bytes:
+        asking = [*self.shell, str(SCRIPT), "--out", str(self.out), *question]
+        done = subprocess.run(asking, capture_output=True, timeout=PATIENCE)
         assert (done.returncode, done.stderr) == (0, b"")
         return done.stdout
 

@@ -140,6 +140,8 @@ def test_an_emptied_output_file_is_named(runner: Runner, tmp_path: Path) -> None
     )
     running = runner.start("sh", "-c", script)
     assert running.await_line("stdout") == b"a long first line"
+    while b"long first line" not in runner.again(1, 5):  # a batch is in the index once it is written
+        pass
     emptying.write_text("\n")
     assert running.await_line("stdout") == b"new"
     ending.write_text("\n")
@@ -147,6 +149,9 @@ def test_an_emptied_output_file_is_named(runner: Runner, tmp_path: Path) -> None
     frames = [item for item in FrameReader().feed(log) if isinstance(item, Frame)]
     assert [frame.payload for frame in frames[:-1]] == [b"end"]
     assert b'"error":"output_truncated"' in frames[-1].payload
+    repeated = FrameReader().feed(runner.again(1, 10))
+    assert [item.payload for item in repeated if isinstance(item, Frame) and item.seq > 1] == [b"new", b"end"]
+    assert [item.seq for item in repeated if isinstance(item, Frame)] == [1, 3, 4]  # never other bytes as frame 2
 
 
 def test_missed_frames_are_repeated_byte_for_byte(runner: Runner, tmp_path: Path) -> None:

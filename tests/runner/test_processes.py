@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.runner.harness import PATIENCE, SCRIPT, Runner, alive, children, read_back
+from cluster.frames import Frame, FrameReader, LastFrame
+from tests.runner.harness import PATIENCE, SCRIPT, Runner, Running, alive, children, read_back
 
 STUBBORN = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
 POLITE = "import sys, time; "
@@ -98,7 +99,8 @@ def test_a_missing_prompt_is_named(runner: Runner) -> None:
 
 
 def test_wrong_arguments_end_with_64(runner: Runner) -> None:
-    for arguments in (["--nonsense"], ["--out", "x"], ["--out", "x", "--dir", "y", "--grace", "1s", "--", "true"]):
+    options = ["--out", "x", "--dir", "y", "--"]
+    for arguments in (["--nonsense"], ["--out", "x"], ["--grace", "1s", *options], ["--hold", "", *options]):
         done = subprocess.run([*runner.argv("true")[: len(runner.shell) + 1], *arguments], capture_output=True)
         assert done.returncode == 64
         assert done.stderr.startswith(b"runner.sh: ")
@@ -288,6 +290,48 @@ def namespaced(*flags: str, needs: str) -> list[str]:
     if shutil.which("unshare") is None or subprocess.run([*wrapper, "true"], capture_output=True).returncode != 0:
         pytest.skip(f"this machine allows no {needs}")
     return wrapper
+
+
+HELD = ["--hold", "50", "--hold-above", "7"]
+
+
+def last_of(running: Running) -> LastFrame:
+    """The last frame of a run that has not ended yet."""
+    assert running.process.stdout
+    for line in running.process.stdout:
+        running.log += line
+        (frame,) = FrameReader().feed(line)
+        if isinstance(frame, Frame) and frame.stream == "last":
+            return LastFrame.parse(frame.payload)
+    raise AssertionError("there is no last frame")
+
+
+def test_a_run_whose_log_may_be_rotated_waits_until_it_is_read(runner: Runner) -> None:
+    runner.hold = HELD
+    running = runner.start("sh", "-c", "echo much; echo more; exit 3")
+    assert last_of(running).exit_code == 3
+    assert running.process.poll() is None
+    assert b"more" in runner.again(1, 10)
+    runner.read()
+    assert running.end().code == 3
+
+
+def test_a_run_that_nobody_reads_waits_no_longer_than_it_may(runner: Runner) -> None:
+    runner.hold = ["--hold", "1", "--hold-above", "0"]
+    assert runner.run("true").code == 0
+
+
+def test_a_run_of_little_output_waits_for_nobody(runner: Runner) -> None:
+    runner.hold = HELD
+    assert runner.run("echo", "few").code == 0
+
+
+def test_a_stop_ends_the_wait_for_readers_and_the_code_stays(runner: Runner) -> None:
+    runner.hold = HELD
+    running = runner.start("sh", "-c", "echo much; echo more; exit 3")
+    last_of(running)
+    running.process.terminate()
+    assert running.end().code == 3
 
 
 def test_a_full_disk_is_named_and_what_fits_is_delivered(runner: Runner, tmp_path: Path) -> None:
