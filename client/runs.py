@@ -11,7 +11,7 @@ from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 from temporalio.common import SearchAttributeKey
 
 from client.settings import ClientSettings
-from contracts.identity import RunKey
+from contracts.identity import RunKey, workflow_id
 from contracts.outcome import Outcome
 from workflows import attributes
 from workflows.agent_run import AgentRunWorkflow
@@ -67,9 +67,10 @@ async def with_run_id(client: Client, run_id: str) -> RunSummary | None:
     return await _newest(client, attributes.PAPERCLIP_RUN_ID, run_id)
 
 
-async def run_joined_by(client: Client, run_id: str) -> RunSummary | None:
-    """The run that the wake with this Paperclip run id was given, although another wake had started it."""
-    return await _newest(client, attributes.JOINED_RUN_IDS, run_id)
+async def run_joined_by(client: Client, agent_id: str, run_id: str) -> RunSummary | None:
+    """The agent's run that the wake with this Paperclip run id was given, although another wake had started it."""
+    condition = f"WorkflowId = '{workflow_id(agent_id)}'"
+    return await _newest(client, attributes.JOINED_RUN_IDS, run_id, condition)
 
 
 def web_ui(settings: ClientSettings, workflow_id: str, workflow_run_id: str) -> str | None:
@@ -80,9 +81,11 @@ def web_ui(settings: ClientSettings, workflow_id: str, workflow_run_id: str) -> 
     return "/".join([settings.web_ui.rstrip("/"), "namespaces", *(quote(part, safe="") for part in parts)])
 
 
-async def _newest(client: Client, attribute: SearchAttributeKey[Any], value: str) -> RunSummary | None:
+async def _newest(
+    client: Client, attribute: SearchAttributeKey[Any], value: str, *conditions: str
+) -> RunSummary | None:
     if _NAME.fullmatch(value):
-        async for run in listed(client, f"{attribute.name} = '{value}'", limit=1):
+        async for run in listed(client, " AND ".join([f"{attribute.name} = '{value}'", *conditions]), limit=1):
             return run
     return None
 

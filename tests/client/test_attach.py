@@ -9,7 +9,7 @@ from temporalio.service import RPCError
 from client.attach import attach
 from client.runs import UnknownRun, find
 from client.settings import ClientSettings
-from contracts.errors import AgentBusy, InvalidRequest
+from contracts.errors import InvalidRequest
 from contracts.identity import workflow_id
 from contracts.request import RunConfig, RunRequest
 
@@ -29,9 +29,14 @@ async def test_another_run_of_the_same_agent_is_told_who_holds_it(
 ) -> None:
     settings = ClientSettings(task_queue=queue)
     held = await attach(temporal, settings, request_of_a_run)
-    with pytest.raises(AgentBusy) as refused:
-        await attach(temporal, settings, request_of_a_run.model_copy(update={"run_id": "another"}))
-    assert refused.value.details[0] == {"holder": request_of_a_run.run_id, "workflow_run_id": held.workflow_run_id}
+    refused = await attach(temporal, settings, request_of_a_run.model_copy(update={"run_id": "another"}))
+    assert (refused.kind, refused.workflow_run_id, refused.run_id) == (
+        "busy",
+        held.workflow_run_id,
+        request_of_a_run.run_id,
+    )
+    assert refused.holder is not None
+    assert refused.holder.phase == "queued"
 
 
 async def test_of_many_callers_at_once_exactly_one_starts_the_agent(
@@ -39,11 +44,10 @@ async def test_of_many_callers_at_once_exactly_one_starts_the_agent(
 ) -> None:
     settings = ClientSettings(task_queue=queue)
     requests = [request_of_a_run.model_copy(update={"run_id": f"run-{n % 25}"}) for n in range(50)]
-    answers = await asyncio.gather(*(attach(temporal, settings, each) for each in requests), return_exceptions=True)
-    tickets = [answer for answer in answers if not isinstance(answer, BaseException)]
+    tickets = await asyncio.gather(*(attach(temporal, settings, each) for each in requests))
     assert len({ticket.workflow_run_id for ticket in tickets}) == 1
-    assert sorted(ticket.kind for ticket in tickets) == ["joined", "started"]
-    assert all(isinstance(answer, AgentBusy) for answer in answers if isinstance(answer, BaseException))
+    assert sorted(ticket.kind for ticket in tickets) == ["busy"] * 48 + ["joined", "started"]
+    assert len({ticket.run_id for ticket in tickets}) == 1
 
 
 async def test_a_run_that_has_ended_is_joined_closed(
