@@ -184,7 +184,7 @@ async def measure(runs: int, seconds: int, readers: int, *, plain: bool) -> Samp
             asyncio.create_task(
                 listen(session, run_url(worker.first, f"run-{number}"), mint(f"run-{number}"), sample.delays)
             )
-            for number in range(0, runs, max(1, runs // sample.readers))
+            for number in range(0, runs, max(1, runs // max(1, sample.readers)))
         ][: sample.readers]
         await asyncio.sleep(SETTLED.total_seconds())
         before = worker.cpu
