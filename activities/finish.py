@@ -29,30 +29,28 @@ class Cleanup:
         """Deletes Job, pods and Secrets, and waits until nothing of them runs. True when something was deleted.
 
         Without a `job` in the order it looks for one by the attempt's name and labels. With one, `create_job` has
-        come to its end: both Secrets are ours and owned by the Job, so a prompt that is left goes with it.
+        come to its end: both Secrets are owned by the Job and go with it.
 
-        A retained Job stays with its log; its run Secret, which holds the run token, goes.
+        A retained Job stays with its log; its agent is stopped, and its run Secret, which holds the run token, goes.
 
         Raises:
             ClusterUnavailable: the API server refused or timed out; Temporal tries again.
         """
         namespace = order.namespace or self.cluster.namespace
-        reported = order.job is not None
-        run_secret, prompt = order.attempt.run_secret_name, order.attempt.prompt_secret_name
-        deleted = await self.cluster.delete_secret(namespace, run_secret, known_as_ours=reported)
-        job = order.job or await self._unreported(order, namespace)
-        if job and order.retain:
-            return deleted
-        if job:
-            deleted |= await self._ended(job, order.grace)
-        return deleted if reported else await self.cluster.delete_secret(namespace, prompt) or deleted
+        attempt, job = order.attempt, order.job or await self._unreported(order, namespace)
+        gone = await self._ended(job, order) if job else False
+        if order.job is None or order.retain:
+            gone |= await self.cluster.delete_secret(namespace, attempt.run_secret_name)
+        if order.job is None:
+            gone |= await self.cluster.delete_secret(namespace, attempt.prompt_secret_name)
+        return gone
 
     async def _unreported(self, order: Finish, namespace: str) -> JobRef | None:
         """This attempt's Job, if `create_job` made one and could not say so: it failed or was cancelled after it."""
         job = await self.cluster.read_job(namespace, order.attempt.job_name)
         return reference(job) if job is not None and belongs_to(job.metadata, order.attempt) else None
 
-    async def _ended(self, job: JobRef, grace: timedelta) -> bool:
+    async def _ended(self, job: JobRef, order: Finish) -> bool:
         """Deletes the Job and waits until nothing of it runs: one agent never runs twice at a time.
 
         Its pods are looked at first: those that are over vanish with the Job at once, and then nobody could say.
@@ -60,15 +58,22 @@ class Cleanup:
         told: set[str] = set()
         async with self.cluster.watch_pods(job) as states, aclosing(looks(states, LOOK)) as seen:
             pods = await anext(seen)
-            deleted = await self.cluster.delete_job(job.namespace, job.name, job.uid)
+            deleted = False if order.retain else await self.cluster.delete_job(job.namespace, job.name, job.uid)
             while (active := [pod for pod in pods or () if not over(pod)]) or pods is None:
                 for pod in active:
                     if pod.metadata.uid not in told:
-                        await self.cluster.delete_pod(job.namespace, pod.metadata.name, pod.metadata.uid, grace)
+                        await self._end(pod, job.namespace, order)
                         told.add(pod.metadata.uid)
                 activity.heartbeat(f"waiting for {len(active)} pod(s) to end")
                 pods = await anext(seen)
         return deleted
+
+    async def _end(self, pod: Pod, namespace: str, order: Finish) -> None:
+        """SIGTERM and the grace; a retained pod keeps its log, unless it has shown that it ignores SIGTERM."""
+        if order.retain and order.grace:
+            await self.cluster.stop_pod(namespace, pod.metadata.name, pod.metadata.uid)
+        else:
+            await self.cluster.delete_pod(namespace, pod.metadata.name, pod.metadata.uid, order.grace)
 
 
 def over(pod: Pod) -> bool:

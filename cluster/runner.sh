@@ -3,6 +3,7 @@
 #
 #   sh runner.sh --stdin FILE --out DIR --dir WORKDIR --grace SECONDS -- COMMAND ARGS...
 #   sh runner.sh --out DIR --again FIRST LAST        repeats frames from the files, for a reader that missed them
+#   sh runner.sh --out DIR --processes               names the processes of the run, without their arguments
 #   sh runner.sh --out DIR --read                    says that all frames are read: nobody will ask for any again
 #
 # OpenCode loses output when a pipe's reader is slow, ignores SIGTERM as pid 1, and gives its tools sessions of their
@@ -449,6 +450,7 @@ prepare_folders() {
     for name in stdout stderr index complaints running; do
         true >"$out/$name" || refuse out --out
     done
+    echo $$ >"$out/running"
     { rm -f "$out/read" "$out/code" "$out/facts" && mkfifo "$out/code" "$out/facts"; } || refuse out --out
     # shellcheck disable=SC2094 # we read what the command appends
     exec 3<"$out/stdout" 4<"$out/stderr" 6>>"$out/stdout" 7>>"$out/stderr" 8<>"$out/code" 9<>"$out/facts"
@@ -526,6 +528,15 @@ again() { # FIRST LAST
     done <"$out/index" | awk -v first="$1" -v last="$2" '$0 + 0 >= first + 0 && $0 + 0 <= last + 0'
 }
 
+processes() {
+    read -r root <"$out/running" || return
+    watcher=''
+    descendants "$root" '' ''
+    for pid in $pids; do
+        if read -r name <"/proc/$pid/comm"; then echo "$name"; fi
+    done
+} 2>/dev/null
+
 busybox=${RUNNER_BUSYBOX:-/agent-run/bin/busybox}
 [ ! -x "$busybox" ] || stand_in awk cat dd env grep ls mkdir mkfifo rm sha256sum sleep tr
 stdin=/dev/null out='' dir='' grace=10 hold=60 above=4194304
@@ -539,6 +550,10 @@ while [ $# -gt 0 ]; do
     --hold-above) above=$2 && shift 2 ;;
     --again)
         again "$2" "$3"
+        exit
+        ;;
+    --processes)
+        processes
         exit
         ;;
     --read)
