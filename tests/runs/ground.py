@@ -20,6 +20,7 @@ from client.settings import ClientSettings, WorkerSettings
 from cluster.client import KubernetesCluster
 from contracts.identity import AttemptKey, RunKey
 from contracts.outcome import Outcome
+from contracts.request import RunRequest
 from local.cluster import EmbeddedCluster
 from local.demo import context
 from paperclip.preparation import prepare
@@ -51,9 +52,12 @@ class Ground:
         return raw
 
     async def start(self, raw: dict[str, Any]) -> Ticket:
-        """Attach, as every caller does."""
-        keys = load_or_create(self.settings.sealing_key_file)
-        return await attach(self.temporal, self.settings, prepare(raw, Sealer(keys[0].public)))
+        """Attach, as every caller does; but nobody has to collect the outcome."""
+        return await attach(self.temporal, self.settings, self.request(raw).model_copy(update={"linger_sec": 0}))
+
+    def request(self, raw: dict[str, Any]) -> RunRequest:
+        """The sealed request of a context."""
+        return prepare(raw, Sealer(load_or_create(self.settings.sealing_key_file)[0].public))
 
     async def outcome(self, raw: dict[str, Any]) -> Outcome:
         """Start and wait."""
