@@ -97,7 +97,7 @@ class LogStreaming:
         receipt = await self.store.seal(order.attempt, receipt, writer)
         end = container_end(follower)
         outside = follower.fate if isinstance(follower.fate, Failing) else ended_from_outside(end)
-        if outside is not None:
+        if outside is not None and issubclass(outside.error, PodLost):
             # Before Kubernetes 1.29 a Job whose pod was deleted makes another one, which waits for its prompt for ever.
             await self.cluster.delete_job(order.job.namespace, order.job.name, order.job.uid)
         return StreamEnd(
