@@ -86,8 +86,9 @@ async def test_200_mb_of_output_cost_little_memory_no_history_and_are_stored_in_
         pages = await paged(system, raw)
     assert outcome.receipt is not None
     assert (outcome.receipt.state, outcome.receipt.lines, outcome.receipt.bytes) == ("verified", 2000, 2000 * 100_001)
-    assert large.history_length == small.history_length
-    assert abs(large.history_size_bytes - small.history_size_bytes) < 1024  # digits of counters and names of nodes
+    # Two steps that end together share a workflow task or not, by chance: three events of some hundred bytes.
+    assert abs(large.history_length - small.history_length) <= 6
+    assert abs(large.history_size_bytes - small.history_size_bytes) < 3 * 1024
     assert grown < 100 * MEBI
     assert len(pages) > 40
     assert max(pages) <= PAGE_BYTES
