@@ -28,6 +28,7 @@ from activities.reap_leftovers import Reaping
 from activities.requests import HistoryRequests
 from activities.stop_agent import Stopping
 from activities.stream_logs import LogStreaming
+from client import links
 from client.connection import TemporalUnreachable, connect, run_to_end
 from client.search import register
 from client.settings import SettingsError, WorkerSettings
@@ -76,6 +77,7 @@ def activities(
         inherit_env=settings.inherit_env,
         paperclip_api_url=settings.paperclip_api_url,
         opencode_config=settings.opencode_config,
+        page=links.addresses(settings),
     )
     return [
         PodIntrospection(cluster, overrides).introspect_pod,

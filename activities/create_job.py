@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -38,12 +39,14 @@ class PodPlan:
     Attributes:
         inherit_env: glob patterns of literal variables of the worker's own pod that agents inherit.
         opencode_config: JSON file with a `provider` block and perhaps a `small_model`.
+        page: the address of a run's page by its Paperclip run id, without a token: it goes into histories.
     """
 
     init_image: str = "busybox:1.36"
     inherit_env: tuple[str, ...] = ()
     paperclip_api_url: str | None = None
     opencode_config: Path | None = None
+    page: Callable[[str], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ class JobCreation:
             ClusterUnavailable: the API server refused or timed out; Temporal tries again.
         """
         job = await self._job(order)
-        return job.model_copy(update={"keeps_sessions": manifest.keeps_sessions(order)})
+        page = self.settings.page(order.attempt.run.run_id) if self.settings.page else None
+        return job.model_copy(update={"keeps_sessions": manifest.keeps_sessions(order), "page": page})
 
     async def _job(self, order: CreateJob) -> JobRef:
         if activity.info().attempt == 1:

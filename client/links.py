@@ -1,5 +1,7 @@
 """Links to a run's own page. Whoever has one reads that transcript until it expires: show links, never log them."""
 
+from collections.abc import Callable
+from functools import partial
 from urllib.parse import quote
 
 from client.settings import ClientSettings
@@ -15,6 +17,12 @@ def page(settings: ClientSettings, run_id: str) -> str | None:
     if settings.transcripts_public_url is None:
         return None
     return f"{run_url(settings.transcripts_public_url, run_id)}?token={tokens(settings).mint(run_id)}"
+
+
+def addresses(settings: ClientSettings) -> Callable[[str], str] | None:
+    """The page of a run by its id, without a token: for cards and histories. None when nobody serves pages."""
+    base = settings.transcripts_public_url
+    return None if base is None else partial(run_url, base)
 
 
 def tokens(settings: ClientSettings) -> Tokens:

@@ -100,6 +100,7 @@ class JobRef(Contract):
     Attributes:
         adopted: an earlier try of this step had created it.
         keeps_sessions: OpenCode's database outlives the pod.
+        page: where people read the run, without a token; None when nobody serves it.
         warnings: for people, such as a reserved label that was left out.
     """
 
@@ -109,6 +110,7 @@ class JobRef(Contract):
     container: str = "opencode"
     adopted: bool = False
     keeps_sessions: bool = False
+    page: str | None = None
     warnings: tuple[str, ...] = ()
 
 

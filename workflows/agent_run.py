@@ -285,7 +285,7 @@ class AgentRunWorkflow:
             attempt.job = made(creating)  # also when the run was stopped meanwhile: it has to be cleaned up
         job = creating.result()
         self._notes += job.warnings
-        self._show(self._card.at(Phase.SCHEDULING, job=f"{job.namespace}/{job.name}"))
+        self._show(self._card.at(Phase.SCHEDULING, job=f"{job.namespace}/{job.name}", transcript=job.page))
         return job
 
     async def _pod(self, attempt: Attempt, job: JobRef) -> PodRef:
