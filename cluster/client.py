@@ -420,19 +420,15 @@ class KubernetesCluster:
         self, namespace: str, pod: str, container: str, argv: Sequence[str], *, limit: int, idle: timedelta
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """What a command in a living container prints on stdout; see the port."""
-        request = await self._sockets.param_serialize(
-            method="GET",
-            resource_path=_core(namespace, "pods", pod) + "/exec",
-            query_params=[
-                *(("container", container), ("stdout", "true"), ("stderr", "true")),
-                *(("command", word) for word in argv),
-            ],
-            header_params={"sec-websocket-protocol": "v4.channel.k8s.io"},
-            auth_settings=["BearerToken"],
-        )
         try:
             async with asyncio.timeout(CALL.total_seconds()):
-                socket = await (await self._sockets.call_api(*request, _preload_content=False)).response
+                socket = await self._open_socket(
+                    _core(namespace, "pods", pod) + "/exec",
+                    [
+                        *(("container", container), ("stdout", "true"), ("stderr", "true")),
+                        *(("command", word) for word in argv),
+                    ],
+                )
         except aiohttp.WSServerHandshakeError as error:
             if error.status in {401, 403}:
                 facts: dict[str, Any] = {"verb": "create", "resource": "pods/exec", "status": error.status}
@@ -442,6 +438,18 @@ class KubernetesCluster:
             raise ExecFailed(f"cannot create pods/exec: {type(error).__name__}: {_bounded(str(error))}") from None
         async with socket, aclosing(_printed(socket, limit, idle)) as pieces:
             yield pieces
+
+    async def _open_socket(self, path: str, query: Query) -> aiohttp.ClientWebSocketResponse:
+        request = await self._sockets.param_serialize(
+            method="GET",
+            resource_path=path,
+            query_params=list(query),
+            header_params={"sec-websocket-protocol": "v4.channel.k8s.io"},
+            auth_settings=["BearerToken"],
+        )
+        answer = await self._sockets.call_api(*request, _preload_content=False)
+        socket: aiohttp.ClientWebSocketResponse = await answer.response
+        return socket
 
     # the calls
 
@@ -680,12 +688,28 @@ def _check_end(data: bytes, complaints: bytes) -> None:
 
 
 async def _refusal(response: aiohttp.ClientResponse, verb: str, resource: str) -> Refusal:
-    """Reason and message of a refusal. Whatever else the answer holds stays here."""
+    """Reason and message of a refusal. Whatever else the answer holds stays here.
+
+    An answer that breaks off proves nothing, whatever its status was: half of a 403 may say that RBAC is not loaded.
+    """
     try:
-        status = decode(await response.content.read(_REFUSAL), Status)
+        async with asyncio.timeout(CALL.total_seconds()):
+            status = decode(await _beginning(response, _REFUSAL), Status)
     except Unreadable:
         status = Status(message="the answer is not Kubernetes' own")
+    except _BROKEN as error:
+        return Refusal(verb, resource, 0, "", f"{response.status}, then the connection broke: {type(error).__name__}")
     return Refusal(verb, resource, response.status, _bounded(status.reason), _bounded(status.message))
+
+
+async def _beginning(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """The body, at most so many bytes of it. aiohttp's own `read(n)` stops at whatever has come by then."""
+    read = b""
+    async for piece in response.content.iter_any():
+        read += piece
+        if len(read) >= limit:
+            break
+    return read[:limit]
 
 
 def _log_refusal(refusal: Refusal) -> Exception:

@@ -336,6 +336,49 @@ async def test_a_cut_answer_is_unavailable(cluster: KubernetesCluster, embedded:
     assert await cluster.read_job(NAMESPACE, name) is not None
 
 
+async def breaks_off(request: web.Request) -> web.StreamResponse:
+    """Half of a refusal, then a connection that is gone."""
+    response = web.StreamResponse(status=403, headers={"Content-Length": "1000"})
+    await response.prepare(request)
+    await response.write(b'{"reason": "Forbidden", "message": "pods is forb')
+    assert request.transport is not None
+    request.transport.abort()
+    return response
+
+
+async def watched(client: KubernetesCluster) -> None:
+    once = timedelta(seconds=5)
+    async for _ in client.pod_events(NAMESPACE, "a=b", "1", lasting=once, idle=once):
+        raise AssertionError("nothing comes")
+
+
+async def test_a_refusal_that_breaks_off_proves_nothing(talking: KubernetesCluster, scripted: Scripted) -> None:
+    scripted.answer = breaks_off
+    with pytest.raises(LogUnavailable):
+        await read_log(talking, "p", follow=True)
+    with pytest.raises(ClusterUnavailable):
+        await watched(talking)
+    with pytest.raises(ClusterUnavailable):
+        await talking.read_job(NAMESPACE, "j")
+    with pytest.raises(ClusterUnavailable):
+        await talking.create_job(job_manifest("j", "true"))
+
+
+async def test_a_refusal_that_comes_in_pieces_is_read_whole(talking: KubernetesCluster, scripted: Scripted) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=404)
+        await response.prepare(request)
+        for piece in (b'{"reason": "Not', b'Found", "message": "no such Job"}'):
+            await response.write(piece)
+            await asyncio.sleep(0.02)  # nobody can tell when the client has read it; too short only hides the bug
+        return response
+
+    scripted.answer = answer
+    assert await talking.read_job(NAMESPACE, "j") is None
+    with pytest.raises(LogGone):
+        await read_log(talking, "p")
+
+
 @pytest.mark.parametrize(
     ("status", "body", "error"),
     [
@@ -423,6 +466,33 @@ async def test_an_exec_that_is_not_allowed_names_what_to_grant(
     scripted.refuses(status, "Forbidden", "no")
     with pytest.raises(ClusterForbidden, match="create pods/exec"):
         await said(talking)
+
+
+async def test_an_exec_whose_refusal_breaks_off_failed(talking: KubernetesCluster, scripted: Scripted) -> None:
+    async def gone(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    scripted.answer = gone
+    with pytest.raises(ExecFailed, match="cannot create pods/exec"):
+        await said(talking)
+
+
+async def test_an_exec_without_credentials_failed(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(kubeconfig("http://127.0.0.1:1", {"token": "t"})))
+    async with await KubernetesCluster.connect(str(path), environ={}) as client:
+
+        async def refresh(_: object) -> None:
+            raise OSError("the token file is gone")
+
+        configuration: Any = client._access.configuration  # upstream says that it is always None
+        configuration.refresh_api_key_hook = refresh
+        with pytest.raises(ExecFailed, match="the token file is gone"):
+            await said(client)
+        with pytest.raises(ClusterUnavailable, match="the token file is gone"):
+            await client.read_job(NAMESPACE, "j")
 
 
 @pytest.mark.parametrize("status", [200, 404, 500, 503])
