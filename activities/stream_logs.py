@@ -24,6 +24,9 @@ from transcripts.store import Line, TranscriptStore, Writer
 
 GAP: Final = "gap"
 """Stream name of a line that says what is missing; its sequence is that of the first missing frame."""
+HANDED_OVER: Final = timedelta(milliseconds=100)
+"""Until the next worker may begin: long enough for this one's open polls to close. A try that one of those takes along
+is missed only when its heartbeat is."""
 BEAT: Final = timedelta(seconds=2)
 """Between heartbeats: each costs CPU even when the SDK throttles it."""
 
@@ -133,7 +136,7 @@ async def handed_over(follower: Follower) -> AsyncIterator[Batch]:
     """The batches, until this worker is told to stop: then the step goes to another worker at once.
 
     Raises:
-        ApplicationError: `WorkerShutdown`, retried within a millisecond.
+        ApplicationError: `WorkerShutdown`, tried again after `HANDED_OVER`.
     """
     stopping = asyncio.ensure_future(activity.wait_for_worker_shutdown())
     following = asyncio.ensure_future(follower.next_batch())
@@ -145,7 +148,7 @@ async def handed_over(follower: Follower) -> AsyncIterator[Batch]:
                 raise ApplicationError(
                     "the worker is shutting down",
                     type="WorkerShutdown",
-                    next_retry_delay=timedelta(milliseconds=1),
+                    next_retry_delay=HANDED_OVER,
                     category=ApplicationErrorCategory.BENIGN,
                 )
             if (batch := following.result()) is None:

@@ -4,35 +4,18 @@ Runs 50 agents, one after another, on the dev server and the embedded cluster in
 script that writes the time as its last line. `python -m bench.overhead [RUNS]` prints a Markdown table.
 """
 
-import os
 import statistics
 import sys
-import tempfile
 import time
-import uuid
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
-from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.testing import WorkflowEnvironment
-
-import worker
-from client.attach import attach
+from bench.system import system
 from client.connection import run_to_end
-from client.settings import WorkerSettings
 from cluster.client import KubernetesCluster
 from cluster.objects import Job
 from cluster.port import Manifest
 from contracts.identity import AttemptKey
-from local.cluster import EmbeddedCluster
-from local.demo import context
-from paperclip.preparation import prepare
-from paperclip.sealing import Sealer, load_or_create
-from transcripts.store import SqlTranscripts
-from workflows.attributes import ALL
 
 SCRIPT = "#!/bin/sh\ncat > /dev/null\ndate +%s.%N\n"
 
@@ -66,42 +49,18 @@ class Sample:
 
 async def measure(count: int) -> list[Sample]:
     """One system, `count` runs one after another; the first warms up and does not count."""
-    async with AsyncExitStack() as parts:
-        folder = Path(parts.enter_context(tempfile.TemporaryDirectory()))
-        environment = await parts.enter_async_context(
-            await WorkflowEnvironment.start_local(
-                dev_server_existing_path=str(Path(sys.executable).with_name("temporal")),
-                data_converter=pydantic_data_converter,
-                search_attributes=list(ALL),
-                dev_server_log_level="error",
-            )
-        )
-        embedded = await parts.enter_async_context(EmbeddedCluster(folder / "cluster"))
-        cluster = await parts.enter_async_context(await KubernetesCluster.connect(str(embedded.kubeconfig_path)))
-        settings = WorkerSettings(
-            sealing_key_file=folder / "key.json", image="agent:bench", data_root=folder, task_queue="bench"
-        )
-        store = await SqlTranscripts.open(f"sqlite+aiosqlite:///{folder}/transcripts.db")
-        parts.push_async_callback(store.close)
+    async with system(SCRIPT) as made:
         posts = Posts()
-        posts.watch(cluster)
-        steps = worker.activities(settings, environment.client, cluster, store)
-        await parts.enter_async_context(worker.temporal_worker(settings, environment.client, steps))
-        program = folder / "bin" / "opencode"
-        program.parent.mkdir()
-        program.write_text(SCRIPT)
-        program.chmod(0o755)
-        sealer = Sealer(load_or_create(settings.sealing_key_file)[0].public)
+        posts.watch(made.cluster)
         samples = []
         for _ in range(count + 1):
-            raw = agent(program.parent)
-            request = prepare(raw, sealer).model_copy(update={"linger_sec": 0})
+            request = made.request()
             started = time.time()
-            handle = (await attach(environment.client, settings, request)).handle(environment.client)
+            handle = (await made.start(request)).handle(made.client)
             await handle.result()
             ended = time.time()
             key = AttemptKey(run=request.key)
-            said = [line for line in await store.read(key) if line.stream == "stdout"]
+            said = [line for line in await made.store.read(key) if line.stream == "stdout"]
             info = (await handle.describe()).raw_description.workflow_execution_info
             samples.append(
                 Sample(
@@ -112,13 +71,6 @@ async def measure(count: int) -> list[Sample]:
                 )
             )
         return samples[1:]
-
-
-def agent(programs: Path) -> dict[str, Any]:
-    """The demonstration's context with an agent of its own and our script as its `opencode`."""
-    raw = context(agent_id=str(uuid.uuid4()))
-    raw["config"]["env"] = {**raw["config"].get("env", {}), "PATH": f"{programs}:{os.environ['PATH']}"}
-    return raw
 
 
 def percentile(values: Sequence[float], share: float) -> float:

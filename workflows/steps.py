@@ -37,10 +37,8 @@ with workflow.unsafe.imports_passed_through():
 In = TypeVar("In", bound=Contract)
 Out = TypeVar("Out")
 
-PATIENT: Final = RetryPolicy(
-    initial_interval=timedelta(seconds=1), backoff_coefficient=2.0, maximum_interval=timedelta(seconds=30)
-)
-"""Unlimited attempts: what cannot be helped by repeating says so itself (`RunError.final`), and every hand-over
+FIRST_PAUSE: Final = timedelta(seconds=1)
+"""Doubled with each try. The number of tries is unlimited: what cannot be helped by repeating says so itself (`RunError.final`), and every hand-over
 between workers costs an attempt, so a maximum would end healthy runs."""
 
 HEARTBEAT: Final = timedelta(seconds=30)
@@ -54,6 +52,7 @@ class Step(Generic[In, Out]):
     Attributes:
         attempt: longest time for one try (start to close).
         altogether: longest time for all tries with their back-off; None for no limit.
+        longest_pause: between tries. Every worker that goes costs a try, so a long step must not be punished for many.
     """
 
     name: str
@@ -61,6 +60,7 @@ class Step(Generic[In, Out]):
     attempt: timedelta
     altogether: timedelta | None = None
     heartbeat: timedelta | None = None
+    longest_pause: timedelta = timedelta(seconds=30)
 
     def start(
         self, order: In, summary: str, *, attempt: timedelta | None = None, altogether: timedelta | None = None
@@ -77,7 +77,9 @@ class Step(Generic[In, Out]):
             start_to_close_timeout=attempt or self.attempt,
             schedule_to_close_timeout=altogether or self.altogether,
             heartbeat_timeout=self.heartbeat,
-            retry_policy=PATIENT,
+            retry_policy=RetryPolicy(
+                initial_interval=FIRST_PAUSE, backoff_coefficient=2.0, maximum_interval=self.longest_pause
+            ),
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         )
 
@@ -98,10 +100,10 @@ REAP_LEFTOVERS: Final = Step[ReapLeftovers, Leftovers](
     "reap_leftovers", Leftovers, timedelta(minutes=5), timedelta(hours=1), heartbeat=HEARTBEAT
 )
 AWAIT_SCHEDULE: Final = Step[AwaitSchedule, PodRef](
-    "await_schedule", PodRef, attempt=timedelta(hours=1), heartbeat=HEARTBEAT
+    "await_schedule", PodRef, attempt=timedelta(hours=1), heartbeat=HEARTBEAT, longest_pause=timedelta(seconds=3)
 )
 STREAM_LOGS: Final = Step[StreamLogs, StreamEnd](
-    "stream_logs", StreamEnd, attempt=timedelta(days=30), heartbeat=HEARTBEAT
+    "stream_logs", StreamEnd, attempt=timedelta(days=30), heartbeat=HEARTBEAT, longest_pause=timedelta(seconds=3)
 )
 """Lives as long as the agent: only its heartbeat and the story's own clocks end it."""
 EXAMINE_SILENCE: Final = Step[ExamineSilence, Silence]("examine_silence", Silence, API_CALLS, timedelta(minutes=2))

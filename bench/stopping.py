@@ -1,0 +1,73 @@
+"""How long a cancel takes: until the agent's process has ended, and until the caller has the answer.
+
+The agent writes the time as it ends. `python -m bench.stopping [RUNS]` prints a Markdown table.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from bench.overhead import percentile
+from bench.system import System, system
+from client.connection import run_to_end
+from client.outcome import cancel
+from contracts.identity import AttemptKey
+
+SCRIPT = "#!/bin/sh\ncat > /dev/null\ntrap 'date +%s.%N; exit 143' TERM\necho hello\nwhile :; do sleep 0.02; done\n"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Seconds from the cancel's request."""
+
+    to_end: float
+    to_answer: float
+
+
+async def sample(made: System) -> Sample:
+    """One run, cancelled once its first line is stored."""
+    request = made.request()
+    ticket, key = await made.start(request), AttemptKey(run=request.key)
+    news = made.store.news(key)
+    while not await made.store.last(key):
+        await news.beyond(news.count, timedelta(seconds=1))
+    began = time.time()
+    answer = await cancel(ticket.handle(made.client), "bench")
+    ended = time.time()
+    if not answer.stop.agent_stopped:
+        raise RuntimeError(f"the agent did not stop: {answer}")
+    said = [line for line in await made.store.read(key) if line.stream == "stdout"]
+    return Sample(float(said[-1].data) - began, ended - began)
+
+
+def table(samples: Sequence[Sample]) -> str:
+    """Markdown, in milliseconds."""
+    rows = {
+        "cancel to the agent's end": [each.to_end for each in samples],
+        "cancel to the caller's answer": [each.to_answer for each in samples],
+    }
+    lines = [f"| {len(samples)} runs | p50 ms | p99 ms |", "|---|---|---|"]
+    lines += [
+        f"| {name} | {statistics.median(values) * 1000:.0f} | {percentile(values, 0.99) * 1000:.0f} |"
+        for name, values in rows.items()
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Prints the table."""
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+
+    async def run() -> None:
+        async with system(SCRIPT) as made:
+            await sample(made)  # warms up and does not count
+            print(table([await sample(made) for _ in range(count)]))
+
+    run_to_end(run)
+
+
+if __name__ == "__main__":
+    main()

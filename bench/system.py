@@ -1,0 +1,77 @@
+"""One whole system in this process: dev server, embedded cluster, store, worker. Its agent is a shell script."""
+
+import os
+import sys
+import tempfile
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.testing import WorkflowEnvironment
+
+import worker
+from client.attach import Ticket, attach
+from client.settings import WorkerSettings
+from cluster.client import KubernetesCluster
+from contracts.request import RunRequest
+from local.cluster import EmbeddedCluster
+from local.demo import context
+from paperclip.preparation import prepare
+from paperclip.sealing import Sealer, load_or_create
+from transcripts.store import SqlTranscripts
+from workflows.attributes import ALL
+
+
+@dataclass(frozen=True)
+class System:
+    """What a benchmark can do with it."""
+
+    client: Client
+    settings: WorkerSettings
+    cluster: KubernetesCluster
+    store: SqlTranscripts
+    programs: Path
+
+    def request(self) -> RunRequest:
+        """A run of an agent of its own; its outcome waits for nobody."""
+        raw = context(agent_id=str(uuid.uuid4()))
+        raw["config"]["env"] = {**raw["config"].get("env", {}), "PATH": f"{self.programs}:{os.environ['PATH']}"}
+        sealer = Sealer(load_or_create(self.settings.sealing_key_file)[0].public)
+        return prepare(raw, sealer).model_copy(update={"linger_sec": 0})
+
+    async def start(self, request: RunRequest) -> Ticket:
+        """Attach, as every caller does."""
+        return await attach(self.client, self.settings, request)
+
+
+@asynccontextmanager
+async def system(script: str) -> AsyncIterator[System]:
+    """The system, working."""
+    async with AsyncExitStack() as parts:
+        folder = Path(parts.enter_context(tempfile.TemporaryDirectory()))
+        environment = await parts.enter_async_context(
+            await WorkflowEnvironment.start_local(
+                dev_server_existing_path=str(Path(sys.executable).with_name("temporal")),
+                data_converter=pydantic_data_converter,
+                search_attributes=list(ALL),
+                dev_server_log_level="error",
+            )
+        )
+        embedded = await parts.enter_async_context(EmbeddedCluster(folder / "cluster"))
+        cluster = await parts.enter_async_context(await KubernetesCluster.connect(str(embedded.kubeconfig_path)))
+        settings = WorkerSettings(
+            sealing_key_file=folder / "key.json", image="agent:bench", data_root=folder, task_queue="bench"
+        )
+        store = await SqlTranscripts.open(f"sqlite+aiosqlite:///{folder}/transcripts.db")
+        parts.push_async_callback(store.close)
+        program = folder / "bin" / "opencode"
+        program.parent.mkdir()
+        program.write_text(script)
+        program.chmod(0o755)
+        steps = worker.activities(settings, environment.client, cluster, store)
+        await parts.enter_async_context(worker.temporal_worker(settings, environment.client, steps))
+        yield System(environment.client, settings, cluster, store, program.parent)
