@@ -38,8 +38,8 @@ In = TypeVar("In", bound=Contract)
 Out = TypeVar("Out")
 
 FIRST_PAUSE: Final = timedelta(seconds=1)
-"""Doubled with each try. The number of tries is unlimited: what cannot be helped by repeating says so itself (`RunError.final`), and every hand-over
-between workers costs an attempt, so a maximum would end healthy runs."""
+"""Doubled with each try. Tries are unlimited: what cannot be helped by repeating says so itself (`RunError.final`), and
+every hand-over between workers costs one, so a maximum would end healthy runs."""
 
 HEARTBEAT: Final = timedelta(seconds=30)
 """Rides out a Temporal server that is away for 25 s; a killed worker is noticed within it."""
