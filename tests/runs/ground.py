@@ -79,15 +79,30 @@ class Ground:
         steps = worker.activities(self.settings, self.temporal, self.kubernetes, self.store)
         return worker.temporal_worker(self.settings, self.temporal, steps)
 
-    @asynccontextmanager
-    async def worker_process(self) -> AsyncIterator[Process]:
-        """A worker in a process of its own, as `python -m worker` starts it; killed at the end if it still lives."""
-        own = {
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs to take part as a caller."""
+        settings = self.settings
+        return {
+            "AGENT_RUNS_TEMPORAL_ADDRESS": self.temporal.service_client.config.target_host,
+            "AGENT_RUNS_TASK_QUEUE": settings.task_queue,
+            "AGENT_RUNS_SEALING_KEY_FILE": str(settings.sealing_key_file),
+            "AGENT_RUNS_TRANSCRIPTS_URL": settings.transcripts,
+        }
+
+    @property
+    def worker_environment(self) -> dict[str, str]:
+        """What it needs beside that to work."""
+        return {
             "AGENT_RUNS_IMAGE": self.settings.image or "",
             "AGENT_RUNS_DATA_ROOT": str(self.settings.data_root),
             "AGENT_RUNS_KUBECONFIG": str(self.embedded.kubeconfig_path),
         }
-        async with self._process("worker", own=own) as process:
+
+    @asynccontextmanager
+    async def worker_process(self) -> AsyncIterator[Process]:
+        """A worker in a process of its own, as `python -m worker` starts it; killed at the end if it still lives."""
+        async with self._process("worker", own=self.worker_environment) as process:
             yield process
 
     @asynccontextmanager
@@ -104,15 +119,8 @@ class Ground:
     async def _process(
         self, *module: str, own: Mapping[str, str] | None = None, stdout: int | None = None
     ) -> AsyncIterator[Process]:
-        settings = self.settings
-        given = {
-            "AGENT_RUNS_TEMPORAL_ADDRESS": self.temporal.service_client.config.target_host,
-            "AGENT_RUNS_TASK_QUEUE": settings.task_queue,
-            "AGENT_RUNS_SEALING_KEY_FILE": str(settings.sealing_key_file),
-            "AGENT_RUNS_TRANSCRIPTS_URL": settings.transcripts,
-        }
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", *module, env={**os.environ, **given, **(own or {})}, stdout=stdout
+            sys.executable, "-m", *module, env={**os.environ, **self.environment, **(own or {})}, stdout=stdout
         )
         try:
             yield process
