@@ -1,0 +1,38 @@
+"""One agent, one run, one Job, however many callers there are."""
+
+import uuid
+
+from tests.runs.attaching import at_once
+from tests.runs.ground import Ground, attempt_key
+
+AGENT = "cat > /dev/null; echo hello; until [ -e {gate} ]; do sleep 0.05; done"
+
+
+async def test_fifty_callers_of_two_processes_start_one_agent_once(system: Ground) -> None:
+    gate = system.programs / str(uuid.uuid4())
+    raw = system.agent(AGENT.format(gate=gate))
+    request = system.request(raw).model_copy(update={"linger_sec": 0})
+    elsewhere = request.context.model_copy(update={"task_id": "another task"})
+    same_task = [request.model_copy(update={"run_id": str(uuid.uuid4())}) for _ in range(6)]
+    others = [request.model_copy(update={"run_id": str(uuid.uuid4()), "context": elsewhere}) for _ in range(6)]
+    share = [request] * 13 + same_task + others
+    posted = len([1 for method, path in system.embedded.requests if method == "POST" and path.endswith("/jobs")])
+    tickets = await at_once(system.temporal, system.settings.task_queue, [share, share])
+    winner = next(ticket for ticket in tickets if ticket["kind"] == "started")
+    gate.touch()
+    handle = system.temporal.get_workflow_handle(winner["workflow_id"], run_id=winner["workflow_run_id"])
+    await handle.result()
+    jobs = [1 for method, path in system.embedded.requests if method == "POST" and path.endswith("/jobs")]
+    assert len(tickets) == 50
+    assert {ticket["workflow_run_id"] for ticket in tickets} == {winner["workflow_run_id"]}
+    assert [ticket["kind"] for ticket in tickets].count("started") == 1
+    asked = [*share, *share]
+    holder = next(each for each in asked if each.run_id == winner["run_id"])
+    for each, ticket in zip(asked, tickets, strict=True):
+        assert ticket["run_id"] == holder.run_id
+        if each.run_id != holder.run_id:
+            assert ticket["kind"] == ("joined" if each.task == holder.task else "busy")
+        if ticket["kind"] == "busy":
+            assert (ticket["holder"]["run_id"], ticket["holder"]["task"]) == (holder.run_id, holder.task)
+    assert len(jobs) - posted == 1
+    assert await system.kubernetes.read_job("default", attempt_key(raw).job_name) is None
