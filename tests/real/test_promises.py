@@ -14,7 +14,7 @@ from tests.real.stack import Real, real
 from tests.runs.attaching import at_once
 
 pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(300)]
-SLOW = "slow-steps:30:1"
+SLOW = "slow-steps:15:1"
 
 
 async def spoken(system: Real, key: AttemptKey, count: int) -> None:
