@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from cli import cluster as embedded
     from cli import display, failures, runs, stacks
     from cli import parse as parsing
+    from cli import replay as replaying
     from cli import transcripts as service
     from client import connection
 else:
-    embedded, display, failures, parsing, runs, stacks, service, connection = map(
+    embedded, display, failures, parsing, replaying, runs, stacks, service, connection = map(
         lazy,
         (
-            *("cli.cluster", "cli.display", "cli.failures", "cli.parse", "cli.runs", "cli.stacks"),
+            *("cli.cluster", "cli.display", "cli.failures", "cli.parse", "cli.replay", "cli.runs", "cli.stacks"),
             *("cli.transcripts", "client.connection"),
         ),
     )
@@ -180,6 +181,29 @@ def listing(
     Example: agent-runs list --open
     """
     _await(lambda: runs.listing(display.display(as_json=as_json), limit=limit, only_open=only_open))
+
+
+@app.command()
+def replay(
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="Paperclip's run id, or an agent's id for its newest run.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option(metavar="HISTORY.json", help="A saved history instead of a RUN.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keep the history. It holds what the run said.")
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Breakpoints stop in the workflow's code.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Replay a run's history under the workflow code that is here. Exit code 1: they differ, and it says where.
+
+    With --debug a breakpoint() in workflows/*.py stops there. Without editing:
+    python -m pdb -m cli.main replay RUN --debug, then b FILE:LINE, then c.
+
+    Example: agent-runs replay 7d6733a4-a207-4bf9-87db-cf32e87a5407 --save history.json
+    """
+    shown = display.display(as_json=as_json)
+    _await(lambda: replaying.replay(run, shown, file=file, save=save, debug=debug))
 
 
 @app.command()

@@ -1,0 +1,335 @@
+"""A fingerprint of what the workflow tells Temporal to do: every call that makes a command, in the order of the source.
+
+Temporal compares the commands of a replay with the recorded events one by one, so their order is a promise to every
+open run. `commands.txt` shows it as text, one line a command, in the shape of the functions that make them; a test
+compares. Names of variables, comments, durations and texts are not in it, because a replay does not look at them.
+
+`python -m tests.histories.commands` accepts the order of today; docs/replay.md tells what has to come before that.
+"""
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import workflows
+
+SOURCE: Final = Path(workflows.__file__).parent
+SNAPSHOT: Final = Path(__file__).with_name("commands.txt")
+
+COMMANDS: Final = frozenset(
+    {
+        *("sleep", "upsert_search_attributes", "upsert_memo", "patched", "deprecate_patch", "continue_as_new"),
+        *("start_activity", "start_activity_class", "start_activity_method", "execute_activity"),
+        *("execute_activity_class", "execute_activity_method", "start_local_activity", "execute_local_activity"),
+        *("start_child_workflow", "execute_child_workflow", "get_external_workflow_handle"),
+        *("get_external_workflow_handle_for", "create_nexus_client"),
+    }
+)
+"""Functions of `temporalio.workflow` that make one."""
+TIMERS: Final = frozenset({"sleep", "wait_for", "timeout", "timeout_at"})
+"""Functions of asyncio that become timers inside a workflow."""
+HANDLERS: Final = frozenset({"update", "signal", "query", "run", "init", "defn", "validator"})
+
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the fingerprint, at its depth."""
+
+    depth: int
+    text: str
+
+    def __str__(self) -> str:
+        return "    " * self.depth + self.text
+
+
+def fingerprint(folder: Path = SOURCE) -> str:
+    """The commands of every function of the workflow's modules, as text."""
+    modules = [Module.read(file) for file in sorted(folder.glob("*.py"))]
+    steps = {name: activity for module in modules for name, activity in module.steps.items()}
+    making = _making(modules, steps)
+    parts = []
+    for module in modules:
+        told = [str(line) for line in module.told(steps, making)]
+        if told:
+            parts.append("\n".join([module.name, *told]))
+    return "\n\n".join(parts) + "\n"
+
+
+@dataclass(frozen=True)
+class Module:
+    """One file of the workflow."""
+
+    name: str
+    tree: ast.Module
+    constants: Mapping[str, str]
+    steps: Mapping[str, str]
+    imported: Mapping[str, str]
+    """Modules of ours by the name they have here."""
+
+    @classmethod
+    def read(cls, file: Path) -> "Module":
+        tree = ast.parse(file.read_text())
+        _named_plainly(tree, file.name)
+        return cls(file.name, tree, dict(_constants(tree)), dict(_steps(tree)), dict(_imported(tree)))
+
+    @property
+    def functions(self) -> Iterator[tuple[str, Function]]:
+        """Each with the name of its class before it."""
+        for found in self.tree.body:
+            if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield found.name, found
+            if isinstance(found, ast.ClassDef):
+                for inner in found.body:
+                    if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
+                        yield f"{found.name}.{inner.name}", inner
+
+    def told(self, steps: Mapping[str, str], making: frozenset[str]) -> Iterator[Line]:
+        """Its steps, its handlers, and the functions that make commands."""
+        for activity in sorted(self.steps.values()):
+            yield Line(1, f"activity {activity}")
+        for found in self.tree.body:
+            if isinstance(found, ast.ClassDef) and (marks := self._marks(found.decorator_list)):
+                yield Line(1, f"class {found.name}: {', '.join(marks)}")
+        for name, function in self.functions:
+            body = Reader(self, steps, making).body(function, 2) if known(name) in making else []
+            marks = self._marks(function.decorator_list)
+            if body or marks:
+                yield Line(1, f"{name}:" + (f" {', '.join(marks)}" if marks else ""))
+                yield from body
+
+    def _marks(self, decorators: Sequence[ast.expr]) -> list[str]:
+        """What makes a function or class part of the workflow's contract, with its name outside."""
+        return [mark for decorator in decorators if (mark := self._mark(decorator))]
+
+    def _mark(self, decorator: ast.expr) -> str:
+        call = decorator if isinstance(decorator, ast.Call) else None
+        target = call.func if call else decorator
+        if not isinstance(target, ast.Attribute) or target.attr not in HANDLERS:
+            return ""
+        named = [self.value(keyword.value) for keyword in call.keywords if keyword.arg == "name"] if call else []
+        return " ".join([target.attr, *named])
+
+    def value(self, expression: ast.expr) -> str:
+        """A constant's value, wherever it was given its name; else what kind of expression it is."""
+        match expression:
+            case ast.Constant(value=str(text)):
+                return repr(text)
+            case ast.Name(id=name) if name in self.constants:
+                return repr(self.constants[name])
+            case ast.Attribute(value=ast.Name(id=module), attr=name) if module in self.imported:
+                return repr(getattr(import_module(self.imported[module]), name))
+        return type(expression).__name__
+
+
+class Reader:
+    """Reads one function in the order in which Python evaluates it."""
+
+    def __init__(self, module: Module, steps: Mapping[str, str], making: frozenset[str]) -> None:
+        self.module = module
+        self.steps = steps
+        self.making = making
+
+    def body(self, function: Function, depth: int) -> list[Line]:
+        """A function's lines. Where its last statement leaves it says nothing."""
+        lines = list(self.block(function.body, depth))
+        return lines[:-1] if lines and lines[-1] == Line(depth, "return") else lines
+
+    def block(self, body: Iterable[ast.AST], depth: int) -> Iterator[Line]:
+        """Lines of statements or expressions; of what holds no command nothing is left."""
+        for node in body:
+            yield from self.node(node, depth)
+
+    def node(self, node: ast.AST, depth: int) -> Iterator[Line]:
+        """Lines of one statement or expression."""
+        match node:
+            case ast.If() | ast.While() | ast.For() | ast.AsyncFor():
+                yield from self._branches(node, depth)
+            case ast.Try() | ast.TryStar():
+                yield from self._try(node, depth)
+            case ast.Match():
+                yield from self.node(node.subject, depth)
+                for case in node.cases:
+                    yield from self._under("case:", case.body, depth)
+            case ast.With() | ast.AsyncWith():
+                yield from self.block([item.context_expr for item in node.items], depth)
+                yield from self.block(node.body, depth)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                yield from self._under(f"{node.name}:", node.body, depth)
+            case ast.Return() | ast.Raise() | ast.Continue() | ast.Break():
+                yield from self.block(ast.iter_child_nodes(node), depth)
+                yield Line(depth, type(node).__name__.lower())
+            case _:
+                yield from self._expression(node, depth)
+
+    def _expression(self, node: ast.AST, depth: int) -> Iterator[Line]:
+        match node:
+            case ast.IfExp():
+                yield from self.node(node.test, depth)
+                yield from self._under("if:", [node.body], depth)
+                yield from self._under("else:", [node.orelse], depth)
+            case ast.BoolOp():
+                yield from self.node(node.values[0], depth)
+                yield from self._under("perhaps:", node.values[1:], depth)
+            case ast.Lambda():
+                yield from self._under("later:", [node.body], depth)
+            case ast.Await(value=ast.Call() as call):
+                yield from self._call(call, depth, "await ")
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="asyncio"), attr="create_task"), args=[ast.Call() as call]
+            ):
+                yield from self._call(call, depth, "in a task of its own: ")
+            case ast.Call():
+                yield from self._call(node, depth)
+            case ast.Name(id=name, ctx=ast.Load()) if name in self.steps:
+                yield Line(depth, f"activity {self.steps[name]} as a value")
+            case ast.Name(ctx=ast.Load()) | ast.Attribute(ctx=ast.Load()) if self._ours(node):
+                yield Line(depth, f"{self._ours(node)} as a value")
+            case _:
+                yield from self.block(ast.iter_child_nodes(node), depth)
+
+    def _branches(self, node: ast.If | ast.While | ast.For | ast.AsyncFor, depth: int) -> Iterator[Line]:
+        head = node.iter if isinstance(node, ast.For | ast.AsyncFor) else node.test
+        yield from self.node(head, depth)
+        yield from self._under(f"{type(node).__name__.lower()}:", node.body, depth)
+        yield from self._under("else:", node.orelse, depth)
+
+    def _try(self, node: ast.Try | ast.TryStar, depth: int) -> Iterator[Line]:
+        yield from self._under("try:", node.body, depth)
+        for handler in node.handlers:
+            yield from self._under("except:", handler.body, depth)
+        yield from self._under("else:", node.orelse, depth)
+        yield from self._under("finally:", node.finalbody, depth)
+
+    def _under(self, head: str, body: Iterable[ast.AST], depth: int) -> Iterator[Line]:
+        lines = list(self.block(body, depth + 1))
+        if lines:
+            yield Line(depth, head)
+            yield from lines
+
+    def _call(self, call: ast.Call, depth: int, how: str = "") -> Iterator[Line]:
+        """Its arguments are evaluated before it is called."""
+        told = self._told(call)
+        if not told:
+            yield from self.node(call.func, depth)
+        elif told == "cancel":
+            yield from self.block(ast.iter_child_nodes(call.func), depth)
+        yield from self.block(call.args, depth)
+        yield from self.block([keyword.value for keyword in call.keywords], depth)
+        if told:
+            yield Line(depth, how + told)
+
+    def _told(self, call: ast.Call) -> str:
+        """What a call means to Temporal; empty when nothing."""
+        match call.func:
+            case ast.Attribute(value=ast.Name(id=step), attr="start") if step in self.steps:
+                return f"start {self.steps[step]}"
+            case ast.Name(id=step) if step in self.steps:
+                return f"run {self.steps[step]}"
+            case ast.Attribute(value=ast.Name(id="workflow"), attr="wait_condition"):
+                return "wait_condition with a timer" if self._timed(call) else "wait_condition"
+            case ast.Attribute(value=ast.Name(id="workflow"), attr=name) if name in {"patched", "deprecate_patch"}:
+                return f"{name} {self.module.value(call.args[0])}"
+            case ast.Attribute(value=ast.Name(id="workflow"), attr=("wait" | "as_completed") as name):
+                return name
+            case ast.Attribute(value=ast.Name(id="workflow"), attr=name) if name in COMMANDS:
+                return name
+            case ast.Attribute(value=ast.Name(id="asyncio"), attr=name) if name in TIMERS:
+                return f"asyncio.{name}"
+            case ast.Attribute(attr="cancel"):
+                return "cancel"
+        return self._ours(call.func)
+
+    def _ours(self, function: ast.expr) -> str:
+        """The name of a function of the workflow that makes commands."""
+        match function:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                return name if f".{name}" in self.making else ""
+            case ast.Attribute(value=ast.Name(id=module), attr=name) if module in self.module.imported:
+                return name if name in self.making else ""
+            case ast.Name(id=name) if name in self.making:
+                return name
+        return ""
+
+    @staticmethod
+    def _timed(call: ast.Call) -> bool:
+        return len(call.args) > 1 or any(keyword.arg == "timeout" for keyword in call.keywords)
+
+
+def _making(modules: Sequence[Module], steps: Mapping[str, str]) -> frozenset[str]:
+    """Functions that make commands, themselves or by what they call; of methods only the name, after a dot."""
+    making: frozenset[str] = frozenset()
+    while True:
+        found = frozenset(
+            known(name)
+            for module in modules
+            for name, function in module.functions
+            if not _only_leaves(Reader(module, steps, making).body(function, 0))
+        )
+        if found <= making:
+            return making
+        making |= found
+
+
+def known(name: str) -> str:
+    """How a function is looked up: `f`, or `.f` for a method of whatever class."""
+    owner, _, last = name.rpartition(".")
+    return f".{last}" if owner else last
+
+
+def _only_leaves(lines: Iterable[Line]) -> bool:
+    return all(line.text in {"return", "raise", "continue", "break"} or line.text.endswith(":") for line in lines)
+
+
+def _named_plainly(tree: ast.Module, file: str) -> None:
+    """Temporal and asyncio are known by their names here.
+
+    Raises:
+        ValueError: they have others, so their calls would be overlooked.
+    """
+    for node in ast.walk(tree):
+        names = node.names if isinstance(node, ast.Import | ast.ImportFrom) else []
+        inner = isinstance(node, ast.ImportFrom) and node.module in {"temporalio.workflow", "asyncio"}
+        if inner or any(alias.asname and alias.name in {"workflow", "asyncio"} for alias in names):
+            raise ValueError(f"{file}: call `workflow.…` and `asyncio.…` by these names, or commands are overlooked")
+
+
+def _constants(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for name, value in _assigned(tree):
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield name, value.value
+
+
+def _steps(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Constants that are steps: `NAME = Step[In, Out]("activity", …)`."""
+    for name, value in _assigned(tree):
+        match value:
+            case ast.Call(
+                func=ast.Subscript(value=ast.Name(id="Step")) | ast.Name(id="Step"),
+                args=[ast.Constant(value=str(activity)), *_],
+            ):
+                yield name, activity
+
+
+def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in tree.body:
+        for found in node.body if isinstance(node, ast.With) else [node]:
+            if isinstance(found, ast.ImportFrom) and found.module in {"contracts", "workflows"}:
+                yield from ((alias.asname or alias.name, f"{found.module}.{alias.name}") for alias in found.names)
+
+
+def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                yield name, value
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                yield name, value
+
+
+if __name__ == "__main__":
+    SNAPSHOT.write_text(fingerprint())
