@@ -153,7 +153,7 @@ forward() {
 # Where an earlier forwarder of this run stopped, from the index: it dies when no process can be started any more.
 recall() {
     # shellcheck disable=SC2034 # read by eval
-    number=0 at_o=0 lines_o=0 open_o=0 at_e=0 lines_e=0 open_e=0 truncated=''
+    number=0 at_o=0 lines_o=0 open_o=0 at_e=0 lines_e=0 open_e=0 behind_o='' behind_e='' truncated=''
     while read -r _ last stream _ to lines open; do
         number=$last
         case $stream in
@@ -175,7 +175,7 @@ note() { # FIRST LAST STREAM FROM TO: remembers a batch; or that the stream's fi
 fresh() { # STREAM WRITING-FD
     eval "from=\$at_$1"
     read -r _ position 2>/dev/null <"/proc/self/fdinfo/$2" || return 0
-    if [ "$position" -lt "$from" ]; then
+    if emptied "$1" "$2"; then
         truncated=1
         eval "at_$1=0"
         case $1 in o) seek 3 0 ;; e) seek 4 0 ;; esac
@@ -183,6 +183,16 @@ fresh() { # STREAM WRITING-FD
         return 0
     fi
     [ "$position" -gt "$from" ] || [ $((quiet % 32)) -eq 31 ]
+}
+
+# An offset behind what was read proves nothing: others append without moving it, and the kernel moves it only after
+# the bytes can be read. Only the size tells; it is asked once per offset, and every now and then.
+emptied() { # STREAM WRITING-FD
+    [ "$position" -lt "$from" ] || return
+    eval "[ $position != \"\$behind_$1\" ]" || [ $((quiet % 32)) -eq 31 ] || return
+    eval "behind_$1=$position"
+    size=$(size_of "/proc/self/fd/$2")
+    [ "${size:-$from}" -lt "$from" ]
 }
 
 batch() { # STREAM FD

@@ -154,6 +154,24 @@ def test_an_emptied_output_file_is_named(runner: Runner, tmp_path: Path) -> None
     assert [item.seq for item in repeated if isinstance(item, Frame)] == [1, 3, 4]  # never other bytes as frame 2
 
 
+def test_what_others_append_to_the_output_file_comes_once(runner: Runner, tmp_path: Path) -> None:
+    gates = [tmp_path / name for name in ("one", "two")]
+    for gate in gates:
+        os.mkfifo(gate)
+    script = "echo first; echo second >>/proc/self/fd/1; " + "; ".join(
+        f"read -r _ <{gate}; echo {gate.name} >&2" for gate in gates
+    )
+    running = runner.start("sh", "-c", script)
+    while running.await_line("stdout") != b"second":
+        pass
+    for gate in gates:  # between two lines of the other stream this one was looked at again
+        gate.write_text("\n")
+        assert running.await_line("stderr") == gate.name.encode()
+    ended = running.end()
+    assert ended.text("stdout") == [b"first", b"second"]
+    assert ended.last.error is None
+
+
 def test_missed_frames_are_repeated_byte_for_byte(runner: Runner, tmp_path: Path) -> None:
     (tmp_path / "nasty").write_bytes(NASTY)
     ended = runner.sh(f"echo first; cat {tmp_path}/nasty; cat {tmp_path}/nasty >&2")
