@@ -149,7 +149,12 @@ async def _own(
 
 async def _taken_over(client: Client, request: RunRequest) -> Ticket | None:
     """The run that this wake has joined before: once that is closed the server would start another one."""
-    run = await run_joined_by(client, request.agent.id, request.run_id)
+    try:
+        run = await run_joined_by(client, request.agent.id, request.run_id)
+    except RPCError as error:
+        if error.status is RPCStatusCode.INVALID_ARGUMENT:  # no worker has registered the attribute: nothing was joined
+            return None
+        raise
     if run is None:
         return None
     return Ticket("joined", run.workflow_id, run.workflow_run_id, run.key.run_id, closed=not run.open)

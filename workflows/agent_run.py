@@ -218,6 +218,7 @@ class AgentRunWorkflow:
             attempt.failure = self._stopped_by
         finally:
             self._interruptible = None
+        attempt.worked = workflow.now() - attempt.began if attempt.began else timedelta()
         await self._aftermath(attempt)
         return attempt
 
@@ -245,7 +246,6 @@ class AgentRunWorkflow:
         attempt.began = workflow.now()
         self._show(self._card.at(Phase.RUNNING, pod=pod.name, node=pod.node))
         attempt.end = await self._output(attempt, job, pod)
-        attempt.worked = workflow.now() - attempt.began
         attempt.failure = attempt.failure or (attempt.end.failure if attempt.end else None)
 
     async def _job(self, attempt: Attempt) -> JobRef:
@@ -360,14 +360,11 @@ class AgentRunWorkflow:
         stopping = STOP_AGENT.start(order, "SIGTERM", altogether=self._grace + KILLED)
         grace = asyncio.create_task(workflow.sleep(self._grace + KILLED, summary="grace"))
         await workflow.wait([following, grace], return_when=asyncio.FIRST_COMPLETED)
-        for other in (stopping, grace):
+        attempt.forced = not following.done()
+        for other in (following, stopping, grace):
             other.cancel()
-        if following.done() and following.exception() is None:
-            return following.result()
-        attempt.forced = True
-        following.cancel()
         await workflow.wait([following, stopping])
-        return None
+        return made(following)
 
     @property
     def _grace(self) -> timedelta:
