@@ -237,6 +237,8 @@ class Reading:
         """The connection ended; `final` as for `resume`."""
         if self._log is not None:
             return self._log.disconnect(self._note, final=final)
+        if self._start.second is not None:  # a hint that showed nothing: the node's clock may have been set back since
+            self._start = replace(self._start, second=None)
         if not (final and any(map(_STAMP.match, self._head.split(b"\n")))):
             self._note_rest(self._head)
             return Step()

@@ -127,6 +127,20 @@ def test_a_clock_that_was_set_back_is_mended_from_the_start_of_the_log() -> None
     assert step.gaps == []
 
 
+def test_a_hint_that_shows_nothing_is_given_up() -> None:
+    outputs = [("stdout", b"%d\n" % number) for number in range(4)]
+    log = Log(framed(outputs))
+    begun = resume(Cursor(), log.text(None, 3))
+    hinted = Cursor(after=begun.cursor.after).hinted(begun.cursor.after, begun.cursor.first, BEGIN + timedelta(hours=1))
+    reading = Reading(hinted)
+    reading.connect()
+    reading.feed(log.text(reading.since))
+    reading.disconnect()
+    assert reading.since is None
+    reading.connect(from_start=True)
+    assert pairs([*begun.lines, *reading.feed(log.text(None)).lines]) == expected(outputs)
+
+
 def test_the_kubelets_own_words_are_not_output() -> None:
     log = Log(framed([("stdout", b"hello\n")], last=None))
     reading = Reading()
@@ -391,9 +405,11 @@ class Kubelet:
         return b"".join(self.frames[hole.start - 1 : hole.stop - 1])
 
 
-def read_once(reading: Reading, kubelet: Kubelet, cut: int, words: bytes, chunks: list[int], refused: int) -> Step:
+def read_once(
+    reading: Reading, kubelet: Kubelet, cut: int, words: bytes, chunks: list[int], refused: int, *, whole: bool = False
+) -> Step:
     """One connection, and the repair of its holes, of which the first `refused` tries fail."""
-    from_start = reading.incomplete or reading.since is None
+    from_start = whole or reading.incomplete or reading.since is None
     reading.connect(from_start=from_start)
     got = Step()
 
@@ -472,8 +488,8 @@ def test_a_hostile_kubelet_loses_and_doubles_nothing_while_the_runner_lives(
             hints["nonsense"] = stored.hinted(was.after, was.after + 2, was.second).hinted(-1, -5, None)
             reading = Reading(hints[replaced], mendable=True, expected=True)
     kubelet.written = len(frames)
-    for _ in range(4):  # the last read may find that it must begin at the start
-        step = read_once(reading, kubelet, -1, b"", [], 0)
+    for whole in (False, False, False, True):  # the last read is of the whole log, which a clock cannot hide
+        step = read_once(reading, kubelet, -1, b"", [], 0, whole=whole)
         found += step.lines
         assert step.gaps == []
     if kubelet.log.oldest < len(frames):
