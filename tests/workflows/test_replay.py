@@ -1,5 +1,6 @@
 """Runs that were started by earlier code go on under the current one, wherever they stand."""
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,7 +9,8 @@ from temporalio.client import WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
-from client.history import Replay, is_command, read, replay
+from client.history import Replay, _patch, is_command, read, replay
+from tests.histories.commands import SNAPSHOT
 from tests.histories.record import GENERATION, HERE, shapes
 from workflows.agent_run import AgentRunWorkflow
 
@@ -63,6 +65,12 @@ async def test_a_run_that_goes_on_replays_wherever_it_stands(file: Path) -> None
 
 def test_every_shape_of_run_is_recorded() -> None:
     assert {name(file) for file in HISTORIES} == {*FIRST, *(f"{GENERATION}/{shape}" for shape in shapes())}
+
+
+def test_every_patch_of_the_workflow_is_in_a_recorded_history() -> None:
+    events = (event for file in HISTORIES for event in recorded(file).events)
+    markers = {_patch(event) for event in events if event.HasField("marker_recorded_event_attributes")}
+    assert markers >= set(re.findall(r"patched '(.+)'", SNAPSHOT.read_text()))
 
 
 async def test_a_run_that_no_worker_has_taken_yet_replays() -> None:
