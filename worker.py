@@ -1,13 +1,12 @@
 """Wires: settings -> clients -> Temporal worker. No logic."""
 
-import asyncio
 import hashlib
 import os
-import signal
+import secrets
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +18,7 @@ from temporalio.worker import Worker
 
 from activities.await_schedule import Scheduling
 from activities.bundle_prompt import PromptBundling
-from activities.create_job import JobCreation, PodPlan
+from activities.create_job import JobCreation, PodPlan, provider_settings
 from activities.examine_silence import SilenceExamination
 from activities.finish import Cleanup
 from activities.introspect_pod import PodIntrospection, PodOverrides
@@ -28,19 +27,19 @@ from activities.reap_leftovers import Reaping
 from activities.requests import HistoryRequests
 from activities.stop_agent import Stopping
 from activities.stream_logs import LogStreaming
-from client import links
-from client.connection import TemporalUnreachable, connect, run_to_end
-from client.search import register
-from client.settings import SettingsError, WorkerSettings
-from cluster.client import KubernetesCluster
-from cluster.credentials import NoCluster
+from client import links, startup
+from client.connection import run_to_end
+from client.polling import Polling
+from client.settings import WorkerSettings
+from client.slots import PER_RUN, Slots
+from client.stopping import StopSignals
 from cluster.port import Cluster
-from contracts.errors import RunError
-from paperclip.sealing import Opener, UnusableKey, load_or_create
+from contracts.errors import InvalidRequest
 from transcripts.retention import sweeping
-from transcripts.store import SqlTranscripts, TranscriptStore
-from transcripts.tokens import UnusableTokenKey
+from transcripts.service import CannotListen
+from transcripts.store import TranscriptStore
 from web.facts import TemporalRuns
+from web.health import Health, health_service, questions
 from web.serving import transcript_service
 from workflows.agent_run import AgentRunWorkflow
 
@@ -53,15 +52,7 @@ STICKY: Final = timedelta(seconds=5)
 THROTTLE: Final = timedelta(seconds=2)
 """Heartbeats are sent this often at the most, so a cancel arrives within it."""
 
-CANNOT_START: Final = (
-    SettingsError,
-    TemporalUnreachable,
-    UnusableKey,
-    UnusableTokenKey,
-    NoCluster,
-    RunError,
-    ValueError,
-)
+CANNOT_START: Final = (*startup.REFUSALS, CannotListen)
 """What ends a start-up with one line: something is missing or set wrong, and the text names it and the remedy."""
 
 
@@ -70,8 +61,10 @@ def activities(
 ) -> Sequence[Callable[..., Any]]:
     """Every step of the card, each with the ports it knows."""
     requests = HistoryRequests(client)
-    opener = Opener(load_or_create(settings.sealing_key_file, make=not settings.production))
+    opener = startup.opener_of(settings)
     overrides = PodOverrides(settings.image, settings.namespace, settings.data_claim)
+    with startup.needed("AGENT_RUNS_OPENCODE_CONFIG", "Set it to a JSON file, or to nothing", InvalidRequest):
+        provider_settings(settings.opencode_config)
     plan = PodPlan(
         init_image=settings.init_image,
         inherit_env=settings.inherit_env,
@@ -93,22 +86,43 @@ def activities(
     ]
 
 
-def temporal_worker(settings: WorkerSettings, client: Client, steps: Sequence[Callable[..., Any]]) -> Worker:
-    """The worker: slots for `max_runs` runs (the default of 100 stalls silently), bad input fails a run at once."""
+def temporal_worker(
+    settings: WorkerSettings,
+    client: Client,
+    steps: Sequence[Callable[..., Any]],
+    slots: Slots | None = None,
+    name: str | None = None,
+) -> Worker:
+    """The worker: slots for `max_runs` runs (the default of 100 stalls silently), bad input fails a run at once.
+
+    Workflow tasks keep the SDK's own 100 slots and 5 pollers: each task lasts milliseconds. See docs/worker.md.
+    """
+    slots = slots or slots_of(settings)
     return Worker(
         client,
         task_queue=settings.task_queue,
         workflows=[AgentRunWorkflow],
         activities=steps,
+        interceptors=[slots],
         build_id=build_id(),  # else the SDK hashes every loaded module: 3 CPU seconds
-        identity=f"{build_id()}@{socket.gethostname()}:{os.getpid()}",
-        max_concurrent_activities=settings.max_runs * 2,
-        max_cached_workflows=settings.max_runs * 2,
+        identity=name or identity(),
+        max_concurrent_activities=slots.slots,
+        max_cached_workflows=slots.slots,
         max_heartbeat_throttle_interval=THROTTLE,
         graceful_shutdown_timeout=HAND_OVER,
         sticky_queue_schedule_to_start_timeout=STICKY,
         workflow_failure_exception_types=[ValidationError],
     )
+
+
+def slots_of(settings: WorkerSettings) -> Slots:
+    """As many as `max_runs` runs ever need at once."""
+    return Slots(settings.max_runs * PER_RUN)
+
+
+def identity() -> str:
+    """Names one worker among those of all time: in a restarted container host and process id are the same again."""
+    return f"{build_id()}@{socket.gethostname()}/{secrets.token_hex(3)}:{os.getpid()}"
 
 
 def build_id() -> str:
@@ -122,35 +136,32 @@ def build_id() -> str:
 
 
 @asynccontextmanager
-async def wired(settings: WorkerSettings) -> AsyncIterator[Worker]:
+async def wired(settings: WorkerSettings, health: Health) -> AsyncIterator[Worker]:
     """The worker with everything it needs, closed in reverse order."""
-    cluster = await KubernetesCluster.connect(
-        str(settings.kubeconfig) if settings.kubeconfig else None, settings.kube_context, settings.namespace
-    )
-    try:
-        store = await SqlTranscripts.open(settings.transcripts)
-        try:
-            client = await connect(settings)
-            await register(client)
-            log.info("worker.ready", task_queue=settings.task_queue, cluster=await cluster.version(), build=build_id())
-            sweep = sweeping(store, settings.transcript_retention)
-            async with sweep, transcript_service(settings, store, TemporalRuns(client, settings)) as transcripts:
-                log.info("transcripts.served", at=transcripts)
-                yield temporal_worker(settings, client, activities(settings, client, cluster, store))
-        finally:
-            await store.close()
-    finally:
-        await cluster.close()
+    startup.check_keys(settings)
+    async with AsyncExitStack() as parts:
+        cluster = await startup.cluster_of(settings)
+        parts.push_async_callback(cluster.close)
+        store = await startup.store_of(settings)
+        parts.push_async_callback(store.close)
+        client = await startup.temporal_of(settings)
+        await parts.enter_async_context(sweeping(store, settings.transcript_retention))
+        pages = transcript_service(settings, store, TemporalRuns(client, settings))
+        log.info("transcripts.served", at=await parts.enter_async_context(pages))
+        slots, name = slots_of(settings), identity()
+        health.ask(*questions(Polling(client, settings.task_queue, name, slots), store, cluster))
+        yield temporal_worker(settings, client, activities(settings, client, cluster, store), slots, name)
 
 
 async def serve(settings: WorkerSettings) -> None:
     """Works until SIGTERM or SIGINT, then hands its activities over to another worker."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with wired(settings) as worker, worker:
-        await stop.wait()
-        log.info("worker.stopping")
+    with StopSignals.caught() as stopping:
+        async with health_service(settings) as health, wired(settings, health) as worker, worker:
+            stopping.started()
+            log.info("worker.ready", task_queue=settings.task_queue, build=build_id())
+            await stopping.asked.wait()
+            health.drain()
+            log.info("worker.stopping")
 
 
 def main() -> None:

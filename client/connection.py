@@ -38,7 +38,7 @@ async def connect(settings: ClientSettings, runtime: Runtime | None = None) -> C
             data_converter=pydantic_data_converter,
             runtime=runtime,
         )
-    except (RuntimeError, RPCError) as error:
+    except (RuntimeError, RPCError, ValueError) as error:  # ValueError: an address that is none
         raise TemporalUnreachable(
             f"Temporal does not answer at {settings.temporal_address} ({_cause(error)}). "
             "Start it (`./dev dev` starts a whole stack) or set AGENT_RUNS_TEMPORAL_ADDRESS."
@@ -47,7 +47,7 @@ async def connect(settings: ClientSettings, runtime: Runtime | None = None) -> C
 
 def _cause(error: Exception) -> str:
     """The operating system's own words, out of the native client's nested ones."""
-    said = re.findall(r'message: "([^"]{1,100})"', str(error))
+    said = re.findall(r'(?:message|error): "([^"]{1,100})"', str(error))
     return said[-1] if said else str(error)[:100]
 
 

@@ -119,6 +119,8 @@ class WorkerSettings(ClientSettings):
         opencode_config: JSON file merged into every agent's OpenCode configuration (providers, mostly).
         max_runs: runs one worker follows at once.
         transcript_retention_days: transcripts go so long after their last line; 0 keeps them for ever.
+        health_listen: HOST:PORT where probes ask (`/readyz`, `/livez`); None: nowhere.
+        metrics_listen: IP:PORT where the SDK's metrics are served for Prometheus (`/metrics`); None: nowhere.
     """
 
     kubeconfig: Path | None = None
@@ -131,8 +133,10 @@ class WorkerSettings(ClientSettings):
     inherit_env: tuple[str, ...] = DEFAULT_INHERITANCE
     paperclip_api_url: str | None = None
     opencode_config: Path | None = None
-    max_runs: int = 500
+    max_runs: int = Field(default=500, ge=1)
     transcript_retention_days: int = Field(default=30, ge=0, le=36_500)
+    health_listen: str | None = Field(default=None, pattern=_LISTEN)
+    metrics_listen: str | None = Field(default=None, pattern=_LISTEN)
 
     @property
     def transcript_retention(self) -> timedelta | None:

@@ -1,0 +1,1 @@
+"""The worker's life: start, health, slots, end."""
