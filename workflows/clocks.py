@@ -74,6 +74,8 @@ async def _cancelled(*steps: workflow.ActivityHandle[Any]) -> None:
     for step in steps:
         step.cancel()
     await workflow.wait(steps)
+    for step in steps:
+        made(step)  # its error is seen, so that nobody logs it as forgotten
 
 
 async def until_silent(config: RunConfig, key: AttemptKey, job: JobRef, pod: PodRef) -> Failure:

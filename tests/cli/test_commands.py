@@ -15,7 +15,9 @@ from local.demo import context
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "opencode"
 PROGRAM = Path(sys.executable).with_name("agent-runs")
-COMMANDS = ["demo", "dev", "cluster", "start", "logs", "show", "list", "parse", "transcripts", "worker"]
+COMMANDS = [
+    *("demo", "dev", "cluster", "start", "logs", "show", "list", "cancel", "replay", "parse", "transcripts", "worker"),
+]
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
