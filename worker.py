@@ -1,6 +1,5 @@
 """Wires: settings -> clients -> Temporal worker. No logic."""
 
-import hashlib
 import os
 import secrets
 import socket
@@ -8,7 +7,6 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -29,6 +27,7 @@ from activities.stop_agent import Stopping
 from activities.stream_logs import LogStreaming
 from client import links, startup
 from client.connection import run_to_end
+from client.history import build_id
 from client.polling import Polling
 from client.settings import WorkerSettings
 from client.slots import PER_RUN, Slots
@@ -123,16 +122,6 @@ def slots_of(settings: WorkerSettings) -> Slots:
 def identity() -> str:
     """Names one worker among those of all time: in a restarted container host and process id are the same again."""
     return f"{build_id()}@{socket.gethostname()}/{secrets.token_hex(3)}:{os.getpid()}"
-
-
-def build_id() -> str:
-    """Names the code that runs: the image's build, else a digest of the workflow code."""
-    if given := os.environ.get("BUILD_ID"):
-        return given
-    digest = hashlib.sha256()
-    for file in sorted(Path(__file__).with_name("workflows").glob("*.py")):
-        digest.update(file.read_bytes())
-    return f"dev-{digest.hexdigest()[:8]}"
 
 
 @asynccontextmanager

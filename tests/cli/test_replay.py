@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-import worker
 import workflows
 from cli.display import Machines
 from cli.refusals import Refused
@@ -162,7 +161,3 @@ async def test_programs_get_the_answer_as_json(capsys: pytest.CaptureFixture[str
     assert await replay(None, Machines(), file=NORMAL, save=None, debug=False) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["replays"], answer["ended"], answer["build"]) == ("yes", "yes", build_id())
-
-
-def test_the_worker_and_the_replay_give_the_code_the_same_name() -> None:
-    assert build_id() == worker.build_id()
