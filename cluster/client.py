@@ -97,7 +97,7 @@ class CommandEnd(Status, frozen=True):
     def exit_code(self) -> int | None:
         """None when the command did not run."""
         codes = [cause.message for cause in self.details.causes if cause.reason == "ExitCode"]
-        return int(codes[0]) if codes and codes[0].isdecimal() else None
+        return int(codes[0]) if codes and codes[0].isdecimal() and len(codes[0]) < 10 else None
 
 
 class Refusal(msgspec.Struct, frozen=True):

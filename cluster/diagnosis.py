@@ -75,16 +75,18 @@ _LOST: Final = {
     "Terminated",
     "NodeAffinity",
     "NodeName",
-    "OutOfcpu",
-    "OutOfmemory",
-    "OutOfpods",
-    "OutOfephemeral-storage",
     "UnexpectedAdmissionError",
 }
 DELETED: Final = "Deleted"
 """Our word for a pod that somebody deleted; Kubernetes sets no reason then."""
+JOB_DELETED: Final = "JobDeleted"
+"""Our word for a pod that was deleted because its Job was."""
+DEADLINE: Final = "DeadlineExceeded"
+DISRUPTED: Final = "DisruptionTarget"
+"""Kubernetes took the pod away for a reason that nobody here knows; the message names it."""
 _UNKNOWN_END: Final = {"ContainerStatusUnknown", "Unknown"}
 _HONEST_SUCCESS: Final = {"", "Completed"}
+_NOT_ASKED: Final = Job()
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -143,6 +145,7 @@ def diagnose(
     *,
     container: str = CONTAINER,
     had_pod: bool = False,
+    asked: bool = True,
     now: datetime | None = None,
 ) -> Diagnosis:
     """What state the attempt is in.
@@ -152,23 +155,24 @@ def diagnose(
         job: the attempt's Job, None when it is gone (the API server said so, not a proxy).
         events: about the pod and the Job; without them some causes stay unnamed.
         had_pod: a pod of this Job was seen before.
+        asked: False when nobody asked for the Job of this pod, so that None does not mean that it is gone.
         now: lets a deleted pod whose node never answers be called lost.
     """
     if pod is None:
         return _without_pod(job, events, had_pod=had_pod)
-    status = pod.container(container)
+    status, outside = pod.container(container), _disrupted(pod, job if asked else _NOT_ASKED)
     if status is not None and status.state.terminated is not None:
-        return Ended(_end(status.state.terminated, pod))
+        return Ended(_end(status.state.terminated, pod, outside))
     if pod.status.phase in {"Succeeded", "Failed"}:
-        return _ended_unseen(pod, status)
+        return _ended_unseen(pod, status, outside)
     if now is not None and _overdue(pod, now):
-        return Failing(PodLost, f"pod {pod.metadata.name} was deleted and its node does not answer")
+        return _taken_away(outside, f"pod {pod.metadata.name} was deleted and its node does not answer")
     if pod.status.reason == "NodeLost":
         return Failing(PodLost, _told(f"the node of pod {pod.metadata.name} is lost", pod.status.message))
     if status is not None and status.state.running is not None:
         return Running(_doubt(pod, events))
     if pod.metadata.deletion_timestamp is not None:
-        return Failing(PodLost, _told(f"pod {pod.metadata.name} was deleted before it started", _disruption(pod)))
+        return _taken_away(outside, _told(f"pod {pod.metadata.name} was deleted before it started", _disruption(pod)))
     return _starting(pod, status, events)
 
 
@@ -180,7 +184,7 @@ def _without_pod(job: Job | None, events: Sequence[Event], *, had_pod: bool) -> 
         return Failing(JobDeletedExternally, "the Job was deleted by somebody else")
     failed = job.condition("Failed")
     if failed is not None:
-        if failed.reason == "DeadlineExceeded":
+        if failed.reason == DEADLINE:
             return Failing(RunTimeout, _told("Kubernetes ended the Job at its deadline", failed.message))
         return Failing(
             PodLost, _told(f"the Job failed and its pod is gone ({failed.reason or 'no reason'})", failed.message)
@@ -241,7 +245,7 @@ def _unscheduled(pod: Pod) -> Diagnosis:
 def _container_trouble(pod: Pod, status: ContainerStatus, events: Sequence[Event], *, init: bool) -> Diagnosis | None:
     ended = status.state.terminated
     if ended is not None and init and ended.exit_code != 0:
-        return _failed_init(pod, status.name, ended)
+        return _failed_init(pod, status.name, ended, _disrupted(pod, _NOT_ASKED))
     waiting = status.state.waiting
     if waiting is None or waiting.reason in _STARTING:
         return None
@@ -260,11 +264,11 @@ def _container_trouble(pod: Pod, status: ContainerStatus, events: Sequence[Event
     return _wait(pod, f"{named} waits for an unknown reason: {waiting.reason}: {cause}", patience=MOUNTING)
 
 
-def _failed_init(pod: Pod, name: str, ended: Terminated) -> Diagnosis:
+def _failed_init(pod: Pod, name: str, ended: Terminated, outside: str | None) -> Diagnosis:
     if ended.exit_code is None or ended.reason in _UNKNOWN_END:
         return Failing(ExitUnknown, f'Init container "{name}" ended with an unknown exit code: {_cause(ended)}')
-    if _disrupted(pod) is not None:
-        return Failing(PodLost, _told(f"pod {pod.metadata.name} was ended while starting", _disruption(pod)))
+    if outside is not None:
+        return _taken_away(outside, _told(f"pod {pod.metadata.name} was ended while starting", _disruption(pod)))
     return Failing(
         PodScheduleFailed, f'Init container "{name}" failed with exit code {ended.exit_code}: {_cause(ended)}'
     )
@@ -320,14 +324,13 @@ def _doubt(pod: Pod, events: Sequence[Event]) -> str | None:
 def _overdue(pod: Pod, now: datetime) -> bool:
     """`deletionTimestamp` is when the grace ends, not when the deletion was asked for."""
     end = pod.metadata.deletion_timestamp
-    return end is not None and now.astimezone(UTC) > _aware(end) + UNREACHABLE
+    return end is not None and now.astimezone(UTC) - _aware(end) > UNREACHABLE
 
 
-def _end(ended: Terminated, pod: Pod) -> ContainerEnd:
+def _end(ended: Terminated, pod: Pod, outside: str | None) -> ContainerEnd:
     code, reason, message = ended.exit_code, ended.reason, ended.message
     if reason in _UNKNOWN_END or (code == 0 and reason not in _HONEST_SUCCESS):
         code = None
-    outside = _disrupted(pod)
     if code != 0 and outside is not None and reason != "OOMKilled":
         reason, message = outside, _disruption(pod)
     return ContainerEnd(
@@ -339,32 +342,55 @@ def _end(ended: Terminated, pod: Pod) -> ContainerEnd:
     )
 
 
-def _ended_unseen(pod: Pod, status: ContainerStatus | None) -> Diagnosis:
-    """The pod is over but its container's end was never reported. Kubelets up to 1.21 do so at a pod deadline."""
-    reason = pod.status.reason or _disrupted(pod) or ""
-    if status is None and reason in _LOST:
+def _ended_unseen(pod: Pod, status: ContainerStatus | None, outside: str | None) -> Diagnosis:
+    """The pod is over but its container's end was never reported. Kubelets up to 1.21 do so at a deadline or deletion.
+
+    Until then a container may even wait "for its creation" again, long after it ran.
+    """
+    reason = outside or pod.status.reason
+    if status is None and _is_lost(reason):
         return Failing(PodLost, _told(f"pod {pod.metadata.name}: {reason}", _disruption(pod)))
     for each in pod.status.init_container_statuses:
         ended = each.state.terminated
         if ended is not None and ended.exit_code != 0:
-            return _failed_init(pod, each.name, ended)
+            return _failed_init(pod, each.name, ended, outside)
     words = pod.status.message or f"the pod is {pod.status.phase} and its container's end was not reported"
     return Ended(ContainerEnd(reason=_bounded(reason) or "Unknown", message=_bounded(words)))
 
 
-def _disrupted(pod: Pod) -> str | None:
-    """Who ended the pod from outside, in Kubernetes' word for it."""
-    if pod.status.reason in _LOST or pod.status.reason == "DeadlineExceeded":
+def _disrupted(pod: Pod, job: Job | None) -> str | None:
+    """Who ended the pod from outside, in Kubernetes' word for it, else in ours."""
+    if _is_lost(pod.status.reason) or pod.status.reason == DEADLINE:
         return pod.status.reason
-    condition = pod.condition("DisruptionTarget")
+    condition = pod.condition(DISRUPTED)
     if condition is not None and condition.holds:
-        return condition.reason or "DisruptionTarget"
-    return DELETED if pod.metadata.deletion_timestamp is not None else None
+        return condition.reason if _is_lost(condition.reason) else DISRUPTED
+    return None if pod.metadata.deletion_timestamp is None else _deletion(job)
+
+
+def _deletion(job: Job | None) -> str:
+    """Why a pod is being deleted: its Job goes, or its Job's time is over, or somebody meant this very pod."""
+    if job is None or job.metadata.deletion_timestamp is not None:
+        return JOB_DELETED
+    failed = job.condition("Failed")
+    return DEADLINE if failed is not None and failed.reason == DEADLINE else DELETED
+
+
+def _is_lost(reason: str) -> bool:
+    """The kubelet refuses a pod for want of any resource as `OutOf<resource>`, also of devices nobody here knows."""
+    return reason in _LOST or reason.startswith("OutOf")
+
+
+def _taken_away(outside: str | None, message: str) -> Failing:
+    error: type[RunError] = {JOB_DELETED: JobDeletedExternally, DEADLINE: RunTimeout}.get(outside or "", PodLost)
+    return Failing(error, message)
 
 
 def _disruption(pod: Pod) -> str:
-    condition = pod.condition("DisruptionTarget")
-    told = condition.message if condition is not None and condition.holds else ""
+    condition = pod.condition(DISRUPTED)
+    if condition is None or not condition.holds:
+        return _bounded(pod.status.message)
+    told = condition.message if _is_lost(condition.reason) else _told(condition.reason, condition.message)
     return _bounded(pod.status.message or told)
 
 
@@ -376,11 +402,13 @@ def why_it_ended(end: ContainerEnd) -> Failing | None:
     told = end.message or ""
     if end.reason == "OOMKilled":
         return Failing(OutOfMemory, f"Pod exited: OOMKilled (exit {end.exit_code})")
-    if end.reason == "DeadlineExceeded":
+    if end.reason == DEADLINE:
         return Failing(RunTimeout, _told("Kubernetes ended the pod at its deadline", told))
     if end.reason == DELETED:
         return Failing(PodLost, _told("the pod was deleted while the agent ran", told))
-    if end.reason in _LOST or end.reason == "DisruptionTarget":
+    if end.reason == JOB_DELETED:
+        return Failing(JobDeletedExternally, _told("the Job was deleted while the agent ran", told))
+    if _is_lost(end.reason or "") or end.reason == DISRUPTED:
         return Failing(PodLost, _told(f"the pod was ended from outside: {end.reason}", told))
     if end.reason in {"ContainerCannotRun", "StartError", "ContainerCannotMount"}:
         return Failing(PodScheduleFailed, _told(f"the container could not start: {end.reason}", told))
@@ -466,7 +494,8 @@ class Patience:
         if diagnosis.patience is not None and now - first >= diagnosis.patience:
             return Failing(diagnosis.error, diagnosis.why)
         if diagnosis.scheduled:
-            if now - _aware(diagnosis.since or first) >= self.start:
+            since = _aware(diagnosis.since or first)
+            if now - (since if since <= now else first) >= self.start:  # the cluster's clock may be ahead of ours
                 error = PodStartFailed if diagnosis.error is PodScheduleFailed else diagnosis.error
                 return Failing(error, self._timed_out(diagnosis))
         elif now - self.began >= self.schedule:

@@ -104,6 +104,10 @@ class Source(Protocol):
         """As `Cluster.read_pod`."""
         ...
 
+    def watch_pods(self, job: JobRef) -> AbstractAsyncContextManager[AsyncIterator[list[Pod]]]:
+        """As `Cluster.watch_pods`."""
+        ...
+
     async def read_job(self, namespace: str, name: str) -> Job | None:
         """As `Cluster.read_job`."""
         ...
@@ -214,12 +218,12 @@ class Follower:
         pause = _Pause(self._pace)
         while self.fate is None:
             read = await self._read(follow=not self._reading.starved) if self.last is None else _Read()
+            if self.last is not None:
+                await self._await_status(pause)
             self.fate = await self._look()
             if self.fate is None:
                 if read.clean and not self._reading.anchored:
                     await self._rescue_tail()
-                if self.last is not None:
-                    await self._let_go()
                 await pause.after(read, at_least=self._pace.poll if self._reading.starved else timedelta())
 
     async def _await_end(self, pieces: AsyncIterator[bytes]) -> None:
@@ -229,6 +233,30 @@ class Follower:
             async with asyncio.timeout(self._pace.patience.total_seconds()):
                 async for _ in pieces:
                     pass
+
+    async def _await_status(self, pause: "_Pause") -> None:
+        """Until the container's status may say how it ended, which a kubelet tells up to seconds after the log.
+
+        The watch that all runs share costs nothing; it is never believed, only asked when to look.
+        """
+        waited = timedelta(seconds=asyncio.get_running_loop().time() - self._over)
+        if await self._shown(self._pace.patience - waited):
+            return
+        await self._let_go()
+        await self._shown(self._pace.longest if self._told or self._again is None else pause.step())
+
+    async def _shown(self, within: timedelta) -> bool:
+        """Whether the watch shows the container's end in time. Its pod may be gone, too."""
+        with suppress(TimeoutError, ClusterUnavailable, ClusterForbidden):
+            async with (
+                asyncio.timeout(max(within, timedelta()).total_seconds()),
+                self._cluster.watch_pods(self._job) as states,
+            ):
+                async for pods in states:
+                    ours = [pod for pod in pods if pod.metadata.uid == self._pod.uid]
+                    if not ours or self._judge(ours[0], None, asked=False) is not None:
+                        return True
+        return False
 
     async def _let_go(self) -> None:
         """The runner of a log that may have been rotated waits until somebody says that all of it is stored."""
@@ -373,12 +401,17 @@ class Follower:
         with suppress(ClusterUnavailable), self._while_forbidden("pods"):
             pod = await self._cluster.read_pod(self._pod.namespace, self._pod.name)
             pod = pod if pod is not None and pod.metadata.uid == self._pod.uid else None
-            job = None if pod is not None else await self._read_job()
-            return self._judge(pod, job)
+            if pod is None:
+                return self._judge(None, await self._read_job())
+            fate = self._judge(pod, None, asked=False)
+            if fate is None or pod.metadata.deletion_timestamp is None:
+                return fate
+            return self._judge(pod, await self._read_job())  # did it go with its Job?
         return None
 
-    def _judge(self, pod: Pod | None, job: Job | None) -> Fate | None:
-        diagnosis = diagnose(pod, job, container=self._pod.container, had_pod=True, now=datetime.now(UTC))
+    def _judge(self, pod: Pod | None, job: Job | None, *, asked: bool = True) -> Fate | None:
+        now = datetime.now(UTC)
+        diagnosis = diagnose(pod, job, container=self._pod.container, had_pod=True, asked=asked, now=now)
         if pod is not None and self._restarted(pod):
             return Failing(PodLost, "the agent container was started a second time")
         if isinstance(diagnosis, Running):
@@ -428,8 +461,12 @@ class _Pause:
     async def after(self, read: _Read, at_least: timedelta = timedelta()) -> None:
         if read.moved or read.lasted > self._pace.longest:
             self._next = self._pace.first
-        await asyncio.sleep(max(self._next, at_least).total_seconds())
-        self._next = min(self._next * 2, self._pace.longest)
+        await asyncio.sleep(max(self.step(), at_least).total_seconds())
+
+    def step(self) -> timedelta:
+        """The next pause."""
+        now, self._next = self._next, min(self._next * 2, self._pace.longest)
+        return now
 
 
 class _Buffer:

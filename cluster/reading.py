@@ -631,7 +631,7 @@ class Tally:
     def _state(
         self, last: LastFrame | None, gaps: tuple[Gap, ...], *, framed: bool
     ) -> Literal["verified", "unverified", "differs", "best effort"]:
-        if not framed:
+        if not framed and any(self.sizes.values()):
             return "best effort"
         if gaps:
             return "differs"

@@ -1,24 +1,28 @@
 """Every state of a pod has a name, and only what certainly succeeded may become a success."""
 
+import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.diagnosis import Diagnosis, Ended, Failing, Patience, Running, Waiting, diagnose, why_it_ended
-from cluster.objects import Event, Job, Pod, decode
+from cluster.objects import Event, Job, Pod, Unreadable, decode
 from contracts.errors import (
     AgentCrashed,
     ExitUnknown,
     ImagePullFailed,
+    ImageRegistryThrottled,
     JobCreateFailed,
     JobDeletedExternally,
     OutOfMemory,
     PodLost,
     PodScheduleFailed,
+    PodStartFailed,
     RunError,
     RunTimeout,
 )
@@ -27,6 +31,10 @@ from tests.cluster.pods import container, ended, event, job, pod, waiting
 
 BEGAN = datetime(2026, 11, 21, 23, 0, tzinfo=UTC)
 RUNNING = container(running={"startedAt": "2026-11-21T23:00:00Z"})
+CORPUS = {
+    path.stem: json.loads(path.read_text())
+    for path in sorted((Path(__file__).parents[1] / "fixtures" / "pods").glob("*.json"))
+}
 DISRUPTED = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "preempted"}
 
 
@@ -122,7 +130,7 @@ def test_without_a_pod_the_job_tells_and_never_a_success(
             pod(waiting("ImagePullBackOff", "Back-off")),
             [event("Failed", "Failed to pull image: dial tcp: i/o timeout")],
             120,
-            ImagePullFailed,
+            ImageRegistryThrottled,
             "i/o timeout",
             id="registry down",
         ),
@@ -130,7 +138,7 @@ def test_without_a_pod_the_job_tells_and_never_a_success(
             pod(waiting("ErrImagePull", "toomanyrequests: slow down")),
             [],
             120,
-            ImagePullFailed,
+            ImageRegistryThrottled,
             "toomany",
             id="throttled",
         ),
@@ -219,6 +227,51 @@ def test_how_a_container_ended(
     assert (found.error if found else None) is failure
 
 
+@pytest.mark.parametrize(
+    ("a_job", "asked", "error"),
+    [
+        pytest.param(job(), True, PodLost, id="the pod alone"),
+        pytest.param(None, False, PodLost, id="nobody asked for the Job"),
+        pytest.param(None, True, JobDeletedExternally, id="Job gone"),
+        pytest.param(job(deleted="2026-11-21T23:00:00Z"), True, JobDeletedExternally, id="Job being deleted"),
+        pytest.param(job("Failed", "DeadlineExceeded", "too long"), True, RunTimeout, id="Job deadline"),
+    ],
+)
+@pytest.mark.parametrize(
+    "status",
+    [
+        pytest.param({"main": [ended(143)], "phase": "Failed"}, id="ended"),
+        pytest.param({"main": [waiting("ContainerCreating")], "phase": "Failed"}, id="end not reported"),
+        pytest.param({"main": [], "phase": "Pending"}, id="not started"),
+        pytest.param({"main": [RUNNING], "phase": "Running"}, id="its node is silent"),
+        pytest.param({"main": [], "init": [ended(143, name="write-prompt")], "phase": "Failed"}, id="init stopped"),
+    ],
+)
+def test_whoever_deleted_a_pod_has_one_name_whenever_one_looks(
+    status: dict[str, Any], a_job: Job | None, asked: bool, error: type[RunError]
+) -> None:
+    state = pod(*status["main"], deleted="2026-11-21T22:00:00Z", **{k: v for k, v in status.items() if k != "main"})
+    found = diagnose(state, a_job, asked=asked, now=BEGAN)
+    failing = why_it_ended(found.end) if isinstance(found, Ended) else found
+    assert isinstance(failing, Failing)
+    assert failing.error is error
+
+
+def test_a_clusters_clock_that_is_ahead_does_not_make_patience_endless() -> None:
+    clocks = Patience(schedule=timedelta(minutes=10), start=timedelta(minutes=10), began=BEGAN)
+    state = diagnose(pod(waiting("ContainerCreating")), job())
+    early = BEGAN - timedelta(days=1)
+    assert clocks.judge(state, early) == state
+    assert isinstance(clocks.judge(state, early + timedelta(minutes=10)), Failing)
+
+
+def test_a_start_that_takes_too_long_has_a_name_of_its_own() -> None:
+    clocks = Patience(schedule=timedelta(minutes=10), start=timedelta(minutes=10), began=BEGAN)
+    judged = clocks.judge(diagnose(pod(waiting("ContainerCreating")), job()), BEGAN + timedelta(minutes=10))
+    assert isinstance(judged, Failing)
+    assert judged.error is PodStartFailed
+
+
 def test_a_pod_that_is_over_while_its_container_still_ends_has_no_exit_code_yet() -> None:
     diagnosis = diagnose(pod(RUNNING, phase="Failed", reason="DeadlineExceeded", message="too long"), job())
     assert diagnosis == Ended(ContainerEnd(reason="DeadlineExceeded", message="too long"))
@@ -257,11 +310,64 @@ def test_another_reason_begins_with_patience_of_its_own() -> None:
     assert clocks.judge(second, later + timedelta(seconds=29)) == second
 
 
+# the corpus
+
+
+def read_case(case: dict[str, Any]) -> tuple[Pod | None, Job | None, list[Event]]:
+    """The objects as the client reads them."""
+    pod_there, job_there = case["pod"], case["job"]
+    return (
+        None if pod_there is None else decode(msgspec.json.encode(pod_there), Pod),
+        None if job_there is None else decode(msgspec.json.encode(job_there), Job),
+        [decode(msgspec.json.encode(each), Event) for each in case["events"]],
+    )
+
+
+def verdict(case: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """What becomes of the attempt, as the corpus spells it, and the words for it."""
+    a_pod, a_job, events = read_case(case)
+    found = diagnose(a_pod, a_job, events, had_pod=case["hadPod"])
+    if isinstance(found, Running):
+        return {"state": "runs"}, found.doubt or ""
+    if isinstance(found, Waiting):
+        patience = None if found.patience is None else found.patience.total_seconds()
+        named = {"code": found.error.code, "budget": found.error.budget}
+        return {"state": "waits", **named, "patienceSec": patience}, found.why
+    failing = why_it_ended(found.end) if isinstance(found, Ended) else found
+    if failing is None:
+        assert isinstance(found, Ended)
+        return {"state": "exited", "exitCode": found.end.exit_code}, ""
+    return {"state": "failed", "code": failing.error.code, "budget": failing.error.budget}, failing.message
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_a_recorded_pod_has_the_verdict_beside_it(name: str) -> None:
+    wanted = dict(CORPUS[name]["verdict"])
+    told = wanted.pop("told", "")
+    found, words = verdict(CORPUS[name])
+    assert found == wanted
+    assert told in words
+
+
+def test_the_corpus_has_a_case_for_every_failure_that_a_pod_can_name() -> None:
+    named = {case["verdict"].get("code") for case in CORPUS.values()}
+    errors = [
+        AgentCrashed, ExitUnknown, ImagePullFailed, ImageRegistryThrottled, JobCreateFailed, JobDeletedExternally,
+        OutOfMemory, PodLost, PodScheduleFailed, RunTimeout,
+    ]  # fmt: skip
+    assert {error.code for error in errors} <= named
+    assert [name for name, case in CORPUS.items() if case["verdict"].get("exitCode") == 0] == ["succeeded"]
+
+
+# any state whatsoever
+
+
 TEXT = st.one_of(
     st.text(max_size=20),
     st.sampled_from(["ErrImagePull", "Evicted", "OOMKilled", "DeadlineExceeded", "Unknown", "CrashLoopBackOff", ""]),
 )
-MOMENT = st.one_of(st.none(), st.sampled_from(["2026-11-21T23:00:00Z", "0001-01-01T00:00:00Z", "2026-11-21T23:00:00"]))
+MOMENTS = ["2026-11-21T23:00:00Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "2026-11-21T23:00:00"]
+MOMENT = st.one_of(st.none(), st.sampled_from(MOMENTS))
 STATE = st.fixed_dictionaries(
     {},
     optional={
@@ -311,14 +417,14 @@ EVENT = st.fixed_dictionaries(
 
 
 @given(a_pod=st.one_of(st.none(), POD), a_job=st.one_of(st.none(), JOB), events=st.lists(EVENT, max_size=3),
-       had_pod=st.booleans())  # fmt: skip
+       had_pod=st.booleans(), asked=st.booleans())  # fmt: skip
 def test_every_state_has_a_diagnosis_and_no_doubtful_one_is_a_success(
-    a_pod: dict[str, Any] | None, a_job: dict[str, Any] | None, events: list[dict[str, Any]], had_pod: bool
+    a_pod: dict[str, Any] | None, a_job: dict[str, Any] | None, events: list[dict[str, Any]], had_pod: bool, asked: bool
 ) -> None:
     state = None if a_pod is None else decode(msgspec.json.encode(a_pod), Pod)
     a_job_there = None if a_job is None else decode(msgspec.json.encode(a_job), Job)
     told = [decode(msgspec.json.encode(each), Event) for each in events]
-    diagnosis: Diagnosis = diagnose(state, a_job_there, told, had_pod=had_pod, now=BEGAN)
+    diagnosis: Diagnosis = diagnose(state, a_job_there, told, had_pod=had_pod, asked=asked, now=BEGAN)
     assert isinstance(diagnosis, Waiting | Running | Ended | Failing)
     judged = Patience(timedelta(0), timedelta(0), BEGAN).judge(diagnosis, BEGAN)
     assert not isinstance(judged, Waiting)
@@ -328,3 +434,60 @@ def test_every_state_has_a_diagnosis_and_no_doubtful_one_is_a_success(
         assert status is not None
         assert status.state.terminated is not None
         assert status.state.terminated.exit_code == diagnosis.end.exit_code
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXT | st.sampled_from(MOMENTS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def places(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where something is inside."""
+    inner: list[tuple[Any, Any]] = []
+    if isinstance(value, dict):
+        inner = list(value.items())
+    elif isinstance(value, list):
+        inner = list(enumerate(value))
+    return [path for key, each in inner for path in ((*here, key), *places(each, (*here, key)))]
+
+
+def put(value: Any, path: tuple[Any, ...], new: Any) -> None:
+    for key in path[:-1]:
+        value = value[key]
+    value[path[-1]] = new
+
+
+@settings(max_examples=300)
+@given(data=st.data(), name=st.sampled_from(sorted(CORPUS)), asked=st.booleans())
+def test_no_damage_to_a_recorded_pod_breaks_the_diagnosis_or_makes_a_success_of_it(
+    data: st.DataObject, name: str, asked: bool
+) -> None:
+    case = json.loads(json.dumps(CORPUS[name]))
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged = data.draw(st.sampled_from(["pod", "pod", "job", "events"]))
+        inside = places(case[damaged])
+        if inside:
+            put(case[damaged], data.draw(st.sampled_from(inside)), data.draw(JSON))
+    try:
+        a_pod, a_job, events = read_case(case)
+    except Unreadable:
+        return  # never believed: the client tells it as an API server that is away
+    found = diagnose(a_pod, a_job, events, had_pod=case["hadPod"], asked=asked, now=BEGAN)
+    assert isinstance(Patience(timedelta(0), timedelta(0), BEGAN).judge(found, BEGAN), Running | Ended | Failing)
+    if isinstance(found, Ended) and found.end.exit_code == 0 and why_it_ended(found.end) is None:
+        status = a_pod.container("opencode") if a_pod is not None else None
+        assert status is not None
+        assert status.state.terminated is not None
+        assert status.state.terminated.exit_code == 0
+        assert status.state.terminated.reason in {"", "Completed"}
+
+
+@given(JSON)
+def test_any_json_is_a_pod_or_is_none(value: Any) -> None:
+    try:
+        a_pod = decode(json.dumps(value).encode(), Pod)
+    except Unreadable:
+        return
+    assert isinstance(diagnose(a_pod, Job(), now=BEGAN), Waiting | Failing | Ended | Running)

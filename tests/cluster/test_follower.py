@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from cluster.client import KubernetesCluster
-from cluster.diagnosis import Failing
+from cluster.diagnosis import DELETED, JOB_DELETED, Failing
 from cluster.follower import AGAIN, READ, Batch, Cursor, Follower, LogLine, Pace, Tally
 from cluster.objects import Job, Pod
 from cluster.port import ExecFailed, LogCut, LogGone, LogNotReady, LogUnavailable
@@ -53,6 +54,9 @@ class ScriptedLog:
         self.opened: list[tuple[bool, datetime | None]] = []
         self.asked: list[tuple[int, int]] = []
         self.told = 0
+        self.looked = 0
+        self.job: Job | None = job()
+        self.shown: list[list[Pod]] = []
         self.answers: list[bytes | Exception] = [ExecFailed("no container", status=500)]
 
     @asynccontextmanager
@@ -91,6 +95,7 @@ class ScriptedLog:
 
     async def read_pod(self, namespace: str, name: str) -> Pod | None:
         assert (namespace, name) == ("n", POD.name)
+        self.looked += 1
         state = self._pods.pop(0) if len(self._pods) > 1 else self._pods[0]
         if isinstance(state, Exception):
             raise state
@@ -99,7 +104,17 @@ class ScriptedLog:
 
     async def read_job(self, namespace: str, name: str) -> Job | None:
         assert (namespace, name) == ("n", JOB.name)
-        return job()
+        return self.job
+
+    @asynccontextmanager
+    async def watch_pods(self, job: JobRef) -> AsyncIterator[AsyncIterator[list[Pod]]]:
+        assert job == JOB
+        yield self._states()
+
+    async def _states(self) -> AsyncIterator[list[Pod]]:
+        while self.shown:
+            yield self.shown.pop(0)
+        await asyncio.Event().wait()
 
 
 async def followed(scripted: ScriptedLog, cursor: Cursor | None = None) -> tuple[list[LogLine], list[Batch], Follower]:
@@ -193,6 +208,37 @@ async def test_nothing_more_is_asked_once_the_last_frame_is_in() -> None:
     scripted = ScriptedLog(Log(FRAMES), [(None, None)], [RUNNING, RUNNING, RUNNING, OVER])
     await followed(scripted)
     assert scripted.opened == [(True, None)]
+
+
+async def test_the_status_is_asked_for_when_the_watch_shows_the_end() -> None:
+    scripted = ScriptedLog(Log(FRAMES), [(None, None)], [OVER])
+    scripted.shown = [[RUNNING], [RUNNING], [OVER]]
+    follower = Follower(scripted, JOB, POD, pace=replace(QUICK, patience=timedelta(seconds=10)))
+    async with asyncio.timeout(20), follower:
+        lines = [line.data async for batch in follower for line in batch.lines]
+    assert lines == WANTED
+    assert (scripted.looked, scripted.shown) == (1, [])
+
+
+async def test_a_watch_that_shows_an_end_too_early_is_not_believed() -> None:
+    scripted = ScriptedLog(Log(FRAMES), [(None, None)], [RUNNING, OVER])
+    scripted.shown = [[], [pod(ended(137, "OOMKilled"))]]
+    _, _, follower = await followed(scripted)
+    assert follower.end is not None
+    assert (follower.end.exit_code, scripted.looked) == (0, 2)
+
+
+async def test_a_pod_that_went_with_its_job_is_told_from_one_that_was_deleted_alone() -> None:
+    frames = framed(OUTPUT, b'{"exit_code":143,"stopped_by":"TERM"}')
+    deleted = pod(ended(143), phase="Failed", deleted="2026-11-21T23:00:00Z")
+    scripted = ScriptedLog(Log(frames), [(None, None)], [deleted])
+    _, _, alone = await followed(scripted)
+    assert alone.end is not None
+    assert alone.end.reason == DELETED
+    scripted.job = None
+    _, _, with_job = await followed(scripted)
+    assert with_job.end is not None
+    assert (with_job.end.exit_code, with_job.end.reason) == (143, JOB_DELETED)
 
 
 async def test_a_killed_runner_is_given_up_after_two_reads_without_news() -> None:

@@ -382,6 +382,10 @@ def test_a_receipt_never_says_more_than_is_known(
     assert tally().receipt(last, gaps, framed=framed_log).state == state
 
 
+def test_a_log_of_which_nothing_could_be_read_is_not_best_effort() -> None:
+    assert Tally().receipt(None, framed=False).state == "unverified"
+
+
 # a hostile kubelet
 
 
