@@ -48,6 +48,8 @@ SIGNALS: Final = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 6: "SIGABRT", 9: "SIGK
 OPENCODE_EXITS: Final = frozenset({0, 1})
 NOT_STARTED: Final = frozenset({"ContainerCannotRun", "StartError", "CreateContainerError", "RunContainerError"})
 NOT_EXECUTABLE: Final = frozenset({126, 127})
+DISK_FULL: Final = "runner: disk_full"
+"""How the container's end closes when the runner's own last frame says so."""
 _SESSION_SHAPE: Final = re.compile(r"ses_\w{8,64}")
 
 
@@ -227,6 +229,8 @@ def output_lost(seen: Evidence, end: ContainerEnd) -> Finding | None:
         return OutputLost, _composed(f"OpenCode could not write its output: {unwritable}", end)
     if seen.pending:
         return None
+    if end.exit_code and (end.message or "").endswith(DISK_FULL):
+        return OutputLost, _composed("The disk that OpenCode writes its output to is full", end)
     if seen.half_line:
         return OutputLost, _composed("The last line of OpenCode's output is cut", end)
     if end.exit_code == 0:

@@ -218,8 +218,10 @@ def _is_sqlite(url: URL) -> bool:
 
 
 def _sqlite_options() -> dict[str, Any]:
-    # Parameters are the agent's output: they must not appear in an error.
-    return {"connect_args": {"timeout": BUSY.total_seconds()}, "hide_parameters": True}
+    # A cached statement keeps the parameters of its last use, and every number of rows makes another one: kept, 128 of
+    # them held the agent's output of minutes. Parameters must not appear in an error, either.
+    connecting = {"timeout": BUSY.total_seconds(), "cached_statements": 0}
+    return {"connect_args": connecting, "hide_parameters": True}
 
 
 def _prepared(engine: Engine) -> Engine:
@@ -256,7 +258,8 @@ def _named(url: URL) -> Iterator[None]:
     except DBAPIError as error:
         if not _outage(error):
             raise
-        raise _unavailable(url, error.orig) from error
+        # Without its cause, which quotes a statement of thousands of rows: Temporal refuses failures of that size.
+        raise _unavailable(url, error.orig) from None
     except (PoolTimeout, OSError) as error:  # a TimeoutError is an OSError, too
         raise _unavailable(url, error) from error
 

@@ -87,6 +87,14 @@ def test_a_stop_is_no_end_when_opencode_could_not_write_on(complaint: bytes) -> 
     assert complaint.decode() in report.failure.message
 
 
+@pytest.mark.parametrize("before", [[], [line("step_start")]])
+def test_a_full_disk_under_the_output_is_named(before: list[bytes]) -> None:
+    report = folded(*before).report(ContainerEnd(exit_code=1, reason="Error", message="words; runner: disk_full"))
+    assert code(report) == "output_lost"
+    assert report.failure is not None
+    assert "disk" in report.failure.message
+
+
 def test_a_whole_last_event_needs_no_line_end_and_stray_text_is_no_half_event() -> None:
     fold = folded(*FINISHED[:-1])
     fold.stdout(STOP, terminated=False)
