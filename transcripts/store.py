@@ -27,6 +27,8 @@ PAGE_LINES: Final = 1000
 PAGE_BYTES: Final = 4 * 1024 * 1024
 GROUP_BYTES: Final = 8 * 1024 * 1024
 """Of several writers' lines in one transaction; it bounds how long the next one waits."""
+STATEMENT_BYTES: Final = 1024 * 1024
+"""Of lines in one statement, which makes a copy of them."""
 GATHER: Final = timedelta(milliseconds=20)
 """Between two transactions: a transaction costs some ms of CPU however small it is, and under load many wait for it."""
 
@@ -483,7 +485,8 @@ class SqlTranscripts:
             answers.append(refused or attempt.take(batch.lines, _kept(connection, batch, attempt)))
         grown = [attempt for attempt in standing.values() if attempt.added]
         if grown:
-            connection.execute(insert(lines), [row for attempt in grown for row in attempt.rows()])
+            for rows in portions((row for attempt in grown for row in attempt.rows()), STATEMENT_BYTES):
+                connection.execute(insert(lines), rows)
             connection.execute(self._counting(), [attempt.counts() for attempt in grown])
         return answers
 
@@ -558,6 +561,20 @@ def _forget_page(connection: Connection, expiry: Expiry) -> Forgotten | None:
         itself = attempts.c.run_id == place.run_id, attempts.c.attempt == place.attempt
         connection.execute(delete(attempts).where(*itself))
     return Forgotten(len(gone), sum(gone), whole)
+
+
+def portions(rows: Iterable[dict[str, Any]], max_bytes: int) -> Iterator[list[dict[str, Any]]]:
+    """The rows in lists whose lines have at most `max_bytes` together; a longer line is alone."""
+    portion: list[dict[str, Any]] = []
+    total = 0
+    for row in rows:
+        total += len(row["data"])
+        if portion and total > max_bytes:
+            yield portion
+            portion, total = [], len(row["data"])
+        portion.append(row)
+    if portion:
+        yield portion
 
 
 def page_end(sizes: Iterable[tuple[int, int]], max_bytes: int) -> int | None:

@@ -1,6 +1,7 @@
 """What the transcript store promises, on SQLite and on PostgreSQL."""
 
 import asyncio
+import resource
 import sqlite3
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
@@ -111,6 +112,20 @@ async def test_attempts_and_runs_keep_apart(store: SqlTranscripts) -> None:
 async def test_an_empty_batch_leaves_no_trace(store: SqlTranscripts) -> None:
     assert await store.append(key(), []) == 0
     assert await store.attempts("run-1") == []
+
+
+async def test_what_is_stored_is_not_kept_in_memory(store: SqlTranscripts) -> None:
+    sequence, before = 0, resident()
+    for count in range(1, 40):  # each count of lines makes a statement of its own
+        await store.append(key(), [line(sequence + each, bytes(100_000)) for each in range(1, count + 1)])
+        sequence += count
+    assert resident() - before < sequence * 100_000 // 2
+
+
+def resident() -> int:
+    """This process's resident memory in bytes."""
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * resource.getpagesize()
 
 
 async def test_pages_are_bounded_in_lines_and_bytes_and_lose_nothing(store: SqlTranscripts) -> None:
