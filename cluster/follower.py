@@ -151,6 +151,7 @@ class Follower:
         self._reader: asyncio.Task[None] | None = None
         self._instance = ""
         self._over = 0.0
+        self._closed = False  # the log ended behind the last frame: most likely nobody waits in the container
         self._told = False
         self.fate: Fate | None = None
         self.doubt: str | None = None
@@ -233,6 +234,7 @@ class Follower:
             async with asyncio.timeout(self._pace.patience.total_seconds()):
                 async for _ in pieces:
                     pass
+                self._closed = True
 
     async def _await_status(self, pause: "_Pause") -> None:
         """Until the container's status may say how it ended, which a kubelet tells up to seconds after the log.
@@ -240,7 +242,7 @@ class Follower:
         The watch that all runs share costs nothing; it is never believed, only asked when to look.
         """
         waited = timedelta(seconds=asyncio.get_running_loop().time() - self._over)
-        if await self._shown(self._pace.patience - waited):
+        if await self._shown((self._pace.longest if self._closed else self._pace.patience) - waited):
             return
         await self._let_go()
         await self._shown(self._pace.longest if self._told or self._again is None else pause.step())

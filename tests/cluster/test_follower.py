@@ -213,11 +213,11 @@ async def test_nothing_more_is_asked_once_the_last_frame_is_in() -> None:
 async def test_the_status_is_asked_for_when_the_watch_shows_the_end() -> None:
     scripted = ScriptedLog(Log(FRAMES), [(None, None)], [OVER])
     scripted.shown = [[RUNNING], [RUNNING], [OVER]]
-    follower = Follower(scripted, JOB, POD, pace=replace(QUICK, patience=timedelta(seconds=10)))
+    follower = Follower(scripted, JOB, POD, pace=replace(QUICK, longest=timedelta(seconds=10)))
     async with asyncio.timeout(20), follower:
         lines = [line.data async for batch in follower for line in batch.lines]
     assert lines == WANTED
-    assert (scripted.looked, scripted.shown) == (1, [])
+    assert (scripted.looked, scripted.told, scripted.shown) == (1, 0, [])
 
 
 async def test_a_watch_that_shows_an_end_too_early_is_not_believed() -> None:
