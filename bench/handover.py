@@ -44,6 +44,8 @@ from workflows.attributes import ALL
 from workflows.steps import HEARTBEAT, STREAM_LOGS
 
 LOOK: Final = 0.002
+PATIENCE: Final = 180
+"""Seconds for one hand-over; a stream that has ended by itself would be waited for for ever."""
 SCRIPT: Final = "#!/bin/sh\ncat > /dev/null\ni=0\nuntil [ -e {stop} ]; do echo $i; i=$((i+1)); sleep 0.01; done\n"
 STANDING: Final = """
 SELECT writer_since, writer_number,
@@ -146,6 +148,7 @@ class Ground:
         program.write_text(SCRIPT.format(stop=stop))
         program.chmod(0o755)
         raw = context(agent_id=str(uuid.uuid4()))
+        raw["config"]["timeoutSec"] = 0  # a busy machine needs long
         raw["config"]["env"] = {**raw["config"].get("env", {}), "PATH": f"{folder}:{os.environ['PATH']}"}
         sealer = Sealer(load_or_create(self.settings.sealing_key_file)[0].public)
         request = prepare(raw, sealer).model_copy(update={"linger_sec": 0})
@@ -225,7 +228,8 @@ async def measure(rolls: int, kills: int) -> dict[signal.Signals, list[float]]:
             async with system.stream() as stream:
                 for _ in range(count):
                     await asyncio.sleep(chance.uniform(0, 3))  # anywhere between two heartbeats
-                    took[by].append(await system.hand_over(stream, by))
+                    async with asyncio.timeout(PATIENCE):
+                        took[by].append(await system.hand_over(stream, by))
                     print(f"{by.name} {took[by][-1]:.3f} s", file=sys.stderr)
     return took
 
