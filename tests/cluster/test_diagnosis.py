@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from activities.stream_logs import ended_from_outside
 from cluster.diagnosis import Diagnosis, Ended, Failing, Patience, Running, Waiting, diagnose, why_it_ended
 from cluster.objects import Event, Job, Pod, Unreadable, decode
 from contracts.errors import (
@@ -27,6 +28,7 @@ from contracts.errors import (
     RunTimeout,
 )
 from contracts.outcome import ContainerEnd
+from opencode.fold import Fold
 from tests.cluster.pods import container, ended, event, job, pod, waiting
 
 BEGAN = datetime(2026, 11, 21, 23, 0, tzinfo=UTC)
@@ -357,6 +359,22 @@ def test_the_corpus_has_a_case_for_every_failure_that_a_pod_can_name() -> None:
     ]  # fmt: skip
     assert {error.code for error in errors} <= named
     assert [name for name, case in CORPUS.items() if case["verdict"].get("exitCode") == 0] == ["succeeded"]
+
+
+@pytest.mark.parametrize("name", [name for name, case in CORPUS.items() if case["verdict"]["state"] == "failed"])
+def test_a_run_that_ended_so_spends_the_budget_of_whoever_is_to_blame(name: str) -> None:
+    a_pod, a_job, events = read_case(CORPUS[name])
+    found = diagnose(a_pod, a_job, events, had_pod=CORPUS[name]["hadPod"])
+    if isinstance(found, Ended):
+        outside = ended_from_outside(found.end)
+        failure = outside.error.as_failure("") if outside else Fold().report(found.end).failure
+    else:
+        assert isinstance(found, Failing)
+        failure = found.error.as_failure("")
+    assert failure is not None
+    ours = CORPUS[name]["verdict"]["budget"] == "infrastructure"
+    assert (failure.budget == "infrastructure") == ours
+    assert (failure.code == PodLost.code) == (CORPUS[name]["verdict"]["code"] == PodLost.code)
 
 
 # any state whatsoever
