@@ -65,6 +65,8 @@ CALL: Final = timedelta(seconds=30)
 CONNECT: Final = timedelta(seconds=10)
 OWN_POD: Final = timedelta(minutes=1)
 """How long a look at the worker's own pod is good for: of a running pod hardly anything can change."""
+SHORTEST_GRACE: Final = timedelta(seconds=1)
+"""For a pod to be deleted: with none Kubernetes does not wait for its containers."""
 _QUOTED: Final = 500
 _REFUSAL: Final = 64 * 1024
 _BROKEN: Final = (aiohttp.ClientError, TimeoutError, OSError, ConfigException, ValueError)
@@ -286,8 +288,8 @@ class KubernetesCluster:
         return True
 
     async def delete_pod(self, namespace: str, name: str, uid: str, grace: timedelta) -> bool:
-        """Delete this pod with this grace. False when it is gone already."""
-        return await self._delete("pods", _core(namespace, "pods", name), uid, grace)
+        """Delete this pod with this grace, a second at the least; see the port."""
+        return await self._delete("pods", _core(namespace, "pods", name), uid, max(grace, SHORTEST_GRACE))
 
     async def events_of(self, namespace: str, uids: Sequence[str]) -> list[Event]:
         """The events about these objects, oldest first."""

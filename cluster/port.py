@@ -155,7 +155,11 @@ class Cluster(Protocol):
         ...
 
     async def delete_pod(self, namespace: str, name: str, uid: str, grace: timedelta) -> bool:
-        """Delete this pod with this grace. Returns False when it is gone already."""
+        """Delete this pod with this grace, a second at the least. Returns False when it is gone already.
+
+        Without any grace Kubernetes forgets a pod at once, whether or not its containers have ended.
+        Source: kubernetes.io, Pod Lifecycle, Forced Pod termination.
+        """
         ...
 
     async def events_of(self, namespace: str, uids: Sequence[str]) -> list[Event]:

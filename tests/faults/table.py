@@ -1,0 +1,85 @@
+"""`python -m tests.faults.table`: docs/guarantees.md from the results of a real run of all rows."""
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from tests.faults.facts import COLUMNS, RESULTS, Verdict
+from tests.faults.stories import Row, rows
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "guarantees.md"
+OPENING: Final = """# Guarantees
+
+What goes wrong, and what is kept all the same. Generated from the results of a run of `tests/faults`; do not edit.
+
+    .venv/bin/pytest tests/faults -m "slow or not slow"
+    .venv/bin/python -m tests.faults.table
+
+Every row is a run on the embedded cluster with a real Temporal server and workers in processes of their own. The
+agent numbers its lines and notes each of them, each of its starts and whether another one of it runs; the fault comes
+after a number of lines that the row's name seeds. One checker judges all rows by what is there afterwards:
+
+- **one Job per attempt**: Jobs that were ever created, by name and uid, and starts that the agent noted. The number is
+  that of Jobs.
+- **no line lost or doubled**: stored lines against noted ones, and the receipt. The number is that of the last
+  attempt's lines. *gap*: lines went with the pod; the receipt does not say `verified`.
+- **right name**: the outcome's name and those of all attempts are the row's, with a message and a next step.
+- **nothing left over**: Jobs, pods, Secrets and processes of the agent.
+- **ends in bounded time**: seconds from attach to the outcome, mostly Temporal's time-outs: 30 s for a heartbeat, 60 s
+  for a step that has none, 10 s before another attempt.
+- **secrets absent**: token, environment, MCP header and prompt hold canaries. They are found in the agent's Secrets,
+  and not in histories, transcript store, logs of workers and callers, nor any state of Jobs and pods.
+"""
+
+
+def page(table: Iterable[Row], verdicts: dict[str, Verdict]) -> str:
+    """The document."""
+    groups: dict[str, list[Row]] = {}
+    for row in table:
+        groups.setdefault(row.fault, []).append(row)
+    parts = [OPENING, *(group(name, members, verdicts) for name, members in groups.items())]
+    return "\n".join(parts)
+
+
+def group(name: str, members: list[Row], verdicts: dict[str, Verdict]) -> str:
+    head = ["row", "what is done", "outcome", *COLUMNS.values(), "s"]
+    lines = [f"## {name[0].upper()}{name[1:]}", "", cells(head), cells("---" for _ in head)]
+    lines += [cells(line(row, verdicts[row.name])) for row in members]
+    return "\n".join([*lines, ""])
+
+
+def line(row: Row, verdict: Verdict) -> list[str]:
+    columns = [verdict.columns[name] for name in COLUMNS]
+    return [f"`{row.name}`", row.did, f"`{verdict.outcome}`", *columns, f"{verdict.seconds:.0f}"]
+
+
+def cells(texts: Iterable[str]) -> str:
+    return f"| {' | '.join(text.replace('|', '/') for text in texts)} |"
+
+
+def results() -> dict[str, Verdict]:
+    """What the last run of each row has left."""
+    return {file.stem: Verdict(**json.loads(file.read_text())) for file in RESULTS.glob("*.json")}
+
+
+def rows_of(document: str) -> list[str]:
+    """The names of the rows of a rendered document."""
+    return [line.split("`")[1] for line in document.splitlines() if line.startswith("| `")]
+
+
+def main() -> None:
+    """Writes the page.
+
+    Raises:
+        SystemExit: a row has no result.
+    """
+    table, verdicts = rows(), results()
+    if missing := [name for name in table if name not in verdicts]:
+        sys.exit(f'no result of {", ".join(missing)}: run pytest tests/faults -m "slow or not slow" first')
+    PAGE.write_text(page(table.values(), verdicts))
+
+
+if __name__ == "__main__":
+    main()
