@@ -49,7 +49,8 @@ class Scheduling:
                 pod = pods[-1] if pods else None
                 match diagnosis := await inquiry.diagnosis(pod):
                     case Running() | Ended() if pod is not None:
-                        await self._bar_twins(order)
+                        if order.until == "running":
+                            await self._bar_twins(order)
                         return reference(order, pod)
                     case Failing():
                         raise diagnosis.raised()

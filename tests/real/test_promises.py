@@ -14,20 +14,21 @@ from tests.real.stack import Real, real
 from tests.runs.attaching import at_once
 
 pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(300)]
-SLOW = "slow-steps:15:1"
+SLOW = "slow-steps:30:1"
 
 
 async def spoken(system: Real, key: AttemptKey, count: int) -> None:
     """Returns once so many lines of the agent are stored, by a worker in another process."""
     news = system.store.news(key)
     while len(await system.said(key)) < count:
+        assert await system.store.receipt(key) is None, "the agent has ended before it said so much"
         await news.beyond(news.count, timedelta(milliseconds=200))
 
 
 async def test_fifty_callers_start_one_agent_once(tmp_path: Path) -> None:
     async with real(tmp_path) as system:
         agent = str(uuid.uuid4())
-        request = system.request("slow-steps:2:1", agent)
+        request = system.request("slow-steps:5:1", agent)
         share = [request] * 13 + [request.model_copy(update={"run_id": str(uuid.uuid4())}) for _ in range(12)]
         tickets = await at_once(system.stack.client, system.stack.settings.task_queue, [share, share])
         winner = next(ticket for ticket in tickets if ticket["kind"] == "started")
@@ -63,7 +64,7 @@ async def test_a_cancelled_agent_stops_and_keeps_its_session(tmp_path: Path) -> 
 async def test_a_lost_pod_is_followed_by_another_attempt_of_the_same_agent(tmp_path: Path) -> None:
     async with real(tmp_path) as system:
         agent = str(uuid.uuid4())
-        request = system.request(SLOW, agent)
+        request = system.request("slow-steps", agent)
         ticket = await attach(system.stack.client, system.stack.settings, request)
         key = AttemptKey(run=request.key)
         await spoken(system, key, 3)
