@@ -175,6 +175,7 @@ def temporal_rows() -> list[Row]:
             partial(temporal_away, seconds),
             server=True,
             bound=150 + seconds,
+            quick=seconds == 5,
         )
         for seconds in (5, 60)
     ]
@@ -480,6 +481,20 @@ async def cancel_creating(scene: Scene) -> Outcome:
     return await stopped(scene, ticket, cancelling)
 
 
+async def cancel_created(scene: Scene) -> Outcome:
+    """The agent is at work, and nobody knows of its Job yet: the answer to its creation was lost."""
+    scene.agent(POLITE)
+    faults = scene.system.embedded.faults
+    faults.http(method="POST", path="/jobs$", cut_after=0)
+    slow = faults.http(method="GET", path="/jobs/", delay=3.0)
+    ticket = await scene.start()
+    await scene.worker()
+    await scene.there("starts")
+    await until(lambda: slow.hits == 1)
+    cancelling = asyncio.create_task(cancel(ticket.handle(scene.system.temporal), "wrong branch"))
+    return await stopped(scene, ticket, cancelling)
+
+
 async def cancel_pending(scene: Scene) -> Outcome:
     """While no node takes the pod."""
     scene.agent(nodeSelector={"no-such-node": "yes"})
@@ -551,6 +566,8 @@ def cancel_rows() -> list[Row]:
         row(fault, "cancel-queued", "before any worker has seen the run", cancel_queued, "cancelled"),
         row(fault, "cancel-bundling", "while the prompt is bundled", cancel_bundling, "cancelled"),
         row(fault, "cancel-creating", "while the Job is created", cancel_creating, "cancelled"),
+        row(fault, "cancel-created", "while the agent speaks and its creation is not yet known to have succeeded",
+            cancel_created, "cancelled"),
         row(fault, "cancel-pending", "while no node takes the pod", cancel_pending, "cancelled"),
         row(fault, "cancel-running", "while the agent speaks, by five callers, and once more after the end",
             cancel_running, "cancelled", quick=True),
