@@ -1,6 +1,7 @@
 """The wait for the agent's pod: asked for when it is stuck, named in Kubernetes' own words, and polled never."""
 
 import asyncio
+import fcntl
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -184,3 +185,16 @@ async def test_a_running_agent_is_ended_and_waited_for(wait: Wait) -> None:
     )
     assert await wait.kubernetes.pods_of(job) == []
     assert await wait.kubernetes.read_job(NAMESPACE, job.name) is None
+
+
+async def test_an_agent_that_gets_no_grace_has_ended_when_it_is_said_to_be_gone(wait: Wait, tmp_path: Path) -> None:
+    alive = tmp_path / "alive"
+    job = await wait.job(f"exec 9>{alive}; flock 9; trap '' TERM; echo on > {alive}.on; while :; do sleep 0.05; done")
+    await wait.pod(job)
+    async with asyncio.timeout(30):
+        while not alive.with_suffix(".on").exists():  # noqa: ASYNC110 - another process makes it
+            await asyncio.sleep(0.05)
+    cleanup = Cleanup(wait.kubernetes).finish
+    assert await ActivityEnvironment().run(cleanup, Finish(attempt=wait.attempt, job=job, grace=timedelta()))
+    with alive.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while a process of the agent holds it
