@@ -167,10 +167,13 @@ class PodLost(RunError):
 
 
 class JobDeletedExternally(PodLost):
-    """Somebody deleted the Job while the agent ran."""
+    """Somebody deleted the Job while the agent ran, or its TTL did while no worker was there."""
 
     code = "k8s_job_deleted_externally"
-    next_step = "Find out who deleted the Job (audit log); wake the agent again."
+    next_step = (
+        "Find out who deleted the Job (audit log), or raise ttlSecondsAfterFinished if no worker was there for so long;"
+        " check the agent's work, then wake it again."
+    )
     budget = "none"
 
 

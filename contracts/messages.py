@@ -3,6 +3,8 @@
 from datetime import datetime, timedelta
 from typing import Any, Literal, Self
 
+from pydantic import model_validator
+
 from contracts.base import Contract
 from contracts.errors import Failure
 from contracts.identity import AttemptKey, RunKey
@@ -269,3 +271,21 @@ class Finish(Contract):
     job: JobRef | None = None
     retain: bool = False
     grace: timedelta = timedelta(seconds=60)
+
+
+class Finished(Contract):
+    """What `finish` did and saw.
+
+    Attributes:
+        deleted: something was there to delete.
+        agent_started: a pod was seen whose agent ran, or had run, also one that nobody had reported.
+    """
+
+    deleted: bool = False
+    agent_started: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _earlier(cls, value: object) -> object:
+        """Histories of earlier code hold only whether something was deleted."""
+        return {"deleted": value} if isinstance(value, bool) else value

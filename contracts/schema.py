@@ -46,6 +46,7 @@ ACTIVITY_CONTRACTS: Final[tuple[type[BaseModel], ...]] = (
     messages.Silence,
     messages.StopAgent,
     messages.Finish,
+    messages.Finished,
 )
 
 

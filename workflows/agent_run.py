@@ -35,7 +35,7 @@ with workflow.unsafe.imports_passed_through():
         StreamEnd,
         StreamLogs,
     )
-    from contracts.outcome import Outcome, Report, Stop
+    from contracts.outcome import Outcome, Report
     from contracts.request import RunRequest, SessionParams
     from paperclip import result
     from workflows import attributes, clocks
@@ -107,7 +107,7 @@ class AgentRunWorkflow:
         cancelled = outcome.error_code == RunCancelled.code
         return talk.Cancelled(
             outcome="cancelled" if cancelled else "ended before",
-            stop=outcome.stop or Stop(),
+            stop=self._attempts[-1].stop,
             session_id=outcome.session_id,
             failure_code=outcome.error_code,
         )
@@ -383,7 +383,7 @@ class AgentRunWorkflow:
             grace=timedelta() if attempt.forced else self._grace,
         )
         try:
-            await FINISH(finish, "Job and Secrets")
+            attempt.ran = (await FINISH(finish, "Job and Secrets")).agent_started
         except ActivityError as error:
             attempt.gone = not self._promises
             self._notes += (f"cleanup of attempt {attempt.key.attempt} is incomplete: {str(error.cause)[:200]}",)

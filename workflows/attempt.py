@@ -23,6 +23,7 @@ class Attempt:
         worked: how long it ran, on the run's own clock.
         forced: it did not end within its grace.
         gone: cleanup has seen that no pod of it is left.
+        ran: cleanup has seen a pod of it whose agent had started.
     """
 
     key: AttemptKey
@@ -35,6 +36,7 @@ class Attempt:
     worked: timedelta = timedelta()
     forced: bool = False
     gone: bool = False
+    ran: bool = False
 
     @property
     def session_refused(self) -> bool:
@@ -58,7 +60,7 @@ class Attempt:
         """What a caller that stopped it needs to know."""
         ended = self.end is not None and self.end.container.exit_code is not None
         return Stop(
-            agent_started=self.began is not None or ended,
+            agent_started=self.began is not None or ended or self.ran,
             agent_stopped=self.gone or ended,
             forced=self.forced,
             session_preserved=self.session_id is not None and (self.gone or ended),

@@ -19,6 +19,7 @@ with workflow.unsafe.imports_passed_through():
         CreateJob,
         ExamineSilence,
         Finish,
+        Finished,
         IntrospectPod,
         JobRef,
         Leftovers,
@@ -113,4 +114,6 @@ STOP_AGENT: Final = Step[StopAgent, bool]("stop_agent", bool, timedelta(seconds=
 PARSE_TRANSCRIPT: Final = Step[ParseTranscript, Report](
     "parse_transcript", Report, attempt=timedelta(minutes=10), heartbeat=HEARTBEAT
 )
-FINISH: Final = Step[Finish, bool]("finish", bool, timedelta(minutes=5), timedelta(hours=1), heartbeat=HEARTBEAT)
+FINISH: Final = Step[Finish, Finished](
+    "finish", Finished, timedelta(minutes=5), timedelta(hours=1), heartbeat=HEARTBEAT
+)

@@ -492,7 +492,7 @@ async def cancel_created(scene: Scene) -> Outcome:
     await scene.there("starts")
     await until(lambda: slow.hits == 1)
     cancelling = asyncio.create_task(cancel(ticket.handle(scene.system.temporal), "wrong branch"))
-    return await stopped(scene, ticket, cancelling)
+    return await stopped(scene, ticket, cancelling, agent_started=True)
 
 
 async def cancel_pending(scene: Scene) -> Outcome:
@@ -539,6 +539,7 @@ async def cancel_finishing(scene: Scene) -> Outcome:
     await until(lambda: slow.hits == 1)
     answer = await cancel(ticket.handle(scene.system.temporal), "too late")
     assert answer.outcome == "ended before"
+    assert answer.stop.agent_stopped
     return await scene.outcome(ticket)
 
 

@@ -127,6 +127,6 @@ async def test_a_job_of_somebody_else_is_left_alone(system: Ground, creation: Cr
 
 async def test_a_retained_run_without_a_job_leaves_no_prompt(system: Ground, creation: Creation) -> None:
     finish = Finish(attempt=creation.order.attempt, retain=True)
-    assert await ActivityEnvironment().run(Cleanup(system.kubernetes).finish, finish)
+    assert (await ActivityEnvironment().run(Cleanup(system.kubernetes).finish, finish)).deleted
     name = creation.order.attempt.prompt_secret_name
     assert await system.kubernetes.read_secret_metadata("default", name) is None

@@ -14,6 +14,7 @@ from contracts.messages import (
     CreateJob,
     ExamineSilence,
     Finish,
+    Finished,
     IntrospectPod,
     JobRef,
     Leftovers,
@@ -104,7 +105,7 @@ DEFAULTS: Final[dict[str, tuple[type, Answer]]] = {
     "examine_silence": (ExamineSilence, answering(lambda _: Silence(silent_for=timedelta(), spoke=True))),
     "stop_agent": (StopAgent, answering(lambda _: True)),
     "parse_transcript": (ParseTranscript, answering(lambda _: GOOD)),
-    "finish": (Finish, answering(lambda _: True)),
+    "finish": (Finish, answering(lambda _: Finished(deleted=True))),
 }
 """What each step is asked with, and what it answers when the test does not care."""
 

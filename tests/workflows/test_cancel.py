@@ -100,6 +100,7 @@ async def test_a_cancel_that_comes_too_late_says_how_the_run_ended(
         go_on.set()
         answer, outcome = await answering, await handle.result()
     assert answer.outcome == "ended before"
+    assert answer.stop.agent_stopped
     assert answer.failure_code is None
     assert outcome.exit_code == 0
 
