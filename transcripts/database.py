@@ -275,4 +275,5 @@ def _outage(error: DBAPIError) -> bool:
 
 def _unavailable(url: URL, cause: BaseException | None) -> TranscriptsUnavailable:
     told = str(cause) or type(cause).__name__
-    return TranscriptsUnavailable(f"{url.render_as_string(hide_password=True)}: {told}")
+    shown = url.set(query={}).render_as_string(hide_password=True)  # a password may stand in the query, too
+    return TranscriptsUnavailable(f"{shown}: {told}")

@@ -188,3 +188,11 @@ async def test_a_run_outlives_a_store_that_is_away(
     assert outcome.receipt == sealed
     assert sealed is not None
     assert sealed.state == "verified"
+
+
+@pytest.mark.parametrize("login", ["somebody:canary@127.0.0.1:1/db", "somebody@127.0.0.1:1/db?password=canary"])
+async def test_a_store_out_of_reach_is_named_without_its_password(login: str) -> None:
+    with pytest.raises(TranscriptsUnavailable) as refused:
+        await SqlTranscripts.open(f"postgresql://{login}")
+    assert "127.0.0.1" in refused.value.message
+    assert "canary" not in refused.value.message
