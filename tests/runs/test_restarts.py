@@ -134,6 +134,7 @@ async def test_a_cancel_ends_the_agent_and_keeps_what_it_said(temporal: Client, 
 async def test_a_deleted_pod_is_named_and_its_output_kept(temporal: Client, tmp_path: Path) -> None:
     async with ground(temporal, tmp_path) as system, system.worker():
         raw = system.agent(talkative(tmp_path / "never"))
+        raw["config"]["infrastructureRetries"] = 0
         ticket = await system.start(raw)
         await written(system, raw, LINES // 2)
         job = await system.kubernetes.read_job("default", attempt_key(raw).job_name)
