@@ -55,6 +55,15 @@ class OneContainer:
         over = self.go_on.is_set()
         return pod(ended(0, "Completed"), phase="Succeeded") if over else pod(container(running={}), phase="Running")
 
+    @asynccontextmanager
+    async def watch_pods(self, *_: Any) -> AsyncIterator[AsyncIterator[list[Pod]]]:
+        async def states() -> AsyncIterator[list[Pod]]:
+            yield [await self.read_pod()]
+            await self.go_on.wait()
+            yield [await self.read_pod()]
+
+        yield states()
+
     async def read_job(self, *_: Any) -> Job:
         return job()
 
