@@ -202,7 +202,7 @@ async def measure(runs: int, seconds: int, readers: int, *, plain: bool) -> Samp
         sample.peak = worker.memory("VmHWM")
         state = await asked(session, agents.first)
         sample.lines, sample.requests = state["lines"], state["requests"]
-        pulse = json.loads(await worker.end())
+        pulse = json.loads((await worker.end()).splitlines()[-1])  # the log comes before it
         sample.longest, sample.retries = pulse["longest"], pulse["retries"]
     return sample
 
