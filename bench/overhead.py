@@ -7,7 +7,7 @@ script that writes the time as its last line. `python -m bench.overhead [RUNS]` 
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.system import system
@@ -85,14 +85,17 @@ def table(samples: Sequence[Sample]) -> str:
         "start to Job POST": [sample.to_post for sample in samples],
         "container end to result": [sample.to_result for sample in samples],
     }
-    lines = [f"| {len(samples)} runs | p50 ms | p99 ms |", "|---|---|---|"]
+    history = f"| history | {max(sample.events for sample in samples)} events | {max(s.size for s in samples)} bytes |"
+    return f"{milliseconds(rows)}\n{history}"
+
+
+def milliseconds(rows: Mapping[str, Sequence[float]]) -> str:
+    """Rows of seconds, one for each run, as a Markdown table."""
+    lines = [f"| {len(next(iter(rows.values())))} runs | p50 ms | p99 ms |", "|---|---|---|"]
     lines += [
         f"| {name} | {statistics.median(values) * 1000:.0f} | {percentile(values, 0.99) * 1000:.0f} |"
         for name, values in rows.items()
     ]
-    lines.append(
-        f"| history | {max(sample.events for sample in samples)} events | {max(s.size for s in samples)} bytes |"
-    )
     return "\n".join(lines)
 
 

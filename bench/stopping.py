@@ -3,14 +3,13 @@
 The agent writes the time as it ends. `python -m bench.stopping [RUNS]` prints a Markdown table.
 """
 
-import statistics
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from bench.overhead import percentile
+from bench.overhead import milliseconds
 from bench.system import System, system
 from client.connection import run_to_end
 from client.outcome import cancel
@@ -49,12 +48,7 @@ def table(samples: Sequence[Sample]) -> str:
         "cancel to the agent's end": [each.to_end for each in samples],
         "cancel to the caller's answer": [each.to_answer for each in samples],
     }
-    lines = [f"| {len(samples)} runs | p50 ms | p99 ms |", "|---|---|---|"]
-    lines += [
-        f"| {name} | {statistics.median(values) * 1000:.0f} | {percentile(values, 0.99) * 1000:.0f} |"
-        for name, values in rows.items()
-    ]
-    return "\n".join(lines)
+    return milliseconds(rows)
 
 
 def main() -> None:
