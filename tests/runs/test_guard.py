@@ -1,7 +1,9 @@
 """One agent, one run, one Job, however many callers there are."""
 
 import uuid
+from typing import Any
 
+from contracts.request import RunRequest
 from tests.runs.attaching import at_once
 from tests.runs.ground import Ground, attempt_key
 
@@ -11,11 +13,10 @@ AGENT = "cat > /dev/null; echo hello; until [ -e {gate} ]; do sleep 0.05; done"
 async def test_fifty_callers_of_two_processes_start_one_agent_once(system: Ground) -> None:
     gate = system.programs / str(uuid.uuid4())
     raw = system.agent(AGENT.format(gate=gate))
-    request = system.request(raw).model_copy(update={"linger_sec": 0})
-    elsewhere = request.context.model_copy(update={"task_id": "another task"})
-    same_task = [request.model_copy(update={"run_id": str(uuid.uuid4())}) for _ in range(6)]
-    others = [request.model_copy(update={"run_id": str(uuid.uuid4()), "context": elsewhere}) for _ in range(6)]
-    share = [request] * 13 + same_task + others
+    elsewhere = {**raw, "context": {**raw["context"], "taskId": "another task", "taskKey": "another task"}}
+    share = [_wake(system, raw)] * 13
+    share += [_wake(system, {**raw, "runId": str(uuid.uuid4())}) for _ in range(6)]
+    share += [_wake(system, {**elsewhere, "runId": str(uuid.uuid4())}) for _ in range(6)]
     posted = len([1 for method, path in system.embedded.requests if method == "POST" and path.endswith("/jobs")])
     tickets = await at_once(system.temporal, system.settings.task_queue, [share, share])
     winner = next(ticket for ticket in tickets if ticket["kind"] == "started")
@@ -35,4 +36,10 @@ async def test_fifty_callers_of_two_processes_start_one_agent_once(system: Groun
         if ticket["kind"] == "busy":
             assert (ticket["holder"]["run_id"], ticket["holder"]["task"]) == (holder.run_id, holder.task)
     assert len(jobs) - posted == 1
-    assert await system.kubernetes.read_job("default", attempt_key(raw).job_name) is None
+    started = attempt_key({**raw, "runId": holder.run_id})
+    assert await system.kubernetes.read_job("default", started.job_name) is None
+
+
+def _wake(system: Ground, raw: dict[str, Any]) -> RunRequest:
+    """The request of one wake, whose outcome nobody has to collect."""
+    return system.request(raw).model_copy(update={"linger_sec": 0})
