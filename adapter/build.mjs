@@ -1,0 +1,44 @@
+// Bundles the package: one ESM entry for Paperclip's server, one CommonJS file for its UI worker, one ESM CLI formatter.
+import { rm } from "node:fs/promises";
+import { build } from "esbuild";
+
+const common = { bundle: true, legalComments: "none", logLevel: "warning", absWorkingDir: import.meta.dirname };
+
+// Bundled CommonJS packages ask for `require` and `__dirname`, which an ES module does not have.
+const banner = [
+  'import { createRequire as __createRequire } from "node:module";',
+  'import { dirname as __directoryOf } from "node:path";',
+  'import { fileURLToPath as __fileOf } from "node:url";',
+  "const require = __createRequire(import.meta.url);",
+  "const __filename = __fileOf(import.meta.url);",
+  "const __dirname = __directoryOf(__filename);",
+].join("\n");
+
+await rm(new URL("dist", import.meta.url), { recursive: true, force: true });
+await Promise.all([
+  build({
+    ...common,
+    entryPoints: ["src/index.ts"],
+    outfile: "dist/index.js",
+    platform: "node",
+    format: "esm",
+    target: "node20",
+    banner: { js: banner },
+  }),
+  build({
+    ...common,
+    entryPoints: ["src/ui-parser.ts"],
+    outfile: "dist/ui-parser.cjs",
+    platform: "neutral",
+    format: "cjs",
+    target: "es2020",
+  }),
+  build({
+    ...common,
+    entryPoints: ["src/cli.ts"],
+    outfile: "dist/cli.js",
+    platform: "node",
+    format: "esm",
+    target: "node20",
+  }),
+]);
