@@ -158,6 +158,17 @@ class PodStartFailed(PodScheduleFailed):
     next_step = "Read the kubelet's reason in the message, mend it, and wake the agent again."
 
 
+class ApiProxyUnavailable(RunError):
+    """The proxy beside the agent, through which it speaks to Paperclip, did not come up, so the agent never started."""
+
+    code = "api_proxy_unavailable"
+    next_step = (
+        "Nothing to do if another attempt follows; else check AGENT_RUNS_API_PROXY_IMAGE (it needs python3 >= 3.9)"
+        " and the container paperclip-api of the pod."
+    )
+    budget = "infrastructure"
+
+
 class PodLost(RunError):
     """The pod is gone or its node is: evicted, preempted, deleted by someone, node lost."""
 

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from typing import Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from contracts.base import Contract
 from contracts.errors import Failure
@@ -82,8 +82,24 @@ class PromptBundle(Contract):
     warnings: tuple[str, ...] = ()
 
 
+class JoinedRun(Contract):
+    """A later Paperclip run that goes on in this one: the agent speaks for it from then on.
+
+    Attributes:
+        run_id: Paperclip's id of the later run.
+        sealed_secrets: its `Secrets`, sealed for that id.
+    """
+
+    run_id: str
+    sealed_secrets: str = Field(repr=False)
+
+
 class CreateJob(Contract):
-    """Input of `create_job`."""
+    """Input of `create_job`.
+
+    Attributes:
+        joined: whom the agent speaks for instead of the run it was started for.
+    """
 
     attempt: AttemptKey
     agent_name: str = ""
@@ -94,6 +110,7 @@ class CreateJob(Contract):
     profile: PodProfile
     prompt: PromptBundle
     session: SessionParams | None = None
+    joined: JoinedRun | None = None
 
 
 class JobRef(Contract):
@@ -103,6 +120,7 @@ class JobRef(Contract):
         adopted: an earlier try of this step had created it.
         keeps_sessions: OpenCode's database outlives the pod.
         page: where people read the run, without a token; None when nobody serves it.
+        rotates: the agent speaks to Paperclip through the pod's proxy, so its token can be exchanged while it runs.
         warnings: for people, such as a reserved label that was left out.
     """
 
@@ -113,7 +131,16 @@ class JobRef(Contract):
     adopted: bool = False
     keeps_sessions: bool = False
     page: str | None = None
+    rotates: bool = False
     warnings: tuple[str, ...] = ()
+
+
+class RotateToken(Contract):
+    """Input of `rotate_token`."""
+
+    attempt: AttemptKey
+    job: JobRef
+    joined: JoinedRun
 
 
 class AwaitSchedule(Contract):

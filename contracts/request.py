@@ -182,6 +182,7 @@ class RunConfig(PaperclipContract):
         silence_timeout_sec: and this long after it; 0 means no limit. Running tools write nothing.
         infrastructure_retries: further attempts after a lost pod or node, on a budget of their own.
         ttl_seconds_after_finished: how long Kubernetes keeps a finished Job that we did not delete.
+        paperclip_api_url: Paperclip as pods reach it, an absolute http(s) URL; wins over the worker's setting.
     """
 
     model: Model
@@ -215,6 +216,7 @@ class RunConfig(PaperclipContract):
     dangerously_skip_permissions: bool = True
     resume_last_session: bool = True
     instructions_file_path: OptionalText = None
+    paperclip_api_url: OptionalText = None
     paperclip_runtime_skills: tuple[RuntimeSkill, ...] = ()
     paperclip_skill_sync: SkillSync = SkillSync()
 

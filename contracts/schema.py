@@ -34,6 +34,7 @@ ACTIVITY_CONTRACTS: Final[tuple[type[BaseModel], ...]] = (
     messages.PromptBundle,
     messages.CreateJob,
     messages.JobRef,
+    messages.RotateToken,
     messages.AwaitSchedule,
     messages.PodRef,
     messages.StreamLogs,

@@ -3,6 +3,8 @@
 from datetime import datetime
 from typing import Final, Literal
 
+from pydantic import Field
+
 from contracts.base import PaperclipContract
 from contracts.outcome import Stop
 from contracts.request import Identifier, OptionalText
@@ -43,10 +45,13 @@ class Join(PaperclipContract):
     Attributes:
         run_id: Paperclip's id of the new run.
         task: what it is about; only the same task may join.
+        sealed_secrets: `Secrets` sealed for the new run id. The agent's pod speaks to Paperclip with its token from
+            then on; None leaves it with the old one.
     """
 
     run_id: Identifier
     task: OptionalText = None
+    sealed_secrets: str | None = Field(default=None, repr=False)
 
 
 class Joined(PaperclipContract):

@@ -109,6 +109,21 @@ def api_url_warning(url: str | None) -> str | None:
     return None
 
 
+def absolute_url(text: str) -> bool:
+    """Whether `text` is an address a request path can be appended to: http(s), a host, no login, query or fragment."""
+    try:
+        parts = urlsplit(text)
+        host = parts.hostname if parts.port != 0 else None
+    except ValueError:
+        return False
+    return (
+        parts.scheme in ("http", "https")
+        and bool(host)
+        and "@" not in parts.netloc
+        and not re.search(r"[\s\x00-\x1f\x7f?#\\]", text)
+    )
+
+
 def _is_loopback(host: str) -> bool:
     if host == "localhost" or host.endswith(".localhost"):
         return True

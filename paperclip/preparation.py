@@ -28,6 +28,7 @@ from contracts.request import (
     WakePrompt,
 )
 from paperclip import session, skills
+from paperclip.environment import absolute_url
 from paperclip.javascript import stringify, trim, well_formed
 from paperclip.sealing import Sealer
 from paperclip.wake import wake_payload
@@ -259,6 +260,12 @@ def _deeper_problems(context: ExecutionContext) -> Iterator[Problem]:
         yield Problem("config.serviceAccountName", "must be a ServiceAccount's name: lowercase letters, digits, '-'")
     if config.image is not None and (not config.image.isprintable() or " " in config.image.strip()):
         yield Problem("config.image", "must be an image reference without spaces")
+    if config.paperclip_api_url is not None and not absolute_url(config.paperclip_api_url):
+        yield Problem(
+            "config.paperclipApiUrl",
+            "must be an absolute http:// or https:// URL without a login, query or fragment, such as "
+            "https://paperclip.example",
+        )
     for name, value in config.env.items():
         text = value.get_secret_value()
         if "\0" in text:

@@ -58,6 +58,7 @@ export interface AgentRef {
  *     silence_timeout_sec: and this long after it; 0 means no limit. Running tools write nothing.
  *     infrastructure_retries: further attempts after a lost pod or node, on a budget of their own.
  *     ttl_seconds_after_finished: how long Kubernetes keeps a finished Job that we did not delete.
+ *     paperclip_api_url: Paperclip as pods reach it, an absolute http(s) URL; wins over the worker's setting.
  */
 export interface RunConfig {
   agentDbMode?: "workspace_subpath" | "dedicated_pvc" | "ephemeral";
@@ -80,6 +81,7 @@ export interface RunConfig {
   nodeSelector?: {
     [k: string]: string;
   } | null;
+  paperclipApiUrl?: string | null;
   paperclipRuntimeSkills?: RuntimeSkill[];
   paperclipSkillSync?: SkillSync;
   resources?: Resources;
@@ -424,9 +426,12 @@ export interface Cancelled {
  * Attributes:
  *     run_id: Paperclip's id of the new run.
  *     task: what it is about; only the same task may join.
+ *     sealed_secrets: `Secrets` sealed for the new run id. The agent's pod speaks to Paperclip with its token from
+ *         then on; None leaves it with the old one.
  */
 export interface Join {
   runId: string;
+  sealedSecrets?: string | null;
   task?: string | null;
   [k: string]: unknown;
 }

@@ -50,6 +50,12 @@ def test_a_temporary_folder_that_a_user_chose_stays() -> None:
     assert secrets.env == {"TMPDIR": "/data/tmp"}
 
 
+@pytest.mark.parametrize("url", ["http://paperclip", "https://paperclip.example:8443/base/", "http://[::1]:3100"])
+def test_the_agent_may_say_where_pods_reach_paperclip(url: str) -> None:
+    request, _, _ = opened(minimal(paperclipApiUrl=url))
+    assert request.config.paperclip_api_url == url
+
+
 def test_configuration_cannot_set_the_api_key() -> None:
     _, secrets, _ = opened(minimal(env={"PAPERCLIP_API_KEY": "mine"}))
     assert secrets.env == {}
@@ -74,6 +80,12 @@ def test_configuration_cannot_set_the_api_key() -> None:
         ("runtime.sessionParams", {"sessionId": 42}, "runtime.sessionParams", "must be text"),
         ("runtime.sessionParams", {"sessionId": f"--{CANARY}"}, "runtime.sessionParams", "reset the agent's session"),
         ("runtime.sessionId", f"{CANARY} x", "runtime.sessionId", "reset the agent's session"),
+        ("config.paperclipApiUrl", CANARY, "config.paperclipApiUrl", "must be an absolute http:// or https:// URL"),
+        ("config.paperclipApiUrl", f"http://ada:{CANARY}@h", "config.paperclipApiUrl", "without a login"),
+        ("config.paperclipApiUrl", f"http://h/?key={CANARY}", "config.paperclipApiUrl", "without a login, query"),
+        ("config.paperclipApiUrl", "http://h\r\nX: y", "config.paperclipApiUrl", "must be an absolute"),
+        ("config.paperclipApiUrl", "ftp://h", "config.paperclipApiUrl", "must be an absolute"),
+        ("config.paperclipApiUrl", "http://h:99999", "config.paperclipApiUrl", "must be an absolute"),
         ("config.timeoutSec", CANARY, "config.timeoutSec", "must be a whole number"),
         ("config.timeoutSec", -1, "config.timeoutSec", "greater than or equal to 0"),
         ("config.timeoutSec", 1.5, "config.timeoutSec", "must be a whole number"),
