@@ -17,17 +17,17 @@ from local.plan import FIXED, Plan, Ports, cache_folder
 
 if TYPE_CHECKING:
     from cli import cluster as embedded
-    from cli import display, failures, runs, stacks
+    from cli import display, failures, keys, runs, stacks
     from cli import parse as parsing
     from cli import replay as replaying
     from cli import transcripts as service
     from client import connection
 else:
-    embedded, display, failures, parsing, replaying, runs, stacks, service, connection = map(
+    embedded, display, failures, keys, parsing, replaying, runs, stacks, service, connection = map(
         lazy,
         (
-            *("cli.cluster", "cli.display", "cli.failures", "cli.parse", "cli.replay", "cli.runs", "cli.stacks"),
-            *("cli.transcripts", "client.connection"),
+            *("cli.cluster", "cli.display", "cli.failures", "cli.keys", "cli.parse", "cli.replay", "cli.runs"),
+            *("cli.stacks", "cli.transcripts", "client.connection"),
         ),
     )
 
@@ -240,6 +240,15 @@ def transcripts(
     Example: agent-runs transcripts --listen 127.0.0.1:8090
     """
     _await(lambda: service.serve(listen, display.display(as_json=as_json)))
+
+
+@app.command("sealing-key")
+def sealing_key() -> None:
+    """The public half of the sealing key, as Paperclip's server needs it. What it seals only the worker opens.
+
+    Example: agent-runs sealing-key > sealing-key.pub.json
+    """
+    _finish(keys.public)
 
 
 @app.command()

@@ -16,7 +16,8 @@ from local.demo import context
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "opencode"
 PROGRAM = Path(sys.executable).with_name("agent-runs")
 COMMANDS = [
-    *("demo", "dev", "cluster", "start", "logs", "show", "list", "cancel", "replay", "parse", "transcripts", "worker"),
+    *("demo", "dev", "cluster", "start", "logs", "show", "list", "cancel", "replay", "parse", "transcripts"),
+    *("sealing-key", "worker"),
 ]
 
 
@@ -158,3 +159,20 @@ def refused(answer: subprocess.CompletedProcess[str], says: str) -> None:
     assert says in answer.stderr
     assert "Traceback" not in answer.stderr
     assert answer.stdout == ""
+
+
+def test_callers_get_the_half_of_the_sealing_key_that_opens_nothing(settings: dict[str, str]) -> None:
+    printed = run("sealing-key", **settings)
+    assert printed.returncode == 0
+    public = json.loads(printed.stdout)
+    own = json.loads(Path(settings["AGENT_RUNS_SEALING_KEY_FILE"]).read_text())
+    assert {"kid", "crv", "kty", "x", "y"} == public.keys()
+    assert own["d"] not in printed.stdout + printed.stderr
+    assert (public["x"], public["y"]) == (own["x"], own["y"])
+
+
+def test_production_makes_no_sealing_key(settings: dict[str, str]) -> None:
+    refused = run("sealing-key", AGENT_RUNS_PRODUCTION="true", **settings)
+    assert refused.returncode == 2
+    assert "AGENT_RUNS_SEALING_KEY_FILE" in refused.stderr
+    assert not Path(settings["AGENT_RUNS_SEALING_KEY_FILE"]).exists()
