@@ -367,6 +367,7 @@ class Secrets(PaperclipContract):
     Attributes:
         run_id: must equal the request's, so that a sealed field cannot be moved to another run.
         env: the agent's own environment (`config.env`).
+        secret_env: names in `env` that Paperclip bound to its secrets; their values are kept out of transcripts.
         paperclip_env: `PAPERCLIP_*` values that are prose or bulky (wake payload, workspaces).
         mcp_servers: OpenCode's or Claude's spelling, with headers and tokens.
     """
@@ -374,6 +375,7 @@ class Secrets(PaperclipContract):
     run_id: str
     auth_token: str | None = Field(default=None, repr=False)
     env: dict[str, str] = Field(default={}, repr=False)
+    secret_env: tuple[str, ...] = ()
     paperclip_env: dict[str, str] = Field(default={}, repr=False)
     mcp_servers: dict[str, dict[str, Any]] = Field(default={}, repr=False)
 

@@ -142,10 +142,12 @@ def prepared(raw: Mapping[str, Any], seal: Sealer) -> Prepared:
     directory = session.working_directory(wake.paperclip_workspace, context.config)
     resume = session.resume(_stored_session(context), directory, wanted=context.config.resume_last_session)
     variables, oversized = _bounded(_paperclip_env(context, tidy))
+    env = _agent_env(context.config, tidy)
     secrets = Secrets(
         run_id=context.run_id,
         auth_token=context.auth_token.get_secret_value() if context.auth_token else None,
-        env=_agent_env(context.config, tidy),
+        env=env,
+        secret_env=tuple(sorted(env.keys() & _bound_to_secrets(tidy))),
         paperclip_env=variables,
         mcp_servers=context.config.mcp_servers,
     )
@@ -335,6 +337,15 @@ def _agent_env(config: AdapterConfig, tidy: dict[str, Any]) -> dict[str, str]:
         and name != "PAPERCLIP_API_KEY"
         and not (name in TEMPORARY and value in scratch)
     }
+
+
+def _bound_to_secrets(tidy: dict[str, Any]) -> set[str]:
+    """Variables whose values are Paperclip's secrets: by the run's manifest, and by the agent's own bindings."""
+    manifest = _object(_object(tidy.get("context")).get("paperclipSecrets")).get("manifest")
+    listed = [_object(entry).get("envKey") for entry in manifest] if isinstance(manifest, list) else []
+    bindings = _object(_object(_object(tidy.get("agent")).get("adapterConfig")).get("env"))
+    bound = [name for name, binding in bindings.items() if _object(binding).get("type") == "secret_ref"]
+    return {name for name in (*listed, *bound) if isinstance(name, str)}
 
 
 def _paperclip_env(context: ExecutionContext, tidy: dict[str, Any]) -> dict[str, str]:

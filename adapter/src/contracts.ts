@@ -218,6 +218,7 @@ export interface SessionParams {
  * Attributes:
  *     run_id: must equal the request's, so that a sealed field cannot be moved to another run.
  *     env: the agent's own environment (`config.env`).
+ *     secret_env: names in `env` that Paperclip bound to its secrets; their values are kept out of transcripts.
  *     paperclip_env: `PAPERCLIP_*` values that are prose or bulky (wake payload, workspaces).
  *     mcp_servers: OpenCode's or Claude's spelling, with headers and tokens.
  */
@@ -235,6 +236,7 @@ export interface Secrets {
     [k: string]: string;
   };
   runId: string;
+  secretEnv?: string[];
   [k: string]: unknown;
 }
 /**

@@ -42,6 +42,7 @@ def test_a_request_stays_small(name: str) -> None:
 def test_variables_that_describe_paperclips_host_are_dropped() -> None:
     _, secrets, _ = opened(captured("ctx-4"))
     assert secrets.env == {"MY_SECRET": "<REDACTED_SECRET>", "PROJ_VAR": "pv"}
+    assert secrets.secret_env == ("MY_SECRET",)
 
 
 def test_a_temporary_folder_that_a_user_chose_stays() -> None:

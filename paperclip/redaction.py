@@ -1,0 +1,120 @@
+"""Keeps the secrets of a run out of what its agent writes, in a way that the run itself can take back.
+
+What Paperclip handed over in secret is known, so it is found by its value, as it is and as JSON spells it, and replaced
+by a marker with the variable's name. Whoever has the secrets can put them back exactly: so the digest over what the
+agent really wrote can be checked against a transcript that does not hold them. An agent that splits or encodes a secret
+is not stopped; this is against accidents, such as `env` in a shell.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+from contracts.request import Secrets
+
+SHORTEST: Final = 8
+"""Characters of the shortest value that is looked for: shorter ones occur by chance, and hiding them would spoil the
+text."""
+SHORTEST_LINE: Final = 16
+"""The same for one line of a value that has several, such as a private key."""
+
+_SECRET_NAME: Final = re.compile(
+    r"token|secret|passw|passphrase|credential|api_?key|private_?key|access_?key|authorization|bearer|cookie",
+    re.IGNORECASE,
+)
+_INTRODUCER: Final = b"[[secret:"
+_LITERAL: Final = b"[[secret:]]"
+"""Stands for an introducer that the agent wrote itself."""
+_MARKER: Final = re.compile(rb"\[\[secret:[^\[\]]*\]\]")
+_NOT_IN_LABELS: Final = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+@dataclass(frozen=True)
+class Redaction:
+    """Replaces known values by markers, and back: `restored(hidden(line)) == line`, whatever the line."""
+
+    _markers: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
+    _values: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
+    _found: re.Pattern[bytes] | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, secrets: Secrets) -> Self:
+        """What is secret in a run: its token, variables bound to secrets or named like one, headers of MCP servers."""
+        markers: dict[bytes, bytes] = {}
+        for number, (name, value) in enumerate(dict.fromkeys(_known(secrets)), start=1):
+            for turn, spelling in enumerate(_spellings(value)):
+                marker = f"[[secret:{_NOT_IN_LABELS.sub('_', name)}.{number}{'.json' * bool(turn)}{turn or ''}]]"
+                markers.setdefault(spelling.encode("utf-8", "surrogatepass"), marker.encode())
+        if not markers:
+            return cls()
+        longest_first = sorted(markers, key=len, reverse=True)
+        found = re.compile(b"|".join(re.escape(value) for value in (*longest_first, _INTRODUCER)))
+        markers[_INTRODUCER] = _LITERAL
+        return cls(markers, {marker: value for value, marker in markers.items()}, found)
+
+    def hidden(self, data: bytes) -> bytes:
+        """`data` with a marker for each secret; the same object when there is none in it."""
+        if self._found is None or not self._found.search(data):
+            return data
+        return self._found.sub(lambda found: self._markers[found[0]], data)
+
+    def restored(self, data: bytes) -> bytes:
+        """What was given to `hidden`. A marker of other secrets than these stays as it is."""
+        if self._found is None or _INTRODUCER not in data:
+            return data
+        return _MARKER.sub(lambda found: self._values.get(found[0], found[0]), data)
+
+
+def _known(secrets: Secrets) -> Iterator[tuple[str, str]]:
+    """Names and values of what must not be shown, each long enough to be looked for."""
+    for name, value in _told(secrets):
+        yield from ((name, part) for part in (value.strip(), _password(value)) if len(part) >= SHORTEST)
+        if "\n" in value.strip():
+            yield from ((name, line) for line in map(str.strip, value.splitlines()) if len(line) >= SHORTEST_LINE)
+
+
+def _told(secrets: Secrets) -> Iterator[tuple[str, str]]:
+    if secrets.auth_token:
+        yield "PAPERCLIP_API_KEY", secrets.auth_token
+    for name, value in secrets.env.items():
+        if name in secrets.secret_env or _SECRET_NAME.search(name) or _password(value):
+            yield name, value
+    for name, value in secrets.paperclip_env.items():
+        if _SECRET_NAME.search(name) or _password(value):
+            yield name, value
+    for server, settings in secrets.mcp_servers.items():
+        yield from ((server, value) for value in _of_server(settings))
+
+
+def _of_server(settings: Mapping[str, Any]) -> Iterator[str]:
+    """The headers of an MCP server, bare of their scheme, and variables that are named like secrets."""
+    headers = settings.get("headers")
+    for value in headers.values() if isinstance(headers, Mapping) else ():
+        if isinstance(value, str):
+            yield re.sub(r"^(Bearer|Basic|Token)\s+", "", value.strip(), flags=re.IGNORECASE)
+    for block in (settings.get("env"), settings.get("environment")):
+        for name, value in block.items() if isinstance(block, Mapping) else ():
+            if isinstance(value, str) and _SECRET_NAME.search(str(name)):
+                yield value
+
+
+def _password(value: str) -> str:
+    """The password in an address such as a database's or a repository's; empty without one."""
+    if "://" not in value:
+        return ""
+    try:
+        return urlsplit(value.strip()).password or ""
+    except ValueError:
+        return ""
+
+
+def _spellings(value: str) -> Iterator[str]:
+    """As it is; inside JSON, where OpenCode puts every word; and inside JSON inside JSON, as tools print it."""
+    yield value
+    for plain in (False, True):
+        once = json.dumps(value, ensure_ascii=plain)[1:-1]
+        yield once
+        yield json.dumps(once, ensure_ascii=plain)[1:-1]

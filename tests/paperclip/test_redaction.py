@@ -1,0 +1,81 @@
+"""What Paperclip handed over in secret does not show in what the agent writes."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.request import Secrets
+from paperclip.redaction import Redaction
+
+SECRETS = Secrets(
+    run_id="r",
+    auth_token="eyJhbGciOi.run-token",
+    env={
+        "DATABASE": "postgres://ada:s3cret-pass@db/agents",
+        "GREETING": "good morning",
+        "BOUND": 'with "quotes", \\ and ünïcode',
+        "DEPLOY_KEY": "-----BEGIN KEY-----\nMIIBVAIBADANBgkqhkiG9w\n-----END KEY-----\n",
+        "GITHUB_TOKEN": "ghp_0123456789abcdef",
+        "API_KEY": "short",
+    },
+    secret_env=("BOUND", "DEPLOY_KEY"),
+    paperclip_env={"PAPERCLIP_RUNTIME_TOOLS_TOKEN": "tools-bearer-1", "PAPERCLIP_TASK_ID": "a-task-to-be-seen"},
+    mcp_servers={
+        "docs": {
+            "headers": {"Authorization": "Bearer mcp-header-token"},
+            "environment": {"X_SECRET": "local-mcp-value"},
+        }
+    },
+)
+VALUES = [
+    *("eyJhbGciOi.run-token", "postgres://ada:s3cret-pass@db/agents", "s3cret-pass", "ghp_0123456789abcdef"),
+    *("tools-bearer-1", "mcp-header-token", "local-mcp-value", "MIIBVAIBADANBgkqhkiG9w"),
+    'with "quotes", \\ and ünïcode',
+]
+REDACTION = Redaction.of(SECRETS)
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_a_secret_is_hidden_wherever_it_stands(value: str) -> None:
+    event = json.dumps({"type": "text", "part": {"text": f"it is {value}, I think"}}, ensure_ascii=False)
+    escaped = json.dumps({"text": f"it is {value}"})
+    nested = json.dumps({"output": json.dumps({"env": value}, ensure_ascii=False)}, ensure_ascii=False)
+    for line in (value, f"X={value};", event, escaped, nested):
+        hidden = REDACTION.hidden(line.encode())
+        assert value.encode() not in hidden
+        assert json.dumps(value)[1:-1].encode() not in hidden
+        assert b"[[secret:" in hidden
+        assert REDACTION.restored(hidden) == line.encode()
+    assert json.loads(REDACTION.hidden(event.encode()))["type"] == "text"
+
+
+@pytest.mark.parametrize("line", [b"good morning", b"a-task-to-be-seen", b"short", b"", b"\xff\x00"])
+def test_what_is_no_secret_stays_as_it_is(line: bytes) -> None:
+    assert REDACTION.hidden(line) is line
+
+
+def test_the_marker_names_the_variable() -> None:
+    assert b"GITHUB_TOKEN" in REDACTION.hidden(b"token ghp_0123456789abcdef")
+
+
+def test_a_run_without_secrets_has_nothing_to_hide() -> None:
+    nothing = Redaction.of(Secrets(run_id="r"))
+    line = b"[[secret:x]] ghp_0123456789abcdef"
+    assert nothing.hidden(line) is line
+    assert nothing.restored(line) is line
+
+
+def test_no_value_is_in_its_text_form() -> None:
+    assert "ghp_" not in repr(REDACTION)
+
+
+PIECES = st.sampled_from(
+    [*(value.encode() for value in VALUES), b"[[secret:", b"]]", b"[", b"]", b"secret:", b"[[secret:GITHUB_TOKEN.5]]"]
+)
+
+
+@given(st.lists(PIECES | st.binary(max_size=6), max_size=8).map(b"".join))
+def test_what_was_hidden_comes_back_byte_for_byte(line: bytes) -> None:
+    assert REDACTION.restored(REDACTION.hidden(line)) == line
