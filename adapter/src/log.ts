@@ -1,0 +1,288 @@
+/**
+ * What a run writes into Paperclip's log: the agent's own lines, and status lines of ours between them.
+ *
+ * One line a call, ended by a newline, below 8000 bytes of UTF-8, each call awaited before the next: Paperclip cuts
+ * chunks and shows the last 8 KiB of one, and call order is the only order. A status line is one JSON object:
+ *
+ *     {"type":"agent_run","event":"<started|joined|busy|phase|…>","message":"…", …}
+ *
+ * A line of the agent that is too long comes as pieces, to be joined in order:
+ *
+ *     {"type":"agent_run","event":"chunk","id":"<attempt>.<sequence>","stream":"stdout","of":"event|text","part":1,"parts":3,"text":"…"}
+ *
+ * `of: "event"` follows the same event with its long strings shortened and `"truncated": true`, which parsers and cost
+ * accounting read instead; `of: "text"` stands for the line itself.
+ *
+ * Nothing that an agent prints can pass for a status line: a stdout line that any reader could take for one (a JSON
+ * object whose `type` is `agent_run`, also after a carriage return or another line separator) is written as a chunk of
+ * one part, and its text is a JSON string inside ours. So every status line in a log is ours.
+ */
+
+import { setTimeout as later } from "node:timers";
+
+/** Bytes of one call, newline included, are below this. */
+export const CALL_BYTES = 8000;
+/** Characters of an event up to which a shortened form of it is made; OpenCode's own events stay far below. */
+const SHORTENED_LIMIT = 4 * 1024 * 1024;
+const SILENCE_MS = 5 * 60_000;
+const REPEAT_MS = 60_000;
+const OWN_TYPE = "agent_run";
+const SEPARATORS = /[\n\r\v\f\u0085\u2028\u2029]/;
+
+export type StatusEvent =
+  | "started"
+  | "joined"
+  | "busy"
+  | "phase"
+  | "waiting"
+  | "attempt"
+  | "session"
+  | "gap"
+  | "heartbeat"
+  | "cancelling"
+  | "outcome"
+  | "note"
+  | "failure";
+
+export type OnLog = (stream: "stdout" | "stderr", chunk: string) => Promise<void>;
+type Fields = { [name: string]: unknown };
+
+/** One line of an agent, as far as a log cares. */
+export interface AgentLine {
+  attempt: number;
+  sequence: number;
+  stream: string;
+  /** Without its newline. */
+  text: string;
+}
+
+/** One line of a status; long values are cut so that the line fits into a call. */
+export function statusLine(event: StatusEvent, message: string, fields: Fields = {}): string {
+  const line = JSON.stringify({ type: OWN_TYPE, event, message: message.slice(0, 2000), ...fields });
+  if (fits(line)) return line;
+  return JSON.stringify({ type: OWN_TYPE, event, message: message.slice(0, 1000) });
+}
+
+/** The lines that stand for one line of an agent, without their newlines: usually the line itself. */
+export function* linesFor(line: AgentLine): Generator<{ stream: "stdout" | "stderr"; text: string }> {
+  const { text } = line;
+  if (line.stream === "stderr") {
+    if (fits(text)) yield { stream: "stderr", text };
+    else yield* chunks(line, "text");
+    return;
+  }
+  if (fits(text)) {
+    if (mimics(text)) yield* chunks(line, "text");
+    else yield { stream: "stdout", text };
+  } else {
+    const short = text.length <= SHORTENED_LIMIT ? shortened(text) : undefined;
+    if (short !== undefined) yield { stream: "stdout", text: short };
+    yield* chunks(line, short === undefined ? "text" : "event");
+  }
+}
+
+function* chunks(line: AgentLine, of: "event" | "text"): Generator<{ stream: "stdout"; text: string }> {
+  const id = `${line.attempt}.${line.sequence}`;
+  const stream = line.stream === "stderr" ? "stderr" : "stdout";
+  const pieces = piecesOf(line.text, CALL_BYTES - 200);
+  for (const [index, text] of pieces.entries()) {
+    const fields = { id, stream, of, part: index + 1, parts: pieces.length, text };
+    yield { stream: "stdout", text: JSON.stringify({ type: OWN_TYPE, event: "chunk", ...fields }) };
+  }
+}
+
+/** The text in pieces whose JSON strings have at most `limit` bytes; no piece ends inside a character. */
+export function piecesOf(text: string, limit: number): string[] {
+  const pieces: string[] = [];
+  let from = 0;
+  let size = 0;
+  for (let at = 0; at < text.length; ) {
+    const point = text.codePointAt(at) ?? 0;
+    const cost = costOf(point);
+    if (size + cost > limit) {
+      pieces.push(text.slice(from, at));
+      from = at;
+      size = 0;
+    }
+    size += cost;
+    at += point > 0xffff ? 2 : 1;
+  }
+  pieces.push(text.slice(from));
+  return pieces;
+}
+
+/** Bytes of one character inside a JSON string, as JSON.stringify writes it. */
+function costOf(point: number): number {
+  if (point === 0x22 || point === 0x5c) return 2;
+  if (point < 0x20 || (point >= 0xd800 && point <= 0xdfff)) return 6;
+  if (point < 0x80) return 1;
+  if (point < 0x800) return 2;
+  return point > 0xffff ? 4 : 3;
+}
+
+function fits(text: string): boolean {
+  if (text.length * 3 < CALL_BYTES - 1) return true;
+  return text.length < CALL_BYTES && Buffer.byteLength(text) < CALL_BYTES - 1;
+}
+
+/** Whether some reader could take this, or a part of it, for a status line of ours. */
+function mimics(text: string): boolean {
+  if (!text.includes("{")) return false;
+  if (!SEPARATORS.test(text)) return isStatus(text);
+  return isStatus(text) || text.split(SEPARATORS).some(isStatus);
+}
+
+function isStatus(text: string): boolean {
+  const trimmed = text.trim();
+  if (!trimmed.startsWith("{")) return false;
+  const event = parsed(trimmed);
+  return event !== undefined && event.type === OWN_TYPE;
+}
+
+/** The event with its long strings shortened, or undefined when it is none or keeps too little. */
+function shortened(text: string): string | undefined {
+  const event = parsed(text.trim());
+  if (event === undefined || typeof event.type !== "string" || event.type === OWN_TYPE) return undefined;
+  for (const limit of [2000, 700, 250, 80]) {
+    const line = JSON.stringify({ ...(shorter(event, limit, 0) as Fields), truncated: true });
+    if (fits(line)) return line;
+  }
+  return undefined;
+}
+
+function shorter(value: unknown, limit: number, depth: number): unknown {
+  if (typeof value === "string") return value.length > limit ? `${wellFormed(value.slice(0, limit))}…` : value;
+  if (typeof value !== "object" || value === null) return value;
+  if (depth > 8) return "…";
+  if (Array.isArray(value)) return value.slice(0, 20).map((item) => shorter(item, limit, depth + 1));
+  const entries = Object.entries(value).slice(0, 40);
+  return Object.fromEntries(entries.map(([key, item]) => [key.slice(0, 80), shorter(item, limit, depth + 1)]));
+}
+
+/** Without half a character at the end. */
+function wellFormed(text: string): string {
+  const last = text.charCodeAt(text.length - 1);
+  return last >= 0xd800 && last <= 0xdbff ? text.slice(0, -1) : text;
+}
+
+function parsed(text: string): Fields | undefined {
+  if (!text.startsWith("{")) return undefined;
+  try {
+    const value: unknown = JSON.parse(text);
+    return typeof value === "object" && value !== null && !Array.isArray(value) ? (value as Fields) : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+/**
+ * The log of one run. Calls may come from anywhere; they are written one after the other. None rejects: a line that the
+ * host did not take is counted, and named as a gap once it takes lines again.
+ */
+export class RunLog {
+  readonly #onLog: OnLog;
+  readonly #silence: number;
+  #queue: Promise<void> = Promise.resolve();
+  #lost = 0;
+  #timer: NodeJS.Timeout | undefined;
+  #closed = false;
+  #session = "";
+  /** Where the run stands, for heartbeats. */
+  phase = "preparing";
+  /** Agent's lines written so far. */
+  lines = 0;
+
+  constructor(onLog: OnLog, silence: number = SILENCE_MS) {
+    this.#onLog = onLog;
+    this.#silence = silence;
+    this.#listen();
+  }
+
+  /** One status line. */
+  status(event: StatusEvent, message: string, fields: Fields = {}): Promise<void> {
+    return this.#enqueue(async () => await this.#write("stdout", statusLine(event, message, fields)));
+  }
+
+  /** One line of the agent. */
+  line(line: AgentLine): Promise<void> {
+    return this.#enqueue(async () => {
+      for (const { stream, text } of linesFor(line)) await this.#write(stream, text);
+      this.lines += 1;
+    });
+  }
+
+  /** Names the agent's session the first time that it is seen in an event. */
+  session(line: AgentLine, model: string): Promise<void> {
+    if (this.#session || line.stream === "stderr" || !line.text.includes('"sessionID"')) return Promise.resolve();
+    const id = parsed(line.text.slice(0, SHORTENED_LIMIT).trim())?.sessionID;
+    if (typeof id !== "string" || !id) return Promise.resolve();
+    this.#session = id.slice(0, 128);
+    return this.status("session", "", { sessionId: this.#session, model });
+  }
+
+  /** Waits for what is on its way; afterwards nothing is written any more. */
+  async close(): Promise<void> {
+    await this.#queue;
+    this.#closed = true;
+    clearTimeout(this.#timer);
+  }
+
+  #enqueue(work: () => Promise<void>): Promise<void> {
+    if (this.#closed) return Promise.resolve();
+    this.#queue = this.#queue.then(work);
+    return this.#queue;
+  }
+
+  async #write(stream: "stdout" | "stderr", text: string): Promise<void> {
+    if (this.#closed) return;
+    this.#listen();
+    try {
+      if (this.#lost > 0) {
+        const missing = `${this.#lost} lines are missing here: Paperclip did not take them; the transcript has them`;
+        await this.#onLog("stdout", `${statusLine("gap", missing, { lines: this.#lost })}\n`);
+        this.#lost = 0;
+      }
+      await this.#onLog(stream, `${text}\n`);
+    } catch {
+      this.#lost += 1;
+    }
+  }
+
+  #listen(): void {
+    clearTimeout(this.#timer);
+    this.#timer = later(() => {
+      void this.status("heartbeat", `still going on: ${this.phase}`, { phase: this.phase, lines: this.lines });
+    }, this.#silence);
+    this.#timer.unref();
+  }
+}
+
+/** Tells the log of one thing that is away: at once, then once a minute, and when it is back. */
+export class Trouble {
+  readonly #log: RunLog;
+  readonly #back: string;
+  #since: number | undefined;
+  #told = 0;
+
+  constructor(log: RunLog, back: string) {
+    this.#log = log;
+    this.#back = back;
+  }
+
+  failed(what: string): void {
+    const now = Date.now();
+    this.#since ??= now;
+    if (now - this.#told < REPEAT_MS) return;
+    this.#told = now;
+    const seconds = Math.round((now - this.#since) / 1000);
+    void this.#log.status("waiting", seconds > 0 ? `${what} (for ${seconds} s)` : what, { seconds });
+  }
+
+  recovered(): void {
+    if (this.#since === undefined) return;
+    const seconds = Math.round((Date.now() - this.#since) / 1000);
+    this.#since = undefined;
+    this.#told = 0;
+    void this.#log.status("note", `${this.#back} after ${seconds} s`, { seconds });
+  }
+}

@@ -1,0 +1,54 @@
+/**
+ * Paperclip's session codec. The twin of `paperclip/session.py`: reads every spelling that the existing adapters ever
+ * wrote, writes one.
+ *
+ * Paperclip calls this on every scheduler tick, with keys of its own in the parameters, with `{}`, with null, or with the
+ * display id alone: so it is pure and never throws, and the display id is the session id.
+ */
+
+import type { SessionParams } from "./contracts.ts";
+import type { AdapterSessionCodec, JsonObject } from "./paperclip.ts";
+
+const ID_KEYS = ["sessionId", "session_id", "sessionID"];
+const FIELDS: { [field: string]: string[] } = {
+  cwd: ["cwd", "workdir", "folder"],
+  workspaceId: ["workspaceId", "workspace_id"],
+  repoUrl: ["repoUrl", "repo_url"],
+  repoRef: ["repoRef", "repo_ref"],
+};
+
+/** Session parameters in any spelling; null when they name no session. Absent fields are left out. */
+export function decodeSession(raw: unknown): SessionParams | null {
+  if (typeof raw !== "object" || raw === null || Array.isArray(raw)) return null;
+  const sessionId = first(raw, ID_KEYS);
+  if (sessionId === null) return null;
+  const found: SessionParams = { sessionId };
+  for (const [field, keys] of Object.entries(FIELDS)) {
+    const value = first(raw, keys);
+    if (value !== null) found[field] = value;
+  }
+  return found;
+}
+
+export const sessionCodec: AdapterSessionCodec = {
+  deserialize: (raw) => decodeSession(raw) as JsonObject | null,
+  serialize: (params) => decodeSession(params) as JsonObject | null,
+  getDisplayId: (params) => decodeSession(params)?.sessionId ?? null,
+};
+
+function first(raw: object, keys: string[]): string | null {
+  for (const key of keys) {
+    const value = own(raw, key);
+    if (typeof value === "string" && value.trim()) return value.trim();
+  }
+  return null;
+}
+
+/** The value, unless reading it throws. */
+function own(raw: object, key: string): unknown {
+  try {
+    return (raw as { [key: string]: unknown })[key];
+  } catch {
+    return undefined;
+  }
+}
