@@ -1,0 +1,155 @@
+/**
+ * Seals what is secret or prose so that it can travel through histories. The twin of paperclip/sealing.py, which has
+ * the format: a compact JWE, ECDH-ES + A256GCM, header `kid`, `typ` (the kind) and `cty`; the plaintext is raw DEFLATE
+ * of JSON text. JWE's own `zip` is not used: `jose` dropped it. This side holds the public half and never opens.
+ *
+ * Source: RFC 7516, RFC 7518 section 4.6, RFC 7638; jose 6.
+ */
+
+import { randomUUID } from "node:crypto";
+import { constants } from "node:fs";
+import { link, mkdir, open, readFile, unlink } from "node:fs/promises";
+import { dirname, join } from "node:path";
+import { promisify } from "node:util";
+import { deflateRaw } from "node:zlib";
+import { CompactEncrypt, calculateJwkThumbprint, exportJWK, generateKeyPair, importJWK, type JWK } from "jose";
+import { isObject } from "./request/plain.ts";
+import { InvalidRequest } from "./request/problems.ts";
+import type { Settings } from "./settings.ts";
+
+/** What is sealed: `Secrets` or `PromptSource`. */
+export type Kind = "secrets" | "prompt";
+
+export interface Sealer {
+  /**
+   * Compact JWE of `content`. Compresses outside the event loop.
+   *
+   * @throws InvalidRequest when the sealed text would be larger than a history can carry.
+   */
+  seal(kind: Kind, content: object): Promise<string>;
+  /** RFC 7638 thumbprint: names the key in every sealed field. */
+  readonly kid: string;
+}
+
+/** A sealing key that cannot be used or had. Never quotes the key. */
+export class UnusableKey extends Error {
+  override readonly name = "UnusableKey";
+}
+
+/** Bytes of one sealed field. Temporal refuses payloads over 2 MiB, and a request carries two fields. */
+const SEALED_LIMIT = 512 * 1024;
+const PACKED_LIMIT = (SEALED_LIMIT * 3) / 4;
+const DEFLATE = { level: 9 };
+const OWNER_ONLY = 0o600;
+
+const deflated = promisify<Buffer, { level: number }, Buffer>(deflateRaw);
+type PublicKey = Awaited<ReturnType<typeof importJWK>>;
+
+/**
+ * Seals with the configured key: AGENT_RUNS_SEALING_KEY, else the file, which is made (mode 0600) if there is none.
+ *
+ * @throws UnusableKey: no usable key there, or none at all in production.
+ */
+export async function sealerFrom(
+  settings: Pick<Settings, "sealingKey" | "sealingKeyFile" | "production">,
+): Promise<Sealer> {
+  return await sealerOf(settings.sealingKey ?? (await keyText(settings)));
+}
+
+/**
+ * Seals with the first key of a JWK or a JWK set; private halves are ignored.
+ *
+ * @throws UnusableKey: not a P-256 or X25519 JWK.
+ */
+export async function sealerOf(text: string): Promise<Sealer> {
+  const jwk = publicHalf(firstKey(text));
+  const [kid, key] = await Promise.all([calculateJwkThumbprint(jwk), importJWK(jwk, "ECDH-ES")]).catch(() => {
+    throw new UnusableKey("the sealing key is not a JWK: its coordinates are no point of its curve");
+  });
+  return { kid, seal: (kind, content) => sealed(kind, content, kid, key) };
+}
+
+async function sealed(kind: Kind, content: object, kid: string, key: PublicKey): Promise<string> {
+  const packed = await deflated(Buffer.from(JSON.stringify(content)), DEFLATE);
+  if (packed.length > PACKED_LIMIT) {
+    throw new InvalidRequest(
+      `the wake's ${kind} are too large to hand over: ${packed.length} bytes packed, ${PACKED_LIMIT} are possible; ` +
+        "shorten the task, templates or env",
+    );
+  }
+  const header = { alg: "ECDH-ES", enc: "A256GCM", kid, typ: `agent-runs.${kind}`, cty: "json+deflate" };
+  return await new CompactEncrypt(packed).setProtectedHeader(header).encrypt(key);
+}
+
+function firstKey(text: string): JWK {
+  const found = parsed(text);
+  const keys = isObject(found) && Array.isArray(found.keys) ? found.keys : [found];
+  const first: unknown = keys[0];
+  if (!isObject(first)) throw new UnusableKey("the sealing key must be a JWK or a JWK set with at least one key");
+  return first as JWK;
+}
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new UnusableKey("the sealing key must be a JWK or a JWK set as JSON text");
+  }
+}
+
+function publicHalf({ kty, crv, x, y }: JWK): JWK {
+  if (kty === "EC" && crv === "P-256" && typeof x === "string" && typeof y === "string") return { kty, crv, x, y };
+  if (kty === "OKP" && crv === "X25519" && typeof x === "string") return { kty, crv, x };
+  throw new UnusableKey("the sealing key must be a P-256 or X25519 JWK");
+}
+
+/** The key file's text, after making one if there is none and that is allowed. */
+async function keyText(settings: Pick<Settings, "sealingKeyFile" | "production">): Promise<string> {
+  const { sealingKeyFile: path, production } = settings;
+  try {
+    return await readFile(path, "utf8");
+  } catch (error) {
+    if (codeOf(error) !== "ENOENT") throw unreadable(path, error);
+  }
+  if (production) {
+    throw new UnusableKey(`AGENT_RUNS_SEALING_KEY_FILE: ${path} does not exist, and production makes no key`);
+  }
+  try {
+    await publish(await newKey(), path);
+    return await readFile(path, "utf8");
+  } catch (error) {
+    throw unreadable(path, error);
+  }
+}
+
+/** A new P-256 key: unlike X25519, every supported Node has it without an experimental warning. */
+async function newKey(): Promise<string> {
+  const { privateKey } = await generateKeyPair("ECDH-ES", { crv: "P-256", extractable: true });
+  const jwk = await exportJWK(privateKey);
+  return JSON.stringify({ ...jwk, kid: await calculateJwkThumbprint(jwk) });
+}
+
+/** The file appears whole and at once; of several processes that start together the first one wins. */
+async function publish(text: string, path: string): Promise<void> {
+  await mkdir(dirname(path), { recursive: true, mode: 0o700 });
+  const draft = join(dirname(path), `.sealing-${randomUUID()}`);
+  const file = await open(draft, constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL, OWNER_ONLY);
+  try {
+    await file.writeFile(text);
+    await file.sync();
+    await link(draft, path).catch((error: unknown) => {
+      if (codeOf(error) !== "EEXIST") throw error; // another process was first; its key counts
+    });
+  } finally {
+    await file.close();
+    await unlink(draft);
+  }
+}
+
+function codeOf(error: unknown): string {
+  return (error as NodeJS.ErrnoException).code ?? "unknown error";
+}
+
+function unreadable(path: string, error: unknown): UnusableKey {
+  return new UnusableKey(`AGENT_RUNS_SEALING_KEY_FILE: ${path} cannot be read or made (${codeOf(error)})`);
+}
