@@ -3,6 +3,7 @@ import { describe, expect, it } from "vitest";
 import { configSchema } from "../src/config-schema.ts";
 import { agentConfigurationDoc } from "../src/documentation.ts";
 import { models, modelsIn } from "../src/models.ts";
+import { listSkills } from "../src/skill-snapshot.ts";
 
 describe("the configuration form", () => {
   const { fields } = configSchema();
@@ -50,4 +51,31 @@ describe("models", () => {
       ...["a/z", "b/m9", "b/m10"],
     ]));
   it("are there before anybody has asked OpenCode", () => expect(models.length).toBeGreaterThan(0));
+});
+
+describe("skills", () => {
+  const offered = [
+    { key: "paperclipai/paperclip/paperclip", runtimeName: "paperclip", source: "/skills/paperclip" },
+    { key: "acme/docs/writing", source: "/skills/writing", sourceStatus: "available" },
+    { key: "acme/docs/gone", sourceStatus: "missing", missingDetail: "deleted from the catalogue" },
+  ];
+  const context = (desiredSkills: unknown) => ({
+    ...{ agentId: "a", companyId: "c", adapterType: "opencode_k8s" },
+    config: { paperclipRuntimeSkills: [...offered, null, { key: 7 }], paperclipSkillSync: { desiredSkills } },
+  });
+
+  it("are Paperclip's own always, and what the agent wants by any of its names", async () => {
+    const found = await listSkills(context(["Writing", { key: "acme/docs/gone" }, "no/such"]));
+    expect(found.entries.map(({ key, state, desired, origin }) => [key, state, desired, origin])).toEqual([
+      ["acme/docs/gone", "missing", true, "company_managed"],
+      ["acme/docs/writing", "configured", true, "company_managed"],
+      ["no/such", "missing", true, "external_unknown"],
+      ["paperclipai/paperclip/paperclip", "configured", true, "paperclip_required"],
+    ]);
+    expect(found.warnings).toEqual(['Desired skill "no/such" is not available from the Paperclip skills directory.']);
+  });
+
+  it.each([undefined, null, "x", [null, 3]])("are only the required ones when the wish is %j", async (wish) => {
+    expect((await listSkills(context(wish))).desiredSkills).toEqual(["paperclipai/paperclip/paperclip"]);
+  });
 });
