@@ -1,5 +1,7 @@
 /** Waits that can be given up. Every timer here ends with its wait, and none keeps the host's process alive. */
 
+import { setMaxListeners } from "node:events";
+
 /** A wait or a call was given up because its signal was aborted; `reason` is the signal's. */
 export class GivenUp extends Error {
   readonly reason: unknown;
@@ -52,6 +54,7 @@ export async function linked<T>(
   work: (controller: AbortController) => Promise<T>,
 ): Promise<T> {
   const controller = new AbortController();
+  setMaxListeners(0, controller.signal); // a call of many rounds listens anew in each of them
   const present = signals.filter((signal) => signal !== undefined);
   const pass = () => controller.abort(present.find((signal) => signal.aborted)?.reason);
   for (const signal of present) signal.addEventListener("abort", pass);
