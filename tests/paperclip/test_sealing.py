@@ -29,6 +29,7 @@ from paperclip.sealing import (
 from tests.paperclip.contexts import FIXTURES, KEY, OPENER, SEALER, captured
 
 VECTORS = json.loads((FIXTURES / "sealing" / "vectors.json").read_text())
+SEALED_BY_THE_ADAPTER = json.loads((FIXTURES / "sealing" / "adapter.json").read_text())["vectors"]
 CANARY = "canary-7a"
 TEXT = st.text(max_size=200)
 SECRETS = st.fixed_dictionaries(
@@ -73,7 +74,7 @@ def test_a_sealed_prompt_comes_back_whole(content: PromptSource) -> None:
     assert OPENER.prompt(SEALER.seal(content), content.run_id) == content
 
 
-@pytest.mark.parametrize("vector", VECTORS["vectors"], ids=lambda vector: vector["name"])
+@pytest.mark.parametrize("vector", VECTORS["vectors"] + SEALED_BY_THE_ADAPTER, ids=lambda vector: vector["name"])
 def test_what_the_other_language_sealed_is_opened(vector: dict[str, Any]) -> None:
     opener = Opener([SealingKey.from_jwk(jwk) for jwk in VECTORS["keys"]])
     opens = {"secrets": opener.secrets, "prompt": opener.prompt}[vector["kind"]]

@@ -1,0 +1,126 @@
+import { randomBytes } from "node:crypto";
+import { chmod, mkdir, mkdtemp, readdir, readFile, stat, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { exportJWK, generateKeyPair } from "jose";
+import { beforeEach, describe, expect, test } from "vitest";
+import { InvalidRequest } from "../src/request/problems.ts";
+import { sealerFrom, sealerOf, UnusableKey } from "../src/sealing.ts";
+import { KEY, opened, SEALED, sealer } from "./opening.ts";
+import { fixture } from "./vectors.ts";
+
+const CANARY = "canary-7a";
+
+describe("what either language sealed has one format", () => {
+  test.each([...SEALED.vectors, ...fixture("sealing/adapter.json").vectors])("$name", async (vector) => {
+    const key = SEALED.keys.find((jwk) => jwk.kid === vector.kid);
+    const { header, content } = await opened(vector.sealed, key);
+    expect(content).toEqual(vector.opened);
+    const { epk, ...said } = header;
+    expect(epk.crv).toBe(key?.crv);
+    expect(said).toEqual({
+      alg: "ECDH-ES",
+      enc: "A256GCM",
+      kid: vector.kid,
+      typ: `agent-runs.${vector.kind}`,
+      cty: "json+deflate",
+    });
+  });
+});
+
+test("what is sealed now comes back whole, and is another text each time", async () => {
+  const content = { runId: "run-1", env: { A: "é-𝄞" } };
+  const { kid, seal } = await sealer();
+  const [one, two] = await Promise.all([seal("secrets", content), seal("secrets", content)]);
+  expect((await opened(one)).content).toEqual(content);
+  expect(one).not.toBe(two);
+  expect(kid).toBe(KEY.kid);
+});
+
+test("the public half alone seals", async () => {
+  const { d: _, ...half } = KEY;
+  const sealed = await (await sealerOf(JSON.stringify({ keys: [half] }))).seal("secrets", { runId: "run-1" });
+  expect((await opened(sealed)).content).toEqual({ runId: "run-1" });
+});
+
+test("the first key of a set is the one that seals", async () => {
+  const { kid } = await sealerOf(JSON.stringify({ keys: [...SEALED.keys].reverse() }));
+  expect(kid).toBe(SEALED.keys.at(-1)?.kid);
+});
+
+test("a field too large for a history is refused before it is sent", async () => {
+  const noise = randomBytes(600_000).toString("base64");
+  const refused = (await sealer()).seal("prompt", { runId: "run-1", taskMarkdown: noise });
+  await expect(refused).rejects.toThrow(InvalidRequest);
+  await expect(refused).rejects.toThrow(
+    /^the wake's prompt are too large to hand over: [0-9]+ bytes packed, 393216 are possible; shorten the task, templates or env$/,
+  );
+});
+
+const other = await generateKeyPair("ECDH-ES", { crv: "P-384", extractable: true });
+
+test.each([
+  CANARY,
+  "[]",
+  "5",
+  "null",
+  "{}",
+  '{"keys": []}',
+  '{"keys": ["x"]}',
+  JSON.stringify({ kty: "EC", crv: "P-256", x: CANARY }),
+  JSON.stringify({ kty: "EC", crv: "P-256", x: CANARY, y: CANARY }),
+  JSON.stringify({ kty: "EC", crv: ["P-256"], x: CANARY, y: CANARY }),
+  JSON.stringify({ kty: "RSA", n: CANARY, e: "AQAB" }),
+  JSON.stringify(await exportJWK(other.publicKey)),
+])("an unusable key is refused without being quoted: %#", async (text) => {
+  const refused: unknown = await sealerOf(text).catch((error: unknown) => error);
+  expect(refused).toBeInstanceOf(UnusableKey);
+  expect(String((refused as Error).stack)).not.toContain(CANARY);
+  expect((refused as Error).cause).toBeUndefined();
+});
+
+describe("the key file", () => {
+  let folder: string;
+  const settings = () => ({ sealingKeyFile: join(folder, "state", "sealing-key.json"), production: false });
+
+  beforeEach(async () => {
+    folder = await mkdtemp(join(tmpdir(), "sealing-"));
+  });
+
+  test("is made for its owner only when it is missing, and used again", async () => {
+    const made = await sealerFrom(settings());
+    const path = settings().sealingKeyFile;
+    expect((await stat(path)).mode & 0o777).toBe(0o600);
+    expect(await readdir(join(folder, "state"))).toEqual(["sealing-key.json"]);
+    expect((await sealerFrom(settings())).kid).toBe(made.kid);
+    const jwk = JSON.parse(await readFile(path, "utf8"));
+    expect(Object.keys(jwk).sort()).toEqual(["crv", "d", "kid", "kty", "x", "y"]);
+    const sealed = await made.seal("secrets", { runId: "run-1" });
+    expect((await opened(sealed, jwk)).content).toEqual({ runId: "run-1" });
+  });
+
+  test("is one, however many start together", async () => {
+    const together = await Promise.all(Array.from({ length: 16 }, () => sealerFrom(settings())));
+    expect(new Set(together.map(({ kid }) => kid)).size).toBe(1);
+    expect(await readdir(join(folder, "state"))).toEqual(["sealing-key.json"]);
+  });
+
+  test("is never made in production", async () => {
+    await expect(sealerFrom({ ...settings(), production: true })).rejects.toThrow(
+      /AGENT_RUNS_SEALING_KEY_FILE.*production/,
+    );
+    expect(await readdir(folder)).toEqual([]);
+  });
+
+  test("that cannot be read is named with the cause", async () => {
+    await mkdir(settings().sealingKeyFile, { recursive: true });
+    await expect(sealerFrom(settings())).rejects.toThrow(/sealing-key.json cannot be read or made \(EISDIR\)/);
+  });
+
+  test("is not looked at when the setting holds the key itself", async () => {
+    await writeFile(join(folder, "key"), CANARY);
+    await chmod(join(folder, "key"), 0o600);
+    const said = { sealingKeyFile: join(folder, "key"), sealingKey: JSON.stringify(KEY), production: true };
+    expect((await sealerFrom(said)).kid).toBe(KEY.kid);
+  });
+});
