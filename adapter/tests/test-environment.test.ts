@@ -1,0 +1,114 @@
+import { mkdtempSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeAll, beforeEach, describe, expect, it, vi } from "vitest";
+import type { EnvironmentTestResult } from "../src/paperclip.ts";
+import { disconnect } from "../src/temporal.ts";
+import { testEnvironment } from "../src/test-environment.ts";
+import { type DevServer, devServer, freePort, type Standin, standin } from "./help/stack.ts";
+
+const folder = mkdtempSync(join(tmpdir(), "adapter-environment-"));
+const tested = (config: object = {}) =>
+  testEnvironment({
+    ...{ companyId: "acme", adapterType: "opencode_k8s" },
+    config: { model: "anthropic/claude-sonnet-4-6", ...config },
+  });
+const levels = (found: EnvironmentTestResult) =>
+  Object.fromEntries(found.checks.map(({ code, level }) => [code, level]));
+
+let server: DevServer;
+let worker: Standin;
+
+beforeAll(async () => {
+  server = await devServer();
+  worker = await standin(server.address);
+});
+afterAll(async () => {
+  await worker?.stop();
+  await server?.stop();
+  await disconnect();
+});
+beforeEach(() => {
+  vi.unstubAllEnvs();
+  vi.stubEnv("AGENT_RUNS_TEMPORAL_ADDRESS", server.address);
+  vi.stubEnv("AGENT_RUNS_TASK_QUEUE", worker.queue);
+  vi.stubEnv("AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL", worker.transcripts);
+  vi.stubEnv("AGENT_RUNS_TRANSCRIPTS_KEY_FILE", worker.keyFile);
+  vi.stubEnv("AGENT_RUNS_SEALING_KEY_FILE", join(folder, "sealing-key.json"));
+  vi.stubEnv("AGENT_RUNS_PAPERCLIP_API_URL", "http://paperclip.example:3100");
+});
+
+describe("with everything there", () => {
+  it("nothing is wrong", async () => {
+    // a worker is there a moment before Temporal lists it
+    const found = await vi.waitUntil(
+      async () => {
+        const latest = await tested();
+        return levels(latest).worker_missing === undefined && latest;
+      },
+      { timeout: 30_000, interval: 200 },
+    );
+    expect(found.checks.filter(({ level }) => level === "error")).toEqual([]);
+    expect(levels(found)).toMatchObject({
+      ...{ temporal_reachable: "info", worker_polls: "info", transcripts_reachable: "info" },
+      ...{ sealing_key: "info", paperclip_url: "info" },
+    });
+  });
+});
+
+describe("what is missing is named, with a remedy", () => {
+  it.each([
+    ["temporal_unreachable", "AGENT_RUNS_TEMPORAL_ADDRESS", async () => `127.0.0.1:${await freePort()}`],
+    ["temporal_unreachable", "AGENT_RUNS_TEMPORAL_NAMESPACE", async () => "nobodys"],
+    ["worker_missing", "AGENT_RUNS_TASK_QUEUE", async () => "nobodys-queue"],
+    ["transcripts_unset", "AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL", async () => ""],
+    [
+      "transcripts_unreachable",
+      "AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL",
+      async () => `http://127.0.0.1:${await freePort()}`,
+    ],
+    ["settings", "AGENT_RUNS_ON_BUSY", async () => "perhaps"],
+    ["settings", "AGENT_RUNS_MISSPELT", async () => "x"],
+  ])("%s by %s", async (code, variable, value) => {
+    vi.stubEnv(variable, await value());
+    const found = await tested();
+    expect(found.status).toBe("fail");
+    expect(found.checks.find((each) => each.code === code)).toMatchObject({ level: "error", hint: expect.any(String) });
+  });
+
+  it("a transcript key that is not the service's", async () => {
+    const file = join(folder, "other-key.json");
+    writeFileSync(file, JSON.stringify({ kty: "oct", k: Buffer.alloc(32, 7).toString("base64url") }));
+    vi.stubEnv("AGENT_RUNS_TRANSCRIPTS_KEY_FILE", file);
+    expect(levels(await tested())).toMatchObject({ transcripts_key_refused: "error" });
+  });
+
+  it("a sealing key that is none, without quoting it", async () => {
+    const file = join(folder, "broken-key.json");
+    writeFileSync(file, '{"kty":"EC","d":"very-secret"}');
+    vi.stubEnv("AGENT_RUNS_SEALING_KEY_FILE", file);
+    const found = await tested();
+    expect(levels(found)).toMatchObject({ sealing_key_unusable: "error" });
+    expect(JSON.stringify(found)).not.toContain("very-secret");
+  });
+
+  it("an address of Paperclip that means the pod itself", async () => {
+    vi.stubEnv("AGENT_RUNS_PAPERCLIP_API_URL", undefined);
+    vi.stubEnv("PAPERCLIP_API_URL", "http://127.0.0.1:3100");
+    expect(levels(await tested())).toMatchObject({ paperclip_url: "warn" });
+  });
+
+  it("every wrong field of the agent", async () => {
+    const found = await tested({ model: "no-provider", timeoutSec: -1, kubeconfig: "/root/.kube/config" });
+    const named = found.checks.filter(({ code }) => code === "agent_configuration").map(({ message }) => message);
+    for (const field of ["config.model", "config.timeoutSec", "config.kubeconfig"]) {
+      expect(named.some((message) => message.startsWith(`${field} `))).toBe(true);
+    }
+    expect(found.status).toBe("fail");
+  });
+});
+
+it("a configuration that is no object does not make it throw", async () => {
+  const context = { companyId: "acme", adapterType: "opencode_k8s", config: null as never };
+  expect((await testEnvironment(context)).status).toBe("fail");
+});
