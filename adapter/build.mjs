@@ -1,5 +1,7 @@
 // Bundles the package: one ESM entry for Paperclip's server, one CommonJS file for its UI worker, one ESM CLI formatter.
+// `node build.mjs [FOLDER]`; without one into dist.
 import { rm } from "node:fs/promises";
+import { join, resolve } from "node:path";
 import { build } from "esbuild";
 
 const common = { bundle: true, legalComments: "none", logLevel: "warning", absWorkingDir: import.meta.dirname };
@@ -14,12 +16,13 @@ const banner = [
   "const __dirname = __directoryOf(__filename);",
 ].join("\n");
 
-await rm(new URL("dist", import.meta.url), { recursive: true, force: true });
+const folder = resolve(import.meta.dirname, process.argv[2] ?? "dist");
+await rm(folder, { recursive: true, force: true });
 await Promise.all([
   build({
     ...common,
     entryPoints: ["src/index.ts"],
-    outfile: "dist/index.js",
+    outfile: join(folder, "index.js"),
     platform: "node",
     format: "esm",
     target: "node20",
@@ -28,7 +31,7 @@ await Promise.all([
   build({
     ...common,
     entryPoints: ["src/ui-parser.ts"],
-    outfile: "dist/ui-parser.cjs",
+    outfile: join(folder, "ui-parser.cjs"),
     platform: "neutral",
     format: "cjs",
     target: "es2020",
@@ -36,7 +39,7 @@ await Promise.all([
   build({
     ...common,
     entryPoints: ["src/cli.ts"],
-    outfile: "dist/cli.js",
+    outfile: join(folder, "cli.js"),
     platform: "node",
     format: "esm",
     target: "node20",

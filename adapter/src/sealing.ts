@@ -15,7 +15,7 @@ import { deflateRaw } from "node:zlib";
 import { CompactEncrypt, calculateJwkThumbprint, exportJWK, generateKeyPair, importJWK, type JWK } from "jose";
 import { isObject } from "./request/plain.ts";
 import { InvalidRequest } from "./request/problems.ts";
-import type { Settings } from "./settings.ts";
+import { ConfigurationError, type Settings } from "./settings.ts";
 
 /** What is sealed: `Secrets` or `PromptSource`. */
 export type Kind = "secrets" | "prompt";
@@ -32,8 +32,10 @@ export interface Sealer {
 }
 
 /** A sealing key that cannot be used or had. Never quotes the key. */
-export class UnusableKey extends Error {
-  override readonly name = "UnusableKey";
+export class UnusableKey extends ConfigurationError {
+  constructor(remedy: string, field = "AGENT_RUNS_SEALING_KEY_FILE") {
+    super([{ field, remedy }]);
+  }
 }
 
 /** Bytes of one sealed field. Temporal refuses payloads over 2 MiB, and a request carries two fields. */
@@ -53,20 +55,27 @@ type PublicKey = Awaited<ReturnType<typeof importJWK>>;
 export async function sealerFrom(
   settings: Pick<Settings, "sealingKey" | "sealingKeyFile" | "production">,
 ): Promise<Sealer> {
-  return await sealerOf(settings.sealingKey ?? (await keyText(settings)));
+  const { sealingKey } = settings;
+  return sealingKey === undefined
+    ? await sealerOf(await keyText(settings), "AGENT_RUNS_SEALING_KEY_FILE")
+    : await sealerOf(sealingKey, "AGENT_RUNS_SEALING_KEY");
 }
 
 /**
  * Seals with the first key of a JWK or a JWK set; private halves are ignored.
  *
+ * @param field the setting that it comes from, for the error.
  * @throws UnusableKey: not a P-256 or X25519 JWK.
  */
-export async function sealerOf(text: string): Promise<Sealer> {
-  const jwk = publicHalf(firstKey(text));
-  const [kid, key] = await Promise.all([calculateJwkThumbprint(jwk), importJWK(jwk, "ECDH-ES")]).catch(() => {
-    throw new UnusableKey("the sealing key is not a JWK: its coordinates are no point of its curve");
-  });
-  return { kid, seal: (kind, content) => sealed(kind, content, kid, key) };
+export async function sealerOf(text: string, field: string): Promise<Sealer> {
+  try {
+    const jwk = publicHalf(JSON.parse(text));
+    const [kid, key] = await Promise.all([calculateJwkThumbprint(jwk), importJWK(jwk, "ECDH-ES")]);
+    return { kid, seal: (kind, content) => sealed(kind, content, kid, key) };
+  } catch {
+    // The cause may quote the key, so it is not kept.
+    throw new UnusableKey("must hold a P-256 or X25519 JWK, or a JWK set with at least one, as JSON text", field);
+  }
 }
 
 async function sealed(kind: Kind, content: object, kid: string, key: PublicKey): Promise<string> {
@@ -81,26 +90,13 @@ async function sealed(kind: Kind, content: object, kid: string, key: PublicKey):
   return await new CompactEncrypt(packed).setProtectedHeader(header).encrypt(key);
 }
 
-function firstKey(text: string): JWK {
-  const found = parsed(text);
-  const keys = isObject(found) && Array.isArray(found.keys) ? found.keys : [found];
-  const first: unknown = keys[0];
-  if (!isObject(first)) throw new UnusableKey("the sealing key must be a JWK or a JWK set with at least one key");
-  return first as JWK;
-}
-
-function parsed(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    throw new UnusableKey("the sealing key must be a JWK or a JWK set as JSON text");
-  }
-}
-
-function publicHalf({ kty, crv, x, y }: JWK): JWK {
-  if (kty === "EC" && crv === "P-256" && typeof x === "string" && typeof y === "string") return { kty, crv, x, y };
-  if (kty === "OKP" && crv === "X25519" && typeof x === "string") return { kty, crv, x };
-  throw new UnusableKey("the sealing key must be a P-256 or X25519 JWK");
+/** The public half of the first key. Throws anything when there is none. */
+function publicHalf(found: unknown): JWK {
+  const first: unknown = isObject(found) && Array.isArray(found.keys) ? found.keys[0] : found;
+  const { kty, crv, x, y } = first as JWK;
+  if (kty === "EC" && crv === "P-256") return { kty, crv, x, y };
+  if (kty === "OKP" && crv === "X25519") return { kty, crv, x };
+  throw new TypeError("another kind of key");
 }
 
 /** The key file's text, after making one if there is none and that is allowed. */
@@ -112,7 +108,7 @@ async function keyText(settings: Pick<Settings, "sealingKeyFile" | "production">
     if (codeOf(error) !== "ENOENT") throw unreadable(path, error);
   }
   if (production) {
-    throw new UnusableKey(`AGENT_RUNS_SEALING_KEY_FILE: ${path} does not exist, and production makes no key`);
+    throw new UnusableKey(`names ${path}, which does not exist, and production makes no key`);
   }
   try {
     await publish(await newKey(), path);
@@ -151,5 +147,5 @@ function codeOf(error: unknown): string {
 }
 
 function unreadable(path: string, error: unknown): UnusableKey {
-  return new UnusableKey(`AGENT_RUNS_SEALING_KEY_FILE: ${path} cannot be read or made (${codeOf(error)})`);
+  return new UnusableKey(`names ${path}, which cannot be read or made (${codeOf(error)})`);
 }

@@ -41,7 +41,7 @@ export interface Settings {
 
 /** A setting is unknown or wrong: one sentence per field with what is expected, never its value. */
 export class ConfigurationError extends Error {
-  override readonly name = "ConfigurationError";
+  override readonly name: string = "ConfigurationError";
   readonly code = "configuration_error";
   readonly fields: string[];
 

@@ -18,7 +18,7 @@ export const SEALED: { keys: JWK[]; vectors: SealedVector[] } = fixture("sealing
 export const [KEY = {}] = SEALED.keys;
 
 export async function sealer(): Promise<Sealer> {
-  return await sealerOf(JSON.stringify(KEY));
+  return await sealerOf(JSON.stringify(KEY), "KEY");
 }
 
 /** The protected header and the content. */

@@ -3,6 +3,7 @@ import { configProblems } from "../src/request/config.ts";
 import { NESTING_LIMIT, VALUE_LIMIT } from "../src/request/plain.ts";
 import { preparation } from "../src/request/preparation.ts";
 import { InvalidRequest } from "../src/request/problems.ts";
+import { composed } from "../src/request/prompt.ts";
 import { expanded, minimal, VECTORS } from "./vectors.ts";
 
 function outcome(context: unknown): unknown {
@@ -20,6 +21,15 @@ describe("a context means the same in both languages", () => {
     expect(outcome(expanded(context))).toEqual(expanded(expected));
   });
 });
+
+test.each(VECTORS.prompts)(
+  "a prompt is shown as the worker will compose it: %#",
+  ({ source, path, fresh, resumed }) => {
+    const run = { runId: "run-1", agentId: "agent-1", companyId: "company-1", instructionsPath: path };
+    expect(composed(source, run, false)).toEqual(fresh);
+    expect(composed(source, run, true)).toEqual(resumed);
+  },
+);
 
 test("a refusal lists the wrong fields by Paperclip's paths", () => {
   const context = minimal({ timeoutSec: "soon", model: "nameless" });

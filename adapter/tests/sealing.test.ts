@@ -39,12 +39,12 @@ test("what is sealed now comes back whole, and is another text each time", async
 
 test("the public half alone seals", async () => {
   const { d: _, ...half } = KEY;
-  const sealed = await (await sealerOf(JSON.stringify({ keys: [half] }))).seal("secrets", { runId: "run-1" });
+  const sealed = await (await sealerOf(JSON.stringify({ keys: [half] }), "KEY")).seal("secrets", { runId: "run-1" });
   expect((await opened(sealed)).content).toEqual({ runId: "run-1" });
 });
 
 test("the first key of a set is the one that seals", async () => {
-  const { kid } = await sealerOf(JSON.stringify({ keys: [...SEALED.keys].reverse() }));
+  const { kid } = await sealerOf(JSON.stringify({ keys: [...SEALED.keys].reverse() }), "KEY");
   expect(kid).toBe(SEALED.keys.at(-1)?.kid);
 });
 
@@ -73,10 +73,11 @@ test.each([
   JSON.stringify({ kty: "RSA", n: CANARY, e: "AQAB" }),
   JSON.stringify(await exportJWK(other.publicKey)),
 ])("an unusable key is refused without being quoted: %#", async (text) => {
-  const refused: unknown = await sealerOf(text).catch((error: unknown) => error);
+  const refused: unknown = await sealerOf(text, "KEY").catch((error: unknown) => error);
   expect(refused).toBeInstanceOf(UnusableKey);
   expect(String((refused as Error).stack)).not.toContain(CANARY);
   expect((refused as Error).cause).toBeUndefined();
+  expect((refused as UnusableKey).fields).toEqual(["KEY"]);
 });
 
 describe("the key file", () => {
@@ -114,7 +115,9 @@ describe("the key file", () => {
 
   test("that cannot be read is named with the cause", async () => {
     await mkdir(settings().sealingKeyFile, { recursive: true });
-    await expect(sealerFrom(settings())).rejects.toThrow(/sealing-key.json cannot be read or made \(EISDIR\)/);
+    await expect(sealerFrom(settings())).rejects.toThrow(
+      /AGENT_RUNS_SEALING_KEY_FILE names .*sealing-key.json, which cannot be read or made \(EISDIR\)/,
+    );
   });
 
   test("is not looked at when the setting holds the key itself", async () => {

@@ -11,7 +11,7 @@ const vectors = SEALED.vectors
   .filter(({ name }) => name.endsWith("-joserfc"))
   .map(async ({ name, kind, kid, runId, opened }) => {
     const key = SEALED.keys.find((jwk) => jwk.kid === kid);
-    const sealed = await (await sealerOf(JSON.stringify(key))).seal(kind, opened);
+    const sealed = await (await sealerOf(JSON.stringify(key), "KEY")).seal(kind, opened);
     return { name: name.replace("joserfc", "adapter"), kind, kid, runId, opened, sealed };
   });
 const about =

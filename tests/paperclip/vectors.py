@@ -10,7 +10,10 @@ from typing import Any, Final
 
 from client.settings import OTHER_READERS, PREFIX, ClientSettings
 from contracts.errors import InvalidRequest
+from contracts.identity import RunKey
+from contracts.request import PromptSource
 from paperclip.preparation import BULKY_LIMIT, NESTING_LIMIT, VARIABLE_LIMIT, prepared
+from paperclip.prompt import compose, instructions_section, join_skills
 from tests.paperclip.contexts import FIXTURES, NAMES, OPENER, SEALER, captured, minimal, with_value
 
 FILE: Final = FIXTURES / "preparation" / "vectors.json"
@@ -423,6 +426,43 @@ def made_of(context: Context) -> dict[str, Any]:
     return {"request": request, **opened, "notes": list(result.notes)}
 
 
+PROMPTS: Final[tuple[dict[str, Any], ...]] = (
+    {"runId": "run-1"},
+    {"runId": "run-1", "wake": {"fresh": "Fresh.", "resumed": "Resumed."}, "instructions": " Be kind.\n", "skills": []},
+    {"runId": "run-1", "wake": {"resumed": " \ufeff"}, "skills": ["# One", " ", "# Two\n"], "taskMarkdown": "Task"},
+    {
+        "runId": "run-1",
+        "bootstrapTemplate": "{{ agent.name }} {{agent.n}} {{agent.big}} {{agent.yes}} {{agent.list}} {{agent.list.0}}",
+        "promptTemplate": "{{run.source}} {{company.id}} {{context.a.b}} {{context.a}} {{nothing.here}} {{ bad path}}",
+        "agent": {"name": "Ada {{runId}}", "n": 1.0, "big": 1e21, "yes": True, "list": [1, "é", None]},
+        "context": {"a": {"b": -1e-7, "c": "𝄞"}},
+        "sessionHandoff": "Handoff",
+    },
+    {"runId": "run-1", "promptTemplate": " ", "taskMarkdown": "half \ufffd", "instructions": ""},
+    {"runId": "run-1", "promptTemplate": "{{context.paperclipTaskMarkdown}} {{agent.id}}", "taskMarkdown": "Task"},
+)
+"""What a prompt is made of."""
+
+
+def prompts() -> Iterator[dict[str, Any]]:
+    """The prompts that Python composes of `PROMPTS`."""
+    run = RunKey(agent_id="agent-1", company_id="company-1", run_id="run-1")
+    for source in PROMPTS:
+        for path in ("/paperclip/agents/AGENTS.md", "/AGENTS.md"):
+            content = PromptSource.model_validate(source)
+            texts = {
+                "instructions": instructions_section(content.instructions or "", path),
+                "skills": join_skills(content.skills or ()),
+            }
+            fresh, resumed = (compose(content, **texts, resuming=resuming, run=run) for resuming in (False, True))
+            yield {
+                "source": source,
+                "path": path,
+                "fresh": {"text": fresh.text, "metrics": fresh.metrics},
+                "resumed": {"text": resumed.text, "metrics": resumed.metrics},
+            }
+
+
 def settings() -> list[str]:
     """Every variable that the Python side reads: the plugin must not call one of them misspelt."""
     kinds: list[type[ClientSettings]] = [ClientSettings, *ClientSettings.__subclasses__()]
@@ -433,7 +473,8 @@ def settings() -> list[str]:
 def vectors() -> str:
     """The file's text."""
     listed = [{"name": name, "context": context, **shortened(made_of(context))} for name, context in contexts()]
-    return json.dumps({"settings": settings(), "vectors": listed}, indent=1, ensure_ascii=True, sort_keys=False) + "\n"
+    found = {"settings": settings(), "prompts": list(prompts()), "vectors": listed}
+    return json.dumps(found, indent=1, ensure_ascii=True) + "\n"
 
 
 def shortened(value: Any) -> Any:

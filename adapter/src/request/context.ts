@@ -25,7 +25,7 @@ import {
   wholeNumber,
 } from "./fields.ts";
 import { isObject, own, type PlainObject, present } from "./plain.ts";
-import { type Problem, refusal } from "./problems.ts";
+import { InvalidRequest, type Problem } from "./problems.ts";
 import { isPrintable, strip, truthy } from "./python.ts";
 import { type ContextRuntime, decodedSession, type Session } from "./session.ts";
 
@@ -242,7 +242,7 @@ export type AgentConfig = ValidContext["config"];
 export function validated(tidy: PlainObject): ValidContext {
   const problems: Problem[] = [];
   const found = executionContext(asGiven(tidy), new Place(problems));
-  if (found === undefined || problems.length > 0) throw refusal([...problems, ...rawProblems(tidy)]);
+  if (found === undefined || problems.length > 0) throw new InvalidRequest([...problems, ...rawProblems(tidy)]);
   const session = decodedSession((found.runtime ?? {}) as ContextRuntime, problems);
   const context = {
     ...(found as Required<Found>),
@@ -253,7 +253,7 @@ export function validated(tidy: PlainObject): ValidContext {
     wakePrompt: found.wakePrompt ?? {},
   };
   const listed = [...rawProblems(tidy), ...deeperProblems(context), ...problems];
-  if (listed.length > 0) throw refusal(listed);
+  if (listed.length > 0) throw new InvalidRequest(listed);
   return context;
 }
 

@@ -13,7 +13,7 @@ export type PlainObject = { [name: string]: Plain };
 export const NESTING_LIMIT = 64;
 
 /** Values in one context: shared objects are copied once per place, so a small graph could otherwise become endless. */
-export const VALUE_LIMIT = 200_000;
+export const VALUE_LIMIT = 50_000;
 
 /** What a capture of a live context wrote for `undefined`. */
 const CAPTURED_ABSENCE = "[undefined]";

@@ -19,7 +19,10 @@ export class InvalidRequest extends Error {
   readonly code = "invalid_request";
   readonly problems: Problem[];
 
-  constructor(message: string, problems: Problem[] = []) {
+  /** @param said the wrong fields, each said once; or a sentence when no field is to blame. */
+  constructor(said: string | readonly Problem[]) {
+    const problems = typeof said === "string" ? [] : distinct(said);
+    const message = typeof said === "string" ? said : problems.map(sentence).join("; ");
     super(message.slice(0, MESSAGE_LIMIT));
     this.problems = problems;
   }
@@ -30,8 +33,10 @@ export class InvalidRequest extends Error {
   }
 }
 
-/** All problems as one refusal, each said once. */
-export function refusal(problems: readonly Problem[]): InvalidRequest {
-  const said = new Map(problems.map((problem) => [`${problem.field} ${problem.remedy}`, problem]));
-  return new InvalidRequest([...said.keys()].join("; "), [...said.values()]);
+function sentence({ field, remedy }: Problem): string {
+  return `${field} ${remedy}`;
+}
+
+function distinct(problems: readonly Problem[]): Problem[] {
+  return [...new Map(problems.map((problem) => [sentence(problem), problem])).values()];
 }

@@ -1,9 +1,10 @@
 /**
  * Paperclip's tool servers for one run, in OpenCode's spelling and at addresses that a pod can reach.
  *
- * Paperclip names them by its own address, which in a pod is often the pod's. A server that is opened with the run's own
- * token is named by variables of the agent's environment, because both change when a later run takes over: OpenCode
- * puts `{env:NAME}` in place when it reads its configuration. Source: opencode.ai/docs/config; Paperclip 2026.916.1.
+ * Paperclip names them by its own address, which in a pod is often the pod's, and opens its own with the run's token,
+ * which changes when a later run takes over. Both are variables of the agent's environment, so they are named as
+ * such: OpenCode puts `{env:NAME}` in place when it reads its configuration, and where the pod has a proxy for
+ * Paperclip, that one knows the current token. Source: opencode.ai/docs/config; Paperclip 2026.916.1.
  */
 import type { AdapterExecutionContext, RuntimeTools } from "../paperclip.ts";
 import { isLoopback } from "./api-url.ts";
@@ -27,7 +28,7 @@ export interface Addresses {
  */
 export async function toolServers(
   context: Pick<AdapterExecutionContext, "runtimeMcp" | "authToken">,
-  addresses: Addresses,
+  { host }: Addresses,
   taken: ReadonlySet<string>,
 ): Promise<{ servers: Servers; note?: string }> {
   const offered = await told(context.runtimeMcp).catch(() => undefined);
@@ -39,7 +40,7 @@ export async function toolServers(
     if (!isObject(server) || typeof server.name !== "string" || typeof server.url !== "string") continue;
     const name = freeName(server.name, names);
     names.add(name);
-    servers[name] = remote(server.url, server.token, context.authToken, addresses);
+    servers[name] = remote(server.url, server.token, context.authToken, host);
   }
   return { servers };
 }
@@ -62,14 +63,14 @@ export function reachable(address: string, { host, pods }: Addresses): string {
   return path === undefined || pods === undefined ? address : pods.replace(/\/+$/, "") + path;
 }
 
-function remote(url: string, token: unknown, runToken: string | undefined, addresses: Addresses) {
-  const path = pathAtPaperclip(url, addresses.host);
-  if (path !== undefined && runToken && token === runToken) {
-    const headers = { Authorization: "Bearer {env:PAPERCLIP_API_KEY}" };
-    return { type: "remote", url: `{env:PAPERCLIP_API_URL}${path}`, headers };
-  }
-  const headers = typeof token === "string" && token ? { headers: { Authorization: `Bearer ${token}` } } : {};
-  return { type: "remote", url: reachable(url, addresses), ...headers };
+function remote(url: string, token: unknown, runToken: string | undefined, host: string | undefined) {
+  const path = pathAtPaperclip(url, host);
+  const bearer = token !== undefined && token === runToken ? "{env:PAPERCLIP_API_KEY}" : token;
+  return {
+    type: "remote",
+    url: path === undefined ? url : `{env:PAPERCLIP_API_URL}${path}`,
+    ...(typeof bearer === "string" && bearer ? { headers: { Authorization: `Bearer ${bearer}` } } : {}),
+  };
 }
 
 /** The part of `address` after Paperclip's base; undefined when it is somewhere else. */
