@@ -8,6 +8,7 @@
  */
 
 import type { Cancelled } from "./contracts.ts";
+import { HostApi, hostApi } from "./host-api.ts";
 import { cancel } from "./outcome.ts";
 import { patiently, type Run, type Talk, type Temporal } from "./temporal.ts";
 import { GivenUp, linked, sleep } from "./waiting.ts";
@@ -17,7 +18,6 @@ export const LEASE_LOST = "Legacy controller lease lost";
 export const ANSWER_MS = 55_000;
 /** Beyond the agent's own grace: for a worker to come back and for the pods to go. */
 const PATIENCE_MS = 2 * 60_000;
-const ASK_MS = 5000;
 
 /** Why a run was aborted. */
 export type Abort = { kind: "cancel"; reason: string } | { kind: "lease lost" };
@@ -67,16 +67,9 @@ export async function stopped(
  * After a lost lease: whether Paperclip says that the run was cancelled, which a lost lease hides when the cancel came
  * before we had opted in. False when it cannot be asked.
  */
-export async function wasCancelled(api: string, runId: string, token: string | undefined): Promise<boolean> {
-  try {
-    const response = await fetch(`${api}/api/heartbeat-runs/${encodeURIComponent(runId)}`, {
-      headers: token ? { Authorization: `Bearer ${token}` } : {},
-      signal: AbortSignal.timeout(ASK_MS),
-    });
-    if (!response.ok) return false;
-    const told = (await response.json()) as { status?: unknown; run?: { status?: unknown } };
-    return (told.status ?? told.run?.status) === "cancelled";
-  } catch {
-    return false;
-  }
+export async function wasCancelled(runId: string, token: string | undefined): Promise<boolean> {
+  const base = hostApi(process.env);
+  if (base === undefined) return false;
+  const { body } = await new HostApi(base, token).ask(`/heartbeat-runs/${encodeURIComponent(runId)}`);
+  return body.status === "cancelled";
 }

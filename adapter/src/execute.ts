@@ -14,7 +14,7 @@ import { host } from "./host.ts";
 import { RunLog, Trouble } from "./log.ts";
 import { collected, EndedWithoutOutcome, outcomeOf } from "./outcome.ts";
 import type { AdapterExecutionContext, AdapterExecutionResult } from "./paperclip.ts";
-import { hostApi, reconcileSoon } from "./reconcile.ts";
+import { reconcileSoon } from "./reconcile.ts";
 import { InvalidRequest, type Prepared, prepare, sealToken } from "./request.ts";
 import { cancelledBeforeStart, failedResult, resultOf } from "./result.ts";
 import { sealerFrom } from "./sealing.ts";
@@ -419,7 +419,7 @@ class Execution {
 
   async #stopIfCancelled(run: Run): Promise<void> {
     const { runId, authToken } = this.#ctx;
-    if (!(await wasCancelled(hostApi(process.env), runId, authToken))) return;
+    if (!(await wasCancelled(runId, authToken))) return;
     const grace = this.#prepared.request.config.graceSec ?? 60;
     await stopped(this.#temporal, run, "Run cancelled", grace, {}).catch(() => undefined);
   }

@@ -111,6 +111,17 @@ export async function ask<Answer>(
       else outage?.failed(away(temporal, error));
     }
     await backOff.wait(signal);
+    await present(temporal, run, { signal, outage });
+  }
+}
+
+/** Waits until Temporal answers at all: a long wait says nothing of that. Rejects with `Closed` for a forgotten run. */
+async function present(temporal: Temporal, run: Run, talk: Talk): Promise<void> {
+  try {
+    await patiently(temporal, () => run.describe(), talk);
+  } catch (error) {
+    if (codeOf(error) === Code.NOT_FOUND) throw new Closed();
+    throw error;
   }
 }
 

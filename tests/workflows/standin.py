@@ -131,7 +131,10 @@ class Agents:
         return self._stopped.setdefault(name, asyncio.Event())
 
     async def _parse(self, order: ParseTranscript) -> Report:
-        broken = await self._part() == ["broken"]
+        kind, *_ = await self._part()
+        if kind == "unplaced":
+            return Report(failure=order.stopped, exit_code=1)
+        broken = kind == "broken"
         return Report(
             failure=order.stopped or (ProviderUnavailable.as_failure("the provider answers 503") if broken else None),
             session_id="ses_standin",

@@ -1,0 +1,361 @@
+/** execute() against a real Temporal, the real workflow with stand-in steps, and a real transcript service. */
+
+import { randomUUID } from "node:crypto";
+import { createServer, type Server } from "node:http";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import type { RunRequest } from "../src/contracts.ts";
+import { executeWith } from "../src/execute.ts";
+import { InvalidRequest } from "../src/request.ts";
+import { disconnect, runOf } from "../src/temporal.ts";
+import { type FakeHost, fakeHost, partsFor, sameAgent } from "./help/host.ts";
+import {
+  aRequest,
+  type DevServer,
+  devServer,
+  freePort,
+  type Standin,
+  standin,
+  temporalOf,
+  until,
+} from "./help/stack.ts";
+
+let server: DevServer;
+let worker: Standin;
+
+beforeAll(async () => {
+  server = await devServer();
+  worker = await standin(server.address);
+});
+afterAll(async () => {
+  await worker.stop();
+  await disconnect();
+  await server.stop();
+});
+
+const LEASE_LOST = "Legacy controller lease lost";
+
+function wake(request: RunRequest, changes: Parameters<typeof partsFor>[3] = {}, host = fakeHost(request)) {
+  return { host, result: executeWith(host.context, partsFor(request, server, worker, changes)) };
+}
+
+async function running(host: FakeHost, lines = 3): Promise<void> {
+  await until(() => host.agentLines().length >= lines);
+}
+
+function describeRun(request: RunRequest) {
+  return temporalOf(server, worker.queue).client.getHandle(`agent-run:${request.agent.id}`).describe();
+}
+
+function numbered(from: number, to: number): string[] {
+  return Array.from({ length: to - from + 1 }, (_, n) => `line ${from + n}`);
+}
+
+function texts(host: FakeHost): string[] {
+  return host.agentLines().map((line) => JSON.parse(line).part.text);
+}
+
+describe("a run", () => {
+  it("tells Paperclip each line once, in order, and its outcome", async () => {
+    const request = aRequest({ behaviour: "lines:300" });
+    const { host, result } = wake(request);
+    expect(await result).toMatchObject({
+      exitCode: 0,
+      errorMessage: null,
+      sessionId: "ses_standin",
+      sessionDisplayId: "ses_standin",
+      usage: { inputTokens: 10, outputTokens: 2, cachedInputTokens: 3 },
+      usageBasis: "per_run",
+      costUsd: 0.0125,
+      summary: "done",
+      resultJson: { stopReason: "completed", receipt: "verified" },
+    });
+    expect(texts(host)).toEqual(numbered(1, 300));
+    expect(host.calls.slice(0, 4)).toEqual(["onCancellationReady", "onMeta", "adapter_startup", "onDispatch"]);
+    expect(host.calls.at(-1)).toBe("finalize");
+    expect(host.metas[0]).toMatchObject({ adapterType: "opencode_local", command: "opencode", prompt: "fresh" });
+    expect(host.statuses().map((status) => status.event)).toEqual(
+      expect.arrayContaining(["note", "started", "session", "outcome"]),
+    );
+    expect(host.chunks.every(({ chunk }) => chunk.endsWith("\n") && Buffer.byteLength(chunk) < 8000)).toBe(true);
+    await until(async () => (await describeRun(request)).status.name === "COMPLETED");
+  });
+
+  it("shows both attempts of a run whose pod was lost", async () => {
+    const { host, result } = wake(aRequest({ behaviour: "retried" }));
+    expect(await result).toMatchObject({ exitCode: 0 });
+    expect(texts(host)).toEqual([...numbered(1, 5), ...numbered(1, 5)]);
+    expect(host.statuses("attempt")).toMatchObject([{ attempt: 2 }]);
+  });
+
+  it("carries the evidence that nothing was started when no node took the pod", async () => {
+    const { result } = wake(aRequest({ behaviour: "unplaced" }));
+    expect(await result).toMatchObject({
+      errorCode: "k8s_pod_schedule_failed",
+      errorFamily: null,
+      executionRecovery: { kind: "bootstrap", providerWorkStarted: false },
+    });
+  });
+
+  it("asks Paperclip to go on with the conversation after the provider was away, if it knows how", async () => {
+    const { result } = wake(aRequest({ behaviour: "broken" }));
+    const ended = await result;
+    expect(ended).toMatchObject({ exitCode: 1, errorCode: "provider_unavailable", errorFamily: "transient_upstream" });
+    expect(ended.resultJson).toMatchObject({ conversationContinuation: "continue_conversation_v1" });
+    expect(ended.executionRecovery).toBeUndefined();
+  });
+
+  it("works on a Paperclip without cancellation and dispatch, under its own name", async () => {
+    const request = aRequest({ behaviour: "broken" });
+    const changes = { onCancellationReady: undefined, onDispatch: undefined, signal: undefined };
+    const { host, result } = wake(request, {}, fakeHost(request, changes));
+    const ended = await result;
+    expect(ended.errorCode).toBe("provider_unavailable");
+    expect(ended.resultJson).not.toHaveProperty("conversationContinuation");
+    expect(host.metas[0]?.adapterType).toBe("opencode_k8s");
+  });
+
+  it("says what is wrong with a request before anything exists", async () => {
+    const request = aRequest();
+    const host = fakeHost(request);
+    const result = await executeWith(host.context, async () => {
+      throw new InvalidRequest("config.model must be <provider>/<model>");
+    });
+    expect(result).toMatchObject({
+      errorCode: "invalid_request",
+      executionRecovery: { kind: "bootstrap", providerWorkStarted: false },
+    });
+    expect(result.errorMessage).toContain("config.model");
+    expect(host.calls).toEqual([]);
+  });
+
+  it("keeps an unexpected error of the preparation, and whatever it quotes, to itself", async () => {
+    const host = fakeHost(aRequest());
+    const result = await executeWith(host.context, async () => {
+      throw new TypeError("canary-secret");
+    });
+    expect(result).toMatchObject({ exitCode: 1, errorCode: "invalid_request" });
+    expect(JSON.stringify([result, host.chunks])).not.toContain("canary-secret");
+  });
+
+  it("goes on when Paperclip's log refuses lines, and names the gap", async () => {
+    const request = aRequest({ behaviour: "lines:30" });
+    const host = fakeHost(request);
+    const { onLog } = host.context;
+    let refusals = 0;
+    host.context.onLog = async (stream, chunk) => {
+      if (chunk.includes("line 7") && refusals++ === 0) throw new Error("disk full");
+      await onLog(stream, chunk);
+    };
+    expect(await wake(request, {}, host).result).toMatchObject({ exitCode: 0 });
+    expect(texts(host)).toEqual([...numbered(1, 6), ...numbered(8, 30)]);
+    expect(host.statuses("gap")).toMatchObject([{ lines: 1 }]);
+  });
+
+  it("names a terminated workflow as a failure without evidence", async () => {
+    const request = aRequest({ behaviour: "works" });
+    const { host, result } = wake(request);
+    await running(host);
+    const found = await describeRun(request);
+    await runOf(temporalOf(server, worker.queue), found.workflowId, found.runId).terminate("a test");
+    const ended = await result;
+    expect(ended).toMatchObject({ exitCode: 1, errorCode: "agent_run_failed" });
+    expect(ended.errorMessage).toContain("TERMINATED");
+    expect(ended.executionRecovery).toBeUndefined();
+  });
+});
+
+describe("a busy agent", () => {
+  it("is waited for, which the log says", async () => {
+    const request = aRequest({ behaviour: "works" });
+    const first = wake(request);
+    await running(first.host);
+    const other = sameAgent(request, { config: { model: "standin/lines:2" }, context: { taskId: "task-2" } });
+    const second = wake(other, { task: "task-2" });
+    await until(() => second.host.statuses("busy").length > 0);
+    expect(second.host.statuses("busy")[0]).toMatchObject({ holder: request.runId, task: "task-1" });
+    first.host.abort("Cancelled");
+    expect((await first.result).errorCode).toBe("cancelled");
+    expect(await second.result).toMatchObject({ exitCode: 0 });
+    expect(texts(second.host)).toEqual(numbered(1, 2));
+  });
+
+  it("is refused when it is configured so, with the evidence that nothing was started", async () => {
+    const request = aRequest({ behaviour: "works" });
+    const first = wake(request);
+    await running(first.host);
+    const other = sameAgent(request, { context: { taskId: "task-2" } });
+    expect(await wake(other, { task: "task-2", onBusy: "refuse" }).result).toMatchObject({
+      errorCode: "k8s_concurrent_run_blocked",
+      executionRecovery: { kind: "bootstrap" },
+    });
+    first.host.abort("Cancelled");
+    await first.result;
+  });
+});
+
+describe("a cancel", () => {
+  const acknowledged = { state: "acknowledged", forced: false };
+
+  it("before anything was asked is acknowledged at once", async () => {
+    const request = aRequest();
+    const host = fakeHost(request, {
+      async onCancellationReady() {
+        host.abort("Run stopped before provider startup");
+      },
+    });
+    expect(await wake(request, {}, host).result).toMatchObject({
+      errorCode: "cancelled",
+      executionRecovery: { kind: "bootstrap" },
+      resultJson: { executionCancellation: acknowledged },
+    });
+    await expect(describeRun(request)).rejects.toThrow();
+  });
+
+  it("while the agent is another task's leaves that one alone", async () => {
+    const request = aRequest({ behaviour: "works" });
+    const first = wake(request);
+    await running(first.host);
+    const second = wake(sameAgent(request, { context: { taskId: "task-2" } }), { task: "task-2" });
+    await until(() => second.host.statuses("busy").length > 0);
+    second.host.abort("Cancelled by operator");
+    expect(await second.result).toMatchObject({
+      executionRecovery: { kind: "bootstrap" },
+      resultJson: { executionCancellation: acknowledged },
+    });
+    expect((await describeRun(request)).status.name).toBe("RUNNING");
+    first.host.abort("Cancelled");
+    await first.result;
+  });
+
+  it("of a working agent stops it and is settled, with session, usage and the last lines", async () => {
+    const request = aRequest({ behaviour: "works" });
+    const { host, result } = wake(request);
+    await running(host);
+    host.abort("Cancelled by operator");
+    const ended = await result;
+    expect(ended).toMatchObject({
+      errorCode: "cancelled",
+      sessionId: "ses_standin",
+      usage: { inputTokens: 10 },
+      resultJson: { executionCancellation: acknowledged },
+      executionRecovery: {
+        kind: "interrupted",
+        providerStopped: true,
+        sessionPreserved: true,
+        actionOutcomes: "settled",
+      },
+    });
+    expect(ended.resultJson).not.toHaveProperty("conversationContinuation");
+    expect(texts(host)).toEqual(numbered(1, texts(host).length));
+    expect(host.statuses("cancelling")[0]?.message).toContain("Cancelled by operator");
+    await until(async () => (await describeRun(request)).status.name === "COMPLETED");
+  });
+
+  it("of an agent that has to be killed is acknowledged, and not called settled", async () => {
+    const request = aRequest({ behaviour: "deaf" });
+    const { host, result } = wake(request);
+    await running(host);
+    host.abort("Cancelled by operator");
+    const ended = await result;
+    expect(ended.resultJson).toMatchObject({ executionCancellation: { state: "acknowledged", forced: true } });
+    expect(ended.executionRecovery).toBeUndefined();
+  });
+
+  it("that comes when the agent has just ended gets the outcome", async () => {
+    const request = aRequest({ behaviour: "lines:5" });
+    const host = fakeHost(request, {
+      async onRuntimeProgress({ phase }) {
+        if (phase === "finalize") host.abort("too late");
+      },
+    });
+    expect(await wake(request, {}, host).result).toMatchObject({ exitCode: 0, sessionId: "ses_standin" });
+  });
+});
+
+describe("a lost lease", () => {
+  it("leaves the run alone; the next wake joins it, from the first line, and gets its one outcome", async () => {
+    const request = aRequest({ behaviour: "works" });
+    const first = wake(request);
+    await running(first.host, 10);
+    first.host.abort(LEASE_LOST);
+    expect((await first.result).errorCode).toBe("controller_lease_lost");
+    const quiet = first.host.chunks.length;
+    expect((await describeRun(request)).status.name).toBe("RUNNING");
+
+    const later = sameAgent(request);
+    const second = wake(later);
+    await running(second.host, 10);
+    expect(second.host.statuses("joined")[0]).toMatchObject({ runId: request.runId });
+    expect(second.host.statuses("started")).toEqual([]);
+    second.host.abort("Cancelled by operator");
+    const ended = await second.result;
+    expect(ended.resultJson).toMatchObject({ joinedRunId: request.runId });
+    expect(texts(second.host)).toEqual(numbered(1, texts(second.host).length));
+    expect(first.host.chunks.length).toBe(quiet);
+  });
+
+  it("does not cost the outcome of a run that ends meanwhile: the next wake gets it", async () => {
+    const request = aRequest({ behaviour: "lines:40:50" });
+    const first = wake(request);
+    await running(first.host);
+    first.host.abort(LEASE_LOST);
+    await first.result;
+    await until(async () => (await describeRun(request)).searchAttributes.RunPhase?.[0] === "succeeded");
+    const second = wake(sameAgent(request));
+    expect(await second.result).toMatchObject({ exitCode: 0, summary: "done" });
+    expect(texts(second.host)).toEqual(numbered(1, 40));
+    await until(async () => (await describeRun(request)).status.name === "COMPLETED");
+  });
+
+  it("stops the agent after all when Paperclip says that the run was cancelled", async () => {
+    const request = aRequest({ behaviour: "works" });
+    const api: Server = createServer((_, response) => response.end(JSON.stringify({ status: "cancelled" })));
+    const port = await freePort();
+    await new Promise<void>((resolve) => api.listen(port, "127.0.0.1", resolve));
+    process.env.PAPERCLIP_API_URL = `http://127.0.0.1:${port}`;
+    try {
+      const first = wake(request);
+      await running(first.host);
+      first.host.abort(LEASE_LOST);
+      await first.result;
+      await until(async () => (await describeRun(request)).searchAttributes.RunPhase?.[0] === "cancelled");
+    } finally {
+      delete process.env.PAPERCLIP_API_URL;
+      api.close();
+    }
+  });
+});
+
+describe("without the transcript service", () => {
+  it("the run has its outcome, and the log says what to set", async () => {
+    const { host, result } = wake(aRequest(), { transcriptsUrl: undefined });
+    expect(await result).toMatchObject({ exitCode: 0 });
+    expect(
+      host
+        .statuses("note")
+        .map((each) => each.message)
+        .join(),
+    ).toContain("AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL");
+  });
+});
+
+describe("outages", () => {
+  it("of Temporal during a run are a pause, and nothing is lost or doubled", async () => {
+    const queue = `queue-${randomUUID()}`;
+    const mortal = await standin(server.address, queue);
+    const request = aRequest({ behaviour: "works" });
+    const host = fakeHost(request);
+    const result = executeWith(host.context, partsFor(request, server, mortal));
+    await running(host);
+    await server.kill();
+    await until(() => host.statuses("waiting").length > 0);
+    await server.start();
+    await until(() => host.statuses("note").some(({ message }) => message.includes("answers again")));
+    const before = host.agentLines().length;
+    await running(host, before + 5);
+    host.abort("enough");
+    expect((await result).errorCode).toBe("cancelled");
+    expect(texts(host)).toEqual(numbered(1, texts(host).length));
+    await mortal.stop();
+  });
+});
