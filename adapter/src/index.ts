@@ -1,0 +1,40 @@
+/** The package's entry: Paperclip's server calls `createServerAdapter` once, synchronously, when it loads the adapter. */
+
+import { configSchema } from "./config-schema.ts";
+import { agentConfigurationDoc } from "./documentation.ts";
+import { execute } from "./execute.ts";
+import { listModels, models, refreshModels } from "./models.ts";
+import type { ServerAdapterModule } from "./paperclip.ts";
+import { reconcileAfterLoad } from "./reconcile.ts";
+import { sessionCodec } from "./session.ts";
+import { listSkills } from "./skill-snapshot.ts";
+import { testEnvironment } from "./test-environment.ts";
+
+export const type = "opencode_k8s";
+
+/**
+ * The adapter. Nothing is connected or read before the first call of one of its functions, but for the reconciler, which
+ * looks some seconds later for runs that this server has lost.
+ */
+export function createServerAdapter(): ServerAdapterModule {
+  reconcileAfterLoad();
+  return {
+    type,
+    execute,
+    testEnvironment,
+    sessionCodec,
+    models,
+    listModels,
+    refreshModels,
+    listSkills,
+    // Paperclip keeps the preference itself; nothing has to be installed anywhere
+    syncSkills: listSkills,
+    getConfigSchema: configSchema,
+    agentConfigurationDoc,
+    supportsLocalAgentJwt: true,
+    supportsInstructionsBundle: true,
+    instructionsPathKey: "instructionsFilePath",
+    requiresMaterializedRuntimeSkills: true,
+    runtimeToolDelivery: "environment",
+  };
+}
