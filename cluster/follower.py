@@ -9,7 +9,7 @@ the text means is decided in `cluster.reading`; here are connections, pauses and
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeAlias
@@ -195,15 +195,19 @@ class Follower:
         while (batch := await self.next_batch()) is not None:
             yield batch
 
+    def wake(self) -> None:
+        """Whoever waits for the next batch, or asks for it next, gets what there is, be it nothing."""
+        self._buffer.wake()
+
     async def next_batch(self, within: timedelta | None = None) -> Batch | None:
-        """What has come since the last call: an empty batch if that is nothing `within` this time, None at the end."""
+        """What has come since the last call, None at the end; empty if nothing came in time, or before a `wake`."""
         batch = await self._buffer.take(within)
         if batch is None:
             if self._reader is not None:
                 await self._reader  # raises what ended it
             return None
-        self._given = batch.cursor or self._given
-        return replace(batch, cursor=self._given)
+        self._given = batch.cursor = batch.cursor or self._given
+        return batch
 
     async def _run(self) -> None:
         try:
@@ -324,7 +328,8 @@ class Follower:
             ) as pieces:
                 async for piece in pieces:
                     read.moved = await self._give(self._reading.feed(piece)) or read.moved
-                    await self._mend()
+                    if self._reading.hole is not None:
+                        await self._mend()
                     if self._reading.spent:
                         break
                     if self.last is not None:
@@ -506,15 +511,22 @@ class _Buffer:
         """Everything held; an empty batch when nothing came in time, None when nothing will come any more."""
         if self._held is None and not self._closed:
             self._awaited = True
-            with suppress(TimeoutError):
-                async with asyncio.timeout(None if within is None else within.total_seconds()):
-                    await self._filled.wait()
+            if within is None:  # the usual case costs no clock
+                await self._filled.wait()
+            else:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(within.total_seconds()):
+                        await self._filled.wait()
         taken, self._held, self._size = self._held, None, 0
         self._awaited = self._awaited and taken is None
         if not self._closed:
             self._filled.clear()
         self._emptied.set()
         return taken if taken is not None or self._closed else Batch()
+
+    def wake(self) -> None:
+        """Let go whoever waits."""
+        self._filled.set()
 
     def close(self) -> None:
         """Nothing more will be put."""

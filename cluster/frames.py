@@ -31,6 +31,10 @@ _ESCAPED: Final = re.compile(rb"(?:[^\\]|\\[0r\\])*", re.DOTALL)
 _ESCAPE: Final = re.compile(rb"\\([0r\\])")
 _MEANT: Final[dict[bytes, bytes]] = {b"0": b"\0", b"r": b"\r", b"\\": b"\\"}
 _STAMPED: Final = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)) (.*)", re.DOTALL)
+_USUAL: Final = re.compile(
+    rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9}(?:Z|[+-]\d\d:\d\d)) ([1-9][0-9]{0,17})([oe])([.+-]) "
+)
+"""The head of nearly every line of a log: matched in one go, and what follows it is copied once."""
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
@@ -75,6 +79,8 @@ class FrameReader:
 
     def feed(self, data: bytes) -> list[Frame | Junk]:
         """The frames and other lines that `data` completes. Never raises."""
+        if not self._held and data.find(b"\n") == len(data) - 1 < JUNK_LIMIT:  # one whole line, as most pieces are
+            return [self._read(data[:-1], cut=False)] if data else []
         first, newline, rest = data.partition(b"\n")
         if not newline:
             self._hold(first)
@@ -108,6 +114,8 @@ class FrameReader:
 
     def _read(self, line: bytes, *, cut: bool) -> Frame | Junk:
         timestamp = None
+        if self._timestamps and not cut and (usual := _usual(line)) is not None:
+            return usual
         if self._timestamps:
             stamped = _STAMPED.fullmatch(line)
             if stamped is None:
@@ -115,6 +123,15 @@ class FrameReader:
             timestamp, line = stamped[1].decode("ascii"), stamped[2]
         frame = None if cut else parse_frame(line, timestamp)
         return frame or Junk(line, cut, timestamp)
+
+
+def _usual(line: bytes) -> Frame | None:
+    """The stamped frame on a line, or None when it is another or none: `FrameReader` looks closer."""
+    head = _USUAL.match(line)
+    if head is None or len(line) - head.start(2) >= FRAME_LIMIT:
+        return None
+    stamp, number, letter, mark = head.groups()
+    return Frame(int(number), _STREAMS[letter], _MARKS[mark], line[head.end() :], stamp.decode("ascii"))
 
 
 def parse_frame(line: bytes, timestamp: str | None = None) -> Frame | None:
@@ -218,6 +235,20 @@ class _Parts:
         )
 
 
+def _whole_line(stream: Output, frame: Frame) -> Line:
+    """The line that is one frame, as most are."""
+    return Line(
+        seq=frame.seq,
+        stream=stream,
+        data=frame.payload,
+        terminated=frame.mark == ".",
+        cut=False,
+        whole=True,
+        size=len(frame.payload),
+        timestamp=frame.timestamp,
+    )
+
+
 class LineAssembler:
     """Joins frames into lines, per stream.
 
@@ -240,29 +271,33 @@ class LineAssembler:
     @property
     def needed_from(self) -> int:
         """Number of the first frame that another assembler must be fed to go on from here without a loss."""
-        return min([parts.since for parts in self._parts.values() if parts.since] + [self.seq + 1])
+        out, err = self._parts["stdout"].since, self._parts["stderr"].since
+        return min(out or self.seq + 1, err or self.seq + 1)
 
     def feed(self, frames: Iterable[Frame]) -> list[Line]:
         """The lines that these frames complete."""
-        return [line for frame in frames for line in self._take(frame)]
+        return [line for frame in frames if (line := self._take(frame)) is not None]
 
-    def _take(self, frame: Frame) -> Iterator[Line]:
+    def _take(self, frame: Frame) -> Line | None:
         if frame.seq <= self.seq:
-            return
+            return None
         if frame.seq != self.seq + 1:
             for parts in self._parts.values():
                 parts.whole = False
         self.seq = frame.seq
         if frame.stream == "stdout" or frame.stream == "stderr":
-            yield from self._add(frame.stream, frame)
+            return self._add(frame.stream, frame)
+        return None
 
-    def _add(self, stream: Output, frame: Frame) -> Iterator[Line]:
+    def _add(self, stream: Output, frame: Frame) -> Line | None:
         parts = self._parts[stream]
+        if frame.mark != "+" and parts.since is None and parts.whole and len(frame.payload) <= self._limit:
+            return _whole_line(stream, frame) if frame.seq > self._after else None
         parts.add(frame)
-        if frame.mark != "+":
-            self._parts[stream] = _Parts(self._limit)
-            if frame.seq > self._after:
-                yield parts.line(stream, frame)
+        if frame.mark == "+":
+            return None
+        self._parts[stream] = _Parts(self._limit)
+        return parts.line(stream, frame) if frame.seq > self._after else None
 
 
 Count = Annotated[int, msgspec.Meta(ge=0)]

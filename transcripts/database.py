@@ -5,13 +5,28 @@ that the store is away rather than that we made a mistake.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
-from sqlalchemy import JSON, ColumnElement, Connection, Engine, Function, Row, Select, Table, create_engine, event, func
+from sqlalchemy import (
+    JSON,
+    Column,
+    ColumnElement,
+    Connection,
+    Engine,
+    Function,
+    Row,
+    Select,
+    Table,
+    bindparam,
+    create_engine,
+    event,
+    func,
+    tuple_,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, InterfaceError, InternalError, OperationalError
@@ -20,6 +35,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 from contracts.errors import TranscriptsUnavailable
+from transcripts.packing import PackedInsert, among_packed, as_json
 
 BUSY: Final = timedelta(seconds=30)
 """How long SQLite waits for another process's write before it gives up."""
@@ -33,6 +49,7 @@ _Columns = TypeVarTuple("_Columns")
 _Result = TypeVar("_Result")
 Insert = sqlite.Insert | postgresql.Insert
 Work: TypeAlias = Callable[[Connection], _Result]
+Many: TypeAlias = Callable[[Connection, Iterable[Mapping[str, Any]]], object]
 _INSERTS: Final[dict[str, Callable[[Table], Insert]]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 _PACKED: Final[dict[str, tuple[Any, Any]]] = {
     "sqlite": (func.json_group_array, func.json_array),
@@ -66,6 +83,11 @@ class Database:
         self.insert = _INSERTS[dialect]
         self._packed = _PACKED[dialect]
 
+    @property
+    def alone(self) -> bool:
+        """Whether a writing transaction is the only one, so that it need not lock what it reads."""
+        return _is_sqlite(self._url)
+
     async def close(self) -> None:
         """Give the connections back, once nobody uses them."""
         while self._busy:
@@ -98,6 +120,22 @@ class Database:
                     yield connection
         finally:
             await engine.dispose()
+
+    def many(self, statement: Insert, *columns: Column[Any]) -> Many:
+        """An insert of any number of rows, each of which names these columns of the statement's table."""
+        if _is_sqlite(self._url):
+            return PackedInsert(statement, columns)
+        return lambda connection, rows: connection.execute(statement, list(rows))
+
+    def among(self, columns: Sequence[ColumnElement[Any]], name: str) -> ColumnElement[bool]:
+        """Whether these columns have the values of one of the `places` that the parameter of this name gives."""
+        if _is_sqlite(self._url):
+            return among_packed(columns, name)
+        return tuple_(*columns).in_(bindparam(name, expanding=True))
+
+    def places(self, places: Sequence[tuple[Any, ...]]) -> object:
+        """The parameter's value for `among`; no place comes twice."""
+        return as_json(places) if _is_sqlite(self._url) else places
 
     def packed(self, *columns: ColumnElement[Any]) -> Function[Any]:
         """All rows of a query as one JSON list of lists, in no order.
@@ -227,8 +265,6 @@ def _sqlite_options() -> dict[str, Any]:
 def _prepared(engine: Engine) -> Engine:
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
-    # Many rows in one statement: SQLite lets go of the GIL at each step of one, see `Database.packed`.
-    engine.dialect.use_insertmanyvalues_wo_returning = True
     return engine
 
 

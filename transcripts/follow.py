@@ -1,7 +1,8 @@
 """Live reading: pages of an attempt's lines as they arrive, until the attempt is over.
 
-Writers in the same process wake the reader at once; lines that another process writes are found by looking again
-after `poll`. Nothing is queued, so a slow reader costs no memory.
+Writers in the same process wake the reader at once and hand it what they have stored (`transcripts.news`); lines that
+another process writes are found by looking again after `poll`. Nothing is queued for a reader, so a slow one costs no
+memory.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -33,17 +34,27 @@ async def pages(
     poll: timedelta,
     max_bytes: int = PAGE_BYTES,
 ) -> AsyncIterator[list[Line]]:
-    """The same by pages. An empty page says that there was nothing new: time for a sign of life."""
+    """The same by pages. An empty page says that there was nothing new: time for a sign of life.
+
+    A reader that has kept up gets its lines from the writer, if that is in this process, and never asks the store.
+    """
     news = store.news(key)
+    told, looked = False, -1
     while True:
         seen = news.count
-        over = await done()  # asked before reading, so what was written before the end is read
-        page = await store.read(key, after, max_bytes=max_bytes)
-        if page:
-            after = page[-1].sequence
-            yield page
-        elif over:
-            return
-        else:
-            yield page
+        page = news.after(after, max_bytes)
+        if page == [] and told and looked == news.untold:
+            told = False
+            await news.beyond(seen, poll)
+            continue
+        told = bool(page)
+        if not page:
+            looked = news.untold
+            over = await done()  # asked before reading, so what was written before the end is read
+            page = await store.read(key, after, max_bytes=max_bytes)
+            if over and not page:
+                return
+        after = page[-1].sequence if page else after
+        yield page
+        if not page:
             await news.beyond(seen, poll)

@@ -1,7 +1,7 @@
 """Group commit: what many writers queue while a write is under way is written together by the next one.
 
 A transaction costs far more than the few lines of one run, and hundreds of runs write at once. A lone writer writes
-at once; groups form while a write is under way and in the short pause after it.
+at once; groups form while a write is under way and in the pause after it, which is the longer the longer that took.
 """
 
 import asyncio
@@ -9,7 +9,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
+
+REST: Final = 8
+"""How many times as long as a write the pause after it is, within limits: many small writes cost more than few."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -30,7 +33,7 @@ class GroupCommit(Generic[Item, Result]):
         weigh: an item's part of `limit`, which bounds a group; a heavier item goes alone.
         shared: failures that concern everyone in the group alike. After any other the items are written one by one,
             so that a bad item fails nobody but its owner.
-        pause: between two groups; it bounds how often a transaction is paid for.
+        pause: the shortest and the longest between two groups; it bounds how often a transaction is paid for.
     """
 
     def __init__(
@@ -41,14 +44,14 @@ class GroupCommit(Generic[Item, Result]):
         weigh: Callable[[Item], int],
         limit: int,
         shared: type[Exception],
-        pause: timedelta = timedelta(),
+        pause: tuple[timedelta, timedelta] = (timedelta(), timedelta()),
     ) -> None:
         self._write = write
         self._turn = turn
         self._weigh = weigh
         self._limit = limit
         self._shared = shared
-        self._pause = pause.total_seconds()
+        self._shortest, self._longest = (limit.total_seconds() for limit in pause)
         self._queue: deque[_Waiting[Item, Result]] = deque()
         self._writer: asyncio.Task[None] | None = None
 
@@ -73,11 +76,16 @@ class GroupCommit(Generic[Item, Result]):
         try:
             while self._queue:
                 async with self._turn:
+                    began = self._now()
                     await self._settle(self._take())
-                if self._pause:
-                    await asyncio.sleep(self._pause)
+                    took = self._now() - began
+                await asyncio.sleep(min(max(self._shortest, REST * took), self._longest))
         finally:
             self._writer = None
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
 
     def _take(self) -> list[_Waiting[Item, Result]]:
         group: list[_Waiting[Item, Result]] = []

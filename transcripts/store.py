@@ -8,20 +8,41 @@ an attempt with its receipt. Of several writers of one attempt only the latest i
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 from weakref import WeakValueDictionary
 
-from sqlalchemy import Connection, Row, and_, delete, func, insert, or_, select, tuple_, update
+from sqlalchemy import Column, Connection, Row, and_, delete, func, or_, select, tuple_, update
 
 from contracts.errors import RunError, TranscriptFenced, TranscriptSealed, TranscriptsUnavailable
 from contracts.identity import AttemptKey
 from contracts.outcome import OutputReceipt
 from transcripts.database import Database, Insert, Work
 from transcripts.group_commit import GroupCommit
+from transcripts.lines import Line, page_end
 from transcripts.migrations import bring_up_to_date
+from transcripts.news import News
 from transcripts.schema import EPOCH, attempts, lines
+
+__all__ = [
+    "GATHER",
+    "GROUP_BYTES",
+    "NOBODY",
+    "PAGE_BYTES",
+    "PAGE_LINES",
+    "STATEMENT_BYTES",
+    "Expiry",
+    "Forgotten",
+    "Line",
+    "News",
+    "RunSummary",
+    "SqlTranscripts",
+    "TranscriptStore",
+    "Writer",
+    "page_end",
+    "portions",
+]
 
 PAGE_LINES: Final = 1000
 PAGE_BYTES: Final = 4 * 1024 * 1024
@@ -29,40 +50,11 @@ GROUP_BYTES: Final = 8 * 1024 * 1024
 """Of several writers' lines in one transaction; it bounds how long the next one waits."""
 STATEMENT_BYTES: Final = 1024 * 1024
 """Of lines in one statement, which makes a copy of them."""
-GATHER: Final = timedelta(milliseconds=20)
-"""Between two transactions: a transaction costs some ms of CPU however small it is, and under load many wait for it."""
+GATHER: Final = timedelta(milliseconds=20), timedelta(milliseconds=100)
+"""Between two transactions: each costs some ms of CPU however small it is, and under load many wait for it."""
 
 _Result = TypeVar("_Result")
 _Place = tuple[str, int]  # run id, attempt
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of output as the agent wrote it, without its newline.
-
-    Attributes:
-        sequence: from 1 on; orders the lines of an attempt over all streams.
-        stream: `stdout`, `stderr` or whatever the source calls it.
-        data: raw bytes: any length, any byte but the newline, not necessarily text.
-        terminated: False for a last line that ended without a newline.
-        at: when it was written, aware.
-    """
-
-    sequence: int
-    stream: str
-    data: bytes
-    terminated: bool = True
-    at: datetime = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        if self.sequence < 1:
-            raise ValueError(f"sequence {self.sequence}: lines count from 1")
-        if self.at.tzinfo is None:
-            raise ValueError(f"at {self.at}: give it a time zone")
-
-    def repeats(self, other: "Line") -> bool:
-        """Whether it says the same; when it was read does not matter."""
-        return replace(self, at=other.at) == other
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -102,28 +94,6 @@ class RunSummary:
     started_at: datetime | None
     last_at: datetime | None
     sealed: bool
-
-
-class News:
-    """Wakes the readers of one attempt in this process. `count` grows with every change they should look at."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._changed = asyncio.Condition()
-
-    async def announce(self) -> None:
-        """Wake everyone who waits."""
-        async with self._changed:
-            self.count += 1
-            self._changed.notify_all()
-
-    async def beyond(self, count: int, patience: timedelta) -> None:
-        """Return once there was news after `count`, or after `patience`: other processes cannot announce here."""
-        try:
-            async with asyncio.timeout(patience.total_seconds()), self._changed:
-                await self._changed.wait_for(lambda: self.count > count)
-        except TimeoutError:
-            return
 
 
 class TranscriptStore(Protocol):
@@ -239,6 +209,13 @@ class _Batch:
         }
 
 
+class _Taken(NamedTuple):
+    """What was new of a batch, and the attempt's last line until then."""
+
+    lines: list[Line]
+    before: int
+
+
 @dataclass
 class _Standing:
     """An attempt as a transaction finds it, and what the transaction adds to it."""
@@ -263,7 +240,7 @@ class _Standing:
         who = "nobody" if writer == NOBODY else str(writer)
         return TranscriptFenced(f"run {self.place[0]}, attempt {self.place[1]}: {self.writer} writes it, not {who}")
 
-    def take(self, batch: Sequence[Line], kept: Mapping[int, Line | None]) -> int | RunError | ValueError:
+    def take(self, batch: Sequence[Line], kept: Mapping[int, Line | None]) -> "_Taken | RunError | ValueError":
         """Add what is new, or say why nothing is. `kept`: what is there already up to `last`."""
         fresh: dict[int, Line] = {}
         for line in batch:
@@ -279,8 +256,8 @@ class _Standing:
         if fresh and self.sealed:
             return self._sealed(next(iter(fresh.values())))
         self.added |= fresh
-        self.last = max(fresh, default=self.last)
-        return len(fresh)
+        before, self.last = self.last, max(fresh, default=self.last)
+        return _Taken(list(fresh.values()), before)
 
     def _sealed(self, line: Line) -> TranscriptSealed:
         return TranscriptSealed(
@@ -315,6 +292,8 @@ class _Standing:
         }
 
 
+_IDENTITY: Final = ("run_id", "attempt", "agent_id", "company_id", "lines", "bytes")
+_WRITER: Final = ("writer_run_id", "writer_since", "writer_number")
 _LATER: Final = tuple_(attempts.c.writer_since, attempts.c.writer_number)
 _HIGHEST: Final = (
     select(func.max(lines.c.sequence))
@@ -329,11 +308,50 @@ _STANDING: Final = (
 )
 
 
+class _Statements:
+    """What a transaction of a writer says, written once: SQLAlchemy takes longer to write one than SQLite to run it."""
+
+    def __init__(self, database: Database) -> None:
+        self.add = database.many(database.insert(lines), *lines.c)
+        self.note = database.many(_noting(database.insert(attempts)), *_columns("opened_at", *_WRITER))
+        self.count = database.many(_counting(database.insert(attempts)), *_columns("first_at", "last_at"))
+        places = database.among((attempts.c.run_id, attempts.c.attempt), "places")
+        self.standing = select(database.packed(*_STANDING)).where(places)
+
+
+def _columns(*names: str) -> Iterator[Column[Any]]:
+    return (attempts.c[name] for name in (*_IDENTITY, *names))
+
+
+def _noting(row: Insert) -> Insert:
+    """An attempt's row with its writer, unless a later writer is noted there."""
+    return row.on_conflict_do_update(
+        index_elements=["run_id", "attempt"],
+        set_={name: row.excluded[name] for name in _WRITER},
+        where=tuple_(row.excluded.writer_since, row.excluded.writer_number) >= _LATER,
+    )
+
+
+def _counting(row: Insert) -> Insert:
+    """Running counts of an attempt, so that no list ever scans the lines."""
+    new = row.excluded
+    return row.on_conflict_do_update(
+        index_elements=["run_id", "attempt"],
+        set_={
+            "lines": attempts.c.lines + new.lines,
+            "bytes": attempts.c.bytes + new.bytes,
+            "first_at": func.coalesce(attempts.c.first_at, new.first_at),
+            "last_at": new.last_at,
+        },
+    )
+
+
 class SqlTranscripts:
     """Transcripts in SQLite or PostgreSQL. One writer at a time per process; readers page beside it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._sql = _Statements(database)
         self._writing = asyncio.Lock()
         self._appending = GroupCommit(
             self._append_all,
@@ -378,12 +396,12 @@ class SqlTranscripts:
         """Keep these lines in one transaction; those already kept stay as they are. Returns how many were new."""
         if not batch:
             return 0
-        new = await self._appending.submit(_Batch(key, batch, writer))
-        if isinstance(new, Exception):
-            raise new
-        if new:
-            await self._announce(key)
-        return new
+        taken = await self._appending.submit(_Batch(key, batch, writer))
+        if isinstance(taken, Exception):
+            raise taken
+        if taken.lines and (heard := self._heard(key)) is not None:
+            await heard.announce(taken.lines, taken.before)
+        return len(taken.lines)
 
     async def last(self, key: AttemptKey) -> int | None:
         """The highest sequence kept, or None."""
@@ -437,7 +455,8 @@ class SqlTranscripts:
             connection.execute(record.values(receipt=receipt.model_dump_json()))
 
         await self._alone(write)
-        await self._announce(key)
+        if (heard := self._heard(key)) is not None:
+            await heard.announce()
         return await self.receipt(key) or receipt
 
     async def receipt(self, key: AttemptKey) -> OutputReceipt | None:
@@ -450,10 +469,9 @@ class SqlTranscripts:
         """Wakes on changes that this process makes to the attempt."""
         return self._news.setdefault((key.run.run_id, key.attempt), News())
 
-    async def _announce(self, key: AttemptKey) -> None:
-        heard = self._news.get((key.run.run_id, key.attempt))
-        if heard is not None:
-            await heard.announce()
+    def _heard(self, key: AttemptKey) -> News | None:
+        """Where the attempt's readers listen, if there are any."""
+        return self._news.get((key.run.run_id, key.attempt))
 
     async def forget(self, expiry: Expiry) -> Forgotten | None:
         """Delete a page of an expired transcript, and with the last page its attempt. None: nothing is expired.
@@ -471,13 +489,13 @@ class SqlTranscripts:
 
         return await self._database.undisturbed(write())
 
-    async def _append_all(self, batches: Sequence["_Batch"]) -> list[int | RunError | ValueError]:
+    async def _append_all(self, batches: Sequence["_Batch"]) -> list[_Taken | RunError | ValueError]:
         """In one transaction; how many lines were new or why none, batch by batch."""
         return await self._database.write(lambda connection: self._append(connection, batches))
 
-    def _append(self, connection: Connection, batches: Sequence["_Batch"]) -> list[int | RunError | ValueError]:
+    def _append(self, connection: Connection, batches: Sequence["_Batch"]) -> list[_Taken | RunError | ValueError]:
         """Insert what is missing."""
-        answers: list[int | RunError | ValueError] = []
+        answers: list[_Taken | RunError | ValueError] = []
         standing = self._enter(connection, batches)
         for batch in batches:
             attempt = standing[batch.place]
@@ -486,23 +504,9 @@ class SqlTranscripts:
         grown = [attempt for attempt in standing.values() if attempt.added]
         if grown:
             for rows in portions((row for attempt in grown for row in attempt.rows()), STATEMENT_BYTES):
-                connection.execute(insert(lines), rows)
-            connection.execute(self._counting(), [attempt.counts() for attempt in grown])
+                self._sql.add(connection, rows)
+            self._sql.count(connection, [attempt.counts() for attempt in grown])
         return answers
-
-    def _counting(self) -> Insert:
-        """Running counts of an attempt, so that no list ever scans the lines."""
-        row = self._database.insert(attempts)
-        new = row.excluded
-        return row.on_conflict_do_update(
-            index_elements=["run_id", "attempt"],
-            set_={
-                "lines": attempts.c.lines + new.lines,
-                "bytes": attempts.c.bytes + new.bytes,
-                "first_at": func.coalesce(attempts.c.first_at, new.first_at),
-                "last_at": new.last_at,
-            },
-        )
 
     def _enter(self, connection: Connection, batches: Sequence["_Batch"]) -> dict[_Place, "_Standing"]:
         """Lock the attempts, note the latest writer of each, and say how they stand.
@@ -512,18 +516,28 @@ class SqlTranscripts:
         latest: dict[_Place, _Batch] = {}
         for batch in sorted(batches, key=lambda batch: batch.writer):
             latest[batch.place] = batch
-        row = self._database.insert(attempts)
-        noted = row.on_conflict_do_update(
-            index_elements=["run_id", "attempt"],
-            set_={name: row.excluded[name] for name in ("writer_run_id", "writer_since", "writer_number")},
-            where=tuple_(row.excluded.writer_since, row.excluded.writer_number) >= _LATER,
-        )
-        connection.execute(noted, [latest[place].opening() for place in sorted(latest)])
-        runs = attempts.c.run_id.in_({run_id for run_id, _ in latest})  # SQLite finds no index for pairs alone
-        found = select(self._database.packed(*_STANDING)).where(
-            runs, tuple_(attempts.c.run_id, attempts.c.attempt).in_(sorted(latest))
-        )
-        return {(told[0], told[1]): _Standing.told(*told) for told in connection.execute(found).scalar_one()}
+        if not self._database.alone:
+            self._note(connection, list(latest.values()))
+            return self._standing(connection, latest)
+        standing = self._standing(connection, latest)
+        news = [
+            batch for place, batch in latest.items() if place not in standing or standing[place].writer < batch.writer
+        ]
+        if news:
+            self._note(connection, news)
+            standing = self._standing(connection, latest)
+        return standing
+
+    def _note(self, connection: Connection, batches: Sequence["_Batch"]) -> None:
+        """Write down who writes these attempts, unless a later writer is written down."""
+        ordered = sorted(batches, key=lambda batch: batch.place)
+        self._sql.note(connection, [batch.opening() for batch in ordered])
+
+    def _standing(self, connection: Connection, places: Iterable[_Place]) -> dict[_Place, "_Standing"]:
+        """How the attempts stand that are known."""
+        found = connection.execute(self._sql.standing, {"places": self._database.places(sorted(places))})
+        known = found.scalar_one() or []
+        return {(told[0], told[1]): _Standing.told(*told) for told in known}
 
 
 def _kept(connection: Connection, batch: "_Batch", attempt: "_Standing") -> dict[int, Line | None]:
@@ -575,21 +589,6 @@ def portions(rows: Iterable[dict[str, Any]], max_bytes: int) -> Iterator[list[di
         portion.append(row)
     if portion:
         yield portion
-
-
-def page_end(sizes: Iterable[tuple[int, int]], max_bytes: int) -> int | None:
-    """The last sequence of a page of at most `max_bytes`, given (sequence, bytes) in order; None for no lines.
-
-    A first line beyond the limit is a page of its own, else a reader would never get past it.
-    """
-    end = None
-    total = 0
-    for sequence, size in sizes:
-        total += size
-        if end is not None and total > max_bytes:
-            break
-        end = sequence
-    return end
 
 
 _LINE: Final = (lines.c.sequence, lines.c.stream, lines.c.data, lines.c.terminated, lines.c.at)

@@ -8,12 +8,13 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.parse_transcript import DIFFERS, TranscriptParsing, lost
-from activities.stream_logs import Account, Place, last_heartbeat, resumed, rows, told
+from activities.stream_logs import BEAT, Account, Place, Pulse, last_heartbeat, resumed, rows, told
 from cluster.follower import Batch, Cursor, LogLine
 from contracts.identity import AttemptKey, RunKey
 from contracts.messages import ParseTranscript, StreamEnd, StreamProgress
 from contracts.outcome import ContainerEnd, Gap, OutputReceipt
 from transcripts.store import Line, SqlTranscripts
+from workflows.steps import HEARTBEAT
 
 SECOND = datetime(2026, 11, 22, 1, 2, 3, tzinfo=UTC)
 KEY = AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="run-1"), attempt=1)
@@ -63,6 +64,12 @@ def test_a_later_store_makes_an_older_heartbeat_no_worse() -> None:
 )
 def test_a_heartbeat_that_cannot_be_true_is_forgotten(hint: StreamProgress) -> None:
     assert resumed(account(5, 9), hint) == Cursor(after=9)
+
+
+def test_hundreds_of_streams_share_the_heartbeats_and_none_comes_near_its_time_out() -> None:
+    assert Pulse(1).pause == Pulse(100).pause == BEAT
+    assert Pulse(250).pause == timedelta(seconds=5)
+    assert Pulse(100_000).pause <= HEARTBEAT / 3
 
 
 @pytest.mark.parametrize("details", [[], ["nonsense"], [{"sequence": "x"}], [None], [7]])

@@ -525,6 +525,27 @@ async def test_waiting_for_output_can_be_given_up_without_losing_any() -> None:
         assert sum([len(batch.lines) async for batch in follower]) == len(WANTED)
 
 
+async def test_whoever_waits_for_output_can_be_woken_without_losing_any() -> None:
+    gate = asyncio.Event()
+
+    class Gated(ScriptedLog):
+        async def _pieces(self, text: bytes, error: Exception | None) -> AsyncIterator[bytes]:
+            await gate.wait()
+            async for piece in super()._pieces(text, error):
+                yield piece
+
+    follower = Follower(Gated(Log(FRAMES), [(None, None)], [OVER]), JOB, POD, pace=QUICK)
+    async with asyncio.timeout(20), follower:
+        waiting = asyncio.create_task(follower.next_batch())
+        await asyncio.sleep(0)
+        follower.wake()
+        nothing = await waiting
+        assert nothing is not None
+        assert nothing.lines == []
+        gate.set()
+        assert sum([len(batch.lines) async for batch in follower]) == len(WANTED)
+
+
 # on the embedded cluster, with our runner
 
 

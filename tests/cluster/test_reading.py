@@ -199,6 +199,25 @@ def test_a_line_like_the_kubelets_words_is_believed_when_something_follows_it() 
     assert pairs(reading.feed(Log(framed(outputs)).text(None)).lines) == expected(outputs)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"RPC error: code = Unknown",
+        b"Unable to retrieve container logs for containerd://0",
+        b"log read failed with err EOF",
+        b"Error reading from pipe",
+        *(b"failed to " + what for what in (b"create fsnotify", b"watch x", b"try resolving", b"open log")),
+        *(b"Failed To " + what for what in (b"seek x", b"read log", b"write log", b"READ FROM")),
+    ],
+)
+def test_all_that_a_kubelet_says_in_a_line_is_doubted(words: bytes) -> None:
+    log, _ = doubtful(b"said before " + words)
+    reading = Reading()
+    reading.connect(from_start=True)
+    assert pairs(reading.feed(log.text(None)).lines) == [("stdout", b"a")]
+    assert reading.spent
+
+
 def test_a_line_like_the_kubelets_words_is_believed_when_it_comes_twice() -> None:
     log, outputs = doubtful()
     reading = Reading()

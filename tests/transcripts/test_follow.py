@@ -85,3 +85,32 @@ async def test_nobody_listening_leaves_nothing_behind(store: SqlTranscripts) -> 
     await store.seal(KEY, OutputReceipt())
     assert await collect(store, 0, NEVER) == [1, 2, 3]
     assert len(store._news) == 0
+
+
+async def test_a_reader_that_has_kept_up_does_not_ask_the_store(store: SqlTranscripts) -> None:
+    asked = 0
+
+    async def never() -> bool:
+        nonlocal asked
+        asked += 1
+        return False
+
+    listening = pages(store, KEY, 0, done=never, poll=NEVER)
+    assert await anext(listening) == []
+    for number in range(1, 20):
+        await store.append(KEY, batch(number, number))
+        assert await anext(listening) == batch(number, number)
+    assert asked == 1
+
+
+async def test_a_reader_loses_nothing_when_the_writer_moves_to_another_process_and_back(
+    store: SqlTranscripts, tmp_path: Path
+) -> None:
+    other = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+    reader = asyncio.create_task(collect(store, 0, NEVER))
+    for first in range(1, 100, 10):
+        await (store if first % 20 == 1 else other).append(KEY, batch(first, first + 9))
+        await asyncio.sleep(0)
+    await store.seal(KEY, OutputReceipt())
+    assert await reader == list(range(1, 101))
+    await other.close()

@@ -61,6 +61,24 @@ async def test_lines_come_back_as_they_were_written(store: SqlTranscripts) -> No
     assert await store.read(key()) == written
 
 
+@pytest.mark.parametrize("sizes", [[0], [0, 0], [3, 0], [0, 3], [1, 0, 2_000_000, 0, 0]])
+async def test_lines_of_any_length_are_told_apart(store: SqlTranscripts, sizes: list[int]) -> None:
+    written = [line(number, bytes([number]) * size) for number, size in enumerate(sizes, 1)]
+    assert await store.append(key(), written) == len(sizes)
+    assert await store.read(key()) == written
+
+
+async def test_names_are_kept_to_the_letter_and_numbers_to_the_last_digit(store: SqlTranscripts) -> None:
+    odd = AttemptKey(run=RunKey(agent_id="a\"\\'é", company_id="\u2028\t\n", run_id="'); --"), attempt=7)
+    last = line(2**63 - 1, b"$[0]", "json '\"[{")
+    late = Line(1, "stderr", b"", terminated=False, at=datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC))
+    await store.append(odd, [late, last], writer(2**40))
+    assert await store.read(odd) == [late, last]
+    assert await store.attempts("'); --") == [7]
+    (summary,) = await store.runs()
+    assert (summary.agent_id, summary.company_id, summary.lines) == ("a\"\\'é", "\u2028\t\n", 2)
+
+
 async def test_a_line_of_five_megabytes_round_trips(store: SqlTranscripts) -> None:
     huge = line(1, bytes(range(256)) * 20_000)
     await store.append(key(), [huge])
