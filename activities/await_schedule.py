@@ -64,7 +64,8 @@ class Scheduling:
         """Takes the prompt away once the agent has it, so that no other pod of this Job can start another agent.
 
         Before Kubernetes 1.29 a Job whose pod somebody deletes makes a new one, whatever its backoffLimit says. That
-        pod now waits for a Secret that is not there, until the Job is deleted. The running one needs it no more.
+        pod now waits for a Secret that is not there, until the Job is deleted. The running one needs it no more; nor
+        does its kubelet, since the volume is optional.
         """
         name = order.attempt.prompt_secret_name
         await self.cluster.delete_secret(order.job.namespace, name, known_as_ours=True)

@@ -209,15 +209,24 @@ def _container_security() -> dict[str, Any]:
 
 
 INIT_SCRIPT: Final = """\
+trap 'exit 143' TERM
 for found in /bin/busybox /usr/bin/busybox "$(command -v busybox)"; do
   if [ -f "$found" ] && [ -x "$found" ]; then
     cp "$found" /agent-run/bin/busybox && chmod 755 /agent-run/bin/busybox && break
   fi
 done
 [ -z "$1" ] || mkdir -p "$1" || :
+waited=0
+until [ -e /tmp/prompt-secret/prompt ] || [ "$waited" -ge 180 ]; do
+  sleep 1
+  waited=$((waited + 1))
+done
 cat /tmp/prompt-secret/prompt > /tmp/prompt/prompt.txt
 """
 """Plain POSIX sh. A missing busybox is no failure: the runner then uses the tools of its own image.
+
+A pod whose prompt is gone is the twin of one that runs: no agent may start in it (activities.await_schedule). It waits,
+because a kubelet may know less than the API; it mends such a volume within two minutes.
 
 The argument is the database's folder on the data volume. Made by the kubelet, for the main container's `subPath`, it
 would belong to root, and an agent could write there only if the whole volume were open to everybody.
@@ -361,7 +370,9 @@ def _volumes(order: CreateJob, settings: PodSettings) -> list[dict[str, Any]]:
     volumes = [
         {"name": "prompt", "emptyDir": {}},
         {"name": "runtime-cache", "emptyDir": {"sizeLimit": settings.cache_limit}},
-        {"name": "prompt-secret", "secret": _files(attempt.prompt_secret_name, PROMPT_KEY)},
+        # optional: a kubelet that was restarted mounts it again, and does nothing for the pod, not even end it, while
+        # it cannot; by then the agent has its prompt and the Secret is gone
+        {"name": "prompt-secret", "secret": {**_files(attempt.prompt_secret_name, PROMPT_KEY), "optional": True}},
         {"name": "runner", "emptyDir": {}},
         {"name": "run-secret", "secret": _files(attempt.run_secret_name, RUNNER_KEY, CONFIG_KEY)},
         {"name": "output", "emptyDir": {"sizeLimit": settings.output_limit}},

@@ -378,10 +378,25 @@ def test_the_init_container_needs_nothing_but_a_shell(tmp_path: Path, shell: str
     assert (tmp_path / "agent-run/bin/busybox").exists() is with_busybox
 
 
-def test_a_missing_prompt_fails_the_init_container(tmp_path: Path) -> None:
+def test_a_missing_prompt_fails_the_init_container_in_the_end(tmp_path: Path) -> None:
     (tmp_path / "prompt").mkdir()
-    script = INIT_SCRIPT.replace("/tmp/", f"{tmp_path}/").replace("/agent-run", str(tmp_path))
+    script = INIT_SCRIPT.replace("/tmp/", f"{tmp_path}/").replace("/agent-run", str(tmp_path)).replace("180", "1")
     assert subprocess.run(["/bin/sh", "-c", script, "write-prompt", ""], capture_output=True).returncode != 0
+
+
+def test_a_prompt_that_comes_late_is_waited_for(tmp_path: Path) -> None:
+    for folder in ("prompt", "prompt-secret"):
+        (tmp_path / folder).mkdir()
+    script = INIT_SCRIPT.replace("/tmp/", f"{tmp_path}/").replace("/agent-run", str(tmp_path))
+    late = script.replace("sleep 1", f"echo hello > {tmp_path}/prompt-secret/prompt")
+    assert subprocess.run(["/bin/sh", "-c", late, "write-prompt", ""], capture_output=True).returncode == 0
+    assert (tmp_path / "prompt/prompt.txt").read_text() == "hello\n"
+
+
+def test_a_kubelet_that_comes_back_can_do_without_the_prompt() -> None:
+    pod = planned(order()).job["spec"]["template"]["spec"]
+    (prompt,) = [volume for volume in pod["volumes"] if volume["name"] == "prompt-secret"]
+    assert prompt["secret"]["optional"]
 
 
 def test_a_database_folder_that_cannot_be_made_fails_later_and_by_name(tmp_path: Path) -> None:
