@@ -375,12 +375,13 @@ def _listing(value: Any) -> str | None:
 def _runtime_tools(tools: RuntimeTools | None) -> dict[str, str | None]:
     if tools is None:
         return {}
+    rest = {name: address for name, address in tools.rest.items() if isinstance(address, str)}
     return {
         "PAPERCLIP_RUNTIME_TOOLS_MCP_URL": tools.mcp_endpoint,
         "PAPERCLIP_RUNTIME_TOOLS_TOKEN": tools.bearer_token.get_secret_value() if tools.bearer_token else None,
         "PAPERCLIP_RUNTIME_TOOLS_EXPIRES_AT": tools.expires_at,
-        "PAPERCLIP_RUNTIME_TOOLS_CONNECTIONS_SEARCH_URL": tools.rest.get("connectionsSearch"),
-        "PAPERCLIP_RUNTIME_TOOLS_CONNECTION_REQUEST_URL": tools.rest.get("connectionRequest"),
+        "PAPERCLIP_RUNTIME_TOOLS_CONNECTIONS_SEARCH_URL": rest.get("connectionsSearch"),
+        "PAPERCLIP_RUNTIME_TOOLS_CONNECTION_REQUEST_URL": rest.get("connectionRequest"),
         "PAPERCLIP_RUNTIME_TOOLS_AVAILABLE": ",".join(tools.tools),
         "PAPERCLIP_RUNTIME_TOOLS_GUIDANCE": tools.guidance,
     }

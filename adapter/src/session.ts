@@ -9,7 +9,8 @@
 import type { SessionParams } from "./contracts.ts";
 import type { AdapterSessionCodec, JsonObject } from "./paperclip.ts";
 
-const ID_KEYS = ["sessionId", "session_id", "sessionID"];
+/** Every spelling of the session's id, the first one that names any counts. */
+export const ID_KEYS = ["sessionId", "session_id", "sessionID"];
 const FIELDS: { [field: string]: string[] } = {
   cwd: ["cwd", "workdir", "folder"],
   workspaceId: ["workspaceId", "workspace_id"],

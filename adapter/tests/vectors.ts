@@ -48,4 +48,4 @@ export function expanded(value: Data): Data {
   return Object.fromEntries(Object.entries(value).map(([name, item]) => [name, expanded(item)]));
 }
 
-export const VECTORS: { settings: string[]; prompts: Data[]; vectors: Vector[] } = fixture("preparation/vectors.json");
+export const VECTORS: { prompts: Data[]; vectors: Vector[] } = fixture("preparation/vectors.json");

@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from client.settings import OTHER_READERS, PREFIX, ClientSettings
 from contracts.errors import InvalidRequest
 from contracts.identity import RunKey
 from contracts.request import PromptSource
@@ -298,6 +297,7 @@ RIGHT: Final[tuple[tuple[str, Any], ...]] = (
         },
     ),
     ("runtimeTools", {"guidance": "use\0them", "expiresAt": " "}),
+    ("runtimeTools", {"rest": {"connectionsSearch": 5, "connectionRequest": ["x"]}}),
     ("wakePrompt", {"fresh": "Hello.", "resumed": ""}),
 )
 """Values that are taken, with what becomes of them."""
@@ -463,17 +463,10 @@ def prompts() -> Iterator[dict[str, Any]]:
             }
 
 
-def settings() -> list[str]:
-    """Every variable that the Python side reads: the plugin must not call one of them misspelt."""
-    kinds: list[type[ClientSettings]] = [ClientSettings, *ClientSettings.__subclasses__()]
-    names = {f"{PREFIX}{name.upper()}" for kind in kinds for name in kind.model_fields}
-    return sorted(names | OTHER_READERS)
-
-
 def vectors() -> str:
     """The file's text."""
     listed = [{"name": name, "context": context, **shortened(made_of(context))} for name, context in contexts()]
-    found = {"settings": settings(), "prompts": list(prompts()), "vectors": listed}
+    found = {"prompts": list(prompts()), "vectors": listed}
     return json.dumps(found, indent=1, ensure_ascii=True) + "\n"
 
 

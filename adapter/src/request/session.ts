@@ -1,23 +1,12 @@
 /**
- * Paperclip's session parameters and the rule which session a wake may resume. The twin of paperclip/session.py.
- *
- * Paperclip stores what a run returns as session parameters and hands it to the next wake of the same task. Every
- * spelling the existing adapters ever wrote is read. Paperclip's host adds keys of its own (`__paperclip…`), which are
- * ignored.
+ * Which session a wake names and whether it may be resumed. With ../session.ts the twin of paperclip/session.py.
  */
 
 import type { SessionParams } from "../contracts.ts";
-import { isObject, own } from "./plain.ts";
+import { decodeSession, ID_KEYS } from "../session.ts";
 import type { Problem } from "./problems.ts";
 import { normalPath, strip } from "./python.ts";
 
-export const ID_KEYS = ["sessionId", "session_id", "sessionID"] as const;
-const FIELDS = {
-  cwd: ["cwd", "workdir", "folder"],
-  workspaceId: ["workspaceId", "workspace_id"],
-  repoUrl: ["repoUrl", "repo_url"],
-  repoRef: ["repoRef", "repo_ref"],
-} as const;
 /** What OpenCode's `--session` could take. */
 const SESSION_ID = /^[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}$/;
 const DATA_ROOT = "/paperclip";
@@ -30,20 +19,6 @@ export interface ContextRuntime {
   readonly sessionParams?: Record<string, unknown>;
 }
 
-/** Session parameters in any spelling, or undefined. Never throws: Paperclip calls this on every scheduler tick. */
-export function sessionFrom(raw: unknown): Session | undefined {
-  if (!isObject(raw)) return undefined;
-  const sessionId = first(raw, ID_KEYS);
-  if (sessionId === undefined) return undefined;
-  const found = Object.entries(FIELDS).map(([field, keys]) => [field, first(raw, keys)] as const);
-  return { sessionId, ...Object.fromEntries(found.filter(([, text]) => text !== undefined)) };
-}
-
-/** The session id alone: Paperclip sometimes hands back nothing else, so it must be enough to resume. */
-export function sessionIdFrom(raw: unknown): string | undefined {
-  return isObject(raw) ? first(raw, ID_KEYS) : undefined;
-}
-
 /** The session of a wake: `sessionParams` in any spelling, else the bare `sessionId`; undefined for a fresh one. */
 export function decodedSession(runtime: ContextRuntime, problems: Problem[]): Session | undefined {
   const raw = runtime.sessionParams ?? {};
@@ -51,7 +26,7 @@ export function decodedSession(runtime: ContextRuntime, problems: Problem[]): Se
     problems.push({ field: "runtime.sessionParams", remedy: "sessionId must be text; reset the agent's session" });
     return undefined;
   }
-  const stored = sessionFrom(raw);
+  const stored = decodeSession(raw) ?? undefined;
   const session = stored ?? (runtime.sessionId ? { sessionId: strip(runtime.sessionId) } : undefined);
   if (session !== undefined && !SESSION_ID.test(session.sessionId)) {
     const remedy = "the session id may hold letters, digits and '_.:-' only, 128 at most; reset the agent's session";
@@ -88,9 +63,4 @@ export function resume(stored: Session | undefined, directory: string, wanted: b
     return { reason };
   }
   return { session: stored };
-}
-
-function first(raw: Record<string, unknown>, keys: readonly string[]): string | undefined {
-  const texts = keys.map((key) => own(raw, key)).filter((value): value is string => typeof value === "string");
-  return texts.map(strip).find((text) => text !== "");
 }
