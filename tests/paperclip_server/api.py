@@ -12,8 +12,9 @@ import aiohttp
 
 ENDED: Final = frozenset({"succeeded", "failed", "cancelled", "timed_out", "interrupted"})
 LOOK: Final = timedelta(milliseconds=200)
-PATIENCE: Final = timedelta(seconds=120)
+PATIENCE: Final = timedelta(seconds=90)
 PAGE: Final = 200_000
+NOT_FOUND: Final = 404
 ADAPTER: Final = "opencode_k8s"
 
 Object = dict[str, Any]
@@ -151,13 +152,19 @@ class Api:
         """The whole log, paged."""
         text, offset = "", 0
         while True:
-            page = await self.get(f"/heartbeat-runs/{run}/log?offset={offset}&limitBytes={PAGE}")
+            try:
+                page = await self.get(f"/heartbeat-runs/{run}/log?offset={offset}&limitBytes={PAGE}")
+            except Refused as refusal:
+                if refusal.status == NOT_FOUND:  # nothing was written yet
+                    return []
+                raise
             text += page.get("content") or ""
             following = page.get("nextOffset")
             if following is None or following == offset:
                 break
             offset = following
-        records = [json.loads(line) for line in text.splitlines() if line.strip()]
+        whole, _, _ = text.rpartition("\n")  # the last record may be on its way
+        records = [json.loads(line) for line in whole.split("\n") if line]
         return [Entry(record["stream"], record["chunk"]) for record in records]
 
     # waiting

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import Enum, auto
 from typing import Final
 
@@ -102,11 +103,19 @@ class Stage:
         ending = self.endings[one.name]
         try:
             async with room, asyncio.timeout(LONGEST):
+                self._note(f"begins {one.name}")
                 await one.tell(self.system)
         except Exception as error:  # noqa: BLE001 - its test raises it
             ending.set_exception(error)
         else:
             ending.set_result(None)
+        finally:
+            self._note(f"ended  {one.name}")
+
+    def _note(self, what: str) -> None:
+        """Into `stories.log`, which a person reads when something takes too long."""
+        with (self.system.folder / "stories.log").open("a") as file:
+            file.write(f"{datetime.now(UTC):%H:%M:%S} {what}\n")
 
     def _of(self, act: Act) -> list[Story]:
         return [one for one in self.wanted if one.act is act]

@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,13 +22,20 @@ from paperclip.sealing import load_or_create
 from tests.paperclip_server import installation
 from tests.paperclip_server.agents import Plan as AgentPlan
 from tests.paperclip_server.agents import Scripted
-from tests.paperclip_server.api import ADAPTER, Api, Entry
+from tests.paperclip_server.api import ADAPTER, Api, Entry, Object
 from tests.paperclip_server.server import KEYS, NODE, PLUGIN, PROGRAM, Server, running
 from tests.paperclip_server.witness import Witness
 from transcripts.store import Line, SqlTranscripts
 from transcripts.tokens import Tokens
 
 SEALING, SIGNING = "sealing-key.json", "transcripts-key.json"
+REPORT: Final = "/paperclip/programs/report.sh"
+"""Sends its argument as a change of the agent's issue. A file, because Paperclip rewrites what looks like a bearer."""
+REPORTING: Final = """
+curl -sS -X PATCH "$PAPERCLIP_API_URL/api/issues/$PAPERCLIP_TASK_ID" -o answer.txt -w '%{http_code}' -d "$1" \\
+  -H "Authorization: Bearer $PAPERCLIP_API_KEY" -H "X-Paperclip-Run-Id: $PAPERCLIP_RUN_ID" \\
+  -H 'Content-Type: application/json'
+"""
 STEADY, MORTAL = "steady", "mortal"
 """The Paperclip that stays up, and the one that stories kill."""
 HOST: Final = "[paperclip] "
@@ -62,6 +70,21 @@ class Office:
 
     async def issue(self, agent: str, title: str, description: str = "Please do it.") -> str:
         return await self.api.issue(self.company, agent, title, description)
+
+    async def said(self, issue: str) -> list[str]:
+        """The comments of an issue."""
+        return [comment["body"] for comment in await self.api.comments(issue)]
+
+    async def session(self, agent: str, issue: str, session: str) -> Object:
+        """The session of an agent's task once it is this one: Paperclip stores it a moment after the run has ended."""
+
+        async def there() -> Object | None:
+            found = [one for one in await self.api.task_sessions(agent) if one["taskKey"] == issue]
+            right = found and found[0]["sessionDisplayId"] == found[0]["sessionParamsJson"]["sessionId"] == session
+            return found[0] if right else None
+
+        stored: Object = await self.api.until(there, f"session {session} of {agent}", timedelta(seconds=20))
+        return stored
 
     async def run(self, issue: str, after: int = 0) -> str:
         """The id of the issue's run number `after` + 1, as soon as there is one."""
@@ -210,6 +233,9 @@ def _make_keys(state: Path, shared: Path, user: tuple[int, int] | None) -> None:
 def _make_volume(volume: Path, user: tuple[int, int] | None) -> None:
     assert volume.name == CLAIM
     volume.mkdir(parents=True)
+    report = volume / REPORT.removeprefix("/paperclip/")
+    report.parent.mkdir()
+    report.write_text(REPORTING)
     if user is not None:
         os.chown(volume, *user)
 

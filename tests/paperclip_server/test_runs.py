@@ -6,13 +6,8 @@ from typing import Any, Final
 from tests.paperclip_server.agents import Plan
 from tests.paperclip_server.api import ADAPTER, Object
 from tests.paperclip_server.stage import Act, story
-from tests.paperclip_server.system import STEADY, Office, System, fed_to_ui, output, statuses, texts
+from tests.paperclip_server.system import REPORT, STEADY, Office, System, fed_to_ui, output, statuses, texts
 
-CURL: Final = (
-    'curl -sS -o answer.txt -w "%{http_code}" -X PATCH "$PAPERCLIP_API_URL/api/issues/$PAPERCLIP_TASK_ID" '
-    '-H "Authorization: Bearer $PAPERCLIP_API_KEY" -H "X-Paperclip-Run-Id: $PAPERCLIP_RUN_ID" '
-    "-H 'Content-Type: application/json' -d "
-)
 WORKED: Final = {
     "steps": [
         {
@@ -26,7 +21,7 @@ WORKED: Final = {
                 {
                     "name": "bash",
                     "args": {
-                        "command": CURL + """'{"status":"done","comment":"The agent was here."}'""",
+                        "command": f"""sh {REPORT} '{{"status":"done","comment":"The agent was here."}}'""",
                         "description": "report",
                     },
                 }
@@ -61,10 +56,10 @@ async def test_the_real_opencode_works_its_issue_off_and_every_line_is_in_the_lo
     assert office.server.here(f"{cwd}/where.txt").read_text().strip() == cwd
     assert office.server.here(f"{cwd}/answer.txt").exists()
     assert (await office.api.read_issue(issue))["status"] == "done"
-    assert "The agent was here." in [comment["body"] for comment in await office.api.comments(issue)]
+    assert "The agent was here." in await office.said(issue)
     await costs_are_those_of_the_steps(run, output(log))
-    [session] = await office.api.task_sessions(agent)
-    assert session["sessionDisplayId"] == session["sessionParamsJson"]["sessionId"] == session_of(output(log))
+    session = await office.session(agent, issue, session_of(output(log)))
+    assert session["sessionParamsJson"]["cwd"] == cwd
     assert [run["id"] for run in await office.api.runs(office.company, issue)] == [run["id"]]
     await the_ui_shows_every_event(whole, office, run["id"])
 
@@ -119,7 +114,7 @@ async def test_a_comment_wakes_the_agent_in_the_same_session_and_the_summary_is_
     issue = await office.issue(ada.agent, "Talk")
     first = await office.api.ended(await office.run(issue))
     assert first["status"] == "succeeded", first["error"]
-    assert any("line 3" in comment["body"] for comment in await office.api.comments(issue))
+    await office.api.until(lambda: any_has("line 3", office, issue), "the summary as a comment")
     await office.api.comment(issue, "Please look again at the violets.", reopen=True)
     second = await office.api.ended(await office.run(issue, 1))
     assert second["status"] == "succeeded", second["error"]
@@ -127,8 +122,11 @@ async def test_a_comment_wakes_the_agent_in_the_same_session_and_the_summary_is_
     assert [start["resumed"] for start in starts] == [None, "ses_scripted"]
     assert "violets" in starts[1]["prompt"]
     assert "violets" not in starts[0]["prompt"]
-    [session] = await office.api.task_sessions(ada.agent)
-    assert session["sessionDisplayId"] == "ses_scripted"
+    await office.session(ada.agent, issue, "ses_scripted")
+
+
+async def any_has(words: str, office: Office, issue: str) -> bool:
+    return any(words in text for text in await office.said(issue))
 
 
 @story(Act.TOGETHER)
@@ -138,15 +136,25 @@ async def test_the_real_opencode_remembers_what_was_said_before_a_comment(whole:
     issue = await office.issue(agent, "Remember", "The word is marigold.")
     first = await office.api.ended(await office.run(issue))
     assert first["status"] == "succeeded", first["error"]
-    await office.api.post(f"/issues/{issue}/comments", {"body": "And now the word is tulip.", "reopen": True})
-    runs = await office.api.runs(office.company, issue)
-    found = [run for run in runs if (run["contextSnapshot"] or {}).get("wakeReason") == "issue_reopened_via_comment"]
-    second = found[0]["id"] if found else await office.run(issue, len(runs))
-    ended = await office.api.ended(second)
-    assert ended["status"] == "succeeded", ended["error"]
-    heard = " ".join(texts(output(await office.api.log(second))))
+    comment = await office.api.comment(issue, "And now the word is tulip.", reopen=True)
+    second = await woken_by(office, issue, comment["id"])
+    assert second["status"] == "succeeded", second["error"]
+    stored = await whole.transcript(second["id"], agent, office.company)
+    heard = " ".join(texts([line.data.decode() for line in stored if line.stream == "stdout"]))
     assert "marigold" in heard
     assert "tulip" in heard
+
+
+async def woken_by(office: Office, issue: str, comment: str) -> Object:
+    """The end of the run that a comment woke; Paperclip may have begun one for want of a disposition before it."""
+
+    async def there() -> Object | None:
+        runs = await office.api.runs(office.company, issue)
+        woken = [run for run in runs if comment in json.dumps(run["contextSnapshot"])]
+        return woken[0] if woken else None
+
+    found = await office.api.until(there, f"the run that a comment in issue {issue} wakes")
+    return await office.api.ended(found["id"])
 
 
 @story(Act.TOGETHER)
@@ -180,8 +188,7 @@ async def test_an_unknown_session_is_begun_afresh_within_the_run(whole: System) 
     second = await office.api.ended(await office.run(issue, 1))
     assert second["status"] == "succeeded", second["error"]
     assert [start["resumed"] for start in ada.program.starts()] == [None, "ses_first", None]
-    [session] = await office.api.task_sessions(ada.agent)
-    assert session["sessionDisplayId"] == "ses_second"
+    await office.session(ada.agent, issue, "ses_second")
 
 
 @story(Act.TOGETHER)
@@ -194,8 +201,7 @@ async def test_a_failed_agent_is_a_failed_run_with_a_reason_and_its_session(whol
     assert run["errorCode"]
     assert run["error"]
     assert texts(output(await office.api.log(run["id"]))) == Plan().said
-    [session] = await office.api.task_sessions(ada.agent)
-    assert session["sessionDisplayId"] == "ses_scripted"
+    await office.session(ada.agent, issue, "ses_scripted")
     assert len(whole.witness.jobs(run["id"])) == 1
 
 

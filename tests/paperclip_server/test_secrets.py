@@ -6,6 +6,7 @@ import re
 
 from temporalio.client import WorkflowHistory
 
+from contracts.identity import workflow_id
 from tests.faults.facts import forms, stored_bytes
 from tests.paperclip_server.agents import Plan
 from tests.paperclip_server.stage import Act, story
@@ -79,4 +80,4 @@ async def places(whole: System, run: str, agent: str) -> dict[str, bytes]:
 
 
 async def history_of(whole: System, agent: str) -> WorkflowHistory:
-    return await whole.stack.client.get_workflow_handle(f"agent-run/{agent}").fetch_history()
+    return await whole.stack.client.get_workflow_handle(workflow_id(agent)).fetch_history()
