@@ -10,9 +10,10 @@
 import { randomUUID } from "node:crypto";
 import { WorkflowFailedError, WorkflowUpdateFailedError } from "@temporalio/client";
 import type { Join, Joined, RunRequest } from "./contracts.ts";
-import { ask, Closed, NobodyAnswered } from "./outcome.ts";
+import { ask, Closed, collected, NobodyAnswered } from "./outcome.ts";
 import {
   attribute,
+  attributes,
   away,
   Code,
   codeOf,
@@ -74,6 +75,8 @@ export interface Arrival {
   task: string | null;
   /** Secrets sealed for this wake, for a run that goes on and takes it over; asked for only then. */
   sealedSecrets?(): Promise<string | undefined>;
+  /** Whether the outcome that a finished run keeps has been delivered to one of these wakes already. */
+  delivered?(runIds: readonly string[], workflowRunId: string): Promise<boolean>;
 }
 
 /** How far a start has got, for whoever gives up in the middle of one. */
@@ -217,7 +220,7 @@ async function newest(temporal: Temporal, query: string) {
 /** The ticket for an agent that another run holds; undefined when that run is just going: try again. */
 async function heldByAnother(
   temporal: Temporal,
-  { request, task, sealedSecrets }: Arrival,
+  { request, task, sealedSecrets, delivered }: Arrival,
   held: { holder: string; workflowRunId: string },
   lastTry: boolean,
   talk: Talk,
@@ -231,7 +234,14 @@ async function heldByAnother(
   const holder: Holder = { runId: held.holder, task: theirs, phase, since: found.startTime };
   const address = { workflowId, workflowRunId: held.workflowRunId };
   const busy: Ticket = { kind: "busy", ...address, runId: held.holder, closed: false, holder };
-  if (!(theirs !== null && theirs === task) && !FINAL_PHASES.has(phase)) return busy;
+  const same = theirs !== null && theirs === task;
+  if (!same && !FINAL_PHASES.has(phase)) return busy;
+  const runIds = [held.holder, ...attributes(found, "JoinedRunIds")];
+  if (same && FINAL_PHASES.has(phase) && (await delivered?.(runIds, held.workflowRunId))) {
+    await collected(temporal, run, { outage: talk.outage });
+    await ended(temporal, run, talk);
+    return lastTry ? busy : undefined;
+  }
   const order: Join = { runId: request.runId, task, sealedSecrets: (await sealedSecrets?.()) ?? null };
   try {
     const id = `${JOIN}:${request.runId}`;

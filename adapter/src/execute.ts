@@ -10,9 +10,10 @@
 import { type Arrival, attach, attachWhenFree, type Progress, startedAfterAll, type Ticket } from "./attach.ts";
 import { type Abort, ANSWER_MS, abortOf, stopped, wasCancelled } from "./cancel.ts";
 import type { Cancelled, Outcome } from "./contracts.ts";
+import { deliveredBefore, handOver } from "./handover.ts";
 import { host } from "./host.ts";
 import { RunLog, Trouble } from "./log.ts";
-import { collected, EndedWithoutOutcome, outcomeOf } from "./outcome.ts";
+import { EndedWithoutOutcome, outcomeOf } from "./outcome.ts";
 import type { AdapterExecutionContext, AdapterExecutionResult } from "./paperclip.ts";
 import { reconcileSoon } from "./reconcile.ts";
 import { InvalidRequest, type Prepared, prepare, sealToken } from "./request.ts";
@@ -29,8 +30,6 @@ const OWN_TYPE = "opencode_k8s";
 /** For the last lines of a cancelled run, so that the answer comes in time. */
 const LAST_LINES_MS = ANSWER_MS - 3000;
 const LAST_LINES_LEAST_MS = 2000;
-/** For telling the run that its outcome has arrived; afterwards that goes on without us. */
-const HAND_OVER_MS = 5000;
 /** Between looks at a run that writes nothing. */
 const LOOK_MS = 5000;
 
@@ -157,7 +156,9 @@ class Execution {
   /** The ticket of the run to follow, or the result when there is none. */
   async #attached(): Promise<Ticket | AdapterExecutionResult> {
     const { request, task } = this.#prepared;
-    const arrival: Arrival = { request, task, sealedSecrets: this.#sealToken };
+    const delivered = (runIds: readonly string[], workflowRunId: string) =>
+      deliveredBefore(runIds, workflowRunId, this.#ctx.authToken);
+    const arrival: Arrival = { request, task, sealedSecrets: this.#sealToken, delivered };
     const talk = { signal: this.#signal, outage: this.#outage };
     const progress: Progress = { uncertain: false };
     this.#log.phase = "waiting for the agent";
@@ -369,14 +370,10 @@ class Execution {
     const code = result.errorCode ?? "succeeded";
     const said = result.errorMessage ? `${code}: ${result.errorMessage}` : code;
     await this.#log.status("outcome", said, { code, receipt: outcome.receipt?.state ?? null, lines: this.#log.lines });
-    if (abortOf(this.#signal)?.kind !== "lease lost") await this.#collect(run);
+    const { runId, authToken: token } = this.#ctx;
+    if (abortOf(this.#signal)?.kind === "lease lost") return result;
+    await handOver(this.#temporal, run, { runId, workflowRunId: ticket.workflowRunId, token });
     return result;
-  }
-
-  /** The run need not wait for anybody any more. If Temporal is away that is told later, without holding us up. */
-  async #collect(run: Run): Promise<void> {
-    const told = collected(this.#temporal, run).catch(() => undefined);
-    await Promise.race([told, sleep(HAND_OVER_MS)]);
   }
 
   async #gaps({ attempts = [] }: Outcome): Promise<void> {

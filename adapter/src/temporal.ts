@@ -208,9 +208,13 @@ export function away(temporal: Temporal, error: unknown): string {
 
 /** The first value of a search attribute, if there is one. */
 export function attribute(found: { searchAttributes?: unknown }, name: string): string | undefined {
-  const value = (found.searchAttributes as { [name: string]: unknown } | undefined)?.[name];
-  const first = Array.isArray(value) ? value[0] : undefined;
-  return typeof first === "string" ? first : undefined;
+  return attributes(found, name)[0];
+}
+
+/** All values of a search attribute. */
+export function attributes(found: { searchAttributes?: unknown }, name: string): string[] {
+  const values = (found.searchAttributes as { [name: string]: unknown } | undefined)?.[name];
+  return Array.isArray(values) ? values.filter((value) => typeof value === "string") : [];
 }
 
 function holderOf(error: unknown): StartAnswer | undefined {

@@ -1,0 +1,262 @@
+/** What becomes of runs that Paperclip has lost: hand-over, delivery, and the reconciler's true evidence. */
+
+import { randomUUID } from "node:crypto";
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from "vitest";
+import type { Outcome, RunRequest } from "../src/contracts.ts";
+import { executeWith } from "../src/execute.ts";
+import { HostApi } from "../src/host-api.ts";
+import { collected, outcomeOf } from "../src/outcome.ts";
+import { actionOutcomeOf, agentStopped, Reconciler } from "../src/reconcile.ts";
+import { disconnect, runOf } from "../src/temporal.ts";
+import { fakeHost, partsFor, sameAgent } from "./help/host.ts";
+import { type FakeApi, paperclipApi } from "./help/paperclip-api.ts";
+import { aRequest, type DevServer, devServer, type Standin, standin, temporalOf, until } from "./help/stack.ts";
+
+let server: DevServer;
+let worker: Standin;
+let api: FakeApi;
+
+beforeAll(async () => {
+  server = await devServer();
+  worker = await standin(server.address);
+});
+afterAll(async () => {
+  await worker.stop();
+  await disconnect();
+  await server.stop();
+});
+beforeEach(async () => {
+  api = await paperclipApi();
+});
+afterEach(async () => await api.stop());
+
+const LEASE_LOST = "Legacy controller lease lost";
+
+function wake(request: RunRequest) {
+  const host = fakeHost(request);
+  return { host, result: executeWith(host.context, partsFor(request, server, worker)) };
+}
+
+async function found(request: RunRequest) {
+  const { client } = temporalOf(server, worker.queue);
+  return await client.getHandle(`agent-run:${request.agent.id}`).describe();
+}
+
+async function phase(request: RunRequest): Promise<unknown> {
+  return (await found(request)).searchAttributes.RunPhase?.[0];
+}
+
+/** A run that Paperclip has lost, and what it recorded of that. */
+async function lost(behaviour: string, issue: { [name: string]: unknown } = {}) {
+  const issueId = randomUUID();
+  const request = aRequest({ behaviour, context: { taskId: issueId, issueId } });
+  const host = fakeHost(request);
+  const result = executeWith(host.context, partsFor(request, server, worker, { task: issueId }));
+  await until(() => host.agentLines().length > 0);
+  host.abort(LEASE_LOST);
+  await result;
+  const { agent, runId } = request;
+  const contextSnapshot = { issueId };
+  const run = { id: runId, agentId: agent.id, companyId: "acme", status: "failed", errorCode: "process_lost" };
+  api.runs.set(runId, { ...run, contextSnapshot });
+  api.issues.set(issueId, { id: issueId, assigneeAgentId: agent.id, status: "blocked", ...issue });
+  return { request, runId, issueId };
+}
+
+const hold = (runId: string) => ({ executionBlocker: { runId, recoveryActionId: "action-1" } });
+
+describe("the outcome changes hands", () => {
+  it("once Paperclip has stored the result, and not before", async () => {
+    const request = aRequest();
+    api.runs.set(request.runId, { status: "running" });
+    const { host, result } = wake(request);
+    const { resultJson } = await result;
+    expect(resultJson).toMatchObject({ workflowRunId: (await found(request)).runId });
+    await until(() => api.asked.filter((path) => path.endsWith(request.runId)).length > 2);
+    expect((await found(request)).status.name).toBe("RUNNING");
+    api.runs.set(request.runId, { status: "succeeded", resultJson });
+    await until(async () => (await found(request)).status.name === "COMPLETED");
+    expect(api.tokens).toContain(`Bearer ${host.context.authToken}`);
+  });
+
+  it("not when Paperclip ended the run otherwise: the next wake gets it", async () => {
+    const request = aRequest();
+    api.runs.set(request.runId, { status: "interrupted", errorCode: "server_shutdown_interrupted" });
+    await wake(request).result;
+    expect(await phase(request)).toBe("succeeded");
+    const later = sameAgent(request);
+    api.runs.set(later.runId, { status: "running" });
+    const second = wake(later);
+    expect(await second.result).toMatchObject({ exitCode: 0, resultJson: { joinedRunId: request.runId } });
+    expect(second.host.agentLines().length).toBe(3);
+  });
+
+  it("only once: a wake that finds a delivered outcome gets a run of its own", async () => {
+    const request = aRequest();
+    api.runs.set(request.runId, { status: "running" });
+    const { resultJson } = await wake(request).result;
+    // stored, and Paperclip died before it could say so
+    api.runs.set(request.runId, { status: "succeeded", resultJson });
+    const later = sameAgent(request);
+    const second = await wake(later).result;
+    expect(second.exitCode).toBe(0);
+    expect(second.resultJson).not.toHaveProperty("joinedRunId");
+    expect(second.resultJson?.workflowRunId).not.toBe(resultJson?.workflowRunId);
+  });
+
+  it("when Paperclip does not know the run at all", async () => {
+    const request = aRequest();
+    await wake(request).result;
+    await until(async () => (await found(request)).status.name === "COMPLETED");
+  });
+});
+
+describe("the reconciler", () => {
+  let reconciler: Reconciler;
+  beforeEach(() => {
+    reconciler = new Reconciler(temporalOf(server, worker.queue), new HostApi(api.base, "board-key"));
+  });
+
+  const told = async (runId: string) => {
+    const steps = await reconciler.round();
+    return steps.filter((each) => each.runId === runId).map(({ step }) => step);
+  };
+
+  /** The list of runs lags behind the runs. */
+  async function listed(runId: string, decided = false): Promise<void> {
+    const { client } = temporalOf(server, worker.queue);
+    const final = decided ? " AND RunPhase != 'queued' AND RunPhase != 'scheduling' AND RunPhase != 'running'" : "";
+    await until(async () => (await client.count(`PaperclipRunId = '${runId}'${final}`)).count > 0);
+  }
+
+  async function end(request: RunRequest): Promise<void> {
+    const { client } = temporalOf(server, worker.queue);
+    await client.getHandle(`agent-run:${request.agent.id}`).cancel();
+    await until(async () => (await phase(request)) === "cancelled");
+  }
+
+  it("leaves the hold on a run whose agent works, and releases it with true evidence when that has ended", async () => {
+    const { request, runId, issueId } = await lost("works");
+    api.issues.set(issueId, { ...api.issues.get(issueId), ...hold(runId) });
+    await listed(runId);
+    expect(await told(runId)).toEqual(["still working"]);
+    expect(api.posts).toEqual([]);
+    await end(request);
+    await listed(runId, true);
+    expect(await told(runId)).toEqual(["released"]);
+    expect(api.posts).toMatchObject([
+      {
+        path: `/issues/${issueId}/recovery-actions/resolve`,
+        body: {
+          actionId: "action-1",
+          outcome: "restored",
+          sourceIssueStatus: "todo",
+          executionReconciliation: { runId, providerStopped: true, actionOutcome: "mixed" },
+        },
+      },
+    ]);
+    expect(JSON.stringify(api.posts[0]?.body.executionReconciliation)).toContain("has ended: cancelled");
+    expect(await told(runId)).toEqual([]);
+    expect(api.posts.length).toBe(1);
+    expect(api.tokens).toContain("Bearer board-key");
+  });
+
+  it("says `completed` of a success, whose outcome it leaves for the next run", async () => {
+    const { request, runId, issueId } = await lost("lines:3");
+    api.issues.set(issueId, { ...api.issues.get(issueId), ...hold(runId) });
+    await until(async () => (await phase(request)) === "succeeded");
+    await listed(runId, true);
+    expect(await told(runId)).toEqual(["released"]);
+    expect(api.posts[0]?.body).toMatchObject({ executionReconciliation: { actionOutcome: "completed" } });
+    expect((await found(request)).status.name).toBe("RUNNING");
+  });
+
+  it("wakes the agent for a task that nothing holds, also while the run goes on", async () => {
+    const { request, runId, issueId } = await lost("works", { status: "in_progress", executionBlocker: null });
+    await listed(runId);
+    expect(await told(runId)).toEqual(["woken"]);
+    expect(api.posts).toMatchObject([
+      { path: `/agents/${request.agent.id}/wakeup`, body: { payload: { issueId }, source: "automation" } },
+    ]);
+    expect(await told(runId)).toEqual([]);
+    await end(request);
+  });
+
+  it("leaves the waking to Paperclip when a run of the task is on its way", async () => {
+    const { request, runId, issueId } = await lost("works", { status: "in_progress", executionBlocker: null });
+    api.runs.set("another", { id: "another", status: "scheduled_retry", contextSnapshot: { issueId } });
+    await listed(runId);
+    expect(await told(runId)).toEqual(["nothing to do"]);
+    expect(api.posts).toEqual([]);
+    await end(request);
+  });
+
+  it.each([
+    ["has not lost", { status: "running", errorCode: null }],
+    ["has cancelled", { status: "cancelled", errorCode: null }],
+    ["saw fail", { status: "failed", errorCode: "provider_unavailable" }],
+    ["has for another agent", { agentId: "another" }],
+  ])("does not touch a run that Paperclip %s", async (_, changes) => {
+    const { request, runId } = await lost("works");
+    api.runs.set(runId, { ...api.runs.get(runId), ...changes });
+    await listed(runId);
+    expect(await told(runId)).toEqual([]);
+    expect(api.posts).toEqual([]);
+    await end(request);
+  });
+
+  it.each([
+    ["is done", { status: "done" }],
+    ["is another agent's now", { assigneeAgentId: "another" }],
+    ["is held for another run", hold("another")],
+  ])("does not touch a task that %s", async (_, issue) => {
+    const { request, runId } = await lost("works", issue);
+    await listed(runId);
+    expect(await told(runId)).toEqual(["nothing to do"]);
+    expect(api.posts).toEqual([]);
+    await end(request);
+  });
+
+  it("asks about a run of another Paperclip once", async () => {
+    const { request, runId } = await lost("works");
+    api.runs.delete(runId);
+    await listed(runId);
+    const asked = () => api.asked.filter((path) => path.includes(runId)).length;
+    await reconciler.round();
+    const once = asked();
+    await reconciler.round();
+    expect(asked()).toBe(once);
+    await end(request);
+  });
+
+  it("tries again when Paperclip does not take the evidence now", async () => {
+    const { request, runId, issueId } = await lost("lines:3");
+    api.issues.set(issueId, { ...api.issues.get(issueId), ...hold(runId) });
+    await until(async () => (await phase(request)) === "succeeded");
+    await listed(runId, true);
+    api.answers = { status: 500, body: {} };
+    expect(await told(runId)).toEqual(["unknown"]);
+    api.answers = { status: 200, body: {} };
+    expect(await told(runId)).toEqual(["released"]);
+    const run = await found(request);
+    const handle = runOf(temporalOf(server, worker.queue), run.workflowId, run.runId);
+    expect(await outcomeOf(temporalOf(server, worker.queue), handle)).toMatchObject({ exitCode: 0 });
+    await collected(temporalOf(server, worker.queue), handle);
+  });
+});
+
+describe("evidence", () => {
+  const failure = { code: "x", message: "x", nextStep: "x", budget: "agent" as const };
+  const gone = { agentStarted: true, agentStopped: true };
+  it.each<[string, Partial<Outcome>, boolean, string]>([
+    ["a success", {}, true, "completed"],
+    ["a failure whose container ended", { failure, resultJson: { podExitCode: 1 } }, true, "mixed"],
+    ["a failure of which nobody knows the end", { failure }, false, "mixed"],
+    ["a stop that Kubernetes confirms", { failure, stop: gone }, true, "mixed"],
+    ["a stop that nobody confirms", { failure, stop: { ...gone, agentStopped: false } }, false, "mixed"],
+    ["an agent that never ran", { failure, stop: { ...gone, agentStarted: false } }, true, "not_performed"],
+  ])("of %s", (_, outcome, stopped, action) => {
+    expect(agentStopped(outcome)).toBe(stopped);
+    expect(actionOutcomeOf(outcome)).toBe(action);
+  });
+});
