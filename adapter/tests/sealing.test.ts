@@ -11,8 +11,16 @@ import { fixture } from "./vectors.ts";
 
 const CANARY = "canary-7a";
 
+/** The same by the code of today: the fixture was written once. */
+const today = SEALED.vectors.map(async (vector) => {
+  const key = SEALED.keys.find((jwk) => jwk.kid === vector.kid);
+  const { seal } = await sealerOf(JSON.stringify(key), "KEY");
+  return { ...vector, name: `${vector.name}, today`, sealed: await seal(vector.kind, vector.opened) };
+});
+
 describe("what either language sealed has one format", () => {
-  test.each([...SEALED.vectors, ...fixture("sealing/adapter.json").vectors])("$name", async (vector) => {
+  const before = fixture("sealing/adapter.json").vectors;
+  test.each([...SEALED.vectors, ...before, ...(await Promise.all(today))])("$name", async (vector) => {
     const key = SEALED.keys.find((jwk) => jwk.kid === vector.kid);
     const { header, content } = await opened(vector.sealed, key);
     expect(content).toEqual(vector.opened);

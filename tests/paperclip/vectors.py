@@ -400,6 +400,7 @@ def sessions() -> Iterator[tuple[str, Context]]:
     yield "session of another folder", stored
     yield "session of the same folder", with_value(stored, "context.paperclipWorkspace.cwd", "/x/../work")
     yield "session of the configured folder", with_value(stored, "config.cwd", "/work")
+    yield "session of a folder that only looks the same", with_value(stored, "config.cwd", "//work")
     yield "session that is not wanted", with_value(stored, "config.resumeLastSession", False)
 
 
