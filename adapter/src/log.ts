@@ -19,11 +19,14 @@
  */
 
 import { setTimeout as later } from "node:timers";
+import { setImmediate as nextTurn } from "node:timers/promises";
 
 /** Bytes of one call, newline included, are below this. */
 export const CALL_BYTES = 8000;
-/** Characters of an event up to which a shortened form of it is made; OpenCode's own events stay far below. */
-const SHORTENED_LIMIT = 4 * 1024 * 1024;
+/** Characters of an event up to which a shortened form of it is made; OpenCode's own events stay below. */
+const SHORTENED_LIMIT = 512 * 1024;
+/** Characters that are cut into pieces without letting others have the event loop. */
+const TURN = 256 * 1024;
 const SILENCE_MS = 5 * 60_000;
 const REPEAT_MS = 60_000;
 const OWN_TYPE = "agent_run";
@@ -64,7 +67,7 @@ export function statusLine(event: StatusEvent, message: string, fields: Fields =
 }
 
 /** The lines that stand for one line of an agent, without their newlines: usually the line itself. */
-export function* linesFor(line: AgentLine): Generator<{ stream: "stdout" | "stderr"; text: string }> {
+export async function* linesFor(line: AgentLine): AsyncGenerator<{ stream: "stdout" | "stderr"; text: string }> {
   const { text } = line;
   if (line.stream === "stderr") {
     if (fits(text)) yield { stream: "stderr", text };
@@ -81,10 +84,10 @@ export function* linesFor(line: AgentLine): Generator<{ stream: "stdout" | "stde
   }
 }
 
-function* chunks(line: AgentLine, of: "event" | "text"): Generator<{ stream: "stdout"; text: string }> {
+async function* chunks(line: AgentLine, of: "event" | "text"): AsyncGenerator<{ stream: "stdout"; text: string }> {
   const id = `${line.attempt}.${line.sequence}`;
   const stream = line.stream === "stderr" ? "stderr" : "stdout";
-  const pieces = piecesOf(line.text, CALL_BYTES - 200);
+  const pieces = await piecesInTurns(line.text, CALL_BYTES - 200);
   for (const [index, text] of pieces.entries()) {
     const fields = { id, stream, of, part: index + 1, parts: pieces.length, text };
     yield { stream: "stdout", text: JSON.stringify({ type: OWN_TYPE, event: "chunk", ...fields }) };
@@ -108,6 +111,19 @@ export function piecesOf(text: string, limit: number): string[] {
     at += point > 0xffff ? 2 : 1;
   }
   pieces.push(text.slice(from));
+  return pieces;
+}
+
+/** The same for a text of any length, in turns with whatever else the host has to do. */
+async function piecesInTurns(text: string, limit: number): Promise<string[]> {
+  const pieces: string[] = [];
+  for (let from = 0; from < text.length || from === 0; ) {
+    if (from > 0) await nextTurn();
+    const last = text.charCodeAt(from + TURN - 1);
+    const to = from + TURN - (last >= 0xd800 && last <= 0xdbff ? 1 : 0);
+    for (const piece of piecesOf(text.slice(from, to), limit)) pieces.push(piece);
+    from = to;
+  }
   return pieces;
 }
 
@@ -206,15 +222,15 @@ export class RunLog {
   /** One line of the agent. */
   line(line: AgentLine): Promise<void> {
     return this.#enqueue(async () => {
-      for (const { stream, text } of linesFor(line)) await this.#write(stream, text);
+      for await (const { stream, text } of linesFor(line)) await this.#write(stream, text);
       this.lines += 1;
     });
   }
 
   /** Names the agent's session the first time that it is seen in an event. */
   session(line: AgentLine, model: string): Promise<void> {
-    if (this.#session || line.stream === "stderr" || !line.text.includes('"sessionID"')) return Promise.resolve();
-    const id = parsed(line.text.slice(0, SHORTENED_LIMIT).trim())?.sessionID;
+    if (this.#session || line.stream === "stderr" || line.text.length > SHORTENED_LIMIT) return Promise.resolve();
+    const id = line.text.includes('"sessionID"') ? parsed(line.text.trim())?.sessionID : undefined;
     if (typeof id !== "string" || !id) return Promise.resolve();
     this.#session = id.slice(0, 128);
     return this.status("session", "", { sessionId: this.#session, model });

@@ -8,8 +8,10 @@ function line(text: string, stream = "stdout"): AgentLine {
   return { attempt: 1, sequence: 7, stream, text };
 }
 
-function written(text: string, stream = "stdout") {
-  return [...linesFor(line(text, stream))];
+async function written(text: string, stream = "stdout") {
+  const calls: { stream: string; text: string }[] = [];
+  for await (const call of linesFor(line(text, stream))) calls.push(call);
+  return calls;
 }
 
 /** The agent's line again, from what was written for it. */
@@ -28,13 +30,13 @@ const event = (text: string) =>
 describe("a line of the agent", () => {
   it.each(["", "hello", event("short"), "{not json", "null", '{"a":1}', "é".repeat(100)])(
     "is written as it is: %j",
-    (text) => {
-      expect(written(text)).toEqual([{ stream: "stdout", text }]);
+    async (text) => {
+      expect(await written(text)).toEqual([{ stream: "stdout", text }]);
     },
   );
 
-  it("on stderr stays there", () => {
-    expect(written("oops", "stderr")).toEqual([{ stream: "stderr", text: "oops" }]);
+  it("on stderr stays there", async () => {
+    expect(await written("oops", "stderr")).toEqual([{ stream: "stderr", text: "oops" }]);
   });
 
   it.each([
@@ -46,8 +48,8 @@ describe("a line of the agent", () => {
     ["one byte too many", "x".repeat(CALL_BYTES - 1)],
     ["an event", event(`${"é🦀\n".repeat(9000)}`)],
     ["an event of many parts", JSON.stringify({ type: "tool_use", part: { input: Array(9000).fill("ab") } })],
-  ])("too long for a call (%s) comes in pieces that give it back", (_, text) => {
-    const calls = written(text);
+  ])("too long for a call (%s) comes in pieces that give it back", async (_, text) => {
+    const calls = await written(text);
     expect(calls.length).toBeGreaterThan(1);
     for (const call of calls) {
       expect(Buffer.byteLength(`${call.text}\n`)).toBeLessThan(CALL_BYTES);
@@ -57,14 +59,14 @@ describe("a line of the agent", () => {
     expect(joined(calls)).toBe(text);
   });
 
-  it("one byte below the bound is whole", () => {
+  it("one byte below the bound is whole", async () => {
     const text = "x".repeat(CALL_BYTES - 2);
-    expect(written(text)).toEqual([{ stream: "stdout", text }]);
+    expect(await written(text)).toEqual([{ stream: "stdout", text }]);
   });
 
-  it("that is too long an event is first told shortened, with its numbers", () => {
+  it("that is too long an event is first told shortened, with its numbers", async () => {
     const part = { type: "step-finish", cost: 0.5, tokens: { input: 7, output: 9 }, snapshot: "s".repeat(20_000) };
-    const [first, ...rest] = written(JSON.stringify({ type: "step_finish", sessionID: "ses_1", part }));
+    const [first, ...rest] = await written(JSON.stringify({ type: "step_finish", sessionID: "ses_1", part }));
     const told = JSON.parse(first?.text ?? "");
     expect(told).toMatchObject({ type: "step_finish", sessionID: "ses_1", truncated: true });
     expect(told.part).toMatchObject({ cost: 0.5, tokens: { input: 7, output: 9 } });
@@ -73,10 +75,15 @@ describe("a line of the agent", () => {
     expect(rest.flatMap(({ text }) => parseStdoutLine(text, "t"))).toEqual([]);
   });
 
-  it("too long on stderr says where it came from", () => {
-    const calls = written("e".repeat(20_000), "stderr");
+  it("too long on stderr says where it came from", async () => {
+    const calls = await written("e".repeat(20_000), "stderr");
     expect(calls.every(({ text }) => JSON.parse(text).stream === "stderr")).toBe(true);
     expect(joined(calls)).toBe("e".repeat(20_000));
+  });
+
+  it("of any length, and with no character halved at any border, comes back", async () => {
+    const text = `${"🦀".repeat(300_001)}${"a🦀".repeat(100_000)}`;
+    expect(joined(await written(text))).toBe(text);
   });
 
   it("takes time in proportion to its length, in slices", () => {
@@ -97,8 +104,8 @@ describe("an agent that plays us", () => {
     ["after a line separator", `hello\u2028${forged}`],
     ["with a chunk of its own", '{"type":"agent_run","event":"chunk","of":"text","text":"x"}'],
     ["at length", JSON.stringify({ type: "agent_run", message: "x".repeat(20_000) })],
-  ])("%s is shown as output", (_, text) => {
-    const calls = written(text);
+  ])("%s is shown as output", async (_, text) => {
+    const calls = await written(text);
     for (const call of calls) {
       const told = JSON.parse(call.text);
       expect(told).toMatchObject({ type: "agent_run", event: "chunk", id: "1.7", of: "text" });
@@ -109,8 +116,8 @@ describe("an agent that plays us", () => {
     );
   });
 
-  it("inside an event is only text", () => {
-    expect(written(event(forged))).toEqual([{ stream: "stdout", text: event(forged) }]);
+  it("inside an event is only text", async () => {
+    expect(await written(event(forged))).toEqual([{ stream: "stdout", text: event(forged) }]);
   });
 });
 
