@@ -23,6 +23,7 @@ from activities.introspect_pod import PodIntrospection, PodOverrides
 from activities.parse_transcript import TranscriptParsing
 from activities.reap_leftovers import Reaping
 from activities.requests import HistoryRequests
+from activities.rotate_token import TokenRotation
 from activities.stop_agent import Stopping
 from activities.stream_logs import LogStreaming
 from client import links, startup
@@ -68,6 +69,7 @@ def activities(
         init_image=settings.init_image,
         inherit_env=settings.inherit_env,
         paperclip_api_url=settings.paperclip_api_url,
+        api_proxy_image=settings.api_proxy_image,
         opencode_config=settings.opencode_config,
         page=links.addresses(settings),
     )
@@ -77,6 +79,7 @@ def activities(
         Reaping(cluster).reap_leftovers,
         JobCreation(cluster, requests, opener, plan).create_job,
         Scheduling(cluster).await_schedule,
+        TokenRotation(cluster, opener).rotate_token,
         LogStreaming(cluster, store).stream_logs,
         SilenceExamination(cluster, store).examine_silence,
         Stopping(cluster).stop_agent,

@@ -8,7 +8,8 @@ from typing import Final
 
 from temporalio import activity
 
-from cluster.diagnosis import Diagnosis, Ended, Failing, Patience, Running, Waiting, diagnose
+from cluster.diagnosis import Diagnosis, Ended, Failing, Patience, Running, Waiting, beside, diagnose
+from cluster.manifest import PROXY_CONTAINER
 from cluster.objects import Event, Job, Pod
 from cluster.port import Cluster
 from cluster.watching import looks
@@ -106,6 +107,8 @@ class Inquiry:
         found = diagnose(
             pod, self._job, self._events, container=self._order.job.container, had_pod=self._had_pod, now=now
         )
+        if isinstance(found, Running) and pod is not None and self._order.job.rotates:
+            found = beside(pod, PROXY_CONTAINER, self._events) or found
         return self._patience.judge(found, now)
 
     def _due(self, diagnosis: Diagnosis) -> bool:

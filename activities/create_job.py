@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,25 +11,36 @@ from typing import Any, Final
 from temporalio import activity
 
 from activities.requests import Requests
-from cluster import manifest
+from cluster import api_proxy, manifest
 from cluster.introspection import inherited_literals
-from cluster.manifest import Plan, PodSettings
+from cluster.manifest import ApiProxy, Plan, PodSettings
 from cluster.objects import Job, Metadata
-from cluster.ownership import belongs_to
+from cluster.ownership import API_PROXY, belongs_to
 from cluster.port import AlreadyExists, Cluster
 from cluster.secrets import CONFIG_KEY
-from contracts.errors import ExitUnknown, ForeignObject, InvalidRequest, JobDeletedExternally
+from contracts.errors import (
+    ExitUnknown,
+    ForeignObject,
+    InvalidRequest,
+    JobDeletedExternally,
+    SealedFieldUnreadable,
+)
 from contracts.messages import CreateJob, JobRef
 from contracts.request import RunRequest, Secrets
 from opencode.command import command_line
 from opencode.config import CLASHING, mcp_translation, runtime_config
 from opencode.config import environment as opencode_environment
-from paperclip.environment import api_url_warning
+from paperclip.environment import absolute_url, api_url_warning
 from paperclip.environment import environment as paperclip_environment
+from paperclip.proxied import API_KEY, API_URL, TOOLS_TOKEN, Words, proxied
 from paperclip.sealing import Opener
 
 CONFIG_FILE: Final = f"{manifest.RUN_DIRECTORY}/secret/{CONFIG_KEY}"
 RUNNER: Final = Path(manifest.__file__).with_name("runner.sh")
+PROXY: Final = Path(api_proxy.__file__)
+WORDS: Final = Words(key=api_proxy.KEY_PLACEHOLDER, tools=api_proxy.TOOLS_PLACEHOLDER)
+WORKER_CONTAINER: Final = "worker"
+"""In a pod of several containers, the one whose image has our Python (deploy/base/worker.yaml)."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,8 @@ class PodPlan:
 
     Attributes:
         inherit_env: glob patterns of literal variables of the worker's own pod that agents inherit.
+        api_proxy_image: of the container through which agents speak to Paperclip; None: the image of the worker's own
+            pod; empty: agents have their token in their environment.
         opencode_config: JSON file with a `provider` block and perhaps a `small_model`.
         page: the address of a run's page by its Paperclip run id, without a token: it goes into histories.
     """
@@ -45,13 +58,14 @@ class PodPlan:
     init_image: str = "busybox:1.36"
     inherit_env: tuple[str, ...] = ()
     paperclip_api_url: str | None = None
+    api_proxy_image: str | None = None
     opencode_config: Path | None = None
     page: Callable[[str], str] | None = None
 
 
 @dataclass(frozen=True)
 class JobCreation:
-    """The only place that opens the sealed secrets; they go straight into a Kubernetes Secret."""
+    """Opens the sealed secrets; they go straight into a Kubernetes Secret."""
 
     cluster: Cluster
     requests: Requests
@@ -98,6 +112,8 @@ class JobCreation:
     async def _created(self, order: CreateJob, plan: Plan) -> JobRef:
         """The Job, made after everything it needs, or the one that somebody else has just made."""
         namespace, name = order.prompt.namespace, order.attempt.job_name
+        if plan.token_secret:
+            await self.cluster.put_secret(plan.token_secret)
         if plan.claim:
             await self.cluster.ensure_claim(plan.claim)
         try:
@@ -122,6 +138,8 @@ class JobCreation:
     async def _own_secrets(self, order: CreateJob, job: JobRef) -> bool:
         """Lets the Job own its Secrets, so that nothing is left when it goes without us. False without a prompt."""
         await self.cluster.own_secret(job.namespace, order.attempt.run_secret_name, job)
+        if job.rotates:
+            await self.cluster.own_secret(job.namespace, order.attempt.token_secret_name, job)
         return await self.cluster.own_secret(job.namespace, order.attempt.prompt_secret_name, job)
 
     async def _check_that_none_existed(self, order: CreateJob) -> None:
@@ -135,15 +153,36 @@ class JobCreation:
 
     async def _plan(self, order: CreateJob) -> Plan:
         request = await self.requests.current()
-        secrets = self.opener.secrets(request)
+        secrets, missed = self._secrets(order, request)
         own = await self.cluster.own_pod()
-        inherited = inherited_literals(own, self.settings.inherit_env) if own else {}
-        provided = await asyncio.to_thread(provider_settings, self.settings.opencode_config)
-        plan = attempt_plan(order, request, secrets, inherited, provided, self.settings)
+        settings = self._settings(order, own)
+        inherited = inherited_literals(own, settings.inherit_env) if own else {}
+        provided = await asyncio.to_thread(provider_settings, settings.opencode_config)
+        plan = attempt_plan(order, request, secrets, inherited, provided, settings)
         _, lost = mcp_translation(secrets.mcp_servers)
         told = [f"MCP server {name} is neither local nor remote and was left out" for name in lost]
-        unreachable = api_url_warning(self.settings.paperclip_api_url) if own else None
-        return replace(plan, warnings=(*plan.warnings, *told, *([unreachable] if unreachable else [])))
+        unreachable = api_url_warning(settings.paperclip_api_url) if own else None
+        return replace(plan, warnings=(*plan.warnings, *missed, *told, *([unreachable] if unreachable else [])))
+
+    def _secrets(self, order: CreateJob, request: RunRequest) -> tuple[Secrets, tuple[str, ...]]:
+        """The run's secrets, with the tokens of the run that has joined it; one that cannot be opened ends nothing."""
+        secrets = self.opener.secrets(request)
+        if order.joined is None:
+            return secrets, ()
+        try:
+            later = self.opener.secrets(order.joined.sealed_secrets, order.joined.run_id)
+        except SealedFieldUnreadable as error:
+            return secrets, (f"run {order.joined.run_id} joined, but its token cannot be used: {error.message}",)
+        return speaking_for(later, secrets), ()
+
+    def _settings(self, order: CreateJob, own: Mapping[str, Any] | None) -> PodPlan:
+        """The worker's, where the agent's configuration and the worker's own pod do not say better."""
+        image = self.settings.api_proxy_image
+        return replace(
+            self.settings,
+            paperclip_api_url=order.config.paperclip_api_url or self.settings.paperclip_api_url,
+            api_proxy_image=image if image is not None else own_image(own),
+        )
 
 
 def attempt_plan(
@@ -156,19 +195,29 @@ def attempt_plan(
 ) -> Plan:
     """Everything to create for one attempt. Pure."""
     config, directory = order.config, manifest.working_directory(order)
+    variables = paperclip_environment(request, secrets, api_url=settings.paperclip_api_url, inherited=inherited)
+    if secrets.run_id != request.run_id:
+        variables["PAPERCLIP_RUN_ID"] = secrets.run_id
+    servers, proxy = secrets.mcp_servers, None
+    if settings.api_proxy_image and variables.get(API_KEY) and absolute_url(variables.get(API_URL, "")):
+        led = proxied(variables, servers, WORDS)
+        variables, servers = led.environment, led.mcp_servers
+        proxy = ApiProxy(
+            image=settings.api_proxy_image,
+            script=PROXY.read_text(),
+            upstream=led.upstream,
+            run_id=secrets.run_id,
+            token=led.token,
+            tools_token=led.tools_token,
+            rebased=led.rebased,
+        )
     runtime = runtime_config(
         model=config.model,
         small_model=provided.get("small_model"),
         skip_permissions=config.dangerously_skip_permissions,
-        mcp_servers=secrets.mcp_servers,
+        mcp_servers=servers,
         provider_config=provided.get("provider"),
     )
-    variables = {
-        **without_clashes(
-            paperclip_environment(request, secrets, api_url=settings.paperclip_api_url, inherited=inherited)
-        ),
-        **opencode_environment(config_file=CONFIG_FILE, directory=directory),
-    }
     argv = command_line(
         model=config.model,
         directory=directory,
@@ -180,11 +229,38 @@ def attempt_plan(
     return manifest.plan(
         order,
         argv=argv,
-        environment=variables,
+        environment={
+            **without_clashes(variables),
+            **opencode_environment(config_file=CONFIG_FILE, directory=directory),
+        },
         opencode_config=json.dumps(runtime),
         runner=RUNNER.read_text(),
         settings=PodSettings(init_image=settings.init_image),
+        proxy=proxy,
     )
+
+
+def speaking_for(later: Secrets, first: Secrets) -> Secrets:
+    """The secrets of the run that the agent was started for, with the tokens of the one that it speaks for."""
+    if not later.auth_token:
+        return first
+    tools = {name: value for name, value in later.paperclip_env.items() if name == TOOLS_TOKEN}
+    return first.model_copy(
+        update={
+            "run_id": later.run_id,
+            "auth_token": later.auth_token,
+            "paperclip_env": {**first.paperclip_env, **tools},
+        }
+    )
+
+
+def own_image(pod: Mapping[str, Any] | None) -> str | None:
+    """The image of the worker's own container, which has Python; None when the pod does not tell which one that is."""
+    containers = (pod or {}).get("spec", {}).get("containers") or []
+    named = [each for each in containers if each.get("name") == WORKER_CONTAINER]
+    (only,) = named or (containers if len(containers) == 1 else [{}])
+    image = only.get("image")
+    return image if isinstance(image, str) and image else None
 
 
 def without_clashes(variables: dict[str, str]) -> dict[str, str]:
@@ -205,7 +281,13 @@ def adopted(order: CreateJob, job: Job) -> JobRef:
 
 def reference(job: Job, *, adopted: bool = False) -> JobRef:
     """How later steps address this very Job."""
-    return JobRef(namespace=job.metadata.namespace, name=job.metadata.name, uid=job.metadata.uid, adopted=adopted)
+    return JobRef(
+        namespace=job.metadata.namespace,
+        name=job.metadata.name,
+        uid=job.metadata.uid,
+        adopted=adopted,
+        rotates=API_PROXY in job.metadata.annotations,
+    )
 
 
 def age(found: Metadata) -> timedelta:

@@ -29,9 +29,9 @@ class Cleanup:
         """Deletes Job, pods and Secrets, and waits until nothing of them runs.
 
         Without a `job` in the order it looks for one by the attempt's name and labels. With one, `create_job` has
-        come to its end: both Secrets are owned by the Job and go with it.
+        come to its end: its Secrets are owned by the Job and go with it.
 
-        A retained Job stays with its log; its agent is stopped, and its run Secret, which holds the run token, goes.
+        A retained Job stays with its log; its agent is stopped, and the Secrets with its environment and token go.
 
         Raises:
             ClusterUnavailable: the API server refused or timed out; Temporal tries again.
@@ -42,6 +42,7 @@ class Cleanup:
         deleted = found.deleted
         if order.job is None or order.retain:
             deleted |= await self.cluster.delete_secret(namespace, attempt.run_secret_name)
+            deleted |= await self.cluster.delete_secret(namespace, attempt.token_secret_name)
         if order.job is None:
             deleted |= await self.cluster.delete_secret(namespace, attempt.prompt_secret_name)
         return Finished(deleted=deleted, agent_started=found.agent_started)

@@ -174,7 +174,7 @@ async def _held_by_another(
         return None
     if not (task and task == request.task) and phase not in FINAL:
         return busy
-    order = talk.Join(run_id=request.run_id, task=request.task)
+    order = talk.Join(run_id=request.run_id, task=request.task, sealed_secrets=request.sealed_secrets)
     try:
         answer = await ask(handle, talk.JOIN, order, talk.Joined, name=f"join:{request.run_id}", patience=PATIENCE)
     except Closed:

@@ -115,7 +115,9 @@ class WorkerSettings(ClientSettings):
         data_claim: PersistentVolumeClaim with Paperclip's data; None: that of the worker's own pod.
         data_root: where the worker itself sees what pods see at /paperclip.
         inherit_env: glob patterns of literal environment variables of the worker's own pod that agents inherit.
-        paperclip_api_url: Paperclip as pods reach it.
+        paperclip_api_url: Paperclip as pods reach it; an agent's configuration may name another address.
+        api_proxy_image: image with python3 for the container through which an agent speaks to Paperclip; None: that of
+            the worker's own pod; empty: no such container, and the agent has its token in its environment.
         opencode_config: JSON file merged into every agent's OpenCode configuration (providers, mostly).
         max_runs: runs one worker follows at once.
         transcript_retention_days: transcripts go so long after their last line; 0 keeps them for ever.
@@ -132,6 +134,7 @@ class WorkerSettings(ClientSettings):
     data_root: Path = Path("/paperclip")
     inherit_env: tuple[str, ...] = DEFAULT_INHERITANCE
     paperclip_api_url: str | None = None
+    api_proxy_image: str | None = None
     opencode_config: Path | None = None
     max_runs: int = Field(default=500, ge=1)
     transcript_retention_days: int = Field(default=30, ge=0, le=36_500)

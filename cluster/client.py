@@ -43,7 +43,7 @@ from cluster.objects import (
     WatchEvent,
     decode,
 )
-from cluster.ownership import CONTENT_DIGEST, RUN, agent_selector, ours, same_owner
+from cluster.ownership import CONTENT_DIGEST, RUN, agent_selector, content_digest, ours, same_owner, secret_data
 from cluster.port import (
     AlreadyExists,
     ExecFailed,
@@ -278,7 +278,13 @@ class KubernetesCluster:
         would do the same but take log and status with it. Source: core/v1 PodSpec.activeDeadlineSeconds, which may
         be set on a running pod.
         """
-        patch = {"metadata": {"uid": uid}, "spec": {"activeDeadlineSeconds": 1}}
+        return await self._change_pod(namespace, name, {"metadata": {"uid": uid}, "spec": {"activeDeadlineSeconds": 1}})
+
+    async def annotate_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str]) -> bool:
+        """Set annotations of this pod. False when the pod is gone. See the port."""
+        return await self._change_pod(namespace, name, {"metadata": {"uid": uid, "annotations": dict(annotations)}})
+
+    async def _change_pod(self, namespace: str, name: str, patch: Manifest) -> bool:
         answer = await self._patch("pods", _core(namespace, "pods", name), patch, "application/merge-patch+json")
         if isinstance(answer, Refusal):
             another = answer.reason == "Conflict" or (answer.status == 422 and "metadata.uid" in answer.message)
@@ -327,6 +333,17 @@ class KubernetesCluster:
         versioned = {**manifest, "metadata": {**wanted, "resourceVersion": there.resource_version, "uid": there.uid}}
         await self._insist("PUT", "update", "secrets", _core(namespace, "secrets", name), versioned, JobCreateFailed)
         return "replaced"
+
+    async def change_secret(self, namespace: str, name: str, content: Mapping[str, bytes]) -> bool:
+        """Give these keys of a Secret new values. False when there is no such Secret."""
+        digest = {CONTENT_DIGEST: content_digest(content)}
+        patch = {"metadata": {"annotations": digest}, "data": secret_data(content)}
+        answer = await self._patch("secrets", _core(namespace, "secrets", name), patch, "application/merge-patch+json")
+        if isinstance(answer, Refusal):
+            if answer.absent:
+                return False
+            raise answer.as_error()
+        return True
 
     async def read_secret_metadata(self, namespace: str, name: str) -> Metadata | None:
         """Labels, annotations and owners of a Secret, never its content."""

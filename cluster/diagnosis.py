@@ -176,6 +176,17 @@ def diagnose(
     return _starting(pod, status, events)
 
 
+def beside(pod: Pod, container: str, events: Sequence[Event] = ()) -> Diagnosis | None:
+    """What keeps a container from starting for which the agent's own, which runs already, waits; None: nothing.
+
+    How it ends does not count: a pod is judged by its agent's container.
+    """
+    status = pod.container(container)
+    if status is None or status.state.running is not None or status.state.terminated is not None:
+        return None
+    return _container_trouble(pod, status, events, init=False) or _wait(pod, summary(pod))
+
+
 # no pod
 
 

@@ -13,9 +13,29 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
-from cluster.ownership import owner_labels
-from cluster.placement import INIT_RESOURCES, extra_labels, is_subdomain, node_selector, resources, tolerations
-from cluster.secrets import ARGUMENT_LIMIT, CONFIG_KEY, PROMPT_KEY, RUNNER_KEY, run_secret, variable_key
+from cluster.api_proxy import UPSTREAM
+from cluster.ownership import API_PROXY, owner_labels
+from cluster.placement import (
+    INIT_RESOURCES,
+    PROXY_RESOURCES,
+    extra_labels,
+    is_subdomain,
+    node_selector,
+    resources,
+    tolerations,
+)
+from cluster.secrets import (
+    ARGUMENT_LIMIT,
+    CONFIG_KEY,
+    PROMPT_KEY,
+    PROXY_KEY,
+    RUNNER_KEY,
+    UPSTREAM_KEY,
+    run_secret,
+    token_files,
+    token_secret,
+    variable_key,
+)
 from contracts.errors import InvalidRequest
 from contracts.identity import label_value
 from contracts.messages import CreateJob, PodProfile, SecretMount
@@ -23,10 +43,13 @@ from contracts.request import DNS_LABEL, RunConfig
 
 CONTAINER: Final = "opencode"
 INIT_CONTAINER: Final = "write-prompt"
+PROXY_CONTAINER: Final = "paperclip-api"
 DATA: Final = "/paperclip"
 PROMPT: Final = "/tmp/prompt"  # noqa: S108 - paths in the pod, the ones the peers use
 PROMPT_SOURCE: Final = "/tmp/prompt-secret"  # noqa: S108 - as above
 RUN_DIRECTORY: Final = "/agent-run"
+API: Final = f"{RUN_DIRECTORY}/api"
+TOKENS: Final = f"{RUN_DIRECTORY}/token"  # where the proxy's container has it; the agent's has not
 CACHE: Final = "/runtime-cache"
 TEMPORARY: Final = "/runtime-cache/tmp"
 DATABASE: Final = "/opencode-db"
@@ -53,18 +76,41 @@ class PodSettings:
 
 
 @dataclass(frozen=True)
+class ApiProxy:
+    """The container beside the agent that speaks to Paperclip for it.
+
+    Attributes:
+        image: has python3 (3.9 or later).
+        script: the text of `api_proxy.py`.
+        upstream: Paperclip's address.
+        run_id, token, tools_token: whom the agent speaks for, at first.
+        rebased: the agent's variables that hold a path of Paperclip's and get the proxy's address before it.
+    """
+
+    image: str
+    script: str
+    upstream: str
+    run_id: str
+    token: str = field(repr=False)
+    tools_token: str | None = field(default=None, repr=False)
+    rebased: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Plan:
     """What has to exist for one attempt.
 
     Attributes:
         job: the Job; holds no secret.
         run_secret: must exist before the Job; its values must never be logged.
+        token_secret: must exist before the Job when there is one, and is as secret.
         claim: a PersistentVolumeClaim to ensure before the Job, when the agent has a database of its own.
         warnings: for people.
     """
 
     job: dict[str, Any]
     run_secret: dict[str, Any] = field(repr=False)
+    token_secret: dict[str, Any] | None = field(default=None, repr=False)
     claim: dict[str, Any] | None = None
     warnings: tuple[str, ...] = ()
 
@@ -77,6 +123,7 @@ def plan(
     opencode_config: str,
     runner: str,
     settings: PodSettings | None = None,
+    proxy: ApiProxy | None = None,
 ) -> Plan:
     """Everything to create for one attempt.
 
@@ -85,6 +132,7 @@ def plan(
         environment: what the agent gets, already merged, in order; secret.
         opencode_config: the text of its `opencode.json`; secret, since MCP servers have tokens.
         runner: the text of `runner.sh`.
+        proxy: how the agent reaches Paperclip; None: by its own environment.
 
     Raises:
         InvalidRequest: names the field and the remedy.
@@ -94,9 +142,12 @@ def plan(
     namespace = _namespace(order)
     labels, warnings = _labels(order)
     own = {name: value for name, value in environment.items() if name not in _fixed_environment(order)}
+    files = {PROXY_KEY: proxy.script, UPSTREAM_KEY: proxy.upstream} if proxy else None
+    tokens = token_files(proxy.run_id, proxy.token, proxy.tools_token) if proxy else None
     return Plan(
-        job=_job(order, namespace, labels, _pod_spec(order, argv, own, chosen)),
-        run_secret=run_secret(order.attempt, namespace, own, opencode_config, runner),
+        job=_job(order, namespace, labels, _pod_spec(order, argv, own, chosen, proxy), proxied=proxy is not None),
+        run_secret=run_secret(order.attempt, namespace, own, opencode_config, runner, files),
+        token_secret=token_secret(order.attempt, namespace, tokens) if tokens else None,
         claim=database_claim(order),
         warnings=warnings,
     )
@@ -119,11 +170,17 @@ def _labels(order: CreateJob) -> tuple[dict[str, str], tuple[str, ...]]:
     return {**extra, **owner_labels(order.attempt), **{key: value for key, value in told.items() if value}}, warnings
 
 
-def _job(order: CreateJob, namespace: str, labels: dict[str, str], pod: dict[str, Any]) -> dict[str, Any]:
+def _job(
+    order: CreateJob, namespace: str, labels: dict[str, str], pod: dict[str, Any], *, proxied: bool
+) -> dict[str, Any]:
     annotations = {
         "paperclip.io/adapter-type": "opencode_k8s",
         "paperclip.io/agent-name": order.agent_name[:_NAME_LIMIT],
     }
+    template: dict[str, Any] = {"labels": labels}
+    if proxied:
+        annotations[API_PROXY] = PROXY_CONTAINER
+        template["annotations"] = {"kubectl.kubernetes.io/default-container": CONTAINER}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -140,7 +197,7 @@ def _job(order: CreateJob, namespace: str, labels: dict[str, str], pod: dict[str
             # a pod that is being deleted must not get a twin while it still runs (Kubernetes 1.29 and later)
             "podReplacementPolicy": "Failed",
             **_clocks(order.config),
-            "template": {"metadata": {"labels": labels}, "spec": pod},
+            "template": {"metadata": template, "spec": pod},
         },
     }
 
@@ -155,7 +212,11 @@ def _clocks(config: RunConfig) -> dict[str, int]:
 
 
 def _pod_spec(
-    order: CreateJob, argv: Sequence[str], environment: Mapping[str, str], settings: PodSettings
+    order: CreateJob,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    settings: PodSettings,
+    proxy: ApiProxy | None,
 ) -> dict[str, Any]:
     config, profile = order.config, order.profile
     inherited = _inherited_mounts(profile)
@@ -166,8 +227,10 @@ def _pod_spec(
         "automountServiceAccountToken": config.service_account_name is not None,
         "securityContext": _pod_security(profile),
         "initContainers": [_init_container(order, settings)],
-        "containers": [_main_container(order, argv, environment, [mount for _, mount in inherited])],
-        "volumes": _volumes(order, settings) + _once([volume for volume, _ in inherited]),
+        "containers": _containers(order, argv, environment, [mount for _, mount in inherited], proxy),
+        "volumes": _volumes(order, settings)
+        + _proxy_volumes(order, proxy)
+        + _once([volume for volume, _ in inherited]),
         "serviceAccountName": _service_account(config),
         "imagePullSecrets": [{"name": name} for name in profile.image_pull_secrets],
         "dnsConfig": profile.dns_config,
@@ -252,8 +315,70 @@ def _init_container(order: CreateJob, settings: PodSettings) -> dict[str, Any]:
     }
 
 
+def _containers(
+    order: CreateJob,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    inherited: list[dict[str, Any]],
+    proxy: ApiProxy | None,
+) -> list[dict[str, Any]]:
+    """The proxy comes first: kubelets start containers one by one, so the agent's image is pulled after its."""
+    if proxy is None:
+        return [_main_container(order, argv, environment, inherited)]
+    main = _main_container(order, argv, environment, inherited, _proxy_arguments(proxy))
+    main["volumeMounts"].append({"name": "api", "mountPath": API, "readOnly": True})
+    return [_proxy_container(order, proxy, environment, inherited), main]
+
+
+def _proxy_arguments(proxy: ApiProxy) -> list[str]:
+    return ["--api", API, *(word for name in proxy.rebased for word in ("--at-api", name))]
+
+
+def _proxy_container(
+    order: CreateJob, proxy: ApiProxy, environment: Mapping[str, str], inherited: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Has the tokens and nothing else of the run, but the agent's authorities: Paperclip's certificate may need them."""
+    secret = order.attempt.run_secret_name
+    trust = [name for name in ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS") if name in environment]
+    keys = {UPSTREAM: UPSTREAM_KEY, **{name: variable_key(name) for name in trust}}
+    return {
+        "name": PROXY_CONTAINER,
+        "image": proxy.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python3", "-I", f"{RUN_DIRECTORY}/proxy/{PROXY_KEY}", API, TOKENS],
+        "env": [
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}} for name, key in keys.items()
+        ],
+        "resources": PROXY_RESOURCES,
+        "securityContext": {**_container_security(), "readOnlyRootFilesystem": True},
+        "volumeMounts": [
+            {"name": "api", "mountPath": API},
+            {"name": "api-proxy", "mountPath": f"{RUN_DIRECTORY}/proxy", "readOnly": True},
+            {"name": "api-token", "mountPath": TOKENS, "readOnly": True},
+            *(inherited if trust else []),
+        ],
+    }
+
+
+def _proxy_volumes(order: CreateJob, proxy: ApiProxy | None) -> list[dict[str, Any]]:
+    if proxy is None:
+        return []
+    attempt = order.attempt
+    # without a list of keys: one that comes with a rotation is shown, too
+    tokens = {"secretName": attempt.token_secret_name, "defaultMode": 0o444}
+    return [
+        {"name": "api", "emptyDir": {}},
+        {"name": "api-proxy", "secret": _files(attempt.run_secret_name, PROXY_KEY)},
+        {"name": "api-token", "secret": tokens},
+    ]
+
+
 def _main_container(
-    order: CreateJob, argv: Sequence[str], environment: Mapping[str, str], inherited: list[dict[str, Any]]
+    order: CreateJob,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    inherited: list[dict[str, Any]],
+    api: Sequence[str] = (),
 ) -> dict[str, Any]:
     config = order.config
     container: dict[str, Any] = {
@@ -261,7 +386,7 @@ def _main_container(
         "image": _image(order),
         "imagePullPolicy": config.image_pull_policy,
         "command": ["sh", f"{RUN_DIRECTORY}/secret/{RUNNER_KEY}"],
-        "args": [literal(argument) for argument in _runner_arguments(order, argv)],
+        "args": [literal(argument) for argument in _runner_arguments(order, argv, api)],
         "env": _environment(order, environment),
         "resources": resources(config.resources),
         "securityContext": _container_security(),
@@ -279,7 +404,7 @@ def _image(order: CreateJob) -> str:
     return image
 
 
-def _runner_arguments(order: CreateJob, argv: Sequence[str]) -> list[str]:
+def _runner_arguments(order: CreateJob, argv: Sequence[str], api: Sequence[str]) -> list[str]:
     for argument in argv:
         if "\0" in argument or len(argument.encode(errors="replace")) >= ARGUMENT_LIMIT:
             raise InvalidRequest("extraArgs: an argument has a NUL byte or more than 128 KiB")
@@ -288,6 +413,7 @@ def _runner_arguments(order: CreateJob, argv: Sequence[str]) -> list[str]:
         *("--out", f"{RUN_DIRECTORY}/output"),
         *("--dir", working_directory(order)),
         *("--grace", str(order.config.grace_sec)),
+        *api,
         "--",
         *argv,
     ]
@@ -516,6 +642,9 @@ _OUR_VOLUMES: Final = {
     "output",
     "data",
     "opencode-db",
+    "api",
+    "api-proxy",
+    "api-token",
 }
 
 

@@ -26,6 +26,10 @@ INIT_RESOURCES: Final = {
     "requests": {"cpu": "10m", "memory": "16Mi"},
     "limits": {"cpu": "100m", "memory": "64Mi"},
 }
+PROXY_RESOURCES: Final = {
+    "requests": {"cpu": "10m", "memory": "32Mi"},
+    "limits": {"cpu": "500m", "memory": "128Mi"},
+}
 
 
 def is_label_key(key: str) -> bool:

@@ -154,6 +154,14 @@ class Cluster(Protocol):
         """
         ...
 
+    async def annotate_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str]) -> bool:
+        """Set annotations of this pod. Its kubelet then looks at the whole pod again, its Secret volumes included.
+
+        Returns False when the pod is gone.
+        Source: kubernetes.io, Configure a Pod to Use a ConfigMap, Mounted ConfigMaps are updated automatically.
+        """
+        ...
+
     async def delete_pod(self, namespace: str, name: str, uid: str, grace: timedelta) -> bool:
         """Delete this pod with this grace, a second at the least. Returns False when it is gone already.
 
@@ -183,6 +191,10 @@ class Cluster(Protocol):
         Raises:
             JobCreateFailed: the API server refuses it.
         """
+        ...
+
+    async def change_secret(self, namespace: str, name: str, content: Mapping[str, bytes]) -> bool:
+        """Give these keys of a Secret new values; other keys stay. Returns False when there is no such Secret."""
         ...
 
     async def read_secret_metadata(self, namespace: str, name: str) -> Metadata | None:

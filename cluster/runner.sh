@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs one command inside the agent's container and tells everything it wrote, in numbered frames.
 #
-#   sh runner.sh --stdin FILE --out DIR --dir WORKDIR --grace SECONDS -- COMMAND ARGS...
+#   sh runner.sh --stdin FILE --out DIR --dir WORKDIR --grace SECONDS [--api DIR [--at-api NAME]...] -- COMMAND ARGS...
 #   sh runner.sh --out DIR --again FIRST LAST        repeats frames from the files, for a reader that missed them
 #   sh runner.sh --out DIR --processes               names the processes of the run, without their arguments
 #   sh runner.sh --out DIR --read                    says that all frames are read: nobody will ask for any again
@@ -19,6 +19,11 @@
 #
 # After the last frame a run whose log may have been rotated waits up to --hold SECONDS for that word, because the
 # files cannot be asked for once the container has ended. Less output than --hold-above BYTES is never rotated.
+#
+# With --api the command speaks to Paperclip through a proxy in another container (api_proxy.py). The run waits up to
+# --api-patience SECONDS until the proxy says where it is, which becomes PAPERCLIP_API_URL and the beginning of each
+# variable NAME; without it the command is not started. What we keep open of the FIFO there tells the proxy that this
+# container lives, however it ends; the command does not inherit it.
 #
 # Files in DIR: stdout, stderr; index: one line per batch of frames, "first last stream from to lines open", once it is
 # written, so a frame that a reader has may not be in it yet;
@@ -476,10 +481,28 @@ prepare_folders() {
     export PWD
 } 2>/dev/null
 
+# fd 5 stays open in this process alone: the forwarder puts its stdout there, the watcher closes it.
+find_api() {
+    tries=0
+    until { read -r address <"$api/url"; } 2>/dev/null && [ -p "$api/agent" ]; do
+        tries=$((tries + 1))
+        [ "$tries" -le $((patience * 10)) ] || refuse api --api
+        nap 0.1
+    done
+    PAPERCLIP_API_URL=$address
+    export PAPERCLIP_API_URL
+    for name in $at_api; do
+        eval "$name=\$address\${$name:-}"
+        export "${name?}"
+    done
+    exec 5<>"$api/agent"
+}
+
 # The watcher: waits for the command, deaf to signals, and says its exit code on fd 8. A signal that cuts a wait of
 # bash short can lose the exit code of the process it waited for, and the next wait for it never ends.
 watch() {
     trap '' TERM INT HUP
+    exec 5>&-
     (
         AGENT_RUN_MARK=$mark
         export AGENT_RUN_MARK
@@ -497,6 +520,7 @@ run() {
     trap 'stop INT 2' INT
     trap 'stop HUP 1' HUP
     prepare_folders
+    [ -z "$api" ] || find_api
     exec 2>"$out/complaints" # of the shell about us; our own stderr may be merged with our frames
     read -r mark </proc/sys/kernel/random/uuid
     (read -r -t 0.01 _ <&9) 2>/dev/null
@@ -549,7 +573,7 @@ processes() {
 
 busybox=${RUNNER_BUSYBOX:-/agent-run/bin/busybox}
 [ ! -x "$busybox" ] || stand_in awk cat dd env grep ls mkdir mkfifo rm sha256sum sleep tr
-stdin=/dev/null out='' dir='' grace=10 hold=60 above=4194304
+stdin=/dev/null out='' dir='' grace=10 hold=60 above=4194304 api='' at_api='' patience=60
 while [ $# -gt 0 ]; do
     case $1 in
     --stdin) stdin=$(absolute "$2") && shift 2 ;;
@@ -558,6 +582,9 @@ while [ $# -gt 0 ]; do
     --grace) grace=$2 && shift 2 ;;
     --hold) hold=$2 && shift 2 ;;
     --hold-above) above=$2 && shift 2 ;;
+    --api) api=$(absolute "$2") && shift 2 ;;
+    --api-patience) patience=$2 && shift 2 ;;
+    --at-api) at_api="$at_api $2" && shift 2 ;;
     --again)
         again "$2" "$3"
         exit
@@ -575,7 +602,10 @@ while [ $# -gt 0 ]; do
     esac
 done
 [ -n "$out" ] && [ -n "$dir" ] && [ $# -gt 0 ] || usage 'needs --out, --dir and a command after --'
-for word in "$grace" "$hold" "$above"; do
-    case $word in *[!0-9]* | '') usage '--grace, --hold and --hold-above need whole numbers' ;; esac
+for word in "$grace" "$hold" "$above" "$patience"; do
+    case $word in *[!0-9]* | '') usage '--grace, --hold, --hold-above and --api-patience need whole numbers' ;; esac
+done
+for word in $at_api; do
+    case $word in [!A-Za-z_]* | *[!A-Za-z0-9_]*) usage '--at-api needs the name of a variable' ;; esac
 done
 run "$@"

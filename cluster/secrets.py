@@ -7,6 +7,7 @@ step recognise its own Secret without reading the content.
 from collections.abc import Mapping
 from typing import Any, Final
 
+from cluster.api_proxy import RUN_ID, TOKEN, TOOLS_TOKEN
 from cluster.ownership import CONTENT_DIGEST, content_digest, owner_labels, secret_data
 from contracts.errors import InvalidRequest, JobCreateFailed, PromptTooLarge
 from contracts.identity import AttemptKey
@@ -18,6 +19,8 @@ ARGUMENT_LIMIT: Final = 128 * 1024
 PROMPT_KEY: Final = "prompt"
 RUNNER_KEY: Final = "runner.sh"
 CONFIG_KEY: Final = "opencode.json"
+PROXY_KEY: Final = "api_proxy.py"
+UPSTREAM_KEY: Final = "paperclip-api-url"
 ENVIRONMENT_PREFIX: Final = "env."
 """Before a variable's name in the run Secret, so that a variable called `runner.sh` is not the runner."""
 _KEY_LIMIT: Final = 253
@@ -38,15 +41,21 @@ def prompt_secret(attempt: AttemptKey, namespace: str, prompt: bytes) -> dict[st
 
 
 def run_secret(
-    attempt: AttemptKey, namespace: str, environment: Mapping[str, str], opencode_config: str, runner: str
+    attempt: AttemptKey,
+    namespace: str,
+    environment: Mapping[str, str],
+    opencode_config: str,
+    runner: str,
+    proxy: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The Secret with the runner, OpenCode's configuration and one key for each environment variable.
+    """The Secret with the runner, OpenCode's configuration, one key for each environment variable, and the proxy's.
 
     Raises:
         InvalidRequest: a variable cannot be one; names it, never its value.
         JobCreateFailed: more than 1 MiB in all.
     """
     content = {RUNNER_KEY: runner.encode(), CONFIG_KEY: opencode_config.encode()}
+    content |= {key: value.encode() for key, value in (proxy or {}).items()}
     content |= {variable_key(name): _variable(name, value) for name, value in environment.items()}
     total = sum(len(value) for value in content.values())
     if total > SECRET_LIMIT:
@@ -56,6 +65,17 @@ def run_secret(
             f"make the largest variables smaller ({', '.join(largest)})"
         )
     return _secret(attempt, namespace, attempt.run_secret_name, content)
+
+
+def token_secret(attempt: AttemptKey, namespace: str, tokens: Mapping[str, bytes]) -> dict[str, Any]:
+    """The Secret with what `token_files` made."""
+    return _secret(attempt, namespace, attempt.token_secret_name, tokens)
+
+
+def token_files(run_id: str, token: str, tools_token: str | None) -> dict[str, bytes]:
+    """What the pod's proxy reads for each request."""
+    files = {RUN_ID: run_id.encode(), TOKEN: token.encode()}
+    return files | ({TOOLS_TOKEN: tools_token.encode()} if tools_token else {})
 
 
 def variable_key(name: str) -> str:

@@ -47,6 +47,11 @@ class AttemptKey(Contract):
         return f"{self.job_name}-run"
 
     @property
+    def token_secret_name(self) -> str:
+        """The Secret with the token and run id that the pod's proxy speaks with; rotated while the agent works."""
+        return f"{self.job_name}-token"
+
+    @property
     def transcript(self) -> str:
         """Names the transcript in logs and pages."""
         return f"{self.run.run_id}/{self.attempt}"

@@ -38,6 +38,8 @@ from local.warm import GO
 LOOPBACK: Final = "127.0.0.1"
 IMAGE: Final = "agent-runs/opencode:embedded"
 """Only a name: containers of the embedded cluster use this machine's programs."""
+PROXY_IMAGE: Final = "agent-runs/worker:embedded"
+"""As above; what counts is the python3 on the embedded cluster's PATH."""
 ASKING: Final = 2.0
 """Seconds for one question whether a part is ready."""
 
@@ -183,7 +185,12 @@ class _Bringer:
             ],
             log=self._log("cluster"),
             remedy="If its port is in use, choose another (--cluster-port).",
-            env={"PATH": os.pathsep.join([str(opencode.parent), os.environ.get("PATH", os.defpath)]), **_importable()},
+            env={
+                "PATH": os.pathsep.join(
+                    [str(opencode.parent), os.environ.get("PATH", os.defpath), str(_with_python(self._plan.state))]
+                ),
+                **_importable(),
+            },
         )
 
         async def answers() -> bool:
@@ -219,6 +226,7 @@ class _Bringer:
         }
         if plan.embedded:
             own |= {"AGENT_RUNS_NAMESPACE": NAMESPACE, "AGENT_RUNS_DATA_CLAIM": CLAIM}
+            own |= {"AGENT_RUNS_API_PROXY_IMAGE": PROXY_IMAGE}
         return Program(
             name="worker",
             command=[sys.executable, "-m", "local.warm", "worker"],
@@ -373,6 +381,15 @@ def _bound(port: int) -> int | None:
         except OSError:
             return None
         return int(probe.getsockname()[1])
+
+
+def _with_python(state: Path) -> Path:
+    """A folder with a `python3`, for a machine that has Python under another name only."""
+    folder = state / "bin"
+    folder.mkdir(exist_ok=True)
+    (folder / "python3").unlink(missing_ok=True)
+    (folder / "python3").symlink_to(sys.executable)
+    return folder
 
 
 def _importable() -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import Final, Literal, NamedTuple
 from contracts.errors import (
     AgentCrashed,
     AgentFailed,
+    ApiProxyUnavailable,
     ContextOverflow,
     EmptyAnswer,
     ExitUnknown,
@@ -50,6 +51,8 @@ NOT_STARTED: Final = frozenset({"ContainerCannotRun", "StartError", "CreateConta
 NOT_EXECUTABLE: Final = frozenset({126, 127})
 DISK_FULL: Final = "runner: disk_full"
 """How the container's end closes when the runner's own last frame says so."""
+WITHOUT_API: Final = "runner: api (--api)"
+"""As above: the proxy for which the runner waited never came, so nothing was started."""
 _SESSION_SHAPE: Final = re.compile(r"ses_\w{8,64}")
 
 
@@ -238,6 +241,13 @@ def output_lost(seen: Evidence, end: ContainerEnd) -> Finding | None:
     return None
 
 
+def without_api(_seen: Evidence, end: ContainerEnd) -> Finding | None:
+    """The way to Paperclip was not there, so the runner did not start OpenCode."""
+    if end.exit_code and (end.message or "").endswith(WITHOUT_API):
+        return ApiProxyUnavailable, "the proxy to Paperclip did not come up in the pod, so OpenCode was not started"
+    return None
+
+
 def start_failed(seen: Evidence, end: ContainerEnd) -> Finding | None:
     """No event and a non-zero exit code: arguments, configuration, directories, database."""
     if seen.events or end.exit_code == 0:
@@ -318,6 +328,7 @@ RULES: Final[tuple[Rule, ...]] = (
     crashed,
     unknown_session,
     output_lost,
+    without_api,
     start_failed,
     reported_error,
     step_limit,

@@ -104,7 +104,7 @@ def api_url_warning(url: str | None) -> str | None:
     host = (urlsplit(url).hostname or "") if "//" in url else ""
     if not host:
         return f"PAPERCLIP_API_URL is not an absolute URL: {remedy}"
-    if _is_loopback(host):
+    if is_loopback(host):
         return f"PAPERCLIP_API_URL points at {host}, which in a pod is the pod itself: {remedy}"
     return None
 
@@ -124,7 +124,8 @@ def absolute_url(text: str) -> bool:
     )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host is the asking machine itself, which in a pod is the pod."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

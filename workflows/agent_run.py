@@ -28,9 +28,11 @@ with workflow.unsafe.imports_passed_through():
         Finish,
         IntrospectPod,
         JobRef,
+        JoinedRun,
         ParseTranscript,
         PodRef,
         ReapLeftovers,
+        RotateToken,
         StopAgent,
         StreamEnd,
         StreamLogs,
@@ -51,6 +53,7 @@ with workflow.unsafe.imports_passed_through():
         INTROSPECT_POD,
         PARSE_TRANSCRIPT,
         REAP_LEFTOVERS,
+        ROTATE_TOKEN,
         STOP_AGENT,
         STREAM_LOGS,
     )
@@ -59,6 +62,9 @@ KILLED: Final = timedelta(seconds=5)
 """After the grace: for the kubelet to kill the container and for its last lines to arrive."""
 PROMISES: Final = "deadlines, budgets and lingering"
 """Runs that were started before these were built are told to their end without them."""
+PROXY_IMAGE: Final = "AGENT_RUNS_API_PROXY_IMAGE on the worker"
+TOKENS: Final = "a join brings its token"
+"""A run that was joined before this was built is told to its end with the token it had."""
 
 
 @workflow.defn
@@ -78,6 +84,9 @@ class AgentRunWorkflow:
         self._interruptible: asyncio.Task[Any] | None = None
         self._outcome: Outcome | None = None
         self._joined: list[str] = []
+        self._speaks_for: JoinedRun | None = None
+        self._working: Attempt | None = None
+        self._exchange: asyncio.Task[None] | None = None
         self._collected = False
         self._released = False
 
@@ -123,6 +132,9 @@ class AgentRunWorkflow:
             workflow.upsert_search_attributes(
                 [attributes.JOINED_RUN_IDS.value_set(self._joined[-attributes.LONGEST :])]
             )
+            if order.sealed_secrets and self._outcome is None and workflow.patched(TOKENS):
+                self._speaks_for = JoinedRun(run_id=order.run_id, sealed_secrets=order.sealed_secrets)
+                self._exchange_token()
         return talk.Joined(
             kind="joined" if joined else "released",
             run_id=self._request.run_id,
@@ -186,6 +198,41 @@ class AgentRunWorkflow:
             if self._interruptible is not None:
                 self._interruptible.cancel()
 
+    # the token of a run that joins
+
+    def _exchange_token(self) -> None:
+        """Lets the agent at work speak for the run that joined last; one exchange at a time, the newest one counts."""
+        if self._working is not None and self._working.job is not None and self._exchange is None:
+            self._exchange = asyncio.create_task(self._exchanged(self._working, self._working.job))
+
+    async def _exchanged(self, attempt: Attempt, job: JobRef) -> None:
+        while self._working is attempt and (joined := self._speaks_for) and attempt.speaks_for != joined.run_id:
+            attempt.speaks_for = joined.run_id
+            trouble = await self._rotated(RotateToken(attempt=attempt.key, job=job, joined=joined))
+            if trouble:
+                self._notes += (f"run {joined.run_id} joined, but {trouble}",)
+        self._exchange = None
+
+    async def _rotated(self, order: RotateToken) -> str | None:
+        """What people should know of an exchange that was not seen to succeed. It never ends a run."""
+        if not order.job.rotates:
+            return "the agent has its token in its environment and goes on with the old one: set " + PROXY_IMAGE
+        try:
+            seen = await ROTATE_TOKEN(order, f"the token of run {order.joined.run_id}")
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                return None
+            return f"the agent goes on with the old token: {str(error.cause)[:200]}"
+        return None if seen else "nobody saw that its token has arrived in the pod"
+
+    async def _end_exchange(self) -> None:
+        """The agent has ended: nobody needs the token any more."""
+        self._working = None
+        if self._exchange is not None:
+            self._exchange.cancel()
+            await workflow.wait([self._exchange])
+            self._exchange = None
+
     # the story
 
     async def _story(self) -> list[Attempt]:
@@ -204,7 +251,7 @@ class AgentRunWorkflow:
 
     async def _attempt(self, number: int, session: SessionParams | None) -> Attempt:
         """One Job, from its prompt to its cleanup. Cleanup follows each explicit end, never a bug in this code."""
-        attempt = Attempt(AttemptKey(run=self._request.key, attempt=number), session)
+        attempt = self._working = Attempt(AttemptKey(run=self._request.key, attempt=number), session)
         work = self._interruptible = asyncio.create_task(self._agent(attempt))
         if self._stopped_by is not None:
             work.cancel()
@@ -218,6 +265,7 @@ class AgentRunWorkflow:
             attempt.failure = self._stopped_by
         finally:
             self._interruptible = None
+        await self._end_exchange()
         attempt.worked = workflow.now() - attempt.began if attempt.began else timedelta()
         await self._aftermath(attempt)
         return attempt
@@ -265,6 +313,7 @@ class AgentRunWorkflow:
             await settled(profiling, bundling)
         prompt = bundling.result()
         self._notes += prompt.warnings
+        attempt.speaks_for = self._speaks_for.run_id if self._speaks_for else None
         creating = CREATE_JOB.start(
             CreateJob(
                 attempt=key,
@@ -276,6 +325,7 @@ class AgentRunWorkflow:
                 profile=profiling.result(),
                 prompt=prompt,
                 session=attempt.session,
+                joined=self._speaks_for,
             ),
             key.job_name,
         )
@@ -285,6 +335,7 @@ class AgentRunWorkflow:
             attempt.job = made(creating)  # also when the run was stopped meanwhile: it has to be cleaned up
         job = creating.result()
         self._notes += job.warnings
+        self._exchange_token()
         self._show(self._card.at(Phase.SCHEDULING, job=f"{job.namespace}/{job.name}", transcript=job.page))
         return job
 

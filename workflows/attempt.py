@@ -18,6 +18,7 @@ class Attempt:
     """One attempt while it happens: what it has made and learned so far.
 
     Attributes:
+        speaks_for: Paperclip's id of the run whose token its pod was given; None: the one that it was started for.
         failure: what ended it from outside OpenCode.
         began: the agent's container was seen running.
         worked: how long it ran, on the run's own clock.
@@ -29,6 +30,7 @@ class Attempt:
     key: AttemptKey
     session: SessionParams | None
     job: JobRef | None = None
+    speaks_for: str | None = None
     end: StreamEnd | None = None
     report: Report | None = None
     failure: Failure | None = None

@@ -28,6 +28,7 @@ with workflow.unsafe.imports_passed_through():
         PodRef,
         PromptBundle,
         ReapLeftovers,
+        RotateToken,
         Silence,
         StopAgent,
         StreamEnd,
@@ -109,6 +110,8 @@ STREAM_LOGS: Final = Step[StreamLogs, StreamEnd](
 """Lives as long as the agent: only its heartbeat and the story's own clocks end it."""
 EXAMINE_SILENCE: Final = Step[ExamineSilence, Silence]("examine_silence", Silence, API_CALLS, timedelta(minutes=2))
 """Short: what cannot be looked at now is looked at when the clock ends the next time."""
+ROTATE_TOKEN: Final = Step[RotateToken, bool]("rotate_token", bool, API_CALLS, API_OUTAGE, heartbeat=HEARTBEAT)
+"""Beside the agent's work, which never waits for it."""
 STOP_AGENT: Final = Step[StopAgent, bool]("stop_agent", bool, timedelta(seconds=15))
 """Its order comes with the grace as its limit."""
 PARSE_TRANSCRIPT: Final = Step[ParseTranscript, Report](

@@ -14,7 +14,7 @@ from pathlib import Path
 from local.cluster.deletion import begin
 from local.cluster.discovery import VERSION
 from local.cluster.instances import Instance
-from local.cluster.kinds import CONFIG_MAPS, NODES, PODS, SECRETS, Kind, Object
+from local.cluster.kinds import NODES, PODS, Object
 from local.cluster.logs import Ears, LogOptions, read_log
 from local.cluster.objects import condition, deleting, set_condition, stamp
 from local.cluster.pod_status import Slot, Verdict
@@ -22,6 +22,7 @@ from local.cluster.pods import ADDRESS, Pod, Surroundings
 from local.cluster.refusals import bad_request, internal
 
 log = logging.getLogger(__name__)
+_SYNC = timedelta(seconds=60)  # the kubelet's syncFrequency
 
 
 class Kubelet:
@@ -44,7 +45,7 @@ class Kubelet:
         """Begin to work, with what is already there."""
         self._ears = Ears()
         self._set_ready("True", "KubeletReady", "kubelet is posting ready status")
-        for work in (self._follow_pods(), self._follow_files(SECRETS), self._follow_files(CONFIG_MAPS)):
+        for work in (self._follow_pods(), self._sync_files()):
             self._keep(work)
 
     def _keep(self, work: Coroutine[None, None, None]) -> None:
@@ -95,6 +96,7 @@ class Kubelet:
                 pod.stop_for_deletion(body)
             elif pod is not None:
                 pod.heed_deadline(body)
+                pod.heed_metadata(body)
             elif pod is None and body["status"].get("phase") not in ("Succeeded", "Failed"):
                 self._begin(body)
             elif pod is None and deleting(body):
@@ -153,17 +155,12 @@ class Kubelet:
             run.let_go()
         shutil.rmtree(place, ignore_errors=True)
 
-    async def _follow_files(self, kind: Kind) -> None:
-        field = {SECRETS: "secret", CONFIG_MAPS: "configMap"}[kind]
-        async for change in self._store.observe(kind):
-            if change.type != "MODIFIED":
-                continue
+    async def _sync_files(self) -> None:
+        """Changed Secrets and ConfigMaps reach their volumes when a pod is looked at again, by this clock mostly."""
+        while True:
+            await asyncio.sleep(_SYNC.total_seconds())
             for pod in self._pods.values():
-                volumes = pod.body["spec"].get("volumes") or ()
-                if pod.namespace == change.body["metadata"]["namespace"] and any(
-                    field in volume or "projected" in volume for volume in volumes
-                ):
-                    pod.refresh_volumes()
+                pod.refresh_volumes()
 
     # ---------------------------------------------------------------- logs
 

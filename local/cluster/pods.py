@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import shutil
 from dataclasses import dataclass, replace
@@ -62,6 +61,7 @@ class Pod:
         self._kill_timers: list[asyncio.TimerHandle] = []
         self._deadline: asyncio.TimerHandle | None = None
         self._pending: asyncio.TimerHandle | None = None
+        self._known = [body["metadata"].get(part) for part in ("labels", "annotations")]
         self._volumes = Volumes(body, self.directory / "volumes", around.claims, self._lookup)
 
     @property
@@ -142,10 +142,16 @@ class Pod:
                 return True
         return False
 
+    def heed_metadata(self, body: Object) -> None:
+        """A kubelet looks at the whole pod again when its labels or annotations change, its volumes included."""
+        known = [body["metadata"].get(part) for part in ("labels", "annotations")]
+        if known != self._known:
+            self._known = known
+            self.refresh_volumes()
+
     def refresh_volumes(self) -> None:
         """Bring the files of Secrets and ConfigMaps up to date."""
-        with contextlib.suppress(NotMounted, OSError):  # what is missing now stays as it was
-            self._volumes.prepare()
+        self._volumes.refresh()
 
     async def _run_slot(self, slot: Slot, policy: str) -> bool:
         """Run a container, again as its policy says; returns whether its last run succeeded."""

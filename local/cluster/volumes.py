@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -33,6 +34,8 @@ def project(directory: Path, files: Mapping[str, File]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     current = directory / "..data"
     old = current.readlink().name if current.is_symlink() else None
+    if old is not None and _shown(directory / old) == dict(files):
+        return
     fresh = directory / f"..{generated_name('')}"
     for name, (content, mode) in files.items():
         path = fresh / name
@@ -53,6 +56,14 @@ def project(directory: Path, files: Mapping[str, File]) -> None:
             entry.unlink()
     if old is not None:
         shutil.rmtree(directory / old, ignore_errors=True)
+
+
+def _shown(directory: Path) -> dict[str, File]:
+    return {
+        str(path.relative_to(directory)): (path.read_bytes(), path.stat().st_mode & 0o777)
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
 
 
 def projected_files(kind: Kind, source: Object, body: Object | None, default_mode: int) -> dict[str, File]:
@@ -90,7 +101,7 @@ class Volumes:
         self._places: dict[str, tuple[Path, bool]] = {}
 
     def prepare(self) -> None:
-        """Set every volume up; may be called again to bring projected files up to date.
+        """Set every volume up.
 
         Raises:
             NotMounted: something is missing; worth another try later.
@@ -101,6 +112,13 @@ class Volumes:
                 self._places[name] = self._prepare(volume, self._directory / name)
             except NotMounted as problem:
                 raise NotMounted(f'MountVolume.SetUp failed for volume "{name}" : {problem}') from None
+
+    def refresh(self) -> None:
+        """Bring projected files up to date, each volume for itself: what is missing now stays as it was."""
+        for volume in self._pod["spec"].get("volumes") or ():
+            if volume["name"] in self._places and self._projected_sources(volume) is not None:
+                with contextlib.suppress(NotMounted, OSError):
+                    self._prepare(volume, self._directory / volume["name"])
 
     def _prepare(self, volume: Object, place: Path) -> tuple[Path, bool]:
         if "hostPath" in volume:

@@ -26,7 +26,7 @@ from client.connection import run_to_end
 from client.history import build_id
 from client.outcome import cancel, outcome_of
 from client.settings import ClientSettings
-from contracts.errors import PodLost, PodScheduleFailed, PromptTooLarge, SessionUnavailable
+from contracts.errors import PodLost, PodScheduleFailed, PromptTooLarge, SealedFieldUnreadable, SessionUnavailable
 from contracts.messages import Silence, StreamEnd
 from contracts.outcome import ContainerEnd, Outcome, OutputReceipt, Report
 from contracts.request import AgentRef, RunConfig, RunRequest, Runtime, SessionParams, WakeContext
@@ -366,6 +366,12 @@ def _callers() -> dict[str, Callable[[], Shape]]:
     return {
         "joined": lambda: _at_work("task", times=2),
         "busy": lambda: _at_work("another task", times=2),
+        "joined-token-exchanged": lambda: _exchanged(answering(lambda _: True)),
+        "joined-token-not-seen": lambda: _exchanged(answering(lambda _: False)),
+        "joined-token-refused": lambda: _exchanged(failing(SealedFieldUnreadable("another key"))),
+        "joined-token-without-a-proxy": lambda: _exchanged(answering(lambda _: True), rotates=False),
+        "joined-token-while-creating": _joined_while_creating,
+        "joined-token-at-the-end": _joined_at_the_end,
         "lingering-collected": lambda: Shape(request(linger=day), Steps(), Stage.collected),
         "lingering-joined": lambda: Shape(request(linger=day), Steps(), joined_late),
         "lingering-released": lambda: Shape(request(linger=day), Steps(), released),
@@ -385,6 +391,77 @@ def _at_work(task: str, *, times: int) -> Shape:
         await stage.collected()
 
     return Shape(request(linger=timedelta(days=1)), Steps(agent.answers), drive)
+
+
+def _exchanged(rotate: Answer, *, rotates: bool = True) -> Shape:
+    """Two later wakes of the task, each with its token; the run's second attempt gets the newest one."""
+    agent = Agent()
+
+    async def stream(order: Any) -> StreamEnd:
+        found: StreamEnd = await agent.answers["stream_logs"](order)
+        return LOST if order.attempt.attempt == 1 else found
+
+    async def drive(stage: Stage) -> None:
+        await agent.working.wait()
+        for _ in range(2):
+            await stage.another_wake("task")
+        await _told_of(stage.handle, "rotate_token", times=2 if rotates else 0)
+        await agent.end()
+        await stage.collected()
+
+    steps = Steps({**agent.answers, "stream_logs": stream, "create_job": _job_that(rotates), "rotate_token": rotate})
+    return Shape(request(linger=timedelta(days=1)), steps, drive)
+
+
+def _job_that(rotates: bool) -> Answer:
+    async def create(order: Any) -> Any:
+        job = await DEFAULTS["create_job"][1](order)
+        return job.model_copy(update={"rotates": rotates})
+
+    return create
+
+
+def _joined_while_creating() -> Shape:
+    there, go_on = asyncio.Event(), asyncio.Event()
+
+    async def create(order: Any) -> Any:
+        there.set()
+        await go_on.wait()
+        return await _job_that(rotates=True)(order)
+
+    async def drive(stage: Stage) -> None:
+        await there.wait()
+        await stage.another_wake("task")
+        go_on.set()
+        await stage.collected()
+
+    return Shape(request(linger=timedelta(days=1)), Steps({"create_job": create}), drive)
+
+
+def _joined_at_the_end() -> Shape:
+    """The agent ends while its token is exchanged."""
+    agent = Agent()
+
+    async def drive(stage: Stage) -> None:
+        await agent.working.wait()
+        await stage.another_wake("task")
+        await _told_of(stage.handle, "rotate_token", times=1)
+        await agent.end()
+        await stage.collected()
+
+    steps = Steps({**agent.answers, "create_job": _job_that(rotates=True), "rotate_token": until_cancelled})
+    return Shape(request(linger=timedelta(days=1)), steps, drive)
+
+
+async def _told_of(handle: Handle, step: str, *, times: int) -> None:
+    """Returns once the history has this step so many times."""
+    left = times
+    if not left:
+        return
+    async for event in handle.fetch_history_events(wait_new_event=True):
+        left -= event.activity_task_scheduled_event_attributes.activity_type.name == step
+        if not left:
+            return
 
 
 # recording
