@@ -38,7 +38,8 @@ export interface Parts {
   settings: Settings;
   temporal: Temporal;
   prepared: Prepared;
-  sealToken(): Promise<string>;
+  /** The wake's own tokens, sealed for it; undefined when it has none. */
+  sealToken(): Promise<string | undefined>;
 }
 
 /** Runs one wake. Rejects only if Paperclip's own dispatch gate refuses it. */
@@ -52,7 +53,8 @@ export async function execute(ctx: AdapterExecutionContext): Promise<AdapterExec
       settings,
       temporal: temporalFor(settings),
       prepared,
-      sealToken: () => sealToken(sealer, ctx.runId, ctx.authToken),
+      sealToken: async () =>
+        ctx.authToken ? await sealToken(sealer, ctx.runId, ctx.authToken, ctx.runtimeTools?.bearerToken) : undefined,
     };
   });
 }
@@ -99,7 +101,7 @@ class Execution {
   readonly #settings: Settings;
   readonly #temporal: Temporal;
   readonly #prepared: Prepared;
-  readonly #sealToken: () => Promise<string>;
+  readonly #sealToken: () => Promise<string | undefined>;
   readonly #log: RunLog;
   readonly #recovery: boolean;
   readonly #signal: AbortSignal;

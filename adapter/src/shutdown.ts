@@ -3,22 +3,24 @@
  * all, aborts their signals; whatever is handed over in between is lost. So a stop of the process counts as a lost lease.
  */
 
+import { setMaxListeners } from "node:events";
 import { LEASE_LOST } from "./cancel.ts";
 
-let going: AbortController | undefined;
+const going = new AbortController();
+setMaxListeners(0, going.signal); // every execution listens
+const heard = new Set<string>();
 
 /**
  * Aborted once the process is told to stop.
  *
- * A listener is only added beside one of the host's own: the first listener of a process would keep it from ending.
+ * A listener is only added beside one of the host's own, which may come later than we do: the first listener of a process
+ * would keep it from ending.
  */
 export function shutdown(): AbortSignal {
-  if (going === undefined) {
-    const controller = new AbortController();
-    going = controller;
-    for (const name of ["SIGTERM", "SIGINT"] as const) {
-      if (process.listenerCount(name) > 0) process.once(name, () => controller.abort(new Error(LEASE_LOST)));
-    }
+  for (const name of ["SIGTERM", "SIGINT"] as const) {
+    if (heard.has(name) || process.listenerCount(name) === 0) continue;
+    heard.add(name);
+    process.once(name, () => going.abort(new Error(LEASE_LOST)));
   }
   return going.signal;
 }
