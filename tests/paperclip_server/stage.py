@@ -107,9 +107,9 @@ class Stage:
                 await one.tell(self.system)
         except Exception as error:  # noqa: BLE001 - its test raises it
             ending.set_exception(error)
+            self._note(f"failed {one.name}: {str(error)[:1000]}")
         else:
             ending.set_result(None)
-        finally:
             self._note(f"ended  {one.name}")
 
     def _note(self, what: str) -> None:
