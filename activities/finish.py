@@ -3,6 +3,7 @@
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
+from time import monotonic
 from typing import Final
 
 from temporalio import activity
@@ -16,6 +17,10 @@ from contracts.messages import Finish, Finished, JobRef
 
 LOOK: Final = timedelta(seconds=2)
 """Between heartbeats while pods end."""
+
+
+BESIDE: Final = timedelta(seconds=10)
+"""For what runs beside an agent to end after it, before it is told to."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +63,15 @@ class Cleanup:
         Its pods are looked at first: those that are over vanish with the Job at once, and then nobody could say.
         """
         told: set[str] = set()
-        started = False
+        started, began = False, monotonic()
         async with self.cluster.watch_pods(job) as states, aclosing(looks(states, LOOK)) as seen:
             pods = await anext(seen)
             deleted = False if order.retain else await self.cluster.delete_job(job.namespace, job.name, job.uid)
             started |= any(begun(pod, job.container) for pod in pods or ())
             while (active := [pod for pod in pods or () if not over(pod)]) or pods is None:
                 for pod in active:
-                    if pod.metadata.uid not in told:
+                    patient = ended(pod, job.container) and monotonic() - began < BESIDE.total_seconds()
+                    if pod.metadata.uid not in told and not patient:
                         await self._end(pod, job.namespace, order)
                         told.add(pod.metadata.uid)
                 activity.heartbeat(f"waiting for {len(active)} pod(s) to end")
@@ -85,6 +91,12 @@ def begun(pod: Pod, container: str) -> bool:
     """Its agent runs or has run."""
     status = pod.container(container)
     return status is not None and (status.state.running is not None or status.state.terminated is not None)
+
+
+def ended(pod: Pod, container: str) -> bool:
+    """Its agent has run; what runs beside it ends by itself."""
+    status = pod.container(container)
+    return status is not None and status.state.terminated is not None
 
 
 def over(pod: Pod) -> bool:
