@@ -33,13 +33,51 @@ after a number of lines that the row's name seeds. One checker judges all rows b
   and not in histories, transcript store, logs of workers and callers, nor any state of Jobs and pods.
 """
 
+REAL: Final = """## On a real cluster
+
+`tests/real` tells these again on Kubernetes 1.20 with the real OpenCode in real containers; CI runs it where the
+cluster kit is there. In the rows about lost pods, nodes and memory each agent's steps are numbered, and a watch of its
+pods sees every state: one Job and one agent per attempt, no pod of another attempt while an agent is alive, each step
+stored once and in order, nothing left over.
+
+| what is done | outcome |
+| --- | --- |
+| 50 callers of two processes wake one agent at once | one workflow, one Job |
+| cancel while the agent speaks | `cancelled`; the session is kept |
+| somebody deletes the pod | `k8s_pod_lost`, then another attempt succeeds |
+| the pod is evicted through the API, as by `kubectl drain` | the same |
+| the kubelet evicts the pod, which wrote more than its limit of ephemeral storage | the same |
+| a pod of a higher priority class preempts it | the same |
+| its node is away until Kubernetes gives up on the pod, and comes back | the same, with the same session |
+| its node is away for a while, and comes back | the same pod goes on; `succeeded` |
+| OpenCode is killed for the container's memory limit | `oom_killed`, one attempt |
+| a tool is killed for that limit, and OpenCode goes on | `oom_killed`, one attempt |
+| kubelet and API server are killed again and again, connections cut, workers killed | every line once |
+
+What was seen there:
+
+- **A node that is away keeps its agent.** It works on, and what it writes is read when the kubelet is back. The pod of
+  a lost node stays, being deleted, until its kubelet says that it has ended; only then another attempt begins. Whoever
+  deletes it by force (`--force --grace-period=0`), or the Node object, takes that word away: then two agents may run.
+- **A cluster without any ready node gives up on no pod**: it takes itself to be cut off. With one node alone nothing is
+  evicted, however long it is away.
+- **A kubelet that was restarted mounts a running pod's volumes again**, and does nothing for the pod while one of them
+  cannot be mounted: it does not end it, report its end, nor remove it. So the volume of the prompt, whose Secret is
+  taken away once the agent has it, is optional.
+- **A kubelet that comes back to a deleted pod removes its log within a second or two of its end.** What was written
+  while the node was away is lost with it if nobody reads as fast; the receipt then does not say `verified`.
+- **An evicted pod forgets its containers**: phase `Failed`, reason `Evicted`, and nothing about the agent's end.
+- **The memory limit ends the largest process, not the container** (cgroup v1, or `singleProcessOOMKill`). The runtime
+  marks the container `OOMKilled` for good, also when OpenCode goes on and exits 0.
+"""
+
 
 def page(table: Iterable[Row], verdicts: dict[str, Verdict]) -> str:
     """The document."""
     groups: dict[str, list[Row]] = {}
     for row in table:
         groups.setdefault(row.fault, []).append(row)
-    parts = [OPENING, *(group(name, members, verdicts) for name, members in groups.items())]
+    parts = [OPENING, *(group(name, members, verdicts) for name, members in groups.items()), REAL]
     return "\n".join(parts)
 
 

@@ -1,7 +1,9 @@
 """The whole stack against a real cluster, for one test."""
 
+import json
 import os
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,8 @@ from paperclip.preparation import prepare
 from paperclip.sealing import Sealer, load_or_create
 from transcripts.store import SqlTranscripts
 
+SCRIPT = re.compile(r"<<<fake-llm.*?fake-llm>>>", re.DOTALL)
+
 
 @dataclass(frozen=True)
 class Real:
@@ -28,9 +32,17 @@ class Real:
     cluster: KubernetesCluster
     store: SqlTranscripts
 
-    def request(self, scenario: str, agent_id: str, **config: Any) -> RunRequest:
-        """A run of an agent whose model plays this scenario; its outcome waits for nobody."""
+    def request(
+        self, scenario: str, agent_id: str, script: Mapping[str, Any] | None = None, **config: Any
+    ) -> RunRequest:
+        """A run of an agent whose model plays this scenario; its outcome waits for nobody.
+
+        Args:
+            script: for the scenario `script`, instead of the demonstration's.
+        """
         raw = demo.context(scenario, agent_id)
+        if script is not None:
+            raw = rewritten(raw, f"<<<fake-llm\n{json.dumps(script)}\nfake-llm>>>")
         raw["config"] |= config
         demo.furnish(self.stack.plan.data_root, raw)
         sealer = Sealer(load_or_create(self.stack.settings.sealing_key_file)[0].public)
@@ -39,6 +51,15 @@ class Real:
     async def said(self, key: AttemptKey) -> list[bytes]:
         """The agent's standard output so far."""
         return [line.data for line in await self.store.read(key) if line.stream == "stdout"]
+
+
+def rewritten(value: Any, script: str) -> Any:
+    """A context with another script in each of its texts that has one."""
+    if isinstance(value, dict):
+        return {key: rewritten(each, script) for key, each in value.items()}
+    if isinstance(value, list):
+        return [rewritten(each, script) for each in value]
+    return SCRIPT.sub(lambda _: script, value) if isinstance(value, str) else value
 
 
 @asynccontextmanager
