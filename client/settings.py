@@ -25,8 +25,10 @@ DEFAULT_INHERITANCE: Final = (
 _LISTEN: Final = r"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):[0-9]{1,5}$"
 _URL: Final = r"^https?://[^\s?#]+$"
 
-OTHER_READERS: Final = frozenset({f"{PREFIX}OPENCODE"})
-"""Read by the local stack before any settings exist."""
+OTHER_READERS: Final = frozenset(
+    f"{PREFIX}{name}" for name in ("OPENCODE", "SEALING_KEY", "ON_BUSY", "REPORT_AS", "BOARD_API_KEY", "RECONCILE")
+)
+"""Read by the local stack before any settings exist, and by Paperclip's plugin, which may share our environment."""
 
 
 class SettingsError(Exception):
