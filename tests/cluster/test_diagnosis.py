@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from activities.stream_logs import ended_from_outside
-from cluster.diagnosis import Diagnosis, Ended, Failing, Patience, Running, Waiting, diagnose, why_it_ended
+from cluster.diagnosis import Diagnosis, Ended, Failing, Patience, Running, Waiting, beside, diagnose, why_it_ended
 from cluster.objects import Event, Job, Pod, Unreadable, decode
 from contracts.errors import (
     AgentCrashed,
@@ -509,3 +509,32 @@ def test_any_json_is_a_pod_or_is_none(value: Any) -> None:
     except Unreadable:
         return
     assert isinstance(diagnose(a_pod, Job(), now=BEGAN), Waiting | Failing | Ended | Running)
+
+
+@pytest.mark.parametrize(
+    ("status", "found"),
+    [
+        (None, None),
+        (container("paperclip-api", running={}), None),
+        (ended(1, name="paperclip-api"), None),
+        (waiting("ContainerCreating", name="paperclip-api"), Waiting),
+        (waiting("ImagePullBackOff", "manifest unknown", name="paperclip-api"), Failing),
+        (waiting("InvalidImageName", "x", name="paperclip-api"), Failing),
+        (waiting("CreateContainerConfigError", "no Secret", name="paperclip-api"), Waiting),
+    ],
+)
+def test_what_an_agent_waits_for_beside_it_is_named(status: dict[str, Any] | None, found: type | None) -> None:
+    seen = pod(container(running={}), *([status] if status else []), phase="Running")
+    told = beside(seen, "paperclip-api")
+    assert (told and type(told)) == found
+    assert isinstance(diagnose(seen, Job()), Running)
+    if isinstance(told, Failing):
+        assert "paperclip-api" in told.message
+
+
+@pytest.mark.parametrize("code", [0, 1, 137])
+def test_how_a_container_beside_the_agent_ended_says_nothing_about_the_run(code: int) -> None:
+    done = pod(ended(0, "Completed"), ended(code, name="paperclip-api"), phase="Failed" if code else "Succeeded")
+    found = diagnose(done, Job())
+    assert isinstance(found, Ended)
+    assert (found.end.exit_code, why_it_ended(found.end)) == (0, None)

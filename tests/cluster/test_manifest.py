@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from cluster.manifest import INIT_SCRIPT, Plan, literal
+from cluster.manifest import INIT_SCRIPT, ApiProxy, Plan, literal
 from cluster.objects import Metadata
 from cluster.ownership import CONTENT_DIGEST, belongs_to, same_owner
 from cluster.secrets import SECRET_LIMIT, prompt_secret
@@ -407,3 +407,56 @@ def test_a_database_folder_that_cannot_be_made_fails_later_and_by_name(tmp_path:
     command = ["/bin/sh", "-c", script, "write-prompt", "/dev/null/no"]
     assert subprocess.run(command, capture_output=True).returncode == 0
     assert (tmp_path / "prompt/prompt.txt").read_text() == "hello"
+
+
+PROXY = ApiProxy(
+    image="worker:1",
+    script="canary-of-the-script",
+    upstream="http://paperclip:3100",
+    run_id="run-1",
+    token="canary-of-the-token",
+    rebased=("TOOLS_URL",),
+)
+
+
+def test_only_the_proxys_container_has_the_token() -> None:
+    made = planned(proxy=PROXY, environment={"SSL_CERT_FILE": "/ca.pem", "OTHER": "x"})
+    proxy, main = pod_spec(made)["containers"]
+    assert (proxy["name"], main["name"]) == ("paperclip-api", "opencode")
+    assert "canary" not in json.dumps(made.job)
+    (tokens,) = [volume["name"] for volume in pod_spec(made)["volumes"] if "-token" in json.dumps(volume)]
+    assert tokens in {mount["name"] for mount in proxy["volumeMounts"]}
+    assert tokens not in {mount["name"] for mount in main["volumeMounts"]}
+    assert {each["name"] for each in proxy["env"]} == {"PAPERCLIP_UPSTREAM_URL", "SSL_CERT_FILE"}
+    assert made.token_secret is not None
+    content = {key: base64.b64decode(value) for key, value in made.token_secret["data"].items()}
+    assert content == {"token": b"canary-of-the-token", "run-id": b"run-1"}
+    assert "canary" not in repr(made)
+
+
+def test_the_agents_container_can_only_look_at_what_it_shares_with_the_proxy() -> None:
+    proxy, main = pod_spec(planned(proxy=PROXY))["containers"]
+    shared = {"name": "api", "mountPath": "/agent-run/api"}
+    assert shared in proxy["volumeMounts"]
+    assert {**shared, "readOnly": True} in main["volumeMounts"]
+    api = main["args"].index("--api")
+    assert main["args"][api : api + 4] == ["--api", "/agent-run/api", "--at-api", "TOOLS_URL"]
+    assert api < main["args"].index("--")
+
+
+def test_the_proxy_is_confined_like_the_agent_and_changes_nothing_on_disk() -> None:
+    proxy, main = pod_spec(planned(proxy=PROXY))["containers"]
+    assert proxy["securityContext"] == {**main["securityContext"], "readOnlyRootFilesystem": True}
+    assert proxy["resources"]["limits"]["memory"] == "128Mi"
+
+
+def test_people_who_ask_for_logs_get_the_agents() -> None:
+    template = planned(proxy=PROXY).job["spec"]["template"]["metadata"]
+    assert template["annotations"] == {"kubectl.kubernetes.io/default-container": "opencode"}
+
+
+def test_without_a_proxy_there_is_no_trace_of_it() -> None:
+    made = planned()
+    assert made.token_secret is None
+    assert "api" not in {volume["name"] for volume in pod_spec(made)["volumes"]}
+    assert "annotations" not in made.job["spec"]["template"]["metadata"]

@@ -203,6 +203,27 @@ async def test_secret_and_config_files_have_their_modes_and_are_read_only(api: A
     assert lines[-1] == "refused"
 
 
+async def test_a_changed_secret_reaches_a_running_pod_when_an_annotation_of_it_changes(api: Api, name: str) -> None:
+    """What brings an agent's new token; by its clock alone a kubelet takes a minute or two."""
+    await api.create("secrets", {"metadata": {"name": name}, "stringData": {"a": "old"}})
+    volumes = [
+        {"name": "missing", "secret": {"secretName": f"{name}-none", "optional": True}},
+        {"name": "v", "secret": {"secretName": name}},
+    ]
+    script = "cat /v/a; echo; until [ -e /v/b ] && [ new = $(cat /v/a) ]; do sleep 0.1; done; cat /v/a"
+    own = await api.run(script, volumes=volumes, container={"volumeMounts": [{"name": "v", "mountPath": "/v"}]})
+    await api.until(f"pods/{own}", running)
+    changed = await api.patch(f"secrets/{name}", {"data": {"a": "bmV3", "b": "bmV3"}})
+    assert changed.code == 200
+    pushes = 0
+    while running((await api.get(f"pods/{own}")).body):
+        pushes += 1
+        assert (await api.patch(f"pods/{own}", {"metadata": {"annotations": {"x/push": str(pushes)}}})).code == 200
+        await asyncio.sleep(1)
+    assert pushes < 30
+    assert await api.log(own) == "old\nnew"
+
+
 async def test_a_sub_path_shows_one_file_or_folder(api: Api, name: str) -> None:
     await api.create("configmaps", {"metadata": {"name": name}, "data": {"x.conf": "here"}})
     volumes = [{"name": "c", "configMap": {"name": name}}, {"name": "e", "emptyDir": {}}]

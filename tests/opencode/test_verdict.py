@@ -95,6 +95,13 @@ def test_a_full_disk_under_the_output_is_named(before: list[bytes]) -> None:
     assert "disk" in report.failure.message
 
 
+def test_a_way_to_paperclip_that_never_came_is_no_fault_of_the_agent() -> None:
+    report = folded().report(ContainerEnd(exit_code=125, reason="Error", message="runner: api (--api)"))
+    assert code(report) == "api_proxy_unavailable"
+    assert report.failure is not None
+    assert report.failure.budget == "infrastructure"
+
+
 def test_a_whole_last_event_needs_no_line_end_and_stray_text_is_no_half_event() -> None:
     fold = folded(*FINISHED[:-1])
     fold.stdout(STOP, terminated=False)
