@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import http.server
+import itertools
 import json
 import os
 import re
@@ -237,36 +238,33 @@ class Body:
     def __init__(self, pieces: Iterator[bytes], length: int | None) -> None:
         self._rest = pieces
         self._length = length
-        self._kept: list[bytes] = []
-        size = 0
+        self._kept = bytearray()
         self.whole = False
-        while size <= KEPT:
+        while not self.whole and len(self._kept) <= KEPT:
             piece = next(pieces, None)
             if piece is None:
                 self.whole = True
-                break
-            self._kept.append(piece)
-            size += len(piece)
-        self.size = size
+            else:
+                self._kept += piece
 
     @property
     def framing(self) -> Header | None:
         """How its end is told; None for a request without a body."""
         if self.whole:
-            return ("Content-Length", str(self.size)) if self._length is not None or self.size else None
+            size = len(self._kept)
+            return ("Content-Length", str(size)) if self._length is not None or size else None
         if self._length is not None:
             return ("Content-Length", str(self._length))
         return ("Transfer-Encoding", "chunked")
 
     def send(self, connection: http.client.HTTPConnection) -> None:
         """All of it. What is not whole can be sent once only."""
-        chunked = not self.whole and self._length is None
-        for piece in self._kept:
-            connection.send(_framed(piece) if chunked else piece)
         if self.whole:
+            connection.send(self._kept)
             return
-        self._kept.clear()
-        for piece in self._rest:
+        chunked = self._length is None
+        kept, self._kept = bytes(self._kept), bytearray()
+        for piece in itertools.chain([kept], self._rest):
             connection.send(_framed(piece) if chunked else piece)
         if chunked:
             connection.send(b"0\r\n\r\n")
