@@ -128,6 +128,8 @@ class System:
     async def _opened(self, name: str) -> Office:
         server = Server(name, self.volume, self.folder, self.rooms)
         server.environment = {**self.plugin_settings, "AGENT_RUNS_PAPERCLIP_API_URL": server.url}
+        if name == MORTAL:  # at first only comments wake
+            server.environment["AGENT_RUNS_RECONCILE"] = "false"
         await self.parts.enter_async_context(running(server))
         office = Office(server, await self.parts.enter_async_context(Api.open(server.url)), self.volume)
         await office.open()
