@@ -67,7 +67,9 @@ class _Api(BaseHTTPRequestHandler):
     def _judged(self, asked: Asked) -> None:
         token, run = self.paperclip.owner
         owns = asked.headers["Authorization"] == f"Bearer {token}" and asked.headers["X-Paperclip-Run-Id"] == run
-        self._say(200 if owns else self.paperclip.refusal, b"done" if owns else b'{"error":"Issue run ownership conflict"}')
+        self._say(
+            200 if owns else self.paperclip.refusal, b"done" if owns else b'{"error":"Issue run ownership conflict"}'
+        )
 
     def _body(self) -> bytes:
         if self.headers["Transfer-Encoding"] != "chunked":
