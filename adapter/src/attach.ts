@@ -18,6 +18,7 @@ import {
   Code,
   codeOf,
   isOutage,
+  isUnknownRun,
   once,
   patiently,
   type Run,
@@ -156,7 +157,7 @@ export async function startedAfterAll(
     const closed = found.status.name !== "RUNNING";
     return { kind: "joined", workflowId, workflowRunId: found.runId, runId, closed };
   } catch (error) {
-    if (codeOf(error) === Code.NOT_FOUND) return undefined;
+    if (isUnknownRun(error)) return undefined;
     throw error;
   }
 }

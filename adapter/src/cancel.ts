@@ -45,12 +45,13 @@ export async function stopped(
   reason: string,
   grace: number,
   talk: Talk,
+  patience: number = ANSWER_MS + grace * 1000 + PATIENCE_MS,
 ): Promise<Cancelled | undefined> {
   try {
     return await linked([talk.signal], async (controller) => {
       const enough = new AbortController();
-      const answer = cancel(temporal, run, reason, { outage: talk.outage, signal: controller.signal });
-      const limit = sleep(ANSWER_MS + grace * 1000 + PATIENCE_MS, enough.signal).then(
+      const answer = cancel(temporal, run, reason, { ...talk, signal: controller.signal });
+      const limit = sleep(patience, enough.signal).then(
         () => controller.abort(),
         () => undefined,
       );

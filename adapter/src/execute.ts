@@ -21,7 +21,17 @@ import { cancelledBeforeStart, failedResult, resultOf } from "./result.ts";
 import { sealerFrom } from "./sealing.ts";
 import { ConfigurationError, type Settings, settingsFrom } from "./settings.ts";
 import { shutdown } from "./shutdown.ts";
-import { attribute, once, type Run, runOf, saidBy, type Temporal, temporalFor } from "./temporal.ts";
+import {
+  attribute,
+  CREDENTIALS,
+  once,
+  type Run,
+  runOf,
+  saidBy,
+  type Talk,
+  type Temporal,
+  temporalFor,
+} from "./temporal.ts";
 import { mint } from "./tokens.ts";
 import { follow, type Line, TranscriptIncomplete } from "./transcript.ts";
 import { GivenUp, linked, sleep } from "./waiting.ts";
@@ -247,7 +257,7 @@ class Execution {
     const detach = new AbortController();
     const stop = new Stop(this.#signal);
     try {
-      const outcome = outcomeOf(this.#temporal, run, { signal: detach.signal, outage: this.#outage });
+      const outcome = outcomeOf(this.#temporal, run, this.#talk(detach.signal));
       const output = new AbortController();
       const reading = this.#read(ticket, outcome, output.signal);
       reading.catch(() => undefined); // heard when it is waited for
@@ -279,7 +289,12 @@ class Execution {
     this.#log.phase = "being stopped";
     await this.#log.status("cancelling", `${reason}: the agent is being stopped`, { reason });
     const grace = this.#prepared.request.config.graceSec ?? 60;
-    return await stopped(this.#temporal, run, reason, grace, { signal, outage: this.#outage });
+    return await stopped(this.#temporal, run, reason, grace, this.#talk(signal));
+  }
+
+  /** While a run goes on nothing is a reason to leave it but its end. */
+  #talk(signal: AbortSignal): Talk {
+    return { signal, outage: this.#outage, sitOut: CREDENTIALS };
   }
 
   /** Waits for the transcript, but for a cancelled run not so long that the answer is late. Says if a stop came. */
@@ -323,8 +338,9 @@ class Execution {
       await follow({ base, runId: ticket.runId, token, outage }, reader, decided, signal);
     } catch (error) {
       if (error instanceof GivenUp || error instanceof EndedWithoutOutcome) return;
-      if (!(error instanceof TranscriptIncomplete)) throw error;
-      await this.#log.status("gap", `${error.message}; the store still has them`, { after: error.after });
+      const said =
+        error instanceof TranscriptIncomplete ? error.message : `the output cannot be shown: ${nameOf(error)}`;
+      await this.#log.status("gap", `${said}; the store still has it`);
     }
   }
 

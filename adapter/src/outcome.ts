@@ -7,7 +7,18 @@
 import { randomUUID } from "node:crypto";
 import { WorkflowFailedError, WorkflowUpdateFailedError } from "@temporalio/client";
 import type { Cancelled, Outcome } from "./contracts.ts";
-import { away, Code, codeOf, isOutage, once, patiently, type Run, type Talk, type Temporal } from "./temporal.ts";
+import {
+  away,
+  Code,
+  codeOf,
+  isOutage,
+  isUnknownRun,
+  once,
+  patiently,
+  type Run,
+  type Talk,
+  type Temporal,
+} from "./temporal.ts";
 import { BackOff, GivenUp } from "./waiting.ts";
 
 /** The run is closed: it takes no updates any more. */
@@ -32,7 +43,7 @@ const CANCEL = "cancel";
 const COLLECTED = "collected";
 const CANCELLED_CODE = "cancelled";
 /** One round of a long wait; the same Update id goes on waiting in the next one. */
-const ROUND_MS = 60_000;
+const ROUND_MS = 30_000;
 const INPUT_UNREADABLE = "ValidationError";
 
 /**
@@ -87,8 +98,9 @@ export async function ask<Answer>(
   run: Run,
   update: string,
   args: [] | [unknown],
-  { id = randomUUID(), patience, signal, outage }: Talk & { id?: string; patience?: number },
+  { id = randomUUID(), patience, ...talk }: Talk & { id?: string; patience?: number },
 ): Promise<Answer> {
+  const { signal, outage } = talk;
   const backOff = new BackOff();
   const until = patience === undefined ? Number.POSITIVE_INFINITY : Date.now() + patience;
   for (;;) {
@@ -104,14 +116,14 @@ export async function ask<Answer>(
       return answer;
     } catch (error) {
       if (error instanceof GivenUp) throw error;
-      if (closedMeanwhile(error) || codeOf(error) === Code.NOT_FOUND) throw new Closed();
-      if (!isOutage(error)) throw error;
+      if (closedMeanwhile(error) || isUnknownRun(error)) throw new Closed();
+      if (!isOutage(error, talk)) throw error;
       if (codeOf(error) === Code.DEADLINE_EXCEEDED)
         backOff.reset(); // no worker answered in this round
       else outage?.failed(away(temporal, error));
     }
     await backOff.wait(signal);
-    await present(temporal, run, { signal, outage });
+    await present(temporal, run, talk);
   }
 }
 
@@ -120,7 +132,7 @@ async function present(temporal: Temporal, run: Run, talk: Talk): Promise<void> 
   try {
     await patiently(temporal, () => run.describe(), talk);
   } catch (error) {
-    if (codeOf(error) === Code.NOT_FOUND) throw new Closed();
+    if (isUnknownRun(error)) throw new Closed();
     throw error;
   }
 }
@@ -134,7 +146,7 @@ async function resultOfClosed(temporal: Temporal, run: Run, talk: Talk): Promise
 }
 
 function withoutOutcome(error: unknown): unknown {
-  if (codeOf(error) === Code.NOT_FOUND) {
+  if (isUnknownRun(error)) {
     return new EndedWithoutOutcome("NOT_FOUND", "Temporal does not know this run any more");
   }
   if (!(error instanceof WorkflowFailedError)) return error;

@@ -40,16 +40,24 @@ const FINAL: ReadonlySet<number> = new Set([
   ...[Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.ALREADY_EXISTS, Code.PERMISSION_DENIED],
   ...[Code.FAILED_PRECONDITION, Code.UNIMPLEMENTED, Code.UNAUTHENTICATED],
 ]);
+const NAMESPACE = /\bnamespace\b/i;
 const ANSWER_MS = 10_000;
+/** gRPC's own pauses between connections grow to two minutes otherwise. */
+const RECONNECT = { "grpc.initial_reconnect_backoff_ms": 250, "grpc.max_reconnect_backoff_ms": 5000 };
 const WORKFLOW = "AgentRunWorkflow";
 
 /** A handle of one run of the workflow. */
 export type Run = WorkflowHandle;
 
+/** What may be mended while a run goes on: its outcome is worth waiting for. */
+export const CREDENTIALS: ReadonlySet<number> = new Set([Code.PERMISSION_DENIED, Code.UNAUTHENTICATED]);
+
 /** Gives a call up, and hears of trouble. */
 export interface Talk {
   signal?: AbortSignal;
   outage?: Outage;
+  /** Codes that are sat out like an outage. */
+  sitOut?: ReadonlySet<number>;
 }
 
 /** What the server said to a start. */
@@ -121,7 +129,7 @@ export function temporalFor(settings: TemporalSettings): Temporal {
   const key = JSON.stringify([address, namespace, tls, apiKey ?? null, settings.taskQueue]);
   let temporal = connections.get(key);
   if (temporal === undefined) {
-    const connection = Connection.lazy({ address, tls: tls || undefined, apiKey, interceptors: [] });
+    const connection = Connection.lazy({ address, tls, apiKey, interceptors: [], channelArgs: RECONNECT });
     const client = new AgentRunClient({ connection, namespace });
     temporal = { client, connection, address, taskQueue: settings.taskQueue };
     connections.set(key, temporal);
@@ -169,17 +177,25 @@ export async function patiently<T>(temporal: Temporal, call: () => Promise<T>, t
       talk.outage?.recovered();
       return answer;
     } catch (error) {
-      if (!isOutage(error)) throw error;
+      if (!isOutage(error, talk)) throw error;
       talk.outage?.failed(away(temporal, error));
       await backOff.wait(talk.signal);
     }
   }
 }
 
-/** Whether Temporal was away, slow or restarting, so that the same call may succeed later. */
-export function isOutage(error: unknown): boolean {
+/** Whether Temporal was away, slow, starting or restarting, so that the same call may succeed later. */
+export function isOutage(error: unknown, { sitOut }: Pick<Talk, "sitOut"> = {}): boolean {
   const code = codeOf(error);
-  return code !== undefined && !FINAL.has(code);
+  if (code === undefined) return false;
+  // a server that starts does not know its namespaces yet
+  if (code === Code.NOT_FOUND) return NAMESPACE.test(saidBy(error));
+  return !FINAL.has(code) || sitOut?.has(code) === true;
+}
+
+/** Whether Temporal does not know this run (any more). */
+export function isUnknownRun(error: unknown): boolean {
+  return codeOf(error) === Code.NOT_FOUND && !isOutage(error);
 }
 
 /** The gRPC status behind an error of the SDK; undefined when the error is not the server's. */

@@ -16,6 +16,8 @@ import { BackOff, GivenUp, linked, type Outage } from "./waiting.ts";
 
 /** Without a byte for so long a connection is dead: the service shows a sign of life every 15 s. */
 const SILENCE_MS = 60_000;
+/** For the service to begin an answer, which it does before it looks for lines. */
+const ANSWER_MS = 15_000;
 /** For the service to come back once the run is over. A wrong address or key would hold up every run, hence the others. */
 const PATIENCE_MS = 10 * 60_000;
 const NEVER_SEEN_MS = 2 * 60_000;
@@ -254,8 +256,8 @@ async function answered<T>(
   const authorization = { Authorization: `Bearer ${await source.token()}` };
   const silence = source.silence ?? SILENCE_MS;
   const dead = () => controller.abort(new Error("no sign of life"));
-  const watched = async <R>(wait: Promise<R>): Promise<R> => {
-    const timer = setTimeout(dead, silence);
+  const watched = async <R>(wait: Promise<R>, limit = silence): Promise<R> => {
+    const timer = setTimeout(dead, limit);
     timer.unref();
     return await wait.finally(() => clearTimeout(timer));
   };
@@ -266,7 +268,7 @@ async function answered<T>(
       signal: controller.signal,
       redirect: "error" as const,
     };
-    const response = await watched(fetch(`${url}?${query}`, options));
+    const response = await watched(fetch(`${url}?${query}`, options), Math.min(silence, ANSWER_MS));
     body = response.body?.getReader() as ReadableStreamDefaultReader<Uint8Array> | undefined;
     if (response.status === 401 || response.status === 403) {
       throw new Refused("it refuses our token: AGENT_RUNS_TRANSCRIPTS_KEY_FILE must be the file that it uses");
@@ -275,7 +277,8 @@ async function answered<T>(
     if (what === "events" && response.status === 404) throw new Refused("it answers 404; is this the right address?");
     return await read(response, piecesOf(body, watched));
   } finally {
-    await body?.cancel().catch(() => undefined);
+    controller.abort(); // lets go of the socket, whatever is left in it
+    body?.cancel().catch(() => undefined);
   }
 }
 

@@ -3,6 +3,7 @@
 import { randomUUID } from "node:crypto";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { attach, attachWhenFree, startedAfterAll, type Ticket, workflowIdOf } from "../src/attach.ts";
+import { stopped } from "../src/cancel.ts";
 import { cancel, collected, EndedWithoutOutcome, outcomeOf } from "../src/outcome.ts";
 import { disconnect, runOf, type Temporal } from "../src/temporal.ts";
 import { GivenUp } from "../src/waiting.ts";
@@ -192,5 +193,18 @@ describe("while Temporal is away", () => {
     expect(said[0]).toContain(server.address);
     expect(back).toBeGreaterThan(0);
     expect(await attach(temporal, arrival)).toMatchObject({ kind: "joined", workflowRunId: ticket.workflowRunId });
+  });
+});
+
+describe("a cancel that nobody answers", () => {
+  it("is left with Temporal, so that the next worker stops the agent", async () => {
+    const queue = `queue-${randomUUID()}`;
+    const temporal = temporalOf(server, queue);
+    const ticket = await attach(temporal, { request: aRequest({ behaviour: "works" }), task: "task-1" });
+    const run = runOf(temporal, ticket.workflowId, ticket.workflowRunId);
+    expect(await stopped(temporal, run, "a test", 1, {}, 500)).toBeUndefined();
+    const worker = await standin(server.address, queue);
+    expect(await outcomeOf(temporal, run)).toMatchObject({ errorCode: "cancelled", stop: { agentStarted: false } });
+    await worker.stop();
   });
 });

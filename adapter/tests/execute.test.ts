@@ -56,7 +56,7 @@ function texts(host: FakeHost): string[] {
 
 describe("a run", () => {
   it("tells Paperclip each line once, in order, and its outcome", async () => {
-    const request = aRequest({ behaviour: "lines:300" });
+    const request = aRequest({ behaviour: "lines:100" });
     const { host, result } = wake(request);
     expect(await result).toMatchObject({
       exitCode: 0,
@@ -69,7 +69,7 @@ describe("a run", () => {
       summary: "done",
       resultJson: { stopReason: "completed", receipt: "verified" },
     });
-    expect(texts(host)).toEqual(numbered(1, 300));
+    expect(texts(host)).toEqual(numbered(1, 100));
     expect(host.calls.slice(0, 4)).toEqual(["onCancellationReady", "onMeta", "adapter_startup", "onDispatch"]);
     expect(host.calls.at(-1)).toBe("finalize");
     expect(host.metas[0]).toMatchObject({ adapterType: "opencode_local", command: "opencode", prompt: "fresh" });
