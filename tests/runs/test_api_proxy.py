@@ -175,7 +175,8 @@ for process in pathlib.Path("/proc").glob("[0-9]*"):
         pass
 config = pathlib.Path(os.environ["OPENCODE_CONFIG"]).read_text()
 print(os.environ["PAPERCLIP_API_KEY"], os.environ["PAPERCLIP_RUN_ID"], flush=True)
-print(json.dumps(json.loads(config)["mcp"]), flush=True)
+print({{name: server["url"] for name, server in json.loads(config)["mcp"].items()}}, flush=True)
+print("canary-of-another-server" in config, flush=True)
 print([token in environment.decode("latin-1") + config for token in {(*TOKENS, *TOOLS)!r}], flush=True)
 print(sorted(str(path) for path in pathlib.Path("/agent-run").rglob("*") if "token" in path.name), flush=True)
 (here / "looked").touch()
@@ -194,10 +195,11 @@ async def test_no_token_is_in_the_agents_environment_configuration_or_specificat
     assert [canary for canary in (*TOKENS, *TOOLS) if canary.encode() in specified] == []
     story.let("go on")
     await story.ended(ticket)
-    knows, servers, found, files = await story.said()
+    knows, servers, another, found, files = await story.said()
     assert knows == f"paperclip-api-proxy-sets-the-key {story.raw['runId']}"
     assert "{env:PAPERCLIP_API_URL}/api/mcp/project-tools" in servers
-    assert "canary-of-another-server" in servers
+    assert "https://mcp.example/x" in servers
+    assert another == "True"
     assert (found, files) == ("[False, False, False, False]", "[]")
 
 
