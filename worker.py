@@ -20,6 +20,7 @@ from activities.create_job import JobCreation, PodPlan, provider_settings
 from activities.examine_silence import SilenceExamination
 from activities.finish import Cleanup
 from activities.introspect_pod import PodIntrospection, PodOverrides
+from activities.known_secrets import SealedSecrets
 from activities.parse_transcript import TranscriptParsing
 from activities.reap_leftovers import Reaping
 from activities.requests import HistoryRequests
@@ -80,7 +81,7 @@ def activities(
         JobCreation(cluster, requests, opener, plan).create_job,
         Scheduling(cluster).await_schedule,
         TokenRotation(cluster, opener).rotate_token,
-        LogStreaming(cluster, store).stream_logs,
+        LogStreaming(cluster, store, SealedSecrets(requests, opener)).stream_logs,
         SilenceExamination(cluster, store).examine_silence,
         Stopping(cluster).stop_agent,
         TranscriptParsing(store).parse_transcript,

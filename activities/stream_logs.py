@@ -2,15 +2,17 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+import msgspec
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
+from activities.known_secrets import KnownSecrets
 from cluster.diagnosis import Failing, why_it_ended
 from cluster.follower import Batch, Cursor, Follower
 from cluster.port import Cluster
@@ -20,6 +22,7 @@ from contracts.identity import AttemptKey
 from contracts.messages import StreamEnd, StreamLogs, StreamProgress
 from contracts.outcome import ContainerEnd, Gap
 from opencode.fold import Fold
+from paperclip.redaction import Redaction
 from transcripts.store import Line, TranscriptStore, Writer
 
 GAP: Final = "gap"
@@ -44,12 +47,11 @@ class Account:
     gaps: list[Gap] = field(default_factory=list)
     fold: Fold = field(default_factory=Fold)
 
-    def add(self, lines: Iterable[LogLine], gaps: Iterable[Gap] = ()) -> None:
-        """Takes lines and gaps that are stored."""
+    def add(self, written: Sequence[LogLine], shown: Sequence[LogLine], gaps: Iterable[Gap] = ()) -> None:
+        """Takes lines and gaps that are stored: as the agent wrote them, and as the transcript shows them."""
         self.gaps += gaps
-        taken = list(lines)
-        self.tally.add(taken)
-        for line in taken:
+        self.tally.add(written)
+        for line in shown:
             self.sequence = max(self.sequence, line.sequence)
             if line.stream == "stdout":
                 self.fold.stdout(line.data, cut=not line.whole, terminated=line.terminated)
@@ -86,6 +88,7 @@ class LogStreaming:
 
     cluster: Cluster
     store: TranscriptStore
+    secrets: KnownSecrets
     pulse: Pulse = field(default_factory=Pulse)
 
     @activity.defn
@@ -98,21 +101,25 @@ class LogStreaming:
         `StreamProgress` every 2 s, or up to 10 s where one worker follows hundreds. When the worker shuts down, the
         step is handed over at once.
 
+        The run's known secrets are replaced before a line is stored; the receipt counts what the agent wrote.
+
         Raises:
             TranscriptsUnavailable: the store does not answer; Temporal tries again.
             TranscriptFenced: a later try follows this output.
         """
         writer = this_try()
         await self.store.claim(order.attempt, writer)  # before reading, so that nothing is added behind our back
-        account = await self._stored(order.attempt)
+        redaction = await self.secrets.redaction()
+        account = await self._stored(order.attempt, redaction)
         sealed = await self.store.receipt(order.attempt)
         place = Place(account, resumed(account, last_heartbeat()))
         async with beating(place, self.pulse), Follower(self.cluster, order.job, order.pod, place.cursor) as follower:
             async for batch in handed_over(follower):
                 if sealed is None:
                     batch.gaps = [gap for gap in batch.gaps if gap not in account.gaps]  # told by an earlier try
-                    await self.store.append(order.attempt, rows(told(batch, account), datetime.now(UTC)), writer)
-                    account.add(batch.lines, batch.gaps)
+                    shown = replace(batch, lines=each(redaction.hidden, batch.lines))
+                    await self.store.append(order.attempt, rows(told(shown, account), datetime.now(UTC)), writer)
+                    account.add(batch.lines, shown.lines, batch.gaps)
                     place.cursor = batch.cursor or place.cursor
         receipt = account.tally.receipt(follower.last, account.gaps, framed=follower.framed)
         receipt = await self.store.seal(order.attempt, receipt, writer)
@@ -125,23 +132,26 @@ class LogStreaming:
             container=end, receipt=receipt, failure=outside.error.as_failure(outside.message) if outside else None
         )
 
-    async def _stored(self, key: AttemptKey) -> Account:
+    async def _stored(self, key: AttemptKey, redaction: Redaction) -> Account:
         """The account of what earlier tries of this step have stored."""
         account = Account()
         while page := await self.store.read(key, account.sequence):
-            account.add(
-                (
-                    LogLine(
-                        line.sequence, "stdout" if line.stream == "stdout" else "stderr", line.data, line.terminated
-                    )
-                    for line in page
-                    if line.stream != GAP
-                ),
-                (gap_of(line) for line in page if line.stream == GAP),
-            )
+            shown = [
+                LogLine(line.sequence, "stdout" if line.stream == "stdout" else "stderr", line.data, line.terminated)
+                for line in page
+                if line.stream != GAP
+            ]
+            gaps = [gap_of(line) for line in page if line.stream == GAP]
+            account.add(each(redaction.restored, shown), shown, gaps)
             account.sequence = max(account.sequence, page[-1].sequence)
             activity.heartbeat(account.progress)
         return account
+
+
+def each(change: Callable[[bytes], bytes], lines: Sequence[LogLine]) -> list[LogLine]:
+    """The lines with their text changed; those that it leaves alone are the same objects."""
+    changed = ((line, change(line.data)) for line in lines)
+    return [line if data is line.data else msgspec.structs.replace(line, data=data) for line, data in changed]
 
 
 def this_try() -> Writer:

@@ -23,6 +23,7 @@ from activities.stream_logs import LogStreaming
 from client.connection import run_to_end
 from client.settings import WorkerSettings
 from cluster.client import KubernetesCluster
+from tests.activities.secretive import Secretive
 from transcripts.store import SqlTranscripts
 from web.facts import NoRuns
 from web.serving import transcript_service
@@ -88,7 +89,7 @@ async def serve(folder: Path) -> None:
     client = await Client.connect(told.temporal_address, data_converter=pydantic_data_converter, interceptors=[pulse])
     async with await KubernetesCluster.connect(str(told.kubeconfig)) as cluster:
         store = await SqlTranscripts.open(told.transcripts)
-        steps = [LogStreaming(cluster, store).stream_logs]
+        steps = [LogStreaming(cluster, store, Secretive()).stream_logs]
         async with transcript_service(told, store, NoRuns()) as base, worker.temporal_worker(told, client, steps):
             print(base, flush=True)
             await asyncio.to_thread(sys.stdin.read)

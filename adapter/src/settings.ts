@@ -91,7 +91,8 @@ export function settingsFrom(environment: NodeJS.ProcessEnv, config: JsonObject 
       address: read.text("TEMPORAL_ADDRESS") ?? "127.0.0.1:7233",
       namespace: read.text("TEMPORAL_NAMESPACE") ?? "default",
       tls: read.flag("TEMPORAL_TLS", false),
-      apiKey: read.text("TEMPORAL_API_KEY"),
+      // the key is for our own Temporal, and whoever edits an agent may name any address
+      apiKey: read.named("TEMPORAL_ADDRESS") ? undefined : read.text("TEMPORAL_API_KEY"),
     },
     taskQueue: read.text("TASK_QUEUE") ?? "agent-runs",
     webUi: read.text("WEB_UI"),
@@ -132,6 +133,12 @@ class Reading {
     if (value === undefined || value === null) return undefined;
     if (typeof value !== "string") return this.wrong(field, "must be text");
     return value.trim() || undefined;
+  }
+
+  /** Whether the agent's configuration says something else than the environment. */
+  named(name: string): boolean {
+    const { field, value } = this.found(name);
+    return field.startsWith("config.") && value !== this.environment[PREFIX + name]?.trim();
   }
 
   flag(name: string, fallback: boolean): boolean {

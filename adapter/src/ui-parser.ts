@@ -53,7 +53,9 @@ export function parseStdoutLine(line: string, ts: string): TranscriptEntry[] {
 function ownLine(event: Fields, ts: string): TranscriptEntry[] {
   const what = text(event.event);
   const message = text(event.message).trim();
-  if (what === "chunk") return event.of === "text" ? spoken("stdout", text(event.text), ts) : [];
+  if (what === "chunk") {
+    return event.of === "text" ? spoken(event.stream === "stderr" ? "stderr" : "stdout", text(event.text), ts) : [];
+  }
   if (what === "session") {
     return [{ kind: "init", ts, model: text(event.model), sessionId: text(event.sessionId) }];
   }
@@ -150,7 +152,7 @@ function answeredBlock(block: Fields, ts: string): TranscriptEntry[] {
   return [{ kind: "tool_result", ts, toolUseId: toolUseId || "unknown", content, isError: block.is_error === true }];
 }
 
-function spoken(kind: "assistant" | "thinking" | "stdout", said: string, ts: string): TranscriptEntry[] {
+function spoken(kind: "assistant" | "thinking" | "stdout" | "stderr", said: string, ts: string): TranscriptEntry[] {
   return said.trim() ? [{ kind, ts, text: kind === "thinking" ? said.trim() : said }] : [];
 }
 

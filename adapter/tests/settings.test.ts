@@ -99,3 +99,10 @@ test("every wrong setting is named at once with what is expected, and never its 
 test("settings of the worker, which may share the environment, are none of ours and not misspelt", () => {
   expect(settingsFrom({ AGENT_RUNS_KUBECONFIG: "/x", AGENT_RUNS_MAX_RUNS: "many" })).toEqual(settingsFrom({}));
 });
+
+test("an agent that names another Temporal does not get our API key sent there", () => {
+  const environment = { AGENT_RUNS_TEMPORAL_ADDRESS: "ours:7233", AGENT_RUNS_TEMPORAL_API_KEY: "key-of-ours" };
+  expect(settingsFrom(environment, { temporalAddress: "theirs:7233" }).temporal.apiKey).toBeUndefined();
+  expect(settingsFrom(environment, { temporalAddress: "ours:7233" }).temporal.apiKey).toBe("key-of-ours");
+  expect(settingsFrom(environment, { temporalAddress: " " }).temporal.apiKey).toBe("key-of-ours");
+});

@@ -152,6 +152,9 @@ describe("our own status lines", () => {
     expect(entries({ type: "agent_run", event: "chunk", of: "text", text: "abc" })).toEqual([
       { kind: "stdout", ts: TS, text: "abc" },
     ]);
+    expect(entries({ type: "agent_run", event: "chunk", of: "text", stream: "stderr", text: "abc" })).toEqual([
+      { kind: "stderr", ts: TS, text: "abc" },
+    ]);
     expect(entries({ type: "agent_run", event: "chunk", of: "event", text: "abc" })).toEqual([]);
   });
 });

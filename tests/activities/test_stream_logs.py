@@ -22,7 +22,8 @@ KEY = AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="run-1"), 
 
 def account(*sequences: int, gaps: tuple[Gap, ...] = ()) -> Account:
     known = Account()
-    known.add([LogLine(sequence, "stdout", b"x", terminated=True) for sequence in sequences], gaps)
+    lines = [LogLine(sequence, "stdout", b"x", terminated=True) for sequence in sequences]
+    known.add(lines, lines, gaps)
     return known
 
 

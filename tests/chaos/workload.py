@@ -20,6 +20,7 @@ from contracts.errors import ClusterUnavailable
 from contracts.identity import AttemptKey, RunKey
 from contracts.messages import JobRef, PodRef, StreamEnd, StreamLogs
 from contracts.outcome import OutputReceipt
+from tests.activities.secretive import Secretive
 from transcripts.store import Line, SqlTranscripts
 
 NAMESPACE = "default"
@@ -145,7 +146,7 @@ class Run:
             self._worker = ActivityEnvironment()
             now = datetime.now(UTC)
             self._worker.info = replace(self._worker.info, attempt=self.tries, scheduled_time=now)
-            step = LogStreaming(self.cluster, self.store).stream_logs
+            step = LogStreaming(self.cluster, self.store, Secretive()).stream_logs
             order = StreamLogs(attempt=self.key, job=self.job, pod=self.pod)
             self._following = asyncio.ensure_future(self._worker.run(step, order))
             try:

@@ -18,6 +18,7 @@ from contracts.errors import TranscriptFenced
 from contracts.identity import AttemptKey, RunKey
 from contracts.messages import JobRef, PodRef, StreamEnd, StreamLogs
 from contracts.outcome import OutputReceipt
+from tests.activities.secretive import Secretive
 from tests.cluster.kubelet import Log, framed
 from tests.cluster.pods import container, ended, job, pod
 from transcripts.store import SqlTranscripts, Writer
@@ -72,7 +73,7 @@ def copy(number: int, store: SqlTranscripts, kubelet: OneContainer) -> asyncio.T
     """The step's try of this number, as a worker runs it."""
     environment = ActivityEnvironment()
     environment.info = replace(environment.info, attempt=number, scheduled_time=SCHEDULED)
-    streaming = LogStreaming(cast("Cluster", kubelet), store)
+    streaming = LogStreaming(cast("Cluster", kubelet), store, Secretive())
     return asyncio.create_task(environment.run(streaming.stream_logs, ORDER))
 
 
