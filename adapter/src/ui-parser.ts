@@ -44,10 +44,16 @@ export function parseStdoutLine(line: string, ts: string): TranscriptEntry[] {
   const trimmed = line.trim();
   if (!trimmed) return [];
   const event = parsed(trimmed);
-  if (typeof event !== "object" || event === null) return [{ kind: "stdout", ts, text: trimmed }];
+  if (typeof event !== "object" || event === null) return [plain(trimmed, ts)];
   const type = (event as Fields).type;
   const parser = typeof type === "string" && Object.hasOwn(PARSERS, type) ? PARSERS[type] : undefined;
   return parser ? parser(event as Fields, ts) : [];
+}
+
+/** Paperclip hides what looks like a secret in its log, and may take a quotation mark along: it was an event before. */
+function plain(line: string, ts: string): TranscriptEntry {
+  const type = /^\{"type":"([a-z_]+)"/.exec(line)?.[1] ?? "";
+  return { kind: Object.hasOwn(PARSERS, type) ? "system" : "stdout", ts, text: line };
 }
 
 function ownLine(event: Fields, ts: string): TranscriptEntry[] {

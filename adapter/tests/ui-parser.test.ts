@@ -159,6 +159,13 @@ describe("our own status lines", () => {
   });
 });
 
+it("an event that Paperclip's own redaction broke is shown, and not as the agent's output", () => {
+  const broken =
+    '{"type":"tool_use","part":{"tool":"bash","state":{"input":{"command":"curl --oauth2-bearer ***REDACTED*** x}}}}';
+  expect(parseStdoutLine(broken, TS)).toEqual([{ kind: "system", ts: TS, text: broken }]);
+  expect(parseStdoutLine('{"type":"other", broken', TS)[0]?.kind).toBe("stdout");
+});
+
 it("nothing makes the parser throw", () => {
   const hostile = [
     "null",
