@@ -13,6 +13,7 @@ from local.cluster.environment import Lookup, data_of, environment, expand, fiel
 from local.cluster.kinds import CONFIG_MAPS, SECRETS, Kind, Object
 from local.cluster.objects import generated_name
 
+_KEPT = frozenset({"emptyDir", "hostPath", "persistentVolumeClaim"})  # theirs is what containers write
 File = tuple[bytes, int]  # content and mode
 
 
@@ -116,7 +117,7 @@ class Volumes:
     def refresh(self) -> None:
         """Bring projected files up to date, each volume for itself: what is missing now stays as it was."""
         for volume in self._pod["spec"].get("volumes") or ():
-            if volume["name"] in self._places and self._projected_sources(volume) is not None:
+            if volume["name"] in self._places and not _KEPT & volume.keys():
                 with contextlib.suppress(NotMounted, OSError):
                     self._prepare(volume, self._directory / volume["name"])
 

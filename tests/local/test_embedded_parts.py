@@ -20,7 +20,7 @@ from local.cluster.patches import json_patch, merge, strategic_merge
 from local.cluster.refusals import Refused
 from local.cluster.selectors import by_fields, by_labels
 from local.cluster.tables import duration
-from local.cluster.volumes import project
+from local.cluster.volumes import Volumes, project
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -170,3 +170,22 @@ def test_projected_files_change_in_one_step(tmp_path: Path) -> None:
 )
 def test_ages_read_as_kubectl_writes_them(seconds: int, text: str) -> None:
     assert duration(timedelta(seconds=seconds)) == text
+
+
+def test_a_changed_secret_is_seen_beside_a_claim(tmp_path: Path) -> None:
+    secret: dict[str, Any] = {"data": {"token": "b25l"}}
+    pod = {
+        "metadata": {"namespace": "default", "name": "agent"},
+        "spec": {
+            "volumes": [
+                {"name": "data", "persistentVolumeClaim": {"claimName": "paperclip"}},
+                {"name": "scratch", "emptyDir": {}},
+                {"name": "token", "secret": {"secretName": "token", "defaultMode": 0o644}},
+            ]
+        },
+    }
+    volumes = Volumes(pod, tmp_path / "pod", tmp_path / "claims", lambda _kind, _name: secret)
+    volumes.prepare()
+    secret["data"]["token"] = "dHdv"
+    volumes.refresh()
+    assert (tmp_path / "pod" / "token" / "token").read_bytes() == b"two"
