@@ -28,7 +28,7 @@ SHOWN: Final = 1024
 
 @dataclass(frozen=True)
 class TokenRotation:
-    """The only other place, beside `create_job`, that opens sealed secrets; they go straight into a Secret."""
+    """Opens sealed secrets, as `create_job` does; they go straight into a Secret."""
 
     cluster: Cluster
     opener: Opener
