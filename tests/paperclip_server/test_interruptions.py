@@ -14,7 +14,7 @@ async def test_paperclip_notices_nothing_of_a_killed_worker_and_a_restarted_temp
     office = await whole.office(STEADY)
     plan = Plan(lines=LINES, pace=0.1, hold=LINES - 10)
     adas = [await office.scripted(f"Steady{number}", plan) for number in range(3)]
-    issues = [await office.issue(ada.agent, "Go on") for ada in adas]
+    issues = [await office.issue(ada.agent, f"Go on, {number}") for number, ada in enumerate(adas)]
     runs = [await office.run(issue) for issue in issues]
     for run in runs:
         await office.api.logged(run, "line 5")
@@ -22,7 +22,6 @@ async def test_paperclip_notices_nothing_of_a_killed_worker_and_a_restarted_temp
     await asyncio.sleep(3)
     await whole.start_worker()
     await whole.restart_temporal(pause=5)
-    # One after the other: Paperclip's own database may meet a deadlock when runs end in the same moment.
     for ada, issue, run in zip(adas, issues, runs, strict=True):
         ada.program.release()
         ended = await office.api.ended(run)
