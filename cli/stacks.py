@@ -19,6 +19,8 @@ from local.stack import Stack
 
 ENVIRONMENT: Final = "environment.sh"
 """In the state folder: what other terminals source."""
+PAPERCLIP: Final = {"AGENT_RUNS_PAPERCLIP_API_URL": "http://127.0.0.1:3100"}
+"""Where Paperclip listens by default. In the embedded cluster it is right for agents, too: they share this loopback."""
 
 
 async def demo(plan: Plan, display: Display, *, scenario: str, keep: bool) -> int:
@@ -47,13 +49,14 @@ async def dev(plan: Plan, display: Display) -> int:
         try:
             async with _up(plan, display, interrupts) as stack:
                 addresses = stack.addresses
+                environment = addresses.environment | (PAPERCLIP if plan.embedded else {})
                 file = plan.state / ENVIRONMENT
-                file.write_text(exports(addresses.environment))
+                file.write_text(exports(environment))
                 display.facts(
                     {"Web UI": addresses.web_ui, "scripted model": addresses.model, "logs": f"{plan.state}/log"}
                 )
                 display.note(f"for other terminals: source {file}")
-                display.facts(addresses.environment)
+                display.facts(environment)
                 display.note("Ctrl-C ends it")
                 await stack.guard(interrupts.first.wait())
                 display.note("interrupted; the stack goes down")
