@@ -125,7 +125,7 @@ async def _run(command: list[str], folder: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=folder,
-        env={**os.environ, "PATH": path},
+        env={"NODE_USE_SYSTEM_CA": "1", **os.environ, "PATH": path},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
