@@ -44,6 +44,7 @@ class TranscriptParsing:
             order.end.container,
             stopped=order.stopped,
             missing=lost(order.end.receipt, sequence),
+            verified=order.end.receipt.state == "verified",
         )
         cost, billing = cost_of(order.model, report.usage, report.cost_usd)
         warnings = (*report.warnings, *doubts(order.end.receipt))

@@ -22,6 +22,8 @@ LOOKS: Final = 10
 PAUSE: Final = timedelta(seconds=1)
 """Between looks whether the kubelet has brought the new token."""
 IDLE: Final = timedelta(seconds=5)
+SHOW: Final = ("python3", "-I", "-c", "import sys; print(open(sys.argv[1]).read())", f"{TOKENS}/{RUN_ID}")
+"""What the proxy's image can do for certain; one with nothing but Python has no `cat`."""
 SHOWN: Final = 1024
 """Bytes of a run id at the most."""
 
@@ -80,7 +82,7 @@ class TokenRotation:
                 pod.metadata.namespace,
                 pod.metadata.name,
                 PROXY_CONTAINER,
-                ("cat", f"{TOKENS}/{RUN_ID}"),
+                SHOW,
                 limit=SHOWN,
                 idle=IDLE,
             ) as pieces:

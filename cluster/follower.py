@@ -7,7 +7,7 @@ the text means is decided in `cluster.reading`; here are connections, pauses and
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -53,6 +53,8 @@ class Pace:
     Attributes:
         first: pause before the second try; doubles with each try that brings nothing.
         longest: the longest pause.
+        leaving: the longest pause while the pod is being deleted. A kubelet that comes back to such a pod removes its
+            log a second or two after the end. Source: Kubernetes 1.20, observed.
         idle: after this long without a byte the connection is given up and the status is asked.
         poll: between reads on a node that cannot follow.
         giving_up: how long the log of an ended container may be unreadable before the rest of it counts as lost. Also
@@ -64,6 +66,7 @@ class Pace:
 
     first: timedelta = timedelta(milliseconds=100)
     longest: timedelta = timedelta(seconds=5)
+    leaving: timedelta = timedelta(milliseconds=500)
     idle: timedelta = timedelta(minutes=2)
     poll: timedelta = timedelta(seconds=1)
     giving_up: timedelta = timedelta(minutes=2)
@@ -153,6 +156,7 @@ class Follower:
         self._over = 0.0
         self._closed = False  # the log ended behind the last frame: most likely nobody waits in the container
         self._told = False
+        self._leaving = False
         self.fate: Fate | None = None
         self.doubt: str | None = None
         self.connections = 0
@@ -229,7 +233,17 @@ class Follower:
             if self.fate is None:
                 if read.clean and not self._reading.anchored:
                     await self._rescue_tail()
-                await pause.after(read, at_least=self._pace.poll if self._reading.starved else timedelta())
+                await self._rest(pause.after(read), at_least=self._pace.poll if self._reading.starved else timedelta())
+
+    async def _rest(self, length: timedelta, at_least: timedelta = timedelta()) -> None:
+        """A pause, cut short when the pod is being deleted: what its node has of it may soon be gone."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + max(length, at_least).total_seconds()
+        self._leaving = self._leaving or await self._shown(
+            max(length, at_least), lambda pod: pod is not None and pod.metadata.deletion_timestamp is not None
+        )
+        left = end - loop.time()
+        await asyncio.sleep(min(left, self._pace.leaving.total_seconds()) if self._leaving else left)
 
     async def _await_end(self, pieces: AsyncIterator[bytes]) -> None:
         """Nothing follows the last frame but the end of the log, at once or when the runner is told to go."""
@@ -246,13 +260,17 @@ class Follower:
         The watch that all runs share costs nothing; it is never believed, only asked when to look.
         """
         waited = timedelta(seconds=asyncio.get_running_loop().time() - self._over)
-        if await self._shown((self._pace.longest if self._closed else self._pace.patience) - waited):
+        if await self._shown((self._pace.longest if self._closed else self._pace.patience) - waited, self._over_by):
             return
         await self._let_go()
-        await self._shown(self._pace.longest if self._told or self._again is None else pause.step())
+        await self._shown(self._pace.longest if self._told or self._again is None else pause.step(), self._over_by)
 
-    async def _shown(self, within: timedelta) -> bool:
-        """Whether the watch shows the container's end in time. Its pod may be gone, too."""
+    def _over_by(self, pod: Pod | None) -> bool:
+        """Whether this shows the container's end. Its pod may be gone, too."""
+        return pod is None or self._judge(pod, None, asked=False) is not None
+
+    async def _shown(self, within: timedelta, sign: Callable[[Pod | None], bool]) -> bool:
+        """Whether the watch shows our pod with this sign in time, None for one that it does not show."""
         with suppress(TimeoutError, ClusterUnavailable, ClusterForbidden):
             async with (
                 asyncio.timeout(max(within, timedelta()).total_seconds()),
@@ -260,7 +278,7 @@ class Follower:
             ):
                 async for pods in states:
                     ours = [pod for pod in pods if pod.metadata.uid == self._pod.uid]
-                    if not ours or self._judge(ours[0], None, asked=False) is not None:
+                    if sign(ours[0] if ours else None):
                         return True
         return False
 
@@ -285,6 +303,8 @@ class Follower:
     async def _finish_log(self) -> None:
         """The rest of an ended container's log: once more as long as it lasts, then until nothing new comes twice.
 
+        A log whose pod is gone comes back no more.
+
         The first read follows, because kubelets up to 1.21 call a pod ended while its container still ends. The last
         one begins at the start of the log, since stamps of a clock that was set back hide lines from `sinceTime`. A
         read that does not come as far as what is known, or ends in another part of a line, was cut.
@@ -299,10 +319,10 @@ class Follower:
                 same, rest = self._reading.rest == rest, self._reading.rest
                 quiet = 0 if read.moved or follow else 1 + (quiet if same else 0)
                 follow = False
-            elif loop.time() - readable > self._pace.giving_up.total_seconds():
+            elif loop.time() - readable > self._pace.giving_up.total_seconds() or await self._gone():
                 return
             else:
-                await pause.after(read)
+                await self._rest(pause.after(read))
 
     def _settle(self) -> None:
         """A pod that vanished after the runner's last frame has ended by itself, and the runner said how."""
@@ -360,7 +380,7 @@ class Follower:
             patience = self._pace.mending if answered else self._pace.giving_up
             if answered is None or loop.time() - began >= patience.total_seconds() or await self._look() is not None:
                 break
-            await pause.after(_Read(moved=moved))
+            await self._rest(pause.after(_Read(moved=moved)))
         self.mended += len(hole) - len(left)
         step = self._reading.give_up_hole()
         if step.gaps:
@@ -406,8 +426,7 @@ class Follower:
     async def _look(self) -> Fate | None:
         """The container's fate, None while it runs or nobody can tell."""
         with suppress(ClusterUnavailable), self._while_forbidden("pods"):
-            pod = await self._cluster.read_pod(self._pod.namespace, self._pod.name)
-            pod = pod if pod is not None and pod.metadata.uid == self._pod.uid else None
+            pod = await self._read_pod()
             if pod is None:
                 return self._judge(None, await self._read_job())
             fate = self._judge(pod, None, asked=False)
@@ -437,6 +456,19 @@ class Follower:
         else:
             self._forbidden.pop(resource, None)
 
+    async def _gone(self) -> bool:
+        """Whether the API server says that there is no such pod. No answer is none."""
+        with suppress(ClusterUnavailable), self._while_forbidden("pods"):
+            return await self._read_pod() is None
+        return False
+
+    async def _read_pod(self) -> Pod | None:
+        pod = await self._cluster.read_pod(self._pod.namespace, self._pod.name)
+        if pod is None or pod.metadata.uid != self._pod.uid:
+            return None
+        self._leaving = pod.metadata.deletion_timestamp is not None
+        return pod
+
     async def _read_job(self) -> Job | None:
         job = await self._cluster.read_job(self._job.namespace, self._job.name)
         return job if job is not None and job.metadata.uid == self._job.uid else None
@@ -465,10 +497,11 @@ class _Pause:
         self._pace = pace
         self._next = pace.first
 
-    async def after(self, read: _Read, at_least: timedelta = timedelta()) -> None:
+    def after(self, read: _Read) -> timedelta:
+        """The next pause, a short one if the connection was good for something."""
         if read.moved or read.lasted > self._pace.longest:
             self._next = self._pace.first
-        await asyncio.sleep(max(self.step(), at_least).total_seconds())
+        return self.step()
 
     def step(self) -> timedelta:
         """The next pause."""

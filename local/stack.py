@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -42,6 +43,10 @@ PROXY_IMAGE: Final = "agent-runs/worker:embedded"
 """As above; what counts is the python3 on the embedded cluster's PATH."""
 ASKING: Final = 2.0
 """Seconds for one question whether a part is ready."""
+TRIES: Final = 3
+"""Starts with other ports. The kernel gives ports of the same range to connections, at any moment."""
+_TAKEN: Final = re.compile(r"address already in use", re.IGNORECASE)
+"""What each part says of it, in the end of its log."""
 
 Tell = Callable[[str], None]
 Result = TypeVar("Result")
@@ -100,13 +105,10 @@ class Stack:
             raise StackError("--kubeconfig needs --image: the image with OpenCode that agents run in on that cluster")
         began = monotonic()
         with _locked(plan.state):
-            settled_plan = replace(plan, ports=settled(plan.ports, _remembered(plan.state)))
-            (plan.state / "ports.json").write_text(json.dumps(asdict(settled_plan.ports)))
-            bring = _Bringer(settled_plan, await _addresses(settled_plan), tell)
+            bring, client = await _brought_up(plan, tell)
             try:
-                client = await bring.everything()
                 tell(f"stack ready ({monotonic() - began:.1f} s)")
-                yield cls(settled_plan, bring.addresses, client, bring.children)
+                yield cls(bring.plan, bring.addresses, client, bring.children)
             finally:
                 await bring.down()
 
@@ -119,11 +121,35 @@ class Stack:
         return await guarded(work, self._children)
 
 
+async def _brought_up(plan: Plan, tell: Tell) -> tuple["_Bringer", Client]:
+    """All parts, on other ports if one that was free when it was chosen is taken when a part wants to listen there.
+
+    Raises:
+        StackError: as `Stack.up`.
+    """
+    before = _remembered(plan.state)
+    for left in reversed(range(TRIES)):
+        chosen = replace(plan, ports=settled(plan.ports, before))
+        (plan.state / "ports.json").write_text(json.dumps(asdict(chosen.ports)))
+        bring = _Bringer(chosen, await _addresses(chosen), tell)
+        try:
+            return bring, await bring.everything()
+        except BaseException as error:
+            await bring.down()
+            if not (
+                left and isinstance(error, StackError) and _TAKEN.search(str(error)) and chosen.ports != plan.ports
+            ):
+                raise
+        tell("a free port was taken by another program meanwhile: trying others")
+        before = {}
+    raise AssertionError("the last try returns or raises")
+
+
 class _Bringer:
     """Brings up one part after the other, and all of them down again."""
 
     def __init__(self, plan: Plan, addresses: Addresses, tell: Tell) -> None:
-        self._plan = plan
+        self.plan = plan
         self._tell = tell
         self.addresses = addresses
         self.children: list[Child] = []
@@ -147,19 +173,19 @@ class _Bringer:
             await asyncio.gather(*(child.stop() for child in part))
 
     async def _temporal(self) -> Client:
-        ports = self._plan.ports
+        ports = self.plan.ports
         program = Program(
             name="Temporal",
             command=[
                 *(str(Path(sys.executable).with_name("temporal")), "server", "start-dev", "--ip", LOOPBACK),
                 *("--port", str(ports.temporal), "--ui-port", str(ports.web_ui)),
                 *("--http-port", str(ports.temporal_http), "--metrics-port", str(ports.temporal_metrics)),
-                *("--db-filename", str(self._plan.state / "temporal.db")),
+                *("--db-filename", str(self.plan.state / "temporal.db")),
                 *("--ui-disable-news-fetch", "--log-level", "warn"),
             ],
             log=self._log("temporal"),
             remedy="If a port is in use, stop what uses it or choose another (--temporal-port, --web-ui-port); "
-            f"if its database is damaged, remove {self._plan.state / 'temporal.db'}.",
+            f"if its database is damaged, remove {self.plan.state / 'temporal.db'}.",
         )
         found: list[Client] = []
 
@@ -173,7 +199,7 @@ class _Bringer:
 
     async def _cluster(self) -> None:
         kubeconfig = self.addresses.kubeconfig
-        if not self._plan.embedded:
+        if not self.plan.embedded:
             self._tell(f"cluster of {kubeconfig}")
             return
         opencode = await _opencode(self._tell)
@@ -181,13 +207,13 @@ class _Bringer:
             name="embedded cluster",
             command=[
                 *(sys.executable, "-m", "local.cluster", "--state", str(kubeconfig.parent)),
-                *("--port", str(self._plan.ports.cluster)),
+                *("--port", str(self.plan.ports.cluster)),
             ],
             log=self._log("cluster"),
             remedy="If its port is in use, choose another (--cluster-port).",
             env={
                 "PATH": os.pathsep.join(
-                    [str(opencode.parent), os.environ.get("PATH", os.defpath), str(_with_python(self._plan.state))]
+                    [str(opencode.parent), os.environ.get("PATH", os.defpath), str(_with_python(self.plan.state))]
                 ),
                 **_importable(),
             },
@@ -201,7 +227,7 @@ class _Bringer:
         await self._ready(await self._start(program), answers, f"KUBECONFIG={kubeconfig}")
 
     async def _model(self) -> None:
-        host, port = self.addresses.model_host, self._plan.ports.model
+        host, port = self.addresses.model_host, self.plan.ports.model
         program = Program(
             name="scripted model",
             command=[sys.executable, "-m", "local.scripted_model", "serve", "--host", host, "--port", str(port)],
@@ -213,7 +239,7 @@ class _Bringer:
         await self._ready(await self._start(program), lambda: _says_ok(health), self.addresses.model)
 
     def _worker(self) -> Program:
-        plan, addresses = self._plan, self.addresses
+        plan, addresses = self.plan, self.addresses
         config = plan.state / "opencode.json"
         config.write_text(json.dumps({"provider": provider_block(addresses.model, api_key="none")}))
         plan.data_root.mkdir(parents=True, exist_ok=True)
@@ -247,7 +273,7 @@ class _Bringer:
         self._tell(f"{child.program.name} ready ({monotonic() - began:.1f} s)  {where}")
 
     def _log(self, name: str) -> Path:
-        return self._plan.state / "log" / f"{name}.log"
+        return self.plan.state / "log" / f"{name}.log"
 
 
 async def _addresses(plan: Plan) -> Addresses:

@@ -204,6 +204,7 @@ class Fold:
         *,
         stopped: Failure | None = None,
         missing: verdict.Missing = "nothing",
+        verified: bool = False,
         session_exists: bool | None = None,
     ) -> Report:
         """What the output so far and the container's end say together. Does not change the fold.
@@ -212,9 +213,10 @@ class Fold:
             end: the container's own end.
             stopped: why we stopped the agent, if we did.
             missing: whether output that OpenCode wrote could not be had, and where.
+            verified: the receipt proves that all of the output is here.
             session_exists: what a look into OpenCode's database said about the resumed session; None: nobody looked.
         """
-        evidence = self._evidence(stopped=stopped, missing=missing, session_exists=session_exists)
+        evidence = self._evidence(stopped=stopped, missing=missing, verified=verified, session_exists=session_exists)
         judged = verdict.judge(evidence, end)
         return Report(
             failure=judged.failure,
@@ -239,12 +241,13 @@ class Fold:
         )
 
     def _evidence(
-        self, *, stopped: Failure | None, missing: verdict.Missing, session_exists: bool | None
+        self, *, stopped: Failure | None, missing: verdict.Missing, verified: bool, session_exists: bool | None
     ) -> verdict.Evidence:
         usage = self._meter.usage
         return verdict.Evidence(
             stopped=stopped,
             missing=missing,
+            verified=verified,
             half_line=self._half_line,
             cut_lines=self._cut,
             events=self._events,

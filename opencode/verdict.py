@@ -41,6 +41,8 @@ Missing = Literal["nothing", "middle", "end"]
 """Output that was written and could not be had: a gap with the end at hand, or the end itself."""
 
 STOP: Final = "stop"
+OOM_KILLED: Final = "OOMKilled"
+"""Why a container ended, if the kernel has killed any process of it for its memory limit."""
 STEP_LIMITS: Final = frozenset({"max_turns", "max_steps", "step_limit"})
 TEXT_LIMIT: Final = 1500
 SIGNAL_BASE: Final = 128
@@ -62,6 +64,7 @@ class Evidence:
 
     Attributes:
         stopped: why we stopped the agent, if we did.
+        verified: all of the output is stored, as the runner's last word about it proves.
         half_line: the last line lacks its LF and is no whole event.
         resumed_seen: an event or the log carries the id that was passed with `--session`.
         session_exists: what OpenCode's database says about that id; None: nobody looked.
@@ -78,6 +81,7 @@ class Evidence:
     diagnostics: Diagnostics
     stopped: Failure | None = None
     missing: Missing = "nothing"
+    verified: bool = False
     half_line: bool = False
     cut_lines: int = 0
     events: int = 0
@@ -138,7 +142,8 @@ def is_success(seen: Evidence, end: ContainerEnd) -> bool:
     return (
         end.exit_code in OPENCODE_EXITS
         and not end.signal
-        and end.reason not in {"OOMKilled", "ContainerStatusUnknown"}
+        and end.reason != "ContainerStatusUnknown"
+        and (end.reason != OOM_KILLED or _outlived_a_kill(seen, end))
         and seen.whole
         and seen.diagnostics.unwritable is None
         and not seen.pending
@@ -172,9 +177,22 @@ def stopped_by_us(seen: Evidence, _end: ContainerEnd) -> Finding | None:
     return seen.stopped
 
 
+def _outlived_a_kill(seen: Evidence, end: ContainerEnd) -> bool:
+    """Whether the memory limit ended a tool only. The runner, whose word the exit code is, saw OpenCode end well.
+
+    Without one kill for all (cgroup v1, `singleProcessOOMKill`) the kernel ends the largest process, and the runtime
+    marks the container for good. Source: Kubernetes 1.20 with containerd 1.6, observed.
+    """
+    return end.exit_code == 0 and seen.verified
+
+
 def out_of_memory(_seen: Evidence, end: ContainerEnd) -> Finding | None:
-    """The kernel killed the container; a finished answer before that does not count."""
-    return (OutOfMemory, pod_exit(end)) if end.reason == "OOMKilled" else None
+    """The kernel killed a process of the container; a finished answer before that does not count."""
+    if end.reason != OOM_KILLED:
+        return None
+    if end.exit_code in OPENCODE_EXITS:
+        return OutOfMemory, f"A process of the agent was killed for the container's memory limit; {pod_exit(end)}"
+    return OutOfMemory, pod_exit(end)
 
 
 def never_started(seen: Evidence, end: ContainerEnd) -> Finding | None:
@@ -396,6 +414,8 @@ def _warnings(seen: Evidence, end: ContainerEnd) -> tuple[str, ...]:
         told.append(f"OpenCode completed cleanly (reason=stop) despite exit code {end.exit_code}")
     if seen.stopped is not None:
         told.append(f"OpenCode finished by itself while it was being stopped ({seen.stopped.code})")
+    if end.reason == OOM_KILLED:
+        told.append("A tool was killed for the container's memory limit (OOMKilled); OpenCode went on and finished")
     if seen.missing == "middle":
         told.append("Some output in the middle could not be read: usage and cost may be too low")
     if seen.cut_lines:

@@ -166,7 +166,7 @@ def _error_message(
     if pod and exit_code is not None:
         pod = f"{pod} (exit {exit_code})"
     room = MESSAGE_LIMIT - len(pod) - 2
-    if pod in said:
+    if end and end.reason and f"Pod exited: {end.reason}" in said:  # perhaps with another code: its own
         return _cut(said, MESSAGE_LIMIT)
     return "; ".join(part for part in (_cut(said, room), pod) if part)
 

@@ -3,16 +3,17 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from local.children import Child, Program, StackError, guarded, tail_of
-from local.plan import Ports
+from local.plan import Plan, Ports
 from local.reach import address_for_pods
-from local.stack import settled
+from local.stack import Stack, settled
 
 LONG = "import time; print('up', flush=True); time.sleep(600)"
 
@@ -154,6 +155,25 @@ def test_a_given_port_that_is_in_use_is_refused_with_its_option() -> None:
         port = holder.getsockname()[1]
         with pytest.raises(StackError, match=f"port {port} is in use.*--web-ui-port"):
             settled(Ports(web_ui=port), {})
+
+
+async def test_a_port_that_was_taken_since_it_was_chosen_is_exchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a connection of another program may do, between our choice and the moment when a part listens."""
+    before: list[int] = []
+    with socket.create_server(("127.0.0.1", 0)) as another:
+
+        def unlucky(ports: Ports, remembered: Mapping[str, int]) -> Ports:
+            chosen = settled(ports, remembered)
+            before.append(len(before))
+            return replace(chosen, web_ui=another.getsockname()[1]) if len(before) == 1 else chosen
+
+        monkeypatch.setattr("local.stack.settled", unlucky)
+        told: list[str] = []
+        async with Stack.up(Plan(tmp_path), told.append) as stack:
+            assert stack.plan.ports.web_ui != another.getsockname()[1]
+    assert any("taken" in sentence for sentence in told)
 
 
 NODE = {

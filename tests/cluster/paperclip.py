@@ -111,12 +111,12 @@ class _Api(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving() -> Iterator[FakePaperclip]:
-    """A Paperclip on loopback."""
+def serving(host: str = "127.0.0.1") -> Iterator[FakePaperclip]:
+    """A Paperclip at an address of this machine."""
     paperclip = FakePaperclip()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Api", (_Api,), {"paperclip": paperclip}))
+    server = ThreadingHTTPServer((host, 0), type("Api", (_Api,), {"paperclip": paperclip}))
     server.daemon_threads = True
-    paperclip.url = f"http://127.0.0.1:{server.server_port}"
+    paperclip.url = f"http://{host}:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

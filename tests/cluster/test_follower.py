@@ -36,6 +36,10 @@ QUICK = Pace(
 )
 RUNNING = pod(container(running={}), phase="Running")
 OVER = pod(ended(0, "Completed"), phase="Succeeded")
+LEAVING = pod(container(running={}), phase="Running", deleted="2999-01-01T00:00:00Z")
+LEFT = pod(ended(143), phase="Failed", deleted="2999-01-01T00:00:00Z")
+AWAY = LogUnavailable(500, "", "dial tcp 10.0.0.1:10250: connect: connection refused")
+GONE = LogGone(404, "NotFound", "pods not found")
 DRAINING = pod(container(running={}), phase="Failed", reason="DeadlineExceeded")
 
 
@@ -117,8 +121,10 @@ class ScriptedLog:
         await asyncio.Event().wait()
 
 
-async def followed(scripted: ScriptedLog, cursor: Cursor | None = None) -> tuple[list[LogLine], list[Batch], Follower]:
-    follower = Follower(scripted, JOB, POD, cursor, pace=QUICK)
+async def followed(
+    scripted: ScriptedLog, cursor: Cursor | None = None, pace: Pace = QUICK
+) -> tuple[list[LogLine], list[Batch], Follower]:
+    follower = Follower(scripted, JOB, POD, cursor, pace=pace)
     batches = []
     async with asyncio.timeout(20), follower:
         async for batch in follower:
@@ -260,9 +266,45 @@ async def test_the_log_of_a_dead_node_is_given_up() -> None:
     assert follower.end is not None
 
 
+NEVER = timedelta(hours=1)
+PATIENT = replace(QUICK, first=NEVER, longest=NEVER, giving_up=NEVER)
+"""Whatever comes in a test's time comes because of something else."""
+
+
+async def test_the_log_of_an_ended_pod_that_is_gone_is_given_up_at_once() -> None:
+    unanswered = ClusterUnavailable("refused")
+    scripted = ScriptedLog(
+        Log(FRAMES), [(20, None), (None, GONE)], [pod(ended(137)), RUNNING, unanswered, pod(ended(137)), None]
+    )
+    pace = replace(QUICK, giving_up=NEVER)
+    lines, _, follower = await followed(scripted, pace=pace)
+    assert lines
+    assert (len(scripted.opened), scripted.looked) == (5, 5)
+    assert follower.end is not None
+    assert follower.end.exit_code == 137
+
+
+@pytest.mark.parametrize(
+    ("pods", "shown"),
+    [
+        pytest.param([LEAVING, LEAVING, LEAVING, LEFT], [], id="as read"),
+        pytest.param([RUNNING, LEAVING, LEAVING, LEFT], [[RUNNING], [LEAVING]], id="as the watch shows"),
+        pytest.param([LEAVING, LEFT], [], id="ended meanwhile"),
+    ],
+)
+async def test_a_pod_that_is_being_deleted_is_read_before_its_node_forgets_it(
+    pods: list[Any], shown: list[list[Pod]]
+) -> None:
+    pace = replace(PATIENT, leaving=timedelta(milliseconds=1))
+    log = Log(framed(OUTPUT, last=None))
+    scripted = ScriptedLog(log, [(10, LogCut("reset")), (None, AWAY), (None, AWAY), (None, None)], pods)
+    scripted.shown = shown
+    lines, _, _ = await followed(scripted, pace=pace)
+    assert [line.data for line in lines] == WANTED
+
+
 async def test_a_pod_that_vanished_is_lost_unless_the_runner_had_its_last_word() -> None:
-    gone = LogGone(404, "NotFound", "pods not found")
-    lines, _, lost = await followed(ScriptedLog(Log(FRAMES), [(20, LogCut("")), (None, gone)], [None]))
+    lines, _, lost = await followed(ScriptedLog(Log(FRAMES), [(20, LogCut("")), (None, GONE)], [None]))
     assert lines
     assert isinstance(lost.fate, Failing)
     assert lost.fate.error is PodLost

@@ -50,8 +50,10 @@ stored once and in order, nothing left over.
 | a pod of a higher priority class preempts it | the same |
 | its node is away until Kubernetes gives up on the pod, and comes back | the same, with the same session |
 | its node is away for a while, and comes back | the same pod goes on; `succeeded` |
+| a run with a proxy is joined by a later one | 409 before, 200 after; no token in the agent's container |
+| the agent's container, or OpenCode for its memory, is killed beside a proxy | the Job fails; the proxy exits 0 |
 | OpenCode is killed for the container's memory limit | `oom_killed`, one attempt |
-| a tool is killed for that limit, and OpenCode goes on | `oom_killed`, one attempt |
+| a tool is killed for that limit, and OpenCode goes on to its end | `succeeded`, with a warning |
 | kubelet and API server are killed again and again, connections cut, workers killed | every line once |
 
 What was seen there:
@@ -64,11 +66,12 @@ What was seen there:
 - **A kubelet that was restarted mounts a running pod's volumes again**, and does nothing for the pod while one of them
   cannot be mounted: it does not end it, report its end, nor remove it. So the volume of the prompt, whose Secret is
   taken away once the agent has it, is optional.
-- **A kubelet that comes back to a deleted pod removes its log within a second or two of its end.** What was written
-  while the node was away is lost with it if nobody reads as fast; the receipt then does not say `verified`.
+- **A kubelet that comes back to a deleted pod removes its log within a second or two of its end.** So a pod that is
+  being deleted is asked for its log every half second at least; what was written while the node was away is read.
 - **An evicted pod forgets its containers**: phase `Failed`, reason `Evicted`, and nothing about the agent's end.
 - **The memory limit ends the largest process, not the container** (cgroup v1, or `singleProcessOOMKill`). The runtime
-  marks the container `OOMKilled` for good, also when OpenCode goes on and exits 0.
+  marks the container `OOMKilled` for good, also when OpenCode goes on and exits 0. That counts as success where the
+  last step ended with `stop` and the receipt is `verified`; everything else stays `oom_killed`.
 """
 
 

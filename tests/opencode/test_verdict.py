@@ -56,6 +56,28 @@ def test_the_container_outweighs_a_finished_answer(end: ContainerEnd, expected: 
     assert report.usage.input_tokens == 5
 
 
+OOM = "OOMKilled"
+
+
+@pytest.mark.parametrize(
+    ("output", "end", "verified", "expected"),
+    [
+        pytest.param(FINISHED, ContainerEnd(exit_code=0, reason=OOM), True, None, id="a-tool"),
+        pytest.param(FINISHED, ContainerEnd(exit_code=0, reason=OOM), False, "oom_killed", id="unproven"),
+        pytest.param(FINISHED, ContainerEnd(exit_code=137, reason=OOM), True, "oom_killed", id="opencode"),
+        pytest.param(FINISHED, ContainerEnd(exit_code=1, reason=OOM), True, "oom_killed", id="went-wrong"),
+        pytest.param(FINISHED[:-1], ContainerEnd(exit_code=0, reason=OOM), True, "oom_killed", id="unfinished"),
+    ],
+)
+def test_a_tool_out_of_memory_is_a_warning_once_all_proves_that_opencode_finished(
+    output: tuple[bytes, ...], end: ContainerEnd, verified: bool, expected: str | None
+) -> None:
+    report = folded(*output).report(end, verified=verified)
+    assert code(report) == expected
+    assert any(OOM in warning for warning in report.warnings) == (expected is None)
+    assert report.exit_code == (end.exit_code or bool(expected))
+
+
 def test_a_program_that_cannot_be_executed_never_started() -> None:
     report = folded(stderr=(b"sh: opencode: not found",)).report(ContainerEnd(exit_code=127))
     assert code(report) == "opencode_start_failed"

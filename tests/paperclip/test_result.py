@@ -139,6 +139,12 @@ def test_the_spend_of_lost_attempts_counts() -> None:
             137,
             "late boom; Pod exited: OOMKilled (exit 137)",
         ),
+        (
+            OutOfMemory.as_failure("a tool; Pod exited: OOMKilled (exit 0)"),
+            ContainerEnd(exit_code=0, reason="OOMKilled"),
+            1,
+            "a tool; Pod exited: OOMKilled (exit 0)",
+        ),
         (AgentFailed.as_failure(" "), ContainerEnd(exit_code=3), 3, "OpenCode exited with code 3"),
         (PodScheduleFailed.as_failure("no node"), None, None, "no node"),
         (RunTimeout.as_failure("x"), ContainerEnd(exit_code=143, reason="Error"), 143, "Timed out after 600s"),

@@ -33,17 +33,24 @@ class Real:
     store: SqlTranscripts
 
     def request(
-        self, scenario: str, agent_id: str, script: Mapping[str, Any] | None = None, **config: Any
+        self,
+        scenario: str,
+        agent_id: str,
+        script: Mapping[str, Any] | None = None,
+        token: str | None = None,
+        **config: Any,
     ) -> RunRequest:
         """A run of an agent whose model plays this scenario; its outcome waits for nobody.
 
         Args:
             script: for the scenario `script`, instead of the demonstration's.
+            token: with which the agent speaks to Paperclip, instead of the demonstration's.
         """
         raw = demo.context(scenario, agent_id)
         if script is not None:
             raw = rewritten(raw, f"<<<fake-llm\n{json.dumps(script)}\nfake-llm>>>")
         raw["config"] |= config
+        raw["authToken"] = token or raw["authToken"]
         demo.furnish(self.stack.plan.data_root, raw)
         sealer = Sealer(load_or_create(self.stack.settings.sealing_key_file)[0].public)
         return prepare(raw, sealer).model_copy(update={"linger_sec": 0})

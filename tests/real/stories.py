@@ -101,7 +101,7 @@ class Story:
         wanted, over = asyncio.ensure_future(waiting), asyncio.ensure_future(self.outcome())
         try:
             await asyncio.wait([wanted, over], return_when=asyncio.FIRST_COMPLETED)
-            assert wanted.done(), f"the run ended before: {over.result().error_message}"
+            assert wanted.done(), f"the run ended before: {over.result().error_message} {await self.tools()}"
             return wanted.result()
         finally:
             wanted.cancel()
@@ -139,9 +139,13 @@ class Story:
 
     async def done(self, attempt: int = 1) -> list[int]:
         """The numbers of the steps whose end is stored."""
-        events = [json.loads(line) for line in await self.lines(attempt)]
-        outputs = [event["part"]["state"].get("output", "") for event in events if event["type"] == "tool_use"]
+        outputs = [state.get("output", "") for state in await self.tools(attempt)]
         return [int(number) for output in outputs for number in re.findall(r"^step-(\d+)$", output, re.MULTILINE)]
+
+    async def tools(self, attempt: int = 1) -> list[Step]:
+        """How the agent's tools have ended."""
+        events = [json.loads(line) for line in await self.lines(attempt)]
+        return [event["part"]["state"] for event in events if event["type"] == "tool_use"]
 
     async def sessions(self) -> set[str]:
         """The sessions that all attempts have worked in."""
