@@ -157,6 +157,7 @@ def test_a_given_port_that_is_in_use_is_refused_with_its_option() -> None:
             settled(Ports(web_ui=port), {})
 
 
+@pytest.mark.slow
 async def test_a_port_that_was_taken_since_it_was_chosen_is_exchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
