@@ -3,10 +3,11 @@
 The official client is used for what it does well (configuration, credentials, TLS) and only through its raw call
 interface, for reasons measured with 37.0.2: its generated calls have no `sinceTime`, cut every request after 300 s,
 do not raise on refused raw replies, and read replies into strict, slow models. Its pool of 100 connections makes the
-101st log follow block every other call, so pools are unlimited and follows and watches have a client of their own.
+101st log follow block every other call, so follows and watches have a client of their own without a limit.
 """
 
 import asyncio
+import copy
 import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -146,6 +147,10 @@ class Refusal(msgspec.Struct, frozen=True):
         return kind(str(self), verb=self.verb, resource=self.resource, status=self.status)
 
 
+CALLS: Final = 100
+"""Connections for short calls. Each costs half a megabyte and a handshake; hundreds of runs may end in one second."""
+
+
 class KubernetesCluster:
     """The `Cluster` port over a Kubernetes API server. Use `connect`, and close it or use it with `async with`."""
 
@@ -153,7 +158,9 @@ class KubernetesCluster:
         self._access = to
         self._watches = PodWatches(self, pace or WatchPace())
         self._own_pod: tuple[float, dict[str, Any]] | None = None
-        self._calls: Any = ApiClient(to.configuration)  # Any: much of it is untyped upstream
+        briefly = copy.copy(to.configuration)
+        briefly.connection_pool_maxsize = CALLS
+        self._calls: Any = ApiClient(briefly)  # Any: much of it is untyped upstream
         self._streams: Any = ApiClient(to.configuration)
         sockets: Any = WsApiClient
         self._sockets: Any = sockets(to.configuration)

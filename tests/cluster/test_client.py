@@ -487,8 +487,8 @@ async def test_an_exec_without_credentials_failed(tmp_path: Path) -> None:
         async def refresh(_: object) -> None:
             raise OSError("the token file is gone")
 
-        configuration: Any = client._access.configuration  # upstream says that it is always None
-        configuration.refresh_api_key_hook = refresh
+        for talks in (client._calls, client._sockets):
+            talks.configuration.refresh_api_key_hook = refresh
         with pytest.raises(ExecFailed, match="the token file is gone"):
             await said(client)
         with pytest.raises(ClusterUnavailable, match="the token file is gone"):
