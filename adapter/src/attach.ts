@@ -119,13 +119,18 @@ export async function attach(
   }
 }
 
-/** As `attach`, but waits while another task has the agent. `told` hears of each holder. */
+/**
+ * As `attach`, but waits while another task has the agent. `told` hears of each holder.
+ *
+ * @param look milliseconds between attempts while the holder keeps its outcome for its own caller.
+ */
 export async function attachWhenFree(
   temporal: Temporal,
   arrival: Arrival,
   told: (ticket: Ticket) => void,
   talk: Talk = {},
   progress: Progress = { uncertain: false },
+  look: number = LOOK_MS,
 ): Promise<Ticket> {
   let holder = "";
   for (;;) {
@@ -135,7 +140,7 @@ export async function attachWhenFree(
       holder = ticket.workflowRunId;
       told(ticket);
     }
-    await ended(temporal, runOf(temporal, ticket.workflowId, ticket.workflowRunId), talk);
+    await ended(temporal, runOf(temporal, ticket.workflowId, ticket.workflowRunId), talk, look);
   }
 }
 
@@ -259,14 +264,14 @@ async function heldByAnother(
 }
 
 /** Waits for the end of a run, but not long: what matters is noticed by the next attempt. */
-async function ended(temporal: Temporal, run: Run, talk: Talk): Promise<void> {
+async function ended(temporal: Temporal, run: Run, talk: Talk, look: number = LOOK_MS): Promise<void> {
   const began = Date.now();
   try {
-    await once(temporal, () => run.result(), { signal: talk.signal, within: LOOK_MS });
+    await once(temporal, () => run.result(), { signal: talk.signal, within: look });
   } catch (error) {
     if (error instanceof GivenUp) throw error;
     if (error instanceof WorkflowFailedError || codeOf(error) === Code.DEADLINE_EXCEEDED) return;
-    await sleep(Math.max(0, Math.min(1000, LOOK_MS - (Date.now() - began))), talk.signal);
+    await sleep(Math.max(0, Math.min(1000, look - (Date.now() - began))), talk.signal);
   }
 }
 

@@ -20,7 +20,7 @@ import { InvalidRequest, type Prepared, prepare, sealToken } from "./request.ts"
 import { cancelledBeforeStart, failedResult, resultOf } from "./result.ts";
 import { sealerFrom } from "./sealing.ts";
 import { ConfigurationError, type Settings, settingsFrom } from "./settings.ts";
-import { shutdown } from "./shutdown.ts";
+import { letGo, shutdown } from "./shutdown.ts";
 import {
   attribute,
   CREDENTIALS,
@@ -34,7 +34,8 @@ import {
 } from "./temporal.ts";
 import { mint } from "./tokens.ts";
 import { follow, type Line, TranscriptIncomplete } from "./transcript.ts";
-import { GivenUp, linked, sleep } from "./waiting.ts";
+import { GivenUp, linked, sleep, turn } from "./waiting.ts";
+import { warmedUp } from "./warm-up.ts";
 
 const OWN_TYPE = "opencode_k8s";
 /** For the last lines of a cancelled run, so that the answer comes in time. */
@@ -55,10 +56,13 @@ export interface Parts {
 /** Runs one wake. Rejects only if Paperclip's own dispatch gate refuses it. */
 export async function execute(ctx: AdapterExecutionContext): Promise<AdapterExecutionResult> {
   return await executeWith(ctx, async () => {
+    await warmedUp();
     const settings = settingsFrom(process.env, ctx.config);
     reconcileSoon(settings);
     const sealer = await sealerFrom(settings);
+    await turn(); // what is prepared, connected and asked for the first time takes some ms each
     const prepared = await prepare(ctx, settings, sealer, await host());
+    await turn();
     return {
       settings,
       temporal: temporalFor(settings),
@@ -69,10 +73,15 @@ export async function execute(ctx: AdapterExecutionContext): Promise<AdapterExec
   });
 }
 
-/** The same with parts of the caller's making; `making` may reject with what is wrong with the request. */
+/**
+ * The same with parts of the caller's making; `making` may reject with what is wrong with the request.
+ *
+ * @param down aborted when the process is told to stop.
+ */
 export async function executeWith(
   ctx: AdapterExecutionContext,
   making: () => Promise<Parts>,
+  down: () => AbortSignal = shutdown,
 ): Promise<AdapterExecutionResult> {
   const log = new RunLog(ctx.onLog);
   const recovery = typeof ctx.onCancellationReady === "function";
@@ -83,9 +92,7 @@ export async function executeWith(
     } catch (error) {
       return await unusable(error, log, recovery);
     }
-    return await linked([ctx.signal, shutdown()], ({ signal }) =>
-      new Execution(ctx, parts, log, recovery, signal).run(),
-    );
+    return await linked([ctx.signal, down()], ({ signal }) => new Execution(ctx, parts, log, recovery, signal).run());
   } finally {
     await log.close();
   }
@@ -136,6 +143,7 @@ class Execution {
     if (early !== undefined) return await this.#neverStarted(early);
     await this.#announce();
     await this.#ctx.onDispatch?.();
+    await turn();
     const ticket = await this.#attached();
     if (!("workflowRunId" in ticket)) return ticket;
     return await this.#delivered(ticket);
@@ -258,6 +266,7 @@ class Execution {
     const stop = new Stop(this.#signal);
     try {
       const outcome = outcomeOf(this.#temporal, run, this.#talk(detach.signal));
+      await turn();
       const output = new AbortController();
       const reading = this.#read(ticket, outcome, output.signal);
       reading.catch(() => undefined); // heard when it is waited for
@@ -427,6 +436,7 @@ class Execution {
 
   /** Paperclip drops whatever is returned now. Only if it says that the run was cancelled is the agent stopped. */
   async #detached(run?: Run): Promise<AdapterExecutionResult> {
+    await letGo(this.#ctx.signal);
     if (run !== undefined) void this.#stopIfCancelled(run);
     const message = "Paperclip's server lost this run; it goes on and can be joined by the task's next wake";
     return failedResult({ code: "controller_lease_lost", message, neverStarted: run === undefined }, this.#recovery);
@@ -434,7 +444,7 @@ class Execution {
 
   async #stopIfCancelled(run: Run): Promise<void> {
     const { runId, authToken } = this.#ctx;
-    if (!(await wasCancelled(runId, authToken))) return;
+    if (abortOf(this.#ctx.signal)?.kind !== "cancel" && !(await wasCancelled(runId, authToken))) return;
     const grace = this.#prepared.request.config.graceSec ?? 60;
     await stopped(this.#temporal, run, "Run cancelled", grace, {}).catch(() => undefined);
   }

@@ -9,6 +9,7 @@ import { reconcileAfterLoad } from "./reconcile.ts";
 import { sessionCodec } from "./session.ts";
 import { listSkills } from "./skill-snapshot.ts";
 import { testEnvironment } from "./test-environment.ts";
+import { warmedUp } from "./warm-up.ts";
 
 export const type = "opencode_k8s";
 
@@ -18,6 +19,7 @@ export const type = "opencode_k8s";
  */
 export function createServerAdapter(): ServerAdapterModule {
   reconcileAfterLoad();
+  void warmedUp();
   return {
     type,
     execute,

@@ -31,8 +31,11 @@ const OFTEN_MS = 10_000;
 const SELDOM_MS = 60_000;
 const OUTCOME_MS = 10_000;
 const AT_ONCE = 200;
+/** Between wakes: ten runs that start together use up Paperclip's ten database connections, and it hangs. Observed. */
+const BREATH_MS = 1000;
 const LOST_CODES: ReadonlySet<unknown> = new Set([
   "process_lost",
+  "controller_lease_lost", // our own word, when it was stored after all
   "server_shutdown_interrupted",
   "execution_reconciliation_required",
 ]);
@@ -62,18 +65,20 @@ export interface Told {
 export class Reconciler {
   readonly #temporal: Temporal;
   readonly #api: HostApi;
+  readonly #breath: number;
   /** Lost runs that need no further look. */
   readonly #done = new Set<string>();
   /** Runs that this Paperclip does not know. */
   readonly #foreign = new Set<string>();
 
-  constructor(temporal: Temporal, api: HostApi) {
+  constructor(temporal: Temporal, api: HostApi, breath: number = BREATH_MS) {
     this.#temporal = temporal;
     this.#api = api;
+    this.#breath = breath;
   }
 
-  /** Looks at every open run once. */
-  async round(): Promise<Told[]> {
+  /** Looks at every open run once. Rejects with `GivenUp`, or when Temporal does not answer. */
+  async round(signal?: AbortSignal): Promise<Told[]> {
     const told: Told[] = [];
     for (const run of await this.#open()) {
       const runId = run.runIds.at(-1);
@@ -82,6 +87,7 @@ export class Reconciler {
       if (step === undefined) continue;
       told.push({ runId, step });
       if (step !== "still working" && step !== "unknown") this.#done.add(runId);
+      if (step === "woken" || step === "released") await sleep(this.#breath, signal);
     }
     return told;
   }
@@ -239,7 +245,7 @@ async function reconciling(
   await allowed(api, settings.boardApiKey, signal);
   const reconciler = new Reconciler(temporalFor(settings), api);
   for (;;) {
-    const told = await reconciler.round().catch((): Told[] => []);
+    const told = await reconciler.round(signal).catch((): Told[] => []);
     const waiting = told.some(({ step }) => step === "still working" || step === "unknown");
     await sleep(waiting || Date.now() - began < YOUNG_MS ? OFTEN_MS : SELDOM_MS, signal);
   }

@@ -17,6 +17,11 @@ export interface Outage {
   recovered(): void;
 }
 
+/** Lets the host's other work have the event loop. Unlike an immediate it keeps no process alive. */
+export function turn(): Promise<void> {
+  return sleep(0);
+}
+
 /** Waits so many milliseconds. Rejects with `GivenUp` when `signal` is aborted. */
 export function sleep(milliseconds: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {

@@ -168,7 +168,9 @@ describe("with a worker", () => {
     await attach(temporal, { request, task: "task-1" });
     const other = aRequest({ agent: request.agent, context: { taskId: "task-2" } });
     const heard: Ticket[] = [];
-    const ticket = await attachWhenFree(temporal, { request: other, task: "task-2" }, (busy) => void heard.push(busy));
+    const arrival = { request: other, task: "task-2" };
+    const hear = (busy: Ticket) => void heard.push(busy);
+    const ticket = await attachWhenFree(temporal, arrival, hear, {}, { uncertain: false }, 500);
     expect(ticket).toMatchObject({ kind: "started", runId: other.runId });
     expect(heard.map((busy) => busy.holder?.task)).toEqual(["task-1"]);
     const run = runOf(temporal, ticket.workflowId, ticket.workflowRunId);

@@ -29,7 +29,8 @@ test("the entry loads from a folder without packages, does nothing, and makes th
   const found = await asked(`
     const { createServerAdapter } = await import("./index.js");
     const adapter = createServerAdapter();
-    const working = process.getActiveResourcesInfo().filter((kind) => kind !== "PipeWrap" && kind !== "TTYWrap");
+    const theirs = ["PipeWrap", "TTYWrap", "CloseReq"]; // Node 20 closes the file that it has loaded
+    const working = process.getActiveResourcesInfo().filter((kind) => !theirs.includes(kind));
     console.log(JSON.stringify({ type: adapter.type, execute: typeof adapter.execute, working }));
   `);
   expect(found).toEqual({ type: "opencode_k8s", execute: "function", working: [] });

@@ -54,7 +54,8 @@ function texts(host: FakeHost): string[] {
   return host.agentLines().map((line) => JSON.parse(line).part.text);
 }
 
-describe("a run", () => {
+// Every test has an agent of its own, so those of one part wait for their agents together.
+describe.concurrent("a run", () => {
   it("tells Paperclip each line once, in order, and its outcome", async () => {
     const request = aRequest({ behaviour: "lines:100" });
     const { host, result } = wake(request);
@@ -164,7 +165,7 @@ describe("a run", () => {
   });
 });
 
-describe("a busy agent", () => {
+describe.concurrent("a busy agent", () => {
   it("is waited for, which the log says", async () => {
     const request = aRequest({ behaviour: "works" });
     const first = wake(request);
@@ -193,7 +194,7 @@ describe("a busy agent", () => {
   });
 });
 
-describe("a cancel", () => {
+describe.concurrent("a cancel", () => {
   const acknowledged = { state: "acknowledged", forced: false };
 
   it("before anything was asked is acknowledged at once", async () => {
@@ -323,6 +324,27 @@ describe("a lost lease", () => {
       delete process.env.PAPERCLIP_API_URL;
       api.close();
     }
+  });
+});
+
+describe("a stop of Paperclip's process", () => {
+  it("lets the run go on, and returns nothing before Paperclip has let go of it itself", async () => {
+    const request = aRequest({ behaviour: "works" });
+    const down = new AbortController();
+    const told: string[] = [];
+    const host = fakeHost(request);
+    const result = executeWith(host.context, partsFor(request, server, worker), () => down.signal);
+    void result.then(() => told.push("returned"));
+    await running(host);
+    down.abort(new Error(LEASE_LOST));
+    const later = wake(sameAgent(request));
+    await running(later.host, 10); // joined: that takes longer than a return would
+    told.push("let go");
+    host.abort(LEASE_LOST);
+    expect((await result).errorCode).toBe("controller_lease_lost");
+    expect(told).toEqual(["let go", "returned"]);
+    later.host.abort("enough");
+    expect(await later.result).toMatchObject({ errorCode: "cancelled", resultJson: { joinedRunId: request.runId } });
   });
 });
 

@@ -114,7 +114,7 @@ describe("the outcome changes hands", () => {
 describe("the reconciler", () => {
   let reconciler: Reconciler;
   beforeEach(() => {
-    reconciler = new Reconciler(temporalOf(server, worker.queue), new HostApi(api.base, "board-key"));
+    reconciler = new Reconciler(temporalOf(server, worker.queue), new HostApi(api.base, "board-key"), 0);
   });
 
   const told = async (runId: string) => {
@@ -179,6 +179,14 @@ describe("the reconciler", () => {
       { path: `/agents/${request.agent.id}/wakeup`, body: { payload: { issueId }, source: "automation" } },
     ]);
     expect(await told(runId)).toEqual([]);
+    await end(request);
+  });
+
+  it("knows a run as lost of which Paperclip stored the plugin's own word", async () => {
+    const { request, runId } = await lost("works", { status: "in_progress", executionBlocker: null });
+    api.runs.set(runId, { ...api.runs.get(runId), errorCode: "controller_lease_lost" });
+    await listed(runId);
+    expect(await told(runId)).toEqual(["woken"]);
     await end(request);
   });
 

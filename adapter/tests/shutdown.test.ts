@@ -2,7 +2,7 @@
 
 import { afterEach, describe, expect, it } from "vitest";
 import { abortOf } from "../src/cancel.ts";
-import { shutdown } from "../src/shutdown.ts";
+import { letGo, shutdown } from "../src/shutdown.ts";
 
 const hosts = () => undefined;
 const before = process.listeners("SIGTERM");
@@ -30,5 +30,17 @@ describe("a stop of the process", () => {
     added()[0]?.("SIGTERM");
     expect(abortOf(signal)).toEqual({ kind: "lease lost" });
     for (const listener of before) process.on("SIGTERM", listener);
+  });
+});
+
+describe("what is to be returned then", () => {
+  it("waits for the host to let go, and not for ever", async () => {
+    const host = new AbortController();
+    const waiting = letGo(host.signal);
+    host.abort();
+    await waiting;
+    await letGo(host.signal);
+    await letGo(new AbortController().signal, 1);
+    await letGo(undefined, 1);
   });
 });
