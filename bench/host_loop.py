@@ -91,13 +91,16 @@ def _node() -> Path:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Markdown, in milliseconds."""
-    head = ["| meanwhile | s | lines | lines/s | p50 ms | p99 ms | longest ms |", "|---|---|---|---|---|---|---|"]
+    head = [
+        "| meanwhile | s | lines | lines/s | p50 ms | p99 ms | longest ms | most CPU ms in a turn |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     return "\n".join([*head, *(_row(row) for row in rows)])
 
 
 def _row(row: Mapping[str, Any]) -> str:
     lines = f"{row['lines']:,} | {row['rate']:.0f}" if "lines" in row else "|"
-    delays = " | ".join(f"{row[name]:.1f}" for name in ("p50", "p99", "max"))
+    delays = " | ".join(f"{row[name]:.1f}" for name in ("p50", "p99", "max", "cpu"))
     return f"| {row['name']} | {row['seconds']:.0f} | {lines} | {delays} |"
 
 

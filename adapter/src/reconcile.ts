@@ -31,7 +31,8 @@ const OFTEN_MS = 10_000;
 const SELDOM_MS = 60_000;
 const OUTCOME_MS = 10_000;
 const AT_ONCE = 200;
-/** Between wakes: ten runs that start together use up Paperclip's ten database connections, and it hangs. Observed. */
+const RELEASES = 5;
+/** Between wakes: Paperclip, whose database client has ten connections, was seen to hang when ten runs started at once. */
 const BREATH_MS = 1000;
 const LOST_CODES: ReadonlySet<unknown> = new Set([
   "process_lost",
@@ -66,6 +67,8 @@ export class Reconciler {
   readonly #temporal: Temporal;
   readonly #api: HostApi;
   readonly #breath: number;
+  /** How often a lost run's hold was released: Paperclip's own recovery may lay it again before a new run has begun. */
+  readonly #released = new Map<string, number>();
   /** Lost runs that need no further look. */
   readonly #done = new Set<string>();
   /** Runs that this Paperclip does not know. */
@@ -86,10 +89,17 @@ export class Reconciler {
       const step = await this.#look(run, runId);
       if (step === undefined) continue;
       told.push({ runId, step });
-      if (step !== "still working" && step !== "unknown") this.#done.add(runId);
+      if (this.#settled(runId, step)) this.#done.add(runId);
       if (step === "woken" || step === "released") await sleep(this.#breath, signal);
     }
     return told;
+  }
+
+  #settled(runId: string, step: Step): boolean {
+    if (step !== "released") return step !== "still working" && step !== "unknown";
+    const times = (this.#released.get(runId) ?? 0) + 1;
+    this.#released.set(runId, times);
+    return times >= RELEASES;
   }
 
   async #open(): Promise<OpenRun[]> {
@@ -127,7 +137,9 @@ export class Reconciler {
     const blocker = objectOf(issue.body.executionBlocker);
     if (issue.body.executionBlocker == null) return await this.#wake(run, runId, issueId, String(body.companyId));
     if (blocker.runId !== runId || typeof blocker.recoveryActionId !== "string") return "nothing to do";
-    return await this.#release(run, runId, issueId, blocker.recoveryActionId);
+    const step = await this.#release(run, runId, issueId, blocker.recoveryActionId);
+    if (step === "released") await this.#wake(run, runId, issueId, String(body.companyId));
+    return step;
   }
 
   /** Wakes the agent for a task that nothing holds, unless Paperclip has a run of it on its way. */
@@ -146,7 +158,7 @@ export class Reconciler {
       triggerDetail: "system",
       reason: "agent_run_goes_on",
       payload: { issueId },
-      idempotencyKey: `agent-runs-rejoin:${runId}`,
+      idempotencyKey: `agent-runs-rejoin:${runId}:${this.#released.get(runId) ?? 0}`,
     });
     if (answer.status === 0) return "unknown";
     return answer.status < 300 && answer.body.status !== "skipped" ? "woken" : "refused";

@@ -11,6 +11,7 @@
 
 import { createParser } from "eventsource-parser";
 import type { OutputReceipt } from "./contracts.ts";
+import { longJson } from "./long-json.ts";
 import { UnusableTokenKey } from "./tokens.ts";
 import { BackOff, GivenUp, linked, type Outage } from "./waiting.ts";
 
@@ -231,7 +232,7 @@ async function stored(
 
 /** Gives one line on, unless it has been given before. */
 async function give(reader: TranscriptReader, cursor: Cursor, data: string): Promise<void> {
-  const told: unknown = JSON.parse(data);
+  const told = await longJson(data, "data");
   const line = lineOf(told, cursor.attempt);
   if (line === undefined || line.sequence <= cursor.after) return;
   try {

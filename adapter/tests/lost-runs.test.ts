@@ -144,7 +144,7 @@ describe("the reconciler", () => {
     await end(request);
     await listed(runId, true);
     expect(await told(runId)).toEqual(["released"]);
-    expect(api.posts).toMatchObject([
+    expect(api.posts.slice(0, 1)).toMatchObject([
       {
         path: `/issues/${issueId}/recovery-actions/resolve`,
         body: {
@@ -156,9 +156,23 @@ describe("the reconciler", () => {
       },
     ]);
     expect(JSON.stringify(api.posts[0]?.body.executionReconciliation)).toContain("has ended: cancelled");
+    expect(api.posts.slice(1)).toMatchObject([{ path: `/agents/${request.agent.id}/wakeup` }]);
+    api.issues.set(issueId, { ...api.issues.get(issueId), executionBlocker: null });
+    api.runs.set("next", { id: "next", status: "queued", contextSnapshot: { issueId } });
+    expect(await told(runId)).toEqual(["nothing to do"]);
     expect(await told(runId)).toEqual([]);
-    expect(api.posts.length).toBe(1);
+    expect(api.posts.length).toBe(2);
     expect(api.tokens).toContain("Bearer board-key");
+  });
+
+  it("releases a hold again that Paperclip's own recovery lays anew, and not for ever", async () => {
+    const { request, runId, issueId } = await lost("lines:3");
+    api.issues.set(issueId, { ...api.issues.get(issueId), ...hold(runId) });
+    await until(async () => (await phase(request)) === "succeeded");
+    await listed(runId, true);
+    const steps: string[] = [];
+    for (let round = 0; round < 8; round++) steps.push(...(await told(runId)));
+    expect(steps).toEqual(Array(5).fill("released"));
   });
 
   it("says `completed` of a success, whose outcome it leaves for the next run", async () => {
