@@ -16,7 +16,7 @@
  */
 
 import type { Outcome } from "./contracts.ts";
-import { HostApi, hostApi, objectOf } from "./host-api.ts";
+import { type Answer, HostApi, hostApi, objectOf } from "./host-api.ts";
 import { outcomeOf } from "./outcome.ts";
 import { neverStarted } from "./result.ts";
 import { type Settings, settingsFrom } from "./settings.ts";
@@ -127,7 +127,8 @@ export class Reconciler {
     const { status, body } = await this.#api.ask(`/heartbeat-runs/${encodeURIComponent(runId)}`);
     if (status === 404) this.#foreign.add(runId);
     if (status !== 200) return undefined;
-    const lost = (body.status === "failed" || body.status === "interrupted") && LOST_CODES.has(body.errorCode);
+    const ended = body.status === "failed" || body.status === "interrupted";
+    const lost = ended && (LOST_CODES.has(body.errorCode) || resultDropped(body, run.workflowRunId));
     const issueId = objectOf(body.contextSnapshot).issueId ?? body.nativeIssueId;
     if (!lost || body.agentId !== run.agentId) return undefined;
     if (typeof issueId !== "string") return "nothing to do"; // a timer's wake: the next one comes by itself
@@ -186,6 +187,11 @@ export class Reconciler {
     if (answer.status === 0 || answer.status >= 500) return "unknown";
     return answer.status < 300 ? "released" : "refused";
   }
+}
+
+/** Whether Paperclip failed after our return, by a deadlock of its database say: its word, without what we returned. */
+function resultDropped(body: Answer["body"], workflowRunId: string): boolean {
+  return body.errorCode === "adapter_failed" && objectOf(body.resultJson).workflowRunId !== workflowRunId;
 }
 
 /** Whether no container of the run is left: it ended by itself, or Kubernetes says that the stopped one is gone. */

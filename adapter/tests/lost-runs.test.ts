@@ -204,6 +204,17 @@ describe("the reconciler", () => {
     await end(request);
   });
 
+  it("knows a run as lost of which Paperclip's own failure took the result, and only then", async () => {
+    const { request, runId } = await lost("works", { status: "in_progress", executionBlocker: null });
+    const { runId: workflowRunId } = await found(request);
+    await listed(runId);
+    api.runs.set(runId, { ...api.runs.get(runId), errorCode: "adapter_failed", resultJson: { workflowRunId } });
+    expect(await told(runId)).toEqual([]);
+    api.runs.set(runId, { ...api.runs.get(runId), resultJson: {} });
+    expect(await told(runId)).toEqual(["woken"]);
+    await end(request);
+  });
+
   it("leaves the waking to Paperclip when a run of the task is on its way", async () => {
     const { request, runId, issueId } = await lost("works", { status: "in_progress", executionBlocker: null });
     api.runs.set("another", { id: "another", status: "scheduled_retry", contextSnapshot: { issueId } });

@@ -114,6 +114,10 @@ class Api:
         said: Object = await self.post(f"/issues/{issue}/comments", {"body": text, **options})
         return said
 
+    async def close(self, issue: str) -> None:
+        """As done, by the board: nobody wakes for it any more."""
+        await self.call("PATCH", f"/issues/{issue}", {"status": "done"})
+
     async def comments(self, issue: str) -> list[Object]:
         found: list[Object] = await self.get(f"/issues/{issue}/comments")
         return found
@@ -129,9 +133,10 @@ class Api:
 
     # runs
 
-    async def runs(self, company: str, issue: str) -> list[Object]:
-        """The runs of an issue, oldest first."""
-        found = await self.get(f"/companies/{company}/heartbeat-runs")
+    async def runs(self, company: str, issue: str, agent: str | None = None) -> list[Object]:
+        """The runs of an issue, oldest first; quicker when its only agent is named."""
+        query = "" if agent is None else f"?agentId={agent}"
+        found = await self.get(f"/companies/{company}/heartbeat-runs{query}")
         mine = [run for run in found if (run.get("contextSnapshot") or {}).get("issueId") == issue]
         return sorted(mine, key=lambda run: str(run["createdAt"]))
 
@@ -191,11 +196,13 @@ class Api:
         except TimeoutError:
             raise AssertionError(f"not within {patience.total_seconds():.0f} s: {what}") from None
 
-    async def next_run(self, company: str, issue: str, after: int = 0, patience: timedelta = PATIENCE) -> str:
+    async def next_run(
+        self, company: str, issue: str, after: int = 0, agent: str | None = None, patience: timedelta = PATIENCE
+    ) -> str:
         """The id of the issue's run number `after` + 1, as soon as there is one."""
 
         async def there() -> str | None:
-            runs = await self.runs(company, issue)
+            runs = await self.runs(company, issue, agent)
             return str(runs[after]["id"]) if len(runs) > after else None
 
         return str(await self.until(there, f"run {after + 1} of issue {issue}", patience))

@@ -86,9 +86,9 @@ class Office:
         stored: Object = await self.api.until(there, f"session {session} of {agent}", timedelta(seconds=20))
         return stored
 
-    async def run(self, issue: str, after: int = 0) -> str:
-        """The id of the issue's run number `after` + 1, as soon as there is one."""
-        return await self.api.next_run(self.company, issue, after)
+    async def run(self, issue: str, after: int = 0, agent: str | None = None) -> str:
+        """The id of the issue's run number `after` + 1, as soon as there is one; of one agent's runs only, if named."""
+        return await self.api.next_run(self.company, issue, after, agent)
 
 
 @dataclass(frozen=True)
