@@ -337,7 +337,7 @@ def _proxy_arguments(proxy: ApiProxy) -> list[str]:
 def _proxy_container(
     order: CreateJob, proxy: ApiProxy, environment: Mapping[str, str], inherited: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Has the tokens and nothing else of the run, but the agent's authorities, which Paperclip's certificate may need."""
+    """Has the tokens and nothing else of the run, but the authorities that Paperclip's certificate may need."""
     secret = order.attempt.run_secret_name
     trust = [name for name in ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS") if name in environment]
     keys = {UPSTREAM: UPSTREAM_KEY, **{name: variable_key(name) for name in trust}}
