@@ -396,11 +396,11 @@ def resources() -> Iterator[tuple[str, Context]]:
 
 def sessions() -> Iterator[tuple[str, Context]]:
     """Which stored session a wake resumes."""
-    stored = with_value(minimal(), "runtime.sessionParams", {"sessionId": "ses_1", "cwd": "/work/"})
+    stored = with_value(minimal(), "runtime.sessionParams", {"sessionId": "ses_1", "cwd": "/project/"})
     yield "session of another folder", stored
-    yield "session of the same folder", with_value(stored, "context.paperclipWorkspace.cwd", "/x/../work")
-    yield "session of the configured folder", with_value(stored, "config.cwd", "/work")
-    yield "session of a folder that only looks the same", with_value(stored, "config.cwd", "//work")
+    yield "session of the same folder", with_value(stored, "context.paperclipWorkspace.cwd", "/x/../project")
+    yield "session of the configured folder", with_value(stored, "config.cwd", "/project")
+    yield "session of a folder that only looks the same", with_value(stored, "config.cwd", "//project")
     yield "session that is not wanted", with_value(stored, "config.resumeLastSession", False)
 
 
