@@ -67,5 +67,6 @@ async def test_a_million_lines_arrive_and_the_history_stays_small(system: Ground
     assert outcome.failure is None, outcome.failure
     assert outcome.receipt is not None
     assert (outcome.receipt.state, outcome.receipt.lines) == ("verified", 1_000_003)
-    assert info.history_length <= 60
+    # 52 before scheduling and starting had clocks and looks of their own, and leftovers were ended first
+    assert info.history_length <= 76
     assert info.history_size_bytes <= 60 * 1024
