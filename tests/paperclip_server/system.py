@@ -160,10 +160,15 @@ class System:
         await self.worker.ended
 
     async def start_worker(self) -> None:
+        """Up when it says so itself: Temporal still lists the one that was killed as polling."""
         await self._again(self.worker)
         self.worker.go(GO)
-        queue = self.stack.settings.task_queue
-        await self.worker.ready(lambda: _polls(self.stack.client, queue))
+        said = self.worker.program.log
+
+        async def ready() -> bool:
+            return "worker.ready" in said.read_text()
+
+        await self.worker.ready(ready)
 
     async def restart_temporal(self, pause: float) -> None:
         """SIGKILL, away for `pause` seconds, and up again on its database."""
