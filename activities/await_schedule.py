@@ -1,4 +1,4 @@
-"""Waits until the agent's container runs, and names what keeps it from running."""
+"""Waits until a node has taken the agent's pod, or until its container runs, and names what keeps it from that."""
 
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -8,147 +8,161 @@ from typing import Final
 
 from temporalio import activity
 
-from cluster.diagnosis import Diagnosis, Ended, Failing, Patience, Running, Waiting, beside, diagnose
-from cluster.manifest import PROXY_CONTAINER
-from cluster.objects import Event, Job, Pod
-from cluster.port import Cluster
-from cluster.watching import looks
-from contracts.messages import AwaitSchedule, PodRef
+from agent_runs.contracts.messages import AwaitSchedule, PodRef
+from agent_runs.job.manifest import PROXY_CONTAINER
+from agent_runs.kube.diagnosis import (
+    Diagnosis,
+    Ended,
+    Failing,
+    Running,
+    StartTimeouts,
+    Waiting,
+    diagnose,
+    diagnose_sidecar,
+)
+from agent_runs.kube.objects import Event, Job, Pod
+from agent_runs.kube.port import Cluster
+from agent_runs.kube.watch import snapshots
 
-LOOK: Final = timedelta(seconds=2)
-"""Between heartbeats, and between judgements of patience, while the pod itself does not change."""
-STUCK: Final = timedelta(seconds=5)
-"""A pod that has not started by then is asked about: most have."""
-NEWS: Final = timedelta(seconds=2)
-"""Between questions about a pod whose trouble changes."""
-SAME: Final = timedelta(seconds=30)
-"""Between questions about a pod whose trouble stays the same."""
+SNAPSHOT_INTERVAL: Final = timedelta(seconds=2)
+"""Between heartbeats, and between checks of the timeouts, while the pod itself does not change."""
+FIRST_POLL_DELAY: Final = timedelta(seconds=5)
+"""Before Job and events of a pod that has not started are read: most have started by then."""
+CHANGED_REASON_POLL_INTERVAL: Final = timedelta(seconds=2)
+"""Between reads of Job and events while the reason why the pod does not run changes."""
+SAME_REASON_POLL_INTERVAL: Final = timedelta(seconds=30)
+"""Between reads of Job and events while that reason stays the same."""
 
 
 @dataclass(frozen=True)
-class Scheduling:
-    """Watches the Job's pod. A second try of this step starts with a fresh look: nothing is remembered."""
+class AwaitScheduleActivity:
+    """Watches the Job's pod. Another activity attempt starts afresh: nothing is remembered."""
 
     cluster: Cluster
 
     @activity.defn
-    async def await_schedule(self, order: AwaitSchedule) -> PodRef:
-        """The pod, once a node has taken it or, as the order says, its agent container runs or has already ended.
+    async def await_schedule(self, input: AwaitSchedule) -> PodRef:
+        """Returns the pod once a node has taken it or, if `until` is `running`, its agent container runs or has ended.
 
-        Clocks are wall clocks by the cluster's own time stamps, so they go on while no worker is there. Heartbeats say
-        what is being waited for.
+        The time-outs are measured by the cluster's own timestamps, so they also run while no worker is there. The
+        heartbeat details are the reason for waiting.
 
         Raises:
-            PodScheduleFailed: no node in time; the message is Kubernetes' own reason. `PodStartFailed`: no start.
-            ImagePullFailed: the image cannot be pulled. `ImageRegistryThrottled`: not now.
-            PodLost: the pod went away before the agent started. `JobDeletedExternally`: the Job did.
-            ClusterUnavailable: the API server refused or timed out; Temporal tries again.
+            PodScheduleFailed: no node took the pod in time; the message is Kubernetes' own reason.
+            PodStartFailed: the container did not run in time.
+            ImagePullFailed: the image cannot be pulled. `ImageRegistryThrottled`: the registry refuses for now.
+            PodLost: the pod was deleted before the agent started. `JobDeletedExternally`: the Job was.
+            ClusterUnavailable: the API server refused or timed out; retried.
         """
-        inquiry = Inquiry(self.cluster, order)
-        async with self.cluster.watch_pods(order.job) as states, aclosing(looks(states, LOOK)) as seen:
-            async for pods in seen:
+        monitor = PodStartMonitor(self.cluster, input)
+        async with (
+            self.cluster.watch_pods(input.job) as states,
+            aclosing(snapshots(states, SNAPSHOT_INTERVAL)) as repeated,
+        ):
+            async for pods in repeated:
                 pod = pods[-1] if pods else None
-                match diagnosis := await inquiry.diagnosis(pod):
+                match diagnosis := await monitor.diagnosis(pod):
                     case Running() | Ended() if pod is not None:
-                        if order.until == "running":
-                            await self._bar_twins(order)
-                        return reference(order, pod)
+                        if input.until == "running":
+                            await self._block_replacement_pods(input)
+                        return pod_ref(input, pod)
                     case Failing():
-                        raise diagnosis.raised()
-                    case Waiting() if order.until == "scheduled" and pod is not None and pod.spec.node_name:
-                        return reference(order, pod)
+                        raise diagnosis.as_error()
+                    case Waiting() if input.until == "scheduled" and pod is not None and pod.spec.node_name:
+                        return pod_ref(input, pod)
                     case Waiting():
-                        activity.heartbeat(diagnosis.why)
+                        activity.heartbeat(diagnosis.reason)
         raise AssertionError("a watch ends only by leaving it")
 
-    async def _bar_twins(self, order: AwaitSchedule) -> None:
-        """Takes the prompt away once the agent has it, so that no other pod of this Job can start another agent.
+    async def _block_replacement_pods(self, input: AwaitSchedule) -> None:
+        """Deletes the prompt Secret once the agent has it, so that no other pod of this Job can start an agent.
 
-        Before Kubernetes 1.29 a Job whose pod somebody deletes makes a new one, whatever its backoffLimit says. That
-        pod now waits for a Secret that is not there, until the Job is deleted. The running one needs it no more; nor
-        does its kubelet, since the volume is optional.
+        Before Kubernetes 1.29 a Job whose pod is deleted creates a replacement pod, whatever its `backoffLimit`. That
+        pod then waits for the missing Secret until the Job is deleted. The running pod no longer needs the Secret, and
+        neither does its kubelet, because the volume is optional.
         """
-        name = order.attempt.prompt_secret_name
-        await self.cluster.delete_secret(order.job.namespace, name, known_as_ours=True)
+        name = input.attempt.prompt_secret_name
+        await self.cluster.delete_secret(input.job.namespace, name, known_as_ours=True)
 
 
-class Inquiry:
-    """What keeps one pod from running. Its status is watched; Job and events are asked only when it is stuck.
+class PodStartMonitor:
+    """What keeps one pod from running. Its status is watched; Job and events are read only when it does not start.
 
-    No failure is named without asking: an event may say that it passes.
+    No failure is reported before they are read: an event may say that it will pass.
     """
 
-    def __init__(self, cluster: Cluster, order: AwaitSchedule) -> None:
+    def __init__(self, cluster: Cluster, input: AwaitSchedule) -> None:
         self._cluster = cluster
-        self._order = order
-        self._patience = Patience.of(order, datetime.now(UTC))
-        self._began = monotonic()
+        self._job_ref = input.job
+        self._timeouts = StartTimeouts.of(input, datetime.now(UTC))
+        self._started = monotonic()
         self._had_pod = False
         self._job: Job | None = None
         self._events: list[Event] = []
-        self._asked: tuple[float, str] | None = None  # when, and about which trouble
+        self._last_poll: tuple[float, str] | None = None  # when, and the reason then
 
     async def diagnosis(self, pod: Pod | None) -> Diagnosis:
         """Running or ended by the status alone; waiting; or a failure that Job and events confirm."""
-        diagnosis = self._judged(pod)
-        if isinstance(diagnosis, Running | Ended) or not self._due(diagnosis):
+        diagnosis = self._diagnose(pod)
+        if isinstance(diagnosis, Running | Ended) or not self._is_poll_due(diagnosis):
             return diagnosis
-        await self._ask(pod)
-        diagnosis = self._judged(pod)
-        self._asked = (monotonic(), trouble(diagnosis))
+        await self._poll(pod)
+        diagnosis = self._diagnose(pod)
+        self._last_poll = (monotonic(), reason(diagnosis))
         return diagnosis
 
-    def _judged(self, pod: Pod | None) -> Diagnosis:
+    def _diagnose(self, pod: Pod | None) -> Diagnosis:
         now = datetime.now(UTC)
-        self._note_begin(pod.metadata.creation_timestamp if pod else None)
-        if pod is None and self._asked is None and not self._had_pod:
+        self._note_creation(pod.metadata.creation_timestamp if pod else None)
+        if pod is None and self._last_poll is None and not self._had_pod:
             return Waiting("Waiting for Job controller to create pod...")
         self._had_pod = self._had_pod or pod is not None
-        found = diagnose(
-            pod, self._job, self._events, container=self._order.job.container, had_pod=self._had_pod, now=now
+        diagnosis = diagnose(
+            pod, self._job, self._events, container=self._job_ref.container, had_pod=self._had_pod, now=now
         )
-        if isinstance(found, Running) and pod is not None and self._order.job.rotates:
-            found = beside(pod, PROXY_CONTAINER, self._events) or found
-        return self._patience.judge(found, now)
+        if isinstance(diagnosis, Running) and pod is not None and self._job_ref.has_api_proxy:
+            diagnosis = diagnose_sidecar(pod, PROXY_CONTAINER, self._events) or diagnosis
+        return self._timeouts.apply(diagnosis, now)
 
-    def _due(self, diagnosis: Diagnosis) -> bool:
+    def _is_poll_due(self, diagnosis: Diagnosis) -> bool:
         if isinstance(diagnosis, Failing):
             return True
         now = monotonic()
-        if self._asked is None:
-            return now - self._began >= STUCK.total_seconds()
-        at, about = self._asked
-        return now - at >= (SAME if trouble(diagnosis) == about else NEWS).total_seconds()
+        if self._last_poll is None:
+            return now - self._started >= FIRST_POLL_DELAY.total_seconds()
+        at, last_reason = self._last_poll
+        interval = SAME_REASON_POLL_INTERVAL if reason(diagnosis) == last_reason else CHANGED_REASON_POLL_INTERVAL
+        return now - at >= interval.total_seconds()
 
-    async def _ask(self, pod: Pod | None) -> None:
-        """The Job once, and again whenever it has no pod; then the events of the one that is in trouble.
+    async def _poll(self, pod: Pod | None) -> None:
+        """Read the Job once, and whenever it has no pod; then the events of the pod, or of the Job without one.
 
-        A pod without a node has none that matter: its status says what the scheduler says.
+        The events of a pod without a node do not matter: its status has the scheduler's message.
         """
-        order = self._order.job
+        ref = self._job_ref
         if self._job is None or pod is None:
-            job = await self._cluster.read_job(order.namespace, order.name)
-            self._job = job if job is not None and job.metadata.uid == order.uid else None
-            self._note_begin(self._job.metadata.creation_timestamp if self._job else None)
+            job = await self._cluster.read_job(ref.namespace, ref.name)
+            self._job = job if job is not None and job.metadata.uid == ref.uid else None
+            self._note_creation(self._job.metadata.creation_timestamp if self._job else None)
         if pod is None or pod.spec.node_name:
-            self._events = await self._cluster.events_of(order.namespace, [pod.metadata.uid if pod else order.uid])
+            self._events = await self._cluster.events_of(ref.namespace, [pod.metadata.uid if pod else ref.uid])
 
-    def _note_begin(self, created: datetime | None) -> None:
-        """The patience for a node begins with the Job, by the cluster's clock."""
-        self._patience.began = min(self._patience.began, created or self._patience.began)
-
-
-def trouble(diagnosis: Diagnosis) -> str:
-    """What it is that keeps the pod from running, to compare."""
-    return diagnosis.why if isinstance(diagnosis, Waiting) else type(diagnosis).__name__
+    def _note_creation(self, created: datetime | None) -> None:
+        """The schedule timeout begins with the Job's creation, by the cluster's clock."""
+        self._timeouts.began = min(self._timeouts.began, created or self._timeouts.began)
 
 
-def reference(order: AwaitSchedule, pod: Pod) -> PodRef:
-    """How later steps address this very pod."""
+def reason(diagnosis: Diagnosis) -> str:
+    """Why the pod does not run, to be compared."""
+    return diagnosis.reason if isinstance(diagnosis, Waiting) else type(diagnosis).__name__
+
+
+def pod_ref(input: AwaitSchedule, pod: Pod) -> PodRef:
+    """Names this very pod for the activities that follow."""
     return PodRef(
-        namespace=order.job.namespace,
+        namespace=input.job.namespace,
         name=pod.metadata.name,
         uid=pod.metadata.uid,
         node=pod.spec.node_name or None,
-        container=order.job.container,
+        container=input.job.container,
     )

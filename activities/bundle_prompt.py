@@ -1,36 +1,36 @@
-"""Composes the prompt and puts it into a Secret; what enters the history is where it is and what it is made of."""
+"""Composes the prompt and puts it into a Secret; only its place and its metrics enter the history."""
 
 import asyncio
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 from temporalio import activity
 
-from activities.requests import Requests
-from cluster.port import Cluster
-from cluster.secrets import prompt_secret
-from contracts.messages import BundlePrompt, PromptBundle
-from contracts.request import PromptSource, RunConfig
-from opencode.command import command_line
-from paperclip import skills
-from paperclip.prompt import compose, instructions_section, join_skills
-from paperclip.reading import Unreadable, read_text
-from paperclip.sealing import Opener
+from agent_runs.agents.opencode.command import command_line
+from agent_runs.contracts.messages import BundlePrompt, PromptBundle
+from agent_runs.contracts.pod import DATA_DIRECTORY
+from agent_runs.contracts.request import PromptSource, RunConfig
+from agent_runs.job.secrets import prompt_secret
+from agent_runs.kube.port import Cluster
+from agent_runs.paperclip import skills
+from agent_runs.paperclip.prompt import compose, instructions_section, join_skills
+from agent_runs.paperclip.safe_files import UnreadableFile, read_text
+from agent_runs.paperclip.sealing import Opener
+from agent_runs.requests.history import Requests
 
-DATA: Final = PurePosixPath("/paperclip")
 INSTRUCTIONS_LIMIT: Final = 512 * 1024
 """Bytes of an instructions file; prompt and skills share a Secret of 1 MiB with it."""
 
 
 @dataclass(frozen=True)
-class PromptBundling:
-    """The only place that opens the sealed prompt. Files are read below `data_root` and nowhere else: agents can write
-    there, and the worker has files that they must not see.
+class BundlePromptActivity:
+    """The only place that opens the sealed prompt. Files are read below `data_root` only: an agent can put links there,
+    and the worker has files that agents must not see.
 
     Attributes:
-        data_root: where this worker sees what pods see at `/paperclip`.
+        data_root: the worker's path of the volume that pods mount at `/paperclip`.
     """
 
     cluster: Cluster
@@ -39,41 +39,41 @@ class PromptBundling:
     data_root: Path
 
     @activity.defn
-    async def bundle_prompt(self, order: BundlePrompt) -> PromptBundle:
+    async def bundle_prompt(self, input: BundlePrompt) -> PromptBundle:
         """Reads instructions and skills, composes the sections in Paperclip's order, stores the prompt in a Secret.
 
-        What cannot be read is a warning, as in the existing adapters: the run goes on without it.
+        A file that cannot be read is a warning, as in the existing adapters: the run continues without it.
 
         Raises:
-            InvalidRequest: `extraArgs` that OpenCode would misread; found here, before any object exists.
-            SealedFieldUnreadable: the sealing key is another one.
+            InvalidRequest: OpenCode would misread `extraArgs`; checked here, before any object exists.
+            SealedFieldUnreadable: the prompt was sealed with another key.
             PromptTooLarge: the prompt does not fit into a Secret.
-            JobCreateFailed: Kubernetes refuses the Secret.
-            ClusterUnavailable: the API server refused or timed out; Temporal tries again.
+            JobCreateFailed: Kubernetes refused the Secret.
+            ClusterUnavailable: the API server refused or timed out; retried.
         """
-        config = order.config
+        config = input.config
         command_line(model=config.model, directory="/", title="check", extra_args=config.extra_args)
         source = self.opener.prompt(await self.requests.current())
-        read = await asyncio.to_thread(self._read, config, source)
+        texts = await asyncio.to_thread(self._read_texts, config, source)
         prompt = compose(
-            source, instructions=read.instructions, skills=read.skills, resuming=order.resuming, run=order.attempt.run
+            source, instructions=texts.instructions, skills=texts.skills, resuming=input.resuming, run=input.attempt.run
         )
         namespace = config.namespace or self.cluster.namespace
         text = prompt.text.encode()
-        await self.cluster.put_secret(prompt_secret(order.attempt, namespace, text))
+        await self.cluster.put_secret(prompt_secret(input.attempt, namespace, text))
         return PromptBundle(
             namespace=namespace,
-            secret_name=order.attempt.prompt_secret_name,
+            secret_name=input.attempt.prompt_secret_name,
             sha256=hashlib.sha256(text).hexdigest(),
             size=len(text),
             metrics=prompt.metrics,
-            warnings=read.warnings,
+            warnings=texts.warnings,
         )
 
-    def _read(self, config: RunConfig, source: PromptSource) -> "Readings":
-        instructions, told = self._instructions(config, source)
-        skills_text, lost = self._skills(config, source)
-        return Readings(instructions, skills_text, (*told, *lost))
+    def _read_texts(self, config: RunConfig, source: PromptSource) -> "PromptTexts":
+        instructions, instructions_warnings = self._instructions(config, source)
+        skills_text, skills_warnings = self._skills(config, source)
+        return PromptTexts(instructions, skills_text, (*instructions_warnings, *skills_warnings))
 
     def _instructions(self, config: RunConfig, source: PromptSource) -> tuple[str, list[str]]:
         path = config.instructions_file_path
@@ -82,8 +82,8 @@ class PromptBundling:
         if path is None:
             return "", []
         try:
-            text = read_text(self._here(Path(path)), within=self.data_root, limit=INSTRUCTIONS_LIMIT)
-        except Unreadable as cause:
+            text = read_text(self._worker_path(Path(path)), root=self.data_root, limit=INSTRUCTIONS_LIMIT)
+        except UnreadableFile as cause:
             return "", [f"instructionsFilePath not readable: {path}: {cause}"]
         return instructions_section(text, path), []
 
@@ -94,22 +94,22 @@ class PromptBundling:
         texts, warnings = [], list(selection.warnings)
         for skill in selection.sources:
             try:
-                texts.append(skills.read_skill(self._here(skill), within=self.data_root))
+                texts.append(skills.read_skill(self._worker_path(skill), root=self.data_root))
             except skills.UnreadableSkill as unreadable:
                 warnings.append(str(unreadable))
         return join_skills(texts), warnings
 
-    def _here(self, path: Path) -> Path:
-        """A path on Paperclip's data volume as this worker sees it; any other path is refused by `within`."""
+    def _worker_path(self, path: Path) -> Path:
+        """The worker's path of a file on the data volume; other paths are returned as they are; `root` refuses them."""
         try:
-            return self.data_root / path.relative_to(DATA)
+            return self.data_root / path.relative_to(DATA_DIRECTORY)
         except ValueError:
             return path
 
 
 @dataclass(frozen=True)
-class Readings:
-    """What was read for the prompt, and what could not be."""
+class PromptTexts:
+    """The texts that were read for the prompt, and warnings about those that could not be."""
 
     instructions: str
     skills: str

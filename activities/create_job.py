@@ -1,4 +1,4 @@
-"""Creates the Job of one attempt, once, whatever happens to the worker in between."""
+"""Creates the Job of one attempt exactly once, whatever happens to the worker meanwhile."""
 
 import asyncio
 import json
@@ -10,49 +10,51 @@ from typing import Any, Final
 
 from temporalio import activity
 
-from activities.requests import Requests
-from cluster import api_proxy, manifest
-from cluster.introspection import inherited_literals
-from cluster.manifest import ApiProxy, Plan, PodSettings
-from cluster.objects import Job, Metadata
-from cluster.ownership import API_PROXY, belongs_to
-from cluster.port import AlreadyExists, Cluster
-from cluster.secrets import CONFIG_KEY
-from contracts.errors import (
+from agent_runs.agents.opencode.command import command_line
+from agent_runs.agents.opencode.config import OVERRIDING_VARIABLES, runtime_config, translate_mcp_servers
+from agent_runs.agents.opencode.config import environment as opencode_environment
+from agent_runs.contracts.errors import (
     ExitUnknown,
     ForeignObject,
     InvalidRequest,
     JobDeletedExternally,
     SealedFieldUnreadable,
 )
-from contracts.messages import CreateJob, JobRef
-from contracts.request import RunRequest, Secrets
-from opencode.command import command_line
-from opencode.config import CLASHING, mcp_translation, runtime_config
-from opencode.config import environment as opencode_environment
-from paperclip.environment import absolute_url, api_url_warning
-from paperclip.environment import environment as paperclip_environment
-from paperclip.proxied import API_KEY, API_URL, TOOLS_TOKEN, Words, proxied
-from paperclip.sealing import Opener
+from agent_runs.contracts.messages import CreateJob, JobRef
+from agent_runs.contracts.request import RunConfig, RunRequest, Secrets
+from agent_runs.job import manifest
+from agent_runs.job.manifest import ApiProxy, JobPlan, PodSettings
+from agent_runs.job.pod_profile import inherited_literals
+from agent_runs.job.reference import job_ref
+from agent_runs.job.secrets import CONFIG_KEY
+from agent_runs.kube.objects import Job, Metadata
+from agent_runs.kube.ownership import belongs_to
+from agent_runs.kube.port import AlreadyExists, Cluster
+from agent_runs.paperclip.environment import absolute_url, api_url_warning
+from agent_runs.paperclip.environment import environment as paperclip_environment
+from agent_runs.paperclip.proxy_env import API_KEY, API_URL, TOOLS_TOKEN, Placeholders, route_through_proxy
+from agent_runs.paperclip.sealing import Opener
+from agent_runs.pod import api_proxy
+from agent_runs.requests.history import Requests
 
 CONFIG_FILE: Final = f"{manifest.RUN_DIRECTORY}/secret/{CONFIG_KEY}"
-RUNNER: Final = Path(manifest.__file__).with_name("runner.sh")
-PROXY: Final = Path(api_proxy.__file__)
-WORDS: Final = Words(key=api_proxy.KEY_PLACEHOLDER, tools=api_proxy.TOOLS_PLACEHOLDER)
+RUNNER_FILE: Final = Path(api_proxy.__file__).with_name("runner.sh")
+PROXY_FILE: Final = Path(api_proxy.__file__)
+PLACEHOLDERS: Final = Placeholders(key=api_proxy.KEY_PLACEHOLDER, tools=api_proxy.TOOLS_PLACEHOLDER)
 WORKER_CONTAINER: Final = "worker"
-"""In a pod of several containers, the one whose image has our Python (deploy/base/worker.yaml)."""
+"""In a pod of several containers, the one whose image has Python (deploy/base/worker.yaml)."""
 
 
 @dataclass(frozen=True)
-class PodPlan:
-    """What the worker's settings say about every agent pod.
+class AgentPodSettings:
+    """The worker's settings for every agent pod.
 
     Attributes:
         inherit_env: glob patterns of literal variables of the worker's own pod that agents inherit.
-        api_proxy_image: of the container through which agents speak to Paperclip; None: the image of the worker's own
-            pod; empty: agents have their token in their environment.
-        opencode_config: JSON file with a `provider` block and perhaps a `small_model`.
-        page: the address of a run's page by its Paperclip run id, without a token: it goes into histories.
+        api_proxy_image: image of the container through which agents reach Paperclip; None: the image of the worker's
+            own pod; empty: no such container, agents have their token in their environment.
+        opencode_config: JSON file with a `provider` block and optionally a `small_model`.
+        page: returns the address of a run's page by its Paperclip run id, without a token: it goes into histories.
     """
 
     init_image: str = "busybox:1.36"
@@ -64,54 +66,54 @@ class PodPlan:
 
 
 @dataclass(frozen=True)
-class JobCreation:
-    """Opens the sealed secrets; they go straight into a Kubernetes Secret."""
+class CreateJobActivity:
+    """Opens the sealed secrets and puts them into a Kubernetes Secret, nowhere else."""
 
     cluster: Cluster
     requests: Requests
     opener: Opener
-    settings: PodPlan
+    settings: AgentPodSettings
 
     @activity.defn
-    async def create_job(self, order: CreateJob) -> JobRef:
-        """The Job of this attempt: created, or adopted when an earlier try of this step has created it.
+    async def create_job(self, input: CreateJob) -> JobRef:
+        """Creates the Job of this attempt, or adopts the one that an earlier activity attempt has created.
 
-        An agent never runs twice for one attempt. A Job that is gone is not created again: its prompt Secret goes with
-        it, and a run Secret older than a finished Job's shortest life says that a Job may have come and gone. The
-        first try that also makes the run Secret need not look for what earlier ones have made.
+        An agent never runs twice for one attempt. A deleted Job is not created a second time: its prompt Secret is
+        deleted with it, and a run Secret older than a finished Job's shortest lifetime shows that a Job may have
+        existed. A first activity attempt that creates the run Secret need not search for earlier objects.
 
         Raises:
-            InvalidRequest: a field that only shows itself here, such as a label or an argument.
-            SealedFieldUnreadable: the sealing key is another one.
-            JobCreateFailed: Kubernetes refuses Job or Secret; `ForeignObject` when the name is taken.
-            JobDeletedExternally: this attempt's Job existed and somebody deleted it.
-            ExitUnknown: this attempt's Job may have existed; it is not known what became of it.
-            ClusterUnavailable: the API server refused or timed out; Temporal tries again.
+            InvalidRequest: a field that can only be checked here, such as a label or an argument.
+            SealedFieldUnreadable: the secrets were sealed with another key.
+            JobCreateFailed: Kubernetes refused Job or Secret. `ForeignObject`: the name belongs to another object.
+            JobDeletedExternally: this attempt's Job existed and was deleted.
+            ExitUnknown: this attempt's Job may have existed; how it ended is unknown.
+            ClusterUnavailable: the API server refused or timed out; retried.
         """
-        job = await self._job(order)
-        page = self.settings.page(order.attempt.run.run_id) if self.settings.page else None
-        return job.model_copy(update={"keeps_sessions": manifest.keeps_sessions(order), "page": page})
+        job = await self._create_or_adopt(input)
+        page = self.settings.page(input.attempt.run.run_id) if self.settings.page else None
+        return job.model_copy(update={"keeps_sessions": manifest.keeps_sessions(input), "page": page})
 
-    async def _job(self, order: CreateJob) -> JobRef:
+    async def _create_or_adopt(self, input: CreateJob) -> JobRef:
         if activity.info().attempt == 1:
-            plan = await self._plan(order)
+            plan = await self._plan(input)
             if await self.cluster.create_secret(plan.run_secret):
-                return await self._created(order, plan)
-        return await self._repeated(order)
+                return await self._create(input, plan)
+        return await self._continue_earlier_attempt(input)
 
-    async def _repeated(self, order: CreateJob) -> JobRef:
-        """After an earlier try, or a reset of the run, which may have come to any point."""
-        existing = await self.cluster.read_job(order.prompt.namespace, order.attempt.job_name)
+    async def _continue_earlier_attempt(self, input: CreateJob) -> JobRef:
+        """After an earlier activity attempt, or a reset of the run, which may have stopped at any point."""
+        existing = await self.cluster.read_job(input.prompt.namespace, input.attempt.job_name)
         if existing is not None:
-            return await self._adopted(order, existing)
-        await self._check_that_none_existed(order)
-        plan = await self._plan(order)
+            return await self._adopt(input, existing)
+        await self._check_that_none_existed(input)
+        plan = await self._plan(input)
         await self.cluster.put_secret(plan.run_secret)
-        return await self._created(order, plan)
+        return await self._create(input, plan)
 
-    async def _created(self, order: CreateJob, plan: Plan) -> JobRef:
-        """The Job, made after everything it needs, or the one that somebody else has just made."""
-        namespace, name = order.prompt.namespace, order.attempt.job_name
+    async def _create(self, input: CreateJob, plan: JobPlan) -> JobRef:
+        """Creates everything the Job needs and then the Job, or adopts one that was created meanwhile."""
+        namespace, name = input.prompt.namespace, input.attempt.job_name
         if plan.token_secret:
             await self.cluster.put_secret(plan.token_secret)
         if plan.claim:
@@ -119,190 +121,199 @@ class JobCreation:
         try:
             created = await self.cluster.create_job(plan.job)
         except AlreadyExists:
-            winner = await self.cluster.read_job(namespace, name)
-            if winner is None:
+            existing = await self.cluster.read_job(namespace, name)
+            if existing is None:
                 raise JobDeletedExternally(f"Job {name} vanished while it was created") from None
-            return await self._adopted(order, winner)
-        job = reference(created).model_copy(update={"warnings": plan.warnings})
-        if not await self._own_secrets(order, job):
-            # an agent cannot start without its prompt: an earlier Job of this attempt took it along
+            return await self._adopt(input, existing)
+        job = job_ref(created).model_copy(update={"warnings": plan.warnings})
+        if not await self._set_owner_of_secrets(input, job):
+            # an earlier Job of this attempt was deleted together with its prompt; no agent can start without one
             await self.cluster.delete_job(namespace, name, job.uid)
-            raise JobDeletedExternally(f"the prompt of Job {name} is gone, so the Job existed before and was deleted")
+            raise JobDeletedExternally(f"the prompt of Job {name} is missing: the Job existed before and was deleted")
         return job
 
-    async def _adopted(self, order: CreateJob, existing: Job) -> JobRef:
-        job = adopted(order, existing)
-        await self._own_secrets(order, job)
+    async def _adopt(self, input: CreateJob, existing: Job) -> JobRef:
+        job = adopted_job(input, existing)
+        await self._set_owner_of_secrets(input, job)
         return job
 
-    async def _own_secrets(self, order: CreateJob, job: JobRef) -> bool:
-        """Lets the Job own its Secrets, so that nothing is left when it goes without us. False without a prompt."""
-        await self.cluster.own_secret(job.namespace, order.attempt.run_secret_name, job)
-        if job.rotates:
-            await self.cluster.own_secret(job.namespace, order.attempt.token_secret_name, job)
-        return await self.cluster.own_secret(job.namespace, order.attempt.prompt_secret_name, job)
+    async def _set_owner_of_secrets(self, input: CreateJob, job: JobRef) -> bool:
+        """Makes the Job own its Secrets, so that Kubernetes deletes them with it. False when the prompt is missing."""
+        await self.cluster.set_secret_owner(job.namespace, input.attempt.run_secret_name, job)
+        if job.has_api_proxy:
+            await self.cluster.set_secret_owner(job.namespace, input.attempt.token_secret_name, job)
+        return await self.cluster.set_secret_owner(job.namespace, input.attempt.prompt_secret_name, job)
 
-    async def _check_that_none_existed(self, order: CreateJob) -> None:
-        namespace, attempt = order.prompt.namespace, order.attempt
+    async def _check_that_none_existed(self, input: CreateJob) -> None:
+        namespace, attempt = input.prompt.namespace, input.attempt
         prompt = await self.cluster.read_secret_metadata(namespace, attempt.prompt_secret_name)
         if prompt is None:
-            raise JobDeletedExternally(f"Job {attempt.job_name} and its prompt are gone; it is not created again")
+            raise JobDeletedExternally(
+                f"Job {attempt.job_name} and its prompt were deleted; it is not created a second time"
+            )
         earlier = await self.cluster.read_secret_metadata(namespace, attempt.run_secret_name)
-        if earlier is not None and not order.config.retain_jobs and age(earlier) > shortest_life(order):
-            raise ExitUnknown(f"Job {attempt.job_name} may have run and been removed; it is not created again")
+        if earlier is not None and not input.config.retain_jobs and age(earlier) > shortest_lifetime(input):
+            raise ExitUnknown(f"Job {attempt.job_name} may have run and been removed; it is not created a second time")
 
-    async def _plan(self, order: CreateJob) -> Plan:
+    async def _plan(self, input: CreateJob) -> JobPlan:
         request = await self.requests.current()
-        secrets, missed = self._secrets(order, request)
-        own = await self.cluster.own_pod()
-        settings = self._settings(order, own)
-        inherited = inherited_literals(own, settings.inherit_env) if own else {}
-        provided = await asyncio.to_thread(provider_settings, settings.opencode_config)
-        plan = attempt_plan(order, request, secrets, inherited, provided, settings)
-        _, lost = mcp_translation(secrets.mcp_servers)
-        told = [f"MCP server {name} is neither local nor remote and was left out" for name in lost]
-        unreachable = api_url_warning(settings.paperclip_api_url) if own else None
-        return replace(plan, warnings=(*plan.warnings, *missed, *told, *([unreachable] if unreachable else [])))
+        secrets, secrets_warnings = self._secrets(input, request)
+        own_pod = await self.cluster.own_pod()
+        settings = self._settings(input, own_pod)
+        inherited = inherited_literals(own_pod, settings.inherit_env) if own_pod else {}
+        opencode = await asyncio.to_thread(provider_settings, settings.opencode_config)
+        plan = attempt_plan(input, request, secrets, inherited, opencode, settings)
+        _, unsupported = translate_mcp_servers(secrets.mcp_servers)
+        mcp_warnings = [f"MCP server {name} is neither local nor remote and was left out" for name in unsupported]
+        url_warning = api_url_warning(settings.paperclip_api_url) if own_pod else None
+        warnings = (*plan.warnings, *secrets_warnings, *mcp_warnings, *([url_warning] if url_warning else []))
+        return replace(plan, warnings=warnings)
 
-    def _secrets(self, order: CreateJob, request: RunRequest) -> tuple[Secrets, tuple[str, ...]]:
-        """The run's secrets, with the tokens of the run that has joined it; one that cannot be opened ends nothing."""
+    def _secrets(self, input: CreateJob, request: RunRequest) -> tuple[Secrets, tuple[str, ...]]:
+        """The run's secrets, with the tokens of the run that has joined it; if those cannot be opened, a warning."""
         secrets = self.opener.secrets(request)
-        if order.joined is None:
+        if input.joined is None:
             return secrets, ()
         try:
-            later = self.opener.secrets(order.joined.sealed_secrets, order.joined.run_id)
+            later = self.opener.secrets(input.joined.sealed_secrets, input.joined.run_id)
         except SealedFieldUnreadable as error:
-            return secrets, (f"run {order.joined.run_id} joined, but its token cannot be used: {error.message}",)
-        return speaking_for(later, secrets), ()
+            return secrets, (f"run {input.joined.run_id} joined, but its token cannot be used: {error.message}",)
+        return replace_tokens(secrets, later), ()
 
-    def _settings(self, order: CreateJob, own: Mapping[str, Any] | None) -> PodPlan:
-        """The worker's, where the agent's configuration and the worker's own pod do not say better."""
+    def _settings(self, input: CreateJob, own_pod: Mapping[str, Any] | None) -> AgentPodSettings:
+        """The worker's settings, completed from the agent's configuration and the worker's own pod."""
         image = self.settings.api_proxy_image
         return replace(
             self.settings,
-            paperclip_api_url=order.config.paperclip_api_url or self.settings.paperclip_api_url,
-            api_proxy_image=image if image is not None else own_image(own),
+            paperclip_api_url=input.config.paperclip_api_url or self.settings.paperclip_api_url,
+            api_proxy_image=image if image is not None else own_image(own_pod),
         )
 
 
 def attempt_plan(
-    order: CreateJob,
+    input: CreateJob,
     request: RunRequest,
     secrets: Secrets,
     inherited: dict[str, str],
-    provided: dict[str, Any],
-    settings: PodPlan,
-) -> Plan:
-    """Everything to create for one attempt. Pure."""
-    config, directory = order.config, manifest.working_directory(order)
+    opencode: dict[str, Any],
+    settings: AgentPodSettings,
+) -> JobPlan:
+    """Returns everything to create for one attempt. Pure.
+
+    Args:
+        inherited: literal variables of the worker's own pod.
+        opencode: content of the file `opencode_config`.
+    """
+    config, directory = input.config, manifest.working_directory(input)
     variables = paperclip_environment(request, secrets, api_url=settings.paperclip_api_url, inherited=inherited)
     if secrets.run_id != request.run_id:
         variables["PAPERCLIP_RUN_ID"] = secrets.run_id
-    servers, proxy = secrets.mcp_servers, None
-    if settings.api_proxy_image and variables.get(API_KEY) and absolute_url(variables.get(API_URL, "")):
-        led = proxied(variables, servers, WORDS)
-        variables, servers = led.environment, led.mcp_servers
-        proxy = ApiProxy(
-            image=settings.api_proxy_image,
-            script=PROXY.read_text(),
-            upstream=led.upstream,
-            run_id=secrets.run_id,
-            token=led.token,
-            tools_token=led.tools_token,
-            rebased=led.rebased,
-        )
-    runtime = runtime_config(
-        model=config.model,
-        small_model=provided.get("small_model"),
-        skip_permissions=config.dangerously_skip_permissions,
-        mcp_servers=servers,
-        provider_config=provided.get("provider"),
-    )
+    variables, servers, proxy = route_through_api_proxy(variables, secrets, settings)
     argv = command_line(
         model=config.model,
         directory=directory,
-        title=f"{order.agent_name} {order.attempt.transcript}",
-        session_id=order.session.session_id if order.session else None,
+        title=f"{input.agent_name} {input.attempt.transcript}",
+        session_id=input.session.session_id if input.session else None,
         variant=config.variant,
         extra_args=config.extra_args,
     )
-    return manifest.plan(
-        order,
+    return manifest.plan_job(
+        input,
         argv=argv,
-        environment={
-            **without_clashes(variables),
-            **opencode_environment(config_file=CONFIG_FILE, directory=directory),
-        },
-        opencode_config=json.dumps(runtime),
-        runner=RUNNER.read_text(),
+        environment=without_overrides(variables) | opencode_environment(config_file=CONFIG_FILE, directory=directory),
+        opencode_config=opencode_config_text(config, servers, opencode),
+        runner=RUNNER_FILE.read_text(),
         settings=PodSettings(init_image=settings.init_image),
         proxy=proxy,
     )
 
 
-def speaking_for(later: Secrets, first: Secrets) -> Secrets:
-    """The secrets of the run that the agent was started for, with the tokens of the one that it speaks for."""
+def opencode_config_text(config: RunConfig, mcp_servers: dict[str, dict[str, Any]], opencode: dict[str, Any]) -> str:
+    """The OpenCode configuration of the run, as JSON."""
+    runtime = runtime_config(
+        model=config.model,
+        small_model=opencode.get("small_model"),
+        skip_permissions=config.dangerously_skip_permissions,
+        mcp_servers=mcp_servers,
+        provider_config=opencode.get("provider"),
+    )
+    return json.dumps(runtime)
+
+
+def route_through_api_proxy(
+    variables: dict[str, str], secrets: Secrets, settings: AgentPodSettings
+) -> tuple[dict[str, str], dict[str, dict[str, Any]], ApiProxy | None]:
+    """The agent's environment and MCP servers, changed to reach Paperclip through the pod's API proxy, and the proxy.
+
+    Without an image for it, an absolute address of Paperclip and a token there is no proxy, and nothing is changed.
+    """
+    if not (settings.api_proxy_image and variables.get(API_KEY) and absolute_url(variables.get(API_URL, ""))):
+        return variables, secrets.mcp_servers, None
+    routed = route_through_proxy(variables, secrets.mcp_servers, PLACEHOLDERS)
+    proxy = ApiProxy(
+        image=settings.api_proxy_image,
+        script=PROXY_FILE.read_text(),
+        upstream=routed.upstream,
+        run_id=secrets.run_id,
+        token=routed.token,
+        tools_token=routed.tools_token,
+        path_variables=routed.path_variables,
+    )
+    return routed.environment, routed.mcp_servers, proxy
+
+
+def replace_tokens(secrets: Secrets, later: Secrets) -> Secrets:
+    """The secrets of the run that the agent was started for, with run id and tokens of a later run."""
     if not later.auth_token:
-        return first
+        return secrets
     tools = {name: value for name, value in later.paperclip_env.items() if name == TOOLS_TOKEN}
-    return first.model_copy(
+    return secrets.model_copy(
         update={
             "run_id": later.run_id,
             "auth_token": later.auth_token,
-            "paperclip_env": {**first.paperclip_env, **tools},
+            "paperclip_env": {**secrets.paperclip_env, **tools},
         }
     )
 
 
 def own_image(pod: Mapping[str, Any] | None) -> str | None:
-    """The image of the worker's own container, which has Python; None when the pod does not tell which one that is."""
+    """The image of the worker's own container, which has Python; None when it is not clear which one that is."""
     containers = (pod or {}).get("spec", {}).get("containers") or []
-    named = [each for each in containers if each.get("name") == WORKER_CONTAINER]
-    (only,) = named or (containers if len(containers) == 1 else [{}])
+    workers = [each for each in containers if each.get("name") == WORKER_CONTAINER]
+    (only,) = workers or (containers if len(containers) == 1 else [{}])
     image = only.get("image")
     return image if isinstance(image, str) and image else None
 
 
-def without_clashes(variables: dict[str, str]) -> dict[str, str]:
-    """The agent's environment without what would change OpenCode's configuration behind our back."""
-    return {name: value for name, value in variables.items() if name not in CLASHING}
+def without_overrides(variables: dict[str, str]) -> dict[str, str]:
+    """The agent's environment without the variables that would override the OpenCode configuration of the run."""
+    return {name: value for name, value in variables.items() if name not in OVERRIDING_VARIABLES}
 
 
-def adopted(order: CreateJob, job: Job) -> JobRef:
-    """The Job that is there, if its labels say that it is this attempt's.
+def adopted_job(input: CreateJob, job: Job) -> JobRef:
+    """References an existing Job, if its labels show that it is this attempt's.
 
     Raises:
-        ForeignObject: it is somebody else's; it is left alone.
+        ForeignObject: it is not this attempt's, and is left alone.
     """
-    if not belongs_to(job.metadata, order.attempt):
+    if not belongs_to(job.metadata, input.attempt):
         raise ForeignObject(f"Job {job.metadata.namespace}/{job.metadata.name} exists and is not this attempt's")
-    return reference(job, adopted=True)
+    return job_ref(job, adopted=True)
 
 
-def reference(job: Job, *, adopted: bool = False) -> JobRef:
-    """How later steps address this very Job."""
-    return JobRef(
-        namespace=job.metadata.namespace,
-        name=job.metadata.name,
-        uid=job.metadata.uid,
-        adopted=adopted,
-        rotates=API_PROXY in job.metadata.annotations,
-    )
-
-
-def age(found: Metadata) -> timedelta:
-    """Since the object was created; without a date it counts as old."""
-    created = found.creation_timestamp
+def age(metadata: Metadata) -> timedelta:
+    """Time since the object was created; without a date it counts as old."""
+    created = metadata.creation_timestamp
     return datetime.now(UTC) - created if created else timedelta.max
 
 
-def shortest_life(order: CreateJob) -> timedelta:
-    """How long a Job of this attempt exists at the least once it was created: its TTL counts from its end."""
-    return max(timedelta(seconds=order.config.ttl_seconds_after_finished), manifest.SHORTEST_TTL)
+def shortest_lifetime(input: CreateJob) -> timedelta:
+    """How long a Job of this attempt exists at least after its creation: its TTL counts from its end."""
+    return max(timedelta(seconds=input.config.ttl_seconds_after_finished), manifest.MIN_TTL)
 
 
 def provider_settings(file: Path | None) -> dict[str, Any]:
-    """The settings' OpenCode configuration file; empty without one.
+    """Reads the OpenCode configuration file of the worker's settings; empty without one.
 
     Raises:
         InvalidRequest: the file cannot be read or is not a JSON object.

@@ -1,4 +1,4 @@
-"""Leaves nothing behind: the Job, its pods and its Secrets, once their work is judged."""
+"""Deletes the Job, pods and Secrets of an attempt, after its output is parsed."""
 
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -8,98 +8,84 @@ from typing import Final
 
 from temporalio import activity
 
-from activities.create_job import reference
-from cluster.objects import Pod
-from cluster.ownership import belongs_to
-from cluster.port import Cluster
-from cluster.watching import looks
-from contracts.messages import Finish, Finished, JobRef
+from agent_runs.contracts.messages import Finish, Finished, JobRef
+from agent_runs.job.reference import job_ref
+from agent_runs.kube.objects import Pod
+from agent_runs.kube.ownership import belongs_to
+from agent_runs.kube.pod_state import container_ended, container_started, has_ended
+from agent_runs.kube.port import Cluster
+from agent_runs.kube.watch import snapshots
 
-LOOK: Final = timedelta(seconds=2)
+ENDING_HEARTBEAT_INTERVAL: Final = timedelta(seconds=2)
 """Between heartbeats while pods end."""
-
-
-BESIDE: Final = timedelta(seconds=10)
-"""For what runs beside an agent to end after it, before it is told to."""
+SIDECAR_GRACE: Final = timedelta(seconds=10)
+"""How long a pod's other containers may take to end by themselves after the agent has ended."""
 
 
 @dataclass(frozen=True)
-class Cleanup:
-    """Deletes what one attempt made. Every deletion may be repeated; what is gone already is fine."""
+class FinishActivity:
+    """Deletes what one attempt created. Every deletion may be repeated."""
 
     cluster: Cluster
 
     @activity.defn
-    async def finish(self, order: Finish) -> Finished:
-        """Deletes Job, pods and Secrets, and waits until nothing of them runs.
+    async def finish(self, input: Finish) -> Finished:
+        """Deletes Job, pods and Secrets, and waits until no pod runs.
 
-        Without a `job` in the order it looks for one by the attempt's name and labels. With one, `create_job` has
-        come to its end: its Secrets are owned by the Job and go with it.
+        Without a `job` in the input it looks for one by the attempt's name and labels. With one, `create_job` has
+        succeeded: the Job owns its Secrets, so Kubernetes deletes them with it.
 
-        A retained Job stays with its log; its agent is stopped, and the Secrets with its environment and token go.
+        A retained Job keeps its log; its agent is stopped, and the Secrets with its environment and token are deleted.
 
         Raises:
-            ClusterUnavailable: the API server refused or timed out; Temporal tries again.
+            ClusterUnavailable: the API server refused or timed out; retried.
         """
-        namespace = order.namespace or self.cluster.namespace
-        attempt, job = order.attempt, order.job or await self._unreported(order, namespace)
-        found = await self._ended(job, order) if job else Finished()
-        deleted = found.deleted
-        if order.job is None or order.retain:
+        namespace = input.namespace or self.cluster.namespace
+        attempt, job = input.attempt, input.job or await self._find_unreported_job(input, namespace)
+        ended = await self._end_job(job, input) if job else Finished()
+        deleted = ended.deleted
+        if input.job is None or input.retain:
             deleted |= await self.cluster.delete_secret(namespace, attempt.run_secret_name)
             deleted |= await self.cluster.delete_secret(namespace, attempt.token_secret_name)
-        if order.job is None:
+        if input.job is None:
             deleted |= await self.cluster.delete_secret(namespace, attempt.prompt_secret_name)
-        return Finished(deleted=deleted, agent_started=found.agent_started)
+        return Finished(deleted=deleted, agent_started=ended.agent_started)
 
-    async def _unreported(self, order: Finish, namespace: str) -> JobRef | None:
-        """This attempt's Job, if `create_job` made one and could not say so: it failed or was cancelled after it."""
-        job = await self.cluster.read_job(namespace, order.attempt.job_name)
-        return reference(job) if job is not None and belongs_to(job.metadata, order.attempt) else None
+    async def _find_unreported_job(self, input: Finish, namespace: str) -> JobRef | None:
+        """This attempt's Job, if `create_job` failed or was cancelled after it had created one."""
+        job = await self.cluster.read_job(namespace, input.attempt.job_name)
+        return job_ref(job) if job is not None and belongs_to(job.metadata, input.attempt) else None
 
-    async def _ended(self, job: JobRef, order: Finish) -> Finished:
-        """Deletes the Job and waits until nothing of it runs: one agent never runs twice at a time.
+    async def _end_job(self, job: JobRef, input: Finish) -> Finished:
+        """Deletes the Job and waits until no pod of it runs: an agent never runs twice at a time.
 
-        Its pods are looked at first: those that are over vanish with the Job at once, and then nobody could say.
+        Its pods are read first, because those that have ended vanish with the Job, and with them whether the agent had
+        started.
         """
-        told: set[str] = set()
-        started, began = False, monotonic()
-        async with self.cluster.watch_pods(job) as states, aclosing(looks(states, LOOK)) as seen:
-            pods = await anext(seen)
-            deleted = False if order.retain else await self.cluster.delete_job(job.namespace, job.name, job.uid)
-            started |= any(begun(pod, job.container) for pod in pods or ())
-            while (active := [pod for pod in pods or () if not over(pod)]) or pods is None:
+        stopped: set[str] = set()
+        agent_started, began = False, monotonic()
+        async with (
+            self.cluster.watch_pods(job) as states,
+            aclosing(snapshots(states, ENDING_HEARTBEAT_INTERVAL)) as repeated,
+        ):
+            pods = await anext(repeated)
+            deleted = False if input.retain else await self.cluster.delete_job(job.namespace, job.name, job.uid)
+            agent_started |= any(container_started(pod, job.container) for pod in pods or ())
+            while (active := [pod for pod in pods or () if not has_ended(pod)]) or pods is None:
+                may_end_itself = monotonic() - began < SIDECAR_GRACE.total_seconds()
                 for pod in active:
-                    patient = ended(pod, job.container) and monotonic() - began < BESIDE.total_seconds()
-                    if pod.metadata.uid not in told and not patient:
-                        await self._end(pod, job.namespace, order)
-                        told.add(pod.metadata.uid)
+                    if pod.metadata.uid in stopped or (may_end_itself and container_ended(pod, job.container)):
+                        continue
+                    await self._stop_pod(pod, job.namespace, input)
+                    stopped.add(pod.metadata.uid)
                 activity.heartbeat(f"waiting for {len(active)} pod(s) to end")
-                pods = await anext(seen)
-                started |= any(begun(pod, job.container) for pod in pods or ())
-        return Finished(deleted=deleted, agent_started=started)
+                pods = await anext(repeated)
+                agent_started |= any(container_started(pod, job.container) for pod in pods or ())
+        return Finished(deleted=deleted, agent_started=agent_started)
 
-    async def _end(self, pod: Pod, namespace: str, order: Finish) -> None:
-        """SIGTERM and the grace; a retained pod keeps its log, unless it has shown that it ignores SIGTERM."""
-        if order.retain and order.grace:
+    async def _stop_pod(self, pod: Pod, namespace: str, input: Finish) -> None:
+        """SIGTERM and the grace; a retained pod keeps its log, unless it has been shown to ignore SIGTERM."""
+        if input.retain and input.grace:
             await self.cluster.stop_pod(namespace, pod.metadata.name, pod.metadata.uid)
         else:
-            await self.cluster.delete_pod(namespace, pod.metadata.name, pod.metadata.uid, order.grace)
-
-
-def begun(pod: Pod, container: str) -> bool:
-    """Its agent runs or has run."""
-    status = pod.container(container)
-    return status is not None and (status.state.running is not None or status.state.terminated is not None)
-
-
-def ended(pod: Pod, container: str) -> bool:
-    """Its agent has run; what runs beside it ends by itself."""
-    status = pod.container(container)
-    return status is not None and status.state.terminated is not None
-
-
-def over(pod: Pod) -> bool:
-    """Each of its containers was seen to end. The phase alone does not say so: kubelets up to 1.21 set it early."""
-    statuses = pod.status.container_statuses
-    return bool(statuses) and all(status.state.terminated is not None for status in statuses)
+            await self.cluster.delete_pod(namespace, pod.metadata.name, pod.metadata.uid, input.grace)

@@ -1,4 +1,4 @@
-"""Lets a running agent speak to Paperclip for a later run: exchanges the token that the proxy in its pod uses."""
+"""Replaces the Paperclip token that the API proxy in a running agent's pod uses by that of a later run."""
 
 import asyncio
 from dataclasses import dataclass
@@ -7,87 +7,94 @@ from typing import Final
 
 from temporalio import activity
 
-from cluster.api_proxy import RUN_ID
-from cluster.manifest import PROXY_CONTAINER, TOKENS
-from cluster.objects import Pod
-from cluster.ownership import SPEAKS_FOR
-from cluster.port import Cluster, ExecFailed
-from cluster.secrets import token_files
-from contracts.errors import ClusterForbidden, SealedFieldUnreadable
-from contracts.messages import JobRef, RotateToken
-from paperclip.proxied import TOOLS_TOKEN
-from paperclip.sealing import Opener
+from agent_runs.contracts.errors import ClusterForbidden, SealedFieldUnreadable
+from agent_runs.contracts.messages import JobRef, RotateToken
+from agent_runs.job.manifest import PROXY_CONTAINER, TOKEN_DIRECTORY
+from agent_runs.job.secrets import token_files
+from agent_runs.kube.objects import Pod
+from agent_runs.kube.ownership import TOKEN_RUN_ID
+from agent_runs.kube.port import Cluster, ExecFailed
+from agent_runs.paperclip.proxy_env import TOOLS_TOKEN
+from agent_runs.paperclip.sealing import Opener
+from agent_runs.pod.api_proxy import RUN_ID_FILE
 
-LOOKS: Final = 10
-PAUSE: Final = timedelta(seconds=1)
-"""Between looks whether the kubelet has brought the new token."""
-IDLE: Final = timedelta(seconds=5)
-SHOW: Final = ("python3", "-I", "-c", "import sys; print(open(sys.argv[1]).read())", f"{TOKENS}/{RUN_ID}")
-"""What the proxy's image can do for certain; one with nothing but Python has no `cat`."""
-SHOWN: Final = 1024
-"""Bytes of a run id at the most."""
+MAX_CHECKS: Final = 10
+CHECK_INTERVAL: Final = timedelta(seconds=1)
+"""Between checks whether the kubelet has updated the token in the pod."""
+EXEC_IDLE_TIMEOUT: Final = timedelta(seconds=5)
+READ_RUN_ID: Final = (
+    "python3",
+    "-I",
+    "-c",
+    "import sys; print(open(sys.argv[1]).read())",
+    f"{TOKEN_DIRECTORY}/{RUN_ID_FILE}",
+)
+"""Prints the run id of the token in the pod. The proxy's image certainly has Python, and may have no `cat`."""
+MAX_RUN_ID: Final = 1024
+"""Bytes."""
 
 
 @dataclass(frozen=True)
-class TokenRotation:
+class RotateTokenActivity:
     """Opens sealed secrets, as `create_job` does; they go straight into a Secret."""
 
     cluster: Cluster
     opener: Opener
 
     @activity.defn
-    async def rotate_token(self, order: RotateToken) -> bool:
-        """Gives the pod's proxy the token of the run that has joined. May be repeated.
+    async def rotate_token(self, input: RotateToken) -> bool:
+        """Writes the token of the run that has joined into the pod's token Secret. May be repeated.
 
-        The kubelet brings a changed Secret within a minute or two; a changed annotation of the pod makes it look at
-        once. True when the new one was seen in the pod, or nobody is there to use it; False when that is not known.
+        The kubelet updates a changed Secret in the pod within a minute or two, and at once when an annotation of the
+        pod changes. True when the new token was seen in the pod, or no agent is left to use it; False when it is not
+        known to have arrived.
 
         Raises:
-            SealedFieldUnreadable: sealed for another run or with another key, or there is no token in it.
-            ClusterUnavailable: the API server refused or timed out; Temporal tries again.
+            SealedFieldUnreadable: sealed for another run or with another key, or without a token.
+            ClusterUnavailable: the API server refused or timed out; retried.
         """
-        joined, job = order.joined, order.job
+        joined, job = input.joined, input.job
         secrets = self.opener.secrets(joined.sealed_secrets, joined.run_id)
         if not secrets.auth_token:
             raise SealedFieldUnreadable("agent-runs.secrets: there is no token in it")
         files = token_files(secrets.run_id, secrets.auth_token, secrets.paperclip_env.get(TOOLS_TOKEN))
-        if not await self.cluster.change_secret(job.namespace, order.attempt.token_secret_name, files):
-            return True  # the Job is gone, and its Secrets with it
-        for look in range(LOOKS):
+        if not await self.cluster.change_secret(job.namespace, input.attempt.token_secret_name, files):
+            return True  # the Job is deleted, and its Secrets with it
+        for check in range(MAX_CHECKS):
             activity.heartbeat()
-            pod = await self._pod(job)
+            pod = await self._agent_pod(job)
             if pod is None or not pod.spec.node_name:
                 return True
             await self.cluster.annotate_pod(
-                job.namespace, pod.metadata.name, pod.metadata.uid, {SPEAKS_FOR: f"{joined.run_id}/{look}"}
+                job.namespace, pod.metadata.name, pod.metadata.uid, {TOKEN_RUN_ID: f"{joined.run_id}/{check}"}
             )
-            seen = await self._seen(pod)
+            seen = await self._run_id_in(pod)
             if seen is None or seen == joined.run_id:
                 return seen is not None
-            await asyncio.sleep(PAUSE.total_seconds())
+            await asyncio.sleep(CHECK_INTERVAL.total_seconds())
         return False
 
-    async def _pod(self, job: JobRef) -> Pod | None:
+    async def _agent_pod(self, job: JobRef) -> Pod | None:
         """The Job's pod, unless its agent has ended."""
         pods = await self.cluster.pods_of(job)
         agents = [(pod, pod.container(job.container)) for pod in pods]
-        live = [pod for pod, status in agents if status is None or status.state.terminated is None]
-        return live[-1] if live else None
+        running = [pod for pod, status in agents if status is None or status.state.terminated is None]
+        return running[-1] if running else None
 
-    async def _seen(self, pod: Pod) -> str | None:
-        """The run whose token is in the pod; None when nobody can say."""
-        shown = b""
+    async def _run_id_in(self, pod: Pod) -> str | None:
+        """The run whose token is in the pod; None when it cannot be read."""
+        text = b""
         try:
             async with self.cluster.exec_output(
                 pod.metadata.namespace,
                 pod.metadata.name,
                 PROXY_CONTAINER,
-                SHOW,
-                limit=SHOWN,
-                idle=IDLE,
+                READ_RUN_ID,
+                limit=MAX_RUN_ID,
+                idle_timeout=EXEC_IDLE_TIMEOUT,
             ) as pieces:
                 async for piece in pieces:
-                    shown += piece
+                    text += piece
         except (ExecFailed, ClusterForbidden):
             return None
-        return shown.decode(errors="replace").strip()
+        return text.decode(errors="replace").strip()

@@ -1,25 +1,25 @@
-"""Asks the agent to end: SIGTERM by its kubelet, so that its log, its exit code and its session stay."""
+"""Asks the agent to end: SIGTERM by its kubelet, so that log, exit code and session are kept."""
 
 from dataclasses import dataclass
 
 from temporalio import activity
 
-from cluster.port import Cluster
-from contracts.messages import StopAgent
+from agent_runs.contracts.messages import StopAgent
+from agent_runs.kube.port import Cluster
 
 
 @dataclass(frozen=True)
-class Stopping:
-    """Only asks. Whether the agent has ended is told by its stream, and made sure of by `finish`."""
+class StopAgentActivity:
+    """Only asks. `stream_logs` shows when the agent has ended, and `finish` makes sure of it."""
 
     cluster: Cluster
 
     @activity.defn
-    async def stop_agent(self, order: StopAgent) -> bool:
-        """Lets the kubelet end the pod within the pod's own grace. False when the pod is gone already.
+    async def stop_agent(self, input: StopAgent) -> bool:
+        """Lets the kubelet end the pod within the pod's own grace. False when the pod is already deleted.
 
         Raises:
-            ClusterUnavailable: the API server refused or timed out; Temporal tries again until the grace is over.
+            ClusterUnavailable: the API server refused or timed out; retried until the grace is over.
         """
-        pod = order.pod
+        pod = input.pod
         return await self.cluster.stop_pod(pod.namespace, pod.name, pod.uid)

@@ -1,4 +1,4 @@
-// Writes src/contracts.ts from the Python contracts' JSON Schema. `--check` only says whether it is fresh.
+// Writes src/contracts.ts from the Python contracts' JSON Schema. With `--check` only fails when the file is stale.
 import { readFile, writeFile } from "node:fs/promises";
 import { compile } from "json-schema-to-typescript";
 
@@ -7,8 +7,8 @@ const CALLERS = [
   ...["OutputReceipt", "Cancel", "Cancelled", "Join", "Joined"],
 ];
 const target = new URL("src/contracts.ts", import.meta.url);
-const schema = JSON.parse(await readFile(new URL("../contracts/schema.json", import.meta.url), "utf8"));
-// Nobody asks for the titles pydantic gives to every field; as types they would only be noise.
+const schema = JSON.parse(await readFile(new URL("../agent_runs/contracts/schema.json", import.meta.url), "utf8"));
+// Without the titles that pydantic gives to every field: each would become a type of its own.
 const untitled = (node) => {
   if (Array.isArray(node)) return node.map(untitled);
   if (node === null || typeof node !== "object") return node;
@@ -25,7 +25,7 @@ const root = {
   properties: Object.fromEntries(CALLERS.map((name) => [name, { $ref: `#/$defs/${name}` }])),
   $defs: untitled(schema.$defs),
 };
-const banner = "// Generated from contracts/schema.json by `npm run contracts`. Do not edit.\n";
+const banner = "// Generated from agent_runs/contracts/schema.json by `npm run contracts`. Do not edit.\n";
 const text = await compile(root, "Contracts", { bannerComment: banner, format: true, style: { printWidth: 120 } });
 
 if (process.argv.includes("--check")) {

@@ -1,8 +1,8 @@
-"""The agents' side of `bench.follow`: an API server with N running pods whose logs grow, in a process of its own.
+"""The agents of `bench.follow`: an API server with N running pods whose logs grow, in a process of its own.
 
-It speaks TLS and the log endpoint as a kubelet does (time stamps, one chunk per line, an end when the container ends)
+It serves TLS and the log endpoint as a kubelet does (time stamps, one chunk per line, an end when the container ends)
 and the runner's frames, and it answers reads of the pods. It forks no process per agent: 500 of them on 2 cores would
-be the load that is measured. Under `/bench` it takes the orders of the measurement.
+be the load that is measured. Under `/bench` it serves the requests of the measurement.
 """
 
 import asyncio
@@ -21,15 +21,16 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from agent_runs.logs.frames import Frame
 from bench.parser import line_of, step_of
-from cluster.frames import Frame, encode_frame, split_frames
-from local.cluster.tls import server_context
+from dev_stack.cluster.tls import server_context
+from tests.logs.frame_encoding import encode_frame, split_frames
 
 RATE: Final = 5
 """Lines a second of each agent."""
 NAMESPACE: Final = "bench"
 READERS: Final = 2
-"""Of each log: the worker and its rival."""
+"""Of each log: the worker and the baseline."""
 _CLOCK: Final = b"1795294546888"
 
 
@@ -42,17 +43,17 @@ def events() -> Iterator[tuple[bytes, bytes]]:
 
 
 class Events:
-    """The same events for all agents, made once."""
+    """The same events for all agents, generated once."""
 
     def __init__(self) -> None:
         self._source = events()
-        self._made: list[tuple[bytes, bytes]] = []
+        self._generated: list[tuple[bytes, bytes]] = []
 
     def written(self, number: int) -> bytes:
         """Event `number`, stamped with the millisecond in which it is written, as OpenCode does."""
-        while number >= len(self._made):
-            self._made.append(next(self._source))
-        before, after = self._made[number]
+        while number >= len(self._generated):
+            self._generated.append(next(self._source))
+        before, after = self._generated[number]
         return b"%s%d%s" % (before, time.time_ns() // 1_000_000, after)
 
 
@@ -78,7 +79,7 @@ class Agent:
         for reader in self.readers:
             await reader.write(piece)
 
-    async def say(self, line: bytes) -> None:
+    async def print(self, line: bytes) -> None:
         """A line of OpenCode on stdout."""
         self.lines += 1
         self.size += len(line) + 1
@@ -87,16 +88,16 @@ class Agent:
             await self.write(frame)
 
     async def end(self) -> None:
-        """The runner's last word; then the container is gone."""
+        """The runner's last frame; then the container has ended."""
         nothing = {"lines": 0, "bytes": 0, "sha256": hashlib.sha256().hexdigest()}
-        said = {"lines": self.lines, "bytes": self.size, "sha256": self.digest.hexdigest()}
-        word = json.dumps({"exit_code": 0, "stdout": said, "stderr": nothing}).encode()
-        await self.write(Frame(self.frames + 1, "last", ".", word))
+        written = {"lines": self.lines, "bytes": self.size, "sha256": self.digest.hexdigest()}
+        last = json.dumps({"exit_code": 0, "stdout": written, "stderr": nothing}).encode()
+        await self.write(Frame(self.frames + 1, "last", ".", last))
         self.ended.set()
 
 
 class Agents:
-    """All pods, and what was asked about them."""
+    """All pods, and the requests about them by kind."""
 
     def __init__(self, count: int) -> None:
         self.agents = {f"agent-{number}": Agent(f"agent-{number}") for number in range(count)}
@@ -111,7 +112,7 @@ class Agents:
         application.router.add_get(f"{pod}/log", self.follow)
         application.router.add_get("/bench", self.state)
         application.router.add_get("/bench/followed", self.followed)
-        application.router.add_post("/bench/talk", self.talk)
+        application.router.add_post("/bench/write", self.write_lines)
         application.router.add_post("/bench/end", self.end)
         return application
 
@@ -146,7 +147,7 @@ class Agents:
         return response
 
     async def followed(self, _request: web.Request) -> web.Response:
-        """Answers once worker and rival follow every agent."""
+        """Answer once worker and baseline follow every agent."""
         await self._followed.wait()
         return web.json_response({})
 
@@ -154,8 +155,8 @@ class Agents:
         lines = sum(agent.lines for agent in self.agents.values())
         return web.json_response({"lines": lines, "requests": dict(self.requests)})
 
-    async def talk(self, request: web.Request) -> web.Response:
-        """Every agent says `RATE` lines a second, each at its own time; answers when it is over."""
+    async def write_lines(self, request: web.Request) -> web.Response:
+        """Every agent writes `RATE` lines a second, each at its own time; answers at the end."""
         seconds = int(request.query["seconds"])
         due = sorted(((turn + random.random()) / RATE, name) for name in self.agents for turn in range(RATE))
         began = time.monotonic()
@@ -164,7 +165,7 @@ class Agents:
                 if (early := began + second + moment - time.monotonic()) > 0:
                     await asyncio.sleep(early)
                 agent = self.agents[name]
-                await agent.say(self._events.written(agent.lines))
+                await agent.print(self._events.written(agent.lines))
         return web.json_response({"took": time.monotonic() - began})
 
     async def end(self, _request: web.Request) -> web.Response:
@@ -178,7 +179,7 @@ class Agents:
 
 
 async def serve(count: int, folder: Path, *, plain: bool) -> None:
-    """Serves until stdin ends; writes a kubeconfig and says on stdout that it is ready."""
+    """Serves until stdin ends; writes a kubeconfig and prints its address when it is ready."""
     agents = Agents(count)
     await agents.hello()
     context, authority = server_context(folder)

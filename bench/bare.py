@@ -1,4 +1,4 @@
-"""The rival of `bench.follow`: aiohttp alone reads the same streams in a process of its own and drops what it reads."""
+"""The baseline of `bench.follow`: aiohttp alone reads the same streams in its own process and drops them."""
 
 import asyncio
 import json
@@ -13,8 +13,8 @@ from bench.agents import NAMESPACE
 
 async def read_all(count: int, folder: Path) -> None:
     """Follows every agent to its end."""
-    told = json.loads((folder / "kubeconfig").read_text())
-    cluster = told["clusters"][0]["cluster"]
+    kubeconfig = json.loads((folder / "kubeconfig").read_text())
+    cluster = kubeconfig["clusters"][0]["cluster"]
     trust = ssl.create_default_context(cafile=cluster["certificate-authority"])
     connector = aiohttp.TCPConnector(limit=0, ssl=trust)
     limits = aiohttp.ClientTimeout(total=None)

@@ -1,8 +1,8 @@
 """What following costs: N runs at 5 lines/s each through the log, the live fold and the store in one worker process.
 
 Run as `python -m bench.follow [--runs 500] [--seconds 30] [--readers 20] [--plain]`; it measures one run, then N. Four
-processes: the agents (`bench.agents`), the worker with the real step on a real Temporal server (`bench.follower`), bare
-aiohttp on the same streams (`bench.bare`), and this one, which reads transcripts over SSE and the others' CPU time.
+processes: the agents (`bench.agents`), the worker with the real activity on a real Temporal server (`bench.follower`),
+bare aiohttp on the same streams (`bench.bare`), and this one, which reads transcripts by SSE and the others' CPU time.
 """
 
 import argparse
@@ -28,32 +28,32 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
+from agent_runs.client.connection import run_to_end
+from agent_runs.client.links import load_tokens, run_url
+from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.contracts.messages import JobRef, PodRef, StreamEnd, StreamLogs
+from agent_runs.transcripts.tokens import authorization
 from bench.agents import NAMESPACE, RATE
 from bench.follower import QUEUE, settings
 from bench.overhead import percentile
-from client.connection import run_to_end
-from client.links import run_url, tokens
-from contracts.identity import AttemptKey, RunKey
-from contracts.messages import JobRef, PodRef, StreamEnd, StreamLogs
-from transcripts.access import headers
 from workflows.steps import HEARTBEAT
 
-QUIET = timedelta(seconds=10)
-"""Watched before anybody says anything: what silent runs cost."""
-SETTLED = timedelta(seconds=3)
+IDLE = timedelta(seconds=10)
+"""Measured before any agent writes: what silent runs cost."""
+WARM_UP = timedelta(seconds=3)
 _TICK = os.sysconf("SC_CLK_TCK")
 _WRITTEN = re.compile(rb'timestamp\\?":(\d{13})')
 
 
 @workflow.defn
-class Following:
-    """A run that has nothing but the step that is measured."""
+class FollowWorkflow:
+    """A run of one activity: the one that is measured."""
 
     @workflow.run
-    async def run(self, order: StreamLogs) -> StreamEnd:
+    async def run(self, input: StreamLogs) -> StreamEnd:
         end: StreamEnd = await workflow.execute_activity(
             "stream_logs",
-            order,
+            input,
             task_queue=QUEUE,
             result_type=StreamEnd,
             start_to_close_timeout=timedelta(days=1),
@@ -64,10 +64,10 @@ class Following:
 
 @dataclass
 class Process:
-    """One of the others. `first` is what it said when it was ready."""
+    """A process of this measurement. `first_line` is the first line of its output: it is ready."""
 
     process: asyncio.subprocess.Process
-    first: str = ""
+    first_line: str = ""
 
     @property
     def cpu(self) -> float:
@@ -81,20 +81,20 @@ class Process:
         return int(status.partition(f"{kind}:")[2].split()[0]) // 1024
 
     async def end(self) -> str:
-        """What it says in the end."""
+        """End it and return the rest of its output."""
         return (await self.process.communicate(b""))[0].decode()
 
 
 @asynccontextmanager
-async def process(module: str, *arguments: object, says: bool = True) -> AsyncIterator[Process]:
-    """Runs a module of ours; ready once it says something."""
+async def process(module: str, *arguments: object, announces: bool = True) -> AsyncIterator[Process]:
+    """Run a module of ours; one that `announces` is ready once it has written a line."""
     pipe = asyncio.subprocess.PIPE
-    words = ["-m", module, *map(str, arguments)]
-    child = Process(await asyncio.create_subprocess_exec(sys.executable, *words, stdin=pipe, stdout=pipe))
+    command = ["-m", module, *map(str, arguments)]
+    child = Process(await asyncio.create_subprocess_exec(sys.executable, *command, stdin=pipe, stdout=pipe))
     try:
-        if says and child.process.stdout is not None:
-            child.first = (await child.process.stdout.readline()).decode().strip()
-            if not child.first:
+        if announces and child.process.stdout is not None:
+            child.first_line = (await child.process.stdout.readline()).decode().strip()
+            if not child.first_line:
                 raise RuntimeError(f"{module} ended before it was ready")
         yield child
     finally:
@@ -105,13 +105,13 @@ async def process(module: str, *arguments: object, says: bool = True) -> AsyncIt
 
 @dataclass
 class Sample:
-    """What one measurement saw. CPU in seconds (`quiet`: per second), delays in milliseconds, memory in MiB."""
+    """What one measurement saw. CPU in seconds (`idle`: per second), delays in milliseconds, memory in MiB."""
 
     runs: int
     readers: int
     lines: int = 0
     took: float = 0
-    quiet: float = 0
+    idle: float = 0
     worker: float = 0
     bare: float = 0
     agents: float = 0
@@ -124,8 +124,8 @@ class Sample:
     retries: int = 0
 
 
-def order(number: int) -> StreamLogs:
-    """The step's input for one agent."""
+def stream_input(number: int) -> StreamLogs:
+    """The activity's input for one agent."""
     name = f"agent-{number}"
     return StreamLogs(
         attempt=AttemptKey(run=RunKey(agent_id=name, company_id="bench", run_id=f"run-{number}")),
@@ -134,9 +134,9 @@ def order(number: int) -> StreamLogs:
     )
 
 
-async def listen(session: aiohttp.ClientSession, address: str, token: str, delays: list[float]) -> None:
+async def read_live(session: aiohttp.ClientSession, address: str, token: str, delays: list[float]) -> None:
     """Reads one transcript live; notes how old each line is when it arrives, to the millisecond."""
-    async with session.get(f"{address}/events", headers=headers(token)) as stream:
+    async with session.get(f"{address}/events", headers=authorization(token)) as stream:
         async for line in stream.content:
             if line.startswith(b"data:") and (written := _WRITTEN.search(line)):
                 delays.append(time.time() * 1000 - int(written[1]))
@@ -145,7 +145,7 @@ async def listen(session: aiohttp.ClientSession, address: str, token: str, delay
 
 
 async def measure(runs: int, seconds: int, readers: int, *, plain: bool) -> Sample:
-    """Everything anew; the agents talk for `seconds`."""
+    """Measure with processes of its own; the agents write for `seconds`."""
     sample = Sample(runs, min(runs, readers))
     async with AsyncExitStack() as parts:
         folder = Path(parts.enter_context(tempfile.TemporaryDirectory()))
@@ -159,56 +159,56 @@ async def measure(runs: int, seconds: int, readers: int, *, plain: bool) -> Samp
         (folder / "temporal").write_text(environment.client.service_client.config.target_host)
         agents = await parts.enter_async_context(process("bench.agents", runs, folder, *(["--plain"] if plain else [])))
         worker = await parts.enter_async_context(process("bench.follower", folder))
-        bare = await parts.enter_async_context(process("bench.bare", runs, folder, says=False))
-        stories = Worker(
+        bare = await parts.enter_async_context(process("bench.bare", runs, folder, announces=False))
+        workflow_worker = Worker(
             environment.client,
-            task_queue="stories",
-            workflows=[Following],
+            task_queue="workflows",
+            workflows=[FollowWorkflow],
             workflow_runner=UnsandboxedWorkflowRunner(),
             max_cached_workflows=2 * runs,
         )
-        await parts.enter_async_context(stories)
+        await parts.enter_async_context(workflow_worker)
         handles = [
             await environment.client.start_workflow(
-                Following.run, order(number), id=f"following-{number}", task_queue="stories"
+                FollowWorkflow.run, stream_input(number), id=f"following-{number}", task_queue="workflows"
             )
             for number in range(runs)
         ]
         connector = aiohttp.TCPConnector(limit=0, ssl=False)
         limits = aiohttp.ClientTimeout(total=None)
         session = await parts.enter_async_context(aiohttp.ClientSession(connector=connector, timeout=limits))
-        async with session.get(f"{agents.first}/bench/followed"):
+        async with session.get(f"{agents.first_line}/bench/followed"):
             pass
-        mint = tokens(settings(folder)).mint
-        ears = [
+        mint = load_tokens(settings(folder)).mint
+        sse_readers = [
             asyncio.create_task(
-                listen(session, run_url(worker.first, f"run-{number}"), mint(f"run-{number}"), sample.delays)
+                read_live(session, run_url(worker.first_line, f"run-{number}"), mint(f"run-{number}"), sample.delays)
             )
             for number in range(0, runs, max(1, runs // max(1, sample.readers)))
         ][: sample.readers]
-        await asyncio.sleep(SETTLED.total_seconds())
+        await asyncio.sleep(WARM_UP.total_seconds())
         before = worker.cpu
-        await asyncio.sleep(QUIET.total_seconds())
-        sample.quiet = (worker.cpu - before) / QUIET.total_seconds()
+        await asyncio.sleep(IDLE.total_seconds())
+        sample.idle = (worker.cpu - before) / IDLE.total_seconds()
         began = worker.cpu, bare.cpu, agents.cpu
-        async with session.post(f"{agents.first}/bench/talk", params={"seconds": seconds}) as answer:
+        async with session.post(f"{agents.first_line}/bench/write", params={"seconds": seconds}) as answer:
             sample.took = (await answer.json())["took"]
         sample.worker, sample.bare, sample.agents = worker.cpu - began[0], bare.cpu - began[1], agents.cpu - began[2]
         sample.memory = worker.memory()
-        async with session.post(f"{agents.first}/bench/end"):
+        async with session.post(f"{agents.first_line}/bench/end"):
             ends = await asyncio.gather(*(handle.result() for handle in handles))
-        await asyncio.gather(*ears)
+        await asyncio.gather(*sse_readers)
         sample.verified = sum(end.receipt.state == "verified" for end in ends)
         sample.peak = worker.memory("VmHWM")
-        state = await asked(session, agents.first)
+        state = await agents_state(session, agents.first_line)
         sample.lines, sample.requests = state["lines"], state["requests"]
-        pulse = json.loads((await worker.end()).splitlines()[-1])  # the log comes before it
-        sample.longest, sample.retries = pulse["longest"], pulse["retries"]
+        heartbeats = json.loads((await worker.end()).splitlines()[-1])  # the log comes before it
+        sample.longest, sample.retries = heartbeats["longest"], heartbeats["retries"]
     return sample
 
 
-async def asked(session: aiohttp.ClientSession, agents: str) -> dict[str, Any]:
-    """How the agents stand."""
+async def agents_state(session: aiohttp.ClientSession, agents: str) -> dict[str, Any]:
+    """The lines that the agents have written and the requests that they got."""
     async with session.get(f"{agents}/bench") as answer:
         state: dict[str, Any] = await answer.json()
         return state
@@ -223,17 +223,17 @@ def table(samples: Sequence[Sample], *, plain: bool) -> str:
         "worker, CPU µs per line": lambda s: f"{s.worker / s.lines * 1e6:,.0f}",
         "bare aiohttp, CPU µs per line": lambda s: f"{s.bare / s.lines * 1e6:,.0f}",
         "worker / bare": lambda s: f"{s.worker / s.bare:.1f}",
-        "worker, CPU of one core (before, without a line)": lambda s: f"{s.worker / s.took:.0%} ({s.quiet:.0%})",
+        "worker, CPU of one core (before, without a line)": lambda s: f"{s.worker / s.took:.0%} ({s.idle:.0%})",
         "agents' process, CPU of one core": lambda s: f"{s.agents / s.took:.0%}",
         "worker RSS (most ever), MiB": lambda s: f"{s.memory} ({s.peak})",
         "line delay, p50": lambda s: f"{statistics.median(s.delays):.0f} ms",
         "line delay, p99": lambda s: f"{percentile(s.delays, 0.99):.0f} ms",
         "SSE readers": lambda s: str(s.readers),
-        "requests of the step, per run": lambda s: f"{sum(s.requests.values()) / s.runs:.1f}",
+        "requests of the activity, per run": lambda s: f"{sum(s.requests.values()) / s.runs:.1f}",
         f"longest time without a heartbeat (time-out {HEARTBEAT.total_seconds():.0f} s)": lambda s: (
             f"{s.longest:.1f} s"
         ),
-        "tries lost to a missed heartbeat": lambda s: str(s.retries),
+        "activity attempts lost to a missed heartbeat": lambda s: str(s.retries),
     }
     where = (
         f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, {os.cpu_count()} cores, {transport}; "
@@ -255,11 +255,14 @@ def main() -> None:
     options.add_argument("--seconds", type=int, default=30)
     options.add_argument("--readers", type=int, default=20)
     options.add_argument("--plain", action="store_true", help="HTTP without TLS")
-    given = options.parse_args()
+    arguments = options.parse_args()
 
     async def run() -> None:
-        samples = [await measure(runs, given.seconds, given.readers, plain=given.plain) for runs in (1, given.runs)]
-        print(table(samples, plain=given.plain))
+        samples = [
+            await measure(runs, arguments.seconds, arguments.readers, plain=arguments.plain)
+            for runs in (1, arguments.runs)
+        ]
+        print(table(samples, plain=arguments.plain))
 
     run_to_end(run)
 

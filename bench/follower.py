@@ -1,4 +1,4 @@
-"""The worker of `bench.follow`: the real one with the one step that is measured, and a watch on its heartbeats."""
+"""The worker of `bench.follow`: the real one with the one activity that is measured; it times its heartbeats."""
 
 import asyncio
 import json
@@ -19,20 +19,20 @@ from temporalio.worker import (
 )
 
 import worker
-from activities.stream_logs import LogStreaming
-from client.connection import run_to_end
-from client.settings import WorkerSettings
-from cluster.client import KubernetesCluster
-from tests.activities.secretive import Secretive
-from transcripts.store import SqlTranscripts
-from web.facts import NoRuns
-from web.serving import transcript_service
+from activities.stream_logs import StreamLogsActivity
+from agent_runs.client.connection import run_to_end
+from agent_runs.kube.client import KubernetesCluster
+from agent_runs.service.settings import WorkerSettings
+from agent_runs.transcripts.store import SqlTranscripts
+from agent_runs.web.run_info import NoRunInfo
+from agent_runs.web.serving import transcript_service
+from tests.activities.fake_secrets import FakeSecrets
 
 QUEUE = "bench"
 
 
-class Pulse(ClientInterceptor, Interceptor):
-    """The longest time between two heartbeats of any step, and the tries that were not the first."""
+class HeartbeatTimes(ClientInterceptor, Interceptor):
+    """The longest time between two heartbeats of any activity, and the activity attempts that were not the first."""
 
     def __init__(self) -> None:
         self.longest = 0.0
@@ -42,38 +42,38 @@ class Pulse(ClientInterceptor, Interceptor):
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:  # noqa: A002 (the SDK's name)
         return _Inbound(next, self)
 
-    def beat(self, run: str) -> None:
+    def note(self, run: str) -> None:
         now = time.monotonic()
         self.longest = max(self.longest, now - self._last.get(run, now))
         self._last[run] = now
 
 
 class _Inbound(ActivityInboundInterceptor):
-    def __init__(self, following: ActivityInboundInterceptor, pulse: Pulse) -> None:
-        super().__init__(following)
-        self._pulse = pulse
+    def __init__(self, inner: ActivityInboundInterceptor, times: HeartbeatTimes) -> None:
+        super().__init__(inner)
+        self._times = times
 
     def init(self, outbound: ActivityOutboundInterceptor) -> None:
-        super().init(_Outbound(outbound, self._pulse))
+        super().init(_Outbound(outbound, self._times))
 
-    async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002 (the SDK's name)
-        self._pulse.retries += activity.info().attempt > 1
-        self._pulse.beat(activity.info().workflow_id or "")
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        self._times.retries += activity.info().attempt > 1
+        self._times.note(activity.info().workflow_id or "")
         return await super().execute_activity(input)
 
 
 class _Outbound(ActivityOutboundInterceptor):
-    def __init__(self, following: ActivityOutboundInterceptor, pulse: Pulse) -> None:
-        super().__init__(following)
-        self._pulse = pulse
+    def __init__(self, inner: ActivityOutboundInterceptor, times: HeartbeatTimes) -> None:
+        super().__init__(inner)
+        self._times = times
 
     def heartbeat(self, *details: Any) -> None:
-        self._pulse.beat(activity.info().workflow_id or "")
+        self._times.note(activity.info().workflow_id or "")
         super().heartbeat(*details)
 
 
 def settings(folder: Path) -> WorkerSettings:
-    """Everything in one folder. The transcript service's port is in `listen`."""
+    """Settings with every file in one folder."""
     return WorkerSettings(
         sealing_key_file=folder / "key.json",
         kubeconfig=folder / "kubeconfig",
@@ -84,17 +84,17 @@ def settings(folder: Path) -> WorkerSettings:
 
 
 async def serve(folder: Path) -> None:
-    """Works until stdin ends; says on stdout where transcripts are, and at the end how its heartbeats went."""
-    told, pulse = settings(folder), Pulse()
-    client = await Client.connect(told.temporal_address, data_converter=pydantic_data_converter, interceptors=[pulse])
-    async with await KubernetesCluster.connect(str(told.kubeconfig)) as cluster:
-        store = await SqlTranscripts.open(told.transcripts)
-        steps = [LogStreaming(cluster, store, Secretive()).stream_logs]
-        async with transcript_service(told, store, NoRuns()) as base, worker.temporal_worker(told, client, steps):
+    """Serve until stdin ends; print the address of transcripts, and at the end the times of heartbeats."""
+    own, times = settings(folder), HeartbeatTimes()
+    client = await Client.connect(own.temporal_address, data_converter=pydantic_data_converter, interceptors=[times])
+    async with await KubernetesCluster.connect(str(own.kubeconfig)) as cluster:
+        store = await SqlTranscripts.open(own.transcripts)
+        activities = [StreamLogsActivity(cluster, store, FakeSecrets()).stream_logs]
+        async with transcript_service(own, store, NoRunInfo()) as base, worker.temporal_worker(own, client, activities):
             print(base, flush=True)
             await asyncio.to_thread(sys.stdin.read)
         await store.close()
-    print(json.dumps({"longest": pulse.longest, "retries": pulse.retries}), flush=True)
+    print(json.dumps({"longest": times.longest, "retries": times.retries}), flush=True)
 
 
 if __name__ == "__main__":

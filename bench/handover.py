@@ -1,10 +1,10 @@
-"""How long a live stream stands still when its worker goes: told to stop (SIGTERM), or killed (SIGKILL).
+"""How long a live stream pauses when its worker ends: by SIGTERM, which hands it off, or by SIGKILL.
 
 Two worker processes, as in production, on Temporal's dev server and the embedded cluster; one agent, a shell script,
-writes a numbered line every 10 ms. At random moments the worker that holds `stream_logs` gets the signal; the clock
-runs from then to the first line that the other worker has stored, looked for every 2 ms. Then a new worker takes the
-place of the lost one. `python -m bench.handover [ROLLS [KILLS]]` prints a Markdown table, and checks that all
-hand-overs together cost no line.
+writes a numbered line every 10 ms. At random moments the worker that runs `stream_logs` gets the signal;
+measured is the time from then to the first line that the other worker has stored, polled every 2 ms. Then a new worker
+replaces the ended one. `python -m bench.handover [ROLLS [KILLS]]` prints a Markdown table, and checks that all
+hand-offs together lose no line.
 """
 
 import asyncio
@@ -29,25 +29,25 @@ from temporalio.client import WorkflowHandle
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
-from client.attach import attach
-from client.connection import run_to_end
-from client.settings import WorkerSettings
-from contracts.identity import AttemptKey
-from contracts.outcome import Outcome
-from local.cluster import EmbeddedCluster
-from local.demo import context
-from paperclip.preparation import prepare
-from paperclip.sealing import Sealer, load_or_create
-from transcripts.store import SqlTranscripts
+from agent_runs.client.attach import attach
+from agent_runs.client.connection import run_to_end
+from agent_runs.contracts.identity import AttemptKey
+from agent_runs.contracts.outcome import Outcome
+from agent_runs.paperclip.preparation import prepare
+from agent_runs.paperclip.sealing import Sealer, load_or_create
+from agent_runs.service.settings import WorkerSettings
+from agent_runs.transcripts.store import SqlTranscripts
+from dev_stack.cluster import EmbeddedCluster
+from dev_stack.demo import context
 from workflows.agent_run import AgentRunWorkflow
 from workflows.attributes import ALL
 from workflows.steps import HEARTBEAT, STREAM_LOGS
 
-LOOK: Final = 0.002
-PATIENCE: Final = 180
-"""Seconds for one hand-over; a stream that has ended by itself would be waited for for ever."""
+POLL_INTERVAL: Final = 0.002
+HAND_OFF_TIMEOUT: Final = 180
+"""Seconds for one hand-off: a stream that has ended by itself has none."""
 SCRIPT: Final = "#!/bin/sh\ncat > /dev/null\ni=0\nuntil [ -e {stop} ]; do echo $i; i=$((i+1)); sleep 0.01; done\n"
-STANDING: Final = """
+STORED_STATE: Final = """
 SELECT writer_since, writer_number,
   (SELECT max(sequence) FROM lines WHERE lines.run_id = attempts.run_id AND lines.attempt = attempts.attempt)
 FROM attempts WHERE run_id = ?
@@ -55,7 +55,7 @@ FROM attempts WHERE run_id = ?
 
 
 @dataclass(frozen=True)
-class Standing:
+class StoredState:
     """A transcript as it is stored at one moment."""
 
     writer: tuple[Any, ...]
@@ -76,8 +76,8 @@ class Workers:
         )
         self.alive[process.pid] = process
         assert process.stdout is not None
-        while b"worker.ready" not in (said := await process.stdout.readline()):
-            assert said, "the worker ended before it was ready"
+        while b"worker.started" not in (line := await process.stdout.readline()):
+            assert line, "the worker ended before it was ready"
         asyncio.get_running_loop().create_task(process.stdout.read())
 
     async def replace(self, pid: int) -> None:
@@ -101,36 +101,36 @@ class Stream:
     database: sqlite3.Connection
     stop: Path
 
-    def standing(self) -> Standing:
+    def stored_state(self) -> StoredState:
         """Who writes, and how far it has come."""
-        *writer, last = self.database.execute(STANDING, (self.key.run.run_id,)).fetchone()
-        return Standing(tuple(writer), last)
+        *writer, last = self.database.execute(STORED_STATE, (self.key.run.run_id,)).fetchone()
+        return StoredState(tuple(writer), last)
 
-    async def until(self, what: Callable[[Standing], bool]) -> Standing:
-        """The first standing that is so."""
+    async def wait_for(self, condition: Callable[[StoredState], bool]) -> StoredState:
+        """Wait for the first state that fulfils the condition."""
         while True:
-            if what(now := self.standing()):
+            if condition(now := self.stored_state()):
                 return now
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL_INTERVAL)
 
-    async def flowing(self) -> None:
-        """Returns once new lines come in."""
-        before = self.standing()
-        await self.until(lambda now: now.last > before.last + 20)
+    async def wait_for_lines(self) -> None:
+        """Return once new lines are stored."""
+        before = self.stored_state()
+        await self.wait_for(lambda now: now.last > before.last + 20)
 
-    async def holder(self) -> int:
+    async def follower_pid(self) -> int:
         """Process id of the worker that follows the stream; it is in the worker's identity."""
         while True:
-            told = (await self.handle.describe()).raw_description.pending_activities
-            for step in told:
-                started = step.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
-                if started and step.activity_type.name == STREAM_LOGS.name:
-                    return int(step.last_worker_identity.rsplit(":", 1)[1])
-            await asyncio.sleep(LOOK)
+            pending = (await self.handle.describe()).raw_description.pending_activities
+            for activity in pending:
+                started = activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+                if started and activity.activity_type.name == STREAM_LOGS.name:
+                    return int(activity.last_worker_identity.rsplit(":", 1)[1])
+            await asyncio.sleep(POLL_INTERVAL)
 
 
 @dataclass
-class Ground:
+class System:
     """The system, with two workers."""
 
     environment: WorkflowEnvironment
@@ -151,41 +151,41 @@ class Ground:
         raw["config"]["timeoutSec"] = 0  # a busy machine needs long
         raw["config"]["env"] = {**raw["config"].get("env", {}), "PATH": f"{folder}:{os.environ['PATH']}"}
         sealer = Sealer(load_or_create(self.settings.sealing_key_file)[0].public)
-        request = prepare(raw, sealer).model_copy(update={"linger_sec": 0})
+        request = prepare(raw, sealer).model_copy(update={"outcome_retention_sec": 0})
         client = self.environment.client
         handle = (await attach(client, self.settings, request)).handle(client)
         key = AttemptKey(run=request.key)
-        news = self.store.news(key)
+        notifier = self.store.notifier(key)
         while await self.store.last(key) is None:
-            await news.beyond(news.count, timedelta(seconds=LOOK))
+            await notifier.wait_for_change(notifier.changes, timedelta(seconds=POLL_INTERVAL))
         with closing(sqlite3.connect(self.folder / "transcripts.db")) as database:
             yield Stream(handle, key, database, stop)
         stop.touch()
         outcome = await handle.result()
-        said = [line.data for line in await self.store.read(key, limit=10_000_000, max_bytes=1 << 40)]
-        numbers = [int(text) for text in said if text.isdigit()]
+        texts = [line.data for line in await self.store.read(key, limit=10_000_000, max_bytes=1 << 40)]
+        numbers = [int(text) for text in texts if text.isdigit()]
         wrong = [place for place, number in enumerate(numbers) if number != place][:1]
         near = [numbers[max(0, place - 3) : place + 5] for place in wrong]
         assert not wrong, f"missing or doubled at line {wrong} of {len(numbers)}, {near}: {outcome}"
         assert outcome.receipt is not None
         assert outcome.receipt.state == "verified", outcome.receipt
 
-    async def hand_over(self, stream: Stream, by: signal.Signals) -> float:
+    async def hand_off(self, stream: Stream, by: signal.Signals) -> float:
         """Seconds from the signal to the first line that the next worker has stored."""
-        await stream.flowing()
-        pid = await stream.holder()
-        writer = stream.standing().writer
+        await stream.wait_for_lines()
+        pid = await stream.follower_pid()
+        writer = stream.stored_state().writer
         began = time.perf_counter()
         os.kill(pid, by)
-        taken = await stream.until(lambda now: now.writer != writer)  # from here on the old one is not heard
-        await stream.until(lambda now: now.last > taken.last)
+        claimed = await stream.wait_for(lambda now: now.writer != writer)  # from here on the old one cannot write
+        await stream.wait_for(lambda now: now.last > claimed.last)
         took = time.perf_counter() - began
         await self.workers.replace(pid)
         return took
 
 
 @asynccontextmanager
-async def ground() -> AsyncIterator[Ground]:
+async def open_system() -> AsyncIterator[System]:
     """Temporal, cluster, store and two workers."""
     async with AsyncExitStack() as parts:
         folder = Path(parts.enter_context(tempfile.TemporaryDirectory()))
@@ -215,21 +215,21 @@ async def ground() -> AsyncIterator[Ground]:
         load_or_create(settings.sealing_key_file)
         for _ in range(2):
             await workers.start()
-        yield Ground(environment, settings, store, folder, workers)
+        yield System(environment, settings, store, folder, workers)
 
 
 async def measure(rolls: int, kills: int) -> dict[signal.Signals, list[float]]:
-    """Seconds of each hand-over. All of one kind happen to one run."""
-    chance = Random(1)
+    """Seconds of each hand-off. All of one kind happen to one run."""
+    random = Random(1)
     took: dict[signal.Signals, list[float]] = {}
-    async with ground() as system:
+    async with open_system() as system:
         for by, count in ((signal.SIGTERM, rolls), (signal.SIGKILL, kills)):
             took[by] = []
             async with system.stream() as stream:
                 for _ in range(count):
-                    await asyncio.sleep(chance.uniform(0, 3))  # anywhere between two heartbeats
-                    async with asyncio.timeout(PATIENCE):
-                        took[by].append(await system.hand_over(stream, by))
+                    await asyncio.sleep(random.uniform(0, 3))  # anywhere between two heartbeats
+                    async with asyncio.timeout(HAND_OFF_TIMEOUT):
+                        took[by].append(await system.hand_off(stream, by))
                     print(f"{by.name} {took[by][-1]:.3f} s", file=sys.stderr)
     return took
 
@@ -252,8 +252,8 @@ def table(took: dict[signal.Signals, list[float]]) -> str:
 
 def main() -> None:
     """Prints the table."""
-    given = [int(argument) for argument in sys.argv[1:3]]
-    rolls, kills = given + [25, 5][len(given) :]
+    counts = [int(argument) for argument in sys.argv[1:3]]
+    rolls, kills = counts + [25, 5][len(counts) :]
 
     async def run() -> None:
         print(table(await measure(rolls, kills)))

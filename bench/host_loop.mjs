@@ -40,7 +40,7 @@ const during = async (name, work) => {
   longest = 0;
   await sleep(20);
   const result = await work();
-  await sleep(20); // so that the timer has told of the last delay, too
+  await sleep(20); // so that the timer has recorded the last delay, too
   return { row: measured(name, began), result };
 };
 

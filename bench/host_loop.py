@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from agent_runs.client.connection import run_to_end
 from bench.parser import line_of, step_of
-from client.connection import run_to_end
-from local import demo
-from local.plan import ROOT, Plan
-from local.stack import Stack
+from dev_stack import demo
+from dev_stack.plan import ROOT, Plan
+from dev_stack.stack import Stack
 
 RATE: Final = 500
 """Lines a second."""
@@ -44,12 +44,12 @@ for number in range(0, len(lines), size):
 
 def events(count: int) -> bytes:
     """So many lines of OpenCode at least, of 1.1 kB on average, with a regular end."""
-    found: list[bytes] = []
+    lines: list[bytes] = []
     number = 0
-    while len(found) < count:
-        found += [line_of(event) for event in step_of(number, last=False)]
+    while len(lines) < count:
+        lines += [line_of(event) for event in step_of(number, last=False)]
         number += 1
-    return b"".join([*found, *(line_of(event) for event in step_of(number, last=True))])
+    return b"".join([*lines, *(line_of(event) for event in step_of(number, last=True))])
 
 
 def agent(folder: Path, seconds: int) -> Path:
@@ -62,11 +62,11 @@ def agent(folder: Path, seconds: int) -> Path:
     return folder
 
 
-async def measured(stack: Stack, folder: Path, seconds: int) -> list[dict[str, Any]]:
+async def measure(stack: Stack, folder: Path, seconds: int) -> list[dict[str, Any]]:
     """The rows of the table."""
     raw = demo.context(agent_id=str(uuid.uuid4()))
     raw["config"]["env"] = {"PATH": f"{agent(folder, seconds)}:{os.environ['PATH']}"}
-    demo.furnish(stack.plan.data_root, raw)
+    demo.prepare_volume(stack.plan.data_root, raw)
     host = os.environ.get("TEST_PAPERCLIP", "")
     entry = f"{host}/node_modules/paperclipai/dist/index.js" if host else ""
     settings = {name: value for name, value in stack.addresses.environment.items() if name != "KUBECONFIG"}
@@ -76,10 +76,10 @@ async def measured(stack: Stack, folder: Path, seconds: int) -> list[dict[str, A
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, **settings},
     )
-    said, _ = await process.communicate(json.dumps(raw).encode())
+    output, _ = await process.communicate(json.dumps(raw).encode())
     if process.returncode:
         raise RuntimeError("the plugin's process failed")
-    rows: list[dict[str, Any]] = json.loads(said)
+    rows: list[dict[str, Any]] = json.loads(output)
     return rows
 
 
@@ -112,7 +112,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
             async with Stack.up(Plan(folder / "state")) as stack:
-                print(table(await measured(stack, folder, seconds)))
+                print(table(await measure(stack, folder, seconds)))
 
     run_to_end(run)
 

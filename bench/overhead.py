@@ -10,12 +10,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from agent_runs.client.connection import run_to_end
+from agent_runs.contracts.identity import AttemptKey
+from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.objects import Job
+from agent_runs.kube.port import Manifest
 from bench.system import system
-from client.connection import run_to_end
-from cluster.client import KubernetesCluster
-from cluster.objects import Job
-from cluster.port import Manifest
-from contracts.identity import AttemptKey
 
 SCRIPT = "#!/bin/sh\ncat > /dev/null\ndate +%s.%N\n"
 
@@ -49,23 +49,23 @@ class Sample:
 
 async def measure(count: int) -> list[Sample]:
     """One system, `count` runs one after another; the first warms up and does not count."""
-    async with system(SCRIPT) as made:
+    async with system(SCRIPT) as environment:
         posts = Posts()
-        posts.watch(made.cluster)
+        posts.watch(environment.cluster)
         samples = []
         for _ in range(count + 1):
-            request = made.request()
+            request = environment.request()
             started = time.time()
-            handle = (await made.start(request)).handle(made.client)
+            handle = (await environment.start(request)).handle(environment.client)
             await handle.result()
             ended = time.time()
             key = AttemptKey(run=request.key)
-            said = [line for line in await made.store.read(key) if line.stream == "stdout"]
+            lines = [line for line in await environment.store.read(key) if line.stream == "stdout"]
             info = (await handle.describe()).raw_description.workflow_execution_info
             samples.append(
                 Sample(
                     posts.at[key.job_name] - started,
-                    ended - float(said[-1].data),
+                    ended - float(lines[-1].data),
                     info.history_length,
                     info.history_size_bytes,
                 )

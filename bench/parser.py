@@ -1,6 +1,6 @@
 """Lines per second of the whole fold, against a bare decoder with the same accounting, in one run.
 
-Run as `python -m bench.parser`. The rivals decode each line with `json` or `orjson` and keep the same sums, answer,
+Run as `python -m bench.parser`. The baselines decode each line with `json` or `orjson` and keep the same sums, answer,
 errors and recent ids, but trust every line: no odd shapes, no cut lines, no diagnostics, no bounds. Best of five
 rounds, taken in turns, so that a busy machine hurts all alike.
 """
@@ -17,8 +17,8 @@ from typing import Any
 
 import orjson
 
-from contracts.outcome import ContainerEnd, Usage
-from opencode.fold import fold_chunks
+from agent_runs.agents.opencode.fold import fold_chunks
+from agent_runs.contracts.outcome import ContainerEnd, Usage
 
 STEPS = 5000
 ROUNDS = 5
@@ -72,7 +72,7 @@ def step_of(step: int, *, last: bool) -> list[dict[str, Any]]:
 
 
 class Plain:
-    """The accounting of the fold without its care."""
+    """The sums of the fold without its checks."""
 
     def __init__(self, decode: Callable[[bytes], Any]) -> None:
         self._decode = decode
@@ -84,7 +84,7 @@ class Plain:
         self.reason: str | None = None
         self.texts: OrderedDict[str, list[str]] = OrderedDict()
         self.answer = ""
-        self.last_words = ""
+        self.last_output = ""
         self.errors: list[str] = []
         self.seen: OrderedDict[str, None] = OrderedDict()
 
@@ -95,10 +95,10 @@ class Plain:
         self.session = self.session or event["sessionID"]
         if kind == "text":
             self.texts.setdefault(part["messageID"], []).append(part["text"].strip())
-            self.last_words = part["text"].strip().splitlines()[-1][:200]
+            self.last_output = part["text"].strip().splitlines()[-1][:200]
         elif kind == "tool_use" and not self._repeated(part["callID"]):
             self.tools += 1
-            self.last_words = f"{part['tool']}: {part['state']['title']}"
+            self.last_output = f"{part['tool']}: {part['state']['title']}"
         elif kind == "step_finish" and not self._repeated(part["id"]):
             self._finish(part)
         elif kind == "error":
@@ -130,7 +130,7 @@ def ours(output: bytes) -> tuple[Usage, Decimal | None, str]:
     return report.usage, report.cost_usd, report.summary
 
 
-def rival(decode: Callable[[bytes], Any]) -> Callable[[bytes], tuple[Usage, Decimal | None, str]]:
+def baseline(decode: Callable[[bytes], Any]) -> Callable[[bytes], tuple[Usage, Decimal | None, str]]:
     """Split whole, decode, count."""
 
     def run(output: bytes) -> tuple[Usage, Decimal | None, str]:
@@ -157,8 +157,8 @@ def measure(steps: int = STEPS, rounds: int = ROUNDS) -> str:
     lines = 4 * steps
     contenders = {
         "this project's fold (msgspec)": ours,
-        "`orjson.loads` per line": rival(orjson.loads),
-        "`json.loads` per line": rival(json.loads),
+        "`orjson.loads` per line": baseline(orjson.loads),
+        "`json.loads` per line": baseline(json.loads),
     }
     answers = {name: run(output) for name, run in contenders.items()}
     if len(set(map(repr, answers.values()))) != 1:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from agent_runs.client.connection import run_to_end
+from agent_runs.client.outcome import cancel
+from agent_runs.contracts.identity import AttemptKey
 from bench.overhead import milliseconds
 from bench.system import System, system
-from client.connection import run_to_end
-from client.outcome import cancel
-from contracts.identity import AttemptKey
 
 SCRIPT = "#!/bin/sh\ncat > /dev/null\ntrap 'date +%s.%N; exit 143' TERM\necho hello\nwhile :; do sleep 0.02; done\n"
 
@@ -26,20 +26,20 @@ class Sample:
     to_answer: float
 
 
-async def sample(made: System) -> Sample:
+async def sample(environment: System) -> Sample:
     """One run, cancelled once its first line is stored."""
-    request = made.request()
-    ticket, key = await made.start(request), AttemptKey(run=request.key)
-    news = made.store.news(key)
-    while not await made.store.last(key):
-        await news.beyond(news.count, timedelta(seconds=1))
+    request = environment.request()
+    ticket, key = await environment.start(request), AttemptKey(run=request.key)
+    notifier = environment.store.notifier(key)
+    while not await environment.store.last(key):
+        await notifier.wait_for_change(notifier.changes, timedelta(seconds=1))
     began = time.time()
-    answer = await cancel(ticket.handle(made.client), "bench")
+    answer = await cancel(ticket.handle(environment.client), "bench")
     ended = time.time()
     if not answer.stop.agent_stopped:
         raise RuntimeError(f"the agent did not stop: {answer}")
-    said = [line for line in await made.store.read(key) if line.stream == "stdout"]
-    return Sample(float(said[-1].data) - began, ended - began)
+    lines = [line for line in await environment.store.read(key) if line.stream == "stdout"]
+    return Sample(float(lines[-1].data) - began, ended - began)
 
 
 def table(samples: Sequence[Sample]) -> str:
@@ -56,9 +56,9 @@ def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 20
 
     async def run() -> None:
-        async with system(SCRIPT) as made:
-            await sample(made)  # warms up and does not count
-            print(table([await sample(made) for _ in range(count)]))
+        async with system(SCRIPT) as environment:
+            await sample(environment)  # warms up and does not count
+            print(table([await sample(environment) for _ in range(count)]))
 
     run_to_end(run)
 

@@ -14,15 +14,15 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
 import worker
-from client.attach import Ticket, attach
-from client.settings import WorkerSettings
-from cluster.client import KubernetesCluster
-from contracts.request import RunRequest
-from local.cluster import EmbeddedCluster
-from local.demo import context
-from paperclip.preparation import prepare
-from paperclip.sealing import Sealer, load_or_create
-from transcripts.store import SqlTranscripts
+from agent_runs.client.attach import Ticket, attach
+from agent_runs.contracts.request import RunRequest
+from agent_runs.kube.client import KubernetesCluster
+from agent_runs.paperclip.preparation import prepare
+from agent_runs.paperclip.sealing import Sealer, load_or_create
+from agent_runs.service.settings import WorkerSettings
+from agent_runs.transcripts.store import SqlTranscripts
+from dev_stack.cluster import EmbeddedCluster
+from dev_stack.demo import context
 from workflows.attributes import ALL
 
 
@@ -41,7 +41,7 @@ class System:
         raw = context(agent_id=str(uuid.uuid4()))
         raw["config"]["env"] = {**raw["config"].get("env", {}), "PATH": f"{self.programs}:{os.environ['PATH']}"}
         sealer = Sealer(load_or_create(self.settings.sealing_key_file)[0].public)
-        return prepare(raw, sealer).model_copy(update={"linger_sec": 0})
+        return prepare(raw, sealer).model_copy(update={"outcome_retention_sec": 0})
 
     async def start(self, request: RunRequest) -> Ticket:
         """Attach, as every caller does."""

@@ -4,15 +4,7 @@ WORKDIR /app
 COPY requirements.lock pyproject.toml README.md LICENSE worker.py ./
 RUN pip install --no-cache-dir -r requirements.lock
 COPY activities activities
-COPY cli cli
-COPY client client
-COPY cluster cluster
-COPY contracts contracts
-COPY local local
-COPY opencode opencode
-COPY paperclip paperclip
-COPY transcripts transcripts
-COPY web web
+COPY agent_runs agent_runs
 COPY workflows workflows
 RUN pip install --no-cache-dir --no-deps .
 ARG BUILD_ID=0.1.0

@@ -12,8 +12,8 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
-from client.connection import DRAIN
-from contracts.request import AgentRef, RunConfig, RunRequest
+from agent_runs.client.connection import EXIT_DELAY_SEC
+from agent_runs.contracts.request import AgentRef, RunConfig, RunRequest
 from workflows.attributes import ALL
 
 # The gate finds the same today and tomorrow; `--hypothesis-profile default` searches anew.
@@ -34,7 +34,7 @@ async def temporal() -> AsyncIterator[Client]:
         dev_server_log_level="error",
     ) as environment:
         yield environment.client
-        await asyncio.sleep(DRAIN)
+        await asyncio.sleep(EXIT_DELAY_SEC)
 
 
 @pytest.fixture
@@ -52,5 +52,5 @@ def request_of_a_run() -> RunRequest:
         config=RunConfig(model="fake/scenario/text"),
         sealed_secrets="sealed",
         sealed_prompt="sealed",
-        linger_sec=0,
+        outcome_retention_sec=0,
     )

@@ -1,4 +1,4 @@
-"""What deploy/ sets, the worker knows; what the worker does, deploy/ grants."""
+"""The worker knows the settings in deploy/, and deploy/ grants the permissions that the worker needs."""
 
 import re
 from datetime import timedelta
@@ -8,11 +8,11 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]  # comes with the Kubernetes client, without types
 
 import worker
-from client.permissions import NEEDED
-from client.polling import Patience
-from client.settings import WorkerSettings
-from transcripts.service import DRAIN
-from web.health import PATIENCE
+from agent_runs.service.health import CHECK_TIMEOUT
+from agent_runs.service.permissions import REQUIRED_VERBS
+from agent_runs.service.polling import SilenceLimits
+from agent_runs.service.settings import WorkerSettings
+from agent_runs.web.transcripts import DRAIN_TIMEOUT
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 MANIFEST = (DEPLOY / "base" / "worker.yaml").read_text()
@@ -28,29 +28,31 @@ def test_every_variable_of_the_deployment_is_a_setting_with_a_usable_value() -> 
 
 def test_every_package_of_the_wheel_is_in_the_worker_image() -> None:
     wheel = (DEPLOY.parent / "pyproject.toml").read_text()
-    packages = re.findall(r'"(\w+)"', wheel[wheel.index("only-include") : wheel.index('"worker.py"')])
+    shipped = re.search(r"only-include = \[(.*)\]", wheel)
+    assert shipped
+    packages = [name for name in re.findall(r'"([\w.]+)"', shipped[1]) if name != "worker.py"]
     dockerfile = (DEPLOY / "worker.Dockerfile").read_text()
     assert "workflows" in packages
     assert [package for package in packages if f"COPY {package} {package}" not in dockerfile] == []
 
 
-def test_a_roll_leaves_time_for_the_hand_over() -> None:
+def test_a_rolling_update_leaves_time_for_the_graceful_shutdown() -> None:
     before = timedelta(seconds=int(CONTAINER["lifecycle"]["preStop"]["exec"]["command"][-1]))
-    needed = before + worker.HAND_OVER + DRAIN
+    needed = before + worker.GRACEFUL_SHUTDOWN_TIMEOUT + DRAIN_TIMEOUT
     assert timedelta(seconds=POD["terminationGracePeriodSeconds"]) >= needed + timedelta(seconds=10)
 
 
-def test_probes_ask_where_the_worker_answers_and_wait_longer_than_it_does() -> None:
+def test_probes_use_the_health_port_and_wait_longer_than_a_check() -> None:
     listens = {env["name"]: env["value"] for env in CONTAINER["env"] if env["name"].endswith("_LISTEN")}
     port = next(port["containerPort"] for port in CONTAINER["ports"] if port["name"] == "health")
     assert listens["AGENT_RUNS_HEALTH_LISTEN"].endswith(f":{port}")
     for probe, path in (("startupProbe", "/livez"), ("readinessProbe", "/readyz"), ("livenessProbe", "/livez")):
         assert CONTAINER[probe]["httpGet"] == {"path": path, "port": "health"}
-        assert timedelta(seconds=CONTAINER[probe]["timeoutSeconds"]) > PATIENCE
-    assert Patience().lost > Patience().recent
+        assert timedelta(seconds=CONTAINER[probe]["timeoutSeconds"]) > CHECK_TIMEOUT
+    assert SilenceLimits().live > SilenceLimits().ready
 
 
-def test_the_worker_asks_for_exactly_the_rights_that_it_is_given() -> None:
+def test_the_worker_checks_exactly_the_permissions_that_it_is_granted() -> None:
     role = next(it for it in yaml.safe_load_all((DEPLOY / "base" / "rbac.yaml").read_text()) if it["kind"] == "Role")
     granted = {
         f"{resource}.{group}" if group else resource: set(rule["verbs"])
@@ -58,4 +60,4 @@ def test_the_worker_asks_for_exactly_the_rights_that_it_is_given() -> None:
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
-    assert granted == {resource: set(verbs) for resource, verbs in NEEDED.items()}
+    assert granted == {resource: set(verbs) for resource, verbs in REQUIRED_VERBS.items()}

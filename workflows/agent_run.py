@@ -1,4 +1,4 @@
-"""The story of one agent run."""
+"""The workflow of one agent run: its attempts, its callers' updates, its outcome."""
 
 import asyncio
 from contextlib import suppress
@@ -9,8 +9,8 @@ from temporalio import exceptions, workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from contracts import talk
-    from contracts.errors import (
+    from agent_runs.contracts import updates
+    from agent_runs.contracts.errors import (
         AgentBusy,
         ClusterUnavailable,
         Failure,
@@ -20,51 +20,48 @@ with workflow.unsafe.imports_passed_through():
         RunTimeout,
         failure_of,
     )
-    from contracts.identity import AttemptKey
-    from contracts.messages import (
+    from agent_runs.contracts.identity import AttemptKey
+    from agent_runs.contracts.messages import (
         AwaitSchedule,
         BundlePrompt,
+        CleanUpPreviousRuns,
         CreateJob,
         Finish,
         IntrospectPod,
         JobRef,
         JoinedRun,
         ParseTranscript,
+        PodProfile,
         PodRef,
-        ReapLeftovers,
+        PromptBundle,
         RotateToken,
         StopAgent,
         StreamEnd,
         StreamLogs,
     )
-    from contracts.outcome import Outcome, Report
-    from contracts.request import RunRequest, SessionParams
-    from paperclip import result
-    from workflows import attributes, clocks
+    from agent_runs.contracts.outcome import Outcome, Report
+    from agent_runs.contracts.request import RunRequest, SessionParams
+    from agent_runs.paperclip import result
+    from workflows import attributes, timers
     from workflows.attempt import Attempt
-    from workflows.budgets import Again, another
-    from workflows.card import Card, Phase
-    from workflows.clocks import Overdue, made, settled, until_silent, within
+    from workflows.current_details import CurrentDetails, Phase
+    from workflows.retries import RetryDecision, next_attempt
     from workflows.steps import (
         AWAIT_SCHEDULE,
         BUNDLE_PROMPT,
+        CLEAN_UP_PREVIOUS_RUNS,
         CREATE_JOB,
         FINISH,
         INTROSPECT_POD,
         PARSE_TRANSCRIPT,
-        REAP_LEFTOVERS,
         ROTATE_TOKEN,
         STOP_AGENT,
         STREAM_LOGS,
     )
+    from workflows.timers import TimerExpired, result_or_none, wait_all, wait_for_silence, with_timeout
 
-KILLED: Final = timedelta(seconds=5)
-"""After the grace: for the kubelet to kill the container and for its last lines to arrive."""
-PROMISES: Final = "deadlines, budgets and lingering"
-"""Runs that were started before these were built are told to their end without them."""
-PROXY_IMAGE: Final = "AGENT_RUNS_API_PROXY_IMAGE on the worker"
-TOKENS: Final = "a join brings its token"
-"""A run that was joined before this was built is told to its end with the token it had."""
+KILL_MARGIN: Final = timedelta(seconds=5)
+"""Added to the grace: time for the kubelet to kill the container and for its last lines to arrive."""
 
 
 @workflow.defn
@@ -73,248 +70,255 @@ class AgentRunWorkflow:
 
     @workflow.init
     def __init__(self, request: RunRequest) -> None:
-        """Every run starts with a card, so that the first look in the Web UI shows one."""
+        """Prepares the state, so that updates and the current details find it before `run` begins."""
         self._request = request
-        self._card = Card.of(request)
+        self._details = CurrentDetails.of(request)
         self._notes = request.notes
-        self._promises = False
         self._attempts: list[Attempt] = []
         self._stopped_by: Failure | None = None
-        self._cut_short: Failure | None = None
+        self._stopped_before_retry: Failure | None = None
         self._interruptible: asyncio.Task[Any] | None = None
         self._outcome: Outcome | None = None
         self._joined: list[str] = []
-        self._speaks_for: JoinedRun | None = None
-        self._working: Attempt | None = None
-        self._exchange: asyncio.Task[None] | None = None
+        self._token_run: JoinedRun | None = None
+        self._current_attempt: Attempt | None = None
+        self._token_rotation: asyncio.Task[None] | None = None
         self._collected = False
         self._released = False
 
     @workflow.run
     async def run(self, request: RunRequest) -> Outcome:
-        """Attempts until one counts, then the outcome, kept until its caller has it."""
-        self._promises = workflow.patched(PROMISES)
-        story = asyncio.create_task(self._story())
-        while not story.done():
+        """Makes attempts until one counts, then keeps the outcome until its caller has it."""
+        attempts = asyncio.create_task(self._run_attempts())
+        while not attempts.done():
             try:
-                await workflow.wait([story])
+                await workflow.wait([attempts])
             except asyncio.CancelledError:
                 self._stop(RunCancelled.as_failure(workflow.cancellation_reason() or "Run cancelled"))
-        self._outcome = outcome = self._told(story.result())
-        if self._promises:
-            await self._linger(timedelta(seconds=request.linger_sec))
+        self._outcome = outcome = self._build_outcome(attempts.result())
+        await self._retain_outcome(timedelta(seconds=request.outcome_retention_sec))
         return outcome
 
-    # what callers may say
+    # updates and signals of callers
 
-    @workflow.update(name=talk.CANCEL)
-    async def cancel(self, order: talk.Cancel) -> talk.Cancelled:
-        """Stops the agent, whatever phase it is in, and answers once its work is judged and its pods are gone."""
+    @workflow.update(name=updates.CANCEL)
+    async def cancel(self, input: updates.Cancel) -> updates.Cancelled:
+        """Stops the agent in whatever phase, and answers once its work is judged and its pods are deleted."""
         if self._outcome is None:
-            self._stop(RunCancelled.as_failure(order.reason))
-        outcome = await self._decided()
+            self._stop(RunCancelled.as_failure(input.reason))
+        outcome = await self._wait_for_outcome()
         cancelled = outcome.error_code == RunCancelled.code
-        return talk.Cancelled(
+        return updates.Cancelled(
             outcome="cancelled" if cancelled else "ended before",
             stop=self._attempts[-1].stop,
             session_id=outcome.session_id,
             failure_code=outcome.error_code,
         )
 
-    @workflow.update(name=talk.JOIN)
-    async def join(self, order: talk.Join) -> talk.Joined:
-        """Takes the next wake of the same task; a run that only waits for a lost caller gives way to any other."""
-        joined = self._joining(order) == "joined"
+    @workflow.update(name=updates.JOIN)
+    async def join(self, input: updates.Join) -> updates.Joined:
+        """Accepts a wake of the same task. A run that only keeps its outcome ends when another task needs the agent."""
+        joined = self._join_kind(input) == "joined"
         if not joined:
             self._released = True
-        elif order.run_id not in self._joined:
-            self._joined.append(order.run_id)
+        elif input.run_id not in self._joined:
+            self._joined.append(input.run_id)
             workflow.upsert_search_attributes(
-                [attributes.JOINED_RUN_IDS.value_set(self._joined[-attributes.LONGEST :])]
+                [attributes.JOINED_RUN_IDS.value_set(self._joined[-attributes.MAX_JOINED_RUN_IDS :])]
             )
-            if order.sealed_secrets and self._outcome is None and workflow.patched(TOKENS):
-                self._speaks_for = JoinedRun(run_id=order.run_id, sealed_secrets=order.sealed_secrets)
-                self._exchange_token()
-        return talk.Joined(
+            if input.sealed_secrets and self._outcome is None:
+                self._token_run = JoinedRun(run_id=input.run_id, sealed_secrets=input.sealed_secrets)
+                self._start_token_rotation()
+        return updates.Joined(
             kind="joined" if joined else "released",
             run_id=self._request.run_id,
-            phase=self._card.phase.value,
+            phase=self._details.phase.value,
             since=workflow.info().start_time,
             finished=self._outcome is not None,
         )
 
     @join.validator
-    def refuse_another_task(self, order: talk.Join) -> None:
-        """Another task is told who holds the agent; a refusal leaves no event."""
-        if self._joining(order) == "refused":
+    def refuse_another_task(self, input: updates.Join) -> None:
+        """Refuses another task and names the run that holds the agent; a refusal leaves no event in the history."""
+        if self._join_kind(input) == "refused":
             run = self._request
             raise AgentBusy(
                 f"agent {run.agent.id} is held by run {run.run_id}",
                 holder=run.run_id,
                 task=run.task,
-                phase=self._card.phase.value,
+                phase=self._details.phase.value,
                 since=workflow.info().start_time.isoformat(),
             )
 
-    @workflow.update(name=talk.OUTCOME)
+    @workflow.update(name=updates.OUTCOME)
     async def outcome(self) -> Outcome:
-        """The outcome, as soon as there is one. Its caller then says `collected`."""
-        return await self._decided()
+        """The outcome, as soon as there is one. A caller that has received it sends `collected`."""
+        return await self._wait_for_outcome()
 
-    @workflow.signal(name=talk.COLLECTED)
+    @workflow.signal(name=updates.COLLECTED)
     def collected(self) -> None:
-        """The outcome has arrived."""
+        """The caller has the outcome, so it need not be kept any longer."""
         self._collected = True
 
-    def _joining(self, order: talk.Join) -> Literal["joined", "released", "refused"]:
-        if order.task and order.task == self._request.task:
+    def _join_kind(self, input: updates.Join) -> Literal["joined", "released", "refused"]:
+        if input.task and input.task == self._request.task:
             return "joined"
         return "released" if self._outcome is not None else "refused"
 
-    async def _decided(self) -> Outcome:
+    async def _wait_for_outcome(self) -> Outcome:
         await workflow.wait_condition(lambda: self._outcome is not None)
         if self._outcome is None:
             raise AssertionError("waited for it")
         return self._outcome
 
-    async def _linger(self, patience: timedelta) -> None:
+    async def _retain_outcome(self, retention: timedelta) -> None:
         """Keeps an outcome that nobody has fetched, for the next wake of the task.
 
-        It ends early when somebody else needs the agent, or an operator cancels the workflow.
+        Ends early when another task needs the agent, or an operator cancels the workflow.
         """
-        if patience:
+        if retention:
             with suppress(TimeoutError, asyncio.CancelledError):
                 await workflow.wait_condition(
                     lambda: self._collected or self._released,
-                    timeout=patience,
-                    timeout_summary="outcome waits for its caller",
+                    timeout=retention,
+                    timeout_summary="outcome retention",
                 )
         await workflow.wait_condition(workflow.all_handlers_finished)
 
-    def _stop(self, why: Failure) -> None:
-        """The first reason counts. What may not be interrupted (judging, cleaning up) sees it when it looks."""
+    def _stop(self, reason: Failure) -> None:
+        """The first reason counts. Parsing and cleanup are not interrupted; the run sees the reason after them."""
         if self._stopped_by is None:
-            self._stopped_by = why
+            self._stopped_by = reason
             if self._interruptible is not None:
                 self._interruptible.cancel()
 
-    # the token of a run that joins
+    # the token of a run that joined
 
-    def _exchange_token(self) -> None:
-        """Lets the agent at work speak for the run that joined last; one exchange at a time, the newest one counts."""
-        if self._working is not None and self._working.job is not None and self._exchange is None:
-            self._exchange = asyncio.create_task(self._exchanged(self._working, self._working.job))
+    def _start_token_rotation(self) -> None:
+        """Gives the running agent the token of the run that joined last; one rotation at a time."""
+        attempt = self._current_attempt
+        if attempt is not None and attempt.job is not None and self._token_rotation is None:
+            self._token_rotation = asyncio.create_task(self._rotate_tokens(attempt, attempt.job))
 
-    async def _exchanged(self, attempt: Attempt, job: JobRef) -> None:
-        while self._working is attempt and (joined := self._speaks_for) and attempt.speaks_for != joined.run_id:
-            attempt.speaks_for = joined.run_id
-            trouble = await self._rotated(RotateToken(attempt=attempt.key, job=job, joined=joined))
-            if trouble:
-                self._notes += (f"run {joined.run_id} joined, but {trouble}",)
-        self._exchange = None
+    async def _rotate_tokens(self, attempt: Attempt, job: JobRef) -> None:
+        """Repeats while newer runs join, until the attempt has the newest token or has ended."""
+        while (
+            self._current_attempt is attempt and (joined := self._token_run) and attempt.token_run_id != joined.run_id
+        ):
+            attempt.token_run_id = joined.run_id
+            warning = await self._rotate_token(RotateToken(attempt=attempt.key, job=job, joined=joined))
+            if warning:
+                self._notes += (f"run {joined.run_id} joined, but {warning}",)
+        self._token_rotation = None
 
-    async def _rotated(self, order: RotateToken) -> str | None:
-        """What people should know of an exchange that was not seen to succeed. It never ends a run."""
-        if not order.job.rotates:
-            return "the agent has its token in its environment and goes on with the old one: set " + PROXY_IMAGE
+    async def _rotate_token(self, input: RotateToken) -> str | None:
+        """A note for people when the new token was not seen in the pod. It never fails a run."""
+        if not input.job.has_api_proxy:
+            return (
+                "the agent keeps the old token, because it has it in its environment: "
+                "set AGENT_RUNS_API_PROXY_IMAGE on the worker"
+            )
         try:
-            seen = await ROTATE_TOKEN(order, f"the token of run {order.joined.run_id}")
+            seen = await ROTATE_TOKEN(input, f"rotate token to run {input.joined.run_id}")
         except ActivityError as error:
             if is_cancelled_exception(error):
                 return None
-            return f"the agent goes on with the old token: {str(error.cause)[:200]}"
-        return None if seen else "nobody saw that its token has arrived in the pod"
+            return f"the agent keeps the old token: {str(error.cause)[:200]}"
+        return None if seen else "its token was not seen in the pod"
 
-    async def _end_exchange(self) -> None:
-        """The agent has ended: nobody needs the token any more."""
-        self._working = None
-        if self._exchange is not None:
-            self._exchange.cancel()
-            await workflow.wait([self._exchange])
-            self._exchange = None
+    async def _end_token_rotation(self) -> None:
+        """Ends a rotation when the agent has ended: nothing uses the token any longer."""
+        self._current_attempt = None
+        if self._token_rotation is not None:
+            self._token_rotation.cancel()
+            await workflow.wait([self._token_rotation])
+            self._token_rotation = None
 
-    # the story
+    # attempts
 
-    async def _story(self) -> list[Attempt]:
-        """Attempts until one counts."""
+    async def _run_attempts(self) -> list[Attempt]:
+        """Makes attempts until one counts or the run is stopped between two of them."""
         session = self._request.runtime.session_params
         while True:
-            attempt = await self._attempt(len(self._attempts) + 1, session)
+            attempt = await self._run_attempt(len(self._attempts) + 1, session)
             self._attempts.append(attempt)
-            again = another(self._attempts, self._request.config)
-            if again is None:
+            retry = next_attempt(self._attempts, self._request.config)
+            if retry is None:
                 return self._attempts
-            if self._stopped_by is not None or not await self._paused(again):
-                self._cut_short = self._stopped_by
+            if self._stopped_by is not None or not await self._pause_before(retry):
+                self._stopped_before_retry = self._stopped_by
                 return self._attempts
-            session = self._session(again.resume, attempt)
+            session = self._next_session(retry.session_id, attempt)
 
-    async def _attempt(self, number: int, session: SessionParams | None) -> Attempt:
+    async def _run_attempt(self, number: int, session: SessionParams | None) -> Attempt:
         """One Job, from its prompt to its cleanup. Cleanup follows each explicit end, never a bug in this code."""
-        attempt = self._working = Attempt(AttemptKey(run=self._request.key, attempt=number), session)
-        work = self._interruptible = asyncio.create_task(self._agent(attempt))
+        attempt = self._current_attempt = Attempt(AttemptKey(run=self._request.key, attempt=number), session)
+        work = self._interruptible = asyncio.create_task(self._run_agent(attempt))
         if self._stopped_by is not None:
             work.cancel()
         try:
             await work
-        except Overdue as overdue:
-            attempt.failure = overdue.failure
+        except TimerExpired as expired:
+            attempt.failure = expired.failure
         except ActivityError as error:
-            attempt.failure = self._failure(error)
+            attempt.failure = self._failure_of_activity(error)
         except asyncio.CancelledError:
             attempt.failure = self._stopped_by
         finally:
             self._interruptible = None
-        await self._end_exchange()
-        attempt.worked = workflow.now() - attempt.began if attempt.began else timedelta()
-        await self._aftermath(attempt)
+        await self._end_token_rotation()
+        attempt.run_time = workflow.now() - attempt.started_at if attempt.started_at else timedelta()
+        await self._finalize(attempt)
         return attempt
 
-    async def _paused(self, again: Again) -> bool:
-        """Waits before another attempt; False when the run was stopped meanwhile."""
-        if again.pause:
-            self._notes += (f"attempt {len(self._attempts)} ended as {again.why}; another one follows",)
-            self._show(self._card.at(Phase.PREPARING, attempt=f"{len(self._attempts) + 1}, because of {again.why}"))
+    async def _pause_before(self, retry: RetryDecision) -> bool:
+        """Waits before the next attempt; False when the run was stopped meanwhile."""
+        if retry.pause:
+            number = len(self._attempts)
+            self._notes += (f"attempt {number} ended as {retry.reason}; another attempt follows",)
+            self._update_details(Phase.PREPARING, attempt=f"{number + 1}, because of {retry.reason}")
             pause = self._interruptible = asyncio.create_task(
-                workflow.sleep(again.pause, summary=f"back-off after {again.why}")
+                workflow.sleep(retry.pause, summary=f"back-off after {retry.reason}")
             )
             await workflow.wait([pause])
             self._interruptible = None
         return self._stopped_by is None
 
-    def _session(self, resume: str | None, last: Attempt) -> SessionParams | None:
-        if resume is None or (last.session is not None and last.session.session_id == resume):
-            return None if resume is None else last.session
-        return result.stored_session(self._request, resume)
+    def _next_session(self, session_id: str | None, last: Attempt) -> SessionParams | None:
+        if session_id is None or (last.session is not None and last.session.session_id == session_id):
+            return None if session_id is None else last.session
+        return result.stored_session(self._request, session_id)
 
-    async def _agent(self, attempt: Attempt) -> None:
-        """Prepare, create, wait, follow."""
-        job = await self._job(attempt)
-        pod = await self._pod(attempt, job)
-        attempt.began = workflow.now()
-        self._show(self._card.at(Phase.RUNNING, pod=pod.name, node=pod.node))
-        attempt.end = await self._output(attempt, job, pod)
+    async def _run_agent(self, attempt: Attempt) -> None:
+        """Prepare, create the Job, wait for its pod, follow its output."""
+        profile, prompt = await self._prepare(attempt)
+        job = await self._create_job(attempt, profile, prompt)
+        pod = await self._wait_for_pod(attempt, job)
+        attempt.started_at = workflow.now()
+        self._update_details(Phase.RUNNING, pod=pod.name, node=pod.node)
+        attempt.end = await self._follow_output(attempt, job, pod)
         attempt.failure = attempt.failure or (attempt.end.failure if attempt.end else None)
 
-    async def _job(self, attempt: Attempt) -> JobRef:
-        request, key = self._request, attempt.key
-        self._show(self._card.at(Phase.PREPARING, attempt=str(key.attempt) if key.attempt > 1 else None))
-        profiling = INTROSPECT_POD.start(
-            IntrospectPod(run=key.run, config=request.config), "what the agent's pod inherits"
+    async def _prepare(self, attempt: Attempt) -> tuple[PodProfile, PromptBundle]:
+        """What a Job needs, gathered concurrently; before the first one, what previous runs left is removed."""
+        config, key = self._request.config, attempt.key
+        self._update_details(Phase.PREPARING, attempt=str(key.attempt) if key.attempt > 1 else None)
+        profile = INTROSPECT_POD.start(IntrospectPod(run=key.run, config=config), "read the worker's pod")
+        prompt = BUNDLE_PROMPT.start(
+            BundlePrompt(attempt=key, config=config, resuming=attempt.session is not None), "build prompt Secret"
         )
-        bundling = BUNDLE_PROMPT.start(
-            BundlePrompt(attempt=key, config=request.config, resuming=attempt.session is not None),
-            "instructions, skills and wake into a Secret",
-        )
-        if self._promises and key.attempt == 1:
-            leftovers = ReapLeftovers(run=key.run, namespace=request.config.namespace, grace=self._grace)
-            await settled(profiling, bundling, REAP_LEFTOVERS.start(leftovers, "what earlier runs left"))
+        if key.attempt == 1:
+            previous = CleanUpPreviousRuns(run=key.run, namespace=config.namespace, grace=self._grace)
+            await wait_all(profile, prompt, CLEAN_UP_PREVIOUS_RUNS.start(previous, "clean up previous runs"))
         else:
-            await settled(profiling, bundling)
-        prompt = bundling.result()
+            await wait_all(profile, prompt)
+        return profile.result(), prompt.result()
+
+    async def _create_job(self, attempt: Attempt, profile: PodProfile, prompt: PromptBundle) -> JobRef:
+        request, key = self._request, attempt.key
         self._notes += prompt.warnings
-        attempt.speaks_for = self._speaks_for.run_id if self._speaks_for else None
-        creating = CREATE_JOB.start(
+        attempt.token_run_id = self._token_run.run_id if self._token_run else None
+        creation = CREATE_JOB.start(
             CreateJob(
                 attempt=key,
                 agent_name=request.agent.name,
@@ -322,129 +326,121 @@ class AgentRunWorkflow:
                 task_key=request.runtime.task_key,
                 config=request.config,
                 workspace=request.context.paperclip_workspace,
-                profile=profiling.result(),
+                profile=profile,
                 prompt=prompt,
                 session=attempt.session,
-                joined=self._speaks_for,
+                joined=self._token_run,
             ),
-            key.job_name,
+            f"create Job {key.job_name}",
         )
         try:
-            await settled(creating)
+            await wait_all(creation)
         finally:
-            attempt.job = made(creating)  # also when the run was stopped meanwhile: it has to be cleaned up
-        job = creating.result()
+            attempt.job = result_or_none(creation)  # also when the run was stopped meanwhile: cleanup needs it
+        job = creation.result()
         self._notes += job.warnings
-        self._exchange_token()
-        self._show(self._card.at(Phase.SCHEDULING, job=f"{job.namespace}/{job.name}", transcript=job.page))
+        self._start_token_rotation()
+        self._update_details(Phase.SCHEDULING, job=f"{job.namespace}/{job.name}", transcript=job.page)
         return job
 
-    async def _pod(self, attempt: Attempt, job: JobRef) -> PodRef:
-        """Two clocks: one until a node has taken the pod, one until the agent's container runs there."""
+    async def _wait_for_pod(self, attempt: Attempt, job: JobRef) -> PodRef:
+        """Two timers: one until a node has taken the pod, one until the agent's container runs there."""
         config = self._request.config
         wait = AwaitSchedule(
             attempt=attempt.key,
             job=job,
-            patience=timedelta(seconds=config.schedule_timeout_sec),
-            start_patience=timedelta(seconds=config.start_timeout_sec),
+            schedule_timeout=timedelta(seconds=config.schedule_timeout_sec),
+            start_timeout=timedelta(seconds=config.start_timeout_sec),
         )
-        if not self._promises:
-            patience = wait.patience + wait.start_patience + clocks.SLACK
-            return await AWAIT_SCHEDULE(wait, "node, image, volumes", attempt=patience)
-        await within(
-            wait.patience + clocks.SLACK,
-            "scheduling patience",
-            AWAIT_SCHEDULE.start(wait.model_copy(update={"until": "scheduled"}), "a node"),
+        await with_timeout(
+            wait.schedule_timeout + timers.TIMER_MARGIN,
+            "schedule timeout",
+            AWAIT_SCHEDULE.start(wait.model_copy(update={"until": "scheduled"}), "wait for scheduling"),
             PodScheduleFailed.as_failure(
-                f"no node took the pod within {wait.patience}, and the cluster does not say why"
+                f"no node took the pod within {wait.schedule_timeout}, and the cluster does not say why"
             ),
         )
-        return await within(
-            wait.start_patience + clocks.SLACK,
-            "start patience",
-            AWAIT_SCHEDULE.start(wait, "image, volumes"),
+        return await with_timeout(
+            wait.start_timeout + timers.TIMER_MARGIN,
+            "start timeout",
+            AWAIT_SCHEDULE.start(wait, "wait for start"),
             PodStartFailed.as_failure(
-                f"the agent's container did not run within {wait.start_patience}, and the cluster does not say why"
+                f"the agent's container did not run within {wait.start_timeout}, and the cluster does not say why"
             ),
         )
 
-    async def _output(self, attempt: Attempt, job: JobRef, pod: PodRef) -> StreamEnd | None:
-        """Follows the agent's output to its end. A clock or a cancel stops the agent first; its last words count."""
-        following = STREAM_LOGS.start(StreamLogs(attempt=attempt.key, job=job, pod=pod), f"output of {pod.name}")
-        limits = self._limits(attempt, job, pod)
+    async def _follow_output(self, attempt: Attempt, job: JobRef, pod: PodRef) -> StreamEnd | None:
+        """Follows the agent's output to its end. At a limit or a cancel the agent is stopped first; its last output
+        counts."""
+        stream = STREAM_LOGS.start(StreamLogs(attempt=attempt.key, job=job, pod=pod), f"stream logs of {pod.name}")
+        limits = self._start_limits(attempt, job, pod)
         try:
-            await workflow.wait([following, *limits], return_when=asyncio.FIRST_COMPLETED)
-            expired = next((limit.result() for limit in limits if limit.done()), None)
-            if following.done() or expired is None:
-                return await following
-            attempt.failure = expired
+            await workflow.wait([stream, *limits], return_when=asyncio.FIRST_COMPLETED)
+            exceeded = next((limit.result() for limit in limits if limit.done()), None)
+            if stream.done() or exceeded is None:
+                return await stream
+            attempt.failure = exceeded
         except asyncio.CancelledError:
             attempt.failure = self._stopped_by
         finally:
             for limit in limits:
                 limit.cancel()
-        self._interruptible = None  # it is being stopped already: nothing could interrupt that to any purpose
-        if self._promises:
-            why = attempt.failure.message if attempt.failure else ""
-            self._show(self._card.at(Phase.RUNNING, stopping=why))
-            return await self._last_words(attempt, following, StopAgent(job=job, pod=pod))
-        following.cancel()
-        await workflow.wait([following])
-        return None
+        self._interruptible = None  # the agent is being stopped already, so a cancel has nothing to interrupt
+        self._update_details(Phase.RUNNING, stopping=attempt.failure.message if attempt.failure else "")
+        return await self._stop_gracefully(attempt, stream, StopAgent(job=job, pod=pod))
 
-    def _limits(self, attempt: Attempt, job: JobRef, pod: PodRef) -> list[asyncio.Task[Failure]]:
-        """What may end an agent that goes on: each clock's result says why."""
+    def _start_limits(self, attempt: Attempt, job: JobRef, pod: PodRef) -> list[asyncio.Task[Failure]]:
+        """The limits of a running agent; the result of each is the failure that exceeding it means."""
         config = self._request.config
         limits: list[asyncio.Task[Failure]] = []
         if config.timeout_sec:
-            worked = sum((earlier.worked for earlier in self._attempts), timedelta())
-            limits.append(asyncio.create_task(_total(timedelta(seconds=config.timeout_sec), worked)))
-        if self._promises and (config.first_output_timeout_sec or config.silence_timeout_sec):
-            limits.append(asyncio.create_task(until_silent(config, attempt.key, job, pod)))
+            run_time = sum((earlier.run_time for earlier in self._attempts), timedelta())
+            limits.append(asyncio.create_task(_run_timeout(timedelta(seconds=config.timeout_sec), run_time)))
+        if config.first_output_timeout_sec or config.silence_timeout_sec:
+            limits.append(asyncio.create_task(wait_for_silence(config, attempt.key, job, pod)))
         return limits
 
-    async def _last_words(
-        self, attempt: Attempt, following: workflow.ActivityHandle[StreamEnd], order: StopAgent
+    async def _stop_gracefully(
+        self, attempt: Attempt, stream: workflow.ActivityHandle[StreamEnd], input: StopAgent
     ) -> StreamEnd | None:
-        """SIGTERM, then the grace: the stream ends with the container. What has not ended by then is cut off; cleanup
-        kills it."""
-        stopping = STOP_AGENT.start(order, "SIGTERM", altogether=self._grace + KILLED)
-        grace = asyncio.create_task(workflow.sleep(self._grace + KILLED, summary="grace"))
-        await workflow.wait([following, grace], return_when=asyncio.FIRST_COMPLETED)
-        attempt.forced = not following.done()
-        for other in (following, stopping, grace):
-            other.cancel()
-        await workflow.wait([following, stopping])
-        return made(following)
+        """SIGTERM, then the grace: the stream ends with the container. After the grace the stream is cancelled, and
+        `finish` kills the container."""
+        stop = STOP_AGENT.start(input, "send SIGTERM", schedule_to_close=self._grace + KILL_MARGIN)
+        grace = asyncio.create_task(workflow.sleep(self._grace + KILL_MARGIN, summary="grace"))
+        await workflow.wait([stream, grace], return_when=asyncio.FIRST_COMPLETED)
+        attempt.killed = not stream.done()
+        for pending in (stream, stop, grace):
+            pending.cancel()
+        await workflow.wait([stream, stop])
+        return result_or_none(stream)
 
     @property
     def _grace(self) -> timedelta:
         return timedelta(seconds=self._request.config.grace_sec)
 
-    async def _aftermath(self, attempt: Attempt) -> None:
-        """Judges what was written, whatever ended the attempt, then leaves nothing behind."""
-        self._show(self._card.at(Phase.FINISHING))
+    async def _finalize(self, attempt: Attempt) -> None:
+        """Judges what was written, whatever ended the attempt, then deletes what the attempt created."""
+        self._update_details(Phase.FINISHING)
         if attempt.job is not None:
-            attempt.report = await self._parsed(attempt)
+            attempt.report = await self._parse_transcript(attempt)
         finish = Finish(
             attempt=attempt.key,
             namespace=attempt.job.namespace if attempt.job else self._request.config.namespace,
             job=attempt.job,
             retain=self._request.config.retain_jobs,
-            grace=timedelta() if attempt.forced else self._grace,
+            grace=timedelta() if attempt.killed else self._grace,
         )
         try:
-            attempt.ran = (await FINISH(finish, "Job and Secrets")).agent_started
+            attempt.agent_started = (await FINISH(finish, "delete Job and Secrets")).agent_started
         except ActivityError as error:
-            attempt.gone = not self._promises
             self._notes += (f"cleanup of attempt {attempt.key.attempt} is incomplete: {str(error.cause)[:200]}",)
             workflow.logger.warning("finish.incomplete", extra={"failure": str(error.cause)})
         else:
-            attempt.gone = True
+            attempt.pods_deleted = True
 
-    async def _parsed(self, attempt: Attempt) -> Report | None:
-        """The fold over the stored transcript. An attempt without it still has its own failure."""
-        order = ParseTranscript(
+    async def _parse_transcript(self, attempt: Attempt) -> Report | None:
+        """The report of the stored transcript. An attempt without one still has its own failure."""
+        input = ParseTranscript(
             attempt=attempt.key,
             end=attempt.end or StreamEnd.unknown(),
             resumed_session=attempt.session.session_id if attempt.session else None,
@@ -452,19 +448,19 @@ class AgentRunWorkflow:
             model=self._request.config.model,
         )
         try:
-            report = await PARSE_TRANSCRIPT(order, "session, usage, cost, verdict")
+            report = await PARSE_TRANSCRIPT(input, "parse transcript")
         except ActivityError as error:
-            attempt.failure = attempt.failure or self._failure(error)
+            attempt.failure = attempt.failure or self._failure_of_activity(error)
             return None
-        self._card = self._card.reporting(report)
+        self._details = self._details.with_report(report)
         return report
 
-    def _told(self, attempts: list[Attempt]) -> Outcome:
+    def _build_outcome(self, attempts: list[Attempt]) -> Outcome:
         last = attempts[-1]
         outcome = result.outcome(
             self._request,
             report=last.report,
-            failure=self._cut_short or last.failure,
+            failure=self._stopped_before_retry or last.failure,
             end=last.end.container if last.end else None,
             earlier=[attempt.report for attempt in attempts[:-1] if attempt.report],
             receipt=last.end.receipt if last.end else None,
@@ -472,13 +468,13 @@ class AgentRunWorkflow:
             transcript=last.key.transcript,
             notes=self._notes,
             billing_type="metered_api" if last.report and last.report.cost_estimated else "unknown",
-            stop=last.stop if last.failure or self._cut_short else None,
+            stop=last.stop if last.failure or self._stopped_before_retry else None,
         )
-        self._show(self._card.at(_final_phase(outcome), failure=outcome.error_message), outcome.error_code)
+        self._update_details(_final_phase(outcome), outcome.error_code, failure=outcome.error_message)
         return outcome
 
-    def _failure(self, error: ActivityError) -> Failure:
-        """The named failure behind a step that ended in an error."""
+    def _failure_of_activity(self, error: ActivityError) -> Failure:
+        """The named failure that made an activity fail."""
         cause = error.cause
         if is_cancelled_exception(error):
             return self._stopped_by or RunCancelled.as_failure("Run cancelled")
@@ -488,21 +484,21 @@ class AgentRunWorkflow:
             return failure_of(cause)
         return ClusterUnavailable.as_failure(f"{error.activity_type} did not end in time: {cause}")
 
-    def _show(self, card: Card, failure_code: str | None = None) -> None:
-        """Updates the card, and the search attributes when the phase is one that operators filter by."""
-        changed = card.phase is not self._card.phase
-        self._card = card
-        workflow.set_current_details(card.markdown)
-        if changed and card.phase not in {Phase.PREPARING, Phase.FINISHING}:
-            updates = [attributes.RUN_PHASE.value_set(card.phase.value)]
+    def _update_details(self, phase: Phase, failure_code: str | None = None, **values: str | None) -> None:
+        """Updates the current details, and the search attributes when the phase is one that operators filter by."""
+        changed = phase is not self._details.phase
+        self._details = self._details.in_phase(phase, **values)
+        workflow.set_current_details(self._details.markdown)
+        if changed and phase not in {Phase.PREPARING, Phase.FINISHING}:
+            changes = [attributes.RUN_PHASE.value_set(phase.value)]
             if failure_code:
-                updates.append(attributes.FAILURE_KIND.value_set(failure_code))
-            workflow.upsert_search_attributes(updates)
+                changes.append(attributes.FAILURE_KIND.value_set(failure_code))
+            workflow.upsert_search_attributes(changes)
 
 
-async def _total(limit: timedelta, worked: timedelta) -> Failure:
-    """`timeoutSec`: the agent's own time, all attempts together; waiting for a node does not count."""
-    await workflow.sleep(max(limit - worked, timedelta(milliseconds=1)), summary="run timeout")
+async def _run_timeout(limit: timedelta, run_time: timedelta) -> Failure:
+    """Enforces `timeoutSec`: the agents' run time in all attempts together; waiting for a node does not count."""
+    await workflow.sleep(max(limit - run_time, timedelta(milliseconds=1)), summary="run timeout")
     return RunTimeout.as_failure(f"Timed out after {int(limit.total_seconds())}s")
 
 

@@ -1,4 +1,4 @@
-"""One attempt of a run: one Job, from its prompt to its cleanup, and what is known of it afterwards."""
+"""One attempt of a run: one Job, from its prompt to its cleanup."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -6,53 +6,53 @@ from datetime import datetime, timedelta
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from contracts.errors import Failure
-    from contracts.identity import AttemptKey
-    from contracts.messages import JobRef, StreamEnd
-    from contracts.outcome import AttemptReport, OutputReceipt, Report, Stop
-    from contracts.request import SessionParams
+    from agent_runs.contracts.errors import Failure
+    from agent_runs.contracts.identity import AttemptKey
+    from agent_runs.contracts.messages import JobRef, StreamEnd
+    from agent_runs.contracts.outcome import AttemptReport, OutputReceipt, Report, Stop
+    from agent_runs.contracts.request import SessionParams
 
 
 @dataclass
 class Attempt:
-    """One attempt while it happens: what it has made and learned so far.
+    """The state of one attempt.
 
     Attributes:
-        speaks_for: Paperclip's id of the run whose token its pod was given; None: the one that it was started for.
+        token_run_id: Paperclip's id of the run whose token its pod has; None: of the run that it was started for.
         failure: what ended it from outside OpenCode.
-        began: the agent's container was seen running.
-        worked: how long it ran, on the run's own clock.
-        forced: it did not end within its grace.
-        gone: cleanup has seen that no pod of it is left.
-        ran: cleanup has seen a pod of it whose agent had started.
+        started_at: the agent's container was first seen running.
+        run_time: how long the agent ran, by workflow time.
+        killed: the agent did not end within its grace.
+        pods_deleted: `finish` has seen that no pod of it is left.
+        agent_started: `finish` has seen a pod of it whose agent had started.
     """
 
     key: AttemptKey
     session: SessionParams | None
     job: JobRef | None = None
-    speaks_for: str | None = None
+    token_run_id: str | None = None
     end: StreamEnd | None = None
     report: Report | None = None
     failure: Failure | None = None
-    began: datetime | None = None
-    worked: timedelta = timedelta()
-    forced: bool = False
-    gone: bool = False
-    ran: bool = False
+    started_at: datetime | None = None
+    run_time: timedelta = timedelta()
+    killed: bool = False
+    pods_deleted: bool = False
+    agent_started: bool = False
 
     @property
     def session_refused(self) -> bool:
-        """OpenCode does not know the session this attempt was to resume."""
+        """Whether OpenCode does not know the session that this attempt was to resume."""
         return self.session is not None and self.report is not None and self.report.unknown_session
 
     @property
     def known_failure(self) -> Failure | None:
-        """Why it did not succeed: what ended it from outside, else what its output says."""
+        """Why it did not succeed: what ended it from outside, else what its output shows; None for a success."""
         return self.failure or (self.report.failure if self.report else None)
 
     @property
     def session_id(self) -> str | None:
-        """The session that a later attempt or wake can resume: known to OpenCode, and its database outlives the pod."""
+        """The session that a later attempt or wake can resume: OpenCode knows it, and its database outlives the pod."""
         if self.job is None or not self.job.keeps_sessions or (self.report and self.report.clear_session):
             return None
         return self.report.session_id if self.report else None
@@ -62,15 +62,15 @@ class Attempt:
         """What a caller that stopped it needs to know."""
         ended = self.end is not None and self.end.container.exit_code is not None
         return Stop(
-            agent_started=self.began is not None or ended or self.ran,
-            agent_stopped=self.gone or ended,
-            forced=self.forced,
-            session_preserved=self.session_id is not None and (self.gone or ended),
+            agent_started=self.started_at is not None or ended or self.agent_started,
+            agent_stopped=self.pods_deleted or ended,
+            killed=self.killed,
+            session_preserved=self.session_id is not None and (self.pods_deleted or ended),
         )
 
     @property
     def summary(self) -> AttemptReport:
-        """As the outcome lists it."""
+        """The attempt as the outcome lists it."""
         failure = self.known_failure
         return AttemptReport(
             attempt=self.key.attempt,

@@ -1,4 +1,4 @@
-"""The search attributes of a run, keywords and one list of them."""
+"""The search attributes of a run: keywords and one keyword list."""
 
 from typing import Final
 
@@ -12,8 +12,8 @@ MODEL: Final = SearchAttributeKey.for_keyword("Model")
 RUN_PHASE: Final = SearchAttributeKey.for_keyword("RunPhase")
 FAILURE_KIND: Final = SearchAttributeKey.for_keyword("FailureKind")
 JOINED_RUN_IDS: Final = SearchAttributeKey.for_keyword_list("JoinedRunIds")
-"""Paperclip's ids of later wakes that this run was given."""
-LONGEST: Final = 20
-"""Ids kept in a list."""
+"""Paperclip's ids of the later runs that joined this one."""
+MAX_JOINED_RUN_IDS: Final = 20
+"""The newest ids are kept: the list is bounded."""
 
 ALL: Final = (AGENT_ID, COMPANY_ID, PAPERCLIP_RUN_ID, TASK_KEY, MODEL, RUN_PHASE, FAILURE_KIND, JOINED_RUN_IDS)

@@ -1,4 +1,4 @@
-"""The steps of a run as the workflow calls them: name, result, time-outs and retries, each with its reason.
+"""The activities as the workflow calls them: name, result type, time-outs and retry policy, each with its reason.
 
 Facts behind the numbers were measured with temporalio 1.35 on a dev server; see docs/temporal.md.
 """
@@ -12,110 +12,113 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
-    from contracts.base import Contract
-    from contracts.messages import (
+    from agent_runs.contracts.base import Contract
+    from agent_runs.contracts.messages import (
         AwaitSchedule,
         BundlePrompt,
+        CleanUpPreviousRuns,
         CreateJob,
+        DeletedObjects,
         ExamineSilence,
         Finish,
         Finished,
         IntrospectPod,
         JobRef,
-        Leftovers,
         ParseTranscript,
         PodProfile,
         PodRef,
         PromptBundle,
-        ReapLeftovers,
         RotateToken,
         Silence,
         StopAgent,
         StreamEnd,
         StreamLogs,
     )
-    from contracts.outcome import Report
+    from agent_runs.contracts.outcome import Report
 
 In = TypeVar("In", bound=Contract)
 Out = TypeVar("Out")
 
-FIRST_PAUSE: Final = timedelta(seconds=1)
-"""Doubled with each try. Tries are unlimited: what cannot be helped by repeating says so itself (`RunError.final`), and
-every hand-over between workers costs one, so a maximum would end healthy runs."""
+INITIAL_INTERVAL: Final = timedelta(seconds=1)
+"""Before the second activity attempt; doubled with each further one. Their number is not limited: an error that
+retrying cannot help is non-retryable itself (`RunError.retryable`), and every worker hand-off costs an activity
+attempt, so a maximum would fail healthy runs."""
 
 HEARTBEAT: Final = timedelta(seconds=30)
-"""Rides out a Temporal server that is away for 25 s; a killed worker is noticed within it."""
+"""Outlasts a Temporal server that is unavailable for 25 s; a killed worker is noticed within it."""
 
 
 @dataclass(frozen=True)
 class Step(Generic[In, Out]):
-    """One activity as the story calls it.
+    """One activity with its options.
 
     Attributes:
-        attempt: longest time for one try (start to close).
-        altogether: longest time for all tries with their back-off; None for no limit.
-        longest_pause: between tries. Every worker that goes costs a try, so a long step must not be punished for many.
+        start_to_close: limit of one activity attempt.
+        schedule_to_close: limit of all activity attempts with their back-off; None for no limit.
+        heartbeat: heartbeat time-out; None for an activity without heartbeats.
+        maximum_interval: between activity attempts. Every worker that stops costs one, so a long activity must not wait
+            longer with each.
     """
 
     name: str
     result: type[Out]
-    attempt: timedelta
-    altogether: timedelta | None = None
+    start_to_close: timedelta
+    schedule_to_close: timedelta | None = None
     heartbeat: timedelta | None = None
-    longest_pause: timedelta = timedelta(seconds=30)
+    maximum_interval: timedelta = timedelta(seconds=30)
 
     def start(
-        self, order: In, summary: str, *, attempt: timedelta | None = None, altogether: timedelta | None = None
+        self, input: In, summary: str, *, schedule_to_close: timedelta | None = None
     ) -> workflow.ActivityHandle[Out]:
-        """Schedules the step. `attempt` and `altogether` replace the step's own limits when the order has its clock.
+        """Schedules the activity. `schedule_to_close` replaces the step's own limit.
 
-        A cancelled step is waited for: its activity stops what it was doing before the story goes on.
+        A cancelled activity is waited for: it has stopped what it was doing before the workflow continues.
         """
         return workflow.start_activity(
             self.name,
-            order,
+            input,
             result_type=self.result,
             summary=summary,
-            start_to_close_timeout=attempt or self.attempt,
-            schedule_to_close_timeout=altogether or self.altogether,
+            start_to_close_timeout=self.start_to_close,
+            schedule_to_close_timeout=schedule_to_close or self.schedule_to_close,
             heartbeat_timeout=self.heartbeat,
             retry_policy=RetryPolicy(
-                initial_interval=FIRST_PAUSE, backoff_coefficient=2.0, maximum_interval=self.longest_pause
+                initial_interval=INITIAL_INTERVAL, backoff_coefficient=2.0, maximum_interval=self.maximum_interval
             ),
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         )
 
-    def __call__(self, order: In, summary: str, *, attempt: timedelta | None = None) -> Awaitable[Out]:
-        """Schedules the step and waits for it."""
-        return self.start(order, summary, attempt=attempt)
+    def __call__(self, input: In, summary: str) -> Awaitable[Out]:
+        """Schedules the activity and waits for it."""
+        return self.start(input, summary)
 
 
 API_CALLS: Final = timedelta(minutes=1)
 """A few calls to the API server, each with a time-out of its own well below this."""
 API_OUTAGE: Final = timedelta(minutes=15)
-"""An API server may be away this long before a step that has nothing running gives up."""
+"""How long an API server may be unavailable before an activity of a run that has nothing running yet fails."""
 
 INTROSPECT_POD: Final = Step[IntrospectPod, PodProfile]("introspect_pod", PodProfile, API_CALLS, API_OUTAGE)
 BUNDLE_PROMPT: Final = Step[BundlePrompt, PromptBundle]("bundle_prompt", PromptBundle, API_CALLS, API_OUTAGE)
 CREATE_JOB: Final = Step[CreateJob, JobRef]("create_job", JobRef, API_CALLS, API_OUTAGE)
-REAP_LEFTOVERS: Final = Step[ReapLeftovers, Leftovers](
-    "reap_leftovers", Leftovers, timedelta(minutes=5), timedelta(hours=1), heartbeat=HEARTBEAT
+CLEAN_UP_PREVIOUS_RUNS: Final = Step[CleanUpPreviousRuns, DeletedObjects](
+    "clean_up_previous_runs", DeletedObjects, timedelta(minutes=5), timedelta(hours=1), heartbeat=HEARTBEAT
 )
 AWAIT_SCHEDULE: Final = Step[AwaitSchedule, PodRef](
-    "await_schedule", PodRef, attempt=timedelta(hours=1), heartbeat=HEARTBEAT, longest_pause=timedelta(seconds=3)
+    "await_schedule", PodRef, timedelta(hours=1), heartbeat=HEARTBEAT, maximum_interval=timedelta(seconds=3)
 )
 STREAM_LOGS: Final = Step[StreamLogs, StreamEnd](
-    "stream_logs", StreamEnd, attempt=timedelta(days=30), heartbeat=HEARTBEAT, longest_pause=timedelta(seconds=3)
+    "stream_logs", StreamEnd, timedelta(days=30), heartbeat=HEARTBEAT, maximum_interval=timedelta(seconds=3)
 )
-"""Lives as long as the agent: only its heartbeat and the story's own clocks end it."""
+"""Runs as long as the agent: only its heartbeat time-out and the workflow's own timers end it."""
 EXAMINE_SILENCE: Final = Step[ExamineSilence, Silence]("examine_silence", Silence, API_CALLS, timedelta(minutes=2))
-"""Short: what cannot be looked at now is looked at when the clock ends the next time."""
+"""Short: an agent that cannot be examined now is examined when the timer expires the next time."""
 ROTATE_TOKEN: Final = Step[RotateToken, bool]("rotate_token", bool, API_CALLS, API_OUTAGE, heartbeat=HEARTBEAT)
-"""Beside the agent's work, which never waits for it."""
+"""Runs concurrently with the agent, which never waits for it."""
 STOP_AGENT: Final = Step[StopAgent, bool]("stop_agent", bool, timedelta(seconds=15))
-"""Its order comes with the grace as its limit."""
+"""Scheduled with the agent's grace as its `schedule_to_close`."""
 PARSE_TRANSCRIPT: Final = Step[ParseTranscript, Report](
-    "parse_transcript", Report, attempt=timedelta(minutes=10), heartbeat=HEARTBEAT
+    "parse_transcript", Report, timedelta(minutes=10), heartbeat=HEARTBEAT
 )
 FINISH: Final = Step[Finish, Finished](
     "finish", Finished, timedelta(minutes=5), timedelta(hours=1), heartbeat=HEARTBEAT

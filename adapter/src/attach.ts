@@ -1,8 +1,9 @@
 /**
- * Attach: the one way into a run. The twin of `client/attach.py`; both must give the same ticket for the same facts.
+ * Attach: every caller starts or joins a run with this one operation. Same rules as `agent_runs/client/attach.py`: both
+ * must give the same ticket for the same state of the server.
  *
  * Temporal's StartWorkflow is atomic and needs no worker. With `request_id` = Paperclip's run id and conflict policy
- * FAIL the server answers one of three things: started, the same run again (open or closed), or refused with the
+ * FAIL the server answers one of three things: started, the existing run of this id (open or closed), or refused with the
  * holder's request id. Source: measured with server 1.32; documented upstream for retries only, hence pinned by an
  * integration test.
  */
@@ -10,79 +11,80 @@
 import { randomUUID } from "node:crypto";
 import { WorkflowFailedError, WorkflowUpdateFailedError } from "@temporalio/client";
 import type { Join, Joined, RunRequest } from "./contracts.ts";
-import { ask, Closed, collected, NobodyAnswered } from "./outcome.ts";
+import { executeUpdate, RunClosed, signalCollected, UpdateTimedOut } from "./outcome.ts";
 import {
   attribute,
   attributes,
-  away,
+  type CallOptions,
   Code,
+  callOnce,
+  callUntilAnswered,
   codeOf,
   isOutage,
   isUnknownRun,
-  once,
-  patiently,
+  outageMessage,
   type Run,
   runOf,
   type StartAnswer,
   type StartOptions,
-  type Talk,
   type Temporal,
+  WORKFLOW_TYPE,
 } from "./temporal.ts";
-import { BackOff, GivenUp, sleep } from "./waiting.ts";
+import { Aborted, BackOff, sleep } from "./waits.ts";
 
-export const WORKFLOW_TYPE = "AgentRunWorkflow";
-const FINAL_PHASES: ReadonlySet<string> = new Set(["succeeded", "failed", "timed out", "cancelled"]);
+/** Values of the search attribute RunPhase of a run that has its outcome. */
+export const FINAL_PHASES: ReadonlySet<string> = new Set(["succeeded", "failed", "timed out", "cancelled"]);
 const JOIN = "join";
-/** For a worker to say whether a run may be joined, and for a released run to close. */
-const PATIENCE_MS = 10_000;
-const CLOSING_MS = 50;
-/** Between attempts to get an agent that is held; when its run closes that is noticed at once. */
-const LOOK_MS = 10_000;
+/** For a worker to answer whether a run may be joined, and for a released run to close. */
+const JOIN_TIMEOUT_MS = 10_000;
+const CLOSING_POLL_MS = 50;
+/** Between requests for an agent that is held; the close of its run ends the pause. */
+const HOLDER_POLL_MS = 10_000;
 const IDENTIFIER = /^[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}$/;
 
-/** Who holds an agent. */
+/** The run that holds an agent. */
 export interface Holder {
   /** Paperclip's id of the run. */
   runId: string;
-  /** What it is about; null when it has none. */
+  /** Its task; null when it has none. */
   task: string | null;
   phase: string;
   since: Date;
-  /** Why it could not be joined, if something was in the way. */
+  /** Why it could not be joined, if it was tried. */
   note?: string;
 }
 
-/** What a caller holds after attaching. */
+/** The result of attaching. */
 export interface Ticket {
   /**
-   * `started` now; `joined`: this very run was started before, or the same task's earlier run goes on or waits with its
+   * `started` now; `joined`: this very run was started before, or the same task's earlier run is open or keeps its
    * outcome; `busy`: another task has the agent, see `holder`.
    */
   kind: "started" | "joined" | "busy";
   workflowId: string;
-  /** Always address a run by (workflow id, this), never by the bare id. Of a busy agent: the holder's. */
+  /** Always address a run by (workflow id, this), never by the workflow id alone. For a busy agent: the holder's. */
   workflowRunId: string;
-  /** Paperclip's id that output and outcome of this workflow carry; of a joined run the first one's. */
+  /** Paperclip's id in the output and outcome of this workflow; for a joined run the id of the wake that started it. */
   runId: string;
   /** The run has ended; its outcome can be fetched. */
   closed: boolean;
   holder?: Holder;
 }
 
-/** A wake that wants to run. */
-export interface Arrival {
+/** A wake that needs a run. */
+export interface Wake {
   request: RunRequest;
-  /** What it is about: a later wake with the same may join the run. */
+  /** Its task: a later wake of the same task may join the run. */
   task: string | null;
-  /** Secrets sealed for this wake, for a run that goes on and takes it over; asked for only then. */
+  /** Secrets sealed for this wake, for an open run that it joins; called only then. */
   sealedSecrets?(): Promise<string | undefined>;
-  /** Whether the outcome that a finished run keeps has been delivered to one of these wakes already. */
+  /** Whether the outcome that a finished run keeps has already been delivered to one of these wakes. */
   delivered?(runIds: readonly string[], workflowRunId: string): Promise<boolean>;
 }
 
-/** How far a start has got, for whoever gives up in the middle of one. */
+/** How far a start has got, for a caller that aborts it. */
 export interface Progress {
-  /** A start was sent and its answer never came: the run may exist. */
+  /** A start was sent and not answered: the run may exist. */
   uncertain: boolean;
 }
 
@@ -92,190 +94,210 @@ export function workflowIdOf(agentId: string): string {
 }
 
 /**
- * Starts the run, joins it, or says who holds the agent; idempotent by Paperclip's run id. Outages are sat out.
+ * Starts the run, joins it, or reports which run holds the agent; idempotent by Paperclip's run id. Waits through outages.
  *
- * Rejects with `GivenUp`, or with a refusal that will not change. A start that is on its way is never given up, so that
- * `progress` tells the truth: after a rejection the run exists only if `progress.uncertain`.
+ * Rejects with `Aborted`, or with an error that a retry does not fix. A start that was sent is never aborted, so
+ * `progress` is reliable: after a rejection the run exists only if `progress.uncertain`.
  */
 export async function attach(
   temporal: Temporal,
-  arrival: Arrival,
-  talk: Talk = {},
+  wake: Wake,
+  options: CallOptions = {},
   progress: Progress = { uncertain: false },
 ): Promise<Ticket> {
-  const { request } = arrival;
-  const taken = await takenOver(temporal, request.agent.id, request.runId, talk);
-  if (taken !== undefined) return taken;
+  const { request } = wake;
+  const joined = await joinedBefore(temporal, request.agent.id, request.runId, options);
+  if (joined !== undefined) return joined;
   const caller = randomUUID();
-  const start = startOf(temporal, arrival, caller);
-  const until = Date.now() + PATIENCE_MS;
+  const start = startOf(temporal, wake, caller);
+  const until = Date.now() + JOIN_TIMEOUT_MS;
   for (;;) {
-    const answer = await started(temporal, start, talk, progress);
-    if (answer.kind === "held") return await own(temporal, request.runId, start.workflowId, answer, caller, talk);
-    const lastTry = Date.now() >= until;
-    const ticket = await heldByAnother(temporal, arrival, answer, lastTry, talk);
+    const answer = await sendStart(temporal, start, options, progress);
+    if (answer.kind === "own")
+      return await ownTicket(temporal, request.runId, start.workflowId, answer, caller, options);
+    const lastAttempt = Date.now() >= until;
+    const ticket = await joinOrBusy(temporal, wake, answer, lastAttempt, options);
     if (ticket !== undefined) return ticket;
-    await sleep(CLOSING_MS, talk.signal);
+    await sleep(CLOSING_POLL_MS, options.signal);
   }
 }
 
 /**
- * As `attach`, but waits while another task has the agent. `told` hears of each holder.
+ * Like `attach`, but waits while another task has the agent. `onBusy` is called with the ticket of each new holder.
  *
- * @param look milliseconds between attempts while the holder keeps its outcome for its own caller.
+ * @param pollMs milliseconds between requests while the holder keeps its outcome for its own caller.
  */
 export async function attachWhenFree(
   temporal: Temporal,
-  arrival: Arrival,
-  told: (ticket: Ticket) => void,
-  talk: Talk = {},
+  wake: Wake,
+  onBusy: (ticket: Ticket) => void,
+  options: CallOptions = {},
   progress: Progress = { uncertain: false },
-  look: number = LOOK_MS,
+  pollMs: number = HOLDER_POLL_MS,
 ): Promise<Ticket> {
   let holder = "";
   for (;;) {
-    const ticket = await attach(temporal, arrival, talk, progress);
+    const ticket = await attach(temporal, wake, options, progress);
     if (ticket.kind !== "busy") return ticket;
     if (ticket.workflowRunId !== holder) {
       holder = ticket.workflowRunId;
-      told(ticket);
+      onBusy(ticket);
     }
-    await ended(temporal, runOf(temporal, ticket.workflowId, ticket.workflowRunId), talk, look);
+    await waitForClose(temporal, runOf(temporal, ticket.workflowId, ticket.workflowRunId), options, pollMs);
   }
 }
 
 /**
- * The run that a start of unknown fate has made, if it has: undefined when the agent is free or another run's.
+ * The run that an unanswered start has created; undefined when the agent is free or has another run.
  *
- * Waits through outages; rejects with `GivenUp`.
+ * Waits through outages; rejects with `Aborted`.
  */
-export async function startedAfterAll(
+export async function findUncertainStart(
   temporal: Temporal,
   agentId: string,
   runId: string,
-  talk: Talk = {},
+  options: CallOptions = {},
 ): Promise<Ticket | undefined> {
   const workflowId = workflowIdOf(agentId);
   try {
-    const found = await patiently(temporal, () => temporal.client.getHandle(workflowId).describe(), talk);
-    if (attribute(found, "PaperclipRunId") !== runId) return undefined;
-    const closed = found.status.name !== "RUNNING";
-    return { kind: "joined", workflowId, workflowRunId: found.runId, runId, closed };
+    const described = await callUntilAnswered(
+      temporal,
+      () => temporal.client.getHandle(workflowId).describe(),
+      options,
+    );
+    if (attribute(described, "PaperclipRunId") !== runId) return undefined;
+    const closed = described.status.name !== "RUNNING";
+    return { kind: "joined", workflowId, workflowRunId: described.runId, runId, closed };
   } catch (error) {
     if (isUnknownRun(error)) return undefined;
     throw error;
   }
 }
 
-/** One start, repeated until the server has answered. Looks at the signal between tries only. */
-async function started(temporal: Temporal, start: StartOptions, talk: Talk, progress: Progress): Promise<StartAnswer> {
+/** Sends one start until the server has answered. The signal is checked between calls only. */
+async function sendStart(
+  temporal: Temporal,
+  start: StartOptions,
+  options: CallOptions,
+  progress: Progress,
+): Promise<StartAnswer> {
   const backOff = new BackOff();
   for (;;) {
-    if (talk.signal?.aborted) throw new GivenUp(talk.signal.reason);
+    if (options.signal?.aborted) throw new Aborted(options.signal.reason);
     try {
-      const answer = await once(temporal, () => temporal.client.startOrAttach(start));
+      const answer = await callOnce(temporal, () => temporal.client.startOrAttach(start));
       progress.uncertain = false;
-      talk.outage?.recovered();
+      options.outage?.recovered();
       return answer;
     } catch (error) {
       if (!isOutage(error)) throw error;
       progress.uncertain = true;
-      talk.outage?.failed(away(temporal, error));
-      await backOff.wait(talk.signal);
+      options.outage?.failed(outageMessage(temporal, error));
+      await backOff.wait(options.signal);
     }
   }
 }
 
-/** The server's answer is the same for the first start and for every repeat; the memo says whose the first one was. */
-async function own(
+/** The server's answer is the same for the first start and for every repeat; the memo names the caller of the first. */
+async function ownTicket(
   temporal: Temporal,
   runId: string,
   workflowId: string,
   answer: { workflowRunId: string; open: boolean },
   caller: string,
-  talk: Talk,
+  options: CallOptions,
 ): Promise<Ticket> {
   const run = runOf(temporal, workflowId, answer.workflowRunId);
-  const { memo } = await patiently(temporal, () => run.describe(), { outage: talk.outage });
+  const { memo } = await callUntilAnswered(temporal, () => run.describe(), { outage: options.outage });
   const kind = memo?.caller === caller ? "started" : "joined";
   return { kind, workflowId, workflowRunId: answer.workflowRunId, runId, closed: !answer.open };
 }
 
-/** The run that this wake has joined before: once that is closed the server would start another one. */
-async function takenOver(temporal: Temporal, agentId: string, runId: string, talk: Talk): Promise<Ticket | undefined> {
+/** The run that this wake has joined before; once that is closed, the server would start a new one. */
+async function joinedBefore(
+  temporal: Temporal,
+  agentId: string,
+  runId: string,
+  options: CallOptions,
+): Promise<Ticket | undefined> {
   if (!IDENTIFIER.test(runId) || !IDENTIFIER.test(agentId)) return undefined;
   const workflowId = workflowIdOf(agentId);
   const query = `WorkflowType = '${WORKFLOW_TYPE}' AND WorkflowId = '${workflowId}' AND JoinedRunIds = '${runId}'`;
   try {
-    const found = await patiently(temporal, () => newest(temporal, query), talk);
-    if (found === undefined) return undefined;
-    const first = attribute(found, "PaperclipRunId") ?? runId;
-    const closed = found.status.name !== "RUNNING";
-    return { kind: "joined", workflowId, workflowRunId: found.runId, runId: first, closed };
+    const described = await callUntilAnswered(temporal, () => latestRun(temporal, query), options);
+    if (described === undefined) return undefined;
+    const first = attribute(described, "PaperclipRunId") ?? runId;
+    const closed = described.status.name !== "RUNNING";
+    return { kind: "joined", workflowId, workflowRunId: described.runId, runId: first, closed };
   } catch (error) {
     if (codeOf(error) === Code.INVALID_ARGUMENT) return undefined; // no worker has registered the attribute yet
     throw error;
   }
 }
 
-async function newest(temporal: Temporal, query: string) {
+async function latestRun(temporal: Temporal, query: string) {
   for await (const run of temporal.client.list({ query, pageSize: 1 })) return run;
   return undefined;
 }
 
-/** The ticket for an agent that another run holds; undefined when that run is just going: try again. */
-async function heldByAnother(
+/** The ticket for an agent that another run holds; undefined when that run is about to close: start again. */
+async function joinOrBusy(
   temporal: Temporal,
-  { request, task, sealedSecrets, delivered }: Arrival,
-  held: { holder: string; workflowRunId: string },
-  lastTry: boolean,
-  talk: Talk,
+  { request, task, sealedSecrets, delivered }: Wake,
+  holding: { holder: string; workflowRunId: string },
+  lastAttempt: boolean,
+  options: CallOptions,
 ): Promise<Ticket | undefined> {
   const workflowId = workflowIdOf(request.agent.id);
-  const run = runOf(temporal, workflowId, held.workflowRunId);
-  const found = await patiently(temporal, () => run.describe(), talk);
-  if (found.status.name !== "RUNNING") return undefined;
-  const theirs = typeof found.memo?.task === "string" && found.memo.task ? found.memo.task : null;
-  const phase = attribute(found, "RunPhase") ?? "queued";
-  const holder: Holder = { runId: held.holder, task: theirs, phase, since: found.startTime };
-  const address = { workflowId, workflowRunId: held.workflowRunId };
-  const busy: Ticket = { kind: "busy", ...address, runId: held.holder, closed: false, holder };
+  const run = runOf(temporal, workflowId, holding.workflowRunId);
+  const described = await callUntilAnswered(temporal, () => run.describe(), options);
+  if (described.status.name !== "RUNNING") return undefined;
+  const theirs = typeof described.memo?.task === "string" && described.memo.task ? described.memo.task : null;
+  const phase = attribute(described, "RunPhase") ?? "queued";
+  const holder: Holder = { runId: holding.holder, task: theirs, phase, since: described.startTime };
+  const address = { workflowId, workflowRunId: holding.workflowRunId };
+  const busy: Ticket = { kind: "busy", ...address, runId: holding.holder, closed: false, holder };
   const same = theirs !== null && theirs === task;
   if (!same && !FINAL_PHASES.has(phase)) return busy;
-  const runIds = [held.holder, ...attributes(found, "JoinedRunIds")];
-  if (same && FINAL_PHASES.has(phase) && (await delivered?.(runIds, held.workflowRunId))) {
-    await collected(temporal, run, { outage: talk.outage });
-    await ended(temporal, run, talk);
-    return lastTry ? busy : undefined;
+  const runIds = [holding.holder, ...attributes(described, "JoinedRunIds")];
+  if (same && FINAL_PHASES.has(phase) && (await delivered?.(runIds, holding.workflowRunId))) {
+    await signalCollected(temporal, run, { outage: options.outage });
+    await waitForClose(temporal, run, options);
+    return lastAttempt ? busy : undefined;
   }
-  const order: Join = { runId: request.runId, task, sealedSecrets: (await sealedSecrets?.()) ?? null };
+  const input: Join = { runId: request.runId, task, sealedSecrets: (await sealedSecrets?.()) ?? null };
   try {
     const id = `${JOIN}:${request.runId}`;
-    const asking = { outage: talk.outage, id, patience: PATIENCE_MS }; // never given up: the run may have taken us
-    const answer = await ask<Joined>(temporal, run, JOIN, [order], asking);
+    const updateOptions = { outage: options.outage, id, timeout: JOIN_TIMEOUT_MS }; // not abortable: the run may have joined us
+    const answer = await executeUpdate<Joined>(temporal, run, JOIN, [input], updateOptions);
     if (answer.kind === "joined") return { kind: "joined", ...address, runId: answer.runId, closed: false };
-    return lastTry ? busy : undefined;
+    return lastAttempt ? busy : undefined;
   } catch (error) {
-    if (error instanceof Closed) return undefined;
+    if (error instanceof RunClosed) return undefined;
     if (error instanceof WorkflowUpdateFailedError) return busy;
-    if (!(error instanceof NobodyAnswered)) throw error;
-    return { ...busy, holder: { ...holder, note: "no worker answered whether it may be joined" } };
+    if (!(error instanceof UpdateTimedOut)) throw error;
+    return { ...busy, holder: { ...holder, note: "no worker answered the request to join it" } };
   }
 }
 
-/** Waits for the end of a run, but not long: what matters is noticed by the next attempt. */
-async function ended(temporal: Temporal, run: Run, talk: Talk, look: number = LOOK_MS): Promise<void> {
+/** Waits for the close of a run, at most `timeout` milliseconds: the next start shows the state. */
+async function waitForClose(
+  temporal: Temporal,
+  run: Run,
+  options: CallOptions,
+  timeout: number = HOLDER_POLL_MS,
+): Promise<void> {
   const began = Date.now();
   try {
-    await once(temporal, () => run.result(), { signal: talk.signal, within: look });
+    await callOnce(temporal, () => run.result(), { signal: options.signal, timeout });
   } catch (error) {
-    if (error instanceof GivenUp) throw error;
+    if (error instanceof Aborted) throw error;
     if (error instanceof WorkflowFailedError || codeOf(error) === Code.DEADLINE_EXCEEDED) return;
-    await sleep(Math.max(0, Math.min(1000, look - (Date.now() - began))), talk.signal);
+    await sleep(Math.max(0, Math.min(1000, timeout - (Date.now() - began))), options.signal);
   }
 }
 
-function startOf(temporal: Temporal, { request, task }: Arrival, caller: string): StartOptions {
+function startOf(temporal: Temporal, { request, task }: Wake, caller: string): StartOptions {
   const { agent, config, context, runtime } = request;
   const taskId = context?.taskId || context?.issueId || null;
   const about = taskId ? ` on ${taskId}` : "";

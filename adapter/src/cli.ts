@@ -2,16 +2,16 @@
  * Shows a line of a run's log in a terminal, as `paperclipai` does for its own adapters.
  *
  * Paperclip's CLI has a fixed list of formatters today and shows external types as plain text; this one is for
- * scripts and for the day it asks.
+ * scripts, and for a Paperclip that loads formatters of external adapters.
  */
 
 import type { TranscriptEntry } from "./paperclip.ts";
 import { parseStdoutLine } from "./ui-parser.ts";
 
-const OUTPUT_SHOWN = 200;
-const ALREADY_SHOWN: ReadonlySet<string> = new Set(["tool_result", "diff"]);
+const TOOL_OUTPUT_LIMIT = 200;
+const RESULT_KINDS: ReadonlySet<string> = new Set(["tool_result", "diff"]);
 
-/** One line for people; "" for what a reader need not see. With `debug` steps, tools and unknown events are shown. */
+/** One line for people; "" for an event that is not shown. With `debug` steps, tools and unknown events are shown. */
 export function formatEvent(line: string, debug = false): string {
   const entries = parseStdoutLine(line, "");
   const shown = entries.map((entry) => formatted(entry, entries, debug)).filter(Boolean);
@@ -39,7 +39,7 @@ function formatted(entry: TranscriptEntry, all: readonly TranscriptEntry[], debu
     case "init":
       return debug ? `[session] ${entry.sessionId} ${entry.model}`.trim() : "";
     case "tool_call":
-      return debug && !all.some((other) => ALREADY_SHOWN.has(other.kind)) ? `[tool:${entry.name}]` : "";
+      return debug && !all.some((other) => RESULT_KINDS.has(other.kind)) ? `[tool:${entry.name}]` : "";
     case "tool_result":
       return toolResult(entry, debug);
     case "result":
@@ -50,16 +50,16 @@ function formatted(entry: TranscriptEntry, all: readonly TranscriptEntry[], debu
 }
 
 function toolResult(entry: TranscriptEntry & { kind: "tool_result" }, debug: boolean): string {
-  const said = entry.content.trim();
-  if (!debug) return entry.isError && said ? `⚠ ${said}` : "";
-  return `[tool:${entry.toolName ?? "tool"}] ${entry.isError ? `✗ ${said}` : `→ ${said.slice(0, OUTPUT_SHOWN)}`}`;
+  const content = entry.content.trim();
+  if (!debug) return entry.isError && content ? `⚠ ${content}` : "";
+  return `[tool:${entry.toolName ?? "tool"}] ${entry.isError ? `✗ ${content}` : `→ ${content.slice(0, TOOL_OUTPUT_LIMIT)}`}`;
 }
 
 function stepEnd(entry: TranscriptEntry & { kind: "result" }): string {
   const tokens = entry.inputTokens + entry.cachedTokens + entry.outputTokens;
-  const facts = [tokens > 0 ? `tokens=${tokens}` : "", entry.costUsd > 0 ? `cost=$${entry.costUsd.toFixed(4)}` : ""];
-  const told = facts.filter(Boolean).join(", ");
-  return `[step_finish] ${entry.subtype}${told ? ` (${told})` : ""}`;
+  const counters = [tokens > 0 ? `tokens=${tokens}` : "", entry.costUsd > 0 ? `cost=$${entry.costUsd.toFixed(4)}` : ""];
+  const numbers = counters.filter(Boolean).join(", ");
+  return `[step_finish] ${entry.subtype}${numbers ? ` (${numbers})` : ""}`;
 }
 
 function typeOf(line: string): string {

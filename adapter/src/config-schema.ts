@@ -1,8 +1,8 @@
 /**
  * The form of an agent's configuration in Paperclip. Values are saved flat into `adapterConfig`.
  *
- * Keys and order follow the existing Kubernetes adapters, so that their agents keep their settings; what comes from
- * Paperclip itself (model, env, instructions, extraArgs, timeoutSec, graceSec) has no field here.
+ * Keys and order follow the existing Kubernetes adapters, so that their agents keep their settings. Paperclip's own fields
+ * (model, env, instructions, extraArgs, timeoutSec, graceSec) are not repeated here.
  */
 
 import type { ConfigField } from "./paperclip.ts";
@@ -19,16 +19,16 @@ const field =
 
 const agent = field("Core");
 const kubernetes = field("Kubernetes");
-const clocks = field("Clocks");
+const timeouts = field("Timeouts");
 const choices = (...values: string[]) => values.map((value) => ({ label: value, value }));
 
-const FIELDS: ConfigField[] = [
+const FORM_FIELDS: ConfigField[] = [
   agent("variant", "Variant", "text", "The model's reasoning profile, passed to OpenCode as --variant."),
   agent(
     "dangerouslySkipPermissions",
     "Skip Permission Checks",
     "toggle",
-    "OpenCode may use directories outside the workspace without asking; nobody could answer it.",
+    "OpenCode may use directories outside the workspace without asking; nobody can answer a question.",
     { default: true },
   ),
   agent(
@@ -49,9 +49,19 @@ const FIELDS: ConfigField[] = [
     default: "1Gi",
     meta: { visibleWhen: { key: "agentDbMode", value: "dedicated_pvc" } },
   }),
-  kubernetes("serviceAccountName", "Service Account", "text", "Of the Job's pod; empty: the namespace's default."),
-  kubernetes("namespace", "Namespace", "text", "Of the Job; empty: the worker's own."),
-  kubernetes("image", "Container Image", "text", "Must contain OpenCode; empty: the worker's setting."),
+  kubernetes(
+    "serviceAccountName",
+    "Service Account",
+    "text",
+    "ServiceAccount of the Job's pod; empty: the namespace's default.",
+  ),
+  kubernetes("namespace", "Namespace", "text", "Namespace of the Job; empty: the worker's own."),
+  kubernetes(
+    "image",
+    "Container Image",
+    "text",
+    "The agent's image, which must contain OpenCode; empty: the worker's setting.",
+  ),
   kubernetes("imagePullPolicy", "Image Pull Policy", "select", "When the kubelet pulls the image.", {
     default: "IfNotPresent",
     options: choices("IfNotPresent", "Always", "Never"),
@@ -62,38 +72,38 @@ const FIELDS: ConfigField[] = [
   kubernetes("resources.limits.memory", "Memory Limit", "text", "Such as 8Gi."),
   kubernetes("nodeSelector", "Node Selector", "textarea", "key=value, one per line."),
   kubernetes("tolerations", "Tolerations", "textarea", 'A JSON array, such as [{"key": "gpu", "operator": "Exists"}].'),
-  kubernetes("labels", "Labels", "textarea", "More labels of the Job, key=value, one per line."),
+  kubernetes("labels", "Labels", "textarea", "Additional labels of the Job, key=value, one per line."),
   kubernetes(
     "ttlSecondsAfterFinished",
     "TTL After Finished",
     "number",
-    "Seconds until Kubernetes removes a Job itself.",
+    "Seconds until Kubernetes deletes a finished Job.",
     {
       default: 300,
     },
   ),
-  kubernetes("retainJobs", "Retain Jobs", "toggle", "Keep finished Jobs, to look into them."),
-  clocks("scheduleTimeoutSec", "Schedule Timeout", "number", "Seconds until a node must have taken the pod.", {
+  kubernetes("retainJobs", "Retain Jobs", "toggle", "Keep finished Jobs for inspection."),
+  timeouts("scheduleTimeoutSec", "Schedule Timeout", "number", "Seconds until a node must have taken the pod.", {
     default: 600,
   }),
-  clocks("startTimeoutSec", "Start Timeout", "number", "Seconds from there until the agent's container must run.", {
+  timeouts("startTimeoutSec", "Start Timeout", "number", "Seconds after that until the agent's container must run.", {
     default: 600,
   }),
-  clocks(
+  timeouts(
     "firstOutputTimeoutSec",
     "First Output Timeout",
     "number",
     "Seconds that OpenCode may be silent before its first line; 0: no limit.",
     { default: 420 },
   ),
-  clocks(
+  timeouts(
     "silenceTimeoutSec",
     "Silence Timeout",
     "number",
-    "Seconds that OpenCode may be silent after it; 0: no limit. Running tools write nothing.",
+    "Seconds that OpenCode may be silent after its first line; 0: no limit. Running tools write nothing.",
     { default: 3600 },
   ),
-  clocks(
+  timeouts(
     "infrastructureRetries",
     "Infrastructure Retries",
     "number",
@@ -110,12 +120,12 @@ const FIELDS: ConfigField[] = [
     "onBusy",
     "When the Agent Is Busy",
     "select",
-    "With another task's run: wait for its end, or refuse this run at once.",
+    "While a run of another task is open: wait for its end, or refuse this run at once.",
     { default: "wait", options: choices("wait", "refuse") },
   ),
 ];
 
 /** The form's fields, in order. */
 export function configSchema(): { fields: ConfigField[] } {
-  return { fields: structuredClone(FIELDS) };
+  return { fields: structuredClone(FORM_FIELDS) };
 }

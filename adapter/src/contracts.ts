@@ -1,4 +1,4 @@
-// Generated from contracts/schema.json by `npm run contracts`. Do not edit.
+// Generated from agent_runs/contracts/schema.json by `npm run contracts`. Do not edit.
 
 export interface Contracts {
   RunRequest?: RunRequest;
@@ -16,21 +16,21 @@ export interface Contracts {
   Joined?: Joined;
 }
 /**
- * The workflow's input: the safe subset of an execution context and two sealed fields.
+ * The workflow's input: the part of an execution context without secrets, and two sealed fields.
  *
  * Attributes:
  *     sealed_secrets: compact JWE of `Secrets`.
  *     sealed_prompt: compact JWE of `PromptSource`.
  *     notes: for people, such as why a stored session is not resumed.
- *     linger_sec: how long the outcome waits for a caller that was lost, in seconds; it holds the agent's id for the
- *         next wake of the same task, and gives it up to any other.
+ *     outcome_retention_sec: how long an outcome that no caller has fetched is kept, in seconds. Until then the next
+ *         wake of the same task gets it; a wake of another task ends the retention.
  */
 export interface RunRequest {
   agent: AgentRef;
   config: RunConfig;
   context?: WakeContext;
-  lingerSec?: number;
   notes?: string[];
+  outcomeRetentionSec?: number;
   runId: string;
   runtime?: Runtime;
   sealedPrompt: string;
@@ -38,7 +38,7 @@ export interface RunRequest {
   [k: string]: unknown;
 }
 /**
- * Who runs.
+ * The agent of a run, by Paperclip's ids.
  */
 export interface AgentRef {
   companyId: string;
@@ -50,15 +50,15 @@ export interface AgentRef {
  * The part of the agent's configuration that may enter a history. All times in seconds.
  *
  * Attributes:
- *     timeout_sec: wall clock for one run; 0 means no limit.
+ *     timeout_sec: run time of the agent in one run, all attempts together; 0 means no limit.
  *     grace_sec: how long OpenCode may take to end after SIGTERM.
  *     schedule_timeout_sec: until a node has taken the pod.
  *     start_timeout_sec: from there until the agent's container runs.
- *     first_output_timeout_sec: OpenCode may be silent this long before its first line; 0 means no limit.
- *     silence_timeout_sec: and this long after it; 0 means no limit. Running tools write nothing.
+ *     first_output_timeout_sec: how long OpenCode may be silent before its first line; 0 means no limit.
+ *     silence_timeout_sec: how long it may be silent after that; 0 means no limit. A running tool writes nothing.
  *     infrastructure_retries: further attempts after a lost pod or node, on a budget of their own.
- *     ttl_seconds_after_finished: how long Kubernetes keeps a finished Job that we did not delete.
- *     paperclip_api_url: Paperclip as pods reach it, an absolute http(s) URL; wins over the worker's setting.
+ *     ttl_seconds_after_finished: how long Kubernetes keeps a finished Job that the worker did not delete.
+ *     paperclip_api_url: address of Paperclip for pods, an absolute http(s) URL; overrides the worker's setting.
  */
 export interface RunConfig {
   agentDbMode?: "workspace_subpath" | "dedicated_pvc" | "ephemeral";
@@ -110,14 +110,14 @@ export interface RuntimeSkill {
   [k: string]: unknown;
 }
 /**
- * The agent's skill preference; None means that nobody chose.
+ * The skills chosen for the agent; None: nothing is chosen.
  */
 export interface SkillSync {
   desiredSkills?: DesiredSkill[] | null;
   [k: string]: unknown;
 }
 /**
- * A skill an agent wants: its key, slug or runtime name.
+ * A skill of an agent: its key, slug or runtime name.
  */
 export interface DesiredSkill {
   key: string;
@@ -160,7 +160,7 @@ export interface Toleration {
   [k: string]: unknown;
 }
 /**
- * The wake facts that may enter a history: identifiers and reasons, no prose.
+ * The part of the wake context that may enter a history: identifiers and reasons, no prose.
  */
 export interface WakeContext {
   approvalId?: string | null;
@@ -213,7 +213,7 @@ export interface SessionParams {
   [k: string]: unknown;
 }
 /**
- * What `sealedSecrets` holds. Opened only by `create_job`, straight into a Kubernetes Secret.
+ * What `sealedSecrets` holds. Opened by activities only, which put it into Kubernetes Secrets or redact it.
  *
  * Attributes:
  *     run_id: must equal the request's, so that a sealed field cannot be moved to another run.
@@ -243,9 +243,9 @@ export interface Secrets {
  * What `sealedPrompt` holds. Opened only by `bundle_prompt`, straight into a Kubernetes Secret.
  *
  * Attributes:
- *     agent, context: the template data, as Paperclip sent them, without secrets.
- *     instructions, skills: texts that the caller has read itself, because they are on its own disk; None leaves them
- *         to the worker, which reads the configured paths on Paperclip's data volume.
+ *     agent, context: the template data of Paperclip, without secrets.
+ *     instructions, skills: texts that the caller has read from its own disk; None: the worker reads the configured
+ *         paths on Paperclip's data volume.
  */
 export interface PromptSource {
   agent?: {
@@ -265,7 +265,7 @@ export interface PromptSource {
   [k: string]: unknown;
 }
 /**
- * Wake prose as the caller rendered it, for a session that is resumed and for a fresh one.
+ * The wake text as the caller rendered it, for a resumed session and for a fresh one.
  */
 export interface WakePrompt {
   fresh?: string;
@@ -273,7 +273,7 @@ export interface WakePrompt {
   [k: string]: unknown;
 }
 /**
- * Wake prose as the caller rendered it, for a session that is resumed and for a fresh one.
+ * The wake text as the caller rendered it, for a resumed session and for a fresh one.
  */
 export interface WakePrompt1 {
   fresh?: string;
@@ -281,7 +281,7 @@ export interface WakePrompt1 {
   [k: string]: unknown;
 }
 /**
- * Maps one to one onto Paperclip's AdapterExecutionResult; the fields after `clear_session` are ours.
+ * Maps one to one to Paperclip's AdapterExecutionResult; the fields after `clear_session` are additions.
  *
  * Source: Paperclip 2026.916.1, adapter-utils types.
  */
@@ -325,12 +325,12 @@ export interface AttemptReport {
   [k: string]: unknown;
 }
 /**
- * What was stored of one attempt, compared with what the runner in the pod says it wrote.
+ * What was stored of one attempt, compared with what the runner in the pod has counted.
  *
  * Attributes:
  *     sha256: over the raw stdout bytes, hex.
- *     state: `verified` equal; `unverified` the runner was killed before it could say; `differs`; `best effort` the
- *         log had no frames.
+ *     state: `verified`: both are equal; `unverified`: the runner was killed before it reported; `differs`: they are
+ *         not equal; `best effort`: the log had no frames.
  */
 export interface OutputReceipt {
   bytes?: number;
@@ -341,7 +341,7 @@ export interface OutputReceipt {
   [k: string]: unknown;
 }
 /**
- * Output that was written and could not be had. `frames` is its size; None means unknown.
+ * Output that the agent wrote and that is missing. `frames` is its size; None: unknown.
  */
 export interface Gap {
   afterSequence: number;
@@ -349,7 +349,7 @@ export interface Gap {
   [k: string]: unknown;
 }
 /**
- * A failure as data: what happened, what to do next, whose budget another attempt would spend.
+ * A failure as data: what happened, what to do next, whose budget a next attempt costs.
  */
 export interface Failure {
   budget: "infrastructure" | "agent" | "none";
@@ -359,12 +359,12 @@ export interface Failure {
   [k: string]: unknown;
 }
 /**
- * What was stored of one attempt, compared with what the runner in the pod says it wrote.
+ * What was stored of one attempt, compared with what the runner in the pod has counted.
  *
  * Attributes:
  *     sha256: over the raw stdout bytes, hex.
- *     state: `verified` equal; `unverified` the runner was killed before it could say; `differs`; `best effort` the
- *         log had no frames.
+ *     state: `verified`: both are equal; `unverified`: the runner was killed before it reported; `differs`: they are
+ *         not equal; `best effort`: the log had no frames.
  */
 export interface OutputReceipt1 {
   bytes?: number;
@@ -375,23 +375,23 @@ export interface OutputReceipt1 {
   [k: string]: unknown;
 }
 /**
- * What is known of an agent that we stopped. Paperclip needs all of it to go on with the task.
+ * What is known of an agent that was stopped. Paperclip needs it to continue the task.
  *
  * Attributes:
- *     agent_started: its container ran at some time.
- *     agent_stopped: no container of this run is left, by Kubernetes' word.
- *     forced: it did not end within its grace and was killed.
+ *     agent_started: its container has run.
+ *     agent_stopped: no container of this run is left, according to Kubernetes.
+ *     killed: it did not end within its grace and was killed.
  *     session_preserved: the session is known and its database outlives the pod, so the next wake can resume it.
  */
 export interface Stop {
   agentStarted?: boolean;
   agentStopped?: boolean;
-  forced?: boolean;
+  killed?: boolean;
   sessionPreserved?: boolean;
   [k: string]: unknown;
 }
 /**
- * Tokens of one run. `input_tokens` are uncached, `output_tokens` include reasoning; shares do not overlap.
+ * Tokens of one run. `input_tokens` are uncached; `output_tokens` include `reasoning_tokens`.
  */
 export interface Usage {
   cacheWriteTokens?: number;
@@ -402,18 +402,18 @@ export interface Usage {
   [k: string]: unknown;
 }
 /**
- * Asks to stop the agent. May be repeated: the first reason counts, every caller gets the same answer.
+ * Stops the agent. May be repeated: the first reason counts, and every caller gets the same result.
  */
 export interface Cancel {
   reason?: string;
   [k: string]: unknown;
 }
 /**
- * What became of a cancel.
+ * The result of a cancel.
  *
  * Attributes:
- *     outcome: `cancelled`, or `ended before`: the run had an outcome of its own already.
- *     failure_code: of the outcome; None when the run had succeeded before the cancel came.
+ *     outcome: `cancelled`, or `ended before`: the run already had an outcome of its own.
+ *     failure_code: of the outcome; None when the run had succeeded before the cancel.
  */
 export interface Cancelled {
   failureCode?: string | null;
@@ -423,13 +423,13 @@ export interface Cancelled {
   [k: string]: unknown;
 }
 /**
- * A wake that found the agent held by another run, and says whose it is.
+ * A wake of an agent that is held by another run.
  *
  * Attributes:
- *     run_id: Paperclip's id of the new run.
- *     task: what it is about; only the same task may join.
- *     sealed_secrets: `Secrets` sealed for the new run id. The agent's pod speaks to Paperclip with its token from
- *         then on; None leaves it with the old one.
+ *     run_id: Paperclip's id of the run that wants to join.
+ *     task: the task of that run; only the same task may join.
+ *     sealed_secrets: `Secrets`, sealed for the id of that run. From then on the agent reaches Paperclip with its
+ *         token; None: the agent keeps its token.
  */
 export interface Join {
   runId: string;
@@ -438,12 +438,12 @@ export interface Join {
   [k: string]: unknown;
 }
 /**
- * How a run takes a wake that is not its own.
+ * How a run answers a later wake.
  *
  * Attributes:
- *     kind: `joined` the run goes on for both, or its uncollected outcome is the new wake's; `released` the run had
- *         ended and kept the agent only for a caller that never came: attach again.
- *     run_id: Paperclip's id of the run that holds the agent; output and outcome carry this one.
+ *     kind: `joined`: the run continues for both, or the wake gets its uncollected outcome; `released`: the run had
+ *         ended and only kept its outcome, so the agent is free: attach once more.
+ *     run_id: Paperclip's id of the run that holds the agent, which names its output and outcome.
  */
 export interface Joined {
   finished: boolean;

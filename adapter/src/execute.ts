@@ -1,50 +1,50 @@
 /**
- * One wake of an agent: prepare, attach, stream, hand over. Everything that lasts is in Temporal and in the transcript
- * store, so this can be lost at any moment; the next wake of the task takes the run over.
+ * One wake of an agent: prepare, attach, copy the transcript, return the outcome. All state is in Temporal and in the
+ * transcript store, so this can be lost at any moment; the next wake of the task joins the run.
  *
- * Nothing is created before the request is whole. From the attach on, the only ends are the run's own outcome, an
- * operator's cancel, and the loss of Paperclip's lease, which leaves the run alone. An outage of Temporal or of the
- * transcript service is a pause, told in the log.
+ * Nothing is created before the request is complete. From the attach on, this ends only with the run's own outcome, an
+ * operator's cancel, or the loss of Paperclip's lease, which leaves the run open. An outage of Temporal or of the
+ * transcript service is a pause, reported in the log.
  */
 
-import { type Arrival, attach, attachWhenFree, type Progress, startedAfterAll, type Ticket } from "./attach.ts";
-import { type Abort, ANSWER_MS, abortOf, stopped, wasCancelled } from "./cancel.ts";
+import { attach, attachWhenFree, findUncertainStart, type Progress, type Ticket, type Wake } from "./attach.ts";
+import { type Abort, abortOf, CANCEL_ANSWER_MS, stopAgent, wasCancelled } from "./cancel.ts";
 import type { Cancelled, Outcome } from "./contracts.ts";
-import { deliveredBefore, handOver } from "./handover.ts";
-import { host } from "./host.ts";
-import { RunLog, Trouble } from "./log.ts";
-import { EndedWithoutOutcome, outcomeOf } from "./outcome.ts";
+import { OutageLog, RunLog } from "./log.ts";
+import { EndedWithoutOutcome, fetchOutcome } from "./outcome.ts";
+import { signalOnceStored, wasDelivered } from "./outcome-delivery.ts";
 import type { AdapterExecutionContext, AdapterExecutionResult } from "./paperclip.ts";
-import { reconcileSoon } from "./reconcile.ts";
+import { paperclipHelpers } from "./paperclip-helpers.ts";
+import { startReconciler } from "./reconcile.ts";
 import { InvalidRequest, type Prepared, prepare, sealToken } from "./request.ts";
 import { cancelledBeforeStart, failedResult, resultOf } from "./result.ts";
 import { sealerFrom } from "./sealing.ts";
 import { ConfigurationError, type Settings, settingsFrom } from "./settings.ts";
-import { letGo, shutdown } from "./shutdown.ts";
+import { shutdownSignal, waitForRelease } from "./shutdown.ts";
 import {
   attribute,
-  CREDENTIALS,
-  once,
+  type CallOptions,
+  CREDENTIAL_CODES,
+  callOnce,
   type Run,
   runOf,
-  saidBy,
-  type Talk,
+  serverMessage,
   type Temporal,
   temporalFor,
 } from "./temporal.ts";
 import { mint } from "./tokens.ts";
 import { follow, type Line, TranscriptIncomplete } from "./transcript.ts";
-import { GivenUp, linked, sleep, turn } from "./waiting.ts";
-import { warmedUp } from "./warm-up.ts";
+import { Aborted, sleep, withLinkedSignal, yieldToEventLoop } from "./waits.ts";
+import { warmUp } from "./warm-up.ts";
 
-const OWN_TYPE = "opencode_k8s";
+const ADAPTER_TYPE = "opencode_k8s";
 /** For the last lines of a cancelled run, so that the answer comes in time. */
-const LAST_LINES_MS = ANSWER_MS - 3000;
+const LAST_LINES_MS = CANCEL_ANSWER_MS - 3000;
 const LAST_LINES_LEAST_MS = 2000;
-/** Between looks at a run that writes nothing. */
-const LOOK_MS = 5000;
+/** Between two reads of the phase of a run that writes nothing. */
+const PHASE_POLL_MS = 5000;
 
-/** What an execution is made of. */
+/** What an execution needs. */
 export interface Parts {
   settings: Settings;
   temporal: Temporal;
@@ -56,13 +56,13 @@ export interface Parts {
 /** Runs one wake. Rejects only if Paperclip's own dispatch gate refuses it. */
 export async function execute(ctx: AdapterExecutionContext): Promise<AdapterExecutionResult> {
   return await executeWith(ctx, async () => {
-    await warmedUp();
+    await warmUp();
     const settings = settingsFrom(process.env, ctx.config);
-    reconcileSoon(settings);
+    startReconciler(settings);
     const sealer = await sealerFrom(settings);
-    await turn(); // what is prepared, connected and asked for the first time takes some ms each
-    const prepared = await prepare(ctx, settings, sealer, await host());
-    await turn();
+    await yieldToEventLoop(); // each of these takes some ms the first time
+    const prepared = await prepare(ctx, settings, sealer, await paperclipHelpers());
+    await yieldToEventLoop();
     return {
       settings,
       temporal: temporalFor(settings),
@@ -74,37 +74,39 @@ export async function execute(ctx: AdapterExecutionContext): Promise<AdapterExec
 }
 
 /**
- * The same with parts of the caller's making; `making` may reject with what is wrong with the request.
+ * Runs one wake with the parts that `createParts` returns; it may reject with what is wrong with the request.
  *
- * @param down aborted when the process is told to stop.
+ * @param onShutdown a signal that is aborted when the process is asked to stop.
  */
 export async function executeWith(
   ctx: AdapterExecutionContext,
-  making: () => Promise<Parts>,
-  down: () => AbortSignal = shutdown,
+  createParts: () => Promise<Parts>,
+  onShutdown: () => AbortSignal = shutdownSignal,
 ): Promise<AdapterExecutionResult> {
   const log = new RunLog(ctx.onLog);
   const recovery = typeof ctx.onCancellationReady === "function";
   try {
     let parts: Parts;
     try {
-      parts = await making();
+      parts = await createParts();
     } catch (error) {
-      return await unusable(error, log, recovery);
+      return await refuseRequest(error, log, recovery);
     }
-    return await linked([ctx.signal, down()], ({ signal }) => new Execution(ctx, parts, log, recovery, signal).run());
+    return await withLinkedSignal([ctx.signal, onShutdown()], ({ signal }) =>
+      new Execution(ctx, parts, log, recovery, signal).run(),
+    );
   } finally {
     await log.close();
   }
 }
 
-async function unusable(error: unknown, log: RunLog, recovery: boolean): Promise<AdapterExecutionResult> {
+async function refuseRequest(error: unknown, log: RunLog, recovery: boolean): Promise<AdapterExecutionResult> {
   const ours = error instanceof InvalidRequest || error instanceof ConfigurationError;
-  const said = ours ? error.message : `the request could not be prepared: ${nameOf(error)}`;
-  await log.status("failure", said);
+  const message = ours ? error.message : `the request could not be prepared: ${nameOf(error)}`;
+  await log.status("failure", message);
   const nextStep =
-    "Correct what is named, in the agent's configuration or in Paperclip's environment, and wake it again.";
-  return failedResult({ code: "invalid_request", message: said, nextStep, neverStarted: true }, recovery);
+    "Correct the named field, in the agent's configuration or in Paperclip's environment, then wake the agent again.";
+  return failedResult({ code: "invalid_request", message, nextStep, neverStarted: true }, recovery);
 }
 
 /** How following a run ended. */
@@ -122,7 +124,7 @@ class Execution {
   readonly #log: RunLog;
   readonly #recovery: boolean;
   readonly #signal: AbortSignal;
-  readonly #outage: Trouble;
+  readonly #outage: OutageLog;
 
   constructor(ctx: AdapterExecutionContext, parts: Parts, log: RunLog, recovery: boolean, signal: AbortSignal) {
     this.#ctx = ctx;
@@ -133,31 +135,31 @@ class Execution {
     this.#log = log;
     this.#recovery = recovery;
     this.#signal = signal;
-    this.#outage = new Trouble(log, "Temporal answers again");
+    this.#outage = new OutageLog(log, "Temporal answers again");
   }
 
   async run(): Promise<AdapterExecutionResult> {
     for (const note of this.#prepared.notes) await this.#log.status("note", note);
     await this.#ctx.onCancellationReady?.();
     const early = abortOf(this.#signal);
-    if (early !== undefined) return await this.#neverStarted(early);
-    await this.#announce();
+    if (early !== undefined) return await this.#endUnstarted(early);
+    await this.#reportInvocation();
     await this.#ctx.onDispatch?.();
-    await turn();
-    const ticket = await this.#attached();
+    await yieldToEventLoop();
+    const ticket = await this.#attach();
     if (!("workflowRunId" in ticket)) return ticket;
-    return await this.#delivered(ticket);
+    return await this.#followRun(ticket);
   }
 
-  // before there is a run
+  // before the attach
 
-  /** Tells Paperclip what is about to be invoked. Its own trouble with that is no reason to fail. */
-  async #announce(): Promise<void> {
+  /** Reports the invocation to Paperclip. An error of Paperclip's is no reason to fail. */
+  async #reportInvocation(): Promise<void> {
     const { request, environmentForLogs, prompt, promptMetrics, notes } = this.#prepared;
     const resumes = request.runtime?.sessionParams != null;
-    // the host keeps no hold over what it knows as a conversation; internal, hence only where it knows recovery
-    const adapterType = this.#recovery ? this.#settings.reportAs : OWN_TYPE;
-    await attempted(
+    // Paperclip does not hold tasks of a type that it knows as a conversation; internal, hence only where it knows recovery
+    const adapterType = this.#recovery ? this.#settings.reportAs : ADAPTER_TYPE;
+    await ignoreFailure(
       this.#ctx.onMeta?.({
         adapterType,
         command: "opencode",
@@ -173,120 +175,120 @@ class Execution {
     await this.#progress("adapter_startup", "Asking Temporal for the agent");
   }
 
-  /** The ticket of the run to follow, or the result when there is none. */
-  async #attached(): Promise<Ticket | AdapterExecutionResult> {
+  /** The ticket of the run to follow; or the result, when there is no run. */
+  async #attach(): Promise<Ticket | AdapterExecutionResult> {
     const { request, task } = this.#prepared;
     const delivered = (runIds: readonly string[], workflowRunId: string) =>
-      deliveredBefore(runIds, workflowRunId, this.#ctx.authToken);
-    const arrival: Arrival = { request, task, sealedSecrets: this.#sealToken, delivered };
-    const talk = { signal: this.#signal, outage: this.#outage };
+      wasDelivered(runIds, workflowRunId, this.#ctx.authToken);
+    const wake: Wake = { request, task, sealedSecrets: this.#sealToken, delivered };
+    const options = { signal: this.#signal, outage: this.#outage };
     const progress: Progress = { uncertain: false };
     this.#log.phase = "waiting for the agent";
     try {
       const ticket =
         this.#settings.onBusy === "wait"
-          ? await attachWhenFree(this.#temporal, arrival, (busy) => void this.#busy(busy, "waiting"), talk, progress)
-          : await attach(this.#temporal, arrival, talk, progress);
-      return ticket.kind === "busy" ? await this.#refusedByHolder(ticket) : ticket;
+          ? await attachWhenFree(this.#temporal, wake, (busy) => void this.#logBusy(busy, "waiting"), options, progress)
+          : await attach(this.#temporal, wake, options, progress);
+      return ticket.kind === "busy" ? await this.#refuseBusy(ticket) : ticket;
     } catch (error) {
-      if (!(error instanceof GivenUp)) return await this.#refusedByTemporal(error, progress);
-      const why = abortOf(this.#signal) ?? { kind: "cancel", reason: "Run cancelled" };
-      if (why.kind === "cancel" && progress.uncertain) {
+      if (!(error instanceof Aborted)) return await this.#failRefused(error, progress);
+      const abort = abortOf(this.#signal) ?? { kind: "cancel", reason: "Run cancelled" };
+      if (abort.kind === "cancel" && progress.uncertain) {
         const { agent, runId } = request;
-        const ticket = await startedAfterAll(this.#temporal, agent.id, runId, { outage: this.#outage });
+        const ticket = await findUncertainStart(this.#temporal, agent.id, runId, { outage: this.#outage });
         if (ticket !== undefined) return ticket;
       }
-      return await this.#neverStarted(why);
+      return await this.#endUnstarted(abort);
     }
   }
 
-  async #busy(ticket: Ticket, what: "waiting" | "refused"): Promise<string> {
+  async #logBusy(ticket: Ticket, what: "waiting" | "refused"): Promise<string> {
     const { holder } = ticket;
     const task = holder?.task ? ` on task ${holder.task}` : "";
     const since = holder ? ` since ${holder.since.toISOString()}` : "";
     const note = holder?.note ? `; ${holder.note}` : "";
-    const said = `the agent is held by run ${ticket.runId}${task} (${holder?.phase ?? "running"}${since})${note}`;
+    const message = `the agent is held by run ${ticket.runId}${task} (${holder?.phase ?? "running"}${since})${note}`;
     const then = what === "waiting" ? "; waiting for its end" : "";
-    await this.#log.status("busy", `${said}${then}`, { holder: ticket.runId, task: holder?.task ?? null });
-    return said;
+    await this.#log.status("busy", `${message}${then}`, { holder: ticket.runId, task: holder?.task ?? null });
+    return message;
   }
 
-  async #refusedByHolder(ticket: Ticket): Promise<AdapterExecutionResult> {
-    const message = await this.#busy(ticket, "refused");
+  async #refuseBusy(ticket: Ticket): Promise<AdapterExecutionResult> {
+    const message = await this.#logBusy(ticket, "refused");
     const nextStep = "Wait for the named run to end or cancel it, then wake the agent again.";
-    const problem = { code: "k8s_concurrent_run_blocked", message, nextStep, neverStarted: true };
-    return failedResult({ ...problem, family: "transient_upstream" }, this.#recovery);
+    const report = { code: "k8s_concurrent_run_blocked", message, nextStep, neverStarted: true };
+    return failedResult({ ...report, family: "transient_upstream" }, this.#recovery);
   }
 
-  async #refusedByTemporal(error: unknown, progress: Progress): Promise<AdapterExecutionResult> {
-    const message = `Temporal at ${this.#temporal.address} refused the run: ${saidBy(error)}`;
+  async #failRefused(error: unknown, progress: Progress): Promise<AdapterExecutionResult> {
+    const message = `Temporal at ${this.#temporal.address} refused the run: ${serverMessage(error)}`;
     await this.#log.status("failure", message);
     const nextStep = "Check AGENT_RUNS_TEMPORAL_NAMESPACE, _TLS and _API_KEY, then wake the agent again.";
-    const problem = { code: "temporal_refused", message, nextStep, neverStarted: !progress.uncertain };
-    return failedResult(problem, this.#recovery);
+    const report = { code: "temporal_refused", message, nextStep, neverStarted: !progress.uncertain };
+    return failedResult(report, this.#recovery);
   }
 
-  async #neverStarted(why: Abort): Promise<AdapterExecutionResult> {
-    if (why.kind === "lease lost") return await this.#detached();
-    await this.#log.status("cancelling", `${why.reason}: nothing had been started`);
-    return cancelledBeforeStart(why.reason, new Date(), this.#recovery);
+  async #endUnstarted(abort: Abort): Promise<AdapterExecutionResult> {
+    if (abort.kind === "lease lost") return await this.#detach();
+    await this.#log.status("cancelling", `${abort.reason}: nothing had been started`);
+    return cancelledBeforeStart(abort.reason, new Date(), this.#recovery);
   }
 
-  // while there is a run
+  // while the run is open
 
-  async #delivered(ticket: Ticket): Promise<AdapterExecutionResult> {
+  async #followRun(ticket: Ticket): Promise<AdapterExecutionResult> {
     const run = runOf(this.#temporal, ticket.workflowId, ticket.workflowRunId);
-    await this.#welcome(ticket);
+    await this.#logTicket(ticket);
     let ending: Ending;
     try {
-      ending = await this.#ending(ticket, run);
+      ending = await this.#follow(ticket, run);
     } catch (error) {
-      return await this.#withoutOutcome(error, ticket);
+      return await this.#failWithoutOutcome(error, ticket);
     }
-    if (ending.kind === "lease lost") return await this.#detached(run);
-    if (ending.kind === "unconfirmed") return await this.#unconfirmed();
-    return await this.#handedOver(ticket, run, ending);
+    if (ending.kind === "lease lost") return await this.#detach(run);
+    if (ending.kind === "unconfirmed") return await this.#failUnconfirmed();
+    return await this.#returnOutcome(ticket, run, ending);
   }
 
-  async #welcome(ticket: Ticket): Promise<void> {
+  async #logTicket(ticket: Ticket): Promise<void> {
     const address = { workflowId: ticket.workflowId, workflowRunId: ticket.workflowRunId, runId: ticket.runId };
     if (ticket.kind === "started") {
       await this.#log.status("started", `run ${ticket.runId} started`, address);
     } else {
-      const state = ticket.closed ? "which has ended; its" : "which goes on; its";
-      const said = `joined run ${ticket.runId}, ${state} whole output follows from the first line`;
-      await this.#log.status("joined", said, address);
+      const state = ticket.closed ? "which has ended" : "which is open";
+      const message = `joined run ${ticket.runId}, ${state}; its whole output follows from the first line`;
+      await this.#log.status("joined", message, address);
     }
     this.#log.phase = "queued";
   }
 
-  /** Follows the run to its end, or until this process has to let go of it. */
-  async #ending(ticket: Ticket, run: Run): Promise<Ending> {
+  /** Follows the run to its end, or until this process has to release it. */
+  async #follow(ticket: Ticket, run: Run): Promise<Ending> {
     const detach = new AbortController();
-    const stop = new Stop(this.#signal);
+    const stop = new AbortWatch(this.#signal);
     try {
-      const outcome = outcomeOf(this.#temporal, run, this.#talk(detach.signal));
-      await turn();
+      const outcome = fetchOutcome(this.#temporal, run, this.#callOptions(detach.signal));
+      await yieldToEventLoop();
       const output = new AbortController();
-      const reading = this.#read(ticket, outcome, output.signal);
-      reading.catch(() => undefined); // heard when it is waited for
-      void this.#watch(run, outcome, detach.signal);
-      const abort = await Promise.race([stop.came, settled(outcome).then(() => undefined)]);
+      const reading = this.#copyTranscript(ticket, outcome, output.signal);
+      reading.catch(() => undefined); // handled where it is awaited
+      void this.#logPhases(run, outcome, detach.signal);
+      const abort = await Promise.race([stop.aborted, waitSettled(outcome).then(() => undefined)]);
       if (abort?.kind === "lease lost") {
         output.abort();
         return { kind: "lease lost" };
       }
-      const answer = abort && this.#stop(run, abort.reason, detach.signal);
+      const answer = abort && this.#stopAgent(run, abort.reason, detach.signal);
       if (answer !== undefined) {
         const by = await Promise.race([answer, failureOf(outcome)]);
         if (by === undefined) return { kind: "unconfirmed" };
       }
       const decided = await outcome;
-      const last = await this.#drained(reading, stop);
+      const lateAbort = await this.#drainTranscript(reading, stop);
       output.abort();
-      if (last?.kind === "lease lost") return { kind: "lease lost" };
-      const asked = answer ?? (last && this.#stop(run, last.reason, detach.signal));
-      const by = await asked;
+      if (lateAbort?.kind === "lease lost") return { kind: "lease lost" };
+      const cancellation = answer ?? (lateAbort && this.#stopAgent(run, lateAbort.reason, detach.signal));
+      const by = await cancellation;
       return { kind: "outcome", outcome: decided, cancelled: by && { by, at: new Date() } };
     } finally {
       detach.abort();
@@ -294,34 +296,37 @@ class Execution {
     }
   }
 
-  async #stop(run: Run, reason: string, signal: AbortSignal): Promise<Cancelled | undefined> {
+  async #stopAgent(run: Run, reason: string, signal: AbortSignal): Promise<Cancelled | undefined> {
     this.#log.phase = "being stopped";
     await this.#log.status("cancelling", `${reason}: the agent is being stopped`, { reason });
     const grace = this.#prepared.request.config.graceSec ?? 60;
-    return await stopped(this.#temporal, run, reason, grace, this.#talk(signal));
+    return await stopAgent(this.#temporal, run, reason, grace, this.#callOptions(signal));
   }
 
-  /** While a run goes on nothing is a reason to leave it but its end. */
-  #talk(signal: AbortSignal): Talk {
-    return { signal, outage: this.#outage, sitOut: CREDENTIALS };
+  /** While a run is open, refused credentials are retried like an outage. */
+  #callOptions(signal: AbortSignal): CallOptions {
+    return { signal, outage: this.#outage, retryCodes: CREDENTIAL_CODES };
   }
 
-  /** Waits for the transcript, but for a cancelled run not so long that the answer is late. Says if a stop came. */
-  async #drained(reading: Promise<void>, stop: Stop): Promise<Abort | undefined> {
+  /** Waits for the transcript, for a cancelled run only until the answer is due. Resolves to the abort, if one came. */
+  async #drainTranscript(reading: Promise<void>, stop: AbortWatch): Promise<Abort | undefined> {
     const read = reading.then(() => "read" as const);
-    const first = await Promise.race([read, stop.came]);
+    const first = await Promise.race([read, stop.aborted]);
     if (first === "read") return stop.abort;
     if (first.kind === "lease lost") return first;
     const left = (stop.at ?? Date.now()) + LAST_LINES_MS - Date.now();
     const enough = sleep(Math.max(left, LAST_LINES_LEAST_MS)).then(() => "late" as const);
     if ((await Promise.race([read, enough])) === "late") {
-      await this.#log.status("gap", "the last lines are not here yet: the answer to the cancel does not wait for them");
+      await this.#log.status(
+        "gap",
+        "the last lines are missing here: the answer to the cancel does not wait for them; the transcript has them",
+      );
     }
     return first;
   }
 
-  /** The transcript into the log. Resolves also when it could not be read to its end, which the log then says. */
-  async #read(ticket: Ticket, outcome: Promise<Outcome>, signal: AbortSignal): Promise<void> {
+  /** Copies the transcript into the log. Resolves also when it could not be read to its end; the log then has a gap. */
+  async #copyTranscript(ticket: Ticket, outcome: Promise<Outcome>, signal: AbortSignal): Promise<void> {
     const base = this.#settings.transcriptsUrl;
     const { request } = this.#prepared;
     const seen = { attempt: 1 };
@@ -341,35 +346,35 @@ class Execution {
       },
     };
     const token = () => mint(ticket.runId, this.#settings);
-    const outage = new Trouble(this.#log, "the transcript service answers again");
+    const outage = new OutageLog(this.#log, "the transcript service answers again");
     const decided = outcome.then((known) => ({ attempts: known.attempts?.length ?? 1 }));
     try {
       await follow({ base, runId: ticket.runId, token, outage }, reader, decided, signal);
     } catch (error) {
-      if (error instanceof GivenUp || error instanceof EndedWithoutOutcome) return;
-      const said =
+      if (error instanceof Aborted || error instanceof EndedWithoutOutcome) return;
+      const message =
         error instanceof TranscriptIncomplete ? error.message : `the output cannot be shown: ${nameOf(error)}`;
-      await this.#log.status("gap", `${said}; the store still has it`);
+      await this.#log.status("gap", `${message}; the transcript store has it`);
     }
   }
 
-  /** Looks at the phase of a run that writes nothing. Best effort: an outage is told elsewhere. */
-  async #watch(run: Run, outcome: Promise<Outcome>, signal: AbortSignal): Promise<void> {
+  /** Logs the phase of a run while it writes nothing. Best effort: outages are reported elsewhere. */
+  async #logPhases(run: Run, outcome: Promise<Outcome>, signal: AbortSignal): Promise<void> {
     const over = new AbortController();
-    void settled(outcome).then(() => over.abort());
+    void waitSettled(outcome).then(() => over.abort());
     let lines = -1;
-    await linked([signal, over.signal], async (controller) => {
+    await withLinkedSignal([signal, over.signal], async (controller) => {
       for (;;) {
-        if (lines === this.#log.lines) await this.#look(run, controller.signal);
+        if (lines === this.#log.lines) await this.#logPhase(run, controller.signal);
         lines = this.#log.lines;
-        await sleep(LOOK_MS, controller.signal);
+        await sleep(PHASE_POLL_MS, controller.signal);
       }
     }).catch(() => undefined);
   }
 
-  async #look(run: Run, signal: AbortSignal): Promise<void> {
-    const found = await once(this.#temporal, () => run.describe(), { signal }).catch(() => undefined);
-    const phase = found && attribute(found, "RunPhase");
+  async #logPhase(run: Run, signal: AbortSignal): Promise<void> {
+    const described = await callOnce(this.#temporal, () => run.describe(), { signal }).catch(() => undefined);
+    const phase = described && attribute(described, "RunPhase");
     if (phase === undefined || phase === this.#log.phase || this.#log.phase === "being stopped") return;
     this.#log.phase = phase;
     await this.#log.status("phase", `the run is ${phase}`, { phase });
@@ -378,13 +383,13 @@ class Execution {
 
   // after the run
 
-  async #handedOver(
+  async #returnOutcome(
     ticket: Ticket,
     run: Run,
     { outcome, cancelled }: { outcome: Outcome; cancelled?: { by: Cancelled; at: Date } },
   ): Promise<AdapterExecutionResult> {
     await this.#progress("finalize", "The run has ended");
-    await this.#gaps(outcome);
+    await this.#logGaps(outcome);
     const base = this.#settings.transcriptsUrl?.replace(/\/+$/, "");
     const result = resultOf(outcome, {
       recovery: this.#recovery,
@@ -395,50 +400,54 @@ class Execution {
       workflow: { id: ticket.workflowId, runId: ticket.workflowRunId },
     });
     const code = result.errorCode ?? "succeeded";
-    const said = result.errorMessage ? `${code}: ${result.errorMessage}` : code;
-    await this.#log.status("outcome", said, { code, receipt: outcome.receipt?.state ?? null, lines: this.#log.lines });
+    const message = result.errorMessage ? `${code}: ${result.errorMessage}` : code;
+    await this.#log.status("outcome", message, {
+      code,
+      receipt: outcome.receipt?.state ?? null,
+      lines: this.#log.lines,
+    });
     const { runId, authToken: token } = this.#ctx;
     if (abortOf(this.#signal)?.kind === "lease lost") return result;
-    await handOver(this.#temporal, run, { runId, workflowRunId: ticket.workflowRunId, token });
+    await signalOnceStored(this.#temporal, run, { runId, workflowRunId: ticket.workflowRunId, token });
     return result;
   }
 
-  async #gaps({ attempts = [] }: Outcome): Promise<void> {
+  async #logGaps({ attempts = [] }: Outcome): Promise<void> {
     for (const { attempt, receipt } of attempts) {
       for (const { afterSequence, frames } of receipt?.gaps ?? []) {
         const size = frames == null ? "an unknown number of" : `${frames}`;
-        const said = `${size} pieces of output after line ${afterSequence} of attempt ${attempt} could not be had`;
-        await this.#log.status("gap", said, { attempt, after: afterSequence, frames: frames ?? null });
+        const message = `${size} pieces of output after line ${afterSequence} of attempt ${attempt} are missing`;
+        await this.#log.status("gap", message, { attempt, after: afterSequence, frames: frames ?? null });
       }
     }
   }
 
-  async #withoutOutcome(error: unknown, ticket: Ticket): Promise<AdapterExecutionResult> {
+  async #failWithoutOutcome(error: unknown, ticket: Ticket): Promise<AdapterExecutionResult> {
     const ended = error instanceof EndedWithoutOutcome;
-    const said = ended ? error.message : `run ${ticket.runId} cannot be followed: ${saidBy(error)}`;
-    await this.#log.status("failure", said);
+    const reason = ended ? error.message : `run ${ticket.runId} cannot be followed: ${serverMessage(error)}`;
+    await this.#log.status("failure", reason);
     if (ended && error.neverRan) {
-      const nextStep = "Give adapter and worker the same version, then wake the agent again.";
-      const message = `the worker could not read the request: ${said}`;
+      const nextStep = "Deploy the same version of adapter and worker, then wake the agent again.";
+      const message = `the worker could not read the request: ${reason}`;
       return failedResult({ code: "invalid_request", message, nextStep, neverStarted: true }, this.#recovery);
     }
-    const message = `${said}; whether its agent still works is not known, and the agent's next run ends it first`;
+    const message = `${reason}; whether its agent still works is not known, and the agent's next run ends it first`;
     const nextStep = "Read the Temporal history and the transcript, check the agent's work, then wake it again.";
     return failedResult({ code: "agent_run_failed", message, nextStep }, this.#recovery);
   }
 
-  async #unconfirmed(): Promise<AdapterExecutionResult> {
-    const message = "the agent was asked to stop and nobody confirmed that it has; Temporal keeps the request";
+  async #failUnconfirmed(): Promise<AdapterExecutionResult> {
+    const message = "no worker confirmed in time that the agent has stopped; Temporal keeps the request";
     await this.#log.status("failure", message);
-    const nextStep = "See whether a worker is running (`agent-runs list`); the agent stops as soon as one is.";
+    const nextStep = "Check that a worker is running (`agent-runs list`); the agent stops as soon as one is.";
     return failedResult({ code: "cancel_unconfirmed", message, nextStep }, this.#recovery);
   }
 
-  /** Paperclip drops whatever is returned now. Only if it says that the run was cancelled is the agent stopped. */
-  async #detached(run?: Run): Promise<AdapterExecutionResult> {
-    await letGo(this.#ctx.signal);
+  /** Leaves the run open: Paperclip drops this result. The agent is stopped only if Paperclip reports a cancelled run. */
+  async #detach(run?: Run): Promise<AdapterExecutionResult> {
+    await waitForRelease(this.#ctx.signal);
     if (run !== undefined) void this.#stopIfCancelled(run);
-    const message = "Paperclip's server lost this run; it goes on and can be joined by the task's next wake";
+    const message = "Paperclip's server lost this run; it is open and the task's next wake can join it";
     return failedResult({ code: "controller_lease_lost", message, neverStarted: run === undefined }, this.#recovery);
   }
 
@@ -446,39 +455,39 @@ class Execution {
     const { runId, authToken } = this.#ctx;
     if (abortOf(this.#ctx.signal)?.kind !== "cancel" && !(await wasCancelled(runId, authToken))) return;
     const grace = this.#prepared.request.config.graceSec ?? 60;
-    await stopped(this.#temporal, run, "Run cancelled", grace, {}).catch(() => undefined);
+    await stopAgent(this.#temporal, run, "Run cancelled", grace, {}).catch(() => undefined);
   }
 
   async #progress(phase: "adapter_startup" | "finalize", message: string): Promise<void> {
-    await attempted(this.#ctx.onRuntimeProgress?.({ phase, message }));
+    await ignoreFailure(this.#ctx.onRuntimeProgress?.({ phase, message }));
   }
 }
 
-/** An operator's stop or the loss of the lease, whenever it comes. */
-class Stop {
-  readonly came: Promise<Abort>;
+/** An operator's cancel or the loss of the lease, whenever it comes. */
+class AbortWatch {
+  readonly aborted: Promise<Abort>;
   readonly release: () => void;
   at: number | undefined;
   abort: Abort | undefined;
 
   constructor(signal: AbortSignal) {
-    let tell: (abort: Abort) => void = () => undefined;
-    this.came = new Promise((resolve) => {
-      tell = resolve;
+    let resolveAborted: (abort: Abort) => void = () => undefined;
+    this.aborted = new Promise((resolve) => {
+      resolveAborted = resolve;
     });
-    const notice = () => {
+    const onAbort = () => {
       this.at = Date.now();
       this.abort = abortOf(signal);
-      if (this.abort !== undefined) tell(this.abort);
+      if (this.abort !== undefined) resolveAborted(this.abort);
     };
-    signal.addEventListener("abort", notice, { once: true });
-    if (signal.aborted) notice();
-    this.release = () => signal.removeEventListener("abort", notice);
+    signal.addEventListener("abort", onAbort, { once: true });
+    if (signal.aborted) onAbort();
+    this.release = () => signal.removeEventListener("abort", onAbort);
   }
 }
 
-/** Resolves when `work` has ended, however. */
-async function settled(work: Promise<unknown>): Promise<void> {
+/** Resolves when `work` has settled. */
+async function waitSettled(work: Promise<unknown>): Promise<void> {
   await work.then(
     () => undefined,
     () => undefined,
@@ -492,8 +501,8 @@ function failureOf(work: Promise<unknown>): Promise<never> {
   });
 }
 
-/** Something of the host's that may fail without meaning anything for the run. */
-async function attempted(work: Promise<unknown> | undefined): Promise<void> {
+/** Waits for a callback of the host's, whose failure is ignored: it means nothing for the run. */
+async function ignoreFailure(work: Promise<unknown> | undefined): Promise<void> {
   await work?.catch(() => undefined);
 }
 

@@ -5,21 +5,21 @@ import { agentConfigurationDoc } from "./documentation.ts";
 import { execute } from "./execute.ts";
 import { listModels, models, refreshModels } from "./models.ts";
 import type { ServerAdapterModule } from "./paperclip.ts";
-import { reconcileAfterLoad } from "./reconcile.ts";
+import { scheduleReconciler } from "./reconcile.ts";
 import { sessionCodec } from "./session.ts";
 import { listSkills } from "./skill-snapshot.ts";
 import { testEnvironment } from "./test-environment.ts";
-import { warmedUp } from "./warm-up.ts";
+import { warmUp } from "./warm-up.ts";
 
 export const type = "opencode_k8s";
 
 /**
- * The adapter. Nothing is connected or read before the first call of one of its functions, but for the reconciler, which
- * looks some seconds later for runs that this server has lost.
+ * Creates the adapter. Nothing is connected or read before the first call of one of its functions, except by the
+ * reconciler, which begins some seconds later to look for runs that this server has lost.
  */
 export function createServerAdapter(): ServerAdapterModule {
-  reconcileAfterLoad();
-  void warmedUp();
+  scheduleReconciler();
+  void warmUp();
   return {
     type,
     execute,
@@ -29,7 +29,7 @@ export function createServerAdapter(): ServerAdapterModule {
     listModels,
     refreshModels,
     listSkills,
-    // Paperclip keeps the preference itself; nothing has to be installed anywhere
+    // Paperclip stores the desired skills itself; nothing has to be installed
     syncSkills: listSkills,
     getConfigSchema: configSchema,
     agentConfigurationDoc,

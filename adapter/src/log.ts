@@ -1,35 +1,36 @@
 /**
- * What a run writes into Paperclip's log: the agent's own lines, and status lines of ours between them.
+ * Writes a run's log in Paperclip: the agent's own lines, and our status lines between them.
  *
- * One line a call, ended by a newline, below 8000 bytes of UTF-8, each call awaited before the next: Paperclip cuts
- * chunks and shows the last 8 KiB of one, and call order is the only order. A status line is one JSON object:
+ * One line per call, with a newline at its end, below 8000 bytes of UTF-8, each call awaited before the next: Paperclip
+ * cuts chunks and shows the last 8 KiB of one, and the order of calls is the only order. A status line is one JSON object:
  *
  *     {"type":"agent_run","event":"<started|joined|busy|phase|…>","message":"…", …}
  *
- * A line of the agent that is too long comes as pieces, to be joined in order:
+ * A line of the agent that is too long is written as pieces, to be joined in order:
  *
  *     {"type":"agent_run","event":"chunk","id":"<attempt>.<sequence>","stream":"stdout","of":"event|text","part":1,"parts":3,"text":"…"}
  *
  * `of: "event"` follows the same event with its long strings shortened and `"truncated": true`, which parsers and cost
  * accounting read instead; `of: "text"` stands for the line itself.
  *
- * Nothing that an agent prints can pass for a status line: a stdout line that any reader could take for one (a JSON
+ * Nothing that an agent prints can be mistaken for a status line: a stdout line that a reader could parse as one (a JSON
  * object whose `type` is `agent_run`, also after a carriage return or another line separator) is written as a chunk of
  * one part, and its text is a JSON string inside ours. So every status line in a log is ours.
  */
 
-import { setTimeout as later } from "node:timers";
-import { setImmediate as nextTurn } from "node:timers/promises";
+import { setTimeout as setTimer } from "node:timers";
+import { setImmediate as nextImmediate } from "node:timers/promises";
 
 /** Bytes of one call, newline included, are below this. */
 export const CALL_BYTES = 8000;
 /** Characters of an event up to which a shortened form of it is made; OpenCode's own events stay below. */
 const SHORTENED_LIMIT = 512 * 1024;
-/** Characters that are cut into pieces without letting others have the event loop. */
-const TURN = 256 * 1024;
-const SILENCE_MS = 5 * 60_000;
-const REPEAT_MS = 60_000;
-const OWN_TYPE = "agent_run";
+/** Characters that are cut into pieces before the host's other work has the event loop. */
+const SLICE = 256 * 1024;
+/** After so long without a line a heartbeat is written. */
+const HEARTBEAT_MS = 5 * 60_000;
+const OUTAGE_REPEAT_MS = 60_000;
+const STATUS_TYPE = "agent_run";
 const SEPARATORS = /[\n\r\v\f\u0085\u2028\u2029]/;
 
 export type StatusEvent =
@@ -50,7 +51,7 @@ export type StatusEvent =
 export type OnLog = (stream: "stdout" | "stderr", chunk: string) => Promise<void>;
 type Fields = { [name: string]: unknown };
 
-/** One line of an agent, as far as a log cares. */
+/** One line of an agent, as the log needs it. */
 export interface AgentLine {
   attempt: number;
   sequence: number;
@@ -59,14 +60,14 @@ export interface AgentLine {
   text: string;
 }
 
-/** One line of a status; long values are cut so that the line fits into a call. */
+/** One status line; the message is cut so that the line fits into a call. */
 export function statusLine(event: StatusEvent, message: string, fields: Fields = {}): string {
-  const line = JSON.stringify({ type: OWN_TYPE, event, message: message.slice(0, 2000), ...fields });
+  const line = JSON.stringify({ type: STATUS_TYPE, event, message: message.slice(0, 2000), ...fields });
   if (fits(line)) return line;
-  return JSON.stringify({ type: OWN_TYPE, event, message: message.slice(0, 1000) });
+  return JSON.stringify({ type: STATUS_TYPE, event, message: message.slice(0, 1000) });
 }
 
-/** The lines that stand for one line of an agent, without their newlines: usually the line itself. */
+/** The lines of the log for one line of an agent, without their newlines: usually the line itself. */
 export async function* linesFor(line: AgentLine): AsyncGenerator<{ stream: "stdout" | "stderr"; text: string }> {
   const { text } = line;
   if (line.stream === "stderr") {
@@ -75,10 +76,10 @@ export async function* linesFor(line: AgentLine): AsyncGenerator<{ stream: "stdo
     return;
   }
   if (fits(text)) {
-    if (mimics(text)) yield* chunks(line, "text");
+    if (looksLikeStatus(text)) yield* chunks(line, "text");
     else yield { stream: "stdout", text };
   } else {
-    const short = text.length <= SHORTENED_LIMIT ? shortened(text) : undefined;
+    const short = text.length <= SHORTENED_LIMIT ? shortenedEvent(text) : undefined;
     if (short !== undefined) yield { stream: "stdout", text: short };
     yield* chunks(line, short === undefined ? "text" : "event");
   }
@@ -87,10 +88,10 @@ export async function* linesFor(line: AgentLine): AsyncGenerator<{ stream: "stdo
 async function* chunks(line: AgentLine, of: "event" | "text"): AsyncGenerator<{ stream: "stdout"; text: string }> {
   const id = `${line.attempt}.${line.sequence}`;
   const stream = line.stream === "stderr" ? "stderr" : "stdout";
-  const pieces = await piecesInTurns(line.text, CALL_BYTES - 200);
+  const pieces = await piecesInSlices(line.text, CALL_BYTES - 200);
   for (const [index, text] of pieces.entries()) {
     const fields = { id, stream, of, part: index + 1, parts: pieces.length, text };
-    yield { stream: "stdout", text: JSON.stringify({ type: OWN_TYPE, event: "chunk", ...fields }) };
+    yield { stream: "stdout", text: JSON.stringify({ type: STATUS_TYPE, event: "chunk", ...fields }) };
   }
 }
 
@@ -101,26 +102,26 @@ export function piecesOf(text: string, limit: number): string[] {
   let size = 0;
   for (let at = 0; at < text.length; ) {
     const point = text.codePointAt(at) ?? 0;
-    const cost = costOf(point);
-    if (size + cost > limit) {
+    const bytes = escapedBytes(point);
+    if (size + bytes > limit) {
       pieces.push(text.slice(from, at));
       from = at;
       size = 0;
     }
-    size += cost;
+    size += bytes;
     at += point > 0xffff ? 2 : 1;
   }
   pieces.push(text.slice(from));
   return pieces;
 }
 
-/** The same for a text of any length, in turns with whatever else the host has to do. */
-async function piecesInTurns(text: string, limit: number): Promise<string[]> {
+/** The same for a text of any length, in slices between which the host's other work has the event loop. */
+async function piecesInSlices(text: string, limit: number): Promise<string[]> {
   const pieces: string[] = [];
   for (let from = 0; from < text.length || from === 0; ) {
-    if (from > 0) await nextTurn();
-    const last = text.charCodeAt(from + TURN - 1);
-    const to = from + TURN - (last >= 0xd800 && last <= 0xdbff ? 1 : 0);
+    if (from > 0) await nextImmediate();
+    const last = text.charCodeAt(from + SLICE - 1);
+    const to = from + SLICE - (last >= 0xd800 && last <= 0xdbff ? 1 : 0);
     for (const piece of piecesOf(text.slice(from, to), limit)) pieces.push(piece);
     from = to;
   }
@@ -128,7 +129,7 @@ async function piecesInTurns(text: string, limit: number): Promise<string[]> {
 }
 
 /** Bytes of one character inside a JSON string, as JSON.stringify writes it. */
-function costOf(point: number): number {
+function escapedBytes(point: number): number {
   if (point === 0x22 || point === 0x5c) return 2;
   if (point < 0x20 || (point >= 0xd800 && point <= 0xdfff)) return 6;
   if (point < 0x80) return 1;
@@ -141,8 +142,8 @@ function fits(text: string): boolean {
   return text.length < CALL_BYTES && Buffer.byteLength(text) < CALL_BYTES - 1;
 }
 
-/** Whether some reader could take this, or a part of it, for a status line of ours. */
-function mimics(text: string): boolean {
+/** Whether a reader could parse this, or a part of it, as a status line of ours. */
+function looksLikeStatus(text: string): boolean {
   if (!text.includes("{")) return false;
   if (!SEPARATORS.test(text)) return isStatus(text);
   return isStatus(text) || text.split(SEPARATORS).some(isStatus);
@@ -152,27 +153,27 @@ function isStatus(text: string): boolean {
   const trimmed = text.trim();
   if (!trimmed.startsWith("{")) return false;
   const event = parsed(trimmed);
-  return event !== undefined && event.type === OWN_TYPE;
+  return event !== undefined && event.type === STATUS_TYPE;
 }
 
-/** The event with its long strings shortened, or undefined when it is none or keeps too little. */
-function shortened(text: string): string | undefined {
+/** The event with its long strings shortened; undefined when it is no event, or still too long. */
+function shortenedEvent(text: string): string | undefined {
   const event = parsed(text.trim());
-  if (event === undefined || typeof event.type !== "string" || event.type === OWN_TYPE) return undefined;
+  if (event === undefined || typeof event.type !== "string" || event.type === STATUS_TYPE) return undefined;
   for (const limit of [2000, 700, 250, 80]) {
-    const line = JSON.stringify({ ...(shorter(event, limit, 0) as Fields), truncated: true });
+    const line = JSON.stringify({ ...(shortenStrings(event, limit, 0) as Fields), truncated: true });
     if (fits(line)) return line;
   }
   return undefined;
 }
 
-function shorter(value: unknown, limit: number, depth: number): unknown {
+function shortenStrings(value: unknown, limit: number, depth: number): unknown {
   if (typeof value === "string") return value.length > limit ? `${wellFormed(value.slice(0, limit))}…` : value;
   if (typeof value !== "object" || value === null) return value;
   if (depth > 8) return "…";
-  if (Array.isArray(value)) return value.slice(0, 20).map((item) => shorter(item, limit, depth + 1));
+  if (Array.isArray(value)) return value.slice(0, 20).map((item) => shortenStrings(item, limit, depth + 1));
   const entries = Object.entries(value).slice(0, 40);
-  return Object.fromEntries(entries.map(([key, item]) => [key.slice(0, 80), shorter(item, limit, depth + 1)]));
+  return Object.fromEntries(entries.map(([key, item]) => [key.slice(0, 80), shortenStrings(item, limit, depth + 1)]));
 }
 
 /** Without half a character at the end. */
@@ -192,34 +193,34 @@ function parsed(text: string): Fields | undefined {
 }
 
 /**
- * The log of one run. Calls may come from anywhere; they are written one after the other. None rejects: a line that the
- * host did not take is counted, and named as a gap once it takes lines again.
+ * The log of one run. Concurrent calls are written one after the other. None rejects: a line that the host refused is
+ * counted, and reported as a gap once it accepts lines again.
  */
 export class RunLog {
   readonly #onLog: OnLog;
-  readonly #silence: number;
+  readonly #heartbeatInterval: number;
   #queue: Promise<void> = Promise.resolve();
   #lost = 0;
   #timer: NodeJS.Timeout | undefined;
   #closed = false;
   #session = "";
-  /** Where the run stands, for heartbeats. */
+  /** The phase of the run, for heartbeats. */
   phase = "preparing";
-  /** Agent's lines written so far. */
+  /** Number of the agent's lines written so far. */
   lines = 0;
 
-  constructor(onLog: OnLog, silence: number = SILENCE_MS) {
+  constructor(onLog: OnLog, heartbeatInterval: number = HEARTBEAT_MS) {
     this.#onLog = onLog;
-    this.#silence = silence;
-    this.#listen();
+    this.#heartbeatInterval = heartbeatInterval;
+    this.#restartTimer();
   }
 
-  /** One status line. */
+  /** Writes one status line. */
   status(event: StatusEvent, message: string, fields: Fields = {}): Promise<void> {
     return this.#enqueue(async () => await this.#write("stdout", statusLine(event, message, fields)));
   }
 
-  /** One line of the agent. */
+  /** Writes one line of the agent. */
   line(line: AgentLine): Promise<void> {
     return this.#enqueue(async () => {
       for await (const { stream, text } of linesFor(line)) await this.#write(stream, text);
@@ -227,7 +228,7 @@ export class RunLog {
     });
   }
 
-  /** Names the agent's session the first time that it is seen in an event. */
+  /** Writes the agent's session id the first time that an event has it. */
   session(line: AgentLine, model: string): Promise<void> {
     if (this.#session || line.stream === "stderr" || line.text.length > SHORTENED_LIMIT) return Promise.resolve();
     const id = line.text.includes('"sessionID"') ? parsed(line.text.trim())?.sessionID : undefined;
@@ -236,7 +237,7 @@ export class RunLog {
     return this.status("session", "", { sessionId: this.#session, model });
   }
 
-  /** Waits for what is on its way; afterwards nothing is written any more. */
+  /** Waits for pending writes; later calls write nothing. */
   async close(): Promise<void> {
     await this.#queue;
     this.#closed = true;
@@ -251,10 +252,10 @@ export class RunLog {
 
   async #write(stream: "stdout" | "stderr", text: string): Promise<void> {
     if (this.#closed) return;
-    this.#listen();
+    this.#restartTimer();
     try {
       if (this.#lost > 0) {
-        const missing = `${this.#lost} lines are missing here: Paperclip did not take them; the transcript has them`;
+        const missing = `${this.#lost} lines are missing here: Paperclip refused them; the transcript has them`;
         await this.#onLog("stdout", `${statusLine("gap", missing, { lines: this.#lost })}\n`);
         this.#lost = 0;
       }
@@ -264,41 +265,44 @@ export class RunLog {
     }
   }
 
-  #listen(): void {
+  #restartTimer(): void {
     clearTimeout(this.#timer);
-    this.#timer = later(() => {
-      void this.status("heartbeat", `still going on: ${this.phase}`, { phase: this.phase, lines: this.lines });
-    }, this.#silence);
+    this.#timer = setTimer(() => {
+      void this.status("heartbeat", `no new output; the run is ${this.phase}`, {
+        phase: this.phase,
+        lines: this.lines,
+      });
+    }, this.#heartbeatInterval);
     this.#timer.unref();
   }
 }
 
-/** Tells the log of one thing that is away: at once, then once a minute, and when it is back. */
-export class Trouble {
+/** Logs the outage of one service: at once, then once a minute, and when the service answers again. */
+export class OutageLog {
   readonly #log: RunLog;
-  readonly #back: string;
+  readonly #recoveredMessage: string;
   #since: number | undefined;
-  #told = 0;
+  #lastReport = 0;
 
-  constructor(log: RunLog, back: string) {
+  constructor(log: RunLog, recoveredMessage: string) {
     this.#log = log;
-    this.#back = back;
+    this.#recoveredMessage = recoveredMessage;
   }
 
-  failed(what: string): void {
+  failed(message: string): void {
     const now = Date.now();
     this.#since ??= now;
-    if (now - this.#told < REPEAT_MS) return;
-    this.#told = now;
+    if (now - this.#lastReport < OUTAGE_REPEAT_MS) return;
+    this.#lastReport = now;
     const seconds = Math.round((now - this.#since) / 1000);
-    void this.#log.status("waiting", seconds > 0 ? `${what} (for ${seconds} s)` : what, { seconds });
+    void this.#log.status("waiting", seconds > 0 ? `${message} (for ${seconds} s)` : message, { seconds });
   }
 
   recovered(): void {
     if (this.#since === undefined) return;
     const seconds = Math.round((Date.now() - this.#since) / 1000);
     this.#since = undefined;
-    this.#told = 0;
-    void this.#log.status("note", `${this.#back} after ${seconds} s`, { seconds });
+    this.#lastReport = 0;
+    void this.#log.status("note", `${this.#recoveredMessage} after ${seconds} s`, { seconds });
   }
 }

@@ -1,39 +1,39 @@
 /**
- * Fetches the outcome of a run, says that it has arrived, and cancels: what a caller does with a run it holds.
+ * What a caller does with a run after attaching: fetch its outcome, signal that it was collected, cancel.
  *
- * The twin of `client/outcome.py`: same Updates, same ids, same meaning of a closed run.
+ * Same rules as `agent_runs/client/outcome.py`: same Updates, same ids, same meaning of a closed run.
  */
 
 import { randomUUID } from "node:crypto";
 import { WorkflowFailedError, WorkflowUpdateFailedError } from "@temporalio/client";
 import type { Cancelled, Outcome } from "./contracts.ts";
 import {
-  away,
+  type CallOptions,
   Code,
+  callOnce,
+  callUntilAnswered,
   codeOf,
   isOutage,
   isUnknownRun,
-  once,
-  patiently,
+  outageMessage,
   type Run,
-  type Talk,
   type Temporal,
 } from "./temporal.ts";
-import { BackOff, GivenUp } from "./waiting.ts";
+import { Aborted, BackOff } from "./waits.ts";
 
-/** The run is closed: it takes no updates any more. */
-export class Closed extends Error {}
-/** No worker answered in time. */
-export class NobodyAnswered extends Error {}
-/** The run ended without an outcome: terminated, failed in its own code, or Temporal has forgotten it. */
+/** The run is closed: it accepts no updates. */
+export class RunClosed extends Error {}
+/** No worker answered the update in time. */
+export class UpdateTimedOut extends Error {}
+/** The run closed without an outcome: terminated, failed in its own code, or deleted by Temporal. */
 export class EndedWithoutOutcome extends Error {
-  /** Temporal's word: `TERMINATED`, `FAILED`, `TIMED_OUT`, `CANCELLED` or `NOT_FOUND`. */
-  readonly how: string;
-  /** Its input could not be read, so that no step of it ever ran. */
+  /** Temporal's close status: `TERMINATED`, `FAILED`, `TIMED_OUT`, `CANCELLED`; or `NOT_FOUND`. */
+  readonly closeStatus: string;
+  /** The workflow's input could not be decoded, so no activity of it ever ran. */
   readonly neverRan: boolean;
-  constructor(how: string, message: string, neverRan = false) {
+  constructor(closeStatus: string, message: string, neverRan = false) {
     super(message);
-    this.how = how;
+    this.closeStatus = closeStatus;
     this.neverRan = neverRan;
   }
 }
@@ -42,104 +42,109 @@ const OUTCOME = "outcome";
 const CANCEL = "cancel";
 const COLLECTED = "collected";
 const CANCELLED_CODE = "cancelled";
-/** One round of a long wait; the same Update id goes on waiting in the next one. */
-const ROUND_MS = 30_000;
+/** One request of a long wait; the next one waits for the same update id. */
+const UPDATE_ROUND_MS = 30_000;
 const INPUT_UNREADABLE = "ValidationError";
 
 /**
  * The outcome, as soon as there is one; waits through restarts of workers and of Temporal.
  *
- * Rejects with `EndedWithoutOutcome`, `GivenUp`, or a refusal that will not change.
+ * Rejects with `EndedWithoutOutcome`, `Aborted`, or an error that a retry does not fix.
  */
-export async function outcomeOf(temporal: Temporal, run: Run, talk: Talk = {}): Promise<Outcome> {
+export async function fetchOutcome(temporal: Temporal, run: Run, options: CallOptions = {}): Promise<Outcome> {
   try {
-    return await ask<Outcome>(temporal, run, OUTCOME, [], { ...talk, id: OUTCOME });
+    return await executeUpdate<Outcome>(temporal, run, OUTCOME, [], { ...options, id: OUTCOME });
   } catch (error) {
-    if (!(error instanceof Closed)) throw error;
+    if (!(error instanceof RunClosed)) throw error;
   }
-  return await resultOfClosed(temporal, run, talk);
+  return await resultOfClosed(temporal, run, options);
 }
 
-/** Says that the outcome has arrived, so that the run need not keep it. A run that closed by itself does not mind. */
-export async function collected(temporal: Temporal, run: Run, talk: Talk = {}): Promise<void> {
+/** Signals that the outcome was collected, so that the run need not keep it. Does nothing for a closed run. */
+export async function signalCollected(temporal: Temporal, run: Run, options: CallOptions = {}): Promise<void> {
   try {
-    await patiently(temporal, () => run.signal(COLLECTED), talk);
+    await callUntilAnswered(temporal, () => run.signal(COLLECTED), options);
   } catch (error) {
     if (codeOf(error) === undefined) throw error;
   }
 }
 
-/** Stops the run's agent and says what became of it. May be repeated, also after the end. Rejects as `outcomeOf`. */
-export async function cancel(temporal: Temporal, run: Run, reason: string, talk: Talk = {}): Promise<Cancelled> {
+/** Stops the run's agent and reports how it ended. May be repeated, also after the end. Rejects as `fetchOutcome`. */
+export async function cancel(
+  temporal: Temporal,
+  run: Run,
+  reason: string,
+  options: CallOptions = {},
+): Promise<Cancelled> {
   try {
-    return await ask<Cancelled>(temporal, run, CANCEL, [{ reason }], talk);
+    return await executeUpdate<Cancelled>(temporal, run, CANCEL, [{ reason }], options);
   } catch (error) {
-    if (!(error instanceof Closed)) throw error;
+    if (!(error instanceof RunClosed)) throw error;
   }
-  const outcome = await resultOfClosed(temporal, run, talk);
+  const outcome = await resultOfClosed(temporal, run, options);
   return {
     outcome: outcome.errorCode === CANCELLED_CODE ? "cancelled" : "ended before",
-    stop: outcome.stop ?? { agentStarted: true, agentStopped: true, forced: false, sessionPreserved: false },
+    stop: outcome.stop ?? { agentStarted: true, agentStopped: true, killed: false, sessionPreserved: false },
     sessionId: outcome.sessionId ?? null,
     failureCode: outcome.errorCode ?? null,
   };
 }
 
 /**
- * One Update, asked again until it is answered.
+ * Requests one Update until it is answered.
  *
- * @param options.id of this request: whoever asks under the same id gets the same answer, without a new event.
- * @param options.patience for a worker to answer, in milliseconds; without it a worker is waited for.
+ * @param options.id update id: every request with the same id gets the same answer, without a new event.
+ * @param options.timeout for a worker to answer, in milliseconds; undefined: no limit.
  *
- * Rejects with `Closed`, `NobodyAnswered`, `GivenUp`, or `WorkflowUpdateFailedError` when refused.
+ * Rejects with `RunClosed`, `UpdateTimedOut`, `Aborted`, or `WorkflowUpdateFailedError` when refused.
  */
-export async function ask<Answer>(
+export async function executeUpdate<Answer>(
   temporal: Temporal,
   run: Run,
   update: string,
   args: [] | [unknown],
-  { id = randomUUID(), patience, ...talk }: Talk & { id?: string; patience?: number },
+  { id = randomUUID(), timeout, ...options }: CallOptions & { id?: string; timeout?: number },
 ): Promise<Answer> {
-  const { signal, outage } = talk;
+  const { signal, outage } = options;
   const backOff = new BackOff();
-  const until = patience === undefined ? Number.POSITIVE_INFINITY : Date.now() + patience;
+  const until = timeout === undefined ? Number.POSITIVE_INFINITY : Date.now() + timeout;
   for (;;) {
-    const within = Math.min(ROUND_MS, until - Date.now());
-    if (within <= 0) throw new NobodyAnswered();
+    const roundTimeout = Math.min(UPDATE_ROUND_MS, until - Date.now());
+    if (roundTimeout <= 0) throw new UpdateTimedOut();
     try {
-      const asked = () =>
+      const call = () =>
         args.length === 0
           ? run.executeUpdate<Answer, []>(update, { updateId: id })
           : run.executeUpdate<Answer, [unknown]>(update, { args, updateId: id });
-      const answer = await once(temporal, asked, { signal, within });
+      const answer = await callOnce(temporal, call, { signal, timeout: roundTimeout });
       outage?.recovered();
       return answer;
     } catch (error) {
-      if (error instanceof GivenUp) throw error;
-      if (closedMeanwhile(error) || isUnknownRun(error)) throw new Closed();
-      if (!isOutage(error, talk)) throw error;
+      if (error instanceof Aborted) throw error;
+      if (closedBeforeAnswer(error) || isUnknownRun(error)) throw new RunClosed();
+      if (!isOutage(error, options)) throw error;
       if (codeOf(error) === Code.DEADLINE_EXCEEDED)
         backOff.reset(); // no worker answered in this round
-      else outage?.failed(away(temporal, error));
+      else outage?.failed(outageMessage(temporal, error));
     }
     await backOff.wait(signal);
-    await present(temporal, run, talk);
+    await waitUntilReachable(temporal, run, options);
   }
 }
 
-/** Waits until Temporal answers at all: a long wait says nothing of that. Rejects with `Closed` for a forgotten run. */
-async function present(temporal: Temporal, run: Run, talk: Talk): Promise<void> {
+/** Waits until Temporal answers: an unanswered update does not show that. Rejects with `RunClosed` for a deleted run. */
+async function waitUntilReachable(temporal: Temporal, run: Run, options: CallOptions): Promise<void> {
   try {
-    await patiently(temporal, () => run.describe(), talk);
+    await callUntilAnswered(temporal, () => run.describe(), options);
   } catch (error) {
-    if (isUnknownRun(error)) throw new Closed();
+    if (isUnknownRun(error)) throw new RunClosed();
     throw error;
   }
 }
 
-async function resultOfClosed(temporal: Temporal, run: Run, talk: Talk): Promise<Outcome> {
+async function resultOfClosed(temporal: Temporal, run: Run, options: CallOptions): Promise<Outcome> {
   try {
-    return (await patiently(temporal, () => run.result(), talk)) as Outcome;
+    return (await callUntilAnswered(temporal, () => run.result(), options)) as Outcome;
   } catch (error) {
     throw withoutOutcome(error);
   }
@@ -147,22 +152,22 @@ async function resultOfClosed(temporal: Temporal, run: Run, talk: Talk): Promise
 
 function withoutOutcome(error: unknown): unknown {
   if (isUnknownRun(error)) {
-    return new EndedWithoutOutcome("NOT_FOUND", "Temporal does not know this run any more");
+    return new EndedWithoutOutcome("NOT_FOUND", "Temporal no longer knows this run");
   }
   if (!(error instanceof WorkflowFailedError)) return error;
   const cause = error.cause;
-  const how = cause?.name === "TerminatedFailure" ? "TERMINATED" : (cause?.name ?? "FAILED");
+  const closeStatus = cause?.name === "TerminatedFailure" ? "TERMINATED" : (cause?.name ?? "FAILED");
   const type = (cause as { type?: unknown } | undefined)?.type;
-  const said = cause?.message ? `: ${cause.message.slice(0, 500)}` : "";
+  const detail = cause?.message ? `: ${cause.message.slice(0, 500)}` : "";
   return new EndedWithoutOutcome(
-    how,
-    `the run ended in Temporal without an outcome (${how}${said})`,
+    closeStatus,
+    `the run ended in Temporal without an outcome (${closeStatus}${detail})`,
     type === INPUT_UNREADABLE,
   );
 }
 
-/** Temporal answers an update that its workflow accepted and could not end any more with a failure of its own. */
-function closedMeanwhile(error: unknown): boolean {
+/** Whether the workflow accepted the update and closed without completing it: Temporal has a failure type for this. */
+function closedBeforeAnswer(error: unknown): boolean {
   if (!(error instanceof WorkflowUpdateFailedError)) return false;
   return (error.cause as { type?: unknown } | undefined)?.type === "AcceptedUpdateCompletedWorkflow";
 }

@@ -1,25 +1,25 @@
 /**
- * Everything that must exist before Temporal is asked: the request, sealed, with what only this host can read.
+ * Prepares the request: validated, sealed, with the texts that only this host can read.
  *
- * Paperclip's context is judged by the twin of the worker's own rules; texts are rendered with Paperclip's own helpers
- * and read from its disk, so that a worker needs neither. Known keys are picked one by one: the context also holds
- * functions, a tracer and shared objects.
+ * Paperclip's context is validated with the worker's own rules; texts are rendered with Paperclip's own helpers and read
+ * from its disk, so that a worker needs neither. Known keys are picked one by one: the context also holds functions, a
+ * tracer and shared objects.
  */
 
 import type { PromptSource, RunRequest, WakePrompt } from "./contracts.ts";
-import type { Host } from "./host.ts";
 import { instructionsText } from "./instructions.ts";
 import type { AdapterExecutionContext, JsonObject } from "./paperclip.ts";
-import { confinement } from "./reading.ts";
+import type { PaperclipHelpers } from "./paperclip-helpers.ts";
 import { apiUrl, hostUrl } from "./request/api-url.ts";
 import { isObject } from "./request/plain.ts";
 import { preparation } from "./request/preparation.ts";
 import { composed } from "./request/prompt.ts";
 import { cut } from "./request/python.ts";
 import { reachableTools, toolServers } from "./request/tools.ts";
+import { allowedRoot } from "./safe-files.ts";
 import type { Sealer } from "./sealing.ts";
 import type { Settings } from "./settings.ts";
-import { selected, skillTexts } from "./skills.ts";
+import { readSkills, selectSkills } from "./skills.ts";
 
 export { InvalidRequest } from "./request/problems.ts";
 
@@ -28,7 +28,7 @@ export interface Prepared {
   readonly request: RunRequest;
   /** For people: what was left out or could not be read. */
   readonly notes: string[];
-  /** What the wake is about; only another wake of the same may join the run. */
+  /** The task of the wake; only another wake of the same task may join the run. */
   readonly task: string | null;
   /** Variables of the agent, values of its own `env` masked. */
   readonly environmentForLogs: Record<string, string>;
@@ -38,26 +38,26 @@ export interface Prepared {
 }
 
 const NOTE_LIMIT = 500;
-const MASKED = "***REDACTED***";
-/** Blank, so that no heartbeat section comes of it; the worker takes an empty one for none of its own. */
+const REDACTED = "***REDACTED***";
+/** Blank, so that the heartbeat section is left out; for an empty one the worker uses its default. */
 const NO_HEARTBEAT = " ";
 
 /**
- * The run's request. What cannot be read is a note, as in the existing adapters; what is wrong is refused.
+ * The run's request. A file that cannot be read gives a note, as in the existing adapters; a wrong field is refused.
  *
- * @param environment of Paperclip's process: only where Paperclip is and where its home is.
- * @throws InvalidRequest that names every wrong field by its Paperclip path with the remedy, or says what is too large.
+ * @param environment of Paperclip's process; only Paperclip's address and home are read.
+ * @throws InvalidRequest that names every wrong field by its Paperclip path with the remedy, or what is too large.
  */
 export async function prepare(
   ctx: AdapterExecutionContext,
   settings: Settings,
   sealer: Sealer,
-  host: Host,
+  helpers: PaperclipHelpers,
   environment: NodeJS.ProcessEnv = process.env,
 ): Promise<Prepared> {
   const address = apiUrl(settings, isObject(ctx.config) ? ctx.config : {}, environment);
-  const addresses = { host: hostUrl(environment), pods: address.url };
-  const prose = wakeProse(ctx.context, host);
+  const addresses = { helpers: hostUrl(environment), pods: address.url };
+  const prose = wakeProse(ctx.context, helpers);
   const base = preparation({
     runId: ctx.runId,
     agent: ctx.agent,
@@ -69,17 +69,17 @@ export async function prepare(
     runtimeTools: reachableTools(ctx.runtimeTools, addresses),
     wakePrompt: prose.wake,
   });
-  const within = confinement(environment);
+  const rootOf = allowedRoot(environment);
   const { instructionsFilePath, paperclipRuntimeSkills, paperclipSkillSync } = base.request.config;
-  const selection = selected(paperclipRuntimeSkills ?? [], paperclipSkillSync ?? {});
+  const selection = selectSkills(paperclipRuntimeSkills ?? [], paperclipSkillSync ?? {});
   const [tools, instructions, skills] = await Promise.all([
     toolServers(ctx, addresses, new Set(Object.keys(base.secrets.mcpServers ?? {}))),
-    instructionsText(instructionsFilePath ?? undefined, within),
-    skillTexts(selection.skills, within),
+    instructionsText(instructionsFilePath ?? undefined, rootOf),
+    readSkills(selection.skills, rootOf),
   ]);
   const source: PromptSource = {
     ...base.prompt,
-    ...withHeartbeat(base.prompt, ctx.context, host),
+    ...withHeartbeat(base.prompt, ctx.context, helpers),
     instructions: instructions.text,
     skills: skills.texts,
   };
@@ -88,22 +88,22 @@ export async function prepare(
     sealer.seal("secrets", secrets),
     sealer.seal("prompt", source),
   ]);
-  const told = [prose.note, tools.note, instructions.note, ...selection.warnings, ...skills.notes];
-  const notes = [...base.notes, ...told.filter((note) => note !== undefined).map((note) => cut(note, NOTE_LIMIT))];
+  const textNotes = [prose.note, tools.note, instructions.note, ...selection.warnings, ...skills.notes];
+  const notes = [...base.notes, ...textNotes.filter((note) => note !== undefined).map((note) => cut(note, NOTE_LIMIT))];
   const request: RunRequest = { ...base.request, ...(notes.length > 0 ? { notes } : {}), sealedSecrets, sealedPrompt };
   return {
     request,
     notes: address.note === undefined ? notes : [...notes, address.note],
     task: taskOf(request),
     environmentForLogs: environmentForLogs(request, base.secrets.env ?? {}),
-    ...shown(source, request),
+    ...promptForLogs(source, request),
   };
 }
 
 /**
- * What a join brings, sealed for the new run: the token with which the agent goes on speaking to Paperclip.
+ * The tokens of a wake that joins an open run, sealed: from then on the agent's requests to Paperclip carry them.
  *
- * @param toolsToken of Paperclip's connection tools, which is also minted for one run.
+ * @param toolsToken of Paperclip's connection tools, which is also issued for one run.
  */
 export async function sealToken(
   sealer: Sealer,
@@ -118,9 +118,9 @@ export async function sealToken(
   });
 }
 
-/** The wake in Paperclip's own words, for a session that goes on and for a fresh one; the worker needs both. */
-function wakeProse(context: unknown, host: Host): { wake: WakePrompt; note?: string } {
-  if (!isObject(context) || host.renderWakePrompt === undefined) return { wake: {} };
+/** The wake's prose as Paperclip renders it, for a resumed session and for a fresh one; the worker needs both. */
+function wakeProse(context: unknown, helpers: PaperclipHelpers): { wake: WakePrompt; note?: string } {
+  if (!isObject(context) || helpers.renderWakePrompt === undefined) return { wake: {} };
   const options = {
     conversationMode: context.conversationMode === true,
     // The task's text follows in a section of its own.
@@ -129,28 +129,32 @@ function wakeProse(context: unknown, host: Host): { wake: WakePrompt; note?: str
   };
   try {
     const render = (resumedSession: boolean) =>
-      host.renderWakePrompt?.(context.paperclipWake, { ...options, resumedSession }) ?? "";
+      helpers.renderWakePrompt?.(context.paperclipWake, { ...options, resumedSession }) ?? "";
     return { wake: { fresh: render(false), resumed: render(true) } };
   } catch {
     return {
       wake: {},
-      note: "Paperclip's own renderer failed on this wake; the agent gets the task without its words",
+      note: "Paperclip's own renderer failed on this wake; the agent gets the task without Paperclip's wake text",
     };
   }
 }
 
-/** Paperclip's own heartbeat template for an agent without one; none on a wake that is to repair something. */
-function withHeartbeat(source: PromptSource, context: JsonObject, host: Host): Pick<PromptSource, "promptTemplate"> {
-  if (source.wake?.fresh && isRecovery(context, host)) return { promptTemplate: NO_HEARTBEAT };
-  const usual =
-    isObject(context) && context.conversationMode === true ? host.conversationTemplate : host.promptTemplate;
-  const promptTemplate = source.promptTemplate ?? usual;
+/** Paperclip's own heartbeat template for an agent without one; none on a wake that asks for a repair. */
+function withHeartbeat(
+  source: PromptSource,
+  context: JsonObject,
+  helpers: PaperclipHelpers,
+): Pick<PromptSource, "promptTemplate"> {
+  if (source.wake?.fresh && isRecovery(context, helpers)) return { promptTemplate: NO_HEARTBEAT };
+  const fallback =
+    isObject(context) && context.conversationMode === true ? helpers.conversationTemplate : helpers.promptTemplate;
+  const promptTemplate = source.promptTemplate ?? fallback;
   return promptTemplate === undefined ? {} : { promptTemplate };
 }
 
-function isRecovery(context: JsonObject, host: Host): boolean {
+function isRecovery(context: JsonObject, helpers: PaperclipHelpers): boolean {
   try {
-    return host.isRecoveryWake?.(context.paperclipWake) ?? false;
+    return helpers.isRecoveryWake?.(context.paperclipWake) ?? false;
   } catch {
     return false;
   }
@@ -172,12 +176,12 @@ function environmentForLogs({ agent, runId, config, context }: RunRequest, env: 
     PAPERCLIP_WORKSPACE_CWD: context?.paperclipWorkspace?.cwd,
   };
   return {
-    ...Object.fromEntries(Object.keys(env).map((name) => [name, MASKED])),
+    ...Object.fromEntries(Object.keys(env).map((name) => [name, REDACTED])),
     ...Object.fromEntries(Object.entries(assigned).filter((entry): entry is [string, string] => Boolean(entry[1]))),
   };
 }
 
-function shown(source: PromptSource, request: RunRequest): Pick<Prepared, "prompt" | "promptMetrics"> {
+function promptForLogs(source: PromptSource, request: RunRequest): Pick<Prepared, "prompt" | "promptMetrics"> {
   const run = {
     runId: request.runId,
     agentId: request.agent.id,

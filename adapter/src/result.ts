@@ -1,63 +1,63 @@
 /**
- * Turns what a run ended with into Paperclip's AdapterExecutionResult. Pure.
+ * Turns a run's outcome into Paperclip's AdapterExecutionResult. Pure.
  *
- * What Paperclip does with a failure hangs on its evidence: without any it holds the task until an operator says what
- * became of it. So evidence is given whenever it is true, and never otherwise. Source: Paperclip 2026.916.1, its outcome
- * rules and recovery matrix, read and observed live.
+ * What Paperclip does with a failure depends on its evidence: without any it holds the task until an operator resolves
+ * it. So evidence is given whenever it is true, and never otherwise. Source: Paperclip 2026.916.1, its outcome rules and
+ * recovery matrix, read and observed live.
  */
 
 import type { Cancelled, Outcome, Stop } from "./contracts.ts";
 import type { AdapterExecutionResult, ErrorFamily, ExecutionRecovery, JsonObject } from "./paperclip.ts";
 import { decodeSession } from "./session.ts";
 
-const MESSAGE_LIMIT = 4000;
+const RESULT_MESSAGE_LIMIT = 4000;
 const SUMMARY_LIMIT = 16_000;
-const RETRY_AFTER_MS = 60_000;
+const RETRY_DELAY_MS = 60_000;
 /** Paperclip starts the next turn of the conversation by itself. Internal to 2026.916. */
-const CONTINUE = "continue_conversation_v1";
-/** Keys of `resultJson` that Paperclip obeys. A run's facts must not set them. */
-const OBEYED = ["executionCancellation", "executionRecovery", "conversationContinuation", "nativeCancellation"];
-/** An attempt that ended so had no running agent. */
-const NEVER_RAN: ReadonlySet<string> = new Set([
+const CONTINUATION = "continue_conversation_v1";
+/** Keys of `resultJson` that Paperclip acts on. A run must not set them. */
+const RESERVED_KEYS = ["executionCancellation", "executionRecovery", "conversationContinuation", "nativeCancellation"];
+/** Failure codes of a run attempt whose agent never ran. */
+const UNSTARTED_CODES: ReadonlySet<string> = new Set([
   ...["k8s_image_registry_throttled", "k8s_image_pull_failed", "k8s_pod_schedule_failed", "k8s_pod_start_failed"],
   ...["k8s_job_create_failed", "prompt_too_large", "k8s_job_state_mismatch", "sealed_field_unreadable"],
   ...["k8s_introspection_failed", "invalid_request"],
 ]);
 
-/** What of the host and of the way to the outcome matters for the result. */
-export interface Circumstances {
+/** What the result depends on besides the outcome. */
+export interface ResultContext {
   /** The host knows recovery evidence and continuation (2026.916 and later). */
   recovery: boolean;
   now: Date;
-  /** Our own address of the run's page, without a token. */
+  /** Address of the run's page, without a token. */
   page?: string;
-  /** The run that gave this outcome, when another wake had started it. */
+  /** Paperclip's id of the wake that started the run, when this wake joined it. */
   joinedRunId?: string;
   /** An operator's cancel and its answer. */
   cancelled?: { by: Cancelled; at: Date };
   workflow?: { id: string; runId: string };
 }
 
-/** A failure of ours, before or beside an outcome. */
-export interface Problem {
+/** A failure of the plugin's own: there is no outcome. */
+export interface PluginFailure {
   code: string;
   message: string;
   nextStep?: string;
-  /** Nothing of this run has ever been started: Paperclip may simply try again. */
+  /** Nothing of this run was ever started: Paperclip may retry it. */
   neverStarted?: boolean;
   family?: ErrorFamily;
 }
 
 /** The result of a run that has an outcome. */
-export function resultOf(outcome: Outcome, circumstances: Circumstances): AdapterExecutionResult {
-  const { cancelled, recovery } = circumstances;
+export function resultOf(outcome: Outcome, context: ResultContext): AdapterExecutionResult {
+  const { cancelled, recovery } = context;
   const failed = outcome.failure != null || Boolean(outcome.errorMessage) || outcome.timedOut === true;
-  const never = neverStarted(outcome);
+  const unstarted = neverStarted(outcome);
   const session = outcome.clearSession
     ? null
     : decodeSession(outcome.sessionParams ?? { sessionId: outcome.sessionId });
-  const family = failed && cancelled === undefined ? familyOf(outcome, never) : null;
-  const continues = recovery && failed && !never && cancelled === undefined && continuing(family);
+  const family = failed && cancelled === undefined ? familyOf(outcome, unstarted) : null;
+  const continues = recovery && failed && !unstarted && cancelled === undefined && mayContinue(family);
   const result: AdapterExecutionResult = {
     exitCode: failed ? (outcome.exitCode ?? null) : 0,
     signal: outcome.signal ?? null,
@@ -71,11 +71,11 @@ export function resultOf(outcome: Outcome, circumstances: Circumstances): Adapte
     model: outcome.model ?? null,
     billingType: outcome.billingType ?? "unknown",
     costUsd: numberOf(outcome.costUsd),
-    summary: outcome.summary ? cut(outcome.summary, SUMMARY_LIMIT) : null,
+    summary: outcome.summary ? shorten(outcome.summary, SUMMARY_LIMIT) : null,
     clearSession: outcome.clearSession ?? false,
     resultJson: {
-      ...facts(outcome, circumstances),
-      ...(continues ? { conversationContinuation: CONTINUE } : {}),
+      ...facts(outcome, context),
+      ...(continues ? { conversationContinuation: CONTINUATION } : {}),
       ...(cancelled ? acknowledgement(cancelled) : {}),
     },
   };
@@ -87,10 +87,10 @@ export function resultOf(outcome: Outcome, circumstances: Circumstances): Adapte
     result.sessionParams = session as JsonObject | null;
     result.sessionId = result.sessionDisplayId = session?.sessionId ?? null;
   }
-  const evidence = evidenceOf(cancelled?.by.stop ?? null, never, failed);
+  const evidence = evidenceOf(cancelled?.by.stop ?? null, unstarted, failed);
   if (evidence && recovery) result.executionRecovery = evidence;
-  if (failed && never && family !== null) {
-    const soon = new Date(circumstances.now.getTime() + RETRY_AFTER_MS).toISOString();
+  if (failed && unstarted && family !== null) {
+    const soon = new Date(context.now.getTime() + RETRY_DELAY_MS).toISOString();
     result.retryNotBefore = outcome.retryNotBefore ?? soon;
   } else if (failed && outcome.retryNotBefore) {
     result.retryNotBefore = outcome.retryNotBefore;
@@ -98,19 +98,19 @@ export function resultOf(outcome: Outcome, circumstances: Circumstances): Adapte
   return result;
 }
 
-/** The result of a wake that never came to an outcome. */
-export function failedResult(problem: Problem, recovery: boolean): AdapterExecutionResult {
+/** The result of a wake that has no outcome. */
+export function failedResult(failure: PluginFailure, recovery: boolean): AdapterExecutionResult {
   const result: AdapterExecutionResult = {
     exitCode: 1,
     signal: null,
     timedOut: false,
-    errorMessage: cut(problem.message, MESSAGE_LIMIT),
-    errorCode: problem.code,
-    errorFamily: problem.family ?? null,
+    errorMessage: shorten(failure.message, RESULT_MESSAGE_LIMIT),
+    errorCode: failure.code,
+    errorFamily: failure.family ?? null,
     usageBasis: "per_run",
-    resultJson: { stopReason: problem.code, ...(problem.nextStep ? { nextStep: problem.nextStep } : {}) },
+    resultJson: { stopReason: failure.code, ...(failure.nextStep ? { nextStep: failure.nextStep } : {}) },
   };
-  if (problem.neverStarted && recovery) result.executionRecovery = bootstrap();
+  if (failure.neverStarted && recovery) result.executionRecovery = neverStartedEvidence();
   return result;
 }
 
@@ -120,7 +120,7 @@ export function cancelledBeforeStart(reason: string, at: Date, recovery: boolean
     exitCode: null,
     signal: null,
     timedOut: false,
-    errorMessage: cut(reason, MESSAGE_LIMIT),
+    errorMessage: shorten(reason, RESULT_MESSAGE_LIMIT),
     errorCode: "cancelled",
     usageBasis: "per_run",
     resultJson: {
@@ -128,7 +128,7 @@ export function cancelledBeforeStart(reason: string, at: Date, recovery: boolean
       executionCancellation: { state: "acknowledged", acknowledgedAt: at.toISOString(), forced: false },
     },
   };
-  if (recovery) result.executionRecovery = bootstrap();
+  if (recovery) result.executionRecovery = neverStartedEvidence();
   return result;
 }
 
@@ -137,49 +137,49 @@ export function neverStarted(outcome: Outcome): boolean {
   const { stop, attempts = [] } = outcome;
   if (stop?.agentStarted !== false || stop.agentStopped !== true) return false;
   if (outcome.resultJson?.agentStarted === true) return false;
-  return attempts.slice(0, -1).every((attempt) => NEVER_RAN.has(attempt.failureCode ?? ""));
+  return attempts.slice(0, -1).every((attempt) => UNSTARTED_CODES.has(attempt.failureCode ?? ""));
 }
 
-function evidenceOf(stopped: Stop | null, never: boolean, failed: boolean): ExecutionRecovery | undefined {
-  if (never && (failed || stopped !== null)) return bootstrap();
-  if (stopped?.agentStopped && stopped.sessionPreserved && !stopped.forced) {
+function evidenceOf(stopped: Stop | null, unstarted: boolean, failed: boolean): ExecutionRecovery | undefined {
+  if (unstarted && (failed || stopped !== null)) return neverStartedEvidence();
+  if (stopped?.agentStopped && stopped.sessionPreserved && !stopped.killed) {
     return { kind: "interrupted", providerStopped: true, sessionPreserved: true, actionOutcomes: "settled" };
   }
   return undefined;
 }
 
-function bootstrap(): ExecutionRecovery {
+function neverStartedEvidence(): ExecutionRecovery {
   return { kind: "bootstrap", providerWorkStarted: false };
 }
 
 function acknowledgement({ by, at }: { by: Cancelled; at: Date }): JsonObject {
-  const forced = by.stop.forced ?? false;
-  // an agent that may still run has not been stopped, and that is what an acknowledgement says
+  const forced = by.stop.killed ?? false;
+  // an acknowledgement states that the agent has stopped
   if (!by.stop.agentStopped) return {};
   return { executionCancellation: { state: "acknowledged", acknowledgedAt: at.toISOString(), forced } };
 }
 
-/** Of a run that never started only the infrastructure's failures may be tried again without anybody's doing. */
-function familyOf(outcome: Outcome, never: boolean): ErrorFamily | null {
-  if (!never) return outcome.errorFamily ?? null;
+/** The error family; for a run that never started, only failures of the infrastructure may be retried automatically. */
+function familyOf(outcome: Outcome, unstarted: boolean): ErrorFamily | null {
+  if (!unstarted) return outcome.errorFamily ?? null;
   return outcome.failure?.budget === "infrastructure" ? "transient_upstream" : null;
 }
 
-function continuing(family: ErrorFamily | null): boolean {
+function mayContinue(family: ErrorFamily | null): boolean {
   return family === "transient_upstream" || family === "provider_quota";
 }
 
-/** Never empty for a failure: Paperclip takes a missing message for success. */
+/** The failure's message, never empty: Paperclip takes a missing message for success. */
 function messageOf(outcome: Outcome): string {
-  const said = outcome.errorMessage?.trim() || outcome.failure?.message.trim();
-  return cut(said || "the run failed and said nothing", MESSAGE_LIMIT);
+  const message = outcome.errorMessage?.trim() || outcome.failure?.message.trim();
+  return shorten(message || "the run failed without a message", RESULT_MESSAGE_LIMIT);
 }
 
-function facts(outcome: Outcome, { page, joinedRunId, workflow }: Circumstances): JsonObject {
-  const own = Object.entries(outcome.resultJson ?? {}).filter(([name]) => !OBEYED.includes(name));
+function facts(outcome: Outcome, { page, joinedRunId, workflow }: ResultContext): JsonObject {
+  const runFacts = Object.entries(outcome.resultJson ?? {}).filter(([name]) => !RESERVED_KEYS.includes(name));
   const { failure, receipt } = outcome;
   return {
-    ...Object.fromEntries(own),
+    ...Object.fromEntries(runFacts),
     stopReason: failure?.code ?? outcome.errorCode ?? "completed",
     ...(failure ? { nextStep: failure.nextStep, budget: failure.budget } : {}),
     ...(receipt?.state ? { receipt: receipt.state } : {}),
@@ -190,17 +190,17 @@ function facts(outcome: Outcome, { page, joinedRunId, workflow }: Circumstances)
   };
 }
 
-/** Python writes exact decimals as text. */
+/** The cost as a number; Python writes exact decimals as text. */
 function numberOf(cost: number | string | null | undefined): number | null {
   if (cost === null || cost === undefined || cost === "") return null;
   const value = Number(cost);
   return Number.isFinite(value) && value >= 0 ? value : null;
 }
 
-/** At most `limit` characters, none of them halved. */
-function cut(text: string, limit: number): string {
+/** At most `limit` UTF-16 code units, without half a surrogate pair. */
+function shorten(text: string, limit: number): string {
   if (text.length <= limit) return text;
-  const kept = text.slice(0, limit - 1);
-  const last = kept.charCodeAt(kept.length - 1);
-  return `${last >= 0xd800 && last <= 0xdbff ? kept.slice(0, -1) : kept}…`;
+  const start = text.slice(0, limit - 1);
+  const last = start.charCodeAt(start.length - 1);
+  return `${last >= 0xd800 && last <= 0xdbff ? start.slice(0, -1) : start}…`;
 }

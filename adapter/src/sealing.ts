@@ -1,6 +1,6 @@
 /**
- * Seals what is secret or prose so that it can travel through histories. The twin of paperclip/sealing.py, which has
- * the format: a compact JWE, ECDH-ES + A256GCM, header `kid`, `typ` (the kind) and `cty`; the plaintext is raw DEFLATE
+ * Seals secrets and prompt texts, which then may enter histories. Same rules as `agent_runs/paperclip/sealing.py`, which
+ * documents the format: a compact JWE, ECDH-ES + A256GCM, header `kid`, `typ` (the kind) and `cty`; the plaintext is raw DEFLATE
  * of JSON text. JWE's own `zip` is not used: `jose` dropped it. This side holds the public half and never opens.
  *
  * Source: RFC 7516, RFC 7518 section 4.6, RFC 7638; jose 6.
@@ -20,9 +20,10 @@ import { ConfigurationError, type Settings } from "./settings.ts";
 /** What is sealed: `Secrets` or `PromptSource`. */
 export type Kind = "secrets" | "prompt";
 
+/** Seals with one public key. */
 export interface Sealer {
   /**
-   * Compact JWE of `content`. Compresses outside the event loop.
+   * The compact JWE of `content`. Compresses outside the event loop.
    *
    * @throws InvalidRequest when the sealed text would be larger than a history can carry.
    */
@@ -31,7 +32,7 @@ export interface Sealer {
   readonly kid: string;
 }
 
-/** A sealing key that cannot be used or had. Never quotes the key. */
+/** A sealing key that cannot be used or read. The message never quotes the key. */
 export class UnusableKey extends ConfigurationError {
   constructor(remedy: string, field = "AGENT_RUNS_SEALING_KEY_FILE") {
     super([{ field, remedy }]);
@@ -44,11 +45,11 @@ const PACKED_LIMIT = (SEALED_LIMIT * 3) / 4;
 const DEFLATE = { level: 9 };
 const OWNER_ONLY = 0o600;
 
-const deflated = promisify<Buffer, { level: number }, Buffer>(deflateRaw);
+const deflate = promisify<Buffer, { level: number }, Buffer>(deflateRaw);
 type PublicKey = Awaited<ReturnType<typeof importJWK>>;
 
 /**
- * Seals with the configured key: AGENT_RUNS_SEALING_KEY, else the file, which is made (mode 0600) if there is none.
+ * Seals with the configured key: AGENT_RUNS_SEALING_KEY, else the file, which is created (mode 0600) if there is none.
  *
  * @throws UnusableKey: no usable key there, or none at all in production.
  */
@@ -57,32 +58,32 @@ export async function sealerFrom(
 ): Promise<Sealer> {
   const { sealingKey } = settings;
   return sealingKey === undefined
-    ? await sealerOf(await keyText(settings), "AGENT_RUNS_SEALING_KEY_FILE")
+    ? await sealerOf(await readOrCreateKey(settings), "AGENT_RUNS_SEALING_KEY_FILE")
     : await sealerOf(sealingKey, "AGENT_RUNS_SEALING_KEY");
 }
 
 /**
  * Seals with the first key of a JWK or a JWK set; private halves are ignored.
  *
- * @param field the setting that it comes from, for the error.
+ * @param field the setting that has it, for the error.
  * @throws UnusableKey: not a P-256 or X25519 JWK.
  */
 export async function sealerOf(text: string, field: string): Promise<Sealer> {
   try {
     const jwk = publicHalf(JSON.parse(text));
     const [kid, key] = await Promise.all([calculateJwkThumbprint(jwk), importJWK(jwk, "ECDH-ES")]);
-    return { kid, seal: (kind, content) => sealed(kind, content, kid, key) };
+    return { kid, seal: (kind, content) => seal(kind, content, kid, key) };
   } catch {
     // The cause may quote the key, so it is not kept.
     throw new UnusableKey("must hold a P-256 or X25519 JWK, or a JWK set with at least one, as JSON text", field);
   }
 }
 
-async function sealed(kind: Kind, content: object, kid: string, key: PublicKey): Promise<string> {
-  const packed = await deflated(Buffer.from(JSON.stringify(content)), DEFLATE);
+async function seal(kind: Kind, content: object, kid: string, key: PublicKey): Promise<string> {
+  const packed = await deflate(Buffer.from(JSON.stringify(content)), DEFLATE);
   if (packed.length > PACKED_LIMIT) {
     throw new InvalidRequest(
-      `the wake's ${kind} are too large to hand over: ${packed.length} bytes packed, ${PACKED_LIMIT} are possible; ` +
+      `the wake's ${kind} are too large: ${packed.length} bytes packed, ${PACKED_LIMIT} are possible; ` +
         "shorten the task, templates or env",
     );
   }
@@ -91,30 +92,32 @@ async function sealed(kind: Kind, content: object, kid: string, key: PublicKey):
 }
 
 /** The public half of the first key. Throws anything when there is none. */
-function publicHalf(found: unknown): JWK {
-  const first: unknown = isObject(found) && Array.isArray(found.keys) ? found.keys[0] : found;
+function publicHalf(parsed: unknown): JWK {
+  const first: unknown = isObject(parsed) && Array.isArray(parsed.keys) ? parsed.keys[0] : parsed;
   const { kty, crv, x, y } = first as JWK;
   if (kty === "EC" && crv === "P-256") return { kty, crv, x, y };
   if (kty === "OKP" && crv === "X25519") return { kty, crv, x };
   throw new TypeError("another kind of key");
 }
 
-/** The key file's text, after making one if there is none and that is allowed. */
-async function keyText(settings: Pick<Settings, "sealingKeyFile" | "production">): Promise<string> {
+/** The key file's text, after creating the file if there is none and that is allowed. */
+async function readOrCreateKey(settings: Pick<Settings, "sealingKeyFile" | "production">): Promise<string> {
   const { sealingKeyFile: path, production } = settings;
   try {
     return await readFile(path, "utf8");
   } catch (error) {
-    if (codeOf(error) !== "ENOENT") throw unreadable(path, error);
+    if (codeOf(error) !== "ENOENT") throw unreadableFile(path, error);
   }
   if (production) {
-    throw new UnusableKey(`names ${path}, which does not exist, and production makes no key`);
+    throw new UnusableKey(
+      `names ${path}, which does not exist, and in production no key is created; mount the sealing key there`,
+    );
   }
   try {
     await publish(await newKey(), path);
     return await readFile(path, "utf8");
   } catch (error) {
-    throw unreadable(path, error);
+    throw unreadableFile(path, error);
   }
 }
 
@@ -125,7 +128,7 @@ async function newKey(): Promise<string> {
   return JSON.stringify({ ...jwk, kid: await calculateJwkThumbprint(jwk) });
 }
 
-/** The file appears whole and at once; of several processes that start together the first one wins. */
+/** Creates the file atomically; of several processes that start together the first one wins. */
 async function publish(text: string, path: string): Promise<void> {
   await mkdir(dirname(path), { recursive: true, mode: 0o700 });
   const draft = join(dirname(path), `.sealing-${randomUUID()}`);
@@ -146,6 +149,6 @@ function codeOf(error: unknown): string {
   return (error as NodeJS.ErrnoException).code ?? "unknown error";
 }
 
-function unreadable(path: string, error: unknown): UnusableKey {
-  return new UnusableKey(`names ${path}, which cannot be read or made (${codeOf(error)})`);
+function unreadableFile(path: string, error: unknown): UnusableKey {
+  return new UnusableKey(`names ${path}, which cannot be read or created (${codeOf(error)})`);
 }

@@ -1,6 +1,6 @@
 /**
- * Paperclip's session codec. The twin of `paperclip/session.py`: reads every spelling that the existing adapters ever
- * wrote, writes one.
+ * Paperclip's session codec: reads every spelling that the existing adapters ever wrote, writes one. Same rules as
+ * `agent_runs/paperclip/session.py`.
  *
  * Paperclip calls this on every scheduler tick, with keys of its own in the parameters, with `{}`, with null, or with the
  * display id alone: so it is pure and never throws, and the display id is the session id.
@@ -9,9 +9,9 @@
 import type { SessionParams } from "./contracts.ts";
 import type { AdapterSessionCodec, JsonObject } from "./paperclip.ts";
 
-/** Every spelling of the session's id, the first one that names any counts. */
+/** Every spelling of the session id; the first one with a value counts. */
 export const ID_KEYS = ["sessionId", "session_id", "sessionID"];
-const FIELDS: { [field: string]: string[] } = {
+const FIELD_SPELLINGS: { [field: string]: string[] } = {
   cwd: ["cwd", "workdir", "folder"],
   workspaceId: ["workspaceId", "workspace_id"],
   repoUrl: ["repoUrl", "repo_url"],
@@ -24,7 +24,7 @@ export function decodeSession(raw: unknown): SessionParams | null {
   const sessionId = first(raw, ID_KEYS);
   if (sessionId === null) return null;
   const found: SessionParams = { sessionId };
-  for (const [field, keys] of Object.entries(FIELDS)) {
+  for (const [field, keys] of Object.entries(FIELD_SPELLINGS)) {
     const value = first(raw, keys);
     if (value !== null) found[field] = value;
   }
@@ -39,14 +39,14 @@ export const sessionCodec: AdapterSessionCodec = {
 
 function first(raw: object, keys: string[]): string | null {
   for (const key of keys) {
-    const value = own(raw, key);
+    const value = readSafely(raw, key);
     if (typeof value === "string" && value.trim()) return value.trim();
   }
   return null;
 }
 
 /** The value, unless reading it throws. */
-function own(raw: object, key: string): unknown {
+function readSafely(raw: object, key: string): unknown {
   try {
     return (raw as { [key: string]: unknown })[key];
   } catch {

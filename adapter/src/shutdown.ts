@@ -1,39 +1,44 @@
 /**
- * Whether the host is going down. Paperclip gives its runs up the moment it is told to stop, and only seconds later, if at
- * all, aborts their signals; whatever is handed over in between is lost. So a stop of the process counts as a lost lease.
+ * Whether Paperclip's process is shutting down.
  *
- * Whatever is returned before Paperclip has written down that it gave a run up counts, though: the run is then a plain
- * failure, whose task is held. So nothing is returned until Paperclip has let go, or the process is gone.
+ * Paperclip gives its runs up the moment it is asked to stop, and aborts their signals only seconds later, if at all; a
+ * result that is returned in between is lost. So a stop of the process counts as a lost lease.
+ *
+ * A result that is returned before Paperclip has recorded that it gave a run up counts, however: the run is then a plain
+ * failure, and its task is held. So nothing is returned until Paperclip has released the run, or the process has ended.
  * Source: Paperclip 2026.916.1, observed.
  */
 
 import { setMaxListeners } from "node:events";
 import { LEASE_LOST } from "./cancel.ts";
-import { sleep } from "./waiting.ts";
+import { sleep } from "./waits.ts";
 
-/** Paperclip's own drain takes 5 s; a process that lives so long after its stop goes on living. */
-const LET_GO_MS = 60_000;
+/** Paperclip's own drain takes 5 s; a process that still runs so long after its stop keeps running. */
+const RELEASE_TIMEOUT_MS = 60_000;
 
-const going = new AbortController();
-setMaxListeners(0, going.signal); // every execution listens
-const heard = new Set<string>();
+const stopping = new AbortController();
+setMaxListeners(0, stopping.signal); // every execution adds a listener
+const listeningTo = new Set<string>();
 
 /**
- * Aborted once the process is told to stop.
+ * Aborted once the process is asked to stop.
  *
- * A listener is only added beside one of the host's own, which may come later than we do: the first listener of a process
+ * A listener is added only when the host has one, which may come later than this module: the first listener of a process
  * would keep it from ending.
  */
-export function shutdown(): AbortSignal {
+export function shutdownSignal(): AbortSignal {
   for (const name of ["SIGTERM", "SIGINT"] as const) {
-    if (heard.has(name) || process.listenerCount(name) === 0) continue;
-    heard.add(name);
-    process.once(name, () => going.abort(new Error(LEASE_LOST)));
+    if (listeningTo.has(name) || process.listenerCount(name) === 0) continue;
+    listeningTo.add(name);
+    process.once(name, () => stopping.abort(new Error(LEASE_LOST)));
   }
-  return going.signal;
+  return stopping.signal;
 }
 
-/** Waits until the host lets go of a run itself: its signal is aborted. Keeps no process alive. */
-export async function letGo(host: AbortSignal | undefined, within: number = LET_GO_MS): Promise<void> {
-  await sleep(within, host).catch(() => undefined);
+/** Waits until the host itself releases a run by aborting its signal. Keeps no process alive. */
+export async function waitForRelease(
+  host: AbortSignal | undefined,
+  timeout: number = RELEASE_TIMEOUT_MS,
+): Promise<void> {
+  await sleep(timeout, host).catch(() => undefined);
 }

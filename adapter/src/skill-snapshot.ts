@@ -1,15 +1,15 @@
-/** What Paperclip's skills page shows of an agent. The twin of `snapshot` in paperclip/skills.py. */
+/** The skills of an agent, as Paperclip's skills page shows them. */
 
 import type { RuntimeSkill, SkillSync } from "./contracts.ts";
 import type { JsonObject, SkillContext, SkillEntry, SkillSnapshot } from "./paperclip.ts";
-import { desiredKeys, isAvailable, lastSegment, requiredKeys, unavailable } from "./skills.ts";
+import { desiredKeys, isAvailable, lastSegment, notOffered, requiredKeys } from "./skills.ts";
 
 /** Every known skill and its state, sorted by key. Skills go into the prompt of each run; nothing is installed. */
 export async function listSkills(context: SkillContext): Promise<SkillSnapshot> {
   return { ...snapshot(offeredIn(context.config), syncIn(context.config)), adapterType: context.adapterType };
 }
 
-/** The snapshot as a pure function of what Paperclip offers and what the agent wants. */
+/** The snapshot, from the skills that Paperclip offers and those that the agent desires. */
 export function snapshot(offered: readonly RuntimeSkill[], sync: SkillSync): SkillSnapshot {
   const required = new Set(requiredKeys(offered));
   const desired = new Set([...required, ...desiredKeys(offered, sync)]);
@@ -25,7 +25,7 @@ export function snapshot(offered: readonly RuntimeSkill[], sync: SkillSync): Ski
     mode: "ephemeral",
     desiredSkills: [...desired].sort(),
     entries: entries.sort((one, other) => (one.key < other.key ? -1 : 1)),
-    warnings: unknown.map(unavailable),
+    warnings: unknown.map(notOffered),
   };
 }
 
@@ -49,7 +49,7 @@ function managed(skill: RuntimeSkill, desired: boolean, required: boolean): Skil
     managed: true,
     state: isAvailable(skill) ? (desired ? "configured" : "available") : "missing",
     required,
-    requiredReason: required ? "Paperclip's own skill: the agent reports through it." : null,
+    requiredReason: required ? "Paperclip's own skill: the agent needs it to report." : null,
     origin: required ? "paperclip_required" : "company_managed",
     originLabel: required ? "Required by Paperclip" : "Managed by Paperclip",
     readOnly: false,
@@ -67,7 +67,7 @@ function absent(key: string): SkillEntry {
     managed: true,
     state: "missing",
     origin: "external_unknown",
-    originLabel: "External or unavailable",
+    originLabel: "External or notOffered",
     readOnly: false,
     sourcePath: null,
     targetPath: null,

@@ -1,16 +1,16 @@
 /**
- * Which of the skills that Paperclip offers go to an agent, and their texts. The twin of paperclip/skills.py.
+ * Selects the skills of a run from those that Paperclip offers, and reads them.
  *
- * A skill is a folder with a SKILL.md on Paperclip's host. Paperclip's own operational skill always goes along: without
- * it an agent does not know how to report. Source: Paperclip 2026.916.1, adapter-utils and the bundled adapters.
+ * Same rules as `agent_runs/paperclip/skills.py`. A skill is a folder with a SKILL.md on Paperclip's host. Paperclip's own
+ * operational skill is always selected: without it an agent does not know how to report. Source: Paperclip 2026.916.1, adapter-utils and the bundled adapters.
  */
 import { stat } from "node:fs/promises";
 import { join } from "node:path";
 import type { RuntimeSkill, SkillSync } from "./contracts.ts";
-import { readText, Unreadable } from "./reading.ts";
 import { strip } from "./request/python.ts";
+import { readText, UnreadableFile } from "./safe-files.ts";
 
-/** The skill that no agent goes without. */
+/** Paperclip's own skill, which every agent gets. */
 export const OPERATIONAL = "paperclipai/paperclip/paperclip";
 
 /** Bytes of one skill; all of them and the prompt share a Secret of 1 MiB. */
@@ -22,26 +22,26 @@ export interface Selection {
   readonly warnings: string[];
 }
 
-/** The skills of one run: required ones and those the agent wants, as far as they are available. */
-export function selected(offered: readonly RuntimeSkill[], sync: SkillSync): Selection {
-  const wanted = wantedKeys(offered, sync);
-  const chosen = offered.filter((skill) => wanted.has(skill.key));
+/** The skills of one run: required and desired ones that are available. */
+export function selectSkills(offered: readonly RuntimeSkill[], sync: SkillSync): Selection {
+  const keys = wantedKeys(offered, sync);
+  const chosen = offered.filter((skill) => keys.has(skill.key));
   const known = new Set(offered.map((skill) => skill.key));
-  const unknown = [...wanted].filter((key) => !known.has(key)).sort();
+  const unknown = [...keys].filter((key) => !known.has(key)).sort();
   return {
     skills: chosen.filter(isAvailable),
-    warnings: [...chosen.filter((skill) => !isAvailable(skill)).map(lost), ...unknown.map(unavailable)],
+    warnings: [...chosen.filter((skill) => !isAvailable(skill)).map(leftOut), ...unknown.map(notOffered)],
   };
 }
 
-/** What `selected` needs of all that Paperclip offers: a company may have hundreds of skills, a history no room. */
-export function narrowed(
+/** The part of what Paperclip offers that `selectSkills` needs: hundreds of skills are too many for a history. */
+export function narrowSkills(
   offered: readonly RuntimeSkill[],
   sync: SkillSync,
 ): { skills: RuntimeSkill[]; sync: { desiredSkills: { key: string }[] } } {
-  const wanted = wantedKeys(offered, sync);
+  const keys = wantedKeys(offered, sync);
   return {
-    skills: offered.filter((skill) => wanted.has(skill.key)),
+    skills: offered.filter((skill) => keys.has(skill.key)),
     sync: { desiredSkills: desiredKeys(offered, sync).map((key) => ({ key })) },
   };
 }
@@ -51,10 +51,10 @@ export function requiredKeys(offered: readonly RuntimeSkill[]): string[] {
   return offered.filter((skill) => skill.required || skill.key === OPERATIONAL).map((skill) => skill.key);
 }
 
-/** Keys of the skills that the agent asks for; a name that means none is its own key. */
+/** Keys of the skills that the agent asks for; a name of no skill is its own key. */
 export function desiredKeys(offered: readonly RuntimeSkill[], sync: SkillSync): string[] {
   const names = (sync.desiredSkills ?? []).map((skill) => strip(skill.key).toLowerCase());
-  return [...new Set(names.filter((name) => name !== "").map((name) => resolved(name, offered)))];
+  return [...new Set(names.filter((name) => name !== "").map((name) => resolveKey(name, offered)))];
 }
 
 /** Whether Paperclip has the skill's folder. */
@@ -67,21 +67,21 @@ export function lastSegment(key: string): string {
   return key.slice(key.lastIndexOf("/") + 1);
 }
 
-/** What to say about a wanted skill that Paperclip does not offer. */
-export function unavailable(key: string): string {
+/** The warning about a desired skill that Paperclip does not offer. */
+export function notOffered(key: string): string {
   return `Desired skill "${key}" is not available from the Paperclip skills directory.`;
 }
 
 /**
- * The trimmed text of each skill that can be read, and a sentence about each that cannot.
+ * The trimmed text of each skill that can be read, and a note about each that cannot.
  *
  * A skill is SKILL.md in the folder `source`, else `source` itself as a file.
  */
-export async function skillTexts(
+export async function readSkills(
   skills: readonly RuntimeSkill[],
-  within: (path: string) => string,
+  rootOf: (path: string) => string,
 ): Promise<{ texts: string[]; notes: string[] }> {
-  const read = await Promise.all(skills.map((skill) => skillText(skill.source ?? "", within)));
+  const read = await Promise.all(skills.map((skill) => skillText(skill.source ?? "", rootOf)));
   return {
     texts: read.flatMap((found) => ("text" in found ? [found.text] : [])),
     notes: read.flatMap((found) => ("note" in found ? [found.note] : [])),
@@ -90,13 +90,13 @@ export async function skillTexts(
 
 async function skillText(
   source: string,
-  within: (path: string) => string,
+  rootOf: (path: string) => string,
 ): Promise<{ text: string } | { note: string }> {
   const path = (await isFolder(source)) ? join(source, "SKILL.md") : source;
   try {
-    return { text: (await readText(path, { within: within(path), limit: SKILL_LIMIT })).trim() };
+    return { text: (await readText(path, { root: rootOf(path), limit: SKILL_LIMIT })).trim() };
   } catch (error) {
-    if (error instanceof Unreadable) return { note: `skill not readable: ${error.message}` };
+    if (error instanceof UnreadableFile) return { note: `skill not readable: ${error.message}` };
     throw error;
   }
 }
@@ -113,7 +113,7 @@ function wantedKeys(offered: readonly RuntimeSkill[], sync: SkillSync): Set<stri
 }
 
 /** The key that `name` means: exact, else a unique runtime name, else a unique last segment; else itself. */
-function resolved(name: string, offered: readonly RuntimeSkill[]): string {
+function resolveKey(name: string, offered: readonly RuntimeSkill[]): string {
   const readings = [
     (skill: RuntimeSkill) => skill.key,
     (skill: RuntimeSkill) => skill.runtimeName ?? "",
@@ -123,6 +123,6 @@ function resolved(name: string, offered: readonly RuntimeSkill[]): string {
   return found.find((skills) => skills.length === 1)?.[0]?.key ?? name;
 }
 
-function lost(skill: RuntimeSkill): string {
-  return `Skill "${skill.key}" is left out: ${skill.missingDetail || "Paperclip says that its source is missing"}.`;
+function leftOut(skill: RuntimeSkill): string {
+  return `Skill "${skill.key}" is left out: ${skill.missingDetail || "Paperclip reports that its source is missing"}.`;
 }

@@ -2,26 +2,26 @@
  * The connection to Temporal, one for each set of settings, and the one call that the SDK does not offer: a start whose
  * request id is Paperclip's run id.
  *
- * Nothing is connected before the first call, and a lost connection comes back by itself. The SDK's own retries are off:
- * `patiently` retries instead, because it can be given up at any time and tells the run's log what it waits for.
- * Source: @temporalio/client 1.24, whose call context never takes its listener off an abort signal, hence a signal of
+ * Nothing is connected before the first call, and a lost connection is restored by gRPC. The SDK's own retries are off:
+ * `callUntilAnswered` retries instead, because it can be aborted at any time and reports outages to the run's log.
+ * Source: @temporalio/client 1.24, whose call context never removes its listener from an abort signal, hence a signal of
  * its own for every call.
  */
 
 import { Connection, WorkflowClient, type WorkflowHandle } from "@temporalio/client";
 import common from "@temporalio/common";
 import proto from "@temporalio/proto";
-import { BackOff, GivenUp, linked, type Outage } from "./waiting.ts";
+import { Aborted, BackOff, type OutageListener, withLinkedSignal } from "./waits.ts";
 
 const { defineSearchAttributeKey, TypedSearchAttributes } = common;
 
-/** What of the settings this room needs. */
+/** The settings that this module needs. */
 export interface TemporalSettings {
   temporal: { address: string; namespace: string; tls: boolean; apiKey?: string };
   taskQueue: string;
 }
 
-/** gRPC's status codes, as far as they mean something here. */
+/** The gRPC status codes that are handled here. */
 export const Code = {
   CANCELLED: 1,
   UNKNOWN: 2,
@@ -35,34 +35,34 @@ export const Code = {
   UNAUTHENTICATED: 16,
 } as const;
 
-/** What repeating does not mend. Anything else that gRPC may answer is taken for an outage. */
-const FINAL: ReadonlySet<number> = new Set([
+/** Errors that a retry does not fix. Every other status of gRPC is treated as an outage. */
+const FINAL_CODES: ReadonlySet<number> = new Set([
   ...[Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.ALREADY_EXISTS, Code.PERMISSION_DENIED],
   ...[Code.FAILED_PRECONDITION, Code.UNIMPLEMENTED, Code.UNAUTHENTICATED],
 ]);
 const NAMESPACE = /\bnamespace\b/i;
-const ANSWER_MS = 10_000;
-/** gRPC's own pauses between connections grow to two minutes otherwise. */
-const RECONNECT = { "grpc.initial_reconnect_backoff_ms": 250, "grpc.max_reconnect_backoff_ms": 5000 };
-const WORKFLOW = "AgentRunWorkflow";
+const CALL_TIMEOUT_MS = 10_000;
+/** Without these, gRPC's own pauses between connections grow to two minutes. */
+const RECONNECT_OPTIONS = { "grpc.initial_reconnect_backoff_ms": 250, "grpc.max_reconnect_backoff_ms": 5000 };
+export const WORKFLOW_TYPE = "AgentRunWorkflow";
 
-/** A handle of one run of the workflow. */
+/** A handle of one workflow execution. */
 export type Run = WorkflowHandle;
 
-/** What may be mended while a run goes on: its outcome is worth waiting for. */
-export const CREDENTIALS: ReadonlySet<number> = new Set([Code.PERMISSION_DENIED, Code.UNAUTHENTICATED]);
+/** Errors that an operator can fix while a run is open: its outcome is worth waiting for. */
+export const CREDENTIAL_CODES: ReadonlySet<number> = new Set([Code.PERMISSION_DENIED, Code.UNAUTHENTICATED]);
 
-/** Gives a call up, and hears of trouble. */
-export interface Talk {
+/** How a call is aborted, what is retried, and who hears of outages. */
+export interface CallOptions {
   signal?: AbortSignal;
-  outage?: Outage;
-  /** Codes that are sat out like an outage. */
-  sitOut?: ReadonlySet<number>;
+  outage?: OutageListener;
+  /** Additional codes that are retried like an outage. */
+  retryCodes?: ReadonlySet<number>;
 }
 
-/** What the server said to a start. */
+/** The answer to a start: this request id has the agent, or the run of another request id has it. */
 export type StartAnswer =
-  | { kind: "held"; workflowRunId: string; open: boolean }
+  | { kind: "own"; workflowRunId: string; open: boolean }
   | { kind: "busy"; holder: string; workflowRunId: string };
 
 export interface StartOptions {
@@ -71,7 +71,7 @@ export interface StartOptions {
   taskQueue: string;
   input: unknown;
   memo: { [name: string]: unknown };
-  /** Keyword attributes; absent values are left out, long ones are cut. */
+  /** Keyword attributes; absent values are left out, long ones are truncated. */
   searchAttributes: { [name: string]: string | null | undefined };
   summary: string;
 }
@@ -79,16 +79,16 @@ export interface StartOptions {
 /** A workflow client that can start by request id. */
 export class AgentRunClient extends WorkflowClient {
   /**
-   * Starts the workflow, or says whose it is. The same request id gets the same run, open or closed.
+   * Starts the workflow, or reports who has it. The same request id gets the same run, open or closed.
    *
    * Rejects with gRPC's error when the server refuses for another reason or does not answer.
    */
   async startOrAttach(start: StartOptions): Promise<StartAnswer> {
     const pairs = Object.entries(start.searchAttributes)
       .filter((pair): pair is [string, string] => Boolean(pair[1]))
-      .map(([name, value]) => ({ key: defineSearchAttributeKey(name, "KEYWORD"), value: cut(value, 200) }));
+      .map(([name, value]) => ({ key: defineSearchAttributeKey(name, "KEYWORD"), value: truncate(value, 200) }));
     const request = await this.createStartWorkflowRequest({
-      workflowType: WORKFLOW,
+      workflowType: WORKFLOW_TYPE,
       headers: {},
       options: {
         workflowId: start.workflowId,
@@ -104,7 +104,7 @@ export class AgentRunClient extends WorkflowClient {
     try {
       const answer = await this.workflowService.startWorkflowExecution({ ...request, requestId: start.requestId });
       const running = proto.temporal.api.enums.v1.WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING;
-      return { kind: "held", workflowRunId: answer.runId, open: answer.status === running };
+      return { kind: "own", workflowRunId: answer.runId, open: answer.status === running };
     } catch (error) {
       const holder = holderOf(error);
       if (holder === undefined) throw error;
@@ -113,7 +113,7 @@ export class AgentRunClient extends WorkflowClient {
   }
 }
 
-/** A connection and what is asked over it. */
+/** A connection, the client that uses it, and the task queue for new runs. */
 export interface Temporal {
   client: AgentRunClient;
   connection: Connection;
@@ -123,13 +123,13 @@ export interface Temporal {
 
 const connections = new Map<string, Temporal>();
 
-/** The shared connection for these settings; made at the first call, without asking the server. */
+/** The shared connection for these settings; created at the first call, without contacting the server. */
 export function temporalFor(settings: TemporalSettings): Temporal {
   const { address, namespace, tls, apiKey } = settings.temporal;
   const key = JSON.stringify([address, namespace, tls, apiKey ?? null, settings.taskQueue]);
   let temporal = connections.get(key);
   if (temporal === undefined) {
-    const connection = Connection.lazy({ address, tls, apiKey, interceptors: [], channelArgs: RECONNECT });
+    const connection = Connection.lazy({ address, tls, apiKey, interceptors: [], channelArgs: RECONNECT_OPTIONS });
     const client = new AgentRunClient({ connection, namespace });
     temporal = { client, connection, address, taskQueue: settings.taskQueue };
     connections.set(key, temporal);
@@ -137,63 +137,67 @@ export function temporalFor(settings: TemporalSettings): Temporal {
   return temporal;
 }
 
-/** Ends every connection. For tests: a host keeps them as long as it lives. */
+/** Closes every connection. For tests: a host keeps them as long as its process runs. */
 export async function disconnect(): Promise<void> {
   const open = [...connections.values()];
   connections.clear();
   await Promise.all(open.map(({ connection }) => connection.close()));
 }
 
-/** Exactly this run, never a later one of the same agent. */
+/** A handle of exactly this run, never of a later one of the same agent. */
 export function runOf(temporal: Temporal, workflowId: string, workflowRunId: string): Run {
   return temporal.client.getHandle(workflowId, workflowRunId, { followRuns: false });
 }
 
-/** One call with a time limit, given up with `signal`. Rejects with `GivenUp`, or as the call does. */
-export async function once<T>(
+/** One call with a timeout in milliseconds, aborted with `signal`. Rejects with `Aborted`, or as the call does. */
+export async function callOnce<T>(
   temporal: Temporal,
   call: () => Promise<T>,
-  { signal, within = ANSWER_MS }: { signal?: AbortSignal; within?: number } = {},
+  { signal, timeout = CALL_TIMEOUT_MS }: { signal?: AbortSignal; timeout?: number } = {},
 ): Promise<T> {
-  if (signal?.aborted) throw new GivenUp(signal.reason);
+  if (signal?.aborted) throw new Aborted(signal.reason);
   try {
-    return await linked([signal], (controller) =>
-      temporal.connection.withDeadline(Date.now() + within, () =>
+    return await withLinkedSignal([signal], (controller) =>
+      temporal.connection.withDeadline(Date.now() + timeout, () =>
         temporal.connection.withAbortSignal(controller.signal, call),
       ),
     );
   } catch (error) {
-    if (signal?.aborted) throw new GivenUp(signal.reason);
+    if (signal?.aborted) throw new Aborted(signal.reason);
     throw error;
   }
 }
 
-/** A call that is repeated until Temporal answers it. Rejects with `GivenUp`, or with an answer that will not change. */
-export async function patiently<T>(temporal: Temporal, call: () => Promise<T>, talk: Talk = {}): Promise<T> {
+/** Repeats a call until Temporal answers it. Rejects with `Aborted`, or with an error that a retry does not fix. */
+export async function callUntilAnswered<T>(
+  temporal: Temporal,
+  call: () => Promise<T>,
+  options: CallOptions = {},
+): Promise<T> {
   const backOff = new BackOff();
   for (;;) {
     try {
-      const answer = await once(temporal, call, { signal: talk.signal });
-      talk.outage?.recovered();
+      const answer = await callOnce(temporal, call, { signal: options.signal });
+      options.outage?.recovered();
       return answer;
     } catch (error) {
-      if (!isOutage(error, talk)) throw error;
-      talk.outage?.failed(away(temporal, error));
-      await backOff.wait(talk.signal);
+      if (!isOutage(error, options)) throw error;
+      options.outage?.failed(outageMessage(temporal, error));
+      await backOff.wait(options.signal);
     }
   }
 }
 
-/** Whether Temporal was away, slow, starting or restarting, so that the same call may succeed later. */
-export function isOutage(error: unknown, { sitOut }: Pick<Talk, "sitOut"> = {}): boolean {
+/** Whether Temporal was unreachable, slow, starting or restarting, so that the same call may succeed later. */
+export function isOutage(error: unknown, { retryCodes }: Pick<CallOptions, "retryCodes"> = {}): boolean {
   const code = codeOf(error);
   if (code === undefined) return false;
   // a server that starts does not know its namespaces yet
-  if (code === Code.NOT_FOUND) return NAMESPACE.test(saidBy(error));
-  return !FINAL.has(code) || sitOut?.has(code) === true;
+  if (code === Code.NOT_FOUND) return NAMESPACE.test(serverMessage(error));
+  return !FINAL_CODES.has(code) || retryCodes?.has(code) === true;
 }
 
-/** Whether Temporal does not know this run (any more). */
+/** Whether Temporal does not know this run, or has deleted it after its retention. */
 export function isUnknownRun(error: unknown): boolean {
   return codeOf(error) === Code.NOT_FOUND && !isOutage(error);
 }
@@ -208,28 +212,29 @@ export function codeOf(error: unknown): number | undefined {
   return undefined;
 }
 
-/** What the server said, in one bounded line without what was sent. */
-export function saidBy(error: unknown): string {
-  let said = error instanceof Error ? error.message : "unknown error";
+/** The server's error message in one line of at most 200 characters, without what was sent. */
+export function serverMessage(error: unknown): string {
+  let message = error instanceof Error ? error.message : "unknown error";
   for (let at = error, depth = 0; at instanceof Error && depth < 8; at = at.cause, depth++) {
     const details = (at as { details?: unknown }).details;
-    if (typeof details === "string" && details) said = details;
+    if (typeof details === "string" && details) message = details;
   }
-  return cut(said.replace(/\s+/g, " "), 200);
+  return truncate(message.replace(/\s+/g, " "), 200);
 }
 
-export function away(temporal: Temporal, error: unknown): string {
-  return `Temporal does not answer at ${temporal.address} (${saidBy(error)}); the run is not lost, trying again`;
+/** The log message about a Temporal that does not answer. */
+export function outageMessage(temporal: Temporal, error: unknown): string {
+  return `Temporal does not answer at ${temporal.address} (${serverMessage(error)}); the run is not lost, retrying`;
 }
 
 /** The first value of a search attribute, if there is one. */
-export function attribute(found: { searchAttributes?: unknown }, name: string): string | undefined {
-  return attributes(found, name)[0];
+export function attribute(described: { searchAttributes?: unknown }, name: string): string | undefined {
+  return attributes(described, name)[0];
 }
 
 /** All values of a search attribute. */
-export function attributes(found: { searchAttributes?: unknown }, name: string): string[] {
-  const values = (found.searchAttributes as { [name: string]: unknown } | undefined)?.[name];
+export function attributes(described: { searchAttributes?: unknown }, name: string): string[] {
+  const values = (described.searchAttributes as { [name: string]: unknown } | undefined)?.[name];
   return Array.isArray(values) ? values.filter((value) => typeof value === "string") : [];
 }
 
@@ -246,6 +251,6 @@ function holderOf(error: unknown): StartAnswer | undefined {
   return undefined;
 }
 
-function cut(text: string, limit: number): string {
+function truncate(text: string, limit: number): string {
   return text.length > limit ? text.slice(0, limit) : text;
 }

@@ -1,9 +1,9 @@
 /**
- * Tokens that open the transcript of one run, for an hour: a program makes a new one for every request.
+ * Signs tokens that grant access to the transcript of one run for an hour; each request gets a new one.
  *
- * The twin of `transcripts/tokens.py`: a compact JWS, HS256, `sub` = the run's id, `aud` = `agent-runs.transcripts`. The
- * key is the first one in the transcript service's key file, a JWK or JWK set of kty oct. It is read, never made: a
- * key that the service does not have would open nothing.
+ * Same rules as `agent_runs/transcripts/tokens.py`: a compact JWS, HS256, `sub` = the run's id, `aud` =
+ * `agent-runs.transcripts`. The key is the first one in the transcript service's key file, a JWK or JWK set of kty oct. It
+ * is read, never created: the service would not accept a key that it does not have.
  */
 
 import { readFile } from "node:fs/promises";
@@ -11,45 +11,45 @@ import { base64url, SignJWT } from "jose";
 
 const AUDIENCE = "agent-runs.transcripts";
 const KEY_BYTES = 32;
-const LASTING_SECONDS = 3600;
+const TOKEN_LIFETIME_SECONDS = 3600;
 
-/** What of the settings this room needs. */
+/** The settings that this module needs. */
 export interface TokenSettings {
   transcriptsKeyFile: string;
 }
 
-/** The file holds no key that tokens can be signed with. Never quotes it. */
+/** The key file has no key that can sign tokens. The message never quotes it. */
 export class UnusableTokenKey extends Error {}
 
 /** A token for one run. Rejects with `UnusableTokenKey`. */
 export async function mint(runId: string, settings: TokenSettings): Promise<string> {
   return await new SignJWT({ sub: runId, aud: AUDIENCE })
     .setProtectedHeader({ alg: "HS256" })
-    .setExpirationTime(Math.floor(Date.now() / 1000) + LASTING_SECONDS)
-    .sign(await keyIn(settings.transcriptsKeyFile));
+    .setExpirationTime(Math.floor(Date.now() / 1000) + TOKEN_LIFETIME_SECONDS)
+    .sign(await readKey(settings.transcriptsKeyFile));
 }
 
-/** The signing key. Read anew each time, so that a rotated or late file is found. */
-async function keyIn(file: string): Promise<Uint8Array> {
-  const remedy = "give AGENT_RUNS_TRANSCRIPTS_KEY_FILE the key file of the transcript service";
+/** The signing key. Read for every token, so that a rotated or late file is found. */
+async function readKey(file: string): Promise<Uint8Array> {
+  const remedy = "set AGENT_RUNS_TRANSCRIPTS_KEY_FILE to the key file of the transcript service";
   let text: string;
   try {
     text = await readFile(file, "utf8");
   } catch (error) {
-    const why = (error as NodeJS.ErrnoException).code ?? "unreadable";
-    throw new UnusableTokenKey(`${file} cannot be read (${why}): ${remedy}`);
+    const code = (error as NodeJS.ErrnoException).code ?? "unreadable";
+    throw new UnusableTokenKey(`${file} cannot be read (${code}): ${remedy}`);
   }
-  const secret = secretOf(text);
+  const secret = secretIn(text);
   if (secret === undefined || secret.length < KEY_BYTES) {
     throw new UnusableTokenKey(`${file} holds no JWK of kty oct with at least ${KEY_BYTES} bytes: ${remedy}`);
   }
   return secret;
 }
 
-function secretOf(text: string): Uint8Array | undefined {
+function secretIn(text: string): Uint8Array | undefined {
   try {
-    const found = JSON.parse(text);
-    const jwk = Array.isArray(found.keys) ? found.keys[0] : found;
+    const parsed = JSON.parse(text);
+    const jwk = Array.isArray(parsed.keys) ? parsed.keys[0] : parsed;
     return jwk.kty === "oct" ? base64url.decode(jwk.k) : undefined;
   } catch {
     return undefined;

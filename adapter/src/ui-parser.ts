@@ -12,60 +12,62 @@ type Fields = { [name: string]: unknown };
 type Parser = (event: Fields, ts: string) => TranscriptEntry[];
 
 const DIFF_LINES = 200;
-/** Of our own status lines these tell of something wrong. */
-const TROUBLE: ReadonlySet<string> = new Set(["gap", "failure"]);
+/** Events of our own status lines that report something wrong. */
+const ERROR_EVENTS: ReadonlySet<string> = new Set(["gap", "failure"]);
 
 const PARSERS: { [type: string]: Parser } = {
-  agent_run: ownLine,
-  text: (event, ts) => spoken("assistant", text(fields(event.part).text), ts),
-  reasoning: (event, ts) => spoken("thinking", text(fields(event.part).text), ts),
+  agent_run: statusLine,
+  text: (event, ts) => textEntries("assistant", text(fields(event.part).text), ts),
+  reasoning: (event, ts) => textEntries("thinking", text(fields(event.part).text), ts),
   thinking: (event, ts) => {
     const part = fields(event.part);
-    return spoken("thinking", typeof part.thinking === "string" ? part.thinking : text(part.text), ts);
+    return textEntries("thinking", typeof part.thinking === "string" ? part.thinking : text(part.text), ts);
   },
-  assistant: (event, ts) => blocks(event).flatMap((block) => saidBlock(block, ts)),
-  user: (event, ts) => blocks(event).flatMap((block) => answeredBlock(block, ts)),
+  assistant: (event, ts) => blocks(event).flatMap((block) => assistantBlock(block, ts)),
+  user: (event, ts) => blocks(event).flatMap((block) => userBlock(block, ts)),
   tool_use: toolUse,
   step_start: (_event, ts) => [{ kind: "system", ts, text: "Starting step…" }],
   step_finish: stepFinish,
   error: (event, ts) => {
-    const said = errorText(event.error ?? event.message ?? event);
-    return said ? [{ kind: "stderr", ts, text: said }] : [];
+    const content = errorText(event.error ?? event.message ?? event);
+    return content ? [{ kind: "stderr", ts, text: content }] : [];
   },
 };
 
 /**
- * The entries of one log line; none for what a reader need not see.
+ * The entries of one log line; none for a line that is not shown.
  *
- * @param line one line as it was logged; anything that is no JSON object is shown as it is.
+ * @param line one line as it was logged; anything that is not a JSON object is shown as it is.
  * @param ts when it was logged, ISO 8601; every entry carries it.
  */
 export function parseStdoutLine(line: string, ts: string): TranscriptEntry[] {
   const trimmed = line.trim();
   if (!trimmed) return [];
   const event = parsed(trimmed);
-  if (typeof event !== "object" || event === null) return [plain(trimmed, ts)];
+  if (typeof event !== "object" || event === null) return [unparsed(trimmed, ts)];
   const type = (event as Fields).type;
   const parser = typeof type === "string" && Object.hasOwn(PARSERS, type) ? PARSERS[type] : undefined;
   return parser ? parser(event as Fields, ts) : [];
 }
 
-/** Paperclip hides what looks like a secret in its log, and may take a quotation mark along: it was an event before. */
-function plain(line: string, ts: string): TranscriptEntry {
+/** Paperclip redacts what looks like a secret in its log, and may remove a quotation mark with it: the line was an event. */
+function unparsed(line: string, ts: string): TranscriptEntry {
   const type = /^\{"type":"([a-z_]+)"/.exec(line)?.[1] ?? "";
   return { kind: Object.hasOwn(PARSERS, type) ? "system" : "stdout", ts, text: line };
 }
 
-function ownLine(event: Fields, ts: string): TranscriptEntry[] {
+function statusLine(event: Fields, ts: string): TranscriptEntry[] {
   const what = text(event.event);
   const message = text(event.message).trim();
   if (what === "chunk") {
-    return event.of === "text" ? spoken(event.stream === "stderr" ? "stderr" : "stdout", text(event.text), ts) : [];
+    return event.of === "text"
+      ? textEntries(event.stream === "stderr" ? "stderr" : "stdout", text(event.text), ts)
+      : [];
   }
   if (what === "session") {
     return [{ kind: "init", ts, model: text(event.model), sessionId: text(event.sessionId) }];
   }
-  return message ? [{ kind: TROUBLE.has(what) ? "stderr" : "system", ts, text: message }] : [];
+  return message ? [{ kind: ERROR_EVENTS.has(what) ? "stderr" : "system", ts, text: message }] : [];
 }
 
 function toolUse(event: Fields, ts: string): TranscriptEntry[] {
@@ -83,15 +85,15 @@ function toolUse(event: Fields, ts: string): TranscriptEntry[] {
       return [call, result(text(state.error).trim() || "Tool error", true)];
     case "completed":
     case "done": {
-      const said = text(state.output).trim() || text(state.description) || text(state.title) || "Done";
-      return [call, result(said, failedShell(state)), ...diff(fields(state.metadata).diff, ts)];
+      const content = text(state.output).trim() || text(state.description) || text(state.title) || "Done";
+      return [call, result(content, failedShell(state)), ...diff(fields(state.metadata).diff, ts)];
     }
     default:
       return [call];
   }
 }
 
-/** OpenCode calls a shell command that failed `completed`; its exit code tells. */
+/** OpenCode reports a shell command that failed as `completed`; its exit code shows the failure. */
 function failedShell(state: Fields): boolean {
   const { exit } = fields(state.metadata);
   return typeof exit === "number" && exit !== 0;
@@ -106,8 +108,10 @@ function diff(patch: unknown, ts: string): TranscriptEntry[] {
     inHunk ||= line.startsWith("@@");
     shown.push({ kind: "diff", ts, changeType: changeOf(line, inHunk), text: line });
   }
-  const left = lines.length - shown.length;
-  return left > 0 ? [...shown, { kind: "diff", ts, changeType: "truncation", text: `${left} more lines` }] : shown;
+  const omitted = lines.length - shown.length;
+  return omitted > 0
+    ? [...shown, { kind: "diff", ts, changeType: "truncation", text: `${omitted} more lines` }]
+    : shown;
 }
 
 function changeOf(line: string, inHunk: boolean): "add" | "remove" | "context" | "hunk" | "file_header" {
@@ -137,19 +141,19 @@ function stepFinish(event: Fields, ts: string): TranscriptEntry[] {
   ];
 }
 
-/** Blocks of an `assistant` or `user` event, a spelling of other agents that the existing adapters also knew. */
+/** Blocks of an `assistant` or `user` event: events of other agents that the existing adapters also read. */
 function blocks(event: Fields): Fields[] {
   const part = fields(event.part);
   const content = ("message" in part ? fields(part.message) : part).content;
   return (Array.isArray(content) ? content : [content]).map(fields);
 }
 
-function saidBlock(block: Fields, ts: string): TranscriptEntry[] {
-  if (block.type === "text") return spoken("assistant", text(block.text).trim(), ts);
-  return block.type === "thinking" ? spoken("thinking", text(block.thinking) || text(block.text), ts) : [];
+function assistantBlock(block: Fields, ts: string): TranscriptEntry[] {
+  if (block.type === "text") return textEntries("assistant", text(block.text).trim(), ts);
+  return block.type === "thinking" ? textEntries("thinking", text(block.thinking) || text(block.text), ts) : [];
 }
 
-function answeredBlock(block: Fields, ts: string): TranscriptEntry[] {
+function userBlock(block: Fields, ts: string): TranscriptEntry[] {
   if (block.type !== "tool_result") return [];
   const toolUseId = text(block.tool_use_id) || text(block.toolUseId);
   const parts = Array.isArray(block.content) ? block.content.map((part) => text(fields(part).text)) : [];
@@ -158,17 +162,21 @@ function answeredBlock(block: Fields, ts: string): TranscriptEntry[] {
   return [{ kind: "tool_result", ts, toolUseId: toolUseId || "unknown", content, isError: block.is_error === true }];
 }
 
-function spoken(kind: "assistant" | "thinking" | "stdout" | "stderr", said: string, ts: string): TranscriptEntry[] {
-  return said.trim() ? [{ kind, ts, text: kind === "thinking" ? said.trim() : said }] : [];
+function textEntries(
+  kind: "assistant" | "thinking" | "stdout" | "stderr",
+  content: string,
+  ts: string,
+): TranscriptEntry[] {
+  return content.trim() ? [{ kind, ts, text: kind === "thinking" ? content.trim() : content }] : [];
 }
 
 function errorText(error: unknown): string {
   if (typeof error === "string") return error.trim();
   const found = fields(error);
-  const said = [found.message, fields(found.data).message, found.name, found.code]
+  const content = [found.message, fields(found.data).message, found.name, found.code]
     .map(text)
     .find((each) => each.trim());
-  if (said) return said.trim();
+  if (content) return content.trim();
   return Object.keys(found).length > 0 ? JSON.stringify(found) : "";
 }
 

@@ -1,7 +1,7 @@
 /**
- * Makes ahead what is otherwise made by a process's first execution, all at once: the code of Temporal's messages, which
- * protobufjs writes for each when it is first used, and what Node itself loads lazily. In small pieces, with turns of
- * the host's event loop between them, because the whole takes some hundred milliseconds of a core.
+ * Does ahead of time what a process's first execution would otherwise do at once: protobufjs generates code for each of
+ * Temporal's messages when it is first used, and Node loads some of its own modules lazily. All of it takes some hundred
+ * milliseconds of a core, so it is done in small slices between which the host's other work has the event loop.
  */
 
 import type { Connection } from "@temporalio/client";
@@ -12,12 +12,12 @@ import { prepare } from "./request.ts";
 import { sealerOf } from "./sealing.ts";
 import { settingsFrom } from "./settings.ts";
 import { AgentRunClient, temporalFor } from "./temporal.ts";
-import { turn } from "./waiting.ts";
+import { yieldToEventLoop } from "./waits.ts";
 
-/** After so long a piece the others have their turn. */
-const TURN_MS = 4;
+/** The longest slice. */
+const SLICE_MS = 4;
 
-/** Messages and services of protobufjs, as far as they matter here. */
+/** The parts of protobufjs's messages and services that are used here. */
 interface MessageType {
   fieldsArray: { resolve(): { resolvedType: unknown } }[];
   setup(): unknown;
@@ -38,48 +38,48 @@ const CALLS = [
   "GetWorkflowExecutionHistory",
 ] as const;
 
-// The first of all resolves the whole protocol in one piece. That is a tenth of what it takes to load it.
+// The first of them resolves the whole protocol at once. That takes a tenth of the time that loading it takes.
 (proto.google.rpc.Status as unknown as MessageType).setup();
 
-let warm: Promise<void> | undefined;
+let started: Promise<void> | undefined;
 
-/** Resolves when a first execution finds everything made; begins with the first call. Never rejects. */
-export function warmedUp(): Promise<void> {
-  warm ??= warming();
-  return warm;
+/** Resolves when everything is loaded; starts with the first call. Never rejects. */
+export function warmUp(): Promise<void> {
+  started ??= runSteps();
+  return started;
 }
 
-async function warming(): Promise<void> {
-  await inTurns(messages());
-  await inTurns(methods());
-  for (const step of [connection, start, preparing, reading]) {
-    await turn();
-    await step().catch(() => undefined); // whatever it is, an execution tells of it
+async function runSteps(): Promise<void> {
+  await runInSlices(messageSteps());
+  await runInSlices(methodSteps());
+  for (const step of [createConnection, encodeStart, prepareRequest, loadFetch]) {
+    await yieldToEventLoop();
+    await step().catch(() => undefined); // an execution reports the same error
   }
 }
 
-/** Connects nothing. */
-async function connection(): Promise<void> {
+/** Creates the connection's objects; nothing is connected. */
+async function createConnection(): Promise<void> {
   temporalFor(settingsFrom(process.env));
 }
 
-/** A start that nobody hears of. */
-async function start(): Promise<void> {
+/** Encodes a start that is not sent. */
+async function encodeStart(): Promise<void> {
   const workflowService = { startWorkflowExecution: async () => ({ runId: "none" }) };
   const client = new AgentRunClient({ connection: { workflowService, plugins: [] } as unknown as Connection });
   const names = { workflowId: "none", requestId: "none", taskQueue: "none", summary: "none" };
   await client.startOrAttach({ ...names, input: {}, memo: { task: "none" }, searchAttributes: { AgentId: "none" } });
 }
 
-/** A request that nobody gets, sealed with a key that nobody keeps. */
-async function preparing(): Promise<void> {
+/** Prepares a request that is not used, sealed with a key that is not kept. */
+async function prepareRequest(): Promise<void> {
   const { publicKey } = await generateKeyPair("ECDH-ES", { crv: "P-256", extractable: true });
-  await turn();
+  await yieldToEventLoop();
   const sealer = await sealerOf(JSON.stringify(await exportJWK(publicKey)), "none");
-  await turn();
+  await yieldToEventLoop();
   await sealer.seal("secrets", {});
-  await turn();
-  const nobody: AdapterExecutionContext = {
+  await yieldToEventLoop();
+  const context: AdapterExecutionContext = {
     runId: "none",
     agent: { id: "none", companyId: "none", name: "none" },
     runtime: { sessionId: null, sessionParams: null, sessionDisplayId: null, taskKey: null },
@@ -87,38 +87,39 @@ async function preparing(): Promise<void> {
     context: { taskId: "none", paperclipWake: { reason: "none", issue: { id: "none" } } },
     onLog: async () => undefined,
   };
-  await prepare(nobody, settingsFrom({}), sealer, {}, {});
+  await prepare(context, settingsFrom({}), sealer, {}, {});
 }
 
-/** Node loads `fetch` and what belongs to it when it is named first. */
-async function reading(): Promise<void> {
+/** Node loads `fetch` and its classes when they are first named. */
+async function loadFetch(): Promise<void> {
   void globalThis.Response;
-  await turn();
+  await yieldToEventLoop();
   await (await fetch("data:,")).text();
 }
 
-function* messages(): Generator<() => void> {
+/** Sets up the messages of the calls, and all messages in them. */
+function* messageSteps(): Generator<() => void> {
   const services = workflowservice.v1 as unknown as { [name: string]: MessageType };
   const first = CALLS.flatMap((call) => [services[`${call}Request`], services[`${call}Response`]]);
   const refusals = [proto.google.rpc.Status, errordetails.v1.WorkflowExecutionAlreadyStartedFailure];
-  const left: unknown[] = [...first, ...refusals];
+  const pending: unknown[] = [...first, ...refusals];
   const seen = new Set<unknown>();
-  for (let next = left.pop(); next !== undefined; next = left.pop()) {
+  for (let next = pending.pop(); next !== undefined; next = pending.pop()) {
     if (seen.has(next) || !isMessage(next)) continue;
     seen.add(next);
     const message = next;
     yield () => message.setup();
-    for (const field of message.fieldsArray) left.push(field.resolve().resolvedType);
+    for (const field of message.fieldsArray) pending.push(field.resolve().resolvedType);
   }
 }
 
-/** What a connection looks up when it is made, of each of its services. */
-function* methods(): Generator<() => void> {
+/** Resolves the types that a connection looks up, for each method of its services. */
+function* methodSteps(): Generator<() => void> {
   for (const service of [workflowservice.v1.WorkflowService, operatorservice.v1.OperatorService]) {
     for (const method of (service as unknown as ServiceType).methodsArray) {
       yield () => {
         const { resolvedRequestType, resolvedResponseType } = method.resolve();
-        void [resolvedRequestType.ctor, resolvedResponseType.ctor]; // made when they are read
+        void [resolvedRequestType.ctor, resolvedResponseType.ctor]; // generated when they are read
       };
     }
   }
@@ -128,12 +129,12 @@ function isMessage(found: unknown): found is MessageType {
   return typeof (found as MessageType | null)?.setup === "function";
 }
 
-async function inTurns(steps: Iterable<() => void>): Promise<void> {
+async function runInSlices(steps: Iterable<() => void>): Promise<void> {
   let began = performance.now();
   for (const step of steps) {
     step();
-    if (performance.now() - began < TURN_MS) continue;
-    await turn();
+    if (performance.now() - began < SLICE_MS) continue;
+    await yieldToEventLoop();
     began = performance.now();
   }
 }

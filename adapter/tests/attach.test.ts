@@ -1,13 +1,13 @@
-/** Attach: the guard, pinned against a real Temporal server. The raw request id is the SDK's private affair otherwise. */
+/** Attach: one open run per agent, pinned against a real Temporal server. The SDK itself does not expose the request id. */
 
 import { randomUUID } from "node:crypto";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { attach, attachWhenFree, startedAfterAll, type Ticket, workflowIdOf } from "../src/attach.ts";
-import { stopped } from "../src/cancel.ts";
-import { cancel, collected, EndedWithoutOutcome, outcomeOf } from "../src/outcome.ts";
+import { attach, attachWhenFree, findUncertainStart, type Ticket, workflowIdOf } from "../src/attach.ts";
+import { stopAgent } from "../src/cancel.ts";
+import { cancel, EndedWithoutOutcome, fetchOutcome, signalCollected } from "../src/outcome.ts";
 import { disconnect, runOf, type Temporal } from "../src/temporal.ts";
-import { GivenUp } from "../src/waiting.ts";
-import { aRequest, type DevServer, devServer, type Standin, standin, temporalOf, until } from "./help/stack.ts";
+import { Aborted } from "../src/waits.ts";
+import { aRequest, type DevServer, devServer, type Standin, standin, temporalOf, until } from "./support/stack.ts";
 
 let server: DevServer;
 
@@ -22,26 +22,26 @@ afterAll(async () => {
 describe("without a worker", () => {
   let temporal: Temporal;
   beforeAll(() => {
-    temporal = temporalOf(server, `nobody-${randomUUID()}`);
+    temporal = temporalOf(server, `no-worker-${randomUUID()}`);
   });
 
-  it("makes one run of one id, whoever asks again", async () => {
-    const arrival = { request: aRequest(), task: "task-1" };
-    const first = await attach(temporal, arrival);
-    const second = await attach(temporal, arrival);
+  it("creates one run per request id, also for a repeated call", async () => {
+    const wake = { request: aRequest(), task: "task-1" };
+    const first = await attach(temporal, wake);
+    const second = await attach(temporal, wake);
     expect([first.kind, second.kind]).toEqual(["started", "joined"]);
     expect(second.workflowRunId).toBe(first.workflowRunId);
-    expect(first.workflowId).toBe(workflowIdOf(arrival.request.agent.id));
+    expect(first.workflowId).toBe(workflowIdOf(wake.request.agent.id));
   });
 
-  it("makes one workflow of 25 ids and 50 callers, and tells each the truth", async () => {
+  it("creates one workflow for 25 request ids and 50 callers, and gives each the right ticket", async () => {
     const agent = { id: randomUUID(), companyId: "acme" };
     const ids = Array.from({ length: 25 }, () => randomUUID());
-    const asked = [...ids, ...ids].map((runId) => {
+    const attaching = [...ids, ...ids].map((runId) => {
       const request = aRequest({ agent, runId });
       return attach(temporal, { request, task: runId });
     });
-    const tickets = await Promise.all(asked);
+    const tickets = await Promise.all(attaching);
     expect(new Set(tickets.map((ticket) => ticket.workflowRunId)).size).toBe(1);
     expect(new Set(tickets.map((ticket) => ticket.runId)).size).toBe(1);
     const winner = tickets[0]?.runId;
@@ -52,7 +52,7 @@ describe("without a worker", () => {
     expect(tickets.filter((ticket) => ticket.kind === "busy").every((t) => t.holder?.runId === winner)).toBe(true);
   });
 
-  it("tells another task who holds the agent", async () => {
+  it("names the holder of the agent to another task", async () => {
     const request = aRequest();
     const held = await attach(temporal, { request, task: "task-1" });
     const other = aRequest({ agent: request.agent, context: { taskId: "task-2" } });
@@ -61,24 +61,24 @@ describe("without a worker", () => {
     expect(refused.holder).toMatchObject({ runId: request.runId, task: "task-1", phase: "queued" });
   });
 
-  it("joins a run that has ended as closed, and says that it has no outcome", async () => {
-    const arrival = { request: aRequest(), task: "task-1" };
-    const ticket = await attach(temporal, arrival);
+  it("joins a closed run, and rejects for its missing outcome", async () => {
+    const wake = { request: aRequest(), task: "task-1" };
+    const ticket = await attach(temporal, wake);
     const run = runOf(temporal, ticket.workflowId, ticket.workflowRunId);
     await run.terminate("a test");
-    const again = await attach(temporal, arrival);
-    expect(again).toMatchObject({ kind: "joined", closed: true, workflowRunId: ticket.workflowRunId });
-    const error = await outcomeOf(temporal, run).catch((caught: unknown) => caught);
+    const repeated = await attach(temporal, wake);
+    expect(repeated).toMatchObject({ kind: "joined", closed: true, workflowRunId: ticket.workflowRunId });
+    const error = await fetchOutcome(temporal, run).catch((caught: unknown) => caught);
     expect(error).toBeInstanceOf(EndedWithoutOutcome);
-    expect(error).toMatchObject({ how: "TERMINATED", neverRan: false });
+    expect(error).toMatchObject({ closeStatus: "TERMINATED", neverRan: false });
   });
 
-  it("shows memo, search attributes and a summary of identifiers", async () => {
+  it("sets memo, search attributes and a summary", async () => {
     const request = aRequest();
     const ticket = await attach(temporal, { request, task: "task-1" });
-    const found = await runOf(temporal, ticket.workflowId, ticket.workflowRunId).describe();
-    expect(found.memo?.task).toBe("task-1");
-    expect(found.searchAttributes).toMatchObject({
+    const description = await runOf(temporal, ticket.workflowId, ticket.workflowRunId).describe();
+    expect(description.memo?.task).toBe("task-1");
+    expect(description.searchAttributes).toMatchObject({
       AgentId: [request.agent.id],
       CompanyId: ["acme"],
       PaperclipRunId: [request.runId],
@@ -86,38 +86,38 @@ describe("without a worker", () => {
       Model: [request.config.model],
       RunPhase: ["queued"],
     });
-    expect(await found.staticSummary()).toBe("Ada on task-1 with standin/lines:3");
+    expect(await description.staticSummary()).toBe("Ada on task-1 with fake/lines:3");
   });
 
-  it("finds the run of a start whose answer was lost, and no other one", async () => {
+  it("finds the run of an unanswered start, and no other run", async () => {
     const request = aRequest();
     const ticket = await attach(temporal, { request, task: null });
-    expect(await startedAfterAll(temporal, request.agent.id, request.runId)).toMatchObject({
+    expect(await findUncertainStart(temporal, request.agent.id, request.runId)).toMatchObject({
       workflowRunId: ticket.workflowRunId,
     });
-    expect(await startedAfterAll(temporal, request.agent.id, randomUUID())).toBeUndefined();
-    expect(await startedAfterAll(temporal, randomUUID(), request.runId)).toBeUndefined();
+    expect(await findUncertainStart(temporal, request.agent.id, randomUUID())).toBeUndefined();
+    expect(await findUncertainStart(temporal, randomUUID(), request.runId)).toBeUndefined();
   });
 
-  it("gives up waiting for a busy agent at once, and nothing of it exists", async () => {
+  it("can be aborted at once while it waits for a busy agent, and has started nothing", async () => {
     const request = aRequest();
     await attach(temporal, { request, task: "task-1" });
     const waiting = new AbortController();
-    const heard: Ticket[] = [];
+    const busyTickets: Ticket[] = [];
     const progress = { uncertain: false };
     const other = aRequest({ agent: request.agent, context: { taskId: "task-2" } });
-    const asked = attachWhenFree(
+    const attaching = attachWhenFree(
       temporal,
       { request: other, task: "task-2" },
       (ticket) => {
-        heard.push(ticket);
+        busyTickets.push(ticket);
         waiting.abort(new Error("enough"));
       },
       { signal: waiting.signal },
       progress,
     );
-    await expect(asked).rejects.toBeInstanceOf(GivenUp);
-    expect(heard.map((ticket) => ticket.runId)).toEqual([request.runId]);
+    await expect(attaching).rejects.toBeInstanceOf(Aborted);
+    expect(busyTickets.map((ticket) => ticket.runId)).toEqual([request.runId]);
     expect(progress.uncertain).toBe(false);
   });
 });
@@ -131,20 +131,20 @@ describe("with a worker", () => {
   });
   afterAll(async () => await worker.stop());
 
-  it("fetches one outcome, as often as it is asked for, and closes the run when it has arrived", async () => {
+  it("fetches the same outcome every time, and the run closes once the outcome is collected", async () => {
     const ticket = await attach(temporal, { request: aRequest(), task: "task-1" });
     const run = runOf(temporal, ticket.workflowId, ticket.workflowRunId);
-    const [one, two] = await Promise.all([outcomeOf(temporal, run), outcomeOf(temporal, run)]);
+    const [one, two] = await Promise.all([fetchOutcome(temporal, run), fetchOutcome(temporal, run)]);
     expect(one).toEqual(two);
-    expect(one).toMatchObject({ exitCode: 0, sessionId: "ses_standin", costUsd: "0.0125" });
-    await collected(temporal, run);
+    expect(one).toMatchObject({ exitCode: 0, sessionId: "ses_fake", costUsd: "0.0125" });
+    await signalCollected(temporal, run);
     await until(async () => (await run.describe()).status.name === "COMPLETED");
-    expect(await outcomeOf(temporal, run)).toEqual(one);
-    await collected(temporal, run); // nobody minds
+    expect(await fetchOutcome(temporal, run)).toEqual(one);
+    await signalCollected(temporal, run); // a closed run ignores it
   });
 
-  it("gives a later wake of the same task the run that goes on, once and again", async () => {
-    const request = aRequest({ behaviour: "quiet" });
+  it("joins a later wake of the same task to the open run, also when it is repeated after the close", async () => {
+    const request = aRequest({ behaviour: "silent" });
     const first = await attach(temporal, { request, task: "task-1" });
     const run = runOf(temporal, first.workflowId, first.workflowRunId);
     await until(async () => (await run.describe()).searchAttributes.RunPhase?.[0] === "running");
@@ -153,60 +153,60 @@ describe("with a worker", () => {
     expect(joined).toMatchObject({ kind: "joined", workflowRunId: first.workflowRunId, runId: request.runId });
     const answer = await cancel(temporal, run, "a test");
     expect(answer).toMatchObject({ outcome: "cancelled", stop: { agentStopped: true } });
-    await collected(temporal, run);
+    await signalCollected(temporal, run);
     await until(async () => (await run.describe()).status.name === "COMPLETED");
     // the wake that had joined is not given a new run once its run has closed
     await until(async () => {
-      const again = await attach(temporal, { request: later, task: "task-1" });
-      return again.kind === "joined" && again.closed && again.workflowRunId === first.workflowRunId;
+      const repeated = await attach(temporal, { request: later, task: "task-1" });
+      return repeated.kind === "joined" && repeated.closed && repeated.workflowRunId === first.workflowRunId;
     });
     expect(await cancel(temporal, run, "late")).toMatchObject({ outcome: "cancelled" });
   });
 
-  it("waits for the agent, and gets it when the other task's outcome waits for nobody", async () => {
+  it("waits for a busy agent, and starts when the other task's finished run is released", async () => {
     const request = aRequest({ behaviour: "lines:20:50" });
     await attach(temporal, { request, task: "task-1" });
     const other = aRequest({ agent: request.agent, context: { taskId: "task-2" } });
-    const heard: Ticket[] = [];
-    const arrival = { request: other, task: "task-2" };
-    const hear = (busy: Ticket) => void heard.push(busy);
-    const ticket = await attachWhenFree(temporal, arrival, hear, {}, { uncertain: false }, 500);
+    const busyTickets: Ticket[] = [];
+    const wake = { request: other, task: "task-2" };
+    const onBusy = (busy: Ticket) => void busyTickets.push(busy);
+    const ticket = await attachWhenFree(temporal, wake, onBusy, {}, { uncertain: false }, 500);
     expect(ticket).toMatchObject({ kind: "started", runId: other.runId });
-    expect(heard.map((busy) => busy.holder?.task)).toEqual(["task-1"]);
+    expect(busyTickets.map((busy) => busy.holder?.task)).toEqual(["task-1"]);
     const run = runOf(temporal, ticket.workflowId, ticket.workflowRunId);
-    expect(await outcomeOf(temporal, run)).toMatchObject({ exitCode: 0 });
-    await collected(temporal, run);
+    expect(await fetchOutcome(temporal, run)).toMatchObject({ exitCode: 0 });
+    await signalCollected(temporal, run);
   });
 });
 
-describe("while Temporal is away", () => {
-  it("keeps asking, tells of it, and starts exactly one run when it is back", async () => {
-    const temporal = temporalOf(server, `nobody-${randomUUID()}`);
+describe("an outage of Temporal", () => {
+  it("is retried and reported, and exactly one run is started afterwards", async () => {
+    const temporal = temporalOf(server, `no-worker-${randomUUID()}`);
     await server.kill();
-    const said: string[] = [];
-    let back = 0;
-    const outage = { failed: (what: string) => void said.push(what), recovered: () => void back++ };
-    const arrival = { request: aRequest(), task: "task-1" };
-    const asked = attach(temporal, arrival, { outage });
-    await until(() => said.length > 1);
+    const messages: string[] = [];
+    let recoveries = 0;
+    const outage = { failed: (message: string) => void messages.push(message), recovered: () => void recoveries++ };
+    const wake = { request: aRequest(), task: "task-1" };
+    const attaching = attach(temporal, wake, { outage });
+    await until(() => messages.length > 1);
     await server.start();
-    const ticket = await asked;
+    const ticket = await attaching;
     expect(ticket.kind).toBe("started");
-    expect(said[0]).toContain(server.address);
-    expect(back).toBeGreaterThan(0);
-    expect(await attach(temporal, arrival)).toMatchObject({ kind: "joined", workflowRunId: ticket.workflowRunId });
+    expect(messages[0]).toContain(server.address);
+    expect(recoveries).toBeGreaterThan(0);
+    expect(await attach(temporal, wake)).toMatchObject({ kind: "joined", workflowRunId: ticket.workflowRunId });
   });
 });
 
-describe("a cancel that nobody answers", () => {
-  it("is left with Temporal, so that the next worker stops the agent", async () => {
+describe("a cancel that no worker answers", () => {
+  it("becomes a cancellation request in Temporal, and the next worker stops the agent", async () => {
     const queue = `queue-${randomUUID()}`;
     const temporal = temporalOf(server, queue);
     const ticket = await attach(temporal, { request: aRequest({ behaviour: "works" }), task: "task-1" });
     const run = runOf(temporal, ticket.workflowId, ticket.workflowRunId);
-    expect(await stopped(temporal, run, "a test", 1, {}, 500)).toBeUndefined();
+    expect(await stopAgent(temporal, run, "a test", 1, {}, 500)).toBeUndefined();
     const worker = await standin(server.address, queue);
-    expect(await outcomeOf(temporal, run)).toMatchObject({ errorCode: "cancelled", stop: { agentStarted: false } });
+    expect(await fetchOutcome(temporal, run)).toMatchObject({ errorCode: "cancelled", stop: { agentStarted: false } });
     await worker.stop();
   });
 });

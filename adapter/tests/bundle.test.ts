@@ -7,41 +7,41 @@ import { beforeAll, expect, test } from "vitest";
 
 const ADAPTER = join(import.meta.dirname, "..");
 /** Bytes of the entry: Temporal's client and its protocol are most of it. */
-const LARGEST = 6 * 1024 * 1024;
+const ENTRY_LIMIT = 6 * 1024 * 1024;
 const run = promisify(execFile);
-let elsewhere: string;
+let folder: string;
 
-/** What a new process with nothing else beside it says. */
-async function asked(program: string): Promise<unknown> {
+/** The JSON that a program prints in a new process, in a folder with nothing but the bundle. */
+async function outputOf(program: string): Promise<unknown> {
   const { stdout, stderr } = await run(process.execPath, ["--input-type=module", "--eval", program], {
-    cwd: elsewhere,
+    cwd: folder,
   });
   expect(stderr).toBe("");
   return JSON.parse(stdout);
 }
 
 beforeAll(async () => {
-  elsewhere = join(await mkdtemp(join(tmpdir(), "bundle-")), "adapter");
-  await run(process.execPath, ["build.mjs", elsewhere], { cwd: ADAPTER });
+  folder = join(await mkdtemp(join(tmpdir(), "bundle-")), "adapter");
+  await run(process.execPath, ["build.mjs", folder], { cwd: ADAPTER });
 });
 
-test("the entry loads from a folder without packages, does nothing, and makes the adapter", async () => {
-  const found = await asked(`
+test("the entry loads from a folder without packages and creates the adapter, without open resources", async () => {
+  const found = await outputOf(`
     const { createServerAdapter } = await import("./index.js");
     const adapter = createServerAdapter();
-    const theirs = ["PipeWrap", "TTYWrap", "CloseReq"]; // Node 20 closes the file that it has loaded
-    const working = process.getActiveResourcesInfo().filter((kind) => !theirs.includes(kind));
+    const ofNode = ["PipeWrap", "TTYWrap", "CloseReq"]; // Node 20 closes the file that it has loaded
+    const working = process.getActiveResourcesInfo().filter((kind) => !ofNode.includes(kind));
     console.log(JSON.stringify({ type: adapter.type, execute: typeof adapter.execute, working }));
   `);
   expect(found).toEqual({ type: "opencode_k8s", execute: "function", working: [] });
 });
 
-test("the command line's formatter loads there, too", async () => {
-  expect(await asked('console.log(JSON.stringify(Object.keys(await import("./cli.js")).length > 0))')).toBe(true);
+test("the command line's formatter loads from a folder without packages", async () => {
+  expect(await outputOf('console.log(JSON.stringify(Object.keys(await import("./cli.js")).length > 0))')).toBe(true);
 });
 
-test("the page's parser is one CommonJS file that asks for nothing", async () => {
-  const source = await readFile(join(elsewhere, "ui-parser.cjs"), "utf8");
+test("the page's parser is one CommonJS file without imports", async () => {
+  const source = await readFile(join(folder, "ui-parser.cjs"), "utf8");
   expect(source.length).toBeLessThan(50_000);
   const module = { exports: {} as Record<string, unknown> };
   new Function("exports", "module", "self", "globalThis", source)(module.exports, module, {}, {});
@@ -49,5 +49,5 @@ test("the page's parser is one CommonJS file that asks for nothing", async () =>
 });
 
 test("the entry stays small enough to load at once", async () => {
-  expect((await stat(join(elsewhere, "index.js"))).size).toBeLessThan(LARGEST);
+  expect((await stat(join(folder, "index.js"))).size).toBeLessThan(ENTRY_LIMIT);
 });

@@ -3,11 +3,12 @@
 import { randomUUID } from "node:crypto";
 import { createServer, type Server } from "node:http";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { LEASE_LOST } from "../src/cancel.ts";
 import type { RunRequest } from "../src/contracts.ts";
 import { executeWith } from "../src/execute.ts";
 import { InvalidRequest } from "../src/request.ts";
 import { disconnect, runOf } from "../src/temporal.ts";
-import { type FakeHost, fakeHost, partsFor, sameAgent } from "./help/host.ts";
+import { describeRun, type FakeHost, fakeHost, partsFor, sameAgent, wakeAgent } from "./support/paperclip-context.ts";
 import {
   aRequest,
   type DevServer,
@@ -17,7 +18,7 @@ import {
   standin,
   temporalOf,
   until,
-} from "./help/stack.ts";
+} from "./support/stack.ts";
 
 let server: DevServer;
 let worker: Standin;
@@ -32,18 +33,16 @@ afterAll(async () => {
   await server.stop();
 });
 
-const LEASE_LOST = "Legacy controller lease lost";
-
 function wake(request: RunRequest, changes: Parameters<typeof partsFor>[3] = {}, host = fakeHost(request)) {
-  return { host, result: executeWith(host.context, partsFor(request, server, worker, changes)) };
+  return wakeAgent(request, server, worker, changes, host);
+}
+
+function describeAgentRun(request: RunRequest) {
+  return describeRun(request, server, worker);
 }
 
 async function running(host: FakeHost, lines = 3): Promise<void> {
   await until(() => host.agentLines().length >= lines);
-}
-
-function describeRun(request: RunRequest) {
-  return temporalOf(server, worker.queue).client.getHandle(`agent-run:${request.agent.id}`).describe();
 }
 
 function numbered(from: number, to: number): string[] {
@@ -54,16 +53,16 @@ function texts(host: FakeHost): string[] {
   return host.agentLines().map((line) => JSON.parse(line).part.text);
 }
 
-// Every test has an agent of its own, so those of one part wait for their agents together.
+// Every test has an agent of its own, so the tests of one group run concurrently.
 describe.concurrent("a run", () => {
-  it("tells Paperclip each line once, in order, and its outcome", async () => {
+  it("writes each line to the log once, in order, and returns the outcome", async () => {
     const request = aRequest({ behaviour: "lines:100" });
     const { host, result } = wake(request);
     expect(await result).toMatchObject({
       exitCode: 0,
       errorMessage: null,
-      sessionId: "ses_standin",
-      sessionDisplayId: "ses_standin",
+      sessionId: "ses_fake",
+      sessionDisplayId: "ses_fake",
       usage: { inputTokens: 10, outputTokens: 2, cachedInputTokens: 3 },
       usageBasis: "per_run",
       costUsd: 0.0125,
@@ -78,18 +77,18 @@ describe.concurrent("a run", () => {
       expect.arrayContaining(["note", "started", "session", "outcome"]),
     );
     expect(host.chunks.every(({ chunk }) => chunk.endsWith("\n") && Buffer.byteLength(chunk) < 8000)).toBe(true);
-    await until(async () => (await describeRun(request)).status.name === "COMPLETED");
+    await until(async () => (await describeAgentRun(request)).status.name === "COMPLETED");
   });
 
   it("shows both attempts of a run whose pod was lost", async () => {
-    const { host, result } = wake(aRequest({ behaviour: "retried" }));
+    const { host, result } = wake(aRequest({ behaviour: "pod-lost-once" }));
     expect(await result).toMatchObject({ exitCode: 0 });
     expect(texts(host)).toEqual([...numbered(1, 5), ...numbered(1, 5)]);
     expect(host.statuses("attempt")).toMatchObject([{ attempt: 2 }]);
   });
 
-  it("carries the evidence that nothing was started when no node took the pod", async () => {
-    const { result } = wake(aRequest({ behaviour: "unplaced" }));
+  it("gives the evidence that no agent was started when no node took the pod", async () => {
+    const { result } = wake(aRequest({ behaviour: "unschedulable" }));
     expect(await result).toMatchObject({
       errorCode: "k8s_pod_schedule_failed",
       errorFamily: null,
@@ -97,16 +96,16 @@ describe.concurrent("a run", () => {
     });
   });
 
-  it("asks Paperclip to go on with the conversation after the provider was away, if it knows how", async () => {
-    const { result } = wake(aRequest({ behaviour: "broken" }));
+  it("asks Paperclip to continue the conversation after an outage of the provider", async () => {
+    const { result } = wake(aRequest({ behaviour: "provider-fails" }));
     const ended = await result;
     expect(ended).toMatchObject({ exitCode: 1, errorCode: "provider_unavailable", errorFamily: "transient_upstream" });
     expect(ended.resultJson).toMatchObject({ conversationContinuation: "continue_conversation_v1" });
     expect(ended.executionRecovery).toBeUndefined();
   });
 
-  it("works on a Paperclip without cancellation and dispatch, under its own name", async () => {
-    const request = aRequest({ behaviour: "broken" });
+  it("runs on a Paperclip without cancellation and dispatch, reported as its own type", async () => {
+    const request = aRequest({ behaviour: "provider-fails" });
     const changes = { onCancellationReady: undefined, onDispatch: undefined, signal: undefined };
     const { host, result } = wake(request, {}, fakeHost(request, changes));
     const ended = await result;
@@ -115,7 +114,7 @@ describe.concurrent("a run", () => {
     expect(host.metas[0]?.adapterType).toBe("opencode_k8s");
   });
 
-  it("says what is wrong with a request before anything exists", async () => {
+  it("reports a wrong request before anything is created", async () => {
     const request = aRequest();
     const host = fakeHost(request);
     const result = await executeWith(host.context, async () => {
@@ -129,7 +128,7 @@ describe.concurrent("a run", () => {
     expect(host.calls).toEqual([]);
   });
 
-  it("keeps an unexpected error of the preparation, and whatever it quotes, to itself", async () => {
+  it("does not show the message of an unexpected error of the preparation", async () => {
     const host = fakeHost(aRequest());
     const result = await executeWith(host.context, async () => {
       throw new TypeError("canary-secret");
@@ -138,7 +137,7 @@ describe.concurrent("a run", () => {
     expect(JSON.stringify([result, host.chunks])).not.toContain("canary-secret");
   });
 
-  it("goes on when Paperclip's log refuses lines, and names the gap", async () => {
+  it("continues when Paperclip's log refuses lines, and reports the gap", async () => {
     const request = aRequest({ behaviour: "lines:30" });
     const host = fakeHost(request);
     const { onLog } = host.context;
@@ -152,11 +151,11 @@ describe.concurrent("a run", () => {
     expect(host.statuses("gap")).toMatchObject([{ lines: 1 }]);
   });
 
-  it("names a terminated workflow as a failure without evidence", async () => {
+  it("reports a terminated workflow as a failure without evidence", async () => {
     const request = aRequest({ behaviour: "works" });
     const { host, result } = wake(request);
     await running(host);
-    const found = await describeRun(request);
+    const found = await describeAgentRun(request);
     await runOf(temporalOf(server, worker.queue), found.workflowId, found.runId).terminate("a test");
     const ended = await result;
     expect(ended).toMatchObject({ exitCode: 1, errorCode: "agent_run_failed" });
@@ -166,11 +165,11 @@ describe.concurrent("a run", () => {
 });
 
 describe.concurrent("a busy agent", () => {
-  it("is waited for, which the log says", async () => {
+  it("is waited for, and the log names the holder", async () => {
     const request = aRequest({ behaviour: "works" });
     const first = wake(request);
     await running(first.host);
-    const other = sameAgent(request, { config: { model: "standin/lines:2" }, context: { taskId: "task-2" } });
+    const other = sameAgent(request, { config: { model: "fake/lines:2" }, context: { taskId: "task-2" } });
     const second = wake(other, { task: "task-2" });
     await until(() => second.host.statuses("busy").length > 0);
     expect(second.host.statuses("busy")[0]).toMatchObject({ holder: request.runId, task: "task-1" });
@@ -180,7 +179,7 @@ describe.concurrent("a busy agent", () => {
     expect(texts(second.host)).toEqual(numbered(1, 2));
   });
 
-  it("is refused when it is configured so, with the evidence that nothing was started", async () => {
+  it("is refused with `onBusy: refuse`, with the evidence that nothing was started", async () => {
     const request = aRequest({ behaviour: "works" });
     const first = wake(request);
     await running(first.host);
@@ -197,7 +196,7 @@ describe.concurrent("a busy agent", () => {
 describe.concurrent("a cancel", () => {
   const acknowledged = { state: "acknowledged", forced: false };
 
-  it("before anything was asked is acknowledged at once", async () => {
+  it("before the attach is acknowledged at once", async () => {
     const request = aRequest();
     const host = fakeHost(request, {
       async onCancellationReady() {
@@ -209,10 +208,10 @@ describe.concurrent("a cancel", () => {
       executionRecovery: { kind: "bootstrap" },
       resultJson: { executionCancellation: acknowledged },
     });
-    await expect(describeRun(request)).rejects.toThrow();
+    await expect(describeAgentRun(request)).rejects.toThrow();
   });
 
-  it("while the agent is another task's leaves that one alone", async () => {
+  it("while another task has the agent leaves that task's run alone", async () => {
     const request = aRequest({ behaviour: "works" });
     const first = wake(request);
     await running(first.host);
@@ -223,12 +222,12 @@ describe.concurrent("a cancel", () => {
       executionRecovery: { kind: "bootstrap" },
       resultJson: { executionCancellation: acknowledged },
     });
-    expect((await describeRun(request)).status.name).toBe("RUNNING");
+    expect((await describeAgentRun(request)).status.name).toBe("RUNNING");
     first.host.abort("Cancelled");
     await first.result;
   });
 
-  it("of a working agent stops it and is settled, with session, usage and the last lines", async () => {
+  it("of a working agent stops it, and the result has session, usage and the last lines", async () => {
     const request = aRequest({ behaviour: "works" });
     const { host, result } = wake(request);
     await running(host);
@@ -236,7 +235,7 @@ describe.concurrent("a cancel", () => {
     const ended = await result;
     expect(ended).toMatchObject({
       errorCode: "cancelled",
-      sessionId: "ses_standin",
+      sessionId: "ses_fake",
       usage: { inputTokens: 10 },
       resultJson: { executionCancellation: acknowledged },
       executionRecovery: {
@@ -249,11 +248,11 @@ describe.concurrent("a cancel", () => {
     expect(ended.resultJson).not.toHaveProperty("conversationContinuation");
     expect(texts(host)).toEqual(numbered(1, texts(host).length));
     expect(host.statuses("cancelling")[0]?.message).toContain("Cancelled by operator");
-    await until(async () => (await describeRun(request)).status.name === "COMPLETED");
+    await until(async () => (await describeAgentRun(request)).status.name === "COMPLETED");
   });
 
-  it("of an agent that has to be killed is acknowledged, and not called settled", async () => {
-    const request = aRequest({ behaviour: "deaf" });
+  it("of an agent that has to be killed is acknowledged without evidence", async () => {
+    const request = aRequest({ behaviour: "ignores-sigterm" });
     const { host, result } = wake(request);
     await running(host);
     host.abort("Cancelled by operator");
@@ -262,26 +261,26 @@ describe.concurrent("a cancel", () => {
     expect(ended.executionRecovery).toBeUndefined();
   });
 
-  it("that comes when the agent has just ended gets the outcome", async () => {
+  it("after the agent's end returns the outcome", async () => {
     const request = aRequest({ behaviour: "lines:5" });
     const host = fakeHost(request, {
       async onRuntimeProgress({ phase }) {
         if (phase === "finalize") host.abort("too late");
       },
     });
-    expect(await wake(request, {}, host).result).toMatchObject({ exitCode: 0, sessionId: "ses_standin" });
+    expect(await wake(request, {}, host).result).toMatchObject({ exitCode: 0, sessionId: "ses_fake" });
   });
 });
 
 describe("a lost lease", () => {
-  it("leaves the run alone; the next wake joins it, from the first line, and gets its one outcome", async () => {
+  it("leaves the run open; the next wake joins it, from the first line, and gets its outcome", async () => {
     const request = aRequest({ behaviour: "works" });
     const first = wake(request);
     await running(first.host, 10);
     first.host.abort(LEASE_LOST);
     expect((await first.result).errorCode).toBe("controller_lease_lost");
     const quiet = first.host.chunks.length;
-    expect((await describeRun(request)).status.name).toBe("RUNNING");
+    expect((await describeAgentRun(request)).status.name).toBe("RUNNING");
 
     const later = sameAgent(request);
     const second = wake(later);
@@ -295,20 +294,20 @@ describe("a lost lease", () => {
     expect(first.host.chunks.length).toBe(quiet);
   });
 
-  it("does not cost the outcome of a run that ends meanwhile: the next wake gets it", async () => {
+  it("does not lose the outcome of a run that ends meanwhile: the next wake gets it", async () => {
     const request = aRequest({ behaviour: "lines:40:50" });
     const first = wake(request);
     await running(first.host);
     first.host.abort(LEASE_LOST);
     await first.result;
-    await until(async () => (await describeRun(request)).searchAttributes.RunPhase?.[0] === "succeeded");
+    await until(async () => (await describeAgentRun(request)).searchAttributes.RunPhase?.[0] === "succeeded");
     const second = wake(sameAgent(request));
     expect(await second.result).toMatchObject({ exitCode: 0, summary: "done" });
     expect(texts(second.host)).toEqual(numbered(1, 40));
-    await until(async () => (await describeRun(request)).status.name === "COMPLETED");
+    await until(async () => (await describeAgentRun(request)).status.name === "COMPLETED");
   });
 
-  it("stops the agent after all when Paperclip says that the run was cancelled", async () => {
+  it("stops the agent when Paperclip reports that the run was cancelled", async () => {
     const request = aRequest({ behaviour: "works" });
     const api: Server = createServer((_, response) => response.end(JSON.stringify({ status: "cancelled" })));
     const port = await freePort();
@@ -319,7 +318,7 @@ describe("a lost lease", () => {
       await running(first.host);
       first.host.abort(LEASE_LOST);
       await first.result;
-      await until(async () => (await describeRun(request)).searchAttributes.RunPhase?.[0] === "cancelled");
+      await until(async () => (await describeAgentRun(request)).searchAttributes.RunPhase?.[0] === "cancelled");
     } finally {
       delete process.env.PAPERCLIP_API_URL;
       api.close();
@@ -328,28 +327,28 @@ describe("a lost lease", () => {
 });
 
 describe("a stop of Paperclip's process", () => {
-  it("lets the run go on, and returns nothing before Paperclip has let go of it itself", async () => {
+  it("leaves the run open, and returns only after Paperclip has released it", async () => {
     const request = aRequest({ behaviour: "works" });
-    const down = new AbortController();
-    const told: string[] = [];
+    const processStop = new AbortController();
+    const order: string[] = [];
     const host = fakeHost(request);
-    const result = executeWith(host.context, partsFor(request, server, worker), () => down.signal);
-    void result.then(() => told.push("returned"));
+    const result = executeWith(host.context, partsFor(request, server, worker), () => processStop.signal);
+    void result.then(() => order.push("returned"));
     await running(host);
-    down.abort(new Error(LEASE_LOST));
+    processStop.abort(new Error(LEASE_LOST));
     const later = wake(sameAgent(request));
     await running(later.host, 10); // joined: that takes longer than a return would
-    told.push("let go");
+    order.push("released");
     host.abort(LEASE_LOST);
     expect((await result).errorCode).toBe("controller_lease_lost");
-    expect(told).toEqual(["let go", "returned"]);
-    later.host.abort("enough");
+    expect(order).toEqual(["released", "returned"]);
+    later.host.abort("Cancelled");
     expect(await later.result).toMatchObject({ errorCode: "cancelled", resultJson: { joinedRunId: request.runId } });
   });
 });
 
 describe("without the transcript service", () => {
-  it("the run has its outcome, and the log says what to set", async () => {
+  it("the run has its outcome, and the log names the setting", async () => {
     const { host, result } = wake(aRequest(), { transcriptsUrl: undefined });
     expect(await result).toMatchObject({ exitCode: 0 });
     expect(
@@ -362,12 +361,12 @@ describe("without the transcript service", () => {
 });
 
 describe("outages", () => {
-  it("of Temporal during a run are a pause, and nothing is lost or doubled", async () => {
+  it("of Temporal during a run only delay it: no line is lost or repeated", async () => {
     const queue = `queue-${randomUUID()}`;
-    const mortal = await standin(server.address, queue);
+    const outageWorker = await standin(server.address, queue);
     const request = aRequest({ behaviour: "works" });
     const host = fakeHost(request);
-    const result = executeWith(host.context, partsFor(request, server, mortal));
+    const result = executeWith(host.context, partsFor(request, server, outageWorker));
     await running(host);
     await server.kill();
     await until(() => host.statuses("waiting").length > 0);
@@ -375,9 +374,9 @@ describe("outages", () => {
     await until(() => host.statuses("note").some(({ message }) => message.includes("answers again")));
     const before = host.agentLines().length;
     await running(host, before + 5);
-    host.abort("enough");
+    host.abort("Cancelled");
     expect((await result).errorCode).toBe("cancelled");
     expect(texts(host)).toEqual(numbered(1, texts(host).length));
-    await mortal.stop();
+    await outageWorker.stop();
   });
 });

@@ -1,16 +1,17 @@
-/** What becomes of runs that Paperclip has lost: hand-over, delivery, and the reconciler's true evidence. */
+/** Runs that Paperclip has lost: delivery of their outcomes, and the reconciler's evidence. */
 
 import { randomUUID } from "node:crypto";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from "vitest";
+import { LEASE_LOST } from "../src/cancel.ts";
 import type { Outcome, RunRequest } from "../src/contracts.ts";
 import { executeWith } from "../src/execute.ts";
-import { HostApi } from "../src/host-api.ts";
-import { collected, outcomeOf } from "../src/outcome.ts";
+import { fetchOutcome, signalCollected } from "../src/outcome.ts";
+import { PaperclipApi } from "../src/paperclip-api.ts";
 import { actionOutcomeOf, agentStopped, Reconciler } from "../src/reconcile.ts";
 import { disconnect, runOf } from "../src/temporal.ts";
-import { fakeHost, partsFor, sameAgent } from "./help/host.ts";
-import { type FakeApi, paperclipApi } from "./help/paperclip-api.ts";
-import { aRequest, type DevServer, devServer, type Standin, standin, temporalOf, until } from "./help/stack.ts";
+import { type FakeApi, paperclipApi } from "./support/paperclip-api.ts";
+import { describeRun, fakeHost, partsFor, sameAgent, wakeAgent } from "./support/paperclip-context.ts";
+import { aRequest, type DevServer, devServer, type Standin, standin, temporalOf, until } from "./support/stack.ts";
 
 let server: DevServer;
 let worker: Standin;
@@ -30,20 +31,11 @@ beforeEach(async () => {
 });
 afterEach(async () => await api.stop());
 
-const LEASE_LOST = "Legacy controller lease lost";
-
-function wake(request: RunRequest) {
-  const host = fakeHost(request);
-  return { host, result: executeWith(host.context, partsFor(request, server, worker)) };
-}
-
-async function found(request: RunRequest) {
-  const { client } = temporalOf(server, worker.queue);
-  return await client.getHandle(`agent-run:${request.agent.id}`).describe();
-}
+const wake = (request: RunRequest) => wakeAgent(request, server, worker);
+const describeAgentRun = (request: RunRequest) => describeRun(request, server, worker);
 
 async function phase(request: RunRequest): Promise<unknown> {
-  return (await found(request)).searchAttributes.RunPhase?.[0];
+  return (await describeAgentRun(request)).searchAttributes.RunPhase?.[0];
 }
 
 /** A run that Paperclip has lost, and what it recorded of that. */
@@ -65,17 +57,17 @@ async function lost(behaviour: string, issue: { [name: string]: unknown } = {}) 
 
 const hold = (runId: string) => ({ executionBlocker: { runId, recoveryActionId: "action-1" } });
 
-describe("the outcome changes hands", () => {
-  it("once Paperclip has stored the result, and not before", async () => {
+describe("a run is released", () => {
+  it("once Paperclip has stored the result, not earlier", async () => {
     const request = aRequest();
     api.runs.set(request.runId, { status: "running" });
     const { host, result } = wake(request);
     const { resultJson } = await result;
-    expect(resultJson).toMatchObject({ workflowRunId: (await found(request)).runId });
-    await until(() => api.asked.filter((path) => path.endsWith(request.runId)).length > 2);
-    expect((await found(request)).status.name).toBe("RUNNING");
+    expect(resultJson).toMatchObject({ workflowRunId: (await describeAgentRun(request)).runId });
+    await until(() => api.requests.filter((path) => path.endsWith(request.runId)).length > 2);
+    expect((await describeAgentRun(request)).status.name).toBe("RUNNING");
     api.runs.set(request.runId, { status: "succeeded", resultJson });
-    await until(async () => (await found(request)).status.name === "COMPLETED");
+    await until(async () => (await describeAgentRun(request)).status.name === "COMPLETED");
     expect(api.tokens).toContain(`Bearer ${host.context.authToken}`);
   });
 
@@ -91,11 +83,11 @@ describe("the outcome changes hands", () => {
     expect(second.host.agentLines().length).toBe(3);
   });
 
-  it("only once: a wake that finds a delivered outcome gets a run of its own", async () => {
+  it("when a later wake finds its outcome delivered; that wake gets a run of its own", async () => {
     const request = aRequest();
     api.runs.set(request.runId, { status: "running" });
     const { resultJson } = await wake(request).result;
-    // stored, and Paperclip died before it could say so
+    // stored, and Paperclip died before the run was signalled
     api.runs.set(request.runId, { status: "succeeded", resultJson });
     const later = sameAgent(request);
     const second = await wake(later).result;
@@ -107,17 +99,17 @@ describe("the outcome changes hands", () => {
   it("when Paperclip does not know the run at all", async () => {
     const request = aRequest();
     await wake(request).result;
-    await until(async () => (await found(request)).status.name === "COMPLETED");
+    await until(async () => (await describeAgentRun(request)).status.name === "COMPLETED");
   });
 });
 
 describe("the reconciler", () => {
   let reconciler: Reconciler;
   beforeEach(() => {
-    reconciler = new Reconciler(temporalOf(server, worker.queue), new HostApi(api.base, "board-key"), 0);
+    reconciler = new Reconciler(temporalOf(server, worker.queue), new PaperclipApi(api.base, "board-key"), 0);
   });
 
-  const told = async (runId: string) => {
+  const stepsOf = async (runId: string) => {
     const steps = await reconciler.round();
     return steps.filter((each) => each.runId === runId).map(({ step }) => step);
   };
@@ -135,15 +127,15 @@ describe("the reconciler", () => {
     await until(async () => (await phase(request)) === "cancelled");
   }
 
-  it("leaves the hold on a run whose agent works, and releases it with true evidence when that has ended", async () => {
+  it("leaves the hold while the agent works, and releases it with evidence when the agent has ended", async () => {
     const { request, runId, issueId } = await lost("works");
     api.issues.set(issueId, { ...api.issues.get(issueId), ...hold(runId) });
     await listed(runId);
-    expect(await told(runId)).toEqual(["still working"]);
+    expect(await stepsOf(runId)).toEqual(["still working"]);
     expect(api.posts).toEqual([]);
     await end(request);
     await listed(runId, true);
-    expect(await told(runId)).toEqual(["released"]);
+    expect(await stepsOf(runId)).toEqual(["released"]);
     expect(api.posts.slice(0, 1)).toMatchObject([
       {
         path: `/issues/${issueId}/recovery-actions/resolve`,
@@ -159,67 +151,67 @@ describe("the reconciler", () => {
     expect(api.posts.slice(1)).toMatchObject([{ path: `/agents/${request.agent.id}/wakeup` }]);
     api.issues.set(issueId, { ...api.issues.get(issueId), executionBlocker: null });
     api.runs.set("next", { id: "next", status: "queued", contextSnapshot: { issueId } });
-    expect(await told(runId)).toEqual(["nothing to do"]);
-    expect(await told(runId)).toEqual([]);
+    expect(await stepsOf(runId)).toEqual(["nothing to do"]);
+    expect(await stepsOf(runId)).toEqual([]);
     expect(api.posts.length).toBe(2);
     expect(api.tokens).toContain("Bearer board-key");
   });
 
-  it("releases a hold again that Paperclip's own recovery lays anew, and not for ever", async () => {
+  it("releases a hold that Paperclip's own recovery restores, at most five times", async () => {
     const { request, runId, issueId } = await lost("lines:3");
     api.issues.set(issueId, { ...api.issues.get(issueId), ...hold(runId) });
     await until(async () => (await phase(request)) === "succeeded");
     await listed(runId, true);
     const steps: string[] = [];
-    for (let round = 0; round < 8; round++) steps.push(...(await told(runId)));
+    for (let round = 0; round < 8; round++) steps.push(...(await stepsOf(runId)));
     expect(steps).toEqual(Array(5).fill("released"));
   });
 
-  it("says `completed` of a success, whose outcome it leaves for the next run", async () => {
+  it("gives `completed` as evidence of a success, and leaves its outcome for the next run", async () => {
     const { request, runId, issueId } = await lost("lines:3");
     api.issues.set(issueId, { ...api.issues.get(issueId), ...hold(runId) });
     await until(async () => (await phase(request)) === "succeeded");
     await listed(runId, true);
-    expect(await told(runId)).toEqual(["released"]);
+    expect(await stepsOf(runId)).toEqual(["released"]);
     expect(api.posts[0]?.body).toMatchObject({ executionReconciliation: { actionOutcome: "completed" } });
-    expect((await found(request)).status.name).toBe("RUNNING");
+    expect((await describeAgentRun(request)).status.name).toBe("RUNNING");
   });
 
-  it("wakes the agent for a task that nothing holds, also while the run goes on", async () => {
+  it("wakes the agent for a task that is not held, also while the run is open", async () => {
     const { request, runId, issueId } = await lost("works", { status: "in_progress", executionBlocker: null });
     await listed(runId);
-    expect(await told(runId)).toEqual(["woken"]);
+    expect(await stepsOf(runId)).toEqual(["woken"]);
     expect(api.posts).toMatchObject([
       { path: `/agents/${request.agent.id}/wakeup`, body: { payload: { issueId }, source: "automation" } },
     ]);
-    expect(await told(runId)).toEqual([]);
+    expect(await stepsOf(runId)).toEqual([]);
     await end(request);
   });
 
-  it("knows a run as lost of which Paperclip stored the plugin's own word", async () => {
+  it("counts a run with the plugin's own code `controller_lease_lost` as lost", async () => {
     const { request, runId } = await lost("works", { status: "in_progress", executionBlocker: null });
     api.runs.set(runId, { ...api.runs.get(runId), errorCode: "controller_lease_lost" });
     await listed(runId);
-    expect(await told(runId)).toEqual(["woken"]);
+    expect(await stepsOf(runId)).toEqual(["woken"]);
     await end(request);
   });
 
-  it("knows a run as lost of which Paperclip's own failure took the result, and only then", async () => {
+  it("counts a run with `adapter_failed` as lost only when Paperclip dropped its result", async () => {
     const { request, runId } = await lost("works", { status: "in_progress", executionBlocker: null });
-    const { runId: workflowRunId } = await found(request);
+    const { runId: workflowRunId } = await describeAgentRun(request);
     await listed(runId);
     api.runs.set(runId, { ...api.runs.get(runId), errorCode: "adapter_failed", resultJson: { workflowRunId } });
-    expect(await told(runId)).toEqual([]);
+    expect(await stepsOf(runId)).toEqual([]);
     api.runs.set(runId, { ...api.runs.get(runId), resultJson: {} });
-    expect(await told(runId)).toEqual(["woken"]);
+    expect(await stepsOf(runId)).toEqual(["woken"]);
     await end(request);
   });
 
-  it("leaves the waking to Paperclip when a run of the task is on its way", async () => {
+  it("does not wake the agent when Paperclip has an open run of the task", async () => {
     const { request, runId, issueId } = await lost("works", { status: "in_progress", executionBlocker: null });
     api.runs.set("another", { id: "another", status: "scheduled_retry", contextSnapshot: { issueId } });
     await listed(runId);
-    expect(await told(runId)).toEqual(["nothing to do"]);
+    expect(await stepsOf(runId)).toEqual(["nothing to do"]);
     expect(api.posts).toEqual([]);
     await end(request);
   });
@@ -233,7 +225,7 @@ describe("the reconciler", () => {
     const { request, runId } = await lost("works");
     api.runs.set(runId, { ...api.runs.get(runId), ...changes });
     await listed(runId);
-    expect(await told(runId)).toEqual([]);
+    expect(await stepsOf(runId)).toEqual([]);
     expect(api.posts).toEqual([]);
     await end(request);
   });
@@ -245,49 +237,49 @@ describe("the reconciler", () => {
   ])("does not touch a task that %s", async (_, issue) => {
     const { request, runId } = await lost("works", issue);
     await listed(runId);
-    expect(await told(runId)).toEqual(["nothing to do"]);
+    expect(await stepsOf(runId)).toEqual(["nothing to do"]);
     expect(api.posts).toEqual([]);
     await end(request);
   });
 
-  it("asks about a run of another Paperclip once", async () => {
+  it("asks only once about a run of another Paperclip", async () => {
     const { request, runId } = await lost("works");
     api.runs.delete(runId);
     await listed(runId);
-    const asked = () => api.asked.filter((path) => path.includes(runId)).length;
+    const requests = () => api.requests.filter((path) => path.includes(runId)).length;
     await reconciler.round();
-    const once = asked();
+    const before = requests();
     await reconciler.round();
-    expect(asked()).toBe(once);
+    expect(requests()).toBe(before);
     await end(request);
   });
 
-  it("tries again when Paperclip does not take the evidence now", async () => {
+  it("retries when Paperclip's API fails for the evidence", async () => {
     const { request, runId, issueId } = await lost("lines:3");
     api.issues.set(issueId, { ...api.issues.get(issueId), ...hold(runId) });
     await until(async () => (await phase(request)) === "succeeded");
     await listed(runId, true);
     api.answers = { status: 500, body: {} };
-    expect(await told(runId)).toEqual(["unknown"]);
+    expect(await stepsOf(runId)).toEqual(["unknown"]);
     api.answers = { status: 200, body: {} };
-    expect(await told(runId)).toEqual(["released"]);
-    const run = await found(request);
+    expect(await stepsOf(runId)).toEqual(["released"]);
+    const run = await describeAgentRun(request);
     const handle = runOf(temporalOf(server, worker.queue), run.workflowId, run.runId);
-    expect(await outcomeOf(temporalOf(server, worker.queue), handle)).toMatchObject({ exitCode: 0 });
-    await collected(temporalOf(server, worker.queue), handle);
+    expect(await fetchOutcome(temporalOf(server, worker.queue), handle)).toMatchObject({ exitCode: 0 });
+    await signalCollected(temporalOf(server, worker.queue), handle);
   });
 });
 
 describe("evidence", () => {
   const failure = { code: "x", message: "x", nextStep: "x", budget: "agent" as const };
-  const gone = { agentStarted: true, agentStopped: true };
+  const stop = { agentStarted: true, agentStopped: true };
   it.each<[string, Partial<Outcome>, boolean, string]>([
     ["a success", {}, true, "completed"],
     ["a failure whose container ended", { failure, resultJson: { podExitCode: 1 } }, true, "mixed"],
-    ["a failure of which nobody knows the end", { failure }, false, "mixed"],
-    ["a stop that Kubernetes confirms", { failure, stop: gone }, true, "mixed"],
-    ["a stop that nobody confirms", { failure, stop: { ...gone, agentStopped: false } }, false, "mixed"],
-    ["an agent that never ran", { failure, stop: { ...gone, agentStarted: false } }, true, "not_performed"],
+    ["a failure without a known end", { failure }, false, "mixed"],
+    ["a stop that Kubernetes confirms", { failure, stop: stop }, true, "mixed"],
+    ["a stop that is not confirmed", { failure, stop: { ...stop, agentStopped: false } }, false, "mixed"],
+    ["an agent that never ran", { failure, stop: { ...stop, agentStarted: false } }, true, "not_performed"],
   ])("of %s", (_, outcome, stopped, action) => {
     expect(agentStopped(outcome)).toBe(stopped);
     expect(actionOutcomeOf(outcome)).toBe(action);

@@ -2,20 +2,20 @@ import { mkdir, mkdtemp, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { beforeEach, describe, expect, test } from "vitest";
-import type { Host } from "../src/host.ts";
 import type { AdapterExecutionContext } from "../src/paperclip.ts";
+import type { PaperclipHelpers } from "../src/paperclip-helpers.ts";
 import { apiUrl } from "../src/request/api-url.ts";
 import { InvalidRequest, type Prepared, prepare, sealToken } from "../src/request.ts";
 import { settingsFrom } from "../src/settings.ts";
-import { opened, sealer } from "./opening.ts";
-import { captured, type Data, minimal } from "./vectors.ts";
+import { opened, sealer } from "./support/sealed-fields.ts";
+import { captured, type Data, minimal } from "./support/vectors.ts";
 
 const CANARY = "canary-5e1f";
-const HOST: Host = {
+const HOST: PaperclipHelpers = {
   renderWakePrompt: (wake, options) => `wake ${(wake as Data).reason} ${JSON.stringify(options)}`,
   isRecoveryWake: (wake) => Boolean((wake as Data)?.recovery),
   promptTemplate: "You are {{agent.id}} of {{companyId}}.",
-  conversationTemplate: "Let us talk.",
+  conversationTemplate: "A conversation.",
 };
 
 let home: string;
@@ -25,18 +25,18 @@ beforeEach(async () => {
   home = await mkdtemp(join(tmpdir(), "paperclip-"));
 });
 
-/** A context as Paperclip hands it over: captured data with functions and foreign objects around it. */
+/** A context as Paperclip passes it: captured data with functions and foreign objects. */
 function live(data: Data, more: Partial<AdapterExecutionContext> = {}): AdapterExecutionContext {
   return { ...data, onLog: async () => undefined, runtimeMcp: { getServers: () => [] }, ...more };
 }
 
-interface Asked {
-  readonly host?: Host;
+interface Options {
+  readonly host?: PaperclipHelpers;
   readonly env?: NodeJS.ProcessEnv;
   readonly settings?: NodeJS.ProcessEnv;
 }
 
-async function prepared(ctx: AdapterExecutionContext, { host = HOST, env, settings = {} }: Asked = {}) {
+async function prepared(ctx: AdapterExecutionContext, { host = HOST, env, settings = {} }: Options = {}) {
   const result = await prepare(ctx, settingsFrom(settings, ctx.config), await sealer(), host, environment(env));
   return { ...result, ...(await contents(result)) };
 }
@@ -47,7 +47,7 @@ async function contents({ request }: Prepared): Promise<{ secrets: Data; source:
 }
 
 describe("texts", () => {
-  test("the wake is told in Paperclip's words for a session that goes on and for a fresh one", async () => {
+  test("the wake has Paperclip's prose for a resumed session and for a fresh one", async () => {
     const { source } = await prepared(live(captured("ctx-1-first-wake-no-session.json")));
     expect(source.wake).toEqual({
       fresh: 'wake issue_assigned {"conversationMode":false,"suppressIssueDescription":true,"resumedSession":false}',
@@ -55,10 +55,10 @@ describe("texts", () => {
     });
   });
 
-  test("without Paperclip's renderer, or when it fails, the worker composes what it can", async () => {
+  test("without Paperclip's renderer, or when it fails, the wake has no prose", async () => {
     const ctx = live(captured("ctx-1-first-wake-no-session.json"));
     expect((await prepared(ctx, { host: {} })).source.wake).toBeUndefined();
-    const broken: Host = {
+    const broken: PaperclipHelpers = {
       renderWakePrompt: () => {
         throw new Error(CANARY);
       },
@@ -69,7 +69,7 @@ describe("texts", () => {
     expect(notes.join()).not.toContain(CANARY);
   });
 
-  test("an agent without a template of its own gets Paperclip's, as the mode wants it", async () => {
+  test("an agent without a template of its own gets Paperclip's template for the mode", async () => {
     const template = async (data: Data, host = HOST) => (await prepared(live(data), { host })).source.promptTemplate;
     expect(await template(minimal())).toBe(HOST.promptTemplate);
     expect(await template(minimal({ promptTemplate: "Mine." }))).toBe("Mine.");
@@ -77,14 +77,14 @@ describe("texts", () => {
     expect(await template(minimal(), {})).toBeUndefined();
   });
 
-  test("a wake that is to repair something gets no heartbeat", async () => {
+  test("a wake that asks for a repair gets no heartbeat", async () => {
     const ctx = live({ ...minimal(), context: { paperclipWake: { reason: "r", recovery: { cause: "x" } } } });
     const { prompt, promptMetrics } = await prepared(ctx);
     expect(promptMetrics.heartbeatPromptChars).toBe(0);
     expect(prompt.fresh).not.toContain("You are");
   });
 
-  test("instructions and skills come from Paperclip's disk, so that the worker needs none", async () => {
+  test("instructions and skills are read from Paperclip's disk", async () => {
     await mkdir(join(home, "skills", "one"), { recursive: true });
     await writeFile(join(home, "AGENTS.md"), "\ufeffBe kind.\n");
     await writeFile(join(home, "skills", "one", "SKILL.md"), "\n# One\n");
@@ -104,7 +104,7 @@ describe("texts", () => {
     expect(source.instructions).toBe("Be kind.\n");
     expect(source.skills).toEqual(["# One", "# Two"]);
     expect(notes.slice(0, 3)).toEqual([
-      'Skill "company/four" is left out: Paperclip says that its source is missing.',
+      'Skill "company/four" is left out: Paperclip reports that its source is missing.',
       'Desired skill "six" is not available from the Paperclip skills directory.',
       `skill not readable: ${join(home, "skills", "three")}: No such file or directory`,
     ]);
@@ -116,13 +116,13 @@ describe("texts", () => {
     expect(promptMetrics).toMatchObject({ skillsBundleChars: 17, heartbeatPromptChars: 29, wakePromptChars: 0 });
   });
 
-  test("instructions that cannot be read are a note, and the run goes on", async () => {
+  test("instructions that cannot be read give a note, and the request is prepared", async () => {
     const { source, notes } = await prepared(live(minimal({ instructionsFilePath: join(home, "AGENTS.md") })));
     expect(source.instructions).toBe("");
     expect(notes[0]).toBe(`instructionsFilePath not readable: ${join(home, "AGENTS.md")}: No such file or directory`);
   });
 
-  test.each(["file", "folder"])("a link that an agent planted leads nowhere: a %s", async (kind) => {
+  test.each(["file", "folder"])("a link that leads out of Paperclip's home is not followed: a %s", async (kind) => {
     const outside = await mkdtemp(join(tmpdir(), "outside-"));
     await writeFile(join(outside, "AGENTS.md"), CANARY);
     const place = join(home, "agent");
@@ -136,10 +136,10 @@ describe("texts", () => {
     expect(notes[0]).toContain(`leads out of ${home}`);
   });
 
-  test("what an operator keeps elsewhere is read there", async () => {
-    const elsewhere = await mkdtemp(join(tmpdir(), "bundle-"));
-    await writeFile(join(elsewhere, "AGENTS.md"), "Elsewhere.");
-    const { source } = await prepared(live(minimal({ instructionsFilePath: join(elsewhere, "AGENTS.md") })));
+  test("instructions outside Paperclip's home are read from their own folder", async () => {
+    const bundle = await mkdtemp(join(tmpdir(), "bundle-"));
+    await writeFile(join(bundle, "AGENTS.md"), "Elsewhere.");
+    const { source } = await prepared(live(minimal({ instructionsFilePath: join(bundle, "AGENTS.md") })));
     expect(source.instructions).toBe("Elsewhere.");
   });
 
@@ -147,21 +147,21 @@ describe("texts", () => {
     ["a folder", async (path: string) => void (await mkdir(path)), "not a regular file"],
     ["too large", (path: string) => writeFile(path, "x".repeat(512 * 1024 + 1)), "larger than 524288 bytes"],
     ["no text", (path: string) => writeFile(path, Buffer.from([0xff, 0xfe, 0x80])), "not UTF-8"],
-  ])("a file that is none is a note: %s", async (_, make, said) => {
+  ])("an unusable instructions file gives a note: %s", async (_, make, expected) => {
     await make(join(home, "AGENTS.md"));
     const { notes } = await prepared(live(minimal({ instructionsFilePath: join(home, "AGENTS.md") })));
-    expect(notes[0]).toContain(said);
+    expect(notes[0]).toContain(expected);
   });
 });
 
 describe("Paperclip's address", () => {
   const URLS = "http://127.0.0.1:3100";
-  const url = async (asked: Asked, config: Data = {}) => {
-    const { request, notes } = await prepared(live(minimal(config)), asked);
+  const url = async (options: Options, config: Data = {}) => {
+    const { request, notes } = await prepared(live(minimal(config)), options);
     return { url: request.config.paperclipApiUrl, notes };
   };
 
-  test("the agent's own counts first, then ours, then Paperclip's unless it means the pod", async () => {
+  test("the agent's own comes first, then the plugin's, then Paperclip's unless it is a loopback address", async () => {
     const ours = { AGENT_RUNS_PAPERCLIP_API_URL: "http://ours" };
     const theirs = { PAPERCLIP_API_URL: "http://theirs" };
     expect((await url({ settings: ours, env: theirs }, { paperclipApiUrl: "http://agent" })).url).toBe("http://agent");
@@ -171,7 +171,7 @@ describe("Paperclip's address", () => {
   });
 
   test.each([URLS, "http://localhost:3100", "http://[::1]:3100", "http://0.0.0.0:1", "http://paperclip.localhost"])(
-    "one that means the pod is left to the worker, and said: %s",
+    "a loopback address is left out, with a note: %s",
     async (address) => {
       const found = await url({ env: { PAPERCLIP_API_URL: address } });
       expect(found.url).toBeUndefined();
@@ -179,11 +179,11 @@ describe("Paperclip's address", () => {
     },
   );
 
-  test("none at all is said, too", () => {
+  test("a missing address gives a note", () => {
     expect(apiUrl(settingsFrom({}), {}, {}).note).toContain("agents get no PAPERCLIP_API_URL and cannot report");
   });
 
-  test("an address that is none is refused by its field", async () => {
+  test("a wrong address is refused by its field", async () => {
     const ctx = live(minimal({ paperclipApiUrl: "paperclip" }));
     const refused = prepare(ctx, settingsFrom({}), await sealer(), HOST, environment());
     await expect(refused).rejects.toThrow(/^config.paperclipApiUrl must be an absolute http:\/\/ or https:\/\/ URL/);
@@ -200,7 +200,7 @@ describe("tools", () => {
     "nonsense",
   ];
 
-  test("servers come sealed, at addresses that pods reach, beside the agent's own", async () => {
+  test("tool servers are sealed, at addresses that pods reach, together with the agent's own", async () => {
     const ctx = live(
       { ...minimal({ mcpServers: { docs: { url: "https://mine" } } }), authToken: "run" },
       { runtimeMcp: { getServers: async () => servers as never } },
@@ -231,7 +231,7 @@ describe("tools", () => {
   test.each([
     ["throws", () => Promise.reject(new Error(CANARY))],
     ["gives nonsense", () => Promise.resolve("nonsense" as never)],
-  ])("a Paperclip that does not tell its servers is a note: it %s", async (_, getServers) => {
+  ])("a Paperclip that does not name its servers gives a note: it %s", async (_, getServers) => {
     const { secrets, notes } = await prepared(live(minimal(), { runtimeMcp: { getServers } }));
     expect(secrets.mcpServers).toEqual({});
     expect(notes[0]).toBe("Paperclip did not name its tool servers; the agent does without");
@@ -252,7 +252,7 @@ describe("tools", () => {
   });
 });
 
-test("what Paperclip shows of an invocation has the agent's variables by name only", async () => {
+test("the environment for Paperclip's logs has the agent's variables by name only", async () => {
   const ctx = live({ ...minimal({ env: { API_KEY: CANARY } }), context: { taskId: "task-1", wakeReason: "assigned" } });
   const { environmentForLogs, task } = await prepared(ctx, { env: { PAPERCLIP_API_URL: "http://paperclip" } });
   expect(environmentForLogs).toEqual({
@@ -274,7 +274,7 @@ test("the task of a wake is the issue, else Paperclip's task key, else none", as
   expect(await task(minimal())).toBeNull();
 });
 
-test("no canary leaves its seal", async () => {
+test("no secret is outside the sealed fields", async () => {
   const data = captured("ctx-4-project-workspace-and-secret.json");
   data.authToken = CANARY;
   data.config.env.MY_SECRET = CANARY;
@@ -298,7 +298,7 @@ test("a join brings the new run's tokens and nothing else", async () => {
 });
 
 test.each([["nonsense" as never], [null as never], [[] as never]])(
-  "a configuration that is none is refused",
+  "a configuration of another type is refused",
   async (config) => {
     const ctx = live({ ...minimal(), config });
     const refused = prepare(ctx, settingsFrom({}), await sealer(), HOST, environment());

@@ -1,4 +1,4 @@
-/** What Paperclip is told of each way a run can end. */
+/** The result that Paperclip gets for each way a run can end. */
 
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
@@ -8,16 +8,16 @@ import { cancelledBeforeStart, failedResult, neverStarted, resultOf } from "../s
 
 const NOW = new Date("2026-01-02T12:00:00Z");
 const HERE = { recovery: true, now: NOW };
-const STOPPED: Stop = { agentStarted: true, agentStopped: true, forced: false, sessionPreserved: true };
-const UNSTARTED: Stop = { agentStarted: false, agentStopped: true, forced: false, sessionPreserved: false };
+const STOPPED: Stop = { agentStarted: true, agentStopped: true, killed: false, sessionPreserved: true };
+const UNSTARTED: Stop = { agentStarted: false, agentStopped: true, killed: false, sessionPreserved: false };
 const SETTLED = { kind: "interrupted", providerStopped: true, sessionPreserved: true, actionOutcomes: "settled" };
 const BOOTSTRAP = { kind: "bootstrap", providerWorkStarted: false };
 
 type Budget = "infrastructure" | "agent" | "none";
 
-/** Every failure of `contracts/errors.py`: its code and budget, the latter inherited as in Python. */
+/** Every failure of `agent_runs/contracts/errors.py`: its code and budget, the latter inherited as in Python. */
 function failures(): { code: string; budget: Budget }[] {
-  const text = readFileSync(join(import.meta.dirname, "..", "..", "contracts", "errors.py"), "utf8");
+  const text = readFileSync(join(import.meta.dirname, "..", "..", "agent_runs", "contracts", "errors.py"), "utf8");
   const known = new Map<string, { code: string; budget: Budget }>();
   for (const [, name = "", base = "", body = ""] of text.matchAll(/^class (\w+)\((\w+)\):\n((?:(?: {4}.*)?\n)+)/gm)) {
     const parent = known.get(base) ?? { code: "agent_run_failed", budget: "agent" as Budget };
@@ -71,7 +71,7 @@ describe("every failure code", () => {
   );
 
   it.each(failures())(
-    "$code before any agent ran says so; Paperclip repeats only what infrastructure caused",
+    "$code before any agent ran has that evidence; only infrastructure failures may be retried",
     ({ code, budget }) => {
       const nothing = { sessionId: null, sessionParams: null, usage: null, costUsd: null, resultJson: {} };
       const result = resultOf(failed(code, budget, { stop: UNSTARTED, ...nothing }), HERE);
@@ -85,7 +85,7 @@ describe("every failure code", () => {
 });
 
 describe("success", () => {
-  it("is what Paperclip takes for it: exit 0, no message, no signal", () => {
+  it("is exit 0 without a message or a signal", () => {
     expect(resultOf(outcome(), HERE)).toEqual({
       exitCode: 0,
       signal: null,
@@ -138,12 +138,12 @@ describe("success", () => {
 });
 
 describe("a session", () => {
-  it("that must not be used again is cleared, whatever came with it", () => {
+  it("that must not be used again is cleared, even with session parameters", () => {
     const result = resultOf(outcome({ clearSession: true }), HERE);
     expect(result).toMatchObject({ clearSession: true, sessionParams: null, sessionId: null, sessionDisplayId: null });
   });
 
-  it("that is not known leaves the stored one", () => {
+  it("without a session id leaves the stored one", () => {
     const result = resultOf(outcome({ sessionId: null, sessionParams: null }), HERE);
     expect(result.clearSession).toBe(false);
     expect(result).not.toHaveProperty("sessionParams");
@@ -152,7 +152,7 @@ describe("a session", () => {
 
 describe("a started failure", () => {
   it.each(["transient_upstream", "provider_quota"] as const)(
-    "of family %s goes on as a conversation",
+    "of family %s continues the conversation",
     (errorFamily) => {
       const ended = failed("provider_unavailable", "agent", { errorFamily });
       const result = resultOf(ended, HERE);
@@ -167,12 +167,12 @@ describe("a started failure", () => {
     expect(resultJson).not.toHaveProperty("conversationContinuation");
   });
 
-  it("may name a time before which it makes no sense to repeat it", () => {
+  it("may name the earliest time of a retry", () => {
     const ended = failed("provider_quota", "agent", { retryNotBefore: "2026-01-02T13:00:00Z" });
     expect(resultOf(ended, HERE).retryNotBefore).toBe("2026-01-02T13:00:00Z");
   });
 
-  it("that timed out is told as that", () => {
+  it("that timed out is reported as timed out", () => {
     expect(resultOf(failed("timeout", "agent", { timedOut: true, exitCode: null }), HERE)).toMatchObject({
       timedOut: true,
       exitCode: null,
@@ -196,7 +196,7 @@ describe("that nothing was started", () => {
       false,
     ],
     ["not when a pod may yet start", { stop: { ...UNSTARTED, agentStopped: false } }, false],
-    ["not when nobody knows", { stop: null }, false],
+    ["not when it is unknown", { stop: null }, false],
     ["not when the agent had started", { stop: STOPPED }, false],
     ["not when there was output", { stop: UNSTARTED, resultJson: { agentStarted: true } }, false],
   ])("is claimed %s", (_, changes, expected) => {
@@ -209,7 +209,7 @@ describe("a cancelled run", () => {
   const by = (stop: Stop) => ({ by: { outcome: "cancelled" as const, stop }, at });
   const ended = failed("cancelled", "agent", { exitCode: null, stop: STOPPED });
 
-  it("whose agent has stopped with its session is settled", () => {
+  it("whose agent has stopped with its session has evidence", () => {
     const result = resultOf(ended, { ...HERE, cancelled: by(STOPPED) });
     expect(result.executionRecovery).toEqual(SETTLED);
     expect(result.resultJson).toMatchObject({
@@ -218,9 +218,9 @@ describe("a cancelled run", () => {
   });
 
   it.each([
-    ["that was killed", { ...STOPPED, forced: true }, { forced: true }],
+    ["that was killed", { ...STOPPED, killed: true }, { forced: true }],
     ["whose session is lost", { ...STOPPED, sessionPreserved: false }, { forced: false }],
-  ])("%s is acknowledged and not settled", (_, stop, expected) => {
+  ])("%s is acknowledged without evidence", (_, stop, expected) => {
     const result = resultOf(failed("cancelled", "agent", { stop }), { ...HERE, cancelled: by(stop) });
     expect(result.executionRecovery).toBeUndefined();
     expect(result.resultJson?.executionCancellation).toMatchObject({ state: "acknowledged", ...expected });
@@ -233,14 +233,14 @@ describe("a cancelled run", () => {
     expect(result.resultJson).not.toHaveProperty("executionCancellation");
   });
 
-  it("that had not come so far has started nothing", () => {
+  it("that was cancelled before its agent started gives evidence of that", () => {
     const unstarted = failed("cancelled", "agent", { stop: UNSTARTED, resultJson: {} });
     const result = resultOf(unstarted, { ...HERE, cancelled: by(UNSTARTED) });
     expect(result.executionRecovery).toEqual(BOOTSTRAP);
     expect(result.resultJson).toMatchObject({ executionCancellation: { state: "acknowledged" } });
   });
 
-  it("before the attach has started nothing", () => {
+  it("before the attach gives evidence that nothing was started", () => {
     expect(cancelledBeforeStart("why", NOW, true)).toMatchObject({
       errorCode: "cancelled",
       errorMessage: "why",
@@ -252,7 +252,7 @@ describe("a cancelled run", () => {
     expect(cancelledBeforeStart("why", NOW, false).executionRecovery).toBeUndefined();
   });
 
-  it("from outside Paperclip claims nothing", () => {
+  it("from outside Paperclip has no evidence", () => {
     const result = resultOf(ended, HERE);
     expect(result).toMatchObject({ errorCode: "cancelled" });
     expect(result.executionRecovery).toBeUndefined();
@@ -260,8 +260,8 @@ describe("a cancelled run", () => {
   });
 });
 
-describe("whatever a run says", () => {
-  it("cannot set what Paperclip obeys", () => {
+describe("any outcome", () => {
+  it("cannot set the keys that Paperclip acts on", () => {
     const resultJson = {
       executionRecovery: BOOTSTRAP,
       executionCancellation: { state: "acknowledged" },
@@ -273,7 +273,7 @@ describe("whatever a run says", () => {
     expect(result.executionRecovery).toBeUndefined();
   });
 
-  it("is bounded, and no character is halved", () => {
+  it("is bounded, with no character halved", () => {
     const long = "x".repeat(3998) + "🦀".repeat(40_000);
     const result = resultOf(failed("opencode_error", "agent", { errorMessage: long, summary: long }), HERE);
     expect(result.errorMessage?.length).toBeLessThanOrEqual(4000);
@@ -282,7 +282,7 @@ describe("whatever a run says", () => {
     expect(Buffer.from(result.summary ?? "").toString()).toBe(result.summary);
   });
 
-  it("a failure has a message: without one Paperclip takes it for a success", () => {
+  it("of a failure has a message: without one Paperclip takes it for a success", () => {
     const failure = { code: "x", budget: "agent" as const, message: " ", nextStep: "" };
     expect(resultOf(outcome({ failure, errorMessage: "" }), HERE).errorMessage).toMatch(/\S/);
     expect(failedResult({ code: "x", message: "why" }, true)).toMatchObject({ exitCode: 1, errorMessage: "why" });

@@ -6,8 +6,8 @@ import { exportJWK, generateKeyPair } from "jose";
 import { beforeEach, describe, expect, test } from "vitest";
 import { InvalidRequest } from "../src/request/problems.ts";
 import { sealerFrom, sealerOf, UnusableKey } from "../src/sealing.ts";
-import { KEY, opened, SEALED, type SealedVector, sealer } from "./opening.ts";
-import { fixture } from "./vectors.ts";
+import { KEY, opened, SEALED, type SealedVector, sealer } from "./support/sealed-fields.ts";
+import { fixture } from "./support/vectors.ts";
 
 const CANARY = "canary-7a";
 
@@ -24,14 +24,14 @@ const sealedByEither: SealedVector[] = [
   ...(await Promise.all(today)),
 ];
 
-describe("what either language sealed has one format", () => {
+describe("both languages seal in one format", () => {
   test.each(sealedByEither)("$name", async (vector) => {
     const key = SEALED.keys.find((jwk) => jwk.kid === vector.kid);
     const { header, content } = await opened(vector.sealed, key);
     expect(content).toEqual(vector.opened);
-    const { epk, ...said } = header;
+    const { epk, ...fields } = header;
     expect(epk.crv).toBe(key?.crv);
-    expect(said).toEqual({
+    expect(fields).toEqual({
       alg: "ECDH-ES",
       enc: "A256GCM",
       kid: vector.kid,
@@ -41,7 +41,7 @@ describe("what either language sealed has one format", () => {
   });
 });
 
-test("what is sealed now comes back whole, and is another text each time", async () => {
+test("a sealed field opens unchanged, and is another text each time", async () => {
   const content = { runId: "run-1", env: { A: "é-𝄞" } };
   const { kid, seal } = await sealer();
   const [one, two] = await Promise.all([seal("secrets", content), seal("secrets", content)]);
@@ -66,7 +66,7 @@ test("a field too large for a history is refused before it is sent", async () =>
   const refused = (await sealer()).seal("prompt", { runId: "run-1", taskMarkdown: noise });
   await expect(refused).rejects.toThrow(InvalidRequest);
   await expect(refused).rejects.toThrow(
-    /^the wake's prompt are too large to hand over: [0-9]+ bytes packed, 393216 are possible; shorten the task, templates or env$/,
+    /^the wake's prompt are too large: [0-9]+ bytes packed, 393216 are possible; shorten the task, templates or env$/,
   );
 });
 
@@ -85,7 +85,7 @@ test.each([
   JSON.stringify({ kty: "EC", crv: ["P-256"], x: CANARY, y: CANARY }),
   JSON.stringify({ kty: "RSA", n: CANARY, e: "AQAB" }),
   JSON.stringify(await exportJWK(other.publicKey)),
-])("an unusable key is refused without being quoted: %#", async (text) => {
+])("the error about an unusable key does not quote it: %#", async (text) => {
   const refused: unknown = await sealerOf(text, "KEY").catch((error: unknown) => error);
   expect(refused).toBeInstanceOf(UnusableKey);
   expect(String((refused as Error).stack)).not.toContain(CANARY);
@@ -101,15 +101,15 @@ describe("the key file", () => {
     folder = await mkdtemp(join(tmpdir(), "sealing-"));
   });
 
-  test("is made for its owner only when it is missing, and used again", async () => {
-    const made = await sealerFrom(settings());
+  test("is created for its owner only when it is missing, and used afterwards", async () => {
+    const created = await sealerFrom(settings());
     const path = settings().sealingKeyFile;
     expect((await stat(path)).mode & 0o777).toBe(0o600);
     expect(await readdir(join(folder, "state"))).toEqual(["sealing-key.json"]);
-    expect((await sealerFrom(settings())).kid).toBe(made.kid);
+    expect((await sealerFrom(settings())).kid).toBe(created.kid);
     const jwk = JSON.parse(await readFile(path, "utf8"));
     expect(Object.keys(jwk).sort()).toEqual(["crv", "d", "kid", "kty", "x", "y"]);
-    const sealed = await made.seal("secrets", { runId: "run-1" });
+    const sealed = await created.seal("secrets", { runId: "run-1" });
     expect((await opened(sealed, jwk)).content).toEqual({ runId: "run-1" });
   });
 
@@ -119,7 +119,7 @@ describe("the key file", () => {
     expect(await readdir(join(folder, "state"))).toEqual(["sealing-key.json"]);
   });
 
-  test("is never made in production", async () => {
+  test("is never created in production", async () => {
     await expect(sealerFrom({ ...settings(), production: true })).rejects.toThrow(
       /AGENT_RUNS_SEALING_KEY_FILE.*production/,
     );
@@ -129,14 +129,14 @@ describe("the key file", () => {
   test("that cannot be read is named with the cause", async () => {
     await mkdir(settings().sealingKeyFile, { recursive: true });
     await expect(sealerFrom(settings())).rejects.toThrow(
-      /AGENT_RUNS_SEALING_KEY_FILE names .*sealing-key.json, which cannot be read or made \(EISDIR\)/,
+      /AGENT_RUNS_SEALING_KEY_FILE names .*sealing-key.json, which cannot be read or created \(EISDIR\)/,
     );
   });
 
   test("is not looked at when the setting holds the key itself", async () => {
     await writeFile(join(folder, "key"), CANARY);
     await chmod(join(folder, "key"), 0o600);
-    const said = { sealingKeyFile: join(folder, "key"), sealingKey: JSON.stringify(KEY), production: true };
-    expect((await sealerFrom(said)).kid).toBe(KEY.kid);
+    const fields = { sealingKeyFile: join(folder, "key"), sealingKey: JSON.stringify(KEY), production: true };
+    expect((await sealerFrom(fields)).kid).toBe(KEY.kid);
   });
 });

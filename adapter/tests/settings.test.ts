@@ -28,7 +28,7 @@ test("without any setting everything has the worker's defaults", () => {
   });
 });
 
-test("the environment says it, and an empty value says nothing", () => {
+test("the environment sets a value, and an empty value sets none", () => {
   const settings = settingsFrom({
     AGENT_RUNS_TEMPORAL_ADDRESS: " temporal:7233 ",
     AGENT_RUNS_TEMPORAL_TLS: "Yes",
@@ -51,7 +51,7 @@ test("the environment says it, and an empty value says nothing", () => {
   });
 });
 
-test("an agent's configuration wins where it may, and never names a file of the host", () => {
+test("an agent's configuration overrides what it may, and never names a file of the host", () => {
   const settings = settingsFrom(
     { AGENT_RUNS_TASK_QUEUE: "ours", AGENT_RUNS_ON_BUSY: "wait", AGENT_RUNS_TEMPORAL_NAMESPACE: "ours" },
     {
@@ -91,16 +91,16 @@ test("every wrong setting is named at once with what is expected, and never its 
     "config.paperclipApiUrl",
     "config.taskQueue",
   ]);
-  expect(error.message).toContain("AGENT_RUNS_TEMPORAL_ADRESS is no setting: look for a misspelling");
+  expect(error.message).toContain("AGENT_RUNS_TEMPORAL_ADRESS is not a setting: check its spelling");
   expect(error.message).toContain("config.onBusy must be one of wait, refuse");
   expect(error.message).not.toContain(CANARY);
 });
 
-test("settings of the worker, which may share the environment, are none of ours and not misspelt", () => {
+test("settings of the worker, which may share the environment, are accepted", () => {
   expect(settingsFrom({ AGENT_RUNS_KUBECONFIG: "/x", AGENT_RUNS_MAX_RUNS: "many" })).toEqual(settingsFrom({}));
 });
 
-test("an agent that names another Temporal does not get our API key sent there", () => {
+test("the API key is not sent to another Temporal that an agent names", () => {
   const environment = { AGENT_RUNS_TEMPORAL_ADDRESS: "ours:7233", AGENT_RUNS_TEMPORAL_API_KEY: "key-of-ours" };
   expect(settingsFrom(environment, { temporalAddress: "theirs:7233" }).temporal.apiKey).toBeUndefined();
   expect(settingsFrom(environment, { temporalAddress: "ours:7233" }).temporal.apiKey).toBe("key-of-ours");

@@ -1,8 +1,8 @@
-/** A host that is told to stop has lost its runs, long before it says so. */
+/** A host that is asked to stop has lost its runs, long before it aborts their signals. */
 
 import { afterEach, describe, expect, it } from "vitest";
 import { abortOf } from "../src/cancel.ts";
-import { letGo, shutdown } from "../src/shutdown.ts";
+import { shutdownSignal, waitForRelease } from "../src/shutdown.ts";
 
 const hosts = () => undefined;
 const before = process.listeners("SIGTERM");
@@ -13,19 +13,19 @@ afterEach(() => {
   }
 });
 
-/** What somebody else than the host has added. */
+/** The listeners that are not the host's. */
 function added() {
   return process.listeners("SIGTERM").filter((listener) => listener !== hosts && !before.includes(listener));
 }
 
 describe("a stop of the process", () => {
-  it("is heard beside the host, counts as a lost lease, and would not keep a process alive that has no handler", () => {
+  it("counts as a lost lease, and adds a listener only next to one of the host's", () => {
     process.removeAllListeners("SIGTERM");
-    expect(shutdown().aborted).toBe(false);
+    expect(shutdownSignal().aborted).toBe(false);
     expect(added()).toEqual([]);
     process.on("SIGTERM", hosts);
-    const signal = shutdown();
-    expect(shutdown()).toBe(signal);
+    const signal = shutdownSignal();
+    expect(shutdownSignal()).toBe(signal);
     expect(added().length).toBe(1);
     added()[0]?.("SIGTERM");
     expect(abortOf(signal)).toEqual({ kind: "lease lost" });
@@ -33,14 +33,14 @@ describe("a stop of the process", () => {
   });
 });
 
-describe("what is to be returned then", () => {
-  it("waits for the host to let go, and not for ever", async () => {
+describe("a result during a shutdown", () => {
+  it("waits until the host releases the run, or for the timeout", async () => {
     const host = new AbortController();
-    const waiting = letGo(host.signal);
+    const waiting = waitForRelease(host.signal);
     host.abort();
     await waiting;
-    await letGo(host.signal);
-    await letGo(new AbortController().signal, 1);
-    await letGo(undefined, 1);
+    await waitForRelease(host.signal);
+    await waitForRelease(new AbortController().signal, 1);
+    await waitForRelease(undefined, 1);
   });
 });

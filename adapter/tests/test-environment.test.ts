@@ -5,7 +5,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, it, vi } from "vites
 import type { EnvironmentTestResult } from "../src/paperclip.ts";
 import { disconnect } from "../src/temporal.ts";
 import { testEnvironment } from "../src/test-environment.ts";
-import { type DevServer, devServer, freePort, type Standin, standin } from "./help/stack.ts";
+import { type DevServer, devServer, freePort, type Standin, standin } from "./support/stack.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "adapter-environment-"));
 const tested = (config: object = {}) =>
@@ -38,9 +38,9 @@ beforeEach(() => {
   vi.stubEnv("AGENT_RUNS_PAPERCLIP_API_URL", "http://paperclip.example:3100");
 });
 
-describe("with everything there", () => {
-  it("nothing is wrong", async () => {
-    // a worker is there a moment before Temporal lists it
+describe("a complete environment", () => {
+  it("has no errors", async () => {
+    // a worker polls a moment before Temporal lists it
     const found = await vi.waitUntil(
       async () => {
         const latest = await tested();
@@ -56,11 +56,11 @@ describe("with everything there", () => {
   });
 });
 
-describe("what is missing is named, with a remedy", () => {
+describe("a wrong environment is reported with a remedy", () => {
   it.each([
     ["temporal_unreachable", "AGENT_RUNS_TEMPORAL_ADDRESS", async () => `127.0.0.1:${await freePort()}`],
-    ["temporal_unreachable", "AGENT_RUNS_TEMPORAL_NAMESPACE", async () => "nobodys"],
-    ["worker_missing", "AGENT_RUNS_TASK_QUEUE", async () => "nobodys-queue"],
+    ["temporal_unreachable", "AGENT_RUNS_TEMPORAL_NAMESPACE", async () => "unknown"],
+    ["worker_missing", "AGENT_RUNS_TASK_QUEUE", async () => "unpolled-queue"],
     ["transcripts_unset", "AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL", async () => ""],
     [
       "transcripts_unreachable",
@@ -83,7 +83,7 @@ describe("what is missing is named, with a remedy", () => {
     expect(levels(await tested())).toMatchObject({ transcripts_key_refused: "error" });
   });
 
-  it("a sealing key that is none, without quoting it", async () => {
+  it("an unusable sealing key, without quoting it", async () => {
     const file = join(folder, "broken-key.json");
     writeFileSync(file, '{"kty":"EC","d":"very-secret"}');
     vi.stubEnv("AGENT_RUNS_SEALING_KEY_FILE", file);
@@ -92,7 +92,7 @@ describe("what is missing is named, with a remedy", () => {
     expect(JSON.stringify(found)).not.toContain("very-secret");
   });
 
-  it("an address of Paperclip that means the pod itself", async () => {
+  it("a loopback address of Paperclip", async () => {
     vi.stubEnv("AGENT_RUNS_PAPERCLIP_API_URL", undefined);
     vi.stubEnv("PAPERCLIP_API_URL", "http://127.0.0.1:3100");
     expect(levels(await tested())).toMatchObject({ paperclip_url: "warn" });
@@ -108,7 +108,7 @@ describe("what is missing is named, with a remedy", () => {
   });
 });
 
-it("a configuration that is no object does not make it throw", async () => {
+it("a configuration that is no object gives a failed test", async () => {
   const context = { companyId: "acme", adapterType: "opencode_k8s", config: null as never };
   expect((await testEnvironment(context)).status).toBe("fail");
 });

@@ -1,4 +1,4 @@
-/** The reader of transcripts against services that cut, stall, repeat, refuse and go away, and against the real one. */
+/** The transcript reader, against services that cut, stall, repeat and refuse, and the tokens that it sends. */
 
 import { createHmac, randomBytes } from "node:crypto";
 import { mkdtempSync, writeFileSync } from "node:fs";
@@ -8,9 +8,9 @@ import { join } from "node:path";
 import { afterEach, describe, expect, it } from "vitest";
 import { mint, UnusableTokenKey } from "../src/tokens.ts";
 import { follow, type Line, TranscriptIncomplete, type TranscriptSource } from "../src/transcript.ts";
-import { GivenUp } from "../src/waiting.ts";
+import { Aborted } from "../src/waits.ts";
 
-interface Asked {
+interface ServiceRequest {
   what: string;
   attempt: number;
   after: number;
@@ -18,7 +18,7 @@ interface Asked {
   token: string | undefined;
 }
 
-type Answer = (asked: Asked, response: ServerResponse, nth: number) => void | Promise<void>;
+type Answer = (requests: ServiceRequest, response: ServerResponse, nth: number) => void | Promise<void>;
 
 let service: Server | undefined;
 afterEach(() => {
@@ -26,8 +26,8 @@ afterEach(() => {
   service?.close();
 });
 
-async function serving(answer: Answer): Promise<{ base: string; asked: Asked[] }> {
-  const asked: Asked[] = [];
+async function startService(answer: Answer): Promise<{ base: string; requests: ServiceRequest[] }> {
+  const requests: ServiceRequest[] = [];
   service = createServer((request: IncomingMessage, response) => {
     const url = new URL(request.url ?? "", "http://here");
     const one = {
@@ -37,27 +37,27 @@ async function serving(answer: Answer): Promise<{ base: string; asked: Asked[] }
       resumed: request.headers["last-event-id"] as string | undefined,
       token: request.headers.authorization,
     };
-    asked.push(one);
-    void answer(one, response, asked.length);
+    requests.push(one);
+    void answer(one, response, requests.length);
   });
   await new Promise<void>((resolve) => service?.listen(0, "127.0.0.1", resolve));
   const address = service.address();
   const port = typeof address === "object" && address !== null ? address.port : 0;
-  return { base: `http://127.0.0.1:${port}`, asked };
+  return { base: `http://127.0.0.1:${port}`, requests };
 }
 
-function told(sequence: number, data = `line ${sequence}`, encoding = "utf-8"): string {
+function recordLine(sequence: number, data = `line ${sequence}`, encoding = "utf-8"): string {
   const at = "2026-01-02T12:00:00.000000+00:00";
   return JSON.stringify({ sequence, stream: "stdout", at, terminated: true, encoding, data });
 }
 
 function events(from: number, to: number): string {
-  return Array.from({ length: to - from + 1 }, (_, n) => `id: ${from + n}\ndata: ${told(from + n)}\n\n`).join("");
+  return Array.from({ length: to - from + 1 }, (_, n) => `id: ${from + n}\ndata: ${recordLine(from + n)}\n\n`).join("");
 }
 
 const END = 'event: end\ndata: {"state":"verified","lines":5,"gaps":[{"after_sequence":3,"frames":2}]}\n\n';
 
-function collecting(more: { slow?: () => Promise<void> } = {}) {
+function collectLines(more: { slow?: () => Promise<void> } = {}) {
   const lines: Line[] = [];
   const sealed: unknown[] = [];
   return {
@@ -78,8 +78,8 @@ function source(base: string, changes: Partial<TranscriptSource> = {}): Transcri
   return { base, runId: "run-1", token: async () => "secret-token", ...changes };
 }
 
-/** An outcome that comes when the test says so. */
-function deciding() {
+/** An outcome that the test resolves or rejects. */
+function controlledOutcome() {
   let decide: (attempts: number) => void = () => undefined;
   let fail: (error: Error) => void = () => undefined;
   const decided = new Promise<{ attempts: number }>((resolve, reject) => {
@@ -93,27 +93,27 @@ const range = (attempt: number, from: number, to: number) =>
   Array.from({ length: to - from + 1 }, (_, n) => `${attempt}:line ${from + n}`);
 
 describe("following", () => {
-  it("gives each line once, in order, over attempts, and stops with the outcome", async () => {
-    const { decided, decide } = deciding();
-    const { base, asked } = await serving((one, response) => {
+  it("passes each line once, in order, over attempts, and ends with the outcome", async () => {
+    const { decided, decide } = controlledOutcome();
+    const { base, requests } = await startService((one, response) => {
       if (one.what === "transcript") return void response.end();
       if (one.attempt <= 2) return void response.end(events(one.after + 1, 5) + END);
       response.write(": alive\n\n"); // a third attempt never comes
       decide(2);
     });
-    const { texts, sealed, reader } = collecting();
+    const { texts, sealed, reader } = collectLines();
     await follow(source(base), reader, decided);
     expect(texts()).toEqual([...range(1, 1, 5), ...range(2, 1, 5)]);
     expect(sealed).toMatchObject([
       [1, { state: "verified", gaps: [{ afterSequence: 3, frames: 2 }] }],
       [2, {}],
     ]);
-    expect(asked[0]).toMatchObject({ what: "events", attempt: 1, after: 0, token: "Bearer secret-token" });
+    expect(requests[0]).toMatchObject({ what: "events", attempt: 1, after: 0, token: "Bearer secret-token" });
   });
 
-  it("resumes after the last line that it saw when it is cut, in the middle of a line, too", async () => {
-    const { decided, decide } = deciding();
-    const { base, asked } = await serving((one, response) => {
+  it("resumes after the last line when a response is cut, also inside a line", async () => {
+    const { decided, decide } = controlledOutcome();
+    const { base, requests } = await startService((one, response) => {
       if (one.what === "transcript") return void response.end();
       if (one.attempt === 2) return decide(1);
       const whole = events(one.after + 1, 5) + END;
@@ -121,42 +121,42 @@ describe("following", () => {
       const cut = events(one.after + 1, one.after + 2);
       response.write(cut.slice(0, -20), () => response.destroy());
     });
-    const { texts, reader } = collecting();
+    const { texts, reader } = collectLines();
     await follow(source(base), reader, decided);
     expect(texts()).toEqual(range(1, 1, 5));
-    expect(asked.filter(({ attempt }) => attempt === 1).map(({ after }) => after)).toEqual([0, 1, 2, 3, 4]);
-    expect(asked[1]?.resumed).toBe("1");
+    expect(requests.filter(({ attempt }) => attempt === 1).map(({ after }) => after)).toEqual([0, 1, 2, 3, 4]);
+    expect(requests[1]?.resumed).toBe("1");
   });
 
-  it("leaves out what a service tells again", async () => {
-    const { decided, decide } = deciding();
-    const { base } = await serving((one, response) => {
-      if (one.what === "transcript") return void response.end(`${told(1)}\n${told(5)}\n`);
+  it("leaves out lines that a service repeats", async () => {
+    const { decided, decide } = controlledOutcome();
+    const { base } = await startService((one, response) => {
+      if (one.what === "transcript") return void response.end(`${recordLine(1)}\n${recordLine(5)}\n`);
       if (one.attempt === 2) return decide(1);
       response.end(events(1, 3) + events(2, 5) + END);
     });
-    const { texts, reader } = collecting();
+    const { texts, reader } = collectLines();
     await follow(source(base), reader, decided);
     expect(texts()).toEqual(range(1, 1, 5));
   });
 
-  it("takes 204 for the end of an attempt that it has wholly seen", async () => {
-    const { decided, decide } = deciding();
-    const { base } = await serving((one, response) => {
+  it("takes 204 for the end of an attempt", async () => {
+    const { decided, decide } = controlledOutcome();
+    const { base } = await startService((one, response) => {
       if (one.what === "transcript") return void response.end();
       if (one.attempt === 2) return decide(1);
       if (one.resumed) return void response.writeHead(204).end();
-      response.end(events(1, 5)); // the end got lost
+      response.end(events(1, 5)); // without an `end` event
     });
-    const { texts, sealed, reader } = collecting();
+    const { texts, sealed, reader } = collectLines();
     await follow(source(base), reader, decided);
     expect(texts()).toEqual(range(1, 1, 5));
     expect(sealed).toEqual([[1, null]]);
   });
 
-  it("reads what is stored when the outcome comes before the end, and no end ever", async () => {
-    const { decided, decide } = deciding();
-    const { base, asked } = await serving((one, response) => {
+  it("reads the stored rest when the outcome comes and no `end` event", async () => {
+    const { decided, decide } = controlledOutcome();
+    const { base, requests } = await startService((one, response) => {
       if (one.what === "events") {
         response.write(events(1, 3));
         setTimeout(() => decide(3), 30);
@@ -164,56 +164,57 @@ describe("following", () => {
       }
       if (one.attempt === 2) return void response.writeHead(404).end("{}");
       const lines = one.attempt === 1 ? [4, 5] : [1];
-      response.end(lines.map((sequence) => `${told(sequence)}\n`).join(""));
+      response.end(lines.map((sequence) => `${recordLine(sequence)}\n`).join(""));
     });
-    const { texts, reader } = collecting();
+    const { texts, reader } = collectLines();
     await follow(source(base), reader, decided);
     expect(texts()).toEqual([...range(1, 1, 5), ...range(3, 1, 1)]);
-    expect(asked.filter(({ what }) => what === "transcript").map(({ attempt, after }) => [attempt, after])).toEqual([
+    expect(requests.filter(({ what }) => what === "transcript").map(({ attempt, after }) => [attempt, after])).toEqual([
       [1, 3],
       [2, 0],
       [3, 0],
     ]);
   });
 
-  it("takes up a stored transcript that is cut", async () => {
-    const { base, asked } = await serving((one, response) => {
+  it("resumes a stored transcript that is cut", async () => {
+    const { base, requests } = await startService((one, response) => {
       if (one.what === "events") return void response.write(": alive\n\n");
-      if (one.after === 0) return void response.write(`${told(1)}\n${told(2).slice(0, 30)}`, () => response.destroy());
-      response.end(`${told(2)}\n${told(3)}`.concat("\n"));
+      if (one.after === 0)
+        return void response.write(`${recordLine(1)}\n${recordLine(2).slice(0, 30)}`, () => response.destroy());
+      response.end(`${recordLine(2)}\n${recordLine(3)}`.concat("\n"));
     });
-    const { texts, reader } = collecting();
+    const { texts, reader } = collectLines();
     await follow(source(base), reader, Promise.resolve({ attempts: 1 }));
     expect(texts()).toEqual(range(1, 1, 3));
-    expect(asked.at(-1)?.after).toBe(1);
+    expect(requests.at(-1)?.after).toBe(1);
   });
 
-  it("notices a connection that is dead", async () => {
-    const { decided, decide } = deciding();
-    const { base } = await serving((one, response, nth) => {
+  it("reconnects when a connection is dead", async () => {
+    const { decided, decide } = controlledOutcome();
+    const { base } = await startService((one, response, nth) => {
       if (one.what === "transcript") return void response.end();
       if (one.attempt === 2) return decide(1);
       if (nth === 1) return void response.write(events(1, 2)); // and then nothing, for ever
       response.end(events(one.after + 1, 5) + END);
     });
-    const { texts, reader } = collecting();
+    const { texts, reader } = collectLines();
     await follow(source(base, { silence: 200 }), reader, decided);
     expect(texts()).toEqual(range(1, 1, 5));
   });
 
-  it("lets a slow reader slow the service, instead of holding what it has not taken", async () => {
-    const { decided, decide } = deciding();
+  it("lets a slow reader slow the service, instead of buffering lines", async () => {
+    const { decided, decide } = controlledOutcome();
     let sent = 0;
     let release: () => void = () => undefined;
     const first = new Promise<void>((resolve) => {
       release = resolve;
     });
     const big = "x".repeat(64 * 1024);
-    const { base } = await serving(async (one, response) => {
+    const { base } = await startService(async (one, response) => {
       if (one.what === "transcript") return void response.end();
       if (one.attempt === 2) return decide(1);
       for (let n = 1; n <= 1000; n++) {
-        if (!response.write(`id: ${n}\ndata: ${told(n, big)}\n\n`)) {
+        if (!response.write(`id: ${n}\ndata: ${recordLine(n, big)}\n\n`)) {
           await new Promise((resolve) => response.once("drain", resolve));
         }
         sent = n;
@@ -221,7 +222,7 @@ describe("following", () => {
       response.end(END);
     });
     let waited = false;
-    const { lines, reader } = collecting({
+    const { lines, reader } = collectLines({
       slow: async () => {
         if (waited) return;
         waited = true;
@@ -234,69 +235,69 @@ describe("following", () => {
     expect(lines.length).toBe(1000);
   });
 
-  it("shows bytes that are no text", async () => {
-    const { base } = await serving((one, response) => {
+  it("decodes bytes that are not UTF-8", async () => {
+    const { base } = await startService((one, response) => {
       if (one.what === "events") return void response.write(": alive\n\n");
       const bytes = Buffer.from([0x61, 0xff, 0x62]).toString("base64");
-      response.end(`${told(1, bytes, "base64")}\n`);
+      response.end(`${recordLine(1, bytes, "base64")}\n`);
     });
-    const { lines, reader } = collecting();
+    const { lines, reader } = collectLines();
     await follow(source(base), reader, Promise.resolve({ attempts: 1 }));
     expect(lines[0]?.text).toBe("a\ufffdb");
   });
 
-  it("ends with the run that ends without an outcome, and with who gives up", async () => {
-    const { decided, fail } = deciding();
-    const { base } = await serving((_, response) => {
+  it("rejects when the run has no outcome, and when it is aborted", async () => {
+    const { decided, fail } = controlledOutcome();
+    const { base } = await startService((_, response) => {
       response.write(": alive\n\n");
       fail(new Error("terminated"));
     });
-    const { reader } = collecting();
+    const { reader } = collectLines();
     await expect(follow(source(base), reader, decided)).rejects.toThrow("terminated");
-    const enough = new AbortController();
-    const waiting = follow(source(base), reader, new Promise(() => undefined), enough.signal);
-    enough.abort();
-    await expect(waiting).rejects.toBeInstanceOf(GivenUp);
+    const stop = new AbortController();
+    const waiting = follow(source(base), reader, new Promise(() => undefined), stop.signal);
+    stop.abort();
+    await expect(waiting).rejects.toBeInstanceOf(Aborted);
   });
 
-  it("does not connect again because its reader failed", async () => {
-    const { base, asked } = await serving((_, response) => void response.end(events(1, 5)));
+  it("does not reconnect when its reader throws", async () => {
+    const { base, requests } = await startService((_, response) => void response.end(events(1, 5)));
     const reader = {
       line: async () => {
         throw new Error("mine");
       },
     };
     await expect(follow(source(base), reader, new Promise(() => undefined))).rejects.toThrow("mine");
-    expect(asked.length).toBe(1);
+    expect(requests.length).toBe(1);
   });
 });
 
-describe("a service that is away", () => {
-  it("is asked until it is there, which is told, and nothing is missing", async () => {
-    const { decided, decide } = deciding();
-    const said: string[] = [];
-    let back = 0;
-    const { base } = await serving((one, response, nth) => {
+describe("an outage of the service", () => {
+  it("is retried and reported, and no line is missing", async () => {
+    const { decided, decide } = controlledOutcome();
+    const messages: string[] = [];
+    let recoveries = 0;
+    const { base } = await startService((one, response, nth) => {
       if (nth <= 2) return void response.writeHead(503).end();
       if (nth === 3) return void response.destroy();
       if (one.what === "transcript") return void response.end();
       if (one.attempt === 2) return decide(1);
       response.end(events(1, 5) + END);
     });
-    const outage = { failed: (what: string) => void said.push(what), recovered: () => void back++ };
-    const { texts, reader } = collecting();
+    const outage = { failed: (message: string) => void messages.push(message), recovered: () => void recoveries++ };
+    const { texts, reader } = collectLines();
     await follow(source(base, { outage }), reader, decided);
     expect(texts()).toEqual(range(1, 1, 5));
-    expect(said.length).toBe(3);
-    expect(said[0]).toContain("503");
-    expect(said.join()).not.toContain("secret-token");
-    expect(back).toBeGreaterThan(0);
+    expect(messages.length).toBe(3);
+    expect(messages[0]).toContain("503");
+    expect(messages.join()).not.toContain("secret-token");
+    expect(recoveries).toBeGreaterThan(0);
   });
 
-  it("is waited for after the end of the run as well, and then the gap is named", async () => {
-    const { base } = await serving((_, response) => void response.destroy());
-    const { reader } = collecting();
-    const reading = follow(source(base, { patience: 300 }), reader, Promise.resolve({ attempts: 1 }));
+  it("is retried after the end of the run until the timeout, and the gap is named", async () => {
+    const { base } = await startService((_, response) => void response.destroy());
+    const { reader } = collectLines();
+    const reading = follow(source(base, { timeout: 300 }), reader, Promise.resolve({ attempts: 1 }));
     const error = await reading.catch((caught: unknown) => caught);
     expect(error).toBeInstanceOf(TranscriptIncomplete);
     expect(error).toMatchObject({ attempt: 1, after: 0 });
@@ -304,22 +305,22 @@ describe("a service that is away", () => {
 
   it.each([
     [401, "AGENT_RUNS_TRANSCRIPTS_KEY_FILE"],
-    [404, "right address"],
-  ])("answering %i says what to look at", async (status, expected) => {
-    const said: string[] = [];
-    const enough = new AbortController();
-    const { base } = await serving((_, response) => void response.writeHead(status).end());
+    [404, "AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL"],
+  ])("with status %i names the setting to check", async (status, expected) => {
+    const messages: string[] = [];
+    const stop = new AbortController();
+    const { base } = await startService((_, response) => void response.writeHead(status).end());
     const outage = {
-      failed: (what: string) => {
-        said.push(what);
-        enough.abort();
+      failed: (message: string) => {
+        messages.push(message);
+        stop.abort();
       },
       recovered: () => undefined,
     };
-    const { reader } = collecting();
-    const reading = follow(source(base, { outage }), reader, new Promise(() => undefined), enough.signal);
-    await expect(reading).rejects.toBeInstanceOf(GivenUp);
-    expect(said[0]).toContain(expected);
+    const { reader } = collectLines();
+    const reading = follow(source(base, { outage }), reader, new Promise(() => undefined), stop.signal);
+    await expect(reading).rejects.toBeInstanceOf(Aborted);
+    expect(messages[0]).toContain(expected);
   });
 });
 
@@ -351,14 +352,14 @@ describe("a token", () => {
     ["no key", "{}"],
     ["another kind", JSON.stringify({ kty: "RSA" })],
     ["a short one", JSON.stringify({ kty: "oct", k: "c2hvcnQ" })],
-  ])("is not made from %s, and the file's content is never quoted", async (_, content) => {
+  ])("is not signed with %s, and the error does not quote the file", async (_, content) => {
     const error = await mint("run-1", { transcriptsKeyFile: file(content) }).catch((caught: unknown) => caught);
     expect(error).toBeInstanceOf(UnusableTokenKey);
     expect(String(error)).toContain("AGENT_RUNS_TRANSCRIPTS_KEY_FILE");
     expect(String(error)).not.toContain("c2hvcnQ");
   });
 
-  it("is not made without the file", async () => {
+  it("is not signed without the file", async () => {
     const missing = { transcriptsKeyFile: join(folder, "missing.json") };
     await expect(mint("run-1", missing)).rejects.toThrow("ENOENT");
   });

@@ -22,10 +22,10 @@ function recordedEvents(): { capture: string; line: string }[] {
     });
 }
 
-describe("what the real OpenCode wrote", () => {
+describe("recorded output of the real OpenCode", () => {
   const events = recordedEvents();
 
-  it("has been recorded", () => expect(events.length).toBeGreaterThan(300));
+  it("exists", () => expect(events.length).toBeGreaterThan(300));
 
   it("is never shown as plain output, and no event is dropped", () => {
     const odd = events.filter(({ line }) => {
@@ -61,7 +61,7 @@ describe("what the real OpenCode wrote", () => {
   });
 });
 
-describe("the existing adapters' mapping, where it says more than nothing", () => {
+describe("the existing adapters' mapping", () => {
   it.each([
     ["a blank line", "  ", []],
     ["plain text", " hello ", [{ kind: "stdout", ts: TS, text: "hello" }]],
@@ -138,13 +138,13 @@ describe("the existing adapters' mapping, where it says more than nothing", () =
 });
 
 describe("our own status lines", () => {
-  it("are the system's words", () =>
+  it("are shown as the system's", () =>
     expect(entries({ type: "agent_run", event: "phase", message: "running on node-1" })).toEqual([
       { kind: "system", ts: TS, text: "running on node-1" },
     ]));
-  it("name a gap as trouble", () =>
+  it("show a gap as an error", () =>
     expect(entries({ type: "agent_run", event: "gap", message: "3 frames are missing" })[0]?.kind).toBe("stderr"));
-  it("tell model and session", () =>
+  it("show model and session", () =>
     expect(entries({ type: "agent_run", event: "session", model: "a/b", sessionId: "ses_1" })).toEqual([
       { kind: "init", ts: TS, model: "a/b", sessionId: "ses_1" },
     ]));

@@ -1,11 +1,11 @@
 /**
  * Seals what Python's vectors hold, for a Python test that opens it: `node tests/write-sealed.ts`.
  *
- * Sealing is random, so the file is only written anew when the format changes.
+ * Sealing is random, so the file is written only when the format changes.
  */
 import { writeFile } from "node:fs/promises";
 import { sealerOf } from "../src/sealing.ts";
-import { SEALED } from "./opening.ts";
+import { SEALED } from "./support/sealed-fields.ts";
 
 const vectors = SEALED.vectors
   .filter(({ name }) => name.endsWith("-joserfc"))

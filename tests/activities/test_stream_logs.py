@@ -1,4 +1,4 @@
-"""What a restarted step makes of what the one before it stored and said, and what the outcome says of it."""
+"""A restarted activity continues from the store and the last heartbeat, and the report names what is missing."""
 
 import json
 from dataclasses import replace
@@ -7,48 +7,60 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from activities.parse_transcript import DIFFERS, TranscriptParsing, lost
-from activities.stream_logs import BEAT, Account, Place, Pulse, last_heartbeat, resumed, rows, told
-from cluster.follower import Batch, Cursor, LogLine
-from contracts.identity import AttemptKey, RunKey
-from contracts.messages import ParseTranscript, StreamEnd, StreamProgress
-from contracts.outcome import ContainerEnd, Gap, OutputReceipt
-from transcripts.store import Line, SqlTranscripts
+from activities.parse_transcript import OUTPUT_DIFFERS, ParseTranscriptActivity, where_output_is_missing
+from activities.stream_logs import (
+    MIN_HEARTBEAT_INTERVAL,
+    Checkpoint,
+    HeartbeatThrottle,
+    StreamState,
+    last_heartbeat,
+    resume_cursor,
+    rows,
+    without_past_gaps,
+)
+from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.contracts.messages import ParseTranscript, StreamEnd, StreamProgress
+from agent_runs.contracts.outcome import ContainerEnd, Gap, OutputReceipt
+from agent_runs.logs.follower import Batch
+from agent_runs.logs.frames import LogLine
+from agent_runs.logs.log_resume import Cursor
+from agent_runs.transcripts.store import Line, SqlTranscripts
+from tests.support.sqlite import sqlite_url
 from workflows.steps import HEARTBEAT
 
 SECOND = datetime(2026, 11, 22, 1, 2, 3, tzinfo=UTC)
 KEY = AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="run-1"), attempt=1)
 
 
-def account(*sequences: int, gaps: tuple[Gap, ...] = ()) -> Account:
-    known = Account()
+def state(*sequences: int, gaps: tuple[Gap, ...] = ()) -> StreamState:
+    stored = StreamState()
     lines = [LogLine(sequence, "stdout", b"x", terminated=True) for sequence in sequences]
-    known.add(lines, lines, gaps)
-    return known
+    stored.add(lines, lines, gaps)
+    return stored
 
 
-def test_the_heartbeat_says_where_in_the_log_to_go_on() -> None:
-    place = Place(account(5, 9), Cursor(after=9, first=7, second=SECOND, framed=True))
-    assert (place.progress.sequence, place.progress.needed_from, place.progress.second) == (9, 7, SECOND)
-    again = StreamProgress.model_validate(json.loads(place.progress.model_dump_json()))
-    cursor = resumed(account(5, 9), again)
+def test_the_heartbeat_names_where_in_the_log_to_continue() -> None:
+    checkpoint = Checkpoint(state(5, 9), Cursor(after=9, first=7, second=SECOND, framed=True))
+    assert (checkpoint.progress.sequence, checkpoint.progress.needed_from, checkpoint.progress.second) == (9, 7, SECOND)
+    received = StreamProgress.model_validate(json.loads(checkpoint.progress.model_dump_json()))
+    cursor = resume_cursor(state(5, 9), received)
     assert (cursor.after, cursor.first, cursor.second) == (9, 7, SECOND)
 
 
 @pytest.mark.parametrize(
-    "place",
+    "checkpoint",
     [
-        pytest.param(Place(account(5), Cursor(after=5)), id="a cursor of the store alone"),
-        pytest.param(Place(account(5), Cursor(after=5, first=6, second=SECOND, framed=False)), id="no frames"),
-        pytest.param(Place(account(5), Cursor(after=9, first=7, second=SECOND, framed=True)), id="not stored yet"),
+        pytest.param(Checkpoint(state(5), Cursor(after=5)), id="a cursor of the store alone"),
+        pytest.param(Checkpoint(state(5), Cursor(after=5, first=6, second=SECOND, framed=False)), id="no frames"),
+        pytest.param(Checkpoint(state(5), Cursor(after=9, first=7, second=SECOND, framed=True)), id="not stored yet"),
     ],
 )
-def test_what_is_not_known_is_not_said(place: Place) -> None:
-    assert place.progress.needed_from is None
+def test_a_heartbeat_without_a_reliable_place_names_none(checkpoint: Checkpoint) -> None:
+    assert checkpoint.progress.needed_from is None
 
 
-def test_a_later_store_makes_an_older_heartbeat_no_worse() -> None:
-    cursor = resumed(account(5, 9, 12), StreamProgress(sequence=9, needed_from=7, second=SECOND))
+def test_an_older_heartbeat_is_used_although_more_is_stored() -> None:
+    cursor = resume_cursor(state(5, 9, 12), StreamProgress(sequence=9, needed_from=7, second=SECOND))
     assert (cursor.after, cursor.first, cursor.second) == (12, 7, SECOND)
 
 
@@ -63,32 +75,32 @@ def test_a_later_store_makes_an_older_heartbeat_no_worse() -> None:
         StreamProgress(sequence=-3, needed_from=-5),
     ],
 )
-def test_a_heartbeat_that_cannot_be_true_is_forgotten(hint: StreamProgress) -> None:
-    assert resumed(account(5, 9), hint) == Cursor(after=9)
+def test_a_heartbeat_that_contradicts_the_store_is_ignored(hint: StreamProgress) -> None:
+    assert resume_cursor(state(5, 9), hint) == Cursor(after=9)
 
 
-def test_hundreds_of_streams_share_the_heartbeats_and_none_comes_near_its_time_out() -> None:
-    assert Pulse(1).pause == Pulse(100).pause == BEAT
-    assert Pulse(250).pause == timedelta(seconds=5)
-    assert Pulse(100_000).pause <= HEARTBEAT / 3
+def test_more_streams_send_fewer_heartbeats_each_well_within_the_time_out() -> None:
+    assert HeartbeatThrottle(1).interval == HeartbeatThrottle(100).interval == MIN_HEARTBEAT_INTERVAL
+    assert HeartbeatThrottle(250).interval == timedelta(seconds=5)
+    assert HeartbeatThrottle(100_000).interval <= HEARTBEAT / 3
 
 
 @pytest.mark.parametrize("details", [[], ["nonsense"], [{"sequence": "x"}], [None], [7]])
-async def test_a_heartbeat_that_cannot_be_read_is_none(details: list[object]) -> None:
+async def test_an_unreadable_heartbeat_is_ignored(details: list[object]) -> None:
     environment = ActivityEnvironment()
     environment.info = replace(environment.info, heartbeat_details=details)
     assert environment.run(last_heartbeat) == StreamProgress()
 
 
-def test_a_stored_gap_is_not_asked_for_again() -> None:
-    known = account(4, gaps=(Gap(after_sequence=4, frames=6),))
-    assert resumed(known, StreamProgress()) == Cursor(after=4, covered=10)
+def test_a_stored_gap_is_not_requested_a_second_time() -> None:
+    known = state(4, gaps=(Gap(after_sequence=4, frames=6),))
+    assert resume_cursor(known, StreamProgress()) == Cursor(after=4, covered=10)
 
 
-def test_what_is_missing_before_the_last_stored_line_is_for_the_receipt_only() -> None:
-    before, behind = Gap(after_sequence=2), Gap(after_sequence=9, frames=3)
-    batch = Batch(gaps=[before, behind])
-    assert [row.sequence for row in rows(told(batch, account(9)), SECOND)] == [10]
+def test_a_gap_before_the_last_stored_line_is_in_the_receipt_only() -> None:
+    before, after = Gap(after_sequence=2), Gap(after_sequence=9, frames=3)
+    batch = Batch(gaps=[before, after])
+    assert [row.sequence for row in rows(without_past_gaps(batch, state(9)), SECOND)] == [10]
 
 
 # the final fold
@@ -102,10 +114,10 @@ GOOD = (
 
 
 @pytest.mark.parametrize(
-    ("receipt", "said"),
+    ("receipt", "warnings"),
     [
         pytest.param(OutputReceipt(state="verified"), (), id="verified"),
-        pytest.param(OutputReceipt(state="differs"), (DIFFERS,), id="differs, nobody knows where"),
+        pytest.param(OutputReceipt(state="differs"), (OUTPUT_DIFFERS,), id="differs at an unknown place"),
         pytest.param(
             OutputReceipt(state="differs", gaps=(Gap(after_sequence=1, frames=1),)),
             ("Some output in the middle could not be read: usage and cost may be too low",),
@@ -113,20 +125,24 @@ GOOD = (
         ),
     ],
 )
-async def test_the_report_says_truthfully_what_is_wrong_with_the_output(
-    receipt: OutputReceipt, said: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+async def test_the_report_warns_of_what_is_wrong_with_the_output(
+    receipt: OutputReceipt, warnings: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    store = await SqlTranscripts.open(f"sqlite+aiosqlite:///{tmp_path_factory.mktemp('t')}/transcripts.db")
+    store = await SqlTranscripts.open(sqlite_url(tmp_path_factory.mktemp("t")))
     at = datetime.now(UTC) - timedelta(seconds=1)
     await store.append(KEY, [Line(number + 2, "stdout", line, at=at) for number, line in enumerate(GOOD)])
     end = StreamEnd(container=ContainerEnd(exit_code=0), receipt=receipt)
-    order = ParseTranscript(attempt=KEY, end=end, model="m/m")
-    report = await ActivityEnvironment().run(TranscriptParsing(store).parse_transcript, order)
+    input = ParseTranscript(attempt=KEY, end=end, model="m/m")
+    report = await ActivityEnvironment().run(ParseTranscriptActivity(store).parse_transcript, input)
     await store.close()
     assert report.failure is None
-    assert tuple(warning for warning in report.warnings if "output" in warning) == said
+    assert tuple(warning for warning in report.warnings if "output" in warning) == warnings
 
 
-def test_a_loss_at_the_end_is_told_from_one_in_the_middle() -> None:
+def test_missing_output_is_located_at_the_end_or_in_the_middle() -> None:
     receipt = OutputReceipt(state="differs", gaps=(Gap(after_sequence=10, frames=None),))
-    assert (lost(receipt, 10), lost(receipt, 30), lost(OutputReceipt(), 3)) == ("end", "middle", "nothing")
+    assert (
+        where_output_is_missing(receipt, 10),
+        where_output_is_missing(receipt, 30),
+        where_output_is_missing(OutputReceipt(), 3),
+    ) == ("end", "middle", "nothing")

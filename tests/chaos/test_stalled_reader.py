@@ -1,4 +1,4 @@
-"""A reader that stalls while the log is rotated twice: what it missed is fetched, or told exactly."""
+"""A reader that stalls while the log is rotated twice: what it missed is backfilled, or is a gap of exact size."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from cluster.client import KubernetesCluster
-from cluster.follower import Batch, Follower, LogLine, Tally
-from cluster.frames import Frame, FrameReader
-from contracts.outcome import Gap
-from local.cluster import EmbeddedCluster
-from tests.chaos.workload import Run, Workload, running
-from transcripts.store import SqlTranscripts
+from agent_runs.contracts.outcome import Gap
+from agent_runs.kube.client import KubernetesCluster
+from agent_runs.logs.follower import Batch, Follower
+from agent_runs.logs.frames import Frame, FrameReader, LogLine
+from agent_runs.logs.log_resume import Tally
+from dev_stack.cluster import EmbeddedCluster
+from tests.chaos.workload import FollowedRun, Workload, running_workload
+from tests.support.sqlite import sqlite_store
 
 PART = 500  # lines of 4000 bytes
 PROGRAM = """
@@ -36,22 +37,21 @@ class Parts(Workload):
 
 
 @pytest.fixture
-async def run(tmp_path: Path) -> AsyncIterator[tuple[EmbeddedCluster, Run]]:
+async def run(tmp_path: Path) -> AsyncIterator[tuple[EmbeddedCluster, FollowedRun]]:
     async with (
         EmbeddedCluster(tmp_path / "cluster") as embedded,
         await KubernetesCluster.connect(str(embedded.kubeconfig_path), environ={}) as cluster,
+        sqlite_store(tmp_path) as store,
+        running_workload(cluster, store, Parts(lines=3 * PART, hold=timedelta()), timedelta(seconds=60)) as started,
     ):
-        store = await SqlTranscripts.open(f"sqlite+aiosqlite:///{tmp_path}/transcripts.db")
-        async with running(cluster, store, Parts(lines=3 * PART, hold=timedelta()), timedelta(seconds=60)) as begun:
-            yield embedded, begun
-        await store.close()
+        yield embedded, started
 
 
 @asynccontextmanager
-async def stalled(embedded: EmbeddedCluster, run: Run) -> AsyncIterator[tuple[Follower, Batch]]:
+async def stalled(embedded: EmbeddedCluster, run: FollowedRun) -> AsyncIterator[tuple[Follower, Batch]]:
     """A follower whose consumer has taken one batch and then none until the last part is in the third log file.
 
-    Its connection ends early on, so that the kernel's buffers cannot stand in for it.
+    Its connection ends early, so that the kernel's buffers cannot hold what it did not take.
     """
     embedded.faults.http(path=f"pods/{run.pod.name}/log", cut_after=400_000, clean=True)
     follower = Follower(run.cluster, run.job, run.pod, buffer=64 * 1024)
@@ -74,7 +74,7 @@ async def rest_of(follower: Follower, first: Batch) -> tuple[list[LogLine], list
     return lines, gaps
 
 
-async def first_frame(run: Run) -> int:
+async def first_frame(run: FollowedRun) -> int:
     """Number of the oldest frame that the log still has."""
     opened = run.cluster.open_log(run.pod.namespace, run.pod.name, run.pod.container, follow=False, timestamps=False)
     async with opened as pieces:
@@ -87,39 +87,41 @@ def numbers(lines: list[LogLine]) -> list[int]:
     return [int(line.data.split()[0]) for line in lines]
 
 
-async def test_what_a_stalled_reader_missed_is_fetched_while_the_container_lives(
-    run: tuple[EmbeddedCluster, Run],
+async def test_what_a_stalled_reader_missed_is_backfilled_while_the_container_runs(
+    run: tuple[EmbeddedCluster, FollowedRun],
 ) -> None:
-    embedded, begun = run
-    async with stalled(embedded, begun) as (follower, first):
+    embedded, followed_run = run
+    async with stalled(embedded, followed_run) as (follower, first):
         lines, gaps = list(first.lines), list(first.gaps)
         while len(lines) < 3 * PART:
             batch = await follower.next_batch()
             assert batch is not None
             lines += batch.lines
             gaps += batch.gaps
-        await begun.execute("touch", "/agent-run/output/go2")
+        await followed_run.execute("touch", "/agent-run/output/go2")
         more, more_gaps = await rest_of(follower, Batch())
     assert numbers(lines + more) == [*range(3 * PART)]
     assert gaps + more_gaps == []
-    assert follower.mended > PART // 2
+    assert follower.backfilled > PART // 2
     tally = Tally()
     tally.add(lines + more)
     assert tally.receipt(follower.last).state == "verified"
 
 
-async def test_what_a_stalled_reader_missed_for_good_is_a_gap_of_exact_size(run: tuple[EmbeddedCluster, Run]) -> None:
-    embedded, begun = run
-    async with stalled(embedded, begun) as (follower, first):
-        await begun.execute("touch", "/agent-run/output/go2")
-        async with begun.cluster.watch_pods(begun.job) as states:
+async def test_what_a_stalled_reader_missed_for_good_is_a_gap_of_exact_size(
+    run: tuple[EmbeddedCluster, FollowedRun],
+) -> None:
+    embedded, followed_run = run
+    async with stalled(embedded, followed_run) as (follower, first):
+        await followed_run.execute("touch", "/agent-run/output/go2")
+        async with followed_run.cluster.watch_pods(followed_run.job) as states:
             async for pods in states:
                 if pods[0].status.phase == "Succeeded":
                     break
         lines, gaps = await rest_of(follower, first)
-    found = numbers([line for line in lines if line.whole])
-    assert found == sorted(set(found))
-    oldest = await first_frame(begun)
+    stored = numbers([line for line in lines if line.whole])
+    assert stored == sorted(set(stored))
+    oldest = await first_frame(followed_run)
     (gap,) = gaps
     before = [line.sequence for line in lines if line.sequence < oldest]
     assert gap.frames is not None

@@ -1,4 +1,4 @@
-"""A container whose output is known to the last byte, and the step that stores it, on any cluster."""
+"""A container whose output is known to the last byte, and the activity that stores it, on any cluster."""
 
 import asyncio
 import uuid
@@ -12,19 +12,19 @@ from typing import Any
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.stream_logs import LogStreaming
-from cluster.client import KubernetesCluster
-from cluster.objects import Metadata
-from cluster.port import ExecFailed
-from contracts.errors import ClusterUnavailable
-from contracts.identity import AttemptKey, RunKey
-from contracts.messages import JobRef, PodRef, StreamEnd, StreamLogs
-from contracts.outcome import OutputReceipt
-from tests.activities.secretive import Secretive
-from transcripts.store import Line, SqlTranscripts
+from activities.stream_logs import StreamLogsActivity
+from agent_runs.contracts.errors import ClusterUnavailable
+from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.contracts.messages import JobRef, PodRef, StreamEnd, StreamLogs
+from agent_runs.contracts.outcome import OutputReceipt
+from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.objects import Metadata
+from agent_runs.kube.port import ExecFailed
+from agent_runs.transcripts.store import Line, SqlTranscripts
+from tests.activities.fake_secrets import FakeSecrets
 
 NAMESPACE = "default"
-RUNNER = Path(__file__).parents[2] / "cluster" / "runner.sh"
+RUNNER = Path(__file__).parents[2] / "agent_runs" / "pod" / "runner.sh"
 BIG = 100 * 1024
 PROGRAM = """
 awk -v last=%d -v hold=%d -v pause=%s 'BEGIN {
@@ -48,8 +48,8 @@ exit 7
 class Workload:
     """`lines` numbers, an equal line after every third, a long one after every 500th, some on stderr; exit code 7.
 
-    It prints nine tenths, a hundred lines per `pause`, and the rest once it is released. Its log may be rotated at any
-    size, so the runner waits for its reader whatever the size.
+    It prints nine tenths, a hundred lines per `pause`, and the rest after `release`. Its log may be rotated at any
+    size, so the runner waits for its reader at any size.
     """
 
     lines: int
@@ -63,29 +63,29 @@ class Workload:
     @property
     def stdout(self) -> list[bytes]:
         big = (b"0123456789" * BIG)[:BIG]
-        made: list[bytes] = []
+        lines: list[bytes] = []
         for number in range(1, self.lines + 1):
-            made.append(b"%d" % number)
+            lines.append(b"%d" % number)
             if number % 3 == 0:
-                made.append(b"same")
+                lines.append(b"same")
             if number % 500 == 0:
-                made.append(b"%d" % number + big)
-        return made
+                lines.append(b"%d" % number + big)
+        return lines
 
     @property
     def stderr(self) -> list[bytes]:
         return [b"err %d" % number for number in range(50, self.lines + 1, 50)]
 
     def manifests(self, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Secret and Job, laid out as the runs of this program are."""
+        """Secret and Job, laid out as those of agent runs."""
         secret = {
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": {"name": name, "namespace": NAMESPACE},
             "stringData": {"runner.sh": RUNNER.read_text()},
         }
-        arguments = "--stdin /dev/null --out /agent-run/output --dir /tmp --grace 2 --hold-above 0"
-        hold = ["--hold", f"{self.hold.total_seconds():.0f}"]
+        arguments = "--stdin /dev/null --out /agent-run/output --dir /tmp --grace 2 --acknowledge-above 0"
+        hold = ["--acknowledge-timeout", f"{self.hold.total_seconds():.0f}"]
         container = {
             "name": "opencode",
             "image": "busybox:1.36",
@@ -109,8 +109,8 @@ class Workload:
 
 
 @dataclass
-class Stored:
-    """What the store holds at the end."""
+class StoredOutput:
+    """What the store has at the end."""
 
     lines: list[Line]
     end: StreamEnd
@@ -124,8 +124,8 @@ class Stored:
 
 
 @dataclass
-class Run:
-    """One container and the step that follows it, which may be handed over between workers."""
+class FollowedRun:
+    """One container and the activity that follows it, in one worker after the other."""
 
     cluster: KubernetesCluster
     store: SqlTranscripts
@@ -135,18 +135,18 @@ class Run:
     key: AttemptKey = field(
         default_factory=lambda: AttemptKey(run=RunKey(agent_id="a", company_id="c", run_id=str(uuid.uuid4())))
     )
-    tries: int = 0
+    activity_attempts: int = 0
     _worker: ActivityEnvironment | None = None
     _following: asyncio.Future[StreamEnd] | None = None
 
-    async def stored(self) -> Stored:
-        """Follow to the end, again after each hand-over and each death of a worker."""
+    async def follow(self) -> StoredOutput:
+        """Follow to the end, with a new activity attempt after each end of a worker."""
         while True:
-            self.tries += 1
+            self.activity_attempts += 1
             self._worker = ActivityEnvironment()
             now = datetime.now(UTC)
-            self._worker.info = replace(self._worker.info, attempt=self.tries, scheduled_time=now)
-            step = LogStreaming(self.cluster, self.store, Secretive()).stream_logs
+            self._worker.info = replace(self._worker.info, attempt=self.activity_attempts, scheduled_time=now)
+            step = StreamLogsActivity(self.cluster, self.store, FakeSecrets()).stream_logs
             order = StreamLogs(attempt=self.key, job=self.job, pod=self.pod)
             self._following = asyncio.ensure_future(self._worker.run(step, order))
             try:
@@ -161,64 +161,64 @@ class Run:
                 if error.type != "WorkerShutdown":
                     raise
                 continue
-            return Stored(await self.store.read(self.key, limit=1_000_000), end)
+            return StoredOutput(await self.store.read(self.key, limit=1_000_000), end)
 
-    def hand_over(self) -> None:
-        """The worker goes; another takes the step up."""
+    def shut_down_worker(self) -> None:
+        """Shut the worker down; the next activity attempt continues."""
         if self._worker is not None:
             self._worker.worker_shutdown()
 
-    def kill(self) -> None:
-        """The worker vanishes in the middle of whatever it does; another takes the step up."""
+    def kill_worker(self) -> None:
+        """Kill the worker, whatever it does; the next activity attempt continues."""
         if self._following is not None:
             self._following.cancel()
 
-    async def progress(self) -> int:
+    async def last_sequence(self) -> int:
         """Sequence of the last stored line."""
         return await self.store.last(self.key) or 0
 
-    async def reached(self, sequence: int) -> None:
-        """Wait until this much is stored."""
-        news = self.store.news(self.key)
-        while await self.progress() < sequence:
-            await news.beyond(news.count, timedelta(seconds=1))
+    async def until_stored(self, sequence: int) -> None:
+        """Returns once a line with this sequence or a later one is stored."""
+        notifier = self.store.notifier(self.key)
+        while await self.last_sequence() < sequence:
+            await notifier.wait_for_change(notifier.changes, timedelta(seconds=1))
 
     async def execute(self, *argv: str) -> bytes:
-        """What a command in the container prints, however many tries it takes."""
+        """The output of a command in the container; failures of exec are retried."""
         while True:
             with suppress(ExecFailed):
                 opened = self.cluster.exec_output(
-                    NAMESPACE, self.pod.name, self.pod.container, argv, limit=10_000, idle=timedelta(seconds=10)
+                    NAMESPACE, self.pod.name, self.pod.container, argv, limit=10_000, idle_timeout=timedelta(seconds=10)
                 )
                 async with opened as pieces:
                     return b"".join([piece async for piece in pieces])
             await asyncio.sleep(0.05)
 
     async def release(self) -> None:
-        """Let the rest be printed."""
+        """Let the container print the rest."""
         await self.execute("touch", "/agent-run/output/more")
 
 
 @asynccontextmanager
-async def running(
-    cluster: KubernetesCluster, store: SqlTranscripts, workload: Workload, patience: timedelta
-) -> AsyncIterator[Run]:
+async def running_workload(
+    cluster: KubernetesCluster, store: SqlTranscripts, workload: Workload, start_timeout: timedelta
+) -> AsyncIterator[FollowedRun]:
     """The workload in a running container; Job and Secret are deleted at the end."""
     name = f"chaos-{uuid.uuid4().hex[:10]}"
     secret, job = workload.manifests(name)
     path = f"/api/v1/namespaces/{NAMESPACE}/secrets"
     await cluster._create("secrets", path, secret)
-    made = await cluster.create_job(job)
-    ref = JobRef(namespace=NAMESPACE, name=made.metadata.name, uid=made.metadata.uid)
+    created = await cluster.create_job(job)
+    ref = JobRef(namespace=NAMESPACE, name=created.metadata.name, uid=created.metadata.uid)
     try:
-        async with asyncio.timeout(patience.total_seconds()):
-            pod = await begun(cluster, ref)
-        yield Run(cluster, store, workload, ref, PodRef(namespace=NAMESPACE, name=pod.name, uid=pod.uid))
+        async with asyncio.timeout(start_timeout.total_seconds()):
+            pod = await started_pod(cluster, ref)
+        yield FollowedRun(cluster, store, workload, ref, PodRef(namespace=NAMESPACE, name=pod.name, uid=pod.uid))
     finally:
-        await insist(cluster, ref, name)
+        await delete_all(cluster, ref, name)
 
 
-async def begun(cluster: KubernetesCluster, job: JobRef) -> Metadata:
+async def started_pod(cluster: KubernetesCluster, job: JobRef) -> Metadata:
     """The Job's pod, once its container runs."""
     async with cluster.watch_pods(job) as states:
         async for pods in states:
@@ -227,8 +227,8 @@ async def begun(cluster: KubernetesCluster, job: JobRef) -> Metadata:
     raise AssertionError("a watch never ends")
 
 
-async def insist(cluster: KubernetesCluster, job: JobRef, name: str) -> None:
-    """Delete what was made, also from a cluster that is just coming back."""
+async def delete_all(cluster: KubernetesCluster, job: JobRef, name: str) -> None:
+    """Delete Job and Secret, also from a cluster whose API server is just restarting."""
     async with asyncio.timeout(60):
         while True:
             with suppress(ClusterUnavailable):
@@ -238,13 +238,13 @@ async def insist(cluster: KubernetesCluster, job: JobRef, name: str) -> None:
             await asyncio.sleep(0.5)
 
 
-def assert_complete(stored: Stored, workload: Workload) -> None:
+def assert_complete(stored: StoredOutput, workload: Workload) -> None:
     """Every line exactly once, in order, and the runner agrees."""
     assert stored.text("gap") == []
     assert stored.text("stderr") == workload.stderr
-    found, wanted = stored.text("stdout"), workload.stdout
-    assert len(found) == len(wanted)
-    assert [index for index, line in enumerate(found) if line != wanted[index]][:5] == []
+    stdout, expected = stored.text("stdout"), workload.stdout
+    assert len(stdout) == len(expected)
+    assert [index for index, line in enumerate(stdout) if line != expected[index]][:5] == []
     assert [line.sequence for line in stored.lines] == sorted({line.sequence for line in stored.lines})
     assert stored.receipt.state == "verified"
     assert stored.receipt.gaps == ()

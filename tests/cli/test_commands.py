@@ -1,30 +1,36 @@
-"""The commands as people start them: real processes, nothing that runs beside them."""
+"""The commands as people start them: real processes, no servers."""
 
 import json
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from cli.refusals import Refused
-from cli.runs import read_context
-from local.demo import context
+from agent_runs.cli.refusals import Refused
+from agent_runs.cli.runs import read_context
+from dev_stack.demo import context
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "opencode"
 PROGRAM = Path(sys.executable).with_name("agent-runs")
 COMMANDS = [
-    *("demo", "dev", "cluster", "start", "logs", "show", "list", "cancel", "replay", "parse", "transcripts"),
+    *("start", "logs", "show", "list", "cancel", "replay", "parse", "transcripts"),
     *("sealing-key", "worker"),
 ]
 
 
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+STACK = [sys.executable, "-m", "dev_stack"]
+
+
+def run(
+    *arguments: str, program: Sequence[str | Path] = (PROGRAM,), **environment: str
+) -> subprocess.CompletedProcess[str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AGENT_RUNS_")}
     return subprocess.run(
-        [PROGRAM, *arguments], capture_output=True, text=True, timeout=120, env={**inherited, **environment}
+        [*program, *arguments], capture_output=True, text=True, timeout=120, env={**inherited, **environment}
     )
 
 
@@ -32,10 +38,12 @@ def captured(name: str, **options: str) -> subprocess.CompletedProcess[str]:
     """`parse --json` of a captured run, with how it ended."""
     folder = FIXTURES / name
     meta = json.loads((folder / "meta.json").read_text())
-    given = [text for option, value in options.items() for text in (f"--{option.replace('_', '-')}", value)]
+    arguments = [text for option, value in options.items() for text in (f"--{option.replace('_', '-')}", value)]
     code = meta["exit_code"]
     ended = [] if code is None else ["--exit-code", str(code)]
-    return run("parse", str(folder / "events.jsonl"), "--stderr", str(folder / "stderr.txt"), *ended, *given, "--json")
+    return run(
+        "parse", str(folder / "events.jsonl"), "--stderr", str(folder / "stderr.txt"), *ended, *arguments, "--json"
+    )
 
 
 def nobody_listens() -> str:
@@ -60,7 +68,14 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
     assert "Example:" in helped.stdout
 
 
-def test_parse_says_what_came_of_a_good_run() -> None:
+@pytest.mark.parametrize("command", ["demo", "dev", "cluster"])
+def test_every_command_of_the_stack_has_help_with_an_example(command: str) -> None:
+    helped = run(command, "--help", program=STACK)
+    assert helped.returncode == 0
+    assert "Example: ./dev" in helped.stdout
+
+
+def test_parse_reports_the_result_of_a_good_run() -> None:
     parsed = captured("tool-text-bash")
     assert parsed.returncode == 0
     report = json.loads(parsed.stdout)["report"]
@@ -90,13 +105,13 @@ def test_parse_knows_a_death_by_signal() -> None:
     assert json.loads(parsed.stdout)["report"]["failure"]["code"] == "opencode_crashed"
 
 
-def test_parse_for_people_is_plain_text_without_codes_when_nobody_looks() -> None:
+def test_parse_for_people_is_plain_text_without_codes_when_there_is_no_terminal() -> None:
     parsed = run("parse", str(FIXTURES / "tool-text-bash" / "events.jsonl"))
     assert parsed.stdout.split()[:2] == ["result", "succeeded"]
     assert "\x1b" not in parsed.stdout
 
 
-def test_a_file_that_is_not_there_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+def test_a_missing_file_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     refused(run("parse", str(tmp_path / "none.jsonl")), "none.jsonl: No such file or directory")
 
 
@@ -110,9 +125,9 @@ def test_a_context_that_lacks_fields_names_each_and_the_remedy(tmp_path: Path, s
     del raw["agent"]["id"]
     file = tmp_path / "context.json"
     file.write_text(json.dumps(raw))
-    answer = run("start", "--context", str(file), **settings)
-    refused(answer, "agent.id is missing")
-    assert "config.model must be '<provider>/<model>'" in answer.stderr
+    result = run("start", "--context", str(file), **settings)
+    refused(result, "agent.id is missing")
+    assert "config.model must be '<provider>/<model>'" in result.stderr
 
 
 @pytest.mark.parametrize("text", ["not json", "[]", '"text"', "\ufeff{"])
@@ -130,17 +145,18 @@ def test_a_misspelt_setting_is_named() -> None:
 def test_a_real_cluster_needs_an_image(tmp_path: Path) -> None:
     file = tmp_path / "kubeconfig"
     file.write_text("{}")
-    answer = run("demo", "--kubeconfig", str(file), "--state", str(tmp_path / "state"))
-    refused(answer, "--kubeconfig needs --image")
+    result = run("demo", "--kubeconfig", str(file), "--state", str(tmp_path / "state"), program=STACK)
+    refused(result, "--kubeconfig needs --image")
 
 
 def test_an_unusable_kubeconfig_is_named(tmp_path: Path) -> None:
     file = tmp_path / "kubeconfig"
     file.write_text("{}")
-    refused(run("demo", "--kubeconfig", str(file), "--image", "x", "--state", str(tmp_path / "s")), str(file))
+    arguments = ("demo", "--kubeconfig", str(file), "--image", "x", "--state", str(tmp_path / "s"))
+    refused(run(*arguments, program=STACK), str(file))
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
+def test_a_reader_that_closes_the_pipe_is_no_error() -> None:
     with subprocess.Popen(
         [PROGRAM, "parse", FIXTURES / "tool-text-bash" / "events.jsonl"],
         stdout=subprocess.PIPE,
@@ -154,14 +170,14 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert writer.returncode == 141
 
 
-def refused(answer: subprocess.CompletedProcess[str], says: str) -> None:
-    assert answer.returncode == 2, answer
-    assert says in answer.stderr
-    assert "Traceback" not in answer.stderr
-    assert answer.stdout == ""
+def refused(result: subprocess.CompletedProcess[str], message: str) -> None:
+    assert result.returncode == 2, result
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
 
 
-def test_callers_get_the_half_of_the_sealing_key_that_opens_nothing(settings: dict[str, str]) -> None:
+def test_callers_get_only_the_public_sealing_key(settings: dict[str, str]) -> None:
     printed = run("sealing-key", **settings)
     assert printed.returncode == 0
     public = json.loads(printed.stdout)
@@ -171,7 +187,7 @@ def test_callers_get_the_half_of_the_sealing_key_that_opens_nothing(settings: di
     assert (public["x"], public["y"]) == (own["x"], own["y"])
 
 
-def test_production_makes_no_sealing_key(settings: dict[str, str]) -> None:
+def test_production_creates_no_sealing_key(settings: dict[str, str]) -> None:
     refused = run("sealing-key", AGENT_RUNS_PRODUCTION="true", **settings)
     assert refused.returncode == 2
     assert "AGENT_RUNS_SEALING_KEY_FILE" in refused.stderr

@@ -5,11 +5,11 @@ import json
 
 from rich.console import Console
 
-from cli.display import Machines, People, RunRef
-from tests.web.parts import facts
+from agent_runs.cli.display import JsonDisplay, RunRef, TextDisplay
+from tests.web.parts import run_info
 
 PAGE = "http://127.0.0.1:8090/runs/run-1?token=abc"
-RUN = facts().run
+RUN = run_info().run
 
 
 def named(page: str | None = PAGE) -> RunRef:
@@ -18,22 +18,22 @@ def named(page: str | None = PAGE) -> RunRef:
 
 def for_people(page: str | None, *, terminal: bool) -> str:
     console = Console(file=io.StringIO(), force_terminal=terminal, width=110, legacy_windows=False, _environ={})
-    People(console=console).runs([(RUN, named(page))])
+    TextDisplay(console=console).runs([(RUN, named(page))])
     return str(console.file.getvalue())  # type: ignore[attr-defined]  # it is the StringIO from above
 
 
 def test_a_program_gets_the_pages_of_every_run_in_the_list() -> None:
     stream = io.StringIO()
-    Machines(stream).runs([(RUN, named()), (RUN, named(None))])
+    JsonDisplay(stream).runs([(RUN, named()), (RUN, named(None))])
     first, second = map(json.loads, stream.getvalue().splitlines())
     assert (first["runId"], first["page"], first["webUi"]) == ("run-1", PAGE, "http://ui")
     assert second["page"] is None
 
 
-def test_a_person_clicks_the_run_in_a_terminal_and_is_told_the_command_for_its_page() -> None:
+def test_a_person_clicks_the_run_in_a_terminal_and_gets_the_command_for_its_page() -> None:
     assert f"{PAGE}\x1b\\run-1" in for_people(PAGE, terminal=True)
-    told = for_people(PAGE, terminal=False)
-    assert "a run's page: agent-runs show RUN" in told
-    assert "token" not in told
-    assert "\x1b" not in told
+    text = for_people(PAGE, terminal=False)
+    assert "a run's page: agent-runs show RUN" in text
+    assert "token" not in text
+    assert "\x1b" not in text
     assert "agent-runs show" not in for_people(None, terminal=False)

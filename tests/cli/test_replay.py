@@ -12,24 +12,25 @@ import pytest
 from temporalio.client import Client
 
 import workflows
-from cli.display import Machines
-from cli.refusals import Refused
-from cli.replay import replay
-from client.attach import attach
-from client.history import build_id, read
-from client.settings import ClientSettings
-from contracts.request import RunRequest
-from tests.histories.record import GENERATION, HERE
-from tests.workflows.steps import Agent, Steps
-from tests.workflows.working import reached, working
+from agent_runs.cli.display import JsonDisplay
+from agent_runs.cli.refusals import Refused
+from agent_runs.cli.replay import replay
+from agent_runs.client.attach import attach
+from agent_runs.client.replay import read
+from agent_runs.client.settings import ClientSettings
+from agent_runs.contracts.request import RunRequest
+from agent_runs.service.build_id import build_id
+from tests.histories.record import HERE
+from tests.workflows.fake_activities import FakeActivities, FakeAgent
+from tests.workflows.fake_worker import reached, running_worker
 
 PROGRAM = str(Path(sys.executable).with_name("agent-runs"))
-NORMAL = HERE / GENERATION / "normal.json"
+NORMAL = HERE / "normal.json"
 
 
 @pytest.fixture
-def told(temporal: Client, queue: str, tmp_path: Path) -> dict[str, str]:
-    """What the environment says."""
+def environment(temporal: Client, queue: str, tmp_path: Path) -> dict[str, str]:
+    """Variables of a command on the test's server."""
     return {
         "AGENT_RUNS_TEMPORAL_ADDRESS": temporal.service_client.config.target_host,
         "AGENT_RUNS_TASK_QUEUE": queue,
@@ -38,7 +39,7 @@ def told(temporal: Client, queue: str, tmp_path: Path) -> dict[str, str]:
 
 
 def edited(folder: Path, *changes: str) -> None:
-    """A copy of the workflow's modules that Python finds before the installed ones."""
+    """Put an edited copy of the workflow's modules where Python finds it before the installed ones."""
     copy = shutil.copytree(Path(workflows.__file__).parent, folder / "workflows")
     text = (copy / "agent_run.py").read_text()
     for old, new in zip(changes[::2], changes[1::2], strict=True):
@@ -47,7 +48,7 @@ def edited(folder: Path, *changes: str) -> None:
     (copy / "agent_run.py").write_text(text)
 
 
-async def run(*command: str, says: str = "", **environment: str) -> tuple[int | None, str, str]:
+async def run(*command: str, keys: str = "", **environment: str) -> tuple[int | None, str, str]:
     process = await asyncio.create_subprocess_exec(
         *command,
         env={**os.environ, **environment},
@@ -55,69 +56,72 @@ async def run(*command: str, says: str = "", **environment: str) -> tuple[int | 
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, error = await process.communicate(says.encode())
+    out, error = await process.communicate(keys.encode())
     return process.returncode, out.decode(), error.decode()
 
 
-async def test_an_open_and_an_ended_run_replay_and_can_be_kept(
-    temporal: Client, queue: str, told: dict[str, str], request_of_a_run: RunRequest, tmp_path: Path
+async def test_an_open_and_a_closed_run_replay_and_can_be_saved(
+    temporal: Client, queue: str, environment: dict[str, str], request_of_a_run: RunRequest, tmp_path: Path
 ) -> None:
-    agent, kept, name = Agent(), tmp_path / "kept.json", request_of_a_run.run_id
-    async with working(temporal, queue, Steps(agent.answers)) as start:
+    agent, saved, name = FakeAgent(), tmp_path / "saved.json", request_of_a_run.run_id
+    async with running_worker(temporal, queue, FakeActivities(agent.answers)) as start:
         handle = await start(request_of_a_run)
-        await reached(agent.working)
-        code, out, error = await run(PROGRAM, "replay", request_of_a_run.agent.id, **told)
+        await reached(agent.started)
+        code, out, error = await run(PROGRAM, "replay", request_of_a_run.agent.id, **environment)
         assert (code, error) == (0, "")
         assert out.startswith(f"run {name} replays: ")
         assert " events so far, " in out
         assert out.endswith(f"under build {build_id()}\n")
         await agent.end()
         await handle.result()
-        code, out, error = await run(PROGRAM, "replay", name, "--save", str(kept), **told)
+        code, out, error = await run(PROGRAM, "replay", name, "--save", str(saved), **environment)
         assert (code, error) == (0, "")
         assert " events, " in out
-    assert kept.stat().st_mode & 0o077 == 0
-    assert read(kept.read_text()).run_id == handle.result_run_id
+    assert saved.stat().st_mode & 0o077 == 0
+    assert read(saved.read_text()).run_id == handle.result_run_id
 
 
 async def test_a_run_that_no_worker_has_taken_replays(
-    temporal: Client, told: dict[str, str], request_of_a_run: RunRequest
+    temporal: Client, environment: dict[str, str], request_of_a_run: RunRequest
 ) -> None:
-    await attach(temporal, ClientSettings.read(told), request_of_a_run)
-    code, out, _ = await run(PROGRAM, "replay", request_of_a_run.agent.id, **told)
+    await attach(temporal, ClientSettings.read(environment), request_of_a_run)
+    code, out, _ = await run(PROGRAM, "replay", request_of_a_run.agent.id, **environment)
     assert code == 0
     assert "2 events so far, written by no worker" in out
 
 
-async def test_an_edit_is_found_and_the_answer_says_where_and_what_to_do(tmp_path: Path) -> None:
+async def test_an_edit_is_found_and_the_output_names_both_sides_and_the_remedy(tmp_path: Path) -> None:
     edited(tmp_path, "INTROSPECT_POD.start(", "CREATE_JOB.start(")
     code, out, error = await run(PROGRAM, "replay", "--file", str(NORMAL), PYTHONPATH=str(tmp_path))
     assert (code, error) == (1, "")
     assert len(out.splitlines()) == 1
-    assert "differs at event 7: the history has activity introspect_pod, " in out
-    assert "makes activity create_job " in out
+    assert " does not replay: the history (written by " in out
+    assert " has activity introspect_pod, build " in out
+    assert " has activity create_job. " in out
     assert "workflow.patched" in out
 
 
 async def test_nothing_of_a_payload_is_shown_when_the_code_fails(tmp_path: Path) -> None:
     edited(
-        tmp_path, "        job = await self._job(attempt)\n", "        raise ValueError(self._request.sealed_prompt)\n"
+        tmp_path,
+        "        job = await self._create_job(attempt, profile, prompt)\n",
+        "        raise ValueError(self._request.sealed_prompt)\n",
     )
     code, out, error = await run(PROGRAM, "replay", "--file", str(NORMAL), PYTHONPATH=str(tmp_path))
     assert (code, error) == (1, "")
-    assert "an error 'ValueError at agent_run.py:" in out
+    assert " has ValueError at agent_run.py:" in out
     assert "sealed" not in out
 
 
 async def test_a_breakpoint_in_the_workflow_stops_there(tmp_path: Path) -> None:
     edited(
         tmp_path,
-        "        attempt.began = workflow.now()\n",
-        "        breakpoint()\n        attempt.began = workflow.now()\n",
+        "        attempt.started_at = workflow.now()\n",
+        "        breakpoint()\n        attempt.started_at = workflow.now()\n",
     )
     debugged = (PROGRAM, "replay", "--file", str(NORMAL), "--debug")
     code, out, error = await run(
-        *debugged, says="p job.namespace, self._card.phase.value\nq\n", PYTHONPATH=str(tmp_path)
+        *debugged, keys="p job.namespace, self._details.phase.value\nq\n", PYTHONPATH=str(tmp_path)
     )
     assert (code, error) == (0, "")
     assert "('default', 'scheduling')" in out
@@ -126,16 +130,16 @@ async def test_a_breakpoint_in_the_workflow_stops_there(tmp_path: Path) -> None:
 
 async def test_pdb_from_outside_stops_in_the_workflow_without_an_edit() -> None:
     source = (Path(workflows.__file__).parent / "agent_run.py").read_text().splitlines()
-    line = 1 + source.index("        attempt.began = workflow.now()")
-    says = f"b {Path(workflows.__file__).parent / 'agent_run.py'}:{line}\nc\np job.namespace\ncl 1\nc\nq\n"
-    debugger = (sys.executable, "-m", "pdb", "-m", "cli.main", "replay", "--file", str(NORMAL), "--debug")
-    _, out, _ = await run(*debugger, says=says)
+    line = 1 + source.index("        attempt.started_at = workflow.now()")
+    keys = f"b {Path(workflows.__file__).parent / 'agent_run.py'}:{line}\nc\np job.namespace\ncl 1\nc\nq\n"
+    debugger = (sys.executable, "-m", "pdb", "-m", "agent_runs.cli.main", "replay", "--file", str(NORMAL), "--debug")
+    _, out, _ = await run(*debugger, keys=keys)
     assert "(Pdb) 'default'" in out
     assert " replays: " in out
 
 
 @pytest.mark.parametrize(
-    ("named", "says"),
+    ("options", "message"),
     [
         ({}, "name one history"),
         ({"run": "some-run", "file": NORMAL}, "name one history"),
@@ -144,20 +148,20 @@ async def test_pdb_from_outside_stops_in_the_workflow_without_an_edit() -> None:
         ({"file": NORMAL, "save": Path("/nowhere/history.json")}, r"/nowhere/history\.json: No such file"),
     ],
 )
-async def test_what_cannot_be_replayed_is_refused_with_the_remedy(named: dict[str, Any], says: str) -> None:
-    options = {"run": None, "file": None, "save": None, "debug": False, **named}
-    with pytest.raises(Refused, match=says):
-        await replay(display=Machines(), **options)
+async def test_what_cannot_be_replayed_is_refused_with_the_remedy(options: dict[str, Any], message: str) -> None:
+    defaults = {"run": None, "file": None, "save": None, "debug": False}
+    with pytest.raises(Refused, match=message):
+        await replay(display=JsonDisplay(), **{**defaults, **options})
 
 
 async def test_a_history_of_another_workflow_is_refused(tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     other.write_text(NORMAL.read_text().replace("AgentRunWorkflow", "SomethingElse"))
     with pytest.raises(Refused, match="does not start AgentRunWorkflow"):
-        await replay(None, Machines(), file=other, save=None, debug=False)
+        await replay(None, JsonDisplay(), file=other, save=None, debug=False)
 
 
 async def test_programs_get_the_answer_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert await replay(None, Machines(), file=NORMAL, save=None, debug=False) == 0
+    assert await replay(None, JsonDisplay(), file=NORMAL, save=None, debug=False) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert (answer["replays"], answer["ended"], answer["build"]) == ("yes", "yes", build_id())
+    assert (answer["replays"], answer["closed"], answer["build"]) == ("yes", "yes", build_id())

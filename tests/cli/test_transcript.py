@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from cli.transcript import as_json, rendered
-from opencode.entries import TERMINAL, Entry, entry
+from agent_runs.agents.opencode.entries import TERMINAL_LIMITS, Entry, entry
+from agent_runs.cli.transcript import render
 
 CAPTURES = sorted((Path(__file__).parents[1] / "fixtures" / "opencode").glob("*/events.jsonl"))
 UNSAFE = re.compile(
@@ -23,11 +23,11 @@ JSON = st.recursive(
 TYPES = ["step_start", "text", "reasoning", "tool_use", "step_finish", "error", "something-new"]
 
 
-def shown(found: Entry) -> str:
+def screen_text(parsed: Entry) -> str:
     """As a terminal without colours gets it."""
     console = Console(width=100, no_color=True, force_terminal=False)
     with console.capture() as capture:
-        console.print(rendered(found), markup=False, highlight=False, emoji=False)
+        console.print(render(parsed), markup=False, highlight=False, emoji=False)
     return capture.get()
 
 
@@ -42,10 +42,10 @@ def tool(**state: object) -> bytes:
 @pytest.mark.parametrize("capture", CAPTURES, ids=lambda file: file.parent.name)
 def test_every_captured_line_is_shown_or_means_nothing(capture: Path) -> None:
     for raw in capture.read_bytes().splitlines(keepends=False)[:200]:
-        found = entry(raw)
-        if found is None:
+        parsed = entry(raw)
+        if parsed is None:
             continue
-        text = shown(found)
+        text = screen_text(parsed)
         assert text.strip()
         assert not UNSAFE.search(text)
 
@@ -53,8 +53,8 @@ def test_every_captured_line_is_shown_or_means_nothing(capture: Path) -> None:
 @given(st.binary(max_size=400))
 def test_any_bytes_are_shown_without_control_characters(raw: bytes) -> None:
     for stream in ("stdout", "stderr"):
-        if (found := entry(raw, stream)) is not None:
-            assert not UNSAFE.search(shown(found))
+        if (parsed := entry(raw, stream)) is not None:
+            assert not UNSAFE.search(screen_text(parsed))
 
 
 @given(
@@ -68,26 +68,25 @@ def test_any_bytes_are_shown_without_control_characters(raw: bytes) -> None:
 )
 def test_an_event_of_any_shape_is_shown(kind: str, part: dict[str, object], error: object) -> None:
     raw = json.dumps({"type": kind, "part": part, "error": error}).encode()
-    if (found := entry(raw)) is not None:
-        assert not UNSAFE.search(shown(found))
-        json.dumps(as_json(found), allow_nan=False)
+    if (parsed := entry(raw)) is not None:
+        assert not UNSAFE.search(screen_text(parsed))
 
 
 def test_terminal_codes_of_the_agent_never_reach_the_terminal() -> None:
     hostile = "\x1b]0;owned\x07\x1b[2J\x1b[31mred\x1b[0m\x9b5n \u202eback\u202c \x08\x08 \ud83d"
     for raw in (event("text", text=hostile), tool(status="completed", input={"command": hostile}, output=hostile)):
-        found = entry(raw)
-        assert found is not None
-        text = shown(found)
+        parsed = entry(raw)
+        assert parsed is not None
+        text = screen_text(parsed)
         assert "red" in text
         assert "back" in text
         assert not UNSAFE.search(text)
 
 
 def test_markup_and_html_are_text_and_links_are_shown() -> None:
-    found = entry(event("text", text="[bold]x[/bold] :smile: <script>y</script> [innocent](http://evil.example)"))
-    assert found is not None
-    text = shown(found)
+    parsed = entry(event("text", text="[bold]x[/bold] :smile: <script>y</script> [innocent](http://evil.example)"))
+    assert parsed is not None
+    text = screen_text(parsed)
     assert "[bold]x[/bold]" in text
     assert ":smile:" in text
     assert "<script>y</script>" in text
@@ -95,7 +94,7 @@ def test_markup_and_html_are_text_and_links_are_shown() -> None:
 
 
 def test_a_tool_call_shows_what_it_was_called_with_and_how_it_ended() -> None:
-    found = entry(
+    parsed = entry(
         tool(
             status="completed",
             input={"command": "make\ntest", "description": "try"},
@@ -104,40 +103,40 @@ def test_a_tool_call_shows_what_it_was_called_with_and_how_it_ended() -> None:
             time={"start": 1000, "end": 3500},
         )
     )
-    assert found is not None
-    assert found.failed
-    assert shown(found).splitlines()[0].rstrip() == "✗ bash  make test  (exit 3)  2.5 s"
+    assert parsed is not None
+    assert parsed.failed
+    assert screen_text(parsed).splitlines()[0].rstrip() == "✗ bash  make test  (exit 3)  2.5 s"
 
 
 def test_entries_are_bounded_and_say_what_is_left_out() -> None:
-    text = entry(event("text", text="x" * (TERMINAL.words + 1000)))
+    text = entry(event("text", text="x" * (TERMINAL_LIMITS.text + 1000)))
     result = entry(tool(status="completed", input={"command": "yes"}, output="yes\n" * 100_000))
     assert text is not None
     assert result is not None
     assert text.left_out == 1000
-    assert "1,000 more characters" in shown(text)
-    assert len(result.body) <= TERMINAL.result
-    assert result.body.count("\n") < TERMINAL.result_lines
+    assert "1,000 more characters" in screen_text(text)
+    assert len(result.body) <= TERMINAL_LIMITS.result
+    assert result.body.count("\n") < TERMINAL_LIMITS.result_lines
     assert len(result.body) + result.left_out == len("yes\n" * 100_000) - 1
 
 
 def test_an_error_shows_its_name_status_and_text() -> None:
     data = {"message": "Incorrect API key provided.", "statusCode": 401, "responseBody": "secret"}
-    found = entry(json.dumps({"type": "error", "error": {"name": "APIError", "data": data}}).encode())
-    assert found is not None
-    assert found.title == "APIError 401"
-    assert shown(found).split() == ["✗", "APIError", "401", "Incorrect", "API", "key", "provided."]
+    parsed = entry(json.dumps({"type": "error", "error": {"name": "APIError", "data": data}}).encode())
+    assert parsed is not None
+    assert parsed.title == "APIError 401"
+    assert screen_text(parsed).split() == ["✗", "APIError", "401", "Incorrect", "API", "key", "provided."]
 
 
 def test_a_steps_usage_is_one_line() -> None:
     tokens = {"input": 1200, "output": 20, "reasoning": 0, "cache": {"read": 9000, "write": 0}}
-    found = entry(event("step_finish", tokens=tokens, cost=0.0006, reason="stop"))
-    assert found is not None
-    assert shown(found).strip() == "── 1,200 in, 9,000 cached, 20 out, $0.0006, stop"
+    parsed = entry(event("step_finish", tokens=tokens, cost=0.0006, reason="stop"))
+    assert parsed is not None
+    assert screen_text(parsed).strip() == "── 1,200 in, 9,000 cached, 20 out, $0.0006, stop"
 
 
 def test_a_line_that_is_no_event_is_shown_as_text() -> None:
-    found = entry(b"panic: \xff\xfe broken")
-    assert found is not None
-    assert found.kind == "log"
-    assert "panic:" in shown(found)
+    parsed = entry(b"panic: \xff\xfe broken")
+    assert parsed is not None
+    assert parsed.kind == "log"
+    assert "panic:" in screen_text(parsed)

@@ -14,21 +14,21 @@ import aiohttp
 import pytest
 from temporalio.client import Client
 
-from client import links
-from client.attach import attach
-from client.settings import ClientSettings
-from contracts.identity import AttemptKey
-from contracts.outcome import OutputReceipt
-from contracts.request import RunRequest
-from transcripts.store import Line, SqlTranscripts
+from agent_runs.client import links
+from agent_runs.client.attach import attach
+from agent_runs.client.settings import ClientSettings
+from agent_runs.contracts.identity import AttemptKey
+from agent_runs.contracts.outcome import OutputReceipt
+from agent_runs.contracts.request import RunRequest
+from agent_runs.transcripts.store import Line, SqlTranscripts
 
 PROGRAM = str(Path(sys.executable).with_name("agent-runs"))
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 
 
 @pytest.fixture
-def told(temporal: Client, queue: str, tmp_path: Path) -> dict[str, str]:
-    """What the environment says."""
+def environment(temporal: Client, queue: str, tmp_path: Path) -> dict[str, str]:
+    """Variables of a command."""
     return {
         "AGENT_RUNS_TEMPORAL_ADDRESS": temporal.service_client.config.target_host,
         "AGENT_RUNS_TASK_QUEUE": queue,
@@ -50,68 +50,68 @@ async def run(*arguments: str, **environment: str) -> tuple[int | None, str, str
 
 
 @asynccontextmanager
-async def service(told: dict[str, str]) -> AsyncIterator[str]:
-    """The service in a process of its own; its URL. It must end by itself when it is asked to."""
+async def service(environment: dict[str, str]) -> AsyncIterator[str]:
+    """Run the service in a process of its own; its URL. It must end by itself at SIGINT."""
     process = await asyncio.create_subprocess_exec(
         *(PROGRAM, "transcripts", "--listen", "127.0.0.1:0"),
-        env={**os.environ, **told},
+        env={**os.environ, **environment},
         stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
     try:
-        while b"transcripts  " not in (said := await process.stdout.readline()):
-            assert said, "the service ended before it listened"
-        yield said.decode().split()[-1]
+        while b"transcripts  " not in (line := await process.stdout.readline()):
+            assert line, "the service ended before it listened"
+        yield line.decode().split()[-1]
     finally:
         process.terminate()
         await process.communicate()
     assert process.returncode == 0
 
 
-async def test_logs_come_through_the_service_where_it_is_known(
-    temporal: Client, told: dict[str, str], request_of_a_run: RunRequest, tmp_path: Path
+async def test_logs_come_through_the_service_whose_url_is_set(
+    temporal: Client, environment: dict[str, str], request_of_a_run: RunRequest, tmp_path: Path
 ) -> None:
-    settings = ClientSettings.read(told)
+    settings = ClientSettings.read(environment)
     await attach(temporal, settings, request_of_a_run)
     store = await SqlTranscripts.open(settings.transcripts)
     key = AttemptKey(run=request_of_a_run.key)
     await store.append(key, [Line(n, "stdout", b"line %d" % n, at=NOON) for n in (1, 2, 3)])
     await store.seal(key, OutputReceipt())
     await store.close()
-    async with service(told) as base:
-        there = {**told, "AGENT_RUNS_TRANSCRIPTS_URL": f"sqlite:///{tmp_path}/elsewhere.db"}
-        there["AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL"] = base
-        code, out, error = await run("logs", key.run.run_id, "--json", **there)
+    async with service(environment) as base:
+        with_service = {**environment, "AGENT_RUNS_TRANSCRIPTS_URL": f"sqlite:///{tmp_path}/elsewhere.db"}
+        with_service["AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL"] = base
+        code, out, error = await run("logs", key.run.run_id, "--json", **with_service)
         assert (code, error) == (0, "")
         assert [json.loads(row)["text"] for row in out.splitlines()] == ["line 1", "line 2", "line 3"]
-        page = links.page(ClientSettings.read(there), key.run.run_id)
+        page = links.page_url(ClientSettings.read(with_service), key.run.run_id)
         assert page is not None
         async with aiohttp.ClientSession() as browser, browser.get(page) as answer:
             assert answer.status == 200
         code, out, error = await run(
-            "logs", key.run.run_id, **there, AGENT_RUNS_TRANSCRIPTS_KEY_FILE=str(tmp_path / "other.json")
+            "logs", key.run.run_id, **with_service, AGENT_RUNS_TRANSCRIPTS_KEY_FILE=str(tmp_path / "other.json")
         )
         assert code == 2
         assert "AGENT_RUNS_TRANSCRIPTS_KEY_FILE" in error
 
 
-async def test_a_service_without_an_address_says_which_setting_is_missing(told: dict[str, str]) -> None:
-    code, _, error = await run("transcripts", **told)
+async def test_a_service_without_an_address_names_the_missing_setting(environment: dict[str, str]) -> None:
+    code, _, error = await run("transcripts", **environment)
     assert code == 2
     assert "AGENT_RUNS_TRANSCRIPTS_LISTEN" in error
 
 
-async def test_an_address_in_use_is_one_line_with_the_remedy(told: dict[str, str]) -> None:
+async def test_an_address_in_use_is_one_line_with_the_remedy(environment: dict[str, str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        code, _, error = await run("transcripts", "--listen", address, **told)
+        code, _, error = await run("transcripts", "--listen", address, **environment)
     assert code == 2
     assert address in error
     assert len(error.splitlines()) == 1
 
 
-async def test_production_makes_no_key(told: dict[str, str]) -> None:
-    code, _, error = await run("transcripts", "--listen", "127.0.0.1:0", AGENT_RUNS_PRODUCTION="1", **told)
+async def test_production_creates_no_key(environment: dict[str, str]) -> None:
+    code, _, error = await run("transcripts", "--listen", "127.0.0.1:0", AGENT_RUNS_PRODUCTION="1", **environment)
     assert code == 2
     assert "transcripts-key.json does not exist" in error
 
@@ -125,7 +125,7 @@ async def test_production_makes_no_key(told: dict[str, str]) -> None:
         ("AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL", "https://runs.example/?a=b"),
     ],
 )
-async def test_a_setting_of_the_wrong_shape_is_named(told: dict[str, str], name: str, value: str) -> None:
-    code, _, error = await run("list", **{**told, name: value})
+async def test_a_setting_of_the_wrong_shape_is_named(environment: dict[str, str], name: str, value: str) -> None:
+    code, _, error = await run("list", **{**environment, name: value})
     assert code == 2
     assert name in error

@@ -6,12 +6,12 @@ import pytest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from client.attach import attach
-from client.runs import UnknownRun, find
-from client.settings import ClientSettings
-from contracts.errors import InvalidRequest
-from contracts.identity import workflow_id
-from contracts.request import RunConfig, RunRequest
+from agent_runs.client.attach import attach
+from agent_runs.client.runs import UnknownRun, find_run
+from agent_runs.client.settings import ClientSettings
+from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.contracts.identity import workflow_id
+from agent_runs.contracts.request import RunConfig, RunRequest
 
 
 async def test_the_same_run_attached_twice_is_one_run(
@@ -24,7 +24,7 @@ async def test_the_same_run_attached_twice_is_one_run(
     assert first.workflow_run_id == second.workflow_run_id
 
 
-async def test_another_run_of_the_same_agent_is_told_who_holds_it(
+async def test_another_run_of_the_same_agent_is_refused_with_its_holder(
     temporal: Client, queue: str, request_of_a_run: RunRequest
 ) -> None:
     settings = ClientSettings(task_queue=queue)
@@ -56,15 +56,15 @@ async def test_a_run_that_has_ended_is_joined_closed(
     settings = ClientSettings(task_queue=queue)
     ticket = await attach(temporal, settings, request_of_a_run)
     await ticket.handle(temporal).terminate()
-    again = await attach(temporal, settings, request_of_a_run)
-    assert (again.kind, again.closed, again.workflow_run_id) == ("joined", True, ticket.workflow_run_id)
+    second = await attach(temporal, settings, request_of_a_run)
+    assert (second.kind, second.closed, second.workflow_run_id) == ("joined", True, ticket.workflow_run_id)
 
 
 async def test_an_unknown_run_is_refused_by_name(temporal: Client) -> None:
     with pytest.raises(UnknownRun, match="agent-runs list"):
-        await find(temporal, "no-such-run")
+        await find_run(temporal, "no-such-run")
     with pytest.raises(UnknownRun):
-        await find(temporal, "x' OR WorkflowType != 'y")
+        await find_run(temporal, "x' OR WorkflowType != 'y")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ async def test_an_unknown_run_is_refused_by_name(temporal: Client) -> None:
         ("cpu", {"resources": {"requests": {"cpu": "8"}, "limits": {"cpu": "1"}}}),
     ],
 )
-async def test_what_the_worker_could_not_use_is_refused_before_anything_starts(
+async def test_a_request_that_the_worker_could_not_use_is_refused_before_anything_starts(
     temporal: Client, queue: str, request_of_a_run: RunRequest, field: str, changes: dict[str, object]
 ) -> None:
     config = RunConfig.model_validate({"model": "fake/scenario/text", **changes})

@@ -1,12 +1,13 @@
-"""Entry points say what is missing in one line."""
+"""Errors of connections and settings are one line with the remedy."""
 
 import pytest
 
-from client.connection import TemporalUnreachable, connect
-from client.settings import ClientSettings, SettingsError, WorkerSettings
+from agent_runs.client.connection import TemporalUnreachable, connect
+from agent_runs.client.settings import ClientSettings, SettingsError
+from agent_runs.service.settings import WorkerSettings
 
 
-async def test_a_server_that_is_not_there_is_named_with_the_remedy() -> None:
+async def test_an_unreachable_server_is_named_with_the_remedy() -> None:
     with pytest.raises(
         TemporalUnreachable, match=r"127\.0\.0\.1:1 \(Connection refused\).*AGENT_RUNS_TEMPORAL_ADDRESS"
     ):

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from client import transcripts as remote
-from client.links import tokens
-from client.settings import ClientSettings
-from client.transcripts import ServiceTranscripts
-from contracts.errors import TranscriptsUnavailable
-from contracts.identity import AttemptKey, RunKey
-from contracts.outcome import OutputReceipt
-from transcripts.access import Access
-from transcripts.service import app, serving
-from transcripts.store import Line, SqlTranscripts
+from agent_runs.client import transcripts as remote
+from agent_runs.client.links import load_tokens
+from agent_runs.client.settings import ClientSettings
+from agent_runs.client.transcripts import ServiceTranscripts
+from agent_runs.contracts.errors import TranscriptsUnavailable
+from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.contracts.outcome import OutputReceipt
+from agent_runs.transcripts.store import Line, SqlTranscripts
+from agent_runs.web.access import Access
+from agent_runs.web.transcripts import app, serving
 
 KEY = AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="run-1"))
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -40,16 +40,16 @@ def settings(tmp_path: Path) -> ClientSettings:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[SqlTranscripts]:
-    found = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
-    yield found
-    await found.close()
+    opened = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+    yield opened
+    await opened.close()
 
 
 @pytest.fixture
 async def reader(store: SqlTranscripts, settings: ClientSettings) -> AsyncIterator[ServiceTranscripts]:
-    service = app(store, Access(tokens(settings)), poll=POLL, keep_alive=POLL)
-    async with serving(service, drain=POLL) as base, ServiceTranscripts.at(base, settings) as found:
-        yield found
+    service = app(store, Access(load_tokens(settings)), poll=POLL, keep_alive=POLL)
+    async with serving(service, drain=POLL) as base, ServiceTranscripts.at(base, settings) as opened:
+        yield opened
 
 
 def lines(first: int, last: int) -> list[Line]:
@@ -70,7 +70,7 @@ async def test_lines_come_through_as_they_were_written(reader: ServiceTranscript
     assert [line async for line in reader.follow(KEY, 0, done=never)] == written
 
 
-async def test_attempts_and_receipts_are_the_stores(reader: ServiceTranscripts, store: SqlTranscripts) -> None:
+async def test_attempts_and_receipts_are_those_of_the_store(reader: ServiceTranscripts, store: SqlTranscripts) -> None:
     assert await reader.attempts("run-1") == []
     assert await reader.receipt(KEY) is None
     await store.append(KEY, lines(1, 1))
@@ -99,7 +99,7 @@ async def test_a_reader_whose_connections_are_cut_50_times_sees_every_line_once(
     store: SqlTranscripts, settings: ClientSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A proxy between reader and service that cuts at any byte."""
-    monkeypatch.setattr(remote, "AGAIN", timedelta())
+    monkeypatch.setattr(remote, "RECONNECT_DELAY", timedelta())
     chance = random.Random(5)
     total, cuts = 2000, 0
 
@@ -123,15 +123,15 @@ async def test_a_reader_whose_connections_are_cut_50_times_sees_every_line_once(
             await store.append(KEY, lines(first, first + 9))
         await store.seal(KEY, OutputReceipt())
 
-    async with serving(app(store, Access(tokens(settings)), poll=POLL), drain=POLL) as base:
+    async with serving(app(store, Access(load_tokens(settings)), poll=POLL), drain=POLL) as base:
         proxy = await asyncio.start_server(relay, "127.0.0.1")
         port = proxy.sockets[0].getsockname()[1]
         writing = asyncio.create_task(write())
         async with (
             ServiceTranscripts.at(f"http://127.0.0.1:{port}", settings) as reader,
-            aclosing(reader.follow(KEY, 0, done=never)) as found,
+            aclosing(reader.follow(KEY, 0, done=never)) as opened,
         ):
-            seen = [line async for line in found]
+            seen = [line async for line in opened]
         await writing
         proxy.close()
         await proxy.wait_closed()
@@ -139,7 +139,7 @@ async def test_a_reader_whose_connections_are_cut_50_times_sees_every_line_once(
     assert cuts > 50
 
 
-async def test_a_service_that_is_gone_is_named_with_the_setting(settings: ClientSettings) -> None:
+async def test_an_unreachable_service_is_named_with_the_setting(settings: ClientSettings) -> None:
     async with ServiceTranscripts.at("http://127.0.0.1:1", settings) as reader:
         with pytest.raises(TranscriptsUnavailable, match="AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL"):
             await reader.attempts("run-1")
@@ -147,6 +147,6 @@ async def test_a_service_that_is_gone_is_named_with_the_setting(settings: Client
 
 async def test_another_key_is_named_with_the_setting(store: SqlTranscripts, tmp_path: Path) -> None:
     theirs, ours = (ClientSettings(sealing_key_file=tmp_path / name / "key.json") for name in ("theirs", "ours"))
-    async with serving(app(store, Access(tokens(theirs)))) as base, ServiceTranscripts.at(base, ours) as reader:
+    async with serving(app(store, Access(load_tokens(theirs)))) as base, ServiceTranscripts.at(base, ours) as reader:
         with pytest.raises(TranscriptsUnavailable, match="AGENT_RUNS_TRANSCRIPTS_KEY_FILE"):
             await reader.attempts("run-1")

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from cluster.manifest import claim_name, database_claim, database_path, task_segment
-from contracts.identity import AttemptKey, RunKey, label_value
-from contracts.messages import EnvReference, PodProfile, SecretMount
-from contracts.request import SessionParams
-from tests.cluster.orders import environment, main_container, mounts, order, planned, pod_spec, volumes
+from agent_runs.contracts.identity import AttemptKey, RunKey, label_value
+from agent_runs.contracts.messages import EnvReference, PodProfile, SecretMount
+from agent_runs.contracts.request import SessionParams
+from agent_runs.job.manifest import claim_name, database_claim, database_path, task_segment
+from tests.job.inputs import create_job_input, environment, job_plan, main_container, mounts, pod_spec, volumes
 
 
 def name_of(agent: str, run: str) -> str:
@@ -28,26 +28,26 @@ def test_j1_job_names(agent: str, run: str) -> None:
 
 
 def test_j2_the_agents_image_replaces_the_workers() -> None:
-    assert main_container(planned())["image"] == "registry.example/agent:1"
-    assert main_container(planned(order(config={"image": "other:2"})))["image"] == "other:2"
+    assert main_container(job_plan())["image"] == "registry.example/agent:1"
+    assert main_container(job_plan(create_job_input(config={"image": "other:2"})))["image"] == "other:2"
 
 
 def test_j4_user_and_group_without_a_volume_wide_change() -> None:
-    security = pod_spec(planned())["securityContext"]
+    security = pod_spec(job_plan())["securityContext"]
     assert (security["runAsUser"], security["runAsGroup"], security["runAsNonRoot"]) == (1000, 1000, True)
     assert "fsGroup" not in security
 
 
 def test_j5_labels_on_job_and_pods() -> None:
-    made = planned()
-    labels = made.job["metadata"]["labels"]
-    key = order().attempt.run
-    assert labels == made.job["spec"]["template"]["metadata"]["labels"]
+    plan = job_plan()
+    labels = plan.job["metadata"]["labels"]
+    key = create_job_input().attempt.run
+    assert labels == plan.job["spec"]["template"]["metadata"]["labels"]
     assert labels["app.kubernetes.io/managed-by"] == "paperclip"
     assert labels["app.kubernetes.io/component"] == "agent-job"
     assert labels["paperclip.io/adapter-type"] == "opencode_k8s"
     assert (labels["paperclip.io/agent-id"], labels["paperclip.io/run-id"]) == (key.agent_id, key.run_id)
-    assert made.job["metadata"]["annotations"] == {
+    assert plan.job["metadata"]["annotations"] == {
         "paperclip.io/adapter-type": "opencode_k8s",
         "paperclip.io/agent-name": "Ada",
     }
@@ -55,27 +55,27 @@ def test_j5_labels_on_job_and_pods() -> None:
 
 @pytest.mark.parametrize(("task", "label"), [("TASK/1", "task1"), (None, None)], ids=["J6", "J6 absent"])
 def test_j6_task_label(task: str | None, label: str | None) -> None:
-    assert planned(order(task_id=task)).job["metadata"]["labels"].get("paperclip.io/task-id") == label
+    assert job_plan(create_job_input(task_id=task)).job["metadata"]["labels"].get("paperclip.io/task-id") == label
 
 
 def test_j7_session_label() -> None:
-    resumed = planned(order(session=SessionParams(session_id="ses_abc")))
+    resumed = job_plan(create_job_input(session=SessionParams(session_id="ses_abc")))
     assert resumed.job["metadata"]["labels"]["paperclip.io/session-id"] == "ses_abc"
-    assert "paperclip.io/session-id" not in planned().job["metadata"]["labels"]
+    assert "paperclip.io/session-id" not in job_plan().job["metadata"]["labels"]
 
 
 def test_j8_one_init_container() -> None:
-    (init,) = pod_spec(planned())["initContainers"]
+    (init,) = pod_spec(job_plan())["initContainers"]
     assert (init["name"], init["image"]) == ("write-prompt", "busybox:1.36")
 
 
 def test_j9_fixed_environment() -> None:
-    found = environment(planned())
+    found = environment(job_plan())
     assert (found["HOME"], found["OPENCODE_DISABLE_PROJECT_CONFIG"]) == ("/paperclip", "true")
 
 
 def test_j10_a_job_runs_once_and_goes_by_itself() -> None:
-    spec = planned().job["spec"]
+    spec = job_plan().job["spec"]
     assert (spec["ttlSecondsAfterFinished"], spec["backoffLimit"]) == (300, 0)
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
 
@@ -89,7 +89,10 @@ def test_j10_a_job_runs_once_and_goes_by_itself() -> None:
     ],
 )
 def test_j11_node_selector(written: object) -> None:
-    assert pod_spec(planned(order(config={"nodeSelector": written})))["nodeSelector"] == {"a": "1", "b": "2"}
+    assert pod_spec(job_plan(create_job_input(config={"nodeSelector": written})))["nodeSelector"] == {
+        "a": "1",
+        "b": "2",
+    }
 
 
 def test_j12_references_and_env_from_are_handed_on() -> None:
@@ -100,11 +103,11 @@ def test_j12_references_and_env_from_are_handed_on() -> None:
         env_references=(EnvReference(name="PGUSER", value_from=reference),),
         env_from=({"secretRef": {"name": "all"}},),
     )
-    made = planned(order(profile=profile))
-    assert environment(made)["PGUSER"] == reference
-    assert main_container(made)["envFrom"] == [{"secretRef": {"name": "all"}}]
-    assert environment(planned(order(profile=profile), environment={"PGUSER": "me"}))["PGUSER"] != reference
-    assert "envFrom" not in main_container(planned())
+    plan = job_plan(create_job_input(profile=profile))
+    assert environment(plan)["PGUSER"] == reference
+    assert main_container(plan)["envFrom"] == [{"secretRef": {"name": "all"}}]
+    assert environment(job_plan(create_job_input(profile=profile), environment={"PGUSER": "me"}))["PGUSER"] != reference
+    assert "envFrom" not in main_container(job_plan())
 
 
 @pytest.mark.parametrize(
@@ -125,12 +128,12 @@ def test_j13_j17_label_values(text: str, label: str) -> None:
 
 
 def test_j14_j15_database_of_its_own() -> None:
-    made = planned(order(config={"agentDbMode": "dedicated_pvc", "agentDbStorageClass": "fast"}))
-    assert environment(made)["OPENCODE_DB"] == "/opencode-db/opencode.db"
-    assert mounts(made)["/opencode-db"] == {"name": "opencode-db", "mountPath": "/opencode-db"}
-    claim = claim_name(order().attempt.run.agent_id)
-    assert volumes(made)["opencode-db"]["persistentVolumeClaim"] == {"claimName": claim}
-    replaced = planned(environment={"OPENCODE_DB": "/mine"})
+    plan = job_plan(create_job_input(config={"agentDbMode": "dedicated_pvc", "agentDbStorageClass": "fast"}))
+    assert environment(plan)["OPENCODE_DB"] == "/opencode-db/opencode.db"
+    assert mounts(plan)["/opencode-db"] == {"name": "opencode-db", "mountPath": "/opencode-db"}
+    claim = claim_name(create_job_input().attempt.run.agent_id)
+    assert volumes(plan)["opencode-db"]["persistentVolumeClaim"] == {"claimName": claim}
+    replaced = job_plan(environment={"OPENCODE_DB": "/mine"})
     assert [each["value"] for each in main_container(replaced)["env"] if each["name"] == "OPENCODE_DB"] == [
         "/opencode-db/opencode.db"
     ]
@@ -138,22 +141,22 @@ def test_j14_j15_database_of_its_own() -> None:
 
 @pytest.mark.parametrize("mode", ["ephemeral", "workspace_subpath"], ids=["J15 ephemeral", "J15 no task"])
 def test_j15_database_that_goes_with_the_pod(mode: str) -> None:
-    assert volumes(planned(order(config={"agentDbMode": mode})))["opencode-db"]["emptyDir"] == {}
+    assert volumes(job_plan(create_job_input(config={"agentDbMode": mode})))["opencode-db"]["emptyDir"] == {}
 
 
 @pytest.mark.parametrize("mode", ["ephemeral", "dedicated_pvc"])
 def test_j16_the_init_container_knows_no_database(mode: str) -> None:
-    made = planned(order(config={"agentDbMode": mode}, task_key="t"))
-    (init,) = pod_spec(made)["initContainers"]
+    plan = job_plan(create_job_input(config={"agentDbMode": mode}, task_key="t"))
+    (init,) = pod_spec(plan)["initContainers"]
     assert init["command"][-1] == ""
     assert "env" not in init
     assert {mount["name"] for mount in init["volumeMounts"]} == {"prompt", "prompt-secret", "runner"}
 
 
 def test_j16_deviation_a_folder_on_the_data_volume_is_made_by_the_agents_own_user() -> None:
-    made = planned(order(task_key="t"))
-    (init,) = pod_spec(made)["initContainers"]
-    assert init["command"][-1] == f"/paperclip/{mounts(made)['/opencode-db']['subPath']}"
+    plan = job_plan(create_job_input(task_key="t"))
+    (init,) = pod_spec(plan)["initContainers"]
+    assert init["command"][-1] == f"/paperclip/{mounts(plan)['/opencode-db']['subPath']}"
     assert init["securityContext"]["runAsUser"] == 1000
     assert {"name": "data", "mountPath": "/paperclip"} in init["volumeMounts"]
 
@@ -165,25 +168,25 @@ def test_j19_volumes() -> None:
         data_claim="paperclip-data",
         secret_mounts=(SecretMount(volume_name="ssh", secret_name="keys", mount_path="/etc/ssh", default_mode=0o400),),
     )
-    made = planned(order(profile=profile))
-    assert volumes(made)["prompt-secret"]["secret"]["secretName"] == order().attempt.prompt_secret_name
-    assert volumes(made)["data"]["persistentVolumeClaim"] == {"claimName": "paperclip-data"}
-    assert mounts(made)["/paperclip"]["name"] == "data"
-    assert volumes(made)["ssh"]["secret"] == {"secretName": "keys", "optional": True, "defaultMode": 0o400}
-    assert mounts(made)["/etc/ssh"] == {"name": "ssh", "mountPath": "/etc/ssh", "readOnly": True}
+    plan = job_plan(create_job_input(profile=profile))
+    assert volumes(plan)["prompt-secret"]["secret"]["secretName"] == create_job_input().attempt.prompt_secret_name
+    assert volumes(plan)["data"]["persistentVolumeClaim"] == {"claimName": "paperclip-data"}
+    assert mounts(plan)["/paperclip"]["name"] == "data"
+    assert volumes(plan)["ssh"]["secret"] == {"secretName": "keys", "optional": True, "defaultMode": 0o400}
+    assert mounts(plan)["/etc/ssh"] == {"name": "ssh", "mountPath": "/etc/ssh", "readOnly": True}
 
 
 def test_j27_node_env() -> None:
-    assert environment(planned())["NODE_ENV"] == "development"
-    assert environment(planned(environment={"NODE_ENV": "production"}))["NODE_ENV"] != "development"
+    assert environment(job_plan())["NODE_ENV"] == "development"
+    assert environment(job_plan(environment={"NODE_ENV": "production"}))["NODE_ENV"] != "development"
     reference = EnvReference(name="NODE_ENV", value_from={"configMapKeyRef": {"name": "c", "key": "k"}})
     profile = PodProfile(namespace="agents", image="i", env_references=(reference,))
-    assert environment(planned(order(profile=profile)))["NODE_ENV"] == reference.value_from
+    assert environment(job_plan(create_job_input(profile=profile)))["NODE_ENV"] == reference.value_from
 
 
 @pytest.mark.parametrize("name", ["GOCACHE", "npm_config_cache", "XDG_CACHE_HOME", "XDG_DATA_HOME", "PIP_CACHE_DIR"])
 def test_j28_caches_are_reserved(name: str) -> None:
-    assert environment(planned(environment={name: "/elsewhere"}))[name].startswith("/runtime-cache/")
+    assert environment(job_plan(environment={name: "/elsewhere"}))[name].startswith("/runtime-cache/")
 
 
 @pytest.mark.parametrize(
@@ -210,27 +213,27 @@ def test_j29_placement(config: dict[str, Any], selector: object, tolerations: ob
             {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "tolerationSeconds": 300},
         ),
     )
-    spec = pod_spec(planned(order(profile=profile, config=config)))
+    spec = pod_spec(job_plan(create_job_input(profile=profile, config=config)))
     assert (spec.get("nodeSelector"), spec.get("tolerations")) == (selector, tolerations)
 
 
 def test_j30_database_on_the_data_volume() -> None:
-    made = planned(order(task_key="BLO-11715"))
-    agent = order().attempt.run.agent_id
-    assert mounts(made)["/opencode-db"] == {
+    plan = job_plan(create_job_input(task_key="BLO-11715"))
+    agent = create_job_input().attempt.run.agent_id
+    assert mounts(plan)["/opencode-db"] == {
         "name": "data",
         "mountPath": "/opencode-db",
         "subPath": f".opencode-db/co-1/{agent}/blo-11715",
     }
-    assert "opencode-db" not in volumes(made)
-    alone = planned(order(task_key="t", profile=PodProfile(namespace="agents", image="i")))
+    assert "opencode-db" not in volumes(plan)
+    alone = job_plan(create_job_input(task_key="t", profile=PodProfile(namespace="agents", image="i")))
     assert volumes(alone)["opencode-db"]["emptyDir"] == {}  # the peers refuse; see docs/deviations.md
 
 
 def test_j33_caches_have_a_volume() -> None:
-    made = planned()
-    assert volumes(made)["runtime-cache"]["emptyDir"] == {"sizeLimit": "20Gi"}
-    assert mounts(made)["/runtime-cache"]["name"] == "runtime-cache"
+    plan = job_plan()
+    assert volumes(plan)["runtime-cache"]["emptyDir"] == {"sizeLimit": "20Gi"}
+    assert mounts(plan)["/runtime-cache"]["name"] == "runtime-cache"
 
 
 @pytest.mark.parametrize(
@@ -262,7 +265,7 @@ def test_p6_p8_database_paths(company: str, agent: str, task: str | None, path: 
 
 def test_e82_e83_e86_the_claim_of_an_agent() -> None:
     claim = database_claim(
-        order(agent="Agent_1", config={"agentDbMode": "dedicated_pvc", "agentDbStorageClass": "fast"})
+        create_job_input(agent="Agent_1", config={"agentDbMode": "dedicated_pvc", "agentDbStorageClass": "fast"})
     )
     assert claim is not None
     assert claim["metadata"]["name"] == "opencode-db-agent1"
@@ -276,4 +279,4 @@ def test_e82_e83_e86_the_claim_of_an_agent() -> None:
 
 @pytest.mark.parametrize("mode", ["ephemeral", "workspace_subpath"], ids=["E80", "E85"])
 def test_e80_e85_no_claim_unless_asked_for(mode: str) -> None:
-    assert database_claim(order(config={"agentDbMode": mode})) is None
+    assert database_claim(create_job_input(config={"agentDbMode": mode})) is None

@@ -1,15 +1,19 @@
-"""Behaviours that the existing adapters' tests pin: session codec, skills, environment, prompt. One row, one id."""
+"""Behaviours that the existing adapters' tests pin: stored sessions, environment, prompt, provider. One row, one id.
+
+What Paperclip itself calls is pinned in `adapter/tests`: the session codec (rows S1 to S7, session.test.ts)
+and the skills page (row S8, skill-snapshot.test.ts).
+"""
 
 from typing import Any
 
 import pytest
 
-from contracts.identity import RunKey
-from contracts.request import RuntimeSkill, SkillSync
-from paperclip.environment import environment
-from paperclip.prompt import compose
-from paperclip.session import deserialize, display_id, serialize
-from paperclip.skills import OPERATIONAL, snapshot
+from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.contracts.identity import RunKey
+from agent_runs.paperclip.environment import environment
+from agent_runs.paperclip.prompt import compose
+from agent_runs.paperclip.result import provider
+from agent_runs.paperclip.session import deserialize
 from tests.paperclip.contexts import minimal, opened, with_value
 
 WHOLE = {"sessionId": "ses_1", "cwd": "/w", "workspaceId": "ws", "repoUrl": "https://git.example/r", "repoRef": "main"}
@@ -27,13 +31,11 @@ def decoded(raw: object) -> dict[str, str] | None:
     return None if params is None else params.model_dump(exclude_none=True)
 
 
-@pytest.mark.parametrize("codec", [decoded, serialize], ids=["S1", "S5"])
 @pytest.mark.parametrize("raw", [None, "ses_1", 7, ["ses_1"], {}, {"cwd": "/w"}, {"sessionId": ""}, {"sessionId": " "}])
-def test_without_a_session_id_there_is_no_session(codec: Any, raw: object) -> None:
-    assert codec(raw) is None
+def test_s1_without_a_session_id_there_is_no_session(raw: object) -> None:
+    assert decoded(raw) is None
 
 
-@pytest.mark.parametrize("codec", [decoded, serialize], ids=["S2-S4", "S5"])
 @pytest.mark.parametrize(
     ("raw", "params"),
     [
@@ -54,93 +56,14 @@ def test_without_a_session_id_there_is_no_session(codec: Any, raw: object) -> No
         pytest.param(LEGACY, WHOLE, id="legacy"),
     ],
 )
-def test_a_session_is_read_in_every_spelling_and_written_in_one(codec: Any, raw: object, params: object) -> None:
-    assert codec(raw) == params
-
-
-def test_s5_a_decoded_session_is_written_as_it_was_read() -> None:
-    assert serialize(deserialize(LEGACY)) == WHOLE
-
-
-@pytest.mark.parametrize(
-    ("params", "shown"),
-    [
-        ({"sessionId": "a"}, "a"),
-        ({"session_id": "b"}, "b"),
-        ({"sessionID": "c"}, "c"),
-        ({"sessionID": "c", "session_id": "b", "sessionId": "a"}, "a"),
-        ({"cwd": "/w"}, None),
-        ({"sessionId": " "}, None),
-        (None, None),
-    ],
-)
-def test_s6_the_display_id_is_the_session_id(params: object, shown: str | None) -> None:
-    assert display_id(params) == shown
+def test_s2_to_s4_a_session_is_read_in_every_spelling(raw: object, params: object) -> None:
+    assert decoded(raw) == params
 
 
 @pytest.mark.parametrize("flag", [True, False, "true", None])
-def test_s7_a_compaction_flag_is_dropped_both_ways(flag: object) -> None:
+def test_s7_a_compaction_flag_is_dropped(flag: object) -> None:
     # A deviation: see docs/deviations.md.
     assert decoded({"sessionId": "a", "needsCompactBeforeNextRun": flag}) == {"sessionId": "a"}
-    assert serialize({"sessionId": "a", "needsCompactBeforeNextRun": flag}) == {"sessionId": "a"}
-
-
-# The skills page: row S8.
-
-OFFERED = tuple(
-    RuntimeSkill(key=key, runtime_name=key.rpartition("/")[2], source=f"/skills/{key}")
-    for key in ("zoo/z", OPERATIONAL, "acme/a")
-)
-
-
-def entries(*desired: str, installed: tuple[str, ...] = ()) -> dict[str, dict[str, Any]]:
-    sync = SkillSync.model_validate({"desiredSkills": list(desired)})
-    return {entry["key"]: entry for entry in snapshot(OFFERED, sync, installed)["entries"]}
-
-
-def test_s8_without_skills_the_page_is_empty() -> None:
-    page = snapshot((), SkillSync())
-    assert (page["entries"], page["desiredSkills"], page["warnings"]) == ([], [], [])
-    assert (page["supported"], page["mode"]) == (True, "ephemeral")
-
-
-def test_s8_a_desired_skill_is_configured_the_others_are_available() -> None:
-    found = entries("acme/a")
-    assert (found["acme/a"]["state"], found["acme/a"]["desired"]) == ("configured", True)
-    assert (found["zoo/z"]["state"], found["zoo/z"]["desired"]) == ("available", False)
-    assert found["zoo/z"]["origin"] == "company_managed"
-
-
-def test_s8_a_required_skill_says_so() -> None:
-    entry = entries()[OPERATIONAL]
-    assert (entry["state"], entry["origin"]) == ("configured", "paperclip_required")
-    assert entry["originLabel"] == "Required by Paperclip"
-
-
-def test_s8_a_desired_skill_that_nobody_offers_is_missing_with_a_warning() -> None:
-    page = snapshot(OFFERED, SkillSync.model_validate({"desiredSkills": ["lost"]}))
-    (entry,) = [entry for entry in page["entries"] if entry["key"] == "lost"]
-    assert (entry["state"], entry["origin"]) == ("missing", "external_unknown")
-    assert page["warnings"] == ['Desired skill "lost" is not available from the Paperclip skills directory.']
-
-
-def test_s8_a_skill_installed_by_hand_is_listed_and_read_only() -> None:
-    entry = entries(installed=("mine",))["mine"]
-    assert (entry["state"], entry["origin"], entry["managed"], entry["readOnly"]) == (
-        "external",
-        "user_installed",
-        False,
-        True,
-    )
-
-
-def test_s8_a_managed_skill_is_not_listed_twice() -> None:
-    assert list(entries(installed=("a", "z", "paperclip"))) == sorted(["acme/a", "zoo/z", OPERATIONAL])
-
-
-def test_s8_skills_are_sorted_by_key() -> None:
-    listed = list(entries("lost", installed=("mine",)))
-    assert listed == sorted(listed)
 
 
 # The environment: row J18.
@@ -231,7 +154,7 @@ def test_j41_the_task_comes_after_the_wake_and_before_the_handoff() -> None:
     assert text.index("## Paperclip Wake Payload") < text.index("the task") < text.index("handoff")
 
 
-def test_j41_the_task_does_not_decide_about_the_resume_delta_and_stays_when_the_heartbeat_goes() -> None:
+def test_j41_a_resumed_session_gets_the_delta_and_the_task_without_the_heartbeat() -> None:
     text, metrics = prompt_of(TASK, session=True)
     assert text == "## Paperclip Resume Delta\n\nthe task"
     assert metrics["heartbeatPromptChars"] == 0
@@ -247,3 +170,29 @@ def test_j42_resume_last_session_on_resumes() -> None:
     text, metrics = prompt_of(minimal(resumeLastSession=True, bootstrapPromptTemplate="bootstrap"), session=True)
     assert text == "## Paperclip Resume Delta"
     assert (metrics["bootstrapPromptChars"], metrics["heartbeatPromptChars"]) == (0, 0)
+
+
+# The provider: rows E89 and E91.
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        pytest.param("anthropic/claude-opus-4", "anthropic", id="E89-prefix"),
+        pytest.param(" bedrock /claude", "bedrock", id="E89-padded"),
+        pytest.param(" /model", None, id="E89-blank-prefix"),
+        pytest.param("a/b/c", "a", id="E89-first-slash"),
+        pytest.param("b", None, id="E89-no-slash"),
+    ],
+)
+def test_the_provider_is_the_part_of_the_model_before_the_slash(model: str, expected: str | None) -> None:
+    assert provider(model) == expected
+
+
+@pytest.mark.parametrize(
+    "model", [" ", "mystery", "gpt4", "gpt-5.5", "o3", "claude-sonnet-4-6", "opus", "gemini-2.5-pro"]
+)
+def test_e91_a_model_without_a_provider_is_refused(model: str) -> None:
+    # A deviation: see docs/deviations.md.
+    with pytest.raises(InvalidRequest, match=r"config\.model"):
+        opened(minimal(model=model))

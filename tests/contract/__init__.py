@@ -1,1 +1,1 @@
-"""What a Kubernetes API promises: run against the embedded cluster or, with KUBECONFIG set, against a real one."""
+"""Promises of a Kubernetes API, tested on the embedded cluster or, with KUBECONFIG set, on a real one."""

@@ -1,4 +1,4 @@
-"""A thin client for the contract tests: plain HTTP and JSON, so that nothing hides what the server says."""
+"""A thin client for the contract tests: plain HTTP and JSON, so that nothing hides the server's answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import aiohttp
 
 Object = dict[str, Any]
 IMAGE = "busybox:1.36"  # present on the test cluster; only a name to the embedded one
-PATIENCE = 60.0  # seconds until something that must happen is given up; a real node may be slow
+TIMEOUT = 60.0  # seconds for something that must happen; a real node may be slow
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,12 @@ class Api:
     async def patch(self, path: str, body: Any, kind: str = "merge") -> Answer:
         return await self.call("PATCH", path, body, kind=f"application/{kind}-patch+json")
 
-    async def delete(self, path: str, **query: str) -> Answer:
-        return await self.call("DELETE", path, **query)
+    async def delete(
+        self, path: str, *, selector: str = "", grace: int | None = None, propagation: str | None = None
+    ) -> Answer:
+        options = {"gracePeriodSeconds": grace, "propagationPolicy": propagation}
+        body = {key: value for key, value in options.items() if value is not None}
+        return await self.call("DELETE", path, body, **({"labelSelector": selector} if selector else {}))
 
     async def items(self, path: str, **query: str) -> list[Object]:
         answer = await self.get(path, **query)
@@ -108,25 +112,25 @@ class Api:
     # ---------------------------------------------------------------- waiting
 
     async def until(self, path: str, met: Callable[[Object], bool], **query: str) -> Object:
-        """Look at an object until it is as wanted."""
+        """Poll an object until it is as wanted."""
         seen: Answer | None = None
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 while True:
                     seen = await self.get(path, **query)
                     if seen.code == 200 and met(seen.body):
                         return seen.body
                     await asyncio.sleep(0.3 if self.real else 0.02)
         except TimeoutError:
-            raise AssertionError(f"{path} never became what was expected: {seen}") from None
+            raise AssertionError(f"{path} did not become what was expected: {seen}") from None
 
-    async def gone(self, path: str) -> None:
-        """Wait until an object is not there any more."""
-        async with asyncio.timeout(PATIENCE):
+    async def until_deleted(self, path: str) -> None:
+        """Wait until an object does not exist any more."""
+        async with asyncio.timeout(TIMEOUT):
             while (await self.get(path)).code != 404:  # noqa: ASYNC110 - the server is another process
                 await asyncio.sleep(0.3 if self.real else 0.02)
 
-    async def finished(self, job: str) -> Object:
+    async def until_finished(self, job: str) -> Object:
         """The Job, once it is complete or has failed."""
         return await self.until(f"jobs/{job}", lambda body: bool(outcome(body)))
 
@@ -146,14 +150,14 @@ class Api:
         assert answer.code == 201, answer
         return str(answer.body["metadata"]["name"])
 
-    async def ended(self, name: str) -> Object:
+    async def until_ended(self, name: str) -> Object:
         """The pod, once all of it has ended."""
         return await self.until(f"pods/{name}", lambda body: body["status"]["phase"] in ("Succeeded", "Failed"))
 
     async def output(self, script: str, **spec: Any) -> str:
         """What a pod that ran a script has printed."""
         name = await self.run(script, **spec)
-        await self.ended(name)
+        await self.until_ended(name)
         return await self.log(name)
 
     async def log(self, name: str, **query: str) -> str:
@@ -197,7 +201,7 @@ def outcome(body: Object) -> tuple[str, str] | None:
 
 
 def state(body: Object, name: str = "main") -> Object:
-    """The state of a container, as `(kind, facts)` in one dict; empty before the kubelet told of it."""
+    """The state of a container: one key, `waiting`, `running` or `terminated`; empty before it is published."""
     for field in ("containerStatuses", "initContainerStatuses"):
         for one in body["status"].get(field) or ():
             if one["name"] == name:

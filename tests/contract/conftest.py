@@ -1,4 +1,4 @@
-"""The cluster under contract: the embedded one, or whatever KUBECONFIG names, in a namespace of its own."""
+"""The cluster under test: the embedded one, or the one that KUBECONFIG names, in a namespace of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import ssl
 import uuid
 from collections.abc import AsyncIterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,17 @@ import pytest
 from kubernetes.aio import config
 from kubernetes.aio.client import Configuration
 
-from local.cluster import EmbeddedCluster
+from dev_stack.cluster import EmbeddedCluster
 from tests.contract.api import Api
 
 
 @pytest.fixture(scope="session")
 async def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Path]:
-    """The kubeconfig of the cluster under contract."""
+    """The kubeconfig of the cluster under test."""
     if given := os.environ.get("KUBECONFIG"):
         yield Path(given)
         return
-    async with EmbeddedCluster(tmp_path_factory.mktemp("cluster"), backoff=timedelta(seconds=0.2)) as cluster:
+    async with EmbeddedCluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster.kubeconfig_path
 
 
@@ -55,8 +54,8 @@ async def session(access: Configuration) -> AsyncIterator[aiohttp.ClientSession]
 async def api(session: aiohttp.ClientSession) -> AsyncIterator[Api]:
     """The API, in a namespace made for this run and deleted after it."""
     api = Api(session, f"contract-{uuid.uuid4().hex[:8]}", real=bool(os.environ.get("KUBECONFIG")))
-    made = await api.call("POST", "/api/v1/namespaces", {"metadata": {"name": api.namespace}})
-    assert made.code == 201, made
+    created = await api.call("POST", "/api/v1/namespaces", {"metadata": {"name": api.namespace}})
+    assert created.code == 201, created
     if api.real:  # pods are refused until the controllers have made it
         await api.until("serviceaccounts/default", lambda _: True)
     yield api

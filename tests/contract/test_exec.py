@@ -1,4 +1,4 @@
-"""`exec`: another command in a running container, over a WebSocket."""
+"""`exec`: one more command in a running container, over a WebSocket."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cluster.client import KubernetesCluster
-from cluster.port import ExecFailed
+from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.port import ExecFailed
 from tests.contract.api import Api, Object, running
 
 QUERY = {"stdout": "true", "stderr": "true"}
@@ -50,9 +50,9 @@ async def test_a_command_runs_in_the_container_and_its_output_comes_back(api: Ap
     ended = await execute(api, own, "sh", "-c", "echo $MINE > data/file; cat /deep/er/data/file; echo err >&2; pwd")
     assert (ended.out, ended.err) == (b"yes\n/deep/er\n", b"err\n")
     assert ended.status["status"] == "Success"
-    again = await execute(api, own, "cat", "/deep/er/data/file")
-    assert again.out == b"yes\n"
-    await api.delete(f"pods/{own}", gracePeriodSeconds="0")
+    second = await execute(api, own, "cat", "/deep/er/data/file")
+    assert second.out == b"yes\n"
+    await api.delete(f"pods/{own}", grace=0)
 
 
 async def test_a_command_sees_the_containers_processes(api: Api) -> None:
@@ -60,7 +60,7 @@ async def test_a_command_sees_the_containers_processes(api: Api) -> None:
     ended = await execute(api, own, "sh", "-c", "tr '\\0' ' ' < /proc/1/cmdline; [ $$ -gt 1 ]")
     assert ended.out.rstrip().endswith(b"sleep 600")
     assert ended.status["status"] == "Success"
-    await api.delete(f"pods/{own}", gracePeriodSeconds="0")
+    await api.delete(f"pods/{own}", grace=0)
 
 
 async def test_the_exit_code_comes_back(api: Api) -> None:
@@ -72,21 +72,21 @@ async def test_the_exit_code_comes_back(api: Api) -> None:
     missing = (await execute(api, own, "no-such-command")).status
     assert (missing["reason"], missing["code"]) == ("InternalError", 500)
     assert '"no-such-command": executable file not found in $PATH' in missing["message"]
-    await api.delete(f"pods/{own}", gracePeriodSeconds="0")
+    await api.delete(f"pods/{own}", grace=0)
 
 
-async def test_the_exec_into_nobody_is_refused(api: Api, name: str) -> None:
+async def test_an_exec_into_a_missing_pod_is_refused(api: Api, name: str) -> None:
     own = await waiting(api)
     for target, more, code in [(name, {}, 404), (own, {"container": "nobody"}, 400)]:
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
             await execute(api, target, "true", **more)
         assert refused.value.status == code
-    await api.delete(f"pods/{own}", gracePeriodSeconds="0")
+    await api.delete(f"pods/{own}", grace=0)
 
 
 async def test_there_is_no_exec_into_what_has_ended(api: Api) -> None:
     own = await api.run("true")
-    await api.ended(own)
+    await api.until_ended(own)
     with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
         await execute(api, own, "true")
     assert refused.value.status == 500
@@ -95,9 +95,9 @@ async def test_there_is_no_exec_into_what_has_ended(api: Api) -> None:
 async def test_a_command_ends_with_its_container(api: Api) -> None:
     mount = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}
     volumes = [{"name": "v", "emptyDir": {}}]
-    own = await api.run("mkfifo /v/door; read x < /v/door", volumes=volumes, container=mount)
+    own = await api.run("mkfifo /v/fifo; read x < /v/fifo", volumes=volumes, container=mount)
     await api.until(f"pods/{own}", running)
-    script = "until [ -p /v/door ]; do sleep 0.05; done; echo go > /v/door; sleep 600; echo late"
+    script = "until [ -p /v/fifo ]; do sleep 0.05; done; echo go > /v/fifo; sleep 600; echo late"
     ended = await execute(api, own, "sh", "-c", script)
     assert ended.out == b""
     assert ended.status["details"]["causes"] == [{"reason": "ExitCode", "message": "137"}]
@@ -109,22 +109,22 @@ async def test_our_client_runs_commands(api: Api, kubeconfig: Path) -> None:
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(await KubernetesCluster.connect(str(kubeconfig), environ={}))
 
-        async def said(*argv: str, limit: int = 1_000_000, pod: str = own) -> bytes:
-            opened = client.exec_output(api.namespace, pod, "main", argv, limit=limit, idle=idle)
+        async def output(*argv: str, limit: int = 1_000_000, pod: str = own) -> bytes:
+            opened = client.exec_output(api.namespace, pod, "main", argv, limit=limit, idle_timeout=idle)
             async with opened as pieces:
                 return b"".join([piece async for piece in pieces])
 
-        assert await said("sh", "-c", "head -c 300000 /dev/zero; echo err >&2") == bytes(300_000)
-        assert await said("true") == b""
+        assert await output("sh", "-c", "head -c 300000 /dev/zero; echo err >&2") == bytes(300_000)
+        assert await output("true") == b""
         with pytest.raises(ExecFailed, match="more than 1000 bytes"):
-            await said("head", "-c", "300000", "/dev/zero", limit=1000)
+            await output("head", "-c", "300000", "/dev/zero", limit=1000)
         with pytest.raises(ExecFailed, match=r"exit code 5: oops") as failed:
-            await said("sh", "-c", "echo oops >&2; exit 5")
+            await output("sh", "-c", "echo oops >&2; exit 5")
         assert failed.value.exit_code == 5
         with pytest.raises(ExecFailed, match="not found in") as failed:
-            await said("no-such-command")
+            await output("no-such-command")
         assert failed.value.exit_code is None
         with pytest.raises(ExecFailed, match="404") as failed:
-            await said("true", pod="nobody")
+            await output("true", pod="nobody")
         assert failed.value.status == 404
-    await api.delete(f"pods/{own}", gracePeriodSeconds="0")
+    await api.delete(f"pods/{own}", grace=0)

@@ -6,8 +6,6 @@ import asyncio
 import re
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from tests.contract.api import Api, container, running, state
 
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z ")
@@ -28,14 +26,14 @@ async def test_an_unterminated_last_line_stays_unterminated(api: Api) -> None:
 
 async def test_bytes_that_are_no_text_come_through_but_a_carriage_return_before_a_line_end(api: Api) -> None:
     own = await api.run("printf 'a\\377b\\rc\\r\\n\\033[1mx\\n'")
-    await api.ended(own)
+    await api.until_ended(own)
     async with api.session.get(api.path(f"pods/{own}/log")) as reply:
         assert await reply.read() == b"a\xffb\rc\n\x1b[1mx\n"
 
 
 async def test_timestamps_have_nine_digits_and_rise(api: Api) -> None:
     own = await api.run("for i in 1 2 3; do echo $i; done")
-    await api.ended(own)
+    await api.until_ended(own)
     lines = (await api.log(own, timestamps="true")).splitlines()
     assert [STAMP.sub("", line) for line in lines] == ["1", "2", "3"]
     stamps = [line.split(" ")[0] for line in lines]
@@ -48,18 +46,9 @@ async def test_a_long_line_comes_back_in_one(api: Api) -> None:
     assert text == "x" * 100_000 + "\nafter\n"
 
 
-async def test_tail_and_limit_cut(api: Api) -> None:
-    own = await api.run("for i in 1 2 3 4 5; do echo line$i; done")
-    await api.ended(own)
-    assert await api.log(own, tailLines="2") == "line4\nline5\n"
-    assert await api.log(own, tailLines="0") == ""
-    assert await api.log(own, tailLines="99") == "line1\nline2\nline3\nline4\nline5\n"
-    assert await api.log(own, limitBytes="8") == "line1\nli"
-
-
 async def test_since_counts_whole_seconds_inclusive(api: Api) -> None:
     own = await api.run("for i in 1 2 3 4; do echo $i; sleep 0.7; done")
-    await api.ended(own)
+    await api.until_ended(own)
     lines = (await api.log(own, timestamps="true")).splitlines()
     third = lines[2].split(" ")[0]
     late_in_its_second = f"{third[:19]}.999999999Z"
@@ -71,36 +60,9 @@ async def test_since_counts_whole_seconds_inclusive(api: Api) -> None:
 
 async def test_since_the_future_is_empty(api: Api) -> None:
     own = await api.run("echo x")
-    await api.ended(own)
+    await api.until_ended(own)
     future = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
     assert await api.log(own, sinceTime=future) == ""
-    assert await api.log(own, sinceSeconds="3600") == "x\n"
-
-
-async def test_tail_applies_before_since(api: Api) -> None:
-    own = await api.run("echo old; sleep 2.1; echo new")
-    await api.ended(own)
-    new = (await api.log(own, timestamps="true")).splitlines()[1][:30]
-    assert await api.log(own, sinceTime=new, tailLines="5") == "new\n"
-    assert await api.log(own, sinceTime=new, tailLines="1") == "new\n"
-
-
-@pytest.mark.parametrize(
-    ("query", "code"),
-    [
-        ({"tailLines": "-1"}, 422),
-        ({"limitBytes": "0"}, 422),
-        ({"sinceSeconds": "0"}, 422),
-        ({"sinceSeconds": "1", "sinceTime": "2026-01-01T00:00:00Z"}, 422),
-        ({"sinceTime": "yesterday"}, 400),
-        ({"tailLines": "x"}, 400),
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, dict) else str(value),
-)
-async def test_a_bad_log_query_is_refused(api: Api, query: dict[str, str], code: int) -> None:
-    own = await api.run("echo x")
-    await api.ended(own)
-    assert (await api.get(f"pods/{own}/log", **query)).code == code
 
 
 async def test_a_follow_is_live_and_ends_with_the_container(api: Api) -> None:
@@ -128,7 +90,7 @@ async def test_many_followers_get_every_line(api: Api) -> None:
 
 async def test_a_follow_of_what_has_ended_ends(api: Api) -> None:
     own = await api.run("echo over")
-    await api.ended(own)
+    await api.until_ended(own)
     async with api.follow(own) as log:
         assert await log.read() == b"over\n"
 
@@ -138,10 +100,10 @@ async def test_a_follow_ends_when_the_pod_is_deleted(api: Api) -> None:
     await api.until(f"pods/{own}", running)
     async with api.follow(own) as log:
         assert await log.readline() == b"here\n"
-        await api.delete(f"pods/{own}", gracePeriodSeconds="1")
+        await api.delete(f"pods/{own}", grace=1)
         rest = await log.read()
         assert rest == b"" or rest.startswith(b"rpc error: ")  # a kubelet may put its errors into the stream
-    await api.gone(f"pods/{own}")
+    await api.until_deleted(f"pods/{own}")
     assert (await api.get(f"pods/{own}/log")).code == 404
 
 
@@ -151,7 +113,7 @@ async def test_a_log_needs_a_container_name_when_there_are_two(api: Api) -> None
         "containers": [container("echo a", "a"), container("", "b")],
     }
     own = await api.run("", **spec)
-    await api.ended(own)
+    await api.until_ended(own)
     assert await api.log(own, container="a") == "a\n"
     refused = await api.get(f"pods/{own}/log")
     assert (refused.code, refused.reason) == (400, "BadRequest")
@@ -161,26 +123,6 @@ async def test_a_log_needs_a_container_name_when_there_are_two(api: Api) -> None
     assert wrong.message == f"container nobody is not valid for pod {own}"
 
 
-async def test_the_log_of_nobody_is_404(api: Api, name: str) -> None:
+async def test_the_log_of_a_missing_pod_is_404(api: Api, name: str) -> None:
     missing = await api.get(f"pods/{name}/log")
     assert (missing.code, missing.message) == (404, f'pods "{name}" not found')
-
-
-async def test_there_is_no_previous_log_without_a_restart(api: Api) -> None:
-    own = await api.run("echo x")
-    await api.ended(own)
-    refused = await api.get(f"pods/{own}/log", previous="true")
-    assert refused.code == 400
-    assert refused.message == f'previous terminated container "main" in pod "{own}" not found'
-
-
-async def test_the_previous_log_is_of_the_run_before(api: Api) -> None:
-    mount = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}
-    script = "test -e /v/tried && { echo second; sleep 600; }; touch /v/tried; echo first; exit 1"
-    own = await api.run(script, restartPolicy="OnFailure", volumes=[{"name": "v", "emptyDir": {}}], container=mount)
-    await api.until(
-        f"pods/{own}",
-        lambda body: running(body) and body["status"]["containerStatuses"][0]["restartCount"] == 1,
-    )
-    assert await api.log(own, previous="true") == "first\n"
-    await api.delete(f"pods/{own}", gracePeriodSeconds="0")

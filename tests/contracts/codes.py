@@ -4,8 +4,8 @@ import inspect
 from pathlib import Path
 from typing import Final
 
-from contracts import errors
-from contracts.errors import RunError
+from agent_runs.contracts import errors
+from agent_runs.contracts.errors import RunError
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "paperclip.md"
 BEGIN: Final = "| `errorCode` | what happened | what to do |\n|---|---|---|\n"

@@ -3,14 +3,14 @@
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from contracts.errors import FAILURES, ClusterUnavailable, RunError, failure_of
+from agent_runs.contracts.errors import FAILURES, ClusterUnavailable, RunError, failure_of
 
 
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES.keys())
 def test_every_failure_tells_an_operator_what_to_do(failure: type[RunError]) -> None:
     error = failure("why")
     assert error.type == failure.code
-    assert error.non_retryable is failure.final
+    assert error.non_retryable is not failure.retryable
     assert failure.next_step.endswith(".")
     assert failure.as_failure("why").next_step == failure.next_step
 

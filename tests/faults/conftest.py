@@ -1,4 +1,7 @@
-"""All selected rows run side by side, because they mostly wait; each test then tells of its own."""
+"""Slow rows all run concurrently, because they mostly wait; each test then asserts its own row.
+
+A quick row starts with its test: the gate spreads those over processes, and none may start what another one does.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,59 +13,67 @@ from typing import Final
 import pytest
 from temporalio.client import Client
 
-from tests.faults.facts import Verdict, judged
-from tests.faults.nursery import Nursery
-from tests.faults.scene import scene
-from tests.faults.stories import Row, rows
+from tests.faults.checks import RowResult, check_row
+from tests.faults.environment import open_environment
+from tests.faults.process_pool import ProcessPool
+from tests.faults.scenarios import Row, rows
 
-AT_ONCE: Final = 16
+MAX_CONCURRENT_ROWS: Final = 16
 
 
-class Running:
-    """The rows that this session was asked for."""
+class RowRuns:
+    """Rows, each as a task."""
 
-    def __init__(self, wanted: list[Row], temporal: Client, nursery: Nursery, folder: Path) -> None:
-        self._room = asyncio.Semaphore(AT_ONCE)
-        self._temporal, self._nursery, self._folder = temporal, nursery, folder
-        self.rows = {row.name: asyncio.create_task(self._run(row)) for row in wanted}
+    def __init__(self, slow: list[Row], temporal: Client, process_pool: ProcessPool, folder: Path) -> None:
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT_ROWS)
+        self._temporal, self._process_pool, self._folder = temporal, process_pool, folder
+        self._tasks = {row.name: asyncio.create_task(self._run(row)) for row in slow}
 
-    async def verdict(self, name: str) -> Verdict:
-        return await self.rows[name]
+    async def result(self, row: Row) -> RowResult:
+        if row.name not in self._tasks:
+            self._tasks[row.name] = asyncio.create_task(self._run(row))
+        return await self._tasks[row.name]
 
-    async def _run(self, row: Row) -> Verdict:
+    async def _run(self, row: Row) -> RowResult:
         folder = self._folder / row.name
         folder.mkdir()
-        async with self._room, scene(row.name, self._temporal, self._nursery, folder, own_server=row.server) as made:
+        async with (
+            self._slots,
+            open_environment(row.name, self._temporal, self._process_pool, folder, own_server=row.server) as env,
+        ):
             began = monotonic()
             async with asyncio.timeout(row.expected.bound.total_seconds()):
-                outcome = await row.story(made)
-            verdict = await judged(made, row.did, row.expected, outcome, timedelta(seconds=monotonic() - began))
-        verdict.keep()
-        return verdict
+                outcome = await row.scenario(env)
+            result = await check_row(env, row.action, row.expected, outcome, timedelta(seconds=monotonic() - began))
+        result.save()
+        return result
 
     async def end(self) -> None:
-        for task in self.rows.values():
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self.rows.values(), return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
 
 @pytest.fixture(scope="session")
-async def nursery() -> AsyncIterator[Nursery]:
-    """Forks workers and callers."""
-    async with Nursery.open() as opened:
+async def process_pool() -> AsyncIterator[ProcessPool]:
+    """Starts workers and callers."""
+    async with ProcessPool.open() as opened:
         yield opened
 
 
 @pytest.fixture(scope="session")
-async def running(
-    request: pytest.FixtureRequest, temporal: Client, nursery: Nursery, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Running]:
-    """Started with the first row; the longest ones first."""
+async def row_runs(
+    request: pytest.FixtureRequest,
+    temporal: Client,
+    process_pool: ProcessPool,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[RowRuns]:
+    """Slow rows are started with the first one; the longest ones first."""
     table = rows()
-    names = {item.callspec.params["name"] for item in request.session.items if "running" in item.fixturenames}  # type: ignore[attr-defined]  # functions have both
-    wanted = sorted((table[name] for name in names), key=lambda row: -row.expected.bound)
-    made = Running(wanted, temporal, nursery, tmp_path_factory.mktemp("faults"))
+    names = {item.callspec.params["name"] for item in request.session.items if "row_runs" in item.fixturenames}  # type: ignore[attr-defined]  # functions have both
+    slow = sorted((table[name] for name in names if not table[name].quick), key=lambda row: -row.expected.bound)
+    runs = RowRuns(slow, temporal, process_pool, tmp_path_factory.mktemp("faults"))
     try:
-        yield made
+        yield runs
     finally:
-        await made.end()
+        await runs.end()

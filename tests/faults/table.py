@@ -6,103 +6,106 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from tests.faults.facts import COLUMNS, RESULTS, Verdict
-from tests.faults.stories import Row, rows
+from tests.faults.checks import COLUMNS, RESULTS, RowResult
+from tests.faults.scenarios import Row, rows
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "guarantees.md"
 OPENING: Final = """# Guarantees
 
-What goes wrong, and what is kept all the same. Generated from the results of a run of `tests/faults`; do not edit.
+What can go wrong, and what is guaranteed all the same. Generated from the results of a run of `tests/faults`; do not
+edit.
 
     .venv/bin/pytest tests/faults -m "slow or not slow"
     .venv/bin/python -m tests.faults.table
 
 Every row is a run on the embedded cluster with a real Temporal server and workers in processes of their own. The
-agent numbers its lines and notes each of them, each of its starts and whether another one of it runs; the fault comes
-after a number of lines that the row's name seeds. One checker judges all rows by what is there afterwards:
+agent numbers its lines and notes each of them, each of its starts and whether two of it run at a time; the fault comes
+after a random number of lines, whose seed is the row's name. The same checks read what each row leaves:
 
-- **one Job per attempt**: Jobs that were ever created, by name and uid, and starts that the agent noted. The number is
+- **one Job per attempt**: Jobs that were ever created, by name and uid, and starts noted by the agent. The number is
   that of Jobs.
 - **no line lost or doubled**: stored lines against noted ones, and the receipt. The number is that of the last
-  attempt's lines. *gap*: lines went with the pod; the receipt does not say `verified`.
+  attempt's lines. *gap*: lines were lost with the pod; the receipt does not say `verified`.
 - **right name**: the outcome's name and those of all attempts are the row's, with a message and a next step.
 - **nothing left over**: Jobs, pods, Secrets and processes of the agent.
 - **ends in bounded time**: seconds from attach to the outcome, mostly Temporal's time-outs: 30 s for a heartbeat, 60 s
-  for a step that has none, 10 s before another attempt.
+  for a step that has none, 10 s before the next attempt.
 - **secrets absent**: token, environment, MCP header and prompt hold canaries. They are found in the agent's Secrets,
   and not in histories, transcript store, logs of workers and callers, nor any state of Jobs and pods.
 """
 
 REAL: Final = """## On a real cluster
 
-`tests/real` tells these again on Kubernetes 1.20 with the real OpenCode in real containers; CI runs it where the
+`tests/real_cluster` repeats these on Kubernetes 1.20 with the real OpenCode in real containers; CI runs it where the
 cluster kit is there. In the rows about lost pods, nodes and memory each agent's steps are numbered, and a watch of its
-pods sees every state: one Job and one agent per attempt, no pod of another attempt while an agent is alive, each step
+pods sees every state: one Job and one agent per attempt, no pod of a later attempt while an agent is alive, each step
 stored once and in order, nothing left over.
 
 | what is done | outcome |
 | --- | --- |
 | 50 callers of two processes wake one agent at once | one workflow, one Job |
-| cancel while the agent speaks | `cancelled`; the session is kept |
-| somebody deletes the pod | `k8s_pod_lost`, then another attempt succeeds |
+| cancel while the agent writes | `cancelled`; the session is kept |
+| somebody deletes the pod | `k8s_pod_lost`, then the next attempt succeeds |
 | the pod is evicted through the API, as by `kubectl drain` | the same |
 | the kubelet evicts the pod, which wrote more than its limit of ephemeral storage | the same |
 | a pod of a higher priority class preempts it | the same |
-| its node is away until Kubernetes gives up on the pod, and comes back | the same, with the same session |
-| its node is away for a while, and comes back | the same pod goes on; `succeeded` |
+| its node is disconnected until Kubernetes deletes the pod, and comes back | the same, with the same session |
+| its node is disconnected for a while, and comes back | the same pod continues; `succeeded` |
 | a run with a proxy is joined by a later one | 409 before, 200 after; no token in the agent's container |
-| the agent's container, or OpenCode for its memory, is killed beside a proxy | the Job fails; the proxy exits 0 |
+| with a proxy in the pod, the agent's container or OpenCode (memory) is killed | the Job fails; the proxy exits 0 |
 | OpenCode is killed for the container's memory limit | `oom_killed`, one attempt |
-| a tool is killed for that limit, and OpenCode goes on to its end | `succeeded`, with a warning |
-| kubelet and API server are killed again and again, connections cut, workers killed | every line once |
+| a tool is killed for that limit, and OpenCode continues to its end | `succeeded`, with a warning |
+| kubelet and API server are killed repeatedly, connections cut, workers killed | every line once |
 
-What was seen there:
+Observed there:
 
-- **A node that is away keeps its agent.** It works on, and what it writes is read when the kubelet is back. The pod of
-  a lost node stays, being deleted, until its kubelet says that it has ended; only then another attempt begins. Whoever
-  deletes it by force (`--force --grace-period=0`), or the Node object, takes that word away: then two agents may run.
-- **A cluster without any ready node gives up on no pod**: it takes itself to be cut off. With one node alone nothing is
-  evicted, however long it is away.
-- **A kubelet that was restarted mounts a running pod's volumes again**, and does nothing for the pod while one of them
+- **A disconnected node keeps its agent.** It continues, and what it writes is read when the kubelet is back. The pod of
+  a lost node stays, being deleted, until its kubelet reports that it has ended; only then the next attempt begins.
+  Whoever deletes it by force (`--force --grace-period=0`), or the Node object, prevents that report: then two agents
+  may run.
+- **A cluster without any ready node deletes no pod**: it takes itself to be disconnected. With only one node nothing is
+  evicted, however long it is disconnected.
+- **A restarted kubelet mounts a running pod's volumes once more**, and does nothing for the pod while one of them
   cannot be mounted: it does not end it, report its end, nor remove it. So the volume of the prompt, whose Secret is
-  taken away once the agent has it, is optional.
-- **A kubelet that comes back to a deleted pod removes its log within a second or two of its end.** So a pod that is
-  being deleted is asked for its log every half second at least; what was written while the node was away is read.
-- **An evicted pod forgets its containers**: phase `Failed`, reason `Evicted`, and nothing about the agent's end.
+  deleted once the agent has it, is optional.
+- **A kubelet that comes back to a deleted pod removes its log within a second or two of its end.** So the log of a pod
+  that is being deleted is requested every half second at least; what was written while the node was disconnected is
+  read.
+- **An evicted pod has no container statuses**: phase `Failed`, reason `Evicted`, and nothing about the agent's end.
 - **The memory limit ends the largest process, not the container** (cgroup v1, or `singleProcessOOMKill`). The runtime
-  marks the container `OOMKilled` for good, also when OpenCode goes on and exits 0. That counts as success where the
+  marks the container `OOMKilled` for good, also when OpenCode continues and exits 0. That counts as success where the
   last step ended with `stop` and the receipt is `verified`; everything else stays `oom_killed`.
 """
 
 
-def page(table: Iterable[Row], verdicts: dict[str, Verdict]) -> str:
+def page(table: Iterable[Row], results_by_row: dict[str, RowResult]) -> str:
     """The document."""
     groups: dict[str, list[Row]] = {}
     for row in table:
         groups.setdefault(row.fault, []).append(row)
-    parts = [OPENING, *(group(name, members, verdicts) for name, members in groups.items()), REAL]
+    parts = [OPENING, *(group(name, members, results_by_row) for name, members in groups.items()), REAL]
     return "\n".join(parts)
 
 
-def group(name: str, members: list[Row], verdicts: dict[str, Verdict]) -> str:
+def group(name: str, members: list[Row], results_by_row: dict[str, RowResult]) -> str:
     head = ["row", "what is done", "outcome", *COLUMNS.values(), "s"]
     lines = [f"## {name[0].upper()}{name[1:]}", "", cells(head), cells("---" for _ in head)]
-    lines += [cells(line(row, verdicts[row.name])) for row in members]
+    lines += [cells(line(row, results_by_row[row.name])) for row in members]
     return "\n".join([*lines, ""])
 
 
-def line(row: Row, verdict: Verdict) -> list[str]:
-    columns = [verdict.columns[name] for name in COLUMNS]
-    return [f"`{row.name}`", row.did, f"`{verdict.outcome}`", *columns, f"{verdict.seconds:.0f}"]
+def line(row: Row, row_result: RowResult) -> list[str]:
+    columns = [row_result.columns[name] for name in COLUMNS]
+    return [f"`{row.name}`", row.action, f"`{row_result.outcome}`", *columns, f"{row_result.seconds:.0f}"]
 
 
 def cells(texts: Iterable[str]) -> str:
     return f"| {' | '.join(text.replace('|', '/') for text in texts)} |"
 
 
-def results() -> dict[str, Verdict]:
-    """What the last run of each row has left."""
-    return {file.stem: Verdict(**json.loads(file.read_text())) for file in RESULTS.glob("*.json")}
+def results() -> dict[str, RowResult]:
+    """The result of the last run of each row."""
+    return {file.stem: RowResult(**json.loads(file.read_text())) for file in RESULTS.glob("*.json")}
 
 
 def rows_of(document: str) -> list[str]:
@@ -116,10 +119,10 @@ def main() -> None:
     Raises:
         SystemExit: a row has no result.
     """
-    table, verdicts = rows(), results()
-    if missing := [name for name in table if name not in verdicts]:
+    table, results_by_row = rows(), results()
+    if missing := [name for name in table if name not in results_by_row]:
         sys.exit(f'no result of {", ".join(missing)}: run pytest tests/faults -m "slow or not slow" first')
-    PAGE.write_text(page(table.values(), verdicts))
+    PAGE.write_text(page(table.values(), results_by_row))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""A fingerprint of what the workflow tells Temporal to do: every call that makes a command, in the order of the source.
+"""The fingerprint of the workflow: every call that makes a command, in the order of the source.
 
-Temporal compares the commands of a replay with the recorded events one by one, so their order is a promise to every
-open run. `commands.txt` shows it as text, one line a command, in the shape of the functions that make them; a test
-compares. Names of variables, comments, durations and texts are not in it, because a replay does not look at them.
+Temporal compares the commands of a replay with the recorded events one by one, so the order of commands must not change
+for an open run. `commands.txt` has it as text, one line for each command, in the structure of the functions that make
+them; a test compares. Names of variables, comments, durations and texts are not in it, because a replay ignores them.
 
-`python -m tests.histories.commands` accepts the order of today; docs/replay.md tells what has to come before that.
+`python -m tests.histories.commands` accepts the order of today; docs/replay.md says what has to be done before.
 """
 
 import ast
@@ -28,7 +28,7 @@ COMMANDS: Final = frozenset(
         *("get_external_workflow_handle_for", "create_nexus_client"),
     }
 )
-"""Functions of `temporalio.workflow` that make one."""
+"""Functions of `temporalio.workflow` that make a command."""
 TIMERS: Final = frozenset({"sleep", "wait_for", "timeout", "timeout_at"})
 """Functions of asyncio that become timers inside a workflow."""
 HANDLERS: Final = frozenset({"update", "signal", "query", "run", "init", "defn", "validator"})
@@ -51,12 +51,12 @@ def fingerprint(folder: Path = SOURCE) -> str:
     """The commands of every function of the workflow's modules, as text."""
     modules = [Module.read(file) for file in sorted(folder.glob("*.py"))]
     steps = {name: activity for module in modules for name, activity in module.steps.items()}
-    making = _making(modules, steps)
+    command_makers = _find_command_makers(modules, steps)
     parts = []
     for module in modules:
-        told = [str(line) for line in module.told(steps, making)]
-        if told:
-            parts.append("\n".join([module.name, *told]))
+        lines = [str(line) for line in module.lines(steps, command_makers)]
+        if lines:
+            parts.append("\n".join([module.name, *lines]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -74,36 +74,36 @@ class Module:
     @classmethod
     def read(cls, file: Path) -> "Module":
         tree = ast.parse(file.read_text())
-        _named_plainly(tree, file.name)
+        _check_import_names(tree, file.name)
         return cls(file.name, tree, dict(_constants(tree)), dict(_steps(tree)), dict(_imported(tree)))
 
     @property
     def functions(self) -> Iterator[tuple[str, Function]]:
         """Each with the name of its class before it."""
-        for found in self.tree.body:
-            if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield found.name, found
-            if isinstance(found, ast.ClassDef):
-                for inner in found.body:
+        for node in self.tree.body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield node.name, node
+            if isinstance(node, ast.ClassDef):
+                for inner in node.body:
                     if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
-                        yield f"{found.name}.{inner.name}", inner
+                        yield f"{node.name}.{inner.name}", inner
 
-    def told(self, steps: Mapping[str, str], making: frozenset[str]) -> Iterator[Line]:
-        """Its steps, its handlers, and the functions that make commands."""
+    def lines(self, steps: Mapping[str, str], command_makers: frozenset[str]) -> Iterator[Line]:
+        """Its activities, its handlers, and the functions that make commands."""
         for activity in sorted(self.steps.values()):
             yield Line(1, f"activity {activity}")
-        for found in self.tree.body:
-            if isinstance(found, ast.ClassDef) and (marks := self._marks(found.decorator_list)):
-                yield Line(1, f"class {found.name}: {', '.join(marks)}")
+        for node in self.tree.body:
+            if isinstance(node, ast.ClassDef) and (marks := self._marks(node.decorator_list)):
+                yield Line(1, f"class {node.name}: {', '.join(marks)}")
         for name, function in self.functions:
-            body = Reader(self, steps, making).body(function, 2) if known(name) in making else []
+            body = Reader(self, steps, command_makers).body(function, 2) if lookup_name(name) in command_makers else []
             marks = self._marks(function.decorator_list)
             if body or marks:
                 yield Line(1, f"{name}:" + (f" {', '.join(marks)}" if marks else ""))
                 yield from body
 
     def _marks(self, decorators: Sequence[ast.expr]) -> list[str]:
-        """What makes a function or class part of the workflow's contract, with its name outside."""
+        """The decorators that make a function or class part of the workflow's interface, with its name there."""
         return [mark for decorator in decorators if (mark := self._mark(decorator))]
 
     def _mark(self, decorator: ast.expr) -> str:
@@ -115,7 +115,7 @@ class Module:
         return " ".join([target.attr, *named])
 
     def value(self, expression: ast.expr) -> str:
-        """A constant's value, wherever it was given its name; else what kind of expression it is."""
+        """The value of a constant, also an imported one; else the kind of the expression."""
         match expression:
             case ast.Constant(value=str(text)):
                 return repr(text)
@@ -129,18 +129,18 @@ class Module:
 class Reader:
     """Reads one function in the order in which Python evaluates it."""
 
-    def __init__(self, module: Module, steps: Mapping[str, str], making: frozenset[str]) -> None:
+    def __init__(self, module: Module, steps: Mapping[str, str], command_makers: frozenset[str]) -> None:
         self.module = module
         self.steps = steps
-        self.making = making
+        self.command_makers = command_makers
 
     def body(self, function: Function, depth: int) -> list[Line]:
-        """A function's lines. Where its last statement leaves it says nothing."""
+        """A function's lines, without a `return` at its very end."""
         lines = list(self.block(function.body, depth))
         return lines[:-1] if lines and lines[-1] == Line(depth, "return") else lines
 
     def block(self, body: Iterable[ast.AST], depth: int) -> Iterator[Line]:
-        """Lines of statements or expressions; of what holds no command nothing is left."""
+        """Lines of statements or expressions; those without a command have none."""
         for node in body:
             yield from self.node(node, depth)
 
@@ -213,18 +213,18 @@ class Reader:
 
     def _call(self, call: ast.Call, depth: int, how: str = "") -> Iterator[Line]:
         """Its arguments are evaluated before it is called."""
-        told = self._told(call)
-        if not told:
+        command = self._command(call)
+        if not command:
             yield from self.node(call.func, depth)
-        elif told == "cancel":
+        elif command == "cancel":
             yield from self.block(ast.iter_child_nodes(call.func), depth)
         yield from self.block(call.args, depth)
         yield from self.block([keyword.value for keyword in call.keywords], depth)
-        if told:
-            yield Line(depth, how + told)
+        if command:
+            yield Line(depth, how + command)
 
-    def _told(self, call: ast.Call) -> str:
-        """What a call means to Temporal; empty when nothing."""
+    def _command(self, call: ast.Call) -> str:
+        """The command or wait that a call is for Temporal; empty if it is neither."""
         match call.func:
             case ast.Attribute(value=ast.Name(id=step), attr="start") if step in self.steps:
                 return f"start {self.steps[step]}"
@@ -248,10 +248,10 @@ class Reader:
         """The name of a function of the workflow that makes commands."""
         match function:
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
-                return name if f".{name}" in self.making else ""
+                return name if f".{name}" in self.command_makers else ""
             case ast.Attribute(value=ast.Name(id=module), attr=name) if module in self.module.imported:
-                return name if name in self.making else ""
-            case ast.Name(id=name) if name in self.making:
+                return name if name in self.command_makers else ""
+            case ast.Name(id=name) if name in self.command_makers:
                 return name
         return ""
 
@@ -260,23 +260,23 @@ class Reader:
         return len(call.args) > 1 or any(keyword.arg == "timeout" for keyword in call.keywords)
 
 
-def _making(modules: Sequence[Module], steps: Mapping[str, str]) -> frozenset[str]:
+def _find_command_makers(modules: Sequence[Module], steps: Mapping[str, str]) -> frozenset[str]:
     """Functions that make commands, themselves or by what they call; of methods only the name, after a dot."""
-    making: frozenset[str] = frozenset()
+    command_makers: frozenset[str] = frozenset()
     while True:
         found = frozenset(
-            known(name)
+            lookup_name(name)
             for module in modules
             for name, function in module.functions
-            if not _only_leaves(Reader(module, steps, making).body(function, 0))
+            if not _only_leaves(Reader(module, steps, command_makers).body(function, 0))
         )
-        if found <= making:
-            return making
-        making |= found
+        if found <= command_makers:
+            return command_makers
+        command_makers |= found
 
 
-def known(name: str) -> str:
-    """How a function is looked up: `f`, or `.f` for a method of whatever class."""
+def lookup_name(name: str) -> str:
+    """The name that calls are compared with: `f`, or `.f` for a method of any class."""
     owner, _, last = name.rpartition(".")
     return f".{last}" if owner else last
 
@@ -285,11 +285,11 @@ def _only_leaves(lines: Iterable[Line]) -> bool:
     return all(line.text in {"return", "raise", "continue", "break"} or line.text.endswith(":") for line in lines)
 
 
-def _named_plainly(tree: ast.Module, file: str) -> None:
-    """Temporal and asyncio are known by their names here.
+def _check_import_names(tree: ast.Module, file: str) -> None:
+    """Checks that Temporal and asyncio are imported under their own names.
 
     Raises:
-        ValueError: they have others, so their calls would be overlooked.
+        ValueError: they have other names, so their calls would be overlooked.
     """
     for node in ast.walk(tree):
         names = node.names if isinstance(node, ast.Import | ast.ImportFrom) else []
@@ -318,7 +318,7 @@ def _steps(tree: ast.Module) -> Iterator[tuple[str, str]]:
 def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
     for node in tree.body:
         for found in node.body if isinstance(node, ast.With) else [node]:
-            if isinstance(found, ast.ImportFrom) and found.module in {"contracts", "workflows"}:
+            if isinstance(found, ast.ImportFrom) and found.module in {"agent_runs.contracts", "workflows"}:
                 yield from ((alias.asname or alias.name, f"{found.module}.{alias.name}") for alias in found.names)
 
 

@@ -7,9 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from contracts.outcome import ContainerEnd
-
-FIXTURES = Path(__file__).parent.parent / "fixtures"
+from agent_runs.contracts.outcome import ContainerEnd
+from tests.conftest import FIXTURES
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ FAILURES = {
     "opencode/prompt-empty": "opencode_start_failed",
     "opencode/tmp-unwritable": "opencode_start_failed",
     "opencode-logged/flag-unknown": "opencode_start_failed",
-    # the session is gone; old versions say so with exit code 0, or not at all
+    # the session does not exist; old versions report that with exit code 0, or not at all
     "opencode/resume-db-without-wal": "session_unavailable",
     "opencode/resume-unknown": "session_unavailable",
     "opencode-old/1.14.41-malformed-session": "session_unavailable",
@@ -103,7 +102,7 @@ FAILURES = {
     "opencode/format-default": "output_lost",
     "opencode/stdout-closed": "output_lost",
     "opencode/stdout-full": "output_lost",
-    # the provider said no
+    # the provider refused
     "opencode/attach-401": "provider_credentials",
     "opencode/error-401": "provider_credentials",
     "opencode/error-403": "provider_credentials",

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import RunCancelled
-from contracts.outcome import Report
-from opencode.fold import fold_chunks
+from agent_runs.agents.opencode.fold import fold_chunks
+from agent_runs.contracts.errors import RunCancelled
+from agent_runs.contracts.outcome import Report
 from tests.opencode.captures import ALL, FAILURES, SUCCESSES, Capture
 
 
-def report(capture: Capture) -> Report:
+def report_of(capture: Capture) -> Report:
     fold = fold_chunks([capture.stdout], [capture.stderr], capture.resumed_session)
     return fold.report(capture.end)
 
 
 def named(name: str) -> Report:
-    return report(Capture(name))
+    return report_of(Capture(name))
 
 
 def events(capture: Capture) -> list[dict[str, Any]]:
@@ -45,37 +45,37 @@ def test_every_capture_has_a_verdict_in_the_table() -> None:
 
 @pytest.mark.parametrize("capture", ALL, ids=lambda capture: capture.name)
 def test_a_captured_run_gets_its_verdict(capture: Capture) -> None:
-    judged = report(capture)
-    assert (judged.failure.code if judged.failure else None) == FAILURES.get(capture.name)
-    assert (judged.exit_code == 0) == (capture.name in SUCCESSES)
-    assert judged.exit_code is not None
-    assert judged.unknown_session == (FAILURES.get(capture.name) == "session_unavailable")
-    assert judged.clear_session == (FAILURES.get(capture.name) in {"session_unavailable", "context_overflow"})
-    if judged.failure:
-        assert judged.failure.message.strip()
-        assert "\x1b" not in judged.failure.message
+    report = report_of(capture)
+    assert (report.failure.code if report.failure else None) == FAILURES.get(capture.name)
+    assert (report.exit_code == 0) == (capture.name in SUCCESSES)
+    assert report.exit_code is not None
+    assert report.unknown_session == (FAILURES.get(capture.name) == "session_unavailable")
+    assert report.clear_session == (FAILURES.get(capture.name) in {"session_unavailable", "context_overflow"})
+    if report.failure:
+        assert report.failure.message.strip()
+        assert "\x1b" not in report.failure.message
 
 
 @pytest.mark.parametrize("capture", ALL, ids=lambda capture: capture.name)
 def test_spend_and_session_are_counted_whatever_the_verdict(capture: Capture) -> None:
-    judged, read = report(capture), events(capture)
+    report, read = report_of(capture), events(capture)
     tokens = [part["tokens"] for part in finishes(capture)]
-    assert judged.steps == len(tokens)
-    assert judged.usage.input_tokens == sum(step["input"] for step in tokens)
-    assert judged.usage.output_tokens == sum(step["output"] + step["reasoning"] for step in tokens)
-    assert judged.usage.cached_input_tokens == sum(step["cache"]["read"] for step in tokens)
-    assert judged.usage.cache_write_tokens == sum(step["cache"]["write"] for step in tokens)
+    assert report.steps == len(tokens)
+    assert report.usage.input_tokens == sum(step["input"] for step in tokens)
+    assert report.usage.output_tokens == sum(step["output"] + step["reasoning"] for step in tokens)
+    assert report.usage.cached_input_tokens == sum(step["cache"]["read"] for step in tokens)
+    assert report.usage.cache_write_tokens == sum(step["cache"]["write"] for step in tokens)
     costs = [Decimal(str(part["cost"])) for part in finishes(capture)]
-    assert judged.cost_usd == (sum(costs) if costs else None)
-    assert judged.tool_calls == sum(event["type"] == "tool_use" for event in read)
-    assert judged.events == len(read)
+    assert report.cost_usd == (sum(costs) if costs else None)
+    assert report.tool_calls == sum(event["type"] == "tool_use" for event in read)
+    assert report.events == len(read)
     if read:
-        assert judged.session_id == read[0]["sessionID"]
+        assert report.session_id == read[0]["sessionID"]
 
 
 @pytest.mark.parametrize("capture", ALL, ids=lambda capture: capture.name)
 def test_chunking_changes_nothing(capture: Capture) -> None:
-    whole = report(capture)
+    whole = report_of(capture)
     chance = random.Random(capture.name)
     for size in (7, 1000, 70_000):
         fold = fold_chunks(
@@ -99,14 +99,14 @@ def test_the_answer_is_the_text_of_the_last_finished_message() -> None:
     assert named("opencode-logged/context-overflow-once").summary == "Now it fits."
 
 
-def test_what_opencode_says_to_the_model_is_not_the_agents_word() -> None:
+def test_what_opencode_writes_to_the_model_is_no_answer() -> None:
     """Compaction ends with a synthetic prompt that belongs to a user message."""
-    assert named("opencode/compaction-loop").last_words.startswith("FAKE-SUMMARY")
+    assert named("opencode/compaction-loop").last_output.startswith("FAKE-SUMMARY")
 
 
-def test_what_was_said_before_a_kill_is_kept() -> None:
+def test_output_before_a_kill_is_kept() -> None:
     killed = named("opencode/sigterm-in-tool")
-    assert killed.summary == killed.last_words == "Going to sleep."
+    assert killed.summary == killed.last_output == "Going to sleep."
     assert killed.failure is not None
     assert "SIGTERM" in killed.failure.message
     assert killed.exit_code == 143
@@ -121,10 +121,10 @@ def test_a_lone_surrogate_and_odd_characters_can_be_stored() -> None:
 
 
 def test_an_answer_of_two_million_characters_is_cut_for_the_outcome() -> None:
-    judged = named("opencode/stdout-file")
-    assert len(judged.summary) == 16_000
-    assert judged.summary.endswith("…")
-    assert judged.model_dump_json()
+    report = named("opencode/stdout-file")
+    assert len(report.summary) == 16_000
+    assert report.summary.endswith("…")
+    assert report.model_dump_json()
 
 
 def test_a_hung_run_is_known_by_the_session_in_its_log() -> None:
@@ -133,10 +133,10 @@ def test_a_hung_run_is_known_by_the_session_in_its_log() -> None:
     assert named("opencode-logged/hang-no-answer").opencode_version == "1.18.33"
 
 
-def test_a_subagent_does_not_lend_its_session() -> None:
+def test_a_subagents_session_is_not_the_runs() -> None:
     capture = Capture("opencode-logged/subagent")
     only_log = fold_chunks([], [capture.stderr]).report(capture.end)
-    assert only_log.session_id == report(capture).session_id == "ses_dff8b2e70ffeeF7FB2Wh5zZlFi"
+    assert only_log.session_id == report_of(capture).session_id == "ses_dff8b2e70ffeeF7FB2Wh5zZlFi"
     childs = next(line for line in capture.stderr.splitlines() if b"parentID=ses_" in line)
     assert fold_chunks([], [childs]).session_id is None
 
@@ -148,18 +148,18 @@ def test_an_unexpected_server_error_names_its_cause_from_the_log() -> None:
     assert "err_574cee0b" in failure.message
 
 
-def test_a_start_failure_repeats_what_opencode_said_without_noise() -> None:
-    def said(name: str) -> str:
+def test_a_start_failure_has_opencodes_message_without_noise() -> None:
+    def message(name: str) -> str:
         failure = named(name).failure
         assert failure is not None
         return failure.message
 
-    assert said("opencode/dir-missing").startswith("Error: Failed to change directory to /nonexistent")
-    assert said("opencode/home-unset").startswith("EACCES: permission denied, mkdir '/nonexistent'")
-    assert "Bun v" not in said("opencode/home-unset")
-    assert said("opencode/flag-unknown").startswith("OpenCode did not accept its arguments")
-    assert "Configuration is invalid at" in said("opencode/config-wrong-type")
-    assert said("opencode/attach-refused").startswith("Error: Session not found")
+    assert message("opencode/dir-missing").startswith("Error: Failed to change directory to /nonexistent")
+    assert message("opencode/home-unset").startswith("EACCES: permission denied, mkdir '/nonexistent'")
+    assert "Bun v" not in message("opencode/home-unset")
+    assert message("opencode/flag-unknown").startswith("OpenCode did not accept its arguments")
+    assert "Configuration is invalid at" in message("opencode/config-wrong-type")
+    assert message("opencode/attach-refused").startswith("Error: Session not found")
 
 
 def test_a_blocked_permission_is_named() -> None:
@@ -188,18 +188,18 @@ def test_a_recovered_run_is_a_success_with_a_warning() -> None:
 
 
 def test_tool_errors_do_not_fail_a_run() -> None:
-    judged = named("opencode/tool-fail")
-    assert judged.failure is None
-    assert len(judged.tool_errors) == 2
-    assert judged.errors == ()
+    report = named("opencode/tool-fail")
+    assert report.failure is None
+    assert len(report.tool_errors) == 2
+    assert report.errors == ()
 
 
 @pytest.mark.parametrize("capture", [c for c in ALL if c.meta["signal"]], ids=lambda capture: capture.name)
-def test_a_run_that_we_stopped_is_called_what_we_stopped_it_for(capture: Capture) -> None:
+def test_a_run_that_we_stopped_is_named_after_the_reason(capture: Capture) -> None:
     fold = fold_chunks([capture.stdout], [capture.stderr], capture.resumed_session)
-    judged = fold.report(capture.end, stopped=RunCancelled.as_failure("Run cancelled"))
-    assert judged.failure == RunCancelled.as_failure("Run cancelled")
-    assert judged.usage == fold.progress.usage
+    report = fold.report(capture.end, stopped=RunCancelled.as_failure("Run cancelled"))
+    assert report.failure == RunCancelled.as_failure("Run cancelled")
+    assert report.usage == fold.progress.usage
 
 
 @pytest.mark.parametrize("capture", [c for c in ALL if c.name in SUCCESSES], ids=lambda capture: capture.name)
@@ -211,8 +211,8 @@ def test_no_beginning_of_a_successful_output_is_a_success(capture: Capture) -> N
     for kept in range(len(lines)):
         whole = b"".join(line + b"\n" for line in lines[:kept])
         for cut in (whole, whole + lines[kept][: len(lines[kept]) // 2]):
-            judged = fold_chunks([cut], [capture.stderr], capture.resumed_session).report(capture.end)
-            if judged.failure is None:
+            report = fold_chunks([cut], [capture.stderr], capture.resumed_session).report(capture.end)
+            if report.failure is None:
                 last = json.loads(lines[kept - 1])
                 assert last["type"] == "step_finish", "only a finished stop can pass for an end"
                 assert last["part"]["reason"] == "stop"

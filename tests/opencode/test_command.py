@@ -4,9 +4,16 @@ import json
 
 import pytest
 
-from contracts.errors import InvalidRequest
-from opencode.command import RESERVED, command_line, run_title
-from opencode.config import CLASHING, environment, mcp_translation, merged, permissions, runtime_config
+from agent_runs.agents.opencode.command import RESERVED_OPTIONS, command_line, run_title
+from agent_runs.agents.opencode.config import (
+    OVERRIDING_VARIABLES,
+    deep_merge,
+    environment,
+    permissions,
+    runtime_config,
+    translate_mcp_servers,
+)
+from agent_runs.contracts.errors import InvalidRequest
 
 MODEL = "anthropic/claude-sonnet-4-6"
 
@@ -26,7 +33,7 @@ def test_the_whole_command_line() -> None:
     ]
 
 
-def test_thinking_is_asked_for_once() -> None:
+def test_thinking_is_requested_once() -> None:
     line = command_line(model=MODEL, directory="/w", title="t", extra_args=["--thinking"])
     assert line.count("--thinking") == 1
 
@@ -40,12 +47,12 @@ def test_a_fresh_run_names_no_session_and_no_variant() -> None:
 @pytest.mark.parametrize(
     "argument",
     [
-        *RESERVED,
+        *RESERVED_OPTIONS,
         *("--format=default", "--session=x", "-s", "-sx", "-c", "-m", "-p", "-xs", "--no-print-logs"),
         *("--logLevel", "--printLogs=false", "--session.id", "-i", "--noPrintLogs"),
     ],
 )
-def test_an_argument_that_fights_with_ours_is_refused_by_name(argument: str) -> None:
+def test_an_argument_that_conflicts_with_ours_is_refused_by_name(argument: str) -> None:
     with pytest.raises(InvalidRequest, match=r"config\.extraArgs\[1\]: remove") as refused:
         command_line(model=MODEL, directory="/w", title="t", extra_args=["--thinking", argument, "x"])
     assert refused.value.non_retryable
@@ -88,7 +95,7 @@ def test_a_title_is_one_bounded_line_that_is_no_option() -> None:
     assert len(run_title("x" * 5000)) == 100
 
 
-def test_nothing_asks_and_nothing_leaves() -> None:
+def test_no_permission_asks_and_no_data_leaves() -> None:
     config = runtime_config(model=MODEL, small_model="openai/gpt-5.4-mini")
     assert config["model"] == MODEL
     assert config["small_model"] == "openai/gpt-5.4-mini"
@@ -120,7 +127,7 @@ def test_environment_dumps_are_denied_after_everything_else_is_allowed() -> None
     assert {bash[pattern] for pattern in ("env", "printenv", "set", "export -p *", "cat /proc/*/environ")} == {"deny"}
 
 
-def test_a_provider_block_stands_and_gets_only_the_timeouts_it_lacks() -> None:
+def test_a_provider_block_is_kept_and_gets_only_the_timeouts_it_lacks() -> None:
     own = {
         "fake": {
             "npm": "@ai-sdk/openai-compatible",
@@ -145,7 +152,7 @@ def test_mcp_servers_are_translated_and_what_is_not_understood_is_named() -> Non
         "odd": "text",
         "blank": {"command": ""},
     }
-    known, unknown = mcp_translation(servers)
+    known, unknown = translate_mcp_servers(servers)
     assert known == {
         "verbatim": servers["verbatim"],
         "local": servers["local"],
@@ -159,7 +166,7 @@ def test_mcp_servers_are_translated_and_what_is_not_understood_is_named() -> Non
 
 def test_a_merge_goes_into_objects_only_and_leaves_its_inputs_alone() -> None:
     base, over = {"a": {"b": 1, "c": [1, 2]}, "d": 1}, {"a": {"c": [3], "e": {}}, "d": {"f": 1}}
-    assert merged(base, over) == {"a": {"b": 1, "c": [3], "e": {}}, "d": {"f": 1}}
+    assert deep_merge(base, over) == {"a": {"b": 1, "c": [3], "e": {}}, "d": {"f": 1}}
     assert base == {"a": {"b": 1, "c": [1, 2]}, "d": 1}
 
 
@@ -168,4 +175,4 @@ def test_the_environment_is_fixed_and_names_the_directory() -> None:
     assert fixed["PWD"] == "/w"
     assert fixed["OPENCODE_CONFIG"] == "/run/opencode.json"
     assert fixed["OPENCODE_DISABLE_PROJECT_CONFIG"] == fixed["OPENCODE_PURE"] == "1"
-    assert not CLASHING & set(fixed)
+    assert not OVERRIDING_VARIABLES & set(fixed)

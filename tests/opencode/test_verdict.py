@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import RunCancelled, RunTimeout
-from contracts.outcome import ContainerEnd, Report
-from opencode.fold import Fold
-from opencode.verdict import Missing
+from agent_runs.agents.opencode.events import FileLine
+from agent_runs.agents.opencode.fold import Fold
+from agent_runs.agents.opencode.verdict import Missing
+from agent_runs.contracts.errors import RunCancelled, RunTimeout
+from agent_runs.contracts.outcome import ContainerEnd, Report
 
 SESSION = "ses_e001b6f10ffeowfTKMtc0DNYmh"
 
@@ -25,9 +26,9 @@ RATE_LIMITED = b'{"type":"error","error":{"name":"APIError","data":{"message":"s
 def folded(*stdout: bytes, stderr: tuple[bytes, ...] = (), resumed: str | None = None) -> Fold:
     fold = Fold(resumed)
     for raw in stdout:
-        fold.stdout(raw)
+        fold.add(FileLine(raw))
     for raw in stderr:
-        fold.stderr(raw)
+        fold.add(FileLine(raw, "stderr"))
     return fold
 
 
@@ -95,29 +96,30 @@ def test_only_a_seen_end_proves_success(missing: Missing, exit_code: int, expect
     assert bool(report.warnings) == (missing == "middle")
 
 
-def test_a_half_last_line_is_lost_output_even_after_a_stop() -> None:
+@pytest.mark.parametrize("half", [b'{"type":"step_st', b'{"type":"summary","text":"' + b"x" * 2_000_000])
+def test_a_half_last_line_is_lost_output_even_after_a_stop(half: bytes) -> None:
     fold = folded(*FINISHED)
-    fold.stdout(b'{"type":"step_st', terminated=False)
+    fold.add(FileLine(half, terminated=False))
     assert code(fold.report(ContainerEnd(exit_code=0))) == "output_lost"
 
 
-@pytest.mark.parametrize("complaint", [b"ENOSPC: no space left on device, write", b"EPIPE: broken pipe, write"])
-def test_a_stop_is_no_end_when_opencode_could_not_write_on(complaint: bytes) -> None:
-    report = folded(*FINISHED, stderr=(complaint,)).report(ContainerEnd(exit_code=1))
+@pytest.mark.parametrize("message", [b"ENOSPC: no space left on device, write", b"EPIPE: broken pipe, write"])
+def test_a_stop_is_no_end_when_opencode_could_not_write_its_output(message: bytes) -> None:
+    report = folded(*FINISHED, stderr=(message,)).report(ContainerEnd(exit_code=1))
     assert code(report) == "output_lost"
     assert report.failure is not None
-    assert complaint.decode() in report.failure.message
+    assert message.decode() in report.failure.message
 
 
 @pytest.mark.parametrize("before", [[], [line("step_start")]])
-def test_a_full_disk_under_the_output_is_named(before: list[bytes]) -> None:
+def test_a_full_disk_is_a_named_failure(before: list[bytes]) -> None:
     report = folded(*before).report(ContainerEnd(exit_code=1, reason="Error", message="words; runner: disk_full"))
     assert code(report) == "output_lost"
     assert report.failure is not None
     assert "disk" in report.failure.message
 
 
-def test_a_way_to_paperclip_that_never_came_is_no_fault_of_the_agent() -> None:
+def test_a_missing_api_proxy_is_no_failure_of_the_agent() -> None:
     report = folded().report(ContainerEnd(exit_code=125, reason="Error", message="runner: api (--api)"))
     assert code(report) == "api_proxy_unavailable"
     assert report.failure is not None
@@ -126,9 +128,9 @@ def test_a_way_to_paperclip_that_never_came_is_no_fault_of_the_agent() -> None:
 
 def test_a_whole_last_event_needs_no_line_end_and_stray_text_is_no_half_event() -> None:
     fold = folded(*FINISHED[:-1])
-    fold.stdout(STOP, terminated=False)
+    fold.add(FileLine(STOP, terminated=False))
     assert code(fold.report(ContainerEnd(exit_code=0))) is None
-    fold.stdout(b"a farewell without line end", terminated=False)
+    fold.add(FileLine(b"a farewell without line end", terminated=False))
     assert code(fold.report(ContainerEnd(exit_code=0))) is None
 
 
@@ -173,22 +175,23 @@ def test_a_step_is_counted_once_however_often_its_line_comes() -> None:
     assert code(report) is None
 
 
-@pytest.mark.parametrize("exists", [None, True, False])
-def test_a_database_outweighs_what_opencode_says_about_a_session(exists: bool | None) -> None:
-    fold = folded(stderr=(b"\x1b[91mError: \x1b[0mSession not found",), resumed=SESSION)
-    report = fold.report(ContainerEnd(exit_code=1), session_exists=exists)
-    assert code(report) == ("opencode_start_failed" if exists else "session_unavailable")
-    assert report.unknown_session == report.clear_session == (not exists)
+def test_a_session_that_opencode_does_not_find_is_unavailable_and_cleared() -> None:
+    report = folded(stderr=(b"\x1b[91mError: \x1b[0mSession not found",), resumed=SESSION).report(
+        ContainerEnd(exit_code=1)
+    )
+    assert code(report) == "session_unavailable"
+    assert report.unknown_session
+    assert report.clear_session
 
 
-def test_an_agent_cannot_talk_its_own_session_away() -> None:
+def test_an_agent_cannot_forge_the_loss_of_its_own_session() -> None:
     """A line break in its command puts a line of its own on stderr, after its session has begun."""
     forged = (b"! permission requested: bash (echo 'a", b"Error: Session not found", b"'); auto-rejecting")
     rejected = {"callID": "c", "tool": "bash", "state": {"status": "error", "error": "no"}}
     finish = {"id": "p", "reason": "tool-calls", "tokens": {"output": 5}}
     for session in (SESSION, "ses_another00000000000000000"):
-        said = (line("step_start", session), line("tool_use", session, **rejected))
-        fold = folded(*said, line("step_finish", session, **finish), stderr=forged, resumed=SESSION)
+        lines = (line("step_start", session), line("tool_use", session, **rejected))
+        fold = folded(*lines, line("step_finish", session, **finish), stderr=forged, resumed=SESSION)
         for exit_code in (0, 1):
             report = fold.report(ContainerEnd(exit_code=exit_code))
             assert code(report) == "permission_blocked"
@@ -209,7 +212,7 @@ def test_an_error_that_carries_the_session_proves_that_it_exists() -> None:
         {"message": "the session was not found"},
     ],
 )
-def test_a_provider_that_speaks_of_sessions_does_not_clear_ours(data: dict[str, object]) -> None:
+def test_a_provider_error_about_sessions_does_not_clear_ours(data: dict[str, object]) -> None:
     error = json.dumps({"type": "error", "error": {"name": "APIError", "data": data}}).encode()
     report = folded(error, resumed=SESSION).report(ContainerEnd(exit_code=1))
     assert report.failure is not None
@@ -217,7 +220,7 @@ def test_a_provider_that_speaks_of_sessions_does_not_clear_ours(data: dict[str, 
     assert report.clear_session is False
 
 
-def test_a_cancel_stands_whatever_the_output_says() -> None:
+def test_a_cancel_stands_whatever_the_output_shows() -> None:
     cancelled = RunCancelled.as_failure("Run cancelled")
     for end in (ContainerEnd(exit_code=0), ContainerEnd(), ContainerEnd(exit_code=143)):
         report = folded(*FINISHED).report(end, stopped=cancelled)
@@ -268,7 +271,7 @@ def test_an_error_of_any_shape_names_a_failure(error: object, expected: str) -> 
     assert report.errors[0]
 
 
-def test_the_most_telling_of_several_errors_decides() -> None:
+def test_the_most_specific_of_several_errors_decides() -> None:
     vague = b'{"type":"error","error":{"name":"UnknownError","data":{"message":"Unexpected server error."}}}'
     for order in ((vague, RATE_LIMITED), (RATE_LIMITED, vague)):
         report = folded(*order).report(ContainerEnd(exit_code=1))
@@ -278,13 +281,13 @@ def test_the_most_telling_of_several_errors_decides() -> None:
         assert "Unexpected server error." in report.failure.message
 
 
-def test_progress_tells_where_the_run_is() -> None:
+def test_progress_shows_steps_tokens_and_the_last_output() -> None:
     fold = folded(
         *FINISHED[:2], line("tool_use", callID="c", tool="bash", state={"status": "completed", "title": "make"})
     )
     progress = fold.progress
     assert (progress.session_id, progress.steps, progress.tool_calls) == (SESSION, 0, 1)
-    assert progress.last_words == "bash: make"
-    fold.stdout(line("text", text="First.\n\x1b[31m" + "x" * 1000))
-    assert len(fold.progress.last_words) == 200
-    assert "\x1b" not in fold.progress.last_words
+    assert progress.last_output == "bash: make"
+    fold.add(FileLine(line("text", text="First.\n\x1b[31m" + "x" * 1000)))
+    assert len(fold.progress.last_output) == 200
+    assert "\x1b" not in fold.progress.last_output

@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from contracts.request import PromptSource, RunRequest, Secrets
-from paperclip.preparation import prepare
-from paperclip.sealing import Opener, Sealer, SealingKey
+from agent_runs.contracts.request import PromptSource, RunRequest, Secrets
+from agent_runs.paperclip.preparation import prepare
+from agent_runs.paperclip.sealing import Opener, Sealer, SealingKey
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 NAMES = sorted(file.name for file in (FIXTURES / "paperclip").glob("ctx-*.json"))

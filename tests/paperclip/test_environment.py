@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from contracts.request import Secrets
-from paperclip.environment import api_url_warning, environment
-from paperclip.preparation import SCRATCH, TEMPORARY
+from agent_runs.contracts.request import Secrets
+from agent_runs.paperclip.environment import api_url_warning, environment
+from agent_runs.paperclip.preparation import SCRATCH, TEMPORARY
 from tests.paperclip.contexts import captured, captured_environment, minimal, opened, with_value
 
 API = "https://paperclip.example"
@@ -20,7 +20,7 @@ HOST_ONLY = {
 OURS = {"HOME", "OPENCODE_DISABLE_PROJECT_CONFIG", "PAPERCLIP_WORKSPACE_STRATEGY"}
 """Fixed by us, or set by the existing Kubernetes adapters where Paperclip's local ones leave it out."""
 REMAPPED = {*SCRATCH, *TEMPORARY, "PAPERCLIP_WORKSPACE_CWD", "PAPERCLIP_WORKSPACES_JSON"}
-"""Paths of the host there, of the pod here; the capture was told to work in /workspace."""
+"""Paths of the host there, of the pod here; the capture worked in /workspace."""
 
 
 def of(context: dict[str, Any], **inherited: str) -> dict[str, str]:
@@ -101,7 +101,7 @@ def test_instructions_of_an_external_bundle_are_the_agents_home() -> None:
     assert of(context)["AGENT_HOME"] == "/paperclip/docs"
 
 
-def test_blank_facts_have_no_variable() -> None:
+def test_a_blank_value_sets_no_variable() -> None:
     request, _, _ = opened(minimal())
     env = environment(request, Secrets(run_id="run-1", auth_token="  "), api_url="", inherited={})
     assert not {
@@ -127,12 +127,12 @@ def test_blank_facts_have_no_variable() -> None:
         "http://0.0.0.0:3100",
     ],
 )
-def test_an_address_that_means_the_pod_itself_is_warned_about(url: str | None) -> None:
+def test_a_loopback_address_gives_a_warning(url: str | None) -> None:
     warning = api_url_warning(url)
     assert warning is not None
     assert "AGENT_RUNS_PAPERCLIP_API_URL" in warning
 
 
 @pytest.mark.parametrize("url", ["http://paperclip:3100", "https://10.0.0.7", "http://[fd00::1]:3100"])
-def test_an_address_that_pods_can_reach_is_not_warned_about(url: str) -> None:
+def test_an_address_that_pods_can_reach_gives_no_warning(url: str) -> None:
     assert api_url_warning(url) is None

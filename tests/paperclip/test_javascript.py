@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paperclip.javascript import length, number, stringify, trim, well_formed
+from agent_runs.paperclip.javascript import length, number, stringify, trim, well_formed
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_numbers_are_written_as_javascript_writes_them(value: float, text: str) 
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_a_written_number_reads_as_the_same_number(value: float) -> None:
+def test_a_number_survives_a_round_trip(value: float) -> None:
     assert float(number(value)) == value
 
 
@@ -52,7 +52,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_written_json_reads_as_the_same_value(value: object) -> None:
+def test_json_survives_a_round_trip(value: object) -> None:
     assert json.loads(stringify(value), parse_int=float) == value
 
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts.errors import InvalidRequest
-from contracts.request import RunRequest
-from paperclip.preparation import BULKY_LIMIT, NESTING_LIMIT, VARIABLE_LIMIT, prepare, prepared
+from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.contracts.request import RunRequest
+from agent_runs.paperclip.preparation import BULKY_LIMIT, NESTING_LIMIT, VARIABLE_LIMIT, prepare, prepare_with_notes
 from tests.paperclip.contexts import NAMES, OPENER, SEALER, captured, minimal, opened, with_value
 
 CANARY = "canary-5e1f"
@@ -52,7 +52,7 @@ def test_a_temporary_folder_that_a_user_chose_stays() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://paperclip", "https://paperclip.example:8443/base/", "http://[::1]:3100"])
-def test_the_agent_may_say_where_pods_reach_paperclip(url: str) -> None:
+def test_the_agents_configuration_may_set_paperclips_address_for_pods(url: str) -> None:
     request, _, _ = opened(minimal(paperclipApiUrl=url))
     assert request.config.paperclip_api_url == url
 
@@ -128,7 +128,7 @@ def test_flat_resource_fields_of_the_form_are_named_as_the_form_names_them() -> 
 
 
 @pytest.mark.parametrize("requests", [5, CANARY, [CANARY]])
-def test_nonsense_beside_flat_resource_fields_is_named(requests: Any) -> None:
+def test_a_wrong_nested_resources_object_is_named_and_flat_fields_are_not(requests: Any) -> None:
     message = refusal(minimal(**{"resources": {"requests": requests}, "resources.limits.cpu": "1"}))
     assert message == "config.resources.requests must be an object"
 
@@ -147,7 +147,7 @@ def test_an_absent_setting_a_null_and_an_untouched_form_field_are_the_same() -> 
     assert request.config == prepare(minimal(), SEALER).config
 
 
-def test_text_that_is_no_unicode_does_not_break_a_request() -> None:
+def test_a_lone_surrogate_does_not_break_a_request() -> None:
     context = with_value(minimal(env={"A": "\ud83d"}), "context.paperclipTaskMarkdown", "half \ud83d emoji")
     _, secrets, prompt = opened(context)
     assert secrets.env == {"A": "\ufffd"}
@@ -158,7 +158,7 @@ def test_a_context_that_is_no_object_is_refused() -> None:
     assert "JSON object" in refusal([])
 
 
-def test_endless_nesting_is_refused() -> None:
+def test_too_deep_nesting_is_refused() -> None:
     deep: Any = "end"
     for _ in range(NESTING_LIMIT + 1):
         deep = [deep]
@@ -177,8 +177,8 @@ def test_a_stored_session_of_the_same_directory_is_resumed() -> None:
     assert (stored.session_id, stored.cwd) == ("ses_1", f"{here}/")
 
 
-def test_a_session_of_another_directory_is_left_and_the_reason_can_be_shown() -> None:
-    result = prepared(captured("ctx-2"), SEALER)  # its stored session belongs to /nowhere
+def test_a_session_of_another_directory_is_not_resumed_and_a_note_gives_the_reason() -> None:
+    result = prepare_with_notes(captured("ctx-2"), SEALER)  # its stored session belongs to /nowhere
     assert result.request.runtime.session_params is None
     assert "/nowhere" in result.notes[0]
 
@@ -189,9 +189,9 @@ def test_a_bare_session_id_is_enough_to_resume() -> None:
     assert stored.session_id == "dummy-session-1"
 
 
-def test_resume_last_session_off_starts_afresh() -> None:
+def test_resume_last_session_off_starts_a_fresh_session() -> None:
     context = with_value(captured("ctx-3"), "config.resumeLastSession", False)
-    result = prepared(context, SEALER)
+    result = prepare_with_notes(context, SEALER)
     assert result.request.runtime.session_params is None
     assert "resumeLastSession" in result.notes[0]
 
@@ -241,15 +241,15 @@ def planted() -> dict[str, Any]:
     return context
 
 
-def test_no_canary_leaves_its_seal() -> None:
-    result = prepared(planted(), SEALER)
+def test_no_secret_is_outside_the_sealed_fields() -> None:
+    result = prepare_with_notes(planted(), SEALER)
     assert CANARY not in result.request.model_dump_json()
     assert CANARY not in repr(result)
     assert CANARY not in str(result.notes)
     assert result.request.context.paperclip_workspace.repo_url == "https://git.example/repo.git"
 
 
-def test_no_canary_is_in_the_error_about_another_field() -> None:
+def test_no_secret_is_in_the_error_about_another_field() -> None:
     context = planted()
     context["config"] |= {"timeoutSec": "soon", "cwd": "here", "mcpServers": {"docs": CANARY}}
     context["runtime"]["sessionParams"]["sessionId"] = 7
@@ -266,9 +266,9 @@ def test_templates_cannot_reach_a_secret() -> None:
     assert CANARY not in reachable
 
 
-def test_a_bulky_variable_is_left_out_and_said() -> None:
+def test_a_bulky_variable_is_left_out_and_a_note_names_it() -> None:
     context = with_value(minimal(), "context.paperclipWorkspaces", [{"cwd": "x" * BULKY_LIMIT}])
-    result = prepared(context, SEALER)
+    result = prepare_with_notes(context, SEALER)
     assert OPENER.secrets(result.request).paperclip_env == {}
     assert "PAPERCLIP_WORKSPACES_JSON" in result.notes[0]
 
@@ -311,7 +311,7 @@ PATHS = [
 
 @given(path=st.sampled_from(PATHS), value=JSON, flat=st.booleans())
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_whatever_comes_is_a_request_or_a_refusal_that_names_a_field(path: str, value: Any, flat: bool) -> None:
+def test_any_context_gives_a_request_or_an_error_that_names_a_field(path: str, value: Any, flat: bool) -> None:
     context = with_value(minimal(**({"resources.limits.cpu": "1"} if flat else {})), path, value)
     request = refused_or_prepared(context)
     if isinstance(request, RunRequest):

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.identity import RunKey
-from contracts.request import PromptSource, WakePrompt
-from paperclip.prompt import compose, instructions_section, join_skills, render
+from agent_runs.contracts.identity import RunKey
+from agent_runs.contracts.request import PromptSource, WakePrompt
+from agent_runs.paperclip.prompt import compose, instructions_section, join_skills, render
 from tests.paperclip.contexts import FIXTURES, captured, opened
 
 RUN = RunKey(agent_id="agent-1", company_id="company-1", run_id="run-1")
@@ -112,7 +112,7 @@ def test_templates_follow_paperclips_rules(template: str, text: str) -> None:
 
 
 @given(st.text())
-def test_text_that_is_put_in_is_never_rendered(value: str) -> None:
+def test_an_inserted_text_is_never_rendered(value: str) -> None:
     assert render("<{{a}}>", {"a": value}) == f"<{value}>"
 
 
@@ -126,7 +126,7 @@ def test_text_without_placeholders_stays_as_it_is(text: str) -> None:
     st.text(),
     st.sampled_from(["", " ", "\n"]),
 )
-def test_every_path_to_a_text_finds_it(steps: list[str], value: str, space: str) -> None:
+def test_a_placeholder_finds_a_text_at_any_depth(steps: list[str], value: str, space: str) -> None:
     data: Any = value
     for step in reversed(steps):
         data = {step: data}
@@ -137,7 +137,7 @@ def test_skills_are_joined_with_a_rule() -> None:
     assert join_skills([" one\n", "", "two"]) == "one\n\n---\n\ntwo"
 
 
-def test_instructions_say_where_they_come_from() -> None:
+def test_the_instructions_section_names_its_file() -> None:
     section = instructions_section(" Be brief. \n", "/paperclip/agents/a/AGENTS.md")
     assert section.startswith("Be brief.\n\n")
     assert "/paperclip/agents/a/AGENTS.md" in section

@@ -1,4 +1,4 @@
-"""What Paperclip handed over in secret does not show in what the agent writes."""
+"""Secrets that Paperclip passed to a run are redacted in the agent's output."""
 
 import json
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.request import Secrets
-from paperclip.redaction import Redaction
+from agent_runs.contracts.request import Secrets
+from agent_runs.paperclip.redaction import Redaction
 
 SECRETS = Secrets(
     run_id="r",
@@ -34,40 +34,40 @@ VALUES = [
     *("tools-bearer-1", "mcp-header-token", "local-mcp-value", "MIIBVAIBADANBgkqhkiG9w"),
     'with "quotes", \\ and ünïcode',
 ]
-REDACTION = Redaction.of(SECRETS)
+REDACTION = Redaction.from_secrets(SECRETS)
 
 
 @pytest.mark.parametrize("value", VALUES)
-def test_a_secret_is_hidden_wherever_it_stands(value: str) -> None:
+def test_a_secret_is_redacted_in_any_position_and_spelling(value: str) -> None:
     event = json.dumps({"type": "text", "part": {"text": f"it is {value}, I think"}}, ensure_ascii=False)
     escaped = json.dumps({"text": f"it is {value}"})
     nested = json.dumps({"output": json.dumps({"env": value}, ensure_ascii=False)}, ensure_ascii=False)
     for line in (value, f"X={value};", event, escaped, nested):
-        hidden = REDACTION.hidden(line.encode())
+        hidden = REDACTION.redact(line.encode())
         assert value.encode() not in hidden
         assert json.dumps(value)[1:-1].encode() not in hidden
         assert b"[[secret:" in hidden
-        assert REDACTION.restored(hidden) == line.encode()
-    assert json.loads(REDACTION.hidden(event.encode()))["type"] == "text"
+        assert REDACTION.restore(hidden) == line.encode()
+    assert json.loads(REDACTION.redact(event.encode()))["type"] == "text"
 
 
 @pytest.mark.parametrize("line", [b"good morning", b"a-task-to-be-seen", b"short", b"", b"\xff\x00"])
-def test_what_is_no_secret_stays_as_it_is(line: bytes) -> None:
-    assert REDACTION.hidden(line) is line
+def test_a_line_without_a_secret_stays_as_it_is(line: bytes) -> None:
+    assert REDACTION.redact(line) is line
 
 
 def test_the_marker_names_the_variable() -> None:
-    assert b"GITHUB_TOKEN" in REDACTION.hidden(b"token ghp_0123456789abcdef")
+    assert b"GITHUB_TOKEN" in REDACTION.redact(b"token ghp_0123456789abcdef")
 
 
-def test_a_run_without_secrets_has_nothing_to_hide() -> None:
-    nothing = Redaction.of(Secrets(run_id="r"))
+def test_without_secrets_nothing_is_redacted() -> None:
+    nothing = Redaction.from_secrets(Secrets(run_id="r"))
     line = b"[[secret:x]] ghp_0123456789abcdef"
-    assert nothing.hidden(line) is line
-    assert nothing.restored(line) is line
+    assert nothing.redact(line) is line
+    assert nothing.restore(line) is line
 
 
-def test_no_value_is_in_its_text_form() -> None:
+def test_the_repr_of_a_redaction_shows_no_secret() -> None:
     assert "ghp_" not in repr(REDACTION)
 
 
@@ -77,5 +77,5 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES | st.binary(max_size=6), max_size=8).map(b"".join))
-def test_what_was_hidden_comes_back_byte_for_byte(line: bytes) -> None:
-    assert REDACTION.restored(REDACTION.hidden(line)) == line
+def test_a_redacted_line_is_restored_byte_for_byte(line: bytes) -> None:
+    assert REDACTION.restore(REDACTION.redact(line)) == line

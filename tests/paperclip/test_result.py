@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import (
+from agent_runs.contracts.errors import (
     FAILURES,
     AgentFailed,
     ClusterUnavailable,
@@ -17,9 +17,18 @@ from contracts.errors import (
     SessionUnavailable,
     StepLimitReached,
 )
-from contracts.outcome import SUMMARY_LIMIT, AttemptReport, ContainerEnd, Gap, Outcome, OutputReceipt, Report, Usage
-from paperclip.preparation import prepare
-from paperclip.result import outcome, provider
+from agent_runs.contracts.outcome import (
+    SUMMARY_LIMIT,
+    AttemptReport,
+    ContainerEnd,
+    Gap,
+    Outcome,
+    OutputReceipt,
+    Report,
+    Usage,
+)
+from agent_runs.paperclip.preparation import prepare
+from agent_runs.paperclip.result import outcome
 from tests.paperclip.contexts import SEALER, captured, with_value
 
 CONTEXT = with_value(captured("ctx-4"), "config.timeoutSec", 600)
@@ -64,7 +73,7 @@ def test_no_failure_ever_looks_like_a_success(code: str, message: str, end: Cont
         assert Outcome.model_validate_json(result.model_dump_json()) == result
 
 
-def test_a_run_that_nothing_is_known_about_is_a_failure() -> None:
+def test_an_unknown_end_is_a_failure() -> None:
     result = outcome(REQUEST, end=COMPLETED)
     assert (result.error_code, result.exit_code) == ("k8s_exit_unknown", 1)
 
@@ -114,7 +123,6 @@ def test_a_fresh_session_after_an_unknown_one_is_kept() -> None:
     unknown = Report(unknown_session=True, clear_session=True, usage=Usage(input_tokens=1), cost_usd=Decimal("0.002"))
     result = outcome(RESUMED, report=SUCCESS, earlier=[unknown])
     assert (result.session_id, result.clear_session) == ("ses_1", False)
-    assert outcome(RESUMED, report=SUCCESS, earlier=[unknown], clear_session=True).clear_session
 
 
 def test_a_session_that_must_not_be_used_again_is_cleared() -> None:
@@ -152,7 +160,7 @@ def test_the_spend_of_lost_attempts_counts() -> None:
         (RunCancelled.as_failure("Run cancelled"), None, None, "Run cancelled"),
     ],
 )
-def test_the_message_says_what_the_agent_and_the_pod_said(
+def test_the_message_has_the_agents_and_the_pods_reason(
     failure: Any, end: ContainerEnd | None, exit_code: int | None, message: str
 ) -> None:
     result = outcome(REQUEST, failure=failure, end=end)
@@ -185,7 +193,7 @@ def test_failures_that_may_pass_are_marked_as_such(failure: Any, family: str | N
     assert outcome(REQUEST, failure=failure.as_failure("why")).error_family == family
 
 
-def test_the_result_is_bounded_whatever_the_agent_said() -> None:
+def test_the_result_is_bounded_whatever_the_agent_wrote() -> None:
     flood = ("x" * 100_000,) * 1000
     report = SUCCESS.model_copy(
         update={
@@ -193,7 +201,7 @@ def test_the_result_is_bounded_whatever_the_agent_said() -> None:
             "errors": flood,
             "tool_errors": flood,
             "warnings": flood,
-            "last_words": flood[0],
+            "last_output": flood[0],
         }
     )
     failure = AgentFailed.as_failure("m" * 100_000)
@@ -204,7 +212,7 @@ def test_the_result_is_bounded_whatever_the_agent_said() -> None:
     assert len(json.dumps(result.result_json)) < 40_000
 
 
-def test_the_result_says_where_the_output_is_and_whether_it_is_whole() -> None:
+def test_the_result_names_the_transcript_and_the_state_of_its_receipt() -> None:
     receipt = OutputReceipt(state="differs", lines=3, gaps=(Gap(after_sequence=1),))
     result = outcome(REQUEST, report=SUCCESS, receipt=receipt, transcript="run/1", notes=["left a session"])
     facts = result.result_json
@@ -213,12 +221,7 @@ def test_the_result_says_where_the_output_is_and_whether_it_is_whole() -> None:
     assert result.receipt == receipt
 
 
-def test_an_agent_that_never_started_is_said_so() -> None:
+def test_the_result_states_that_the_agent_never_started() -> None:
     failure = PodScheduleFailed.as_failure("no node")
     assert outcome(REQUEST, failure=failure).result_json["agentStarted"] is False
     assert outcome(REQUEST, failure=failure, end=ContainerEnd()).result_json["agentStarted"] is True
-
-
-@pytest.mark.parametrize(("model", "name"), [("a/b/c", "a"), (" a /b", "a"), ("b", None), (" /b", None)])
-def test_the_provider_is_what_stands_before_the_slash(model: str, name: str | None) -> None:
-    assert provider(model) == name

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from joserfc import jwe
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
-from contracts.errors import InvalidRequest, SealedFieldUnreadable
-from contracts.request import PromptSource, Secrets
-from paperclip.preparation import prepare
-from paperclip.sealing import (
+from agent_runs.contracts.errors import InvalidRequest, SealedFieldUnreadable
+from agent_runs.contracts.request import PromptSource, Secrets
+from agent_runs.paperclip.preparation import prepare
+from agent_runs.paperclip.sealing import (
     OPENED_LIMIT,
     Opener,
     PublicKey,
     Sealer,
     SealingKey,
     UnusableKey,
-    keys_from,
     load_or_create,
+    parse_keys,
 )
 from tests.paperclip.contexts import FIXTURES, KEY, OPENER, SEALER, captured
 
@@ -64,18 +64,18 @@ def unreadable(text: str, run_id: str | None = "run-1", opener: Opener = OPENER)
 
 @given(content=SECRETS)
 @settings(deadline=None)
-def test_sealed_secrets_come_back_whole(content: Secrets) -> None:
+def test_sealed_secrets_open_unchanged(content: Secrets) -> None:
     assert OPENER.secrets(SEALER.seal(content), content.run_id) == content
 
 
 @given(content=PROMPTS)
 @settings(deadline=None)
-def test_a_sealed_prompt_comes_back_whole(content: PromptSource) -> None:
+def test_a_sealed_prompt_opens_unchanged(content: PromptSource) -> None:
     assert OPENER.prompt(SEALER.seal(content), content.run_id) == content
 
 
 @pytest.mark.parametrize("vector", VECTORS["vectors"] + SEALED_BY_THE_ADAPTER, ids=lambda vector: vector["name"])
-def test_what_the_other_language_sealed_is_opened(vector: dict[str, Any]) -> None:
+def test_a_field_that_the_plugin_sealed_is_opened(vector: dict[str, Any]) -> None:
     opener = Opener([SealingKey.from_jwk(jwk) for jwk in VECTORS["keys"]])
     opens = {"secrets": opener.secrets, "prompt": opener.prompt}[vector["kind"]]
     assert opens(vector["sealed"], vector["runId"]).model_dump(mode="json", exclude_defaults=True) == vector["opened"]
@@ -120,7 +120,7 @@ def test_an_unknown_key_is_named_as_the_cause() -> None:
     assert "key that this worker does not hold" in unreadable(sealed)
 
 
-def test_every_changed_character_is_noticed() -> None:
+def test_a_field_with_any_changed_character_is_refused() -> None:
     sealed = SEALER.seal(Secrets(run_id="run-1", auth_token=CANARY))
     for at in range(0, len(sealed), 7):
         changed = "B" if sealed[at] != "B" else "C"
@@ -128,21 +128,21 @@ def test_every_changed_character_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("text", ["", ".", "....", "sealed", "ey.ey.ey.ey.ey", "é.é.é.é.é", "W10....", "bnVsbA...."])
-def test_what_is_no_sealed_field_is_refused(text: str) -> None:
+def test_text_that_is_no_sealed_field_is_refused(text: str) -> None:
     unreadable(text)
 
 
 @pytest.mark.parametrize("opened", [b"", b"not json", b"[]", b"{}", b'{"runId": 5}', CANARY.encode()])
-def test_sealed_nonsense_is_refused(opened: bytes) -> None:
+def test_a_sealed_field_with_other_content_is_refused(opened: bytes) -> None:
     deflate = zlib.compressobj(wbits=-15)
     unreadable(_sealed(deflate.compress(opened) + deflate.flush()))
 
 
-def test_sealed_text_that_is_not_packed_is_refused() -> None:
+def test_a_sealed_field_that_is_not_compressed_is_refused() -> None:
     unreadable(_sealed(CANARY.encode()))
 
 
-def test_a_small_field_cannot_unpack_into_all_memory() -> None:
+def test_a_field_that_unpacks_beyond_the_limit_is_refused() -> None:
     deflate = zlib.compressobj(level=9, wbits=-15)
     unreadable(_sealed(deflate.compress(b" " * (OPENED_LIMIT + 1)) + deflate.flush()))
 
@@ -162,7 +162,7 @@ def test_a_field_too_large_for_a_history_is_refused_before_it_is_sent() -> None:
         SEALER.seal(PromptSource(run_id="run-1", task_markdown=noise))
 
 
-def test_a_wake_of_a_hundred_kilobytes_travels() -> None:
+def test_a_wake_of_a_hundred_kilobytes_can_be_sealed() -> None:
     noise = base64.b85encode(random.Random(1).randbytes(100_000)).decode()
     content = PromptSource(run_id="run-1", task_markdown=noise)
     assert OPENER.prompt(SEALER.seal(content), "run-1") == content
@@ -174,7 +174,7 @@ def test_a_wake_of_a_hundred_kilobytes_travels() -> None:
 def test_an_old_key_still_opens_during_a_rotation() -> None:
     old, new = SealingKey.generate(), SealingKey(OKPKey.generate_key("X25519", private=True))
     text = json.dumps({"keys": [json.loads(new.to_jwk()), json.loads(old.to_jwk())]})
-    keys = keys_from(text)
+    keys = parse_keys(text)
     assert keys[0].kid == new.kid
     content = Secrets(run_id="run-1")
     for key in (old, new):
@@ -204,29 +204,29 @@ def test_the_public_half_has_nothing_private() -> None:
         SealingKey.generate().public.to_jwk(),
     ],
 )
-def test_an_unusable_key_is_refused_without_being_quoted(text: str) -> None:
+def test_the_error_about_an_unusable_key_does_not_quote_it(text: str) -> None:
     with pytest.raises(UnusableKey) as caught:
-        keys_from(text)
+        parse_keys(text)
     assert CANARY not in str(caught.value)
     assert caught.value.__cause__ is None
 
 
-def test_a_missing_key_file_is_made_for_its_owner_only(tmp_path: Path) -> None:
+def test_a_missing_key_file_is_created_for_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "state" / "sealing-key.json"
-    (made,) = load_or_create(path)
+    (key,) = load_or_create(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert [key.kid for key in load_or_create(path)] == [made.kid]
+    assert [key.kid for key in load_or_create(path)] == [key.kid]
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 def test_processes_that_start_together_share_one_key(tmp_path: Path) -> None:
     path = tmp_path / "sealing-key.json"
     with ThreadPoolExecutor(8) as together:
-        found = list(together.map(lambda _: load_or_create(path)[0].kid, range(16)))
-    assert len(set(found)) == 1
+        kids = list(together.map(lambda _: load_or_create(path)[0].kid, range(16)))
+    assert len(set(kids)) == 1
 
 
-def test_production_makes_no_key(tmp_path: Path) -> None:
+def test_in_production_no_key_is_created(tmp_path: Path) -> None:
     with pytest.raises(UnusableKey, match="AGENT_RUNS_SEALING_KEY_FILE"):
-        load_or_create(tmp_path / "key.json", make=False)
+        load_or_create(tmp_path / "key.json", create=False)
     assert not (tmp_path / "key.json").exists()

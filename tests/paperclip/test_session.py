@@ -1,26 +1,26 @@
 import pytest
 
-from contracts.request import RunConfig, SessionParams, Workspace
-from paperclip.session import resume, session_params, working_directory
+from agent_runs.contracts.request import RunConfig, SessionParams, Workspace
+from agent_runs.paperclip.session import resume, session_params, working_directory
 
 STORED = SessionParams(session_id="ses_1", cwd="/paperclip/w")
 
 
 @pytest.mark.parametrize("directory", ["/paperclip/w", "/paperclip/w/", "/paperclip/x/../w"])
 def test_a_session_is_resumed_in_its_own_directory(directory: str) -> None:
-    assert resume(STORED, directory, wanted=True).session == STORED
+    assert resume(STORED, directory, enabled=True).session == STORED
 
 
 @pytest.mark.parametrize("directory", ["/paperclip", "/paperclip/w/sub", "/paperclip/W"])
 def test_a_session_is_never_resumed_elsewhere(directory: str) -> None:
-    decision = resume(STORED, directory, wanted=True)
+    decision = resume(STORED, directory, enabled=True)
     assert decision.session is None
     assert decision.reason is not None
     assert "/paperclip/w" in decision.reason
 
 
-def test_a_wake_without_a_stored_session_has_nothing_to_explain() -> None:
-    decision = resume(None, "/paperclip", wanted=False)
+def test_a_wake_without_a_stored_session_gives_no_reason() -> None:
+    decision = resume(None, "/paperclip", enabled=False)
     assert (decision.session, decision.reason) == (None, None)
 
 

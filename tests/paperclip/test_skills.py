@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.request import RuntimeSkill, SkillSync
-from paperclip.skills import OPERATIONAL, SKILL_LIMIT, UnreadableSkill, narrowed, read_skill, select
+from agent_runs.contracts.request import RuntimeSkill, SkillSync
+from agent_runs.paperclip.skills import OPERATIONAL, SKILL_LIMIT, UnreadableSkill, narrow, read_skill, select
 from tests.paperclip.contexts import NAMES, captured, minimal, opened
 
 
@@ -28,7 +28,7 @@ def keys(*desired: object) -> list[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_operational_skill_always_goes_along(name: str) -> None:
+def test_the_operational_skill_is_always_selected(name: str) -> None:
     config = opened(captured(name))[0].config
     selection = select(config.paperclip_runtime_skills, config.paperclip_skill_sync)
     desired = {"para-memory-files"} if name.startswith("ctx-4") else set()
@@ -44,13 +44,13 @@ def test_a_skill_is_found_by_key_runtime_name_or_last_segment(wanted: object) ->
 
 
 @pytest.mark.parametrize("wanted", ["ship", "deploy", "nothing"])
-def test_a_name_that_is_not_unique_selects_nothing_and_is_warned_about(wanted: str) -> None:
+def test_an_ambiguous_name_selects_nothing_and_gives_a_warning(wanted: str) -> None:
     selection = select(OFFERED, SkillSync.model_validate({"desiredSkills": [wanted]}))
     assert [found.key for found in selection.skills] == [OPERATIONAL]
     assert wanted in selection.warnings[0]
 
 
-def test_a_missing_skill_is_skipped_with_its_reason() -> None:
+def test_a_missing_skill_is_skipped_with_a_warning_that_has_its_reason() -> None:
     selection = select(OFFERED, SkillSync.model_validate({"desiredSkills": ["gone"]}))
     assert [found.key for found in selection.skills] == [OPERATIONAL]
     assert "deleted upstream" in selection.warnings[0]
@@ -60,15 +60,15 @@ def test_each_skill_is_selected_once() -> None:
     assert keys("review", "review-code", OPERATIONAL) == [OPERATIONAL, "acme/tools/Review"]
 
 
-def test_a_required_skill_needs_no_wish() -> None:
+def test_a_required_skill_is_selected_unasked() -> None:
     offered = (skill("acme/must", required=True), skill("acme/may"))
     assert [found.key for found in select(offered, SkillSync()).skills] == ["acme/must"]
 
 
 @given(st.lists(st.sampled_from(["ship", "deploy", "review", "gone", "nothing", "other/tools/deploy", OPERATIONAL])))
-def test_narrowing_what_is_offered_changes_no_selection(wanted: list[str]) -> None:
+def test_narrowing_does_not_change_the_selection(wanted: list[str]) -> None:
     sync = SkillSync.model_validate({"desiredSkills": wanted})
-    assert select(*narrowed(OFFERED, sync)).skills == select(OFFERED, sync).skills
+    assert select(*narrow(OFFERED, sync)).skills == select(OFFERED, sync).skills
 
 
 def test_hundreds_of_skills_do_not_enter_a_history() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paperclip.wake import normalised, wake_payload
+from agent_runs.paperclip.wake import normalize, wake_payload
 from tests.paperclip.contexts import FIXTURES, captured, captured_environment
 
 JSON = st.recursive(
@@ -27,7 +27,7 @@ def test_the_payload_of_the_first_wake_equals_the_capture() -> None:
 
 
 @pytest.mark.parametrize("wake", [None, "text", [], {}, {"reason": "x"}, {"reason": "x", "issue": {"status": "todo"}}])
-def test_a_wake_that_says_nothing_has_no_payload(wake: Any) -> None:
+def test_a_wake_without_content_has_no_payload(wake: Any) -> None:
     assert wake_payload(wake) is None
 
 
@@ -40,7 +40,7 @@ def test_comments_without_a_body_are_dropped_and_the_latest_is_the_last_id() -> 
         ],
         "commentIds": ["c1", " ", 7, "c2"],
     }
-    payload = normalised(wake)
+    payload = normalize(wake)
     assert payload is not None
     assert payload["comments"] == [
         {
@@ -58,19 +58,19 @@ def test_comments_without_a_body_are_dropped_and_the_latest_is_the_last_id() -> 
 
 
 def test_the_comment_window_gives_the_counts() -> None:
-    payload = normalised({"commentIds": ["c1"], "commentWindow": {"requestedCount": 9, "missingCount": 8}})
+    payload = normalize({"commentIds": ["c1"], "commentWindow": {"requestedCount": 9, "missingCount": 8}})
     assert payload is not None
     assert (payload["requestedCount"], payload["includedCount"], payload["missingCount"]) == (9, 0, 8)
 
 
 def test_an_unknown_stage_role_is_null() -> None:
-    payload = normalised({"executionStage": {"wakeRole": "king", "stageId": "s"}})
+    payload = normalize({"executionStage": {"wakeRole": "king", "stageId": "s"}})
     assert payload is not None
     assert payload["executionStage"]["wakeRole"] is None
 
 
-def test_a_watchdog_is_cut_to_size() -> None:
-    payload = normalised({"taskWatchdog": {"instructions": "x" * 5000, "leaves": [{}] * 30, "capabilities": [1] * 60}})
+def test_a_watchdog_is_cut_to_its_limits() -> None:
+    payload = normalize({"taskWatchdog": {"instructions": "x" * 5000, "leaves": [{}] * 30, "capabilities": [1] * 60}})
     assert payload is not None
     watchdog = payload["taskWatchdog"]
     assert [len(watchdog[name]) for name in ("instructions", "leaves", "capabilities")] == [4000, 25, 50]
@@ -81,7 +81,7 @@ STAGES = ["executionStage", "continuationSummary", "childIssueSummaries", "check
 
 
 @given(st.dictionaries(st.sampled_from(FIELDS + STAGES), JSON))
-def test_whatever_a_wake_holds_the_payload_is_json_with_every_field(wake: dict[str, Any]) -> None:
+def test_the_payload_of_any_wake_is_json_with_every_field(wake: dict[str, Any]) -> None:
     payload = wake_payload(wake)
     if payload is not None:
-        assert list(json.loads(payload)) == list(normalised({"commentIds": ["c"]}) or {})
+        assert list(json.loads(payload)) == list(normalize({"commentIds": ["c"]}) or {})

@@ -8,11 +8,11 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from contracts.errors import InvalidRequest
-from contracts.identity import RunKey
-from contracts.request import PromptSource
-from paperclip.preparation import BULKY_LIMIT, NESTING_LIMIT, VARIABLE_LIMIT, prepared
-from paperclip.prompt import compose, instructions_section, join_skills
+from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.contracts.identity import RunKey
+from agent_runs.contracts.request import PromptSource
+from agent_runs.paperclip.preparation import BULKY_LIMIT, NESTING_LIMIT, VARIABLE_LIMIT, prepare_with_notes
+from agent_runs.paperclip.prompt import compose, instructions_section, join_skills
 from tests.paperclip.contexts import FIXTURES, NAMES, OPENER, SEALER, captured, minimal, with_value
 
 FILE: Final = FIXTURES / "preparation" / "vectors.json"
@@ -416,7 +416,7 @@ def expanded(value: Any) -> Any:
 def made_of(context: Context) -> dict[str, Any]:
     """What Python makes of a context; long texts stay out of the file, their count says enough."""
     try:
-        result = prepared(expanded(context), SEALER)
+        result = prepare_with_notes(expanded(context), SEALER)
     except InvalidRequest as refused:
         return {"refused": refused.message}
     request = result.request.model_dump(mode="json", exclude_defaults=True, exclude={"sealed_secrets", "sealed_prompt"})

@@ -1,1 +1,1 @@
-"""A real Paperclip on this machine, the built plugin in it, and stories of what happens to runs there."""
+"""Scenarios on a real Paperclip on this machine, with the built plugin in it."""

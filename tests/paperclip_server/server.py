@@ -1,4 +1,4 @@
-"""One Paperclip server with its PostgreSQL: started, asked until it is ready, terminated, killed, started again."""
+"""One Paperclip server with its PostgreSQL: start, readiness, termination, kill, restart."""
 
 import asyncio
 import json
@@ -16,16 +16,16 @@ from typing import Any, Final
 
 import aiohttp
 
-from local.children import Child, Program, tail_of
-from local.plan import ROOT
-from tests.paperclip_server.house import House
+from dev_stack.plan import ROOT
+from dev_stack.subprocesses import Child, Program, tail_of
 from tests.paperclip_server.installation import node_home, unprivileged
+from tests.paperclip_server.sandbox import Sandbox
 
-BOOT: Final = timedelta(seconds=150)
-"""With 278 migrations on two busy cores."""
-ASKING: Final = aiohttp.ClientTimeout(total=5)
+BOOT_TIMEOUT: Final = timedelta(seconds=150)
+"""Long enough for 278 migrations on two busy cores."""
+HEALTH_TIMEOUT: Final = aiohttp.ClientTimeout(total=5)
 NODE, PROGRAM, PLUGIN, KEYS = "/paperclip-node", "/paperclip-program", "/paperclip-plugin", "/paperclip-keys"
-"""Where the server sees Node, itself, the plugin, and the keys it shares with the worker."""
+"""Paths inside the sandbox of Node, the server, the plugin, and the keys that it shares with the worker."""
 
 
 def _free_port() -> int:
@@ -36,19 +36,19 @@ def _free_port() -> int:
 
 @dataclass
 class Server:
-    """Paperclip with a home of its own on the data volume.
+    """A Paperclip with a home of its own on the data volume.
 
     Attributes:
         name: also the folder of its home on the volume.
         volume: this machine's folder that the server and pods see at /paperclip.
-        rooms: see `House.rooms`.
-        environment: what it gets beside its own; changes take effect with the next start.
+        mounts: see `Sandbox.mounts`.
+        environment: additional variables; changes take effect with the next start.
     """
 
     name: str
     volume: Path
     folder: Path
-    rooms: Mapping[str, str]
+    mounts: Mapping[str, str]
     environment: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=_free_port)
     starts: int = 0
@@ -65,25 +65,25 @@ class Server:
 
     @property
     def log(self) -> Path:
-        """What this start of the server writes."""
+        """The output of the current start of the server."""
         return self.folder / f"{self.name}-{self.starts}.log"
 
-    def here(self, path: str) -> Path:
-        """Where this machine has a path of the volume."""
+    def local_path(self, path: str) -> Path:
+        """The path on this machine of a path on the volume."""
         return self.volume / path.removeprefix("/paperclip/")
 
     def prepare(self) -> None:
-        """Its home, and what `paperclipai onboard` would have asked."""
+        """Creates its home, with the configuration that `paperclipai onboard` would write."""
         instance = f"{self.home}/instances/default"
-        config = self.here(f"{instance}/config.json")
+        config = self.local_path(f"{instance}/config.json")
         config.parent.mkdir(parents=True)
         config.write_text(json.dumps(_configuration(instance, self.port)))
         if (user := unprivileged()) is not None:
-            for path in (self.here(self.home), *self.here(self.home).rglob("*")):
+            for path in (self.local_path(self.home), *self.local_path(self.home).rglob("*")):
                 os.chown(path, *user)
 
     async def start(self) -> None:
-        """Up and ready, recovery included.
+        """Starts it and waits until it is ready, recovery included.
 
         Raises:
             StackError: it ended, or was not ready in time; with the end of its log.
@@ -91,36 +91,36 @@ class Server:
         self.starts += 1
         root = self.folder / f"{self.name}-root"
         root.mkdir(exist_ok=True)
-        told = self.folder / f"{self.name}.json"
-        House(
+        settings = self.folder / f"{self.name}.json"
+        Sandbox(
             command=[
                 *(f"{NODE}/bin/node", f"{PROGRAM}/node_modules/paperclipai/dist/index.js"),
                 *("run", "-d", self.home),
             ],
             environment=self._environment(),
             workdir=self.home,
-            rooms={"/paperclip": str(self.volume), **self.rooms},
+            mounts={"/paperclip": str(self.volume), **self.mounts},
             root=str(root),
             user=unprivileged(),
-            # Process ids begin anew with each start: a lost PostgreSQL's would name another process.
+            # Process ids start from 1 each time: the id of a lost PostgreSQL may name another process.
             stale=[f"{self.home}/instances/default/db/postmaster.pid"],
-        ).write(told)
+        ).write(settings)
         program = Program(
             name=f"Paperclip {self.name}",
-            command=[sys.executable, "-m", "tests.paperclip_server.house", str(told)],
+            command=[sys.executable, "-m", "tests.paperclip_server.sandbox", str(settings)],
             log=self.log,
-            remedy="Its log tells.",
+            remedy="Read its log.",
             env={"PYTHONPATH": str(ROOT)},
         )
         self._child = await Child.start(program)
-        await self._child.ready(self._is_ready, BOOT)
+        await self._child.ready(self._is_ready, BOOT_TIMEOUT)
 
     async def terminate(self) -> None:
-        """SIGTERM, as an operator stops it; returns when nothing of it is left."""
+        """Sends SIGTERM, as an operator does; returns when all its processes have ended."""
         await self._end(signal.SIGTERM)
 
     async def kill(self) -> None:
-        """SIGKILL for the server and its PostgreSQL, as a lost container; returns when nothing of it is left."""
+        """Kills the server and its PostgreSQL, as a lost container; returns when all its processes have ended."""
         await self._end(signal.SIGUSR1)
 
     async def _end(self, number: signal.Signals) -> None:
@@ -132,13 +132,13 @@ class Server:
     async def _is_ready(self) -> bool:
         try:
             async with (
-                aiohttp.ClientSession(timeout=ASKING) as session,
+                aiohttp.ClientSession(timeout=HEALTH_TIMEOUT) as session,
                 session.get(f"{self.url}/api/health") as answer,
             ):
-                said = await answer.json()
+                health = await answer.json()
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
             return False
-        return isinstance(said, dict) and (said.get("startupRecovery") or {}).get("phase") == "ready"
+        return isinstance(health, dict) and (health.get("startupRecovery") or {}).get("phase") == "ready"
 
     def _environment(self) -> dict[str, str]:
         trust = "/etc/ssl/certs/ca-certificates.crt"
@@ -162,13 +162,13 @@ class Server:
             **self.environment,
         }
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         return tail_of(self.log)
 
 
 @asynccontextmanager
-async def running(server: Server) -> AsyncIterator[Server]:
-    """Started, and gone at the end."""
+async def run_server(server: Server) -> AsyncIterator[Server]:
+    """Starts the server, and kills it at the end."""
     server.prepare()
     try:
         await server.start()
@@ -215,11 +215,11 @@ def _configuration(instance: str, port: int) -> dict[str, Any]:
 
 
 async def main(folder: Path, program: Path) -> None:
-    """Try it out: boots a server in `folder`, tells how long that took, and how long each kind of end and restart."""
-    rooms = {NODE: str(node_home()), PROGRAM: str(program)}
+    """Boots a server in `folder`, and prints how long each kind of end and restart takes."""
+    mounts = {NODE: str(node_home()), PROGRAM: str(program)}
     volume = folder / "volume"
     volume.mkdir(parents=True)
-    async with running(Server("solo", volume, folder, rooms)) as server:
+    async with run_server(Server("solo", volume, folder, mounts)) as server:
         for end in (server.terminate, server.kill):
             began = monotonic()
             await end()

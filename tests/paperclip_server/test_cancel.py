@@ -1,135 +1,137 @@
-"""An operator stops a run, at each of its phases; nothing is held back afterwards."""
+"""An operator cancels a run in each of its phases; its task is not held afterwards."""
 
 import asyncio
 from time import monotonic
 from typing import Final
 
-from tests.paperclip_server.agents import Plan
-from tests.paperclip_server.stage import Act, story
-from tests.paperclip_server.system import STEADY, Employee, System, output, texts
+from tests.paperclip_server.environment import STABLE, Environment, ScriptedAgent, output, texts
+from tests.paperclip_server.scenarios import Schedule, scenario
+from tests.paperclip_server.scripted_agents import Plan
 
-ANSWERED: Final = 60.0
-"""Seconds after which Paperclip itself gives a cancel up."""
+ANSWER_LIMIT: Final = 60.0
+"""Seconds after which Paperclip itself answers a cancel with an error."""
 
 
-async def stopped(whole: System, ada: Employee, issue: str, run: str, *, ended_before: bool = False) -> None:
-    """Cancels the run; the answer comes in time, no hold is laid, and the next comment wakes the agent."""
-    office = ada.office
+async def assert_cancelled(
+    env: Environment, ada: ScriptedAgent, issue: str, run: str, *, ended_before: bool = False
+) -> None:
+    """Cancels the run; the answer is in time, the task is not held, and the next comment wakes the agent."""
+    instance = ada.instance
     began = monotonic()
-    answer = await office.api.cancel(run)
+    answer = await instance.api.cancel(run)
     took = monotonic() - began
-    assert took < ANSWERED
-    ended = await office.api.ended(run)
+    assert took < ANSWER_LIMIT
+    ended = await instance.api.wait_ended(run)
     assert ended["status"] == "cancelled" or (ended_before and ended["status"] == "succeeded"), (answer, ended["error"])
     if ended["status"] == "cancelled":
         assert ended["resultJson"]["executionCancellation"]["state"] == "acknowledged"
-    await office.api.until(lambda: nothing_runs(whole, run), f"the pods of {run} to go")
-    assert len(whole.witness.jobs(run)) <= 1
-    found = await office.api.read_issue(issue)
+    await instance.api.wait_until(lambda: has_no_running_pod(env, run), f"the pods of {run} to go")
+    assert len(env.observer.jobs(run)) <= 1
+    found = await instance.api.read_issue(issue)
     assert found.get("executionBlocker") is None, found["executionBlocker"]
     assert found["status"] != "blocked"
-    ada.program.change(Plan(lines=2))
+    ada.program.set_plan(Plan(lines=2))
     ada.program.release()
-    before = len(await office.api.runs(office.company, issue))
-    await office.api.comment(issue, "Go on, please.", reopen=True)
-    again = await office.api.ended(await office.run(issue, before))
-    assert again["status"] == "succeeded", again["error"]
+    before = len(await instance.api.runs(instance.company, issue))
+    await instance.api.comment(issue, "Go on, please.", reopen=True)
+    next_run = await instance.api.wait_ended(await instance.run(issue, before))
+    assert next_run["status"] == "succeeded", next_run["error"]
 
 
-async def nothing_runs(whole: System, run: str) -> bool:
-    return not whole.witness.running(run)
+async def has_no_running_pod(env: Environment, run: str) -> bool:
+    return not env.observer.running(run)
 
 
-@story(Act.TOGETHER)
-async def test_a_run_that_waits_for_its_agent_is_cancelled(whole: System) -> None:
-    office = await whole.office(STEADY)
-    ada = await office.scripted("Queue", Plan(lines=6, hold=3))
-    one = await office.issue(ada.agent, "Holds the agent")
-    first = await office.run(one)
-    await office.api.logged(first, "line 3")
-    other = await office.issue(ada.agent, "Waits")
-    second = await office.run(other)
-    await office.api.logged(second, '"busy"')
+@scenario(Schedule.CONCURRENT)
+async def test_a_run_that_waits_for_a_busy_agent_can_be_cancelled(env: Environment) -> None:
+    instance = await env.instance(STABLE)
+    ada = await instance.create_scripted_agent("Queue", Plan(lines=6, hold=3))
+    one = await instance.issue(ada.agent, "Holds the agent")
+    first = await instance.run(one)
+    await instance.api.wait_logged(first, "line 3")
+    other = await instance.issue(ada.agent, "Waits")
+    second = await instance.run(other)
+    await instance.api.wait_logged(second, '"busy"')
     began = monotonic()
-    await office.api.cancel(second)
-    assert monotonic() - began < ANSWERED
-    assert (await office.api.ended(second))["status"] == "cancelled"
-    assert (await office.api.run(first))["status"] == "running"
-    assert (await office.api.read_issue(other)).get("executionBlocker") is None
+    await instance.api.cancel(second)
+    assert monotonic() - began < ANSWER_LIMIT
+    assert (await instance.api.wait_ended(second))["status"] == "cancelled"
+    assert (await instance.api.run(first))["status"] == "running"
+    assert (await instance.api.read_issue(other)).get("executionBlocker") is None
     ada.program.release()
-    assert (await office.api.ended(first))["status"] == "succeeded"
+    assert (await instance.api.wait_ended(first))["status"] == "succeeded"
     assert [start["run"] for start in ada.program.starts()] == [first]
-    assert whole.witness.jobs(second) == set()
+    assert env.observer.jobs(second) == set()
 
 
-@story(Act.TOGETHER)
-async def test_a_run_that_is_prepared_is_cancelled(whole: System) -> None:
-    office = await whole.office(STEADY)
-    ada = await office.scripted("Prepare", Plan())
-    # looks for what earlier runs of this agent left behind take so long
-    await whole.witness.order("http", method="GET", path=ada.agent, delay=6.0, times=None)
-    issue = await office.issue(ada.agent, "Prepared")
-    run = await office.run(issue)
-    await office.api.logged(run, '"started"')
-    await stopped(whole, ada, issue, run)
+@scenario(Schedule.CONCURRENT)
+async def test_a_run_that_is_being_prepared_can_be_cancelled(env: Environment) -> None:
+    instance = await env.instance(STABLE)
+    ada = await instance.create_scripted_agent("Prepare", Plan())
+    # the cleanup of previous runs of this agent then takes so long
+    await env.observer.inject_fault("http", method="GET", path=ada.agent, delay=6.0, times=None)
+    issue = await instance.issue(ada.agent, "Prepared")
+    run = await instance.run(issue)
+    await instance.api.wait_logged(run, '"started"')
+    await assert_cancelled(env, ada, issue, run)
     assert ada.program.starts()[0]["run"] != run
 
 
-@story(Act.TOGETHER)
-async def test_a_run_whose_pod_cannot_start_is_cancelled(whole: System) -> None:
-    office = await whole.office(STEADY)
-    await whole.witness.order("refuse_image", image="registry.example/none:1")
-    ada = await office.scripted("Pending", Plan(), image="registry.example/none:1")
-    issue = await office.issue(ada.agent, "Pending")
-    run = await office.run(issue)
-    await whole.witness.pod(run, "Pending")
+@scenario(Schedule.CONCURRENT)
+async def test_a_run_whose_pod_cannot_start_can_be_cancelled(env: Environment) -> None:
+    instance = await env.instance(STABLE)
+    await env.observer.inject_fault("refuse_image", image="registry.example/none:1")
+    ada = await instance.create_scripted_agent("Pending", Plan(), image="registry.example/none:1")
+    issue = await instance.issue(ada.agent, "Pending")
+    run = await instance.run(issue)
+    await env.observer.pod(run, "Pending")
     began = monotonic()
-    await office.api.cancel(run)
-    assert monotonic() - began < ANSWERED
-    assert (await office.api.ended(run))["status"] == "cancelled"
-    assert (await office.api.read_issue(issue)).get("executionBlocker") is None
-    await office.api.until(lambda: nothing_runs(whole, run), "the pod to go")
+    await instance.api.cancel(run)
+    assert monotonic() - began < ANSWER_LIMIT
+    assert (await instance.api.wait_ended(run))["status"] == "cancelled"
+    assert (await instance.api.read_issue(issue)).get("executionBlocker") is None
+    await instance.api.wait_until(lambda: has_no_running_pod(env, run), "the pod to go")
     assert ada.program.starts() == []
 
 
-@story(Act.TOGETHER)
-async def test_a_run_whose_agent_works_is_cancelled(whole: System) -> None:
-    office = await whole.office(STEADY)
-    ada = await office.scripted("Works", Plan(lines=10, hold=5))
-    issue = await office.issue(ada.agent, "Works")
-    run = await office.run(issue)
-    await office.api.logged(run, "line 5")
-    await stopped(whole, ada, issue, run)
-    assert texts(output(await office.api.log(run))) == Plan(lines=5).said
+@scenario(Schedule.CONCURRENT)
+async def test_a_run_whose_agent_works_can_be_cancelled(env: Environment) -> None:
+    instance = await env.instance(STABLE)
+    ada = await instance.create_scripted_agent("Works", Plan(lines=10, hold=5))
+    issue = await instance.issue(ada.agent, "Works")
+    run = await instance.run(issue)
+    await instance.api.wait_logged(run, "line 5")
+    await assert_cancelled(env, ada, issue, run)
+    assert texts(output(await instance.api.log(run))) == Plan(lines=5).texts
     assert ada.program.starts()[1]["resumed"] == "ses_scripted"
 
 
-@story(Act.TOGETHER)
-async def test_a_run_that_is_just_ending_is_cancelled_or_has_ended(whole: System) -> None:
-    office = await whole.office(STEADY)
-    ada = await office.scripted("Ends", Plan(lines=4, hold=4))
-    issue = await office.issue(ada.agent, "Ends")
-    run = await office.run(issue)
-    await office.api.logged(run, "line 4")
-    [job] = whole.witness.names(run)
-    await whole.witness.order("http", method="DELETE", path=job, delay=5.0, times=None)
+@scenario(Schedule.CONCURRENT)
+async def test_a_cancel_at_the_end_of_a_run_gives_a_cancelled_run_or_its_outcome(env: Environment) -> None:
+    instance = await env.instance(STABLE)
+    ada = await instance.create_scripted_agent("Ends", Plan(lines=4, hold=4))
+    issue = await instance.issue(ada.agent, "Ends")
+    run = await instance.run(issue)
+    await instance.api.wait_logged(run, "line 4")
+    [job] = env.observer.names(run)
+    await env.observer.inject_fault("http", method="DELETE", path=job, delay=5.0, times=None)
     ada.program.release()
-    await office.api.logged(run, "step_finish")
-    await stopped(whole, ada, issue, run, ended_before=True)
+    await instance.api.wait_logged(run, "step_finish")
+    await assert_cancelled(env, ada, issue, run, ended_before=True)
 
 
-@story(Act.TOGETHER)
-async def test_a_comment_that_interrupts_goes_on_in_the_session_with_all_comments(whole: System) -> None:
-    office = await whole.office(STEADY)
-    ada = await office.scripted("Interrupt", Plan(lines=10, hold=5))
-    issue = await office.issue(ada.agent, "Interrupted")
-    first = await office.run(issue)
-    await office.api.logged(first, "line 5")
-    ada.program.change(Plan(lines=2))
-    await office.api.comment(issue, "First of all, think of peonies.")
-    await office.api.comment(issue, "Stop: think of dahlias.", interrupt=True)
-    assert (await office.api.ended(first))["status"] == "cancelled"
-    second = await office.api.ended(await office.run(issue, 1))
+@scenario(Schedule.CONCURRENT)
+async def test_an_interrupting_comment_starts_a_run_in_the_same_session_with_all_comments(env: Environment) -> None:
+    instance = await env.instance(STABLE)
+    ada = await instance.create_scripted_agent("Interrupt", Plan(lines=10, hold=5))
+    issue = await instance.issue(ada.agent, "Interrupted")
+    first = await instance.run(issue)
+    await instance.api.wait_logged(first, "line 5")
+    ada.program.set_plan(Plan(lines=2))
+    await instance.api.comment(issue, "First of all, think of peonies.")
+    await instance.api.comment(issue, "Stop: think of dahlias.", interrupt=True)
+    assert (await instance.api.wait_ended(first))["status"] == "cancelled"
+    second = await instance.api.wait_ended(await instance.run(issue, 1))
     assert second["status"] == "succeeded", second["error"]
     start = ada.program.starts()[1]
     assert start["resumed"] == "ses_scripted"
@@ -137,16 +139,16 @@ async def test_a_comment_that_interrupts_goes_on_in_the_session_with_all_comment
     assert "dahlias" in start["prompt"]
 
 
-@story(Act.TOGETHER)
-async def test_cancels_at_once_are_all_answered(whole: System) -> None:
-    office = await whole.office(STEADY)
-    ada = await office.scripted("Twice", Plan(lines=10, hold=5))
-    issue = await office.issue(ada.agent, "Twice")
-    run = await office.run(issue)
-    await office.api.logged(run, "line 5")
+@scenario(Schedule.CONCURRENT)
+async def test_concurrent_cancels_are_answered_in_time(env: Environment) -> None:
+    instance = await env.instance(STABLE)
+    ada = await instance.create_scripted_agent("Twice", Plan(lines=10, hold=5))
+    issue = await instance.issue(ada.agent, "Twice")
+    run = await instance.run(issue)
+    await instance.api.wait_logged(run, "line 5")
     began = monotonic()
-    answers = await asyncio.gather(*(office.api.cancel(run) for _ in range(2)), return_exceptions=True)
-    assert monotonic() - began < ANSWERED
+    answers = await asyncio.gather(*(instance.api.cancel(run) for _ in range(2)), return_exceptions=True)
+    assert monotonic() - began < ANSWER_LIMIT
     assert any(isinstance(answer, dict) for answer in answers), answers
-    assert (await office.api.ended(run))["status"] == "cancelled"
-    assert (await office.api.read_issue(issue)).get("executionBlocker") is None
+    assert (await instance.api.wait_ended(run))["status"] == "cancelled"
+    assert (await instance.api.read_issue(issue)).get("executionBlocker") is None

@@ -1,4 +1,4 @@
-"""Agents speak to Paperclip through the proxy in their pod, and a run that is joined speaks for the later one."""
+"""Agents call Paperclip through the proxy in their pod; a run that is joined uses the token of the later one."""
 
 import asyncio
 import shlex
@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from client.attach import Ticket
-from contracts.outcome import Outcome
-from tests.cluster.paperclip import FakePaperclip, serving
-from tests.runs.ground import Ground, attempt_key
-from tests.runs.test_whole_runs import recorded
+from agent_runs.client.attach import Ticket
+from agent_runs.contracts.outcome import Outcome
+from dev_stack.cluster.kinds import PODS
+from tests.pod.paperclip import FakePaperclip, serving
+from tests.runs.system import System, attempt_key
 
 TOKENS = ("canary-token-of-the-first-run", "canary-token-of-the-later-run")
 TOOLS = ("canary-tools-of-the-first-run", "canary-tools-of-the-later-run")
@@ -38,27 +38,27 @@ def ask(path, url=os.environ["PAPERCLIP_API_URL"], key=os.environ["PAPERCLIP_API
 
 
 @pytest.fixture(scope="module")
-async def proxied(temporal: Client, system: Ground) -> AsyncIterator[Ground]:
+async def proxied(temporal: Client, system: System) -> AsyncIterator[System]:
     """The system with a worker that gives agents a proxy."""
     settings = system.settings.model_copy(
         update={"api_proxy_image": "worker:test", "task_queue": f"proxied-{uuid.uuid4()}"}
     )
-    made = replace(system, temporal=temporal, settings=settings)
+    with_proxy = replace(system, temporal=temporal, settings=settings)
     async with AsyncExitStack() as parts:
-        await parts.enter_async_context(made.worker())
-        yield made
+        await parts.enter_async_context(with_proxy.worker())
+        yield with_proxy
 
 
 @pytest.fixture
 def paperclip() -> Iterator[FakePaperclip]:
-    with serving() as made:
-        yield made
+    with serving() as server:
+        yield server
 
 
-class Story:
-    """One agent that does what its Python lines say, between signs of the test."""
+class ProxyRun:
+    """One agent that runs Python code and exchanges signals with the test: empty files in one folder."""
 
-    def __init__(self, system: Ground, paperclip: FakePaperclip, code: str, *, before: str = "") -> None:
+    def __init__(self, system: System, paperclip: FakePaperclip, code: str, *, before: str = "") -> None:
         self.system = system
         self.paperclip = paperclip
         self.folder = system.programs / str(uuid.uuid4())
@@ -81,18 +81,18 @@ class Story:
         self.paperclip.owner = (TOKENS[1], raw["runId"])
         return raw
 
-    async def reached(self, sign: str) -> None:
-        while not (self.folder / sign).exists():  # noqa: ASYNC110 - a file of another process
+    async def until_signal(self, signal: str) -> None:
+        while not (self.folder / signal).exists():  # noqa: ASYNC110 - a file of another process
             await asyncio.sleep(0.02)
 
-    def let(self, sign: str) -> None:
-        (self.folder / sign).touch()
+    def send_signal(self, signal: str) -> None:
+        (self.folder / signal).touch()
 
-    async def ended(self, ticket: Ticket) -> Outcome:
+    async def outcome(self, ticket: Ticket) -> Outcome:
         return await ticket.handle(self.system.temporal).result()
 
-    async def said(self) -> list[str]:
-        return [line.decode() for line in await self.system.said(self.raw)]
+    async def stdout(self) -> list[str]:
+        return [line.decode() for line in await self.system.stdout(self.raw)]
 
 
 def _bearer(token: str) -> dict[str, str]:
@@ -106,19 +106,19 @@ def _tools(token: str) -> dict[str, Any]:
 
 
 def notes(outcome: Outcome) -> list[str]:
-    """What people are told of it."""
-    found: list[str] = (outcome.result_json or {}).get("notes") or []
-    return [note for note in found if "joined" in note]
+    """The outcome's notes about joined runs."""
+    every: list[str] = (outcome.result_json or {}).get("notes") or []
+    return [note for note in every if "joined" in note]
 
 
 WAIT = """
-def wait(sign):
-    while not (here / sign).exists():
+def wait(signal):
+    while not (here / signal).exists():
         time.sleep(0.02)
 """
 JOINED = f"""{WAIT}
 print(ask("/api/issues/1"), flush=True)
-(here / "asked").touch()
+(here / "called").touch()
 wait("joined")
 print(ask("/api/issues/1"), flush=True)
 (here / "refused").touch()
@@ -128,45 +128,43 @@ print(ask("", os.environ["PAPERCLIP_RUNTIME_TOOLS_MCP_URL"], os.environ["PAPERCL
 """
 
 
-async def exchanged(ticket: Ticket, system: Ground) -> None:
-    """Returns once the exchange of the token has been told to the history."""
-    steps = set()
+async def until_token_rotated(ticket: Ticket, system: System) -> None:
+    """Returns once `rotate_token` has completed."""
+    rotations = set()
     async for event in ticket.handle(system.temporal).fetch_history_events(wait_new_event=True):
-        asked = event.activity_task_scheduled_event_attributes
-        if asked.activity_type.name == "rotate_token":
-            steps.add(event.event_id)
-        if event.activity_task_completed_event_attributes.scheduled_event_id in steps:
+        scheduled = event.activity_task_scheduled_event_attributes
+        if scheduled.activity_type.name == "rotate_token":
+            rotations.add(event.event_id)
+        if event.activity_task_completed_event_attributes.scheduled_event_id in rotations:
             return
 
 
-async def test_a_run_that_is_joined_speaks_with_the_token_of_the_later_one(
-    proxied: Ground, paperclip: FakePaperclip
-) -> None:
-    story = Story(proxied, paperclip, JOINED)
-    ticket = await proxied.start(story.raw)
-    await story.reached("asked")
-    later = story.later()
-    story.let("joined")
-    await story.reached("refused")
+async def test_a_run_that_is_joined_uses_the_token_of_the_later_one(proxied: System, paperclip: FakePaperclip) -> None:
+    run = ProxyRun(proxied, paperclip, JOINED)
+    ticket = await proxied.start(run.raw)
+    await run.until_signal("called")
+    later = run.later()
+    run.send_signal("joined")
+    await run.until_signal("refused")
     joined = await proxied.start(later)
     assert (joined.kind, joined.workflow_run_id) == ("joined", ticket.workflow_run_id)
-    await exchanged(ticket, proxied)
-    story.let("exchanged")
-    outcome = await story.ended(ticket)
-    assert (await story.said())[:3] == ["200", "409", "200"]
+    await until_token_rotated(ticket, proxied)
+    run.send_signal("exchanged")
+    outcome = await run.outcome(ticket)
+    assert (await run.stdout())[:3] == ["200", "409", "200"]
     assert notes(outcome) == []
-    assert [asked.headers["X-Paperclip-Run-Id"] for asked in paperclip.asked[:3]] == [
-        story.raw["runId"],
-        story.raw["runId"],
+    assert [request.headers["X-Paperclip-Run-Id"] for request in paperclip.requests[:3]] == [
+        run.raw["runId"],
+        run.raw["runId"],
         later["runId"],
     ]
-    tools = paperclip.asked[3]
+    tools = paperclip.requests[3]
     assert (tools.path, tools.headers["Authorization"]) == ("/mcp/runtime-tools", f"Bearer {TOOLS[1]}")
-    whole = await recorded(ticket, proxied)
-    assert [canary for canary in (*TOKENS, *TOOLS, "canary-of-another-server") if canary.encode() in whole] == []
+    history = await proxied.history_bytes(ticket)
+    assert [canary for canary in (*TOKENS, *TOOLS, "canary-of-another-server") if canary.encode() in history] == []
 
 
-LOOK = f"""{WAIT}
+INSPECT = f"""{WAIT}
 environment = b""
 for process in pathlib.Path("/proc").glob("[0-9]*"):
     try:
@@ -179,61 +177,61 @@ print({{name: server["url"] for name, server in json.loads(config)["mcp"].items(
 print("canary-of-another-server" in config, flush=True)
 print([token in environment.decode("latin-1") + config for token in {(*TOKENS, *TOOLS)!r}], flush=True)
 print(sorted(str(path) for path in pathlib.Path("/agent-run").rglob("*") if "token" in path.name), flush=True)
-(here / "looked").touch()
-wait("go on")
+(here / "inspected").touch()
+wait("continue")
 """
 
 
 async def test_no_token_is_in_the_agents_environment_configuration_or_specification(
-    proxied: Ground, paperclip: FakePaperclip
+    proxied: System, paperclip: FakePaperclip
 ) -> None:
-    story = Story(proxied, paperclip, LOOK)
-    ticket = await proxied.start(story.raw)
-    await story.reached("looked")
+    run = ProxyRun(proxied, paperclip, INSPECT)
+    ticket = await proxied.start(run.raw)
+    await run.until_signal("inspected")
     specified = b"".join([await _raw(proxied, "apis/batch/v1", "jobs"), await _raw(proxied, "api/v1", "pods")])
     assert b"paperclip-api" in specified
     assert [canary for canary in (*TOKENS, *TOOLS) if canary.encode() in specified] == []
-    story.let("go on")
-    await story.ended(ticket)
-    knows, servers, another, found, files = await story.said()
-    assert knows == f"paperclip-api-proxy-sets-the-key {story.raw['runId']}"
+    run.send_signal("continue")
+    await run.outcome(ticket)
+    key, servers, other_server_has_header, tokens_in_text, token_files = await run.stdout()
+    assert key == f"paperclip-api-proxy-sets-the-key {run.raw['runId']}"
     assert "{env:PAPERCLIP_API_URL}/api/mcp/project-tools" in servers
     assert "https://mcp.example/x" in servers
-    assert another == "True"
-    assert (found, files) == ("[False, False, False, False]", "[]")
+    assert other_server_has_header == "True"
+    assert (tokens_in_text, token_files) == ("[False, False, False, False]", "[]")
 
 
-async def _raw(system: Ground, api: str, kind: str) -> bytes:
-    found = await system.kubernetes._call("GET", "list", kind, f"/{api}/namespaces/default/{kind}")
-    assert isinstance(found, bytes)
-    return found
+async def _raw(system: System, api: str, kind: str) -> bytes:
+    answer = await system.kubernetes._call("GET", "list", kind, f"/{api}/namespaces/default/{kind}")
+    assert isinstance(answer, bytes)
+    return answer
 
 
 @pytest.mark.parametrize(("code", "condition"), [(0, "Complete"), (3, "Failed")])
 async def test_the_job_ends_as_its_agent_does(
-    proxied: Ground, paperclip: FakePaperclip, code: int, condition: str
+    proxied: System, paperclip: FakePaperclip, code: int, condition: str
 ) -> None:
-    story = Story(proxied, paperclip, f"print(ask('/api/issues/1'), flush=True)\nraise SystemExit({code})")
-    story.raw["config"]["retainJobs"] = True
-    await proxied.outcome(story.raw)
-    assert await story.said() == ["200"]
-    await _completed(story, condition)
+    run = ProxyRun(proxied, paperclip, f"print(ask('/api/issues/1'), flush=True)\nraise SystemExit({code})")
+    run.raw["config"]["retainJobs"] = True
+    await proxied.outcome(run.raw)
+    assert await run.stdout() == ["200"]
+    await _assert_job_ended(run, condition)
 
 
-async def test_the_job_completes_when_the_agents_container_is_killed(proxied: Ground, paperclip: FakePaperclip) -> None:
-    story = Story(proxied, paperclip, f"{WAIT}\n(here / 'working').touch()\nwait('never')")
-    story.raw["config"]["retainJobs"] = True
-    ticket = await proxied.start(story.raw)
-    await story.reached("working")
+async def test_the_job_completes_when_the_agents_container_is_killed(proxied: System, paperclip: FakePaperclip) -> None:
+    run = ProxyRun(proxied, paperclip, f"{WAIT}\n(here / 'working').touch()\nwait('never')")
+    run.raw["config"]["retainJobs"] = True
+    ticket = await proxied.start(run.raw)
+    await run.until_signal("working")
     await _kill_container(proxied, "opencode")
-    outcome = await story.ended(ticket)
+    outcome = await run.outcome(ticket)
     assert outcome.error_code == "opencode_crashed"
-    await _completed(story, "Failed")
+    await _assert_job_ended(run, "Failed")
 
 
-async def _completed(story: Story, condition: str) -> None:
-    """The Job has come to its end by itself, and its token is gone."""
-    kubernetes, key = story.system.kubernetes, attempt_key(story.raw)
+async def _assert_job_ended(run: ProxyRun, condition: str) -> None:
+    """The Job has ended by itself, and its token is deleted."""
+    kubernetes, key = run.system.kubernetes, attempt_key(run.raw)
     while (job := await kubernetes.read_job("default", key.job_name)) is not None:
         if job.condition(condition):
             break
@@ -244,56 +242,55 @@ async def _completed(story: Story, condition: str) -> None:
 
 CRASHED = f"""{WAIT}
 print(ask("/api/issues/1"), flush=True)
-(here / "asked").touch()
+(here / "called").touch()
 wait("crashed")
 print(ask("/api/issues/1"), flush=True)
 """
 
 
-async def test_a_proxy_that_dies_does_not_end_the_agent(proxied: Ground, paperclip: FakePaperclip) -> None:
-    story = Story(proxied, paperclip, CRASHED)
-    ticket = await proxied.start(story.raw)
-    await story.reached("asked")
+async def test_a_proxy_that_dies_does_not_end_the_agent(proxied: System, paperclip: FakePaperclip) -> None:
+    run = ProxyRun(proxied, paperclip, CRASHED)
+    ticket = await proxied.start(run.raw)
+    await run.until_signal("called")
     await _kill_container(proxied, "paperclip-api")
-    story.let("crashed")
-    outcome = await story.ended(ticket)
-    assert await story.said() == ["200", "URLError"]
+    run.send_signal("crashed")
+    outcome = await run.outcome(ticket)
+    assert await run.stdout() == ["200", "URLError"]
     assert "OpenCode exited 0" in (outcome.error_message or "")
     assert outcome.receipt is not None
     assert outcome.receipt.state == "verified"
 
 
-async def _kill_container(system: Ground, name: str) -> None:
+async def _kill_container(system: System, name: str) -> None:
     """As the kernel does when the container has no memory left."""
-    pods: list[Any] = list(system.embedded._kubelet._pods.values())
-    for pod in pods:
-        slot = pod.slots_by_name.get(name)
-        if slot is not None and slot.running:
-            slot.current.kill()
-            await slot.current.finished.wait()
+    for pod in system.embedded.store.every(PODS):
+        if pod["status"]["phase"] == "Running":
+            await system.embedded.faults.kill_container(pod["metadata"]["name"], name)
 
 
-async def test_an_image_of_the_proxy_that_cannot_be_pulled_is_named(proxied: Ground, paperclip: FakePaperclip) -> None:
-    story = Story(proxied, paperclip, "print('never')")
+async def test_a_proxy_image_that_cannot_be_pulled_is_a_named_failure(
+    proxied: System, paperclip: FakePaperclip
+) -> None:
+    run = ProxyRun(proxied, paperclip, "print('never')")
     system = proxied.embedded
     system.faults.refuse_image("worker:test", "manifest unknown: not found")
     try:
-        outcome = await proxied.outcome(story.raw)
+        outcome = await proxied.outcome(run.raw)
     finally:
         system.faults.clear()
     assert outcome.error_code == "k8s_image_pull_failed"
     assert "paperclip-api" in (outcome.error_message or "")
-    assert await story.said() == []
+    assert await run.stdout() == []
 
 
-async def test_without_a_proxy_a_joined_run_says_that_it_keeps_the_old_token(
-    system: Ground, paperclip: FakePaperclip
+async def test_without_a_proxy_a_joined_run_notes_that_it_keeps_the_old_token(
+    system: System, paperclip: FakePaperclip
 ) -> None:
-    story = Story(system, paperclip, f"{WAIT}\n(here / 'asked').touch()\nwait('go on')\nprint(ask('/api/x'))")
-    ticket = await system.start(story.raw)
-    await story.reached("asked")
-    assert (await system.start(story.later())).kind == "joined"
-    story.let("go on")
-    outcome = await story.ended(ticket)
-    assert await story.said() == ["409"]
+    run = ProxyRun(system, paperclip, f"{WAIT}\n(here / 'called').touch()\nwait('continue')\nprint(ask('/api/x'))")
+    ticket = await system.start(run.raw)
+    await run.until_signal("called")
+    assert (await system.start(run.later())).kind == "joined"
+    run.send_signal("continue")
+    outcome = await run.outcome(ticket)
+    assert await run.stdout() == ["409"]
     assert any("AGENT_RUNS_API_PROXY_IMAGE" in note for note in notes(outcome))

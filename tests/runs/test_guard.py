@@ -3,22 +3,22 @@
 import uuid
 from typing import Any
 
-from contracts.request import RunRequest
-from tests.runs.attaching import at_once
-from tests.runs.ground import Ground, attempt_key
+from agent_runs.contracts.request import RunRequest
+from tests.runs.concurrent_attach import attach_all
+from tests.runs.system import System, attempt_key
 
 AGENT = "cat > /dev/null; echo hello; until [ -e {gate} ]; do sleep 0.05; done"
 
 
-async def test_fifty_callers_of_two_processes_start_one_agent_once(system: Ground) -> None:
+async def test_fifty_callers_of_two_processes_start_one_agent_once(system: System) -> None:
     gate = system.programs / str(uuid.uuid4())
     raw = system.agent(AGENT.format(gate=gate))
-    elsewhere = {**raw, "context": {**raw["context"], "taskId": "another task", "taskKey": "another task"}}
+    other_task = {**raw, "context": {**raw["context"], "taskId": "another task", "taskKey": "another task"}}
     share = [_wake(system, raw)] * 13
     share += [_wake(system, {**raw, "runId": str(uuid.uuid4())}) for _ in range(6)]
-    share += [_wake(system, {**elsewhere, "runId": str(uuid.uuid4())}) for _ in range(6)]
-    posted = len([1 for method, path in system.embedded.requests if method == "POST" and path.endswith("/jobs")])
-    tickets = await at_once(system.temporal, system.settings.task_queue, [share, share])
+    share += [_wake(system, {**other_task, "runId": str(uuid.uuid4())}) for _ in range(6)]
+    jobs_before = len([1 for method, path in system.embedded.requests if method == "POST" and path.endswith("/jobs")])
+    tickets = await attach_all(system.temporal, system.settings.task_queue, [share, share])
     winner = next(ticket for ticket in tickets if ticket["kind"] == "started")
     gate.touch()
     handle = system.temporal.get_workflow_handle(winner["workflow_id"], run_id=winner["workflow_run_id"])
@@ -27,19 +27,19 @@ async def test_fifty_callers_of_two_processes_start_one_agent_once(system: Groun
     assert len(tickets) == 50
     assert {ticket["workflow_run_id"] for ticket in tickets} == {winner["workflow_run_id"]}
     assert [ticket["kind"] for ticket in tickets].count("started") == 1
-    asked = [*share, *share]
-    holder = next(each for each in asked if each.run_id == winner["run_id"])
-    for each, ticket in zip(asked, tickets, strict=True):
+    requests = [*share, *share]
+    holder = next(each for each in requests if each.run_id == winner["run_id"])
+    for each, ticket in zip(requests, tickets, strict=True):
         assert ticket["run_id"] == holder.run_id
         if each.run_id != holder.run_id:
             assert ticket["kind"] == ("joined" if each.task == holder.task else "busy")
         if ticket["kind"] == "busy":
             assert (ticket["holder"]["run_id"], ticket["holder"]["task"]) == (holder.run_id, holder.task)
-    assert len(jobs) - posted == 1
+    assert len(jobs) - jobs_before == 1
     started = attempt_key({**raw, "runId": holder.run_id})
     assert await system.kubernetes.read_job("default", started.job_name) is None
 
 
-def _wake(system: Ground, raw: dict[str, Any]) -> RunRequest:
+def _wake(system: System, raw: dict[str, Any]) -> RunRequest:
     """The request of one wake, whose outcome nobody has to collect."""
-    return system.request(raw).model_copy(update={"linger_sec": 0})
+    return system.request(raw).model_copy(update={"outcome_retention_sec": 0})

@@ -1,8 +1,8 @@
-"""Output that nobody asked for: the transcript holds it byte for byte, and the run still ends as it should."""
+"""Output that is no event: the transcript holds it byte for byte, and the run still ends as it should."""
 
 import pytest
 
-from tests.runs.ground import Ground
+from tests.runs.system import System
 
 FINISH = (
     '{"type":"step_finish","timestamp":1,"sessionID":"ses_1","part":{"id":"prt_9","messageID":"msg_1","type":"step-finish",'
@@ -27,18 +27,17 @@ ANSWER = f"echo '{START}'; echo '{TEXT}'; echo '{FINISH}'"
     ],
     ids=["5 MB line", "invalid UTF-8", "NUL", "CRLF", "ANSI"],
 )
-async def test_a_strange_line_is_kept_and_does_no_harm(system: Ground, noise: str, expected: bytes) -> None:
+async def test_a_strange_line_is_stored_and_does_no_harm(system: System, noise: str, expected: bytes) -> None:
     raw = system.agent(f"cat > /dev/null; {noise}; {ANSWER}")
     outcome = await system.outcome(raw)
-    lines = [line.data for line in await system.lines(raw) if line.stream == "stdout"]
-    assert lines[0] == expected
+    assert (await system.stdout(raw))[0] == expected
     assert outcome.failure is None, outcome.failure
     assert outcome.summary == "still here"
     assert outcome.receipt is not None
     assert outcome.receipt.state == "verified"
 
 
-async def test_half_a_last_line_is_kept_and_named(system: Ground) -> None:
+async def test_half_a_last_line_is_stored_and_named(system: System) -> None:
     half = '{"type":"text","timest'
     raw = system.agent(f"cat > /dev/null; {ANSWER}; printf '{half}'")
     outcome = await system.outcome(raw)
@@ -47,19 +46,18 @@ async def test_half_a_last_line_is_kept_and_named(system: Ground) -> None:
     assert outcome.error_code == "output_lost"
 
 
-async def test_lines_that_look_like_frames_or_events_of_others_are_only_output(system: Ground) -> None:
+async def test_lines_that_look_like_frames_or_events_of_others_are_only_output(system: System) -> None:
     forged = '2 o. {"type":"error"}'
     raw = system.agent(f"cat > /dev/null; echo '{forged}'; echo '99 x. {{\"exit_code\":0}}'; {ANSWER}")
     outcome = await system.outcome(raw)
-    lines = [line.data for line in await system.lines(raw) if line.stream == "stdout"]
-    assert lines[0] == forged.encode()
+    assert (await system.stdout(raw))[0] == forged.encode()
     assert outcome.failure is None, outcome.failure
     assert outcome.receipt is not None
     assert outcome.receipt.state == "verified"
 
 
 @pytest.mark.slow
-async def test_a_million_lines_arrive_and_the_history_stays_small(system: Ground) -> None:
+async def test_a_million_lines_arrive_and_the_history_stays_small(system: System) -> None:
     raw = system.agent(f"cat > /dev/null; seq 1 1000000; {ANSWER}")
     ticket = await system.start(raw)
     outcome = await ticket.handle(system.temporal).result()
@@ -67,6 +65,5 @@ async def test_a_million_lines_arrive_and_the_history_stays_small(system: Ground
     assert outcome.failure is None, outcome.failure
     assert outcome.receipt is not None
     assert (outcome.receipt.state, outcome.receipt.lines) == ("verified", 1_000_003)
-    # 52 before scheduling and starting had clocks and looks of their own, and leftovers were ended first
     assert info.history_length <= 76
     assert info.history_size_bytes <= 60 * 1024

@@ -1,6 +1,6 @@
-"""Workers that go at random moments of a stream: every line is there once and in order, and the receipt agrees.
+"""Workers that are stopped at random moments of a stream cost no line, and the receipt verifies.
 
-A killed worker is missed after 30 s, five times in a run: `KILL_SEEDS=4,5,6` tries more of those than the usual one.
+The server replaces a killed worker after 30 s, five times in a run: `KILL_SEEDS=4,5,6` runs more than the usual seed.
 """
 
 import asyncio
@@ -19,8 +19,9 @@ import pytest
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import Client, WorkflowHandle
 
-from contracts.outcome import Outcome
-from tests.runs.ground import Ground, attempt_key, ground
+from agent_runs.contracts.outcome import Outcome
+from tests.runs.system import System, attempt_key, open_system
+from tests.transcripts.stored_runs import stored_runs
 from workflows.agent_run import AgentRunWorkflow
 from workflows.steps import STREAM_LOGS
 
@@ -32,7 +33,7 @@ BURST, TRICKLE, BACKLOG, END = 6_000, 6_200, 26_000, 26_500
 """Numbers at which the parts of the output end: fast, slow, then silence, then what piles up unread, then the last."""
 BIG = b"0123456789" * 10_240
 SCRIPT = """
-say() {{ awk -v from=$1 -v to=$2 -v every=$3 -v pause=$4 'BEGIN {{
+write_lines() {{ awk -v from=$1 -v to=$2 -v every=$3 -v pause=$4 'BEGIN {{
   big = "0123456789"
   while (length(big) < 102400) big = big big
   big = substr(big, 1, 102400)
@@ -44,18 +45,18 @@ say() {{ awk -v from=$1 -v to=$2 -v every=$3 -v pause=$4 'BEGIN {{
   }}
 }}'; }}
 cat > /dev/null
-say 0 {burst} 100 0.02
+write_lines 0 {burst} 100 0.02
 until [ -e {folder}/trickle ]; do sleep 0.02; done
-say {burst} {trickle} 1 0.01
+write_lines {burst} {trickle} 1 0.01
 until [ -e {folder}/backlog ]; do sleep 0.02; done
-say {trickle} {backlog} 1 0
+write_lines {trickle} {backlog} 1 0
 until [ -e {folder}/end ]; do sleep 0.02; done
-say {backlog} {end} 50 0.01
+write_lines {backlog} {end} 50 0.01
 """
 
 
 def output(first: int, last: int) -> list[bytes]:
-    """What the script says of these numbers."""
+    """The lines that the script writes for these numbers."""
     lines: list[bytes] = []
     for number in range(first, last):
         lines.append(b"line %d" % number)
@@ -72,9 +73,9 @@ def lines_before(number: int) -> int:
 
 @dataclass
 class Stream:
-    """A run whose output goes through five phases, and the moment in each at which its worker goes."""
+    """A run whose output has five phases, and in each the moment at which its worker is stopped."""
 
-    system: Ground
+    system: System
     folder: Path
     raw: dict[str, Any]
     handle: WorkflowHandle[AgentRunWorkflow, Outcome]
@@ -98,21 +99,21 @@ class Stream:
     async def in_silence(self, worker: int) -> None:
         await self.followed_by(worker)
         await self.stored(lines_before(TRICKLE))
-        await self.moment(3)
+        await self.random_moment(3)
         assert await self.count() == lines_before(TRICKLE)
 
     async def in_a_backlog(self, worker: int) -> None:
-        """It piles up while nobody follows."""
+        """While nobody follows, output piles up."""
         self.allow("backlog")
         await self.followed_by(worker)
         await self.stored(self.random.randrange(lines_before(TRICKLE) + 1, lines_before(BACKLOG)))
 
     async def at_the_end(self, worker: int) -> None:
-        """While the last lines come, the container ends, the receipt is made, or the transcript is judged."""
+        """While the last lines come, the container ends, the receipt is made, or the transcript is parsed."""
         await self.followed_by(worker)
         await self.stored(lines_before(BACKLOG))
         self.allow("end")
-        await self.moment(0.8)
+        await self.random_moment(0.8)
 
     def allow(self, part: str) -> None:
         (self.folder / part).touch()
@@ -123,31 +124,31 @@ class Stream:
         await self.stored(self.random.randrange(begin + 1, begin + (end - begin) // 2))
         assert begin < await self.count() < end
 
-    async def moment(self, most: float) -> None:
+    async def random_moment(self, most: float) -> None:
         await asyncio.sleep(self.random.uniform(0, most))  # when exactly is what the seed decides
 
     async def followed_by(self, worker: int) -> None:
-        """Returns once this process has the step; its identity in Temporal ends with its process id."""
+        """Returns once this process executes the step; its identity in Temporal ends with its process id."""
         while True:
-            told = (await self.handle.describe()).raw_description.pending_activities
-            steps = [step for step in told if step.activity_type.name == STREAM_LOGS.name]
+            pending = (await self.handle.describe()).raw_description.pending_activities
+            steps = [step for step in pending if step.activity_type.name == STREAM_LOGS.name]
             if steps and steps[0].state == STARTED and steps[0].last_worker_identity.endswith(f":{worker}"):
                 return
             await asyncio.sleep(0.02)
 
     async def stored(self, count: int) -> None:
-        """Returns once so many lines are stored; other processes announce nothing, so it looks often."""
-        news = self.system.store.news(attempt_key(self.raw))
+        """Returns once so many lines are stored; other processes do not notify this one, so it polls."""
+        notifier = self.system.store.notifier(attempt_key(self.raw))
         while await self.count() < count:
-            await news.beyond(news.count, timedelta(milliseconds=5))
+            await notifier.wait_for_change(notifier.changes, timedelta(milliseconds=5))
 
     async def count(self) -> int:
-        runs = await self.system.store.runs(limit=1)
+        runs = await stored_runs(self.system.store, limit=1)
         return runs[0].lines if runs else 0
 
 
-async def streaming(system: Ground, folder: Path, seed: int) -> Stream:
-    """A started run. Nothing works on it yet."""
+async def start_stream(system: System, folder: Path, seed: int) -> Stream:
+    """A started run, without any worker yet."""
     script = SCRIPT.format(folder=shlex.quote(str(folder)), burst=BURST, trickle=TRICKLE, backlog=BACKLOG, end=END)
     raw = system.agent(script)
     return Stream(system, folder, raw, (await system.start(raw)).handle(system.temporal), Random(seed))
@@ -159,11 +160,11 @@ async def streaming(system: Ground, folder: Path, seed: int) -> Stream:
     ("by", "seed"),
     [*((signal.SIGTERM, seed) for seed in (1, 2, 3)), *((signal.SIGKILL, seed) for seed in KILL_SEEDS)],
 )
-async def test_five_workers_that_go_in_the_middle_cost_no_line(
+async def test_five_workers_that_are_stopped_in_the_middle_cost_no_line(
     temporal: Client, tmp_path: Path, by: signal.Signals, seed: int
 ) -> None:
-    async with ground(temporal, tmp_path) as system:
-        stream = await streaming(system, tmp_path, seed)
+    async with open_system(temporal, tmp_path) as system:
+        stream = await start_stream(system, tmp_path, seed)
         for moment in stream.moments:
             async with system.worker_process() as process:
                 await moment(process.pid)
@@ -172,9 +173,9 @@ async def test_five_workers_that_go_in_the_middle_cost_no_line(
         async with system.worker_process():
             outcome = await stream.handle.result()
         lines = await system.lines(stream.raw)
-    found, wanted = [line.data for line in lines], output(0, END)
-    assert len(found) == len(wanted)
-    assert [number for number, line in enumerate(found) if line != wanted[number]][:5] == []
+    stored, expected = [line.data for line in lines], output(0, END)
+    assert len(stored) == len(expected)
+    assert [number for number, line in enumerate(stored) if line != expected[number]][:5] == []
     assert all(one.sequence < other.sequence for one, other in pairwise(lines))
     assert outcome.receipt is not None
-    assert (outcome.receipt.state, outcome.receipt.lines, outcome.receipt.gaps) == ("verified", len(wanted), ())
+    assert (outcome.receipt.state, outcome.receipt.lines, outcome.receipt.gaps) == ("verified", len(expected), ())

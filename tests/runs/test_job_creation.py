@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from activities.bundle_prompt import PromptBundling
-from activities.create_job import JobCreation, PodPlan
-from activities.finish import Cleanup
-from cluster.client import KubernetesCluster
-from cluster.objects import Metadata
-from contracts.errors import ExitUnknown, ForeignObject, JobDeletedExternally
-from contracts.messages import BundlePrompt, CreateJob, Finish, JobRef, PodProfile
-from contracts.request import RunRequest
-from local.demo import context
-from paperclip.preparation import prepare
-from paperclip.sealing import Opener, Sealer, SealingKey
-from tests.runs.ground import Ground, attempt_key
+from activities.bundle_prompt import BundlePromptActivity
+from activities.create_job import AgentPodSettings, CreateJobActivity
+from activities.finish import FinishActivity
+from agent_runs.contracts.errors import ExitUnknown, ForeignObject, JobDeletedExternally
+from agent_runs.contracts.messages import BundlePrompt, CreateJob, Finish, JobRef, PodProfile
+from agent_runs.contracts.request import RunRequest
+from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.objects import Metadata
+from agent_runs.paperclip.preparation import prepare
+from agent_runs.paperclip.sealing import Opener, Sealer, SealingKey
+from dev_stack.demo import context
+from tests.runs.system import System, attempt_key
 
 
 @dataclass(frozen=True)
-class Given:
+class FixedRequest:
     """The request of a run, without a Temporal that holds it."""
 
     request: RunRequest
@@ -37,58 +37,60 @@ class Given:
 class Creation:
     """One attempt up to its Job."""
 
-    step: JobCreation
-    order: CreateJob
+    step: CreateJobActivity
+    input: CreateJob
 
     async def once(self, attempt: int = 1) -> JobRef:
-        """The step as Temporal would call it, on this try."""
+        """The step as Temporal would call it, as this activity attempt."""
         environment = ActivityEnvironment()
         environment.info = replace(environment.info, attempt=attempt)
-        made: JobRef = await environment.run(self.step.create_job, self.order)
-        return made
+        job: JobRef = await environment.run(self.step.create_job, self.input)
+        return job
 
 
 @pytest.fixture
-async def creation(system: Ground, tmp_path: Path) -> Creation:
+async def creation(system: System, tmp_path: Path) -> Creation:
     """An attempt whose prompt is there and whose Job is not."""
     raw = context(agent_id=str(uuid.uuid4()))
     key = SealingKey.generate()
     request = prepare(raw, Sealer(key.public))
-    given, opener, attempt = Given(request), Opener([key]), attempt_key(raw)
-    bundling = PromptBundling(system.kubernetes, given, opener, tmp_path)
+    requests, opener, attempt = FixedRequest(request), Opener([key]), attempt_key(raw)
+    bundling = BundlePromptActivity(system.kubernetes, requests, opener, tmp_path)
     prompt = await ActivityEnvironment().run(
         bundling.bundle_prompt, BundlePrompt(attempt=attempt, config=request.config)
     )
     profile = PodProfile(namespace="default", image="agent:test")
-    order = CreateJob(attempt=attempt, config=request.config, profile=profile, prompt=prompt)
-    return Creation(JobCreation(system.kubernetes, given, opener, PodPlan()), order)
+    input = CreateJob(attempt=attempt, config=request.config, profile=profile, prompt=prompt)
+    return Creation(CreateJobActivity(system.kubernetes, requests, opener, AgentPodSettings()), input)
 
 
-@pytest.mark.parametrize("attempt", [pytest.param(2, id="another try"), pytest.param(1, id="after a reset")])
+@pytest.mark.parametrize("attempt", [pytest.param(2, id="next activity attempt"), pytest.param(1, id="after a reset")])
 async def test_a_repeated_creation_adopts_the_job_that_is_there(creation: Creation, attempt: int) -> None:
     first, second = await creation.once(), await creation.once(attempt)
     assert (first.uid, first.adopted, second.adopted) == (second.uid, False, True)
 
 
-async def test_a_job_whose_secret_somebody_deleted_is_adopted(system: Ground, creation: Creation) -> None:
+async def test_a_job_whose_secret_somebody_deleted_is_adopted(system: System, creation: Creation) -> None:
     first = await creation.once()
-    await system.kubernetes.delete_secret("default", creation.order.attempt.run_secret_name)
+    await system.kubernetes.delete_secret("default", creation.input.attempt.run_secret_name)
     second = await creation.once()
     assert (first.uid, second.adopted) == (second.uid, True)
 
 
-@pytest.mark.parametrize("attempt", [pytest.param(2, id="another try"), pytest.param(1, id="after a reset")])
+@pytest.mark.parametrize("attempt", [pytest.param(2, id="next activity attempt"), pytest.param(1, id="after a reset")])
 async def test_a_job_that_went_with_its_secrets_is_not_created_again(
-    system: Ground, creation: Creation, attempt: int
+    system: System, creation: Creation, attempt: int
 ) -> None:
     await creation.once()
-    await ActivityEnvironment().run(Cleanup(system.kubernetes).finish, Finish(attempt=creation.order.attempt))
+    await ActivityEnvironment().run(FinishActivity(system.kubernetes).finish, Finish(attempt=creation.input.attempt))
     with pytest.raises(JobDeletedExternally):
         await creation.once(attempt)
-    assert await system.kubernetes.read_job("default", creation.order.attempt.job_name) is None
+    assert await system.kubernetes.read_job("default", creation.input.attempt.job_name) is None
 
 
-async def test_a_job_that_may_have_come_and_gone_is_not_created_again(system: Ground, creation: Creation) -> None:
+async def test_a_job_that_may_have_existed_and_been_deleted_is_not_created_again(
+    system: System, creation: Creation
+) -> None:
     job = await creation.once()
     await system.kubernetes.delete_job(job.namespace, job.name, job.uid)
 
@@ -107,8 +109,8 @@ async def test_a_job_that_may_have_come_and_gone_is_not_created_again(system: Gr
         await replace(creation, step=replace(creation.step, cluster=later)).once(attempt=2)
 
 
-async def test_a_job_of_somebody_else_is_left_alone(system: Ground, creation: Creation) -> None:
-    name = creation.order.attempt.job_name
+async def test_a_foreign_job_is_left_alone(system: System, creation: Creation) -> None:
+    name = creation.input.attempt.job_name
     pod = {"restartPolicy": "Never", "containers": [{"name": "c", "image": "busybox:1.36", "command": ["true"]}]}
     foreign = await system.kubernetes.create_job(
         {
@@ -120,13 +122,13 @@ async def test_a_job_of_somebody_else_is_left_alone(system: Ground, creation: Cr
     )
     with pytest.raises(ForeignObject):
         await creation.once()
-    found = await system.kubernetes.read_job("default", name)
-    assert found is not None
-    assert found.metadata.uid == foreign.metadata.uid
+    job = await system.kubernetes.read_job("default", name)
+    assert job is not None
+    assert job.metadata.uid == foreign.metadata.uid
 
 
-async def test_a_retained_run_without_a_job_leaves_no_prompt(system: Ground, creation: Creation) -> None:
-    finish = Finish(attempt=creation.order.attempt, retain=True)
-    assert (await ActivityEnvironment().run(Cleanup(system.kubernetes).finish, finish)).deleted
-    name = creation.order.attempt.prompt_secret_name
+async def test_a_retained_run_without_a_job_leaves_no_prompt(system: System, creation: Creation) -> None:
+    finish = Finish(attempt=creation.input.attempt, retain=True)
+    assert (await ActivityEnvironment().run(FinishActivity(system.kubernetes).finish, finish)).deleted
+    name = creation.input.attempt.prompt_secret_name
     assert await system.kubernetes.read_secret_metadata("default", name) is None

@@ -1,35 +1,33 @@
-"""The page of a real run: facts from a real Temporal, output through the embedded cluster."""
+"""The page of a real run: run info from a real Temporal, output through the embedded cluster."""
 
 import asyncio
 import re
 
 import aiohttp
 
-from client import links
-from client.settings import WorkerSettings
-from tests.conftest import FIXTURES
-from tests.runs.ground import Ground, attempt_key
-from tests.runs.test_whole_runs import replay
-from transcripts.access import headers
-from web.facts import TemporalRuns
-from web.serving import transcript_service
+from agent_runs.client import links
+from agent_runs.service.settings import WorkerSettings
+from agent_runs.transcripts.tokens import authorization
+from agent_runs.web.run_info import TemporalRunInfo
+from agent_runs.web.serving import transcript_service
+from tests.runs.system import System, attempt_key, replay_script
 
 
-def served(system: Ground) -> WorkerSettings:
-    """The system's settings with a page."""
-    known = {"transcripts_listen": "127.0.0.1:0", "web_ui": "http://127.0.0.1:8233"}
-    return system.settings.model_copy(update=known)
+def with_page(system: System) -> WorkerSettings:
+    """The system's settings with an HTTP address and Temporal's Web UI."""
+    addresses = {"transcripts_listen": "127.0.0.1:0", "web_ui": "http://127.0.0.1:8233"}
+    return system.settings.model_copy(update=addresses)
 
 
-async def test_the_page_of_a_finished_run_tells_what_came_of_it(system: Ground) -> None:
-    raw = system.agent(replay("tool-bash"))
+async def test_the_page_of_a_finished_run_shows_its_outcome(system: System) -> None:
+    raw = system.agent(replay_script("tool-bash"))
     ticket = await system.start(raw)
     outcome = await ticket.handle(system.temporal).result()
-    settings = served(system)
-    async with transcript_service(settings, system.store, TemporalRuns(system.temporal, settings)) as base:
+    settings = with_page(system)
+    async with transcript_service(settings, system.store, TemporalRunInfo(system.temporal, settings)) as base:
         run_id = raw["runId"]
-        admitted = headers(links.tokens(settings).mint(run_id))
-        async with aiohttp.ClientSession(headers=admitted) as http:
+        headers = authorization(links.load_tokens(settings).mint(run_id))
+        async with aiohttp.ClientSession(headers=headers) as http:
             page = await _text(http, f"{base}/runs/{run_id}")
             while "succeeded" not in page:  # Temporal's list is a moment behind its histories
                 await asyncio.sleep(0)
@@ -44,21 +42,21 @@ async def test_the_page_of_a_finished_run_tells_what_came_of_it(system: Ground) 
     assert re.search(r'href="http://127.0.0.1:8233/namespaces/default/workflows/agent-run%3A', page)
 
 
-async def test_the_page_of_a_run_shows_only_that_run_of_its_agent(system: Ground) -> None:
-    raw = system.agent(replay("text-stdin"))
+async def test_the_page_of_a_run_shows_only_that_run_of_its_agent(system: System) -> None:
+    raw = system.agent(replay_script("text-stdin"))
     await system.outcome(raw)
-    runs = TemporalRuns(system.temporal, system.settings)
-    assert await runs.facts(raw["agent"]["id"]) is None
-    assert await runs.facts("no' OR RunPhase = 'succeeded") is None
+    runs = TemporalRunInfo(system.temporal, system.settings)
+    assert await runs.run_info(raw["agent"]["id"]) is None
+    assert await runs.run_info("no' OR RunPhase = 'succeeded") is None
 
 
-async def test_a_link_opens_the_service_it_was_made_for(system: Ground) -> None:
-    raw = system.agent(f"cat > /dev/null\ncat {FIXTURES / 'opencode' / 'reasoning' / 'events.jsonl'}")
+async def test_a_link_opens_the_service_it_was_made_for(system: System) -> None:
+    raw = system.agent(replay_script("reasoning"))
     await system.outcome(raw)
-    settings = served(system)
-    async with transcript_service(settings, system.store, TemporalRuns(system.temporal, settings)) as base:
+    settings = with_page(system)
+    async with transcript_service(settings, system.store, TemporalRunInfo(system.temporal, settings)) as base:
         public = settings.model_copy(update={"transcripts_public_url": base})
-        link = links.page(public, attempt_key(raw).run.run_id)
+        link = links.page_url(public, attempt_key(raw).run.run_id)
         assert link is not None
         async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as browser:
             assert "refresh" in await _text(browser, link)

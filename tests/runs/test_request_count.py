@@ -7,21 +7,21 @@ from pathlib import Path
 
 from temporalio.client import Client
 
-from tests.runs.ground import attempt_key, ground
+from tests.runs.system import attempt_key, open_system
 
-LIMIT = 12
-"""For one run; three of them look for what earlier runs of the agent left."""
-SHARED = 2
+REQUESTS_PER_RUN = 12
+"""Three of them look for leftovers of earlier runs of the agent."""
+SHARED_REQUESTS = 2
 """One list and one watch of pods, for all runs of a worker."""
 SCRIPT = "cat > /dev/null; i=0; while [ $i -lt 30 ]; do echo line $i; sleep 0.1; i=$((i+1)); done"
 
 
-def told(requests: Iterable[tuple[str, str]]) -> str:
+def listing(requests: Iterable[tuple[str, str]]) -> str:
     """One line each, for the failure message."""
     return "\n".join(f"{method:6} {path}" for method, path in requests)
 
 
-def of_a_run(requests: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def of_single_runs(requests: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Those that serve one run; the watch and the list before it serve all."""
     return [
         (method, path) for method, path in requests if not re.search(r"/pods\?labelSelector=[^&]*agent-job(&|$)", path)
@@ -29,24 +29,24 @@ def of_a_run(requests: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 async def test_a_run_needs_few_requests(temporal: Client, tmp_path: Path) -> None:
-    async with ground(temporal, tmp_path) as system, system.worker():
+    async with open_system(temporal, tmp_path) as system, system.worker():
         outcome = await system.outcome(system.agent(SCRIPT))
         requests = list(system.embedded.requests)
     assert outcome.receipt is not None
     assert outcome.receipt.state == "verified"
-    assert len(requests) <= LIMIT + SHARED, f"{len(requests)} requests:\n{told(requests)}"
+    assert len(requests) <= REQUESTS_PER_RUN + SHARED_REQUESTS, f"{len(requests)} requests:\n{listing(requests)}"
 
 
 async def test_runs_at_a_time_share_one_watch(temporal: Client, tmp_path: Path) -> None:
-    async with ground(temporal, tmp_path) as system, system.worker():
+    async with open_system(temporal, tmp_path) as system, system.worker():
         agents = [system.agent(SCRIPT) for _ in range(3)]
         tickets = [await system.start(agent) for agent in agents]
         for ticket in tickets:
             await ticket.handle(temporal).result()
         requests = list(system.embedded.requests)
-    shared = Counter(requests) - Counter(of_a_run(requests))
-    assert shared.total() == SHARED, told(shared.elements())
+    shared = Counter(requests) - Counter(of_single_runs(requests))
+    assert shared.total() == SHARED_REQUESTS, listing(shared.elements())
     names = [attempt_key(agent).job_name for agent in agents]
     named = Counter(name for _, path in requests for name in names if name in path)
-    assert max(named.values()) <= LIMIT, told(requests)
-    assert len(of_a_run(requests)) <= 3 * LIMIT, told(requests)
+    assert max(named.values()) <= REQUESTS_PER_RUN, listing(requests)
+    assert len(of_single_runs(requests)) <= 3 * REQUESTS_PER_RUN, listing(requests)

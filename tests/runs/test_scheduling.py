@@ -1,4 +1,4 @@
-"""The wait for the agent's pod: asked for when it is stuck, named in Kubernetes' own words, and polled never."""
+"""The wait for the agent's pod: few requests, and failures in Kubernetes' own words."""
 
 import asyncio
 import fcntl
@@ -12,15 +12,15 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 import activities.await_schedule as waiting
-from activities.await_schedule import Scheduling
-from activities.finish import Cleanup
-from cluster.client import KubernetesCluster
-from cluster.ownership import owner_labels
-from cluster.secrets import prompt_secret
-from contracts.errors import ImagePullFailed, JobDeletedExternally, PodLost, PodScheduleFailed, RunError
-from contracts.identity import AttemptKey, RunKey
-from contracts.messages import AwaitSchedule, Finish, JobRef, PodRef
-from local.cluster import EmbeddedCluster
+from activities.await_schedule import AwaitScheduleActivity
+from activities.finish import FinishActivity
+from agent_runs.contracts.errors import ImagePullFailed, JobDeletedExternally, PodLost, PodScheduleFailed, RunError
+from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.contracts.messages import AwaitSchedule, Finish, JobRef, PodRef
+from agent_runs.job.secrets import prompt_secret
+from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.ownership import owner_labels
+from dev_stack.cluster import EmbeddedCluster
 
 NAMESPACE = "default"
 
@@ -32,14 +32,14 @@ class Wait:
     embedded: EmbeddedCluster
     kubernetes: KubernetesCluster
     attempt: AttemptKey
-    told: list[str] = field(default_factory=list)
-    heard: asyncio.Event = field(default_factory=asyncio.Event)
+    heartbeats: list[str] = field(default_factory=list)
+    new_heartbeat: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def job(self, script: str = "sleep 60", image: str = "busybox:1.36", **spec: object) -> JobRef:
         container = {"name": "opencode", "image": image, "command": ["sh", "-c", script]}
         pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}
         template = {"metadata": {"labels": owner_labels(self.attempt)}, "spec": pod}
-        made = await self.kubernetes.create_job(
+        job = await self.kubernetes.create_job(
             {
                 "apiVersion": "batch/v1",
                 "kind": "Job",
@@ -51,30 +51,30 @@ class Wait:
                 "spec": {"backoffLimit": 0, "template": template, **spec},
             }
         )
-        return JobRef(namespace=NAMESPACE, name=made.metadata.name, uid=made.metadata.uid)
+        return JobRef(namespace=NAMESPACE, name=job.metadata.name, uid=job.metadata.uid)
 
-    async def pod(self, job: JobRef, patience: timedelta = timedelta(minutes=1)) -> PodRef:
-        """What the step returns; its heartbeats are in `told`."""
+    async def pod(self, job: JobRef, schedule_timeout: timedelta = timedelta(minutes=1)) -> PodRef:
+        """What the step returns; its heartbeats are in `heartbeats`."""
         environment = ActivityEnvironment()
-        environment.on_heartbeat = self.hear
-        order = AwaitSchedule(attempt=self.attempt, job=job, patience=patience)
-        found: PodRef = await environment.run(Scheduling(self.kubernetes).await_schedule, order)
-        return found
+        environment.on_heartbeat = self.add_heartbeat
+        order = AwaitSchedule(attempt=self.attempt, job=job, schedule_timeout=schedule_timeout)
+        pod: PodRef = await environment.run(AwaitScheduleActivity(self.kubernetes).await_schedule, order)
+        return pod
 
-    def hear(self, *details: str) -> None:
-        self.told += details
-        self.heard.set()
+    def add_heartbeat(self, *details: str) -> None:
+        self.heartbeats += details
+        self.new_heartbeat.set()
 
-    async def until_told(self, text: str) -> None:
-        """Until a heartbeat says so."""
+    async def until_heartbeat(self, text: str) -> None:
+        """Returns once a heartbeat contains `text`."""
         async with asyncio.timeout(30):
-            while not any(text in told for told in self.told):
-                self.heard.clear()
-                await self.heard.wait()
+            while not any(text in heartbeat for heartbeat in self.heartbeats):
+                self.new_heartbeat.clear()
+                await self.new_heartbeat.wait()
 
     @property
-    def questions(self) -> list[str]:
-        """What was asked about the Job, by name."""
+    def requests_about_job(self) -> list[str]:
+        """The paths of requests about the Job."""
         return [
             path
             for method, path in self.embedded.requests
@@ -84,8 +84,8 @@ class Wait:
 
 @pytest.fixture
 async def wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Wait]:
-    """A cluster of its own, since its faults are for all, and a step that looks often."""
-    monkeypatch.setattr(waiting, "LOOK", timedelta(seconds=0.05))
+    """A cluster of its own, since its faults are for all, and a step that polls often."""
+    monkeypatch.setattr(waiting, "SNAPSHOT_INTERVAL", timedelta(seconds=0.05))
     attempt = AttemptKey(run=RunKey(agent_id=str(uuid.uuid4()), company_id="c", run_id=str(uuid.uuid4())), attempt=1)
     async with EmbeddedCluster(tmp_path / "cluster") as embedded:
         kubernetes = await KubernetesCluster.connect(str(embedded.kubeconfig_path), environ={})
@@ -93,11 +93,11 @@ async def wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
             yield Wait(embedded, kubernetes, attempt)
 
 
-async def test_a_pod_that_runs_is_found_and_its_prompt_taken_away(wait: Wait) -> None:
+async def test_a_pod_that_runs_is_found_and_its_prompt_deleted(wait: Wait) -> None:
     await wait.kubernetes.put_secret(prompt_secret(wait.attempt, NAMESPACE, b"hello"))
     job = await wait.job()
-    found = await wait.pod(job)
-    assert found.name.startswith(job.name)
+    pod = await wait.pod(job)
+    assert pod.name.startswith(job.name)
     assert await wait.kubernetes.read_secret_metadata(NAMESPACE, wait.attempt.prompt_secret_name) is None
 
 
@@ -110,64 +110,62 @@ async def test_a_pod_that_ended_before_anybody_looked_is_found(wait: Wait) -> No
     assert (await wait.pod(job)).uid == pods[0].metadata.uid
 
 
-async def test_an_image_that_cannot_be_pulled_is_named_with_the_registrys_words(wait: Wait) -> None:
+async def test_an_image_that_cannot_be_pulled_fails_with_the_registrys_message(wait: Wait) -> None:
     wait.embedded.faults.refuse_image("nobody/knows:1", "manifest unknown")
     with pytest.raises(ImagePullFailed, match="manifest unknown"):
         await wait.pod(await wait.job(image="nobody/knows:1"))
 
 
-async def test_a_pod_without_a_node_is_waited_for_in_the_schedulers_words_and_without_events(wait: Wait) -> None:
+async def test_a_pod_without_a_node_is_waited_for_with_the_schedulers_message_and_without_events(wait: Wait) -> None:
     wait.embedded.faults.fill_node("1 Insufficient memory.")
     job = await wait.job()
     step = asyncio.create_task(wait.pod(job))
-    await wait.until_told("1 Insufficient memory")
+    await wait.until_heartbeat("1 Insufficient memory")
     wait.embedded.faults.clear()
     await step
-    assert [path for path in wait.questions if "events" in path] == []
+    assert [path for path in wait.requests_about_job if "events" in path] == []
 
 
-async def test_a_pod_without_a_node_fails_when_patience_ends(wait: Wait) -> None:
+async def test_a_pod_without_a_node_fails_at_the_timeout(wait: Wait) -> None:
     wait.embedded.faults.fill_node()
     with pytest.raises(PodScheduleFailed, match="Timed out waiting for pod to be scheduled"):
-        await wait.pod(await wait.job(), patience=timedelta(seconds=1))
+        await wait.pod(await wait.job(), schedule_timeout=timedelta(seconds=1))
 
 
-async def test_a_job_that_makes_no_pod_is_asked_about_once_it_is_stuck(
-    wait: Wait, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(waiting, "STUCK", timedelta())
-    monkeypatch.setattr(waiting, "SAME", timedelta())
+async def test_a_job_that_makes_no_pod_is_read_once_it_is_stuck(wait: Wait, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "FIRST_POLL_DELAY", timedelta())
+    monkeypatch.setattr(waiting, "SAME_REASON_POLL_INTERVAL", timedelta())
     job = await wait.job(suspend=True)
     step = asyncio.create_task(wait.pod(job))
-    await wait.until_told("Waiting for Job controller")
+    await wait.until_heartbeat("Waiting for Job controller")
     await wait.kubernetes.delete_job(NAMESPACE, job.name, job.uid)
     with pytest.raises(JobDeletedExternally):
         await step
 
 
-async def test_nothing_is_asked_twice_about_the_same_trouble(wait: Wait, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "STUCK", timedelta())
+async def test_the_same_reason_is_requested_only_once(wait: Wait, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "FIRST_POLL_DELAY", timedelta())
     wait.embedded.faults.fill_node()
     job = await wait.job()
     step = asyncio.create_task(wait.pod(job))
     async with asyncio.timeout(30):
-        while len(wait.told) < 20:
-            wait.heard.clear()
-            await wait.heard.wait()
+        while len(wait.heartbeats) < 20:
+            wait.new_heartbeat.clear()
+            await wait.new_heartbeat.wait()
     step.cancel()
-    assert [path for path in wait.questions if "/jobs/" in path] == [
+    assert [path for path in wait.requests_about_job if "/jobs/" in path] == [
         f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/{job.name}"
     ]
 
 
 @pytest.mark.parametrize(("whole_job", "error"), [(False, PodLost), (True, JobDeletedExternally)])
-async def test_what_somebody_deletes_before_the_start_is_named(
+async def test_a_deletion_before_the_start_is_a_named_failure(
     wait: Wait, whole_job: bool, error: type[RunError]
 ) -> None:
     wait.embedded.faults.fill_node()
     job = await wait.job()
     step = asyncio.create_task(wait.pod(job))
-    await wait.until_told("unschedulable")
+    await wait.until_heartbeat("unschedulable")
     if whole_job:
         await wait.kubernetes.delete_job(NAMESPACE, job.name, job.uid)
     else:
@@ -181,20 +179,20 @@ async def test_a_running_agent_is_ended_and_waited_for(wait: Wait) -> None:
     job = await wait.job("trap 'exit 0' TERM; while :; do sleep 0.05; done")
     await wait.pod(job)
     assert await ActivityEnvironment().run(
-        Cleanup(wait.kubernetes).finish, Finish(attempt=wait.attempt, job=job, grace=timedelta(seconds=1))
+        FinishActivity(wait.kubernetes).finish, Finish(attempt=wait.attempt, job=job, grace=timedelta(seconds=1))
     )
     assert await wait.kubernetes.pods_of(job) == []
     assert await wait.kubernetes.read_job(NAMESPACE, job.name) is None
 
 
-async def test_an_agent_that_gets_no_grace_has_ended_when_it_is_said_to_be_gone(wait: Wait, tmp_path: Path) -> None:
+async def test_an_agent_without_grace_has_ended_when_it_is_reported_deleted(wait: Wait, tmp_path: Path) -> None:
     alive = tmp_path / "alive"
     job = await wait.job(f"exec 9>{alive}; flock 9; trap '' TERM; echo on > {alive}.on; while :; do sleep 0.05; done")
     await wait.pod(job)
     async with asyncio.timeout(30):
         while not alive.with_suffix(".on").exists():  # noqa: ASYNC110 - another process makes it
             await asyncio.sleep(0.05)
-    cleanup = Cleanup(wait.kubernetes).finish
+    cleanup = FinishActivity(wait.kubernetes).finish
     assert await ActivityEnvironment().run(cleanup, Finish(attempt=wait.attempt, job=job, grace=timedelta()))
     with alive.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while a process of the agent holds it

@@ -1,42 +1,31 @@
-"""Agents that must end: by a clock, by silence, by a cancel, or because they are left over from an earlier run."""
+"""Agents that must end: by a deadline, by silence, by a cancel, or because they are left over from an earlier run."""
 
 import asyncio
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from activities.create_job import reference
-from client.outcome import cancel
-from contracts.outcome import Outcome
-from tests.runs.ground import Ground, attempt_key
+from agent_runs.client.outcome import cancel
+from agent_runs.contracts.outcome import Outcome
+from agent_runs.job.reference import job_ref
+from tests.runs.system import System, attempt_key
 
-POLITE = "cat > /dev/null; trap 'echo goodbye; exit 143' TERM; echo hello; while :; do sleep 0.1; done"
-DEAF = "cat > /dev/null; trap '' TERM; echo hello; while :; do sleep 0.1; done"
-
-
-async def spoken(system: Ground, raw: dict[str, Any], attempt: int = 1) -> None:
-    """Returns once the agent's first line is stored."""
-    news = system.store.news(attempt_key(raw, attempt))
-    while True:
-        seen = news.count
-        if await system.lines(raw, attempt):
-            return
-        await news.beyond(seen, timedelta(seconds=1))
+EXITS_ON_SIGTERM = "cat > /dev/null; trap 'echo goodbye; exit 143' TERM; echo hello; while :; do sleep 0.1; done"
+IGNORES_SIGTERM = "cat > /dev/null; trap '' TERM; echo hello; while :; do sleep 0.1; done"
 
 
-async def pending(system: Ground, raw: dict[str, Any]) -> None:
+async def until_pod_exists(system: System, raw: dict[str, Any]) -> None:
     """Returns once the agent's pod is there."""
     async with asyncio.timeout(30):
         name = attempt_key(raw).job_name
         while (job := await system.kubernetes.read_job("default", name)) is None:  # noqa: ASYNC110  # not watchable yet
             await asyncio.sleep(0.05)
-        async with system.kubernetes.watch_pods(reference(job)) as states:
+        async with system.kubernetes.watch_pods(job_ref(job)) as states:
             await anext(states)
 
 
-async def nothing_is_left(system: Ground, raw: dict[str, Any], attempt: int = 1) -> None:
+async def assert_nothing_left(system: System, raw: dict[str, Any], attempt: int = 1) -> None:
     key, kubernetes = attempt_key(raw, attempt), system.kubernetes
     assert await kubernetes.read_job("default", key.job_name) is None
     assert await kubernetes.pods_of_agent("default", raw["agent"]["id"]) == []
@@ -44,55 +33,55 @@ async def nothing_is_left(system: Ground, raw: dict[str, Any], attempt: int = 1)
         assert await kubernetes.read_secret_metadata("default", name) is None
 
 
-def assert_stopped(outcome: Outcome, code: str, *, forced: bool) -> None:
+def assert_stopped(outcome: Outcome, code: str, *, killed: bool) -> None:
     assert outcome.error_code == code
     assert outcome.stop is not None
     assert outcome.stop.agent_started
     assert outcome.stop.agent_stopped
-    assert outcome.stop.forced == forced
+    assert outcome.stop.killed == killed
 
 
-async def test_an_agent_out_of_time_gets_sigterm_and_its_last_words_are_kept(system: Ground) -> None:
-    raw = system.agent(POLITE)
+async def test_an_agent_out_of_time_gets_sigterm_and_its_last_output_is_kept(system: System) -> None:
+    raw = system.agent(EXITS_ON_SIGTERM)
     raw["config"]["timeoutSec"] = 1
     outcome = await system.outcome(raw)
-    assert_stopped(outcome, "timeout", forced=False)
-    assert await system.said(raw) == [b"hello", b"goodbye"]
+    assert_stopped(outcome, "timeout", killed=False)
+    assert await system.stdout(raw) == [b"hello", b"goodbye"]
     assert outcome.receipt is not None
     assert outcome.receipt.state == "verified"
-    await nothing_is_left(system, raw)
+    await assert_nothing_left(system, raw)
 
 
-async def test_an_agent_that_ignores_sigterm_is_killed(system: Ground) -> None:
-    raw = system.agent(DEAF)
+async def test_an_agent_that_ignores_sigterm_is_killed(system: System) -> None:
+    raw = system.agent(IGNORES_SIGTERM)
     raw["config"] |= {"timeoutSec": 1, "graceSec": 1}
     outcome = await system.outcome(raw)
-    assert_stopped(outcome, "timeout", forced=False)  # the kubelet killed it in time
-    assert await system.said(raw) == [b"hello"]
-    await nothing_is_left(system, raw)
+    assert_stopped(outcome, "timeout", killed=False)  # the kubelet killed it in time
+    assert await system.stdout(raw) == [b"hello"]
+    await assert_nothing_left(system, raw)
 
 
-async def test_a_cancelled_agent_stops_at_once(system: Ground) -> None:
-    raw = system.agent(POLITE)
+async def test_a_cancelled_agent_stops_at_once(system: System) -> None:
+    raw = system.agent(EXITS_ON_SIGTERM)
     ticket = await system.start(raw)
-    await spoken(system, raw)
+    await system.until_stored(raw)
     answer = await cancel(ticket.handle(system.temporal), "wrong branch")
     outcome = await ticket.handle(system.temporal).result()
     assert answer.outcome == "cancelled"
     assert answer.stop == outcome.stop
-    assert_stopped(outcome, "cancelled", forced=False)
-    assert await system.said(raw) == [b"hello", b"goodbye"]
-    await nothing_is_left(system, raw)
+    assert_stopped(outcome, "cancelled", killed=False)
+    assert await system.stdout(raw) == [b"hello", b"goodbye"]
+    await assert_nothing_left(system, raw)
 
 
-async def test_a_cancelled_agent_that_is_retained_stops_and_keeps_its_log(system: Ground) -> None:
-    raw = system.agent(POLITE)
+async def test_a_cancelled_agent_that_is_retained_stops_and_keeps_its_log(system: System) -> None:
+    raw = system.agent(EXITS_ON_SIGTERM)
     raw["config"]["retainJobs"] = True
     ticket = await system.start(raw)
-    await spoken(system, raw)
+    await system.until_stored(raw)
     await cancel(ticket.handle(system.temporal), "wrong branch")
     outcome = await ticket.handle(system.temporal).result()
-    assert_stopped(outcome, "cancelled", forced=False)
+    assert_stopped(outcome, "cancelled", killed=False)
     (pod,) = await system.kubernetes.pods_of_agent("default", raw["agent"]["id"])
     status = pod.container("opencode")
     assert status is not None
@@ -101,55 +90,56 @@ async def test_a_cancelled_agent_that_is_retained_stops_and_keeps_its_log(system
         assert b"goodbye" in b"".join([piece async for piece in pieces])
 
 
-async def test_a_silent_agent_is_stopped_with_its_last_words_and_processes(system: Ground) -> None:
+async def test_a_silent_agent_is_stopped_and_its_processes_are_named(system: System) -> None:
     raw = system.agent('cat > /dev/null; echo \'{"type":"x"}\'; echo compiling >&2; sleep 600')
     raw["config"] |= {"firstOutputTimeoutSec": 1, "silenceTimeoutSec": 2}
     outcome = await system.outcome(raw)
-    assert_stopped(outcome, "agent_silent", forced=False)
+    assert_stopped(outcome, "agent_silent", killed=False)
     assert "no line for 2s" in (outcome.error_message or "")
     assert "sleep" in (outcome.error_message or "")
-    await nothing_is_left(system, raw)
+    await assert_nothing_left(system, raw)
 
 
-async def test_opencode_that_hangs_at_its_start_gets_a_second_attempt(system: Ground, tmp_path: Path) -> None:
+@pytest.mark.slow
+async def test_opencode_that_hangs_at_its_start_gets_a_second_attempt(system: System, tmp_path: Path) -> None:
     flag = tmp_path / "hung"
     raw = system.agent(f"cat > /dev/null; if [ ! -e {flag} ]; then touch {flag}; sleep 600; fi; echo hello")
     raw["config"]["firstOutputTimeoutSec"] = 1
     outcome = await system.outcome(raw)
     assert outcome.attempts[0].failure_code == "opencode_start_hung"
     assert len(outcome.attempts) == 2
-    assert [line.data for line in await system.lines(raw, attempt=2) if line.stream == "stdout"] == [b"hello"]
-    await nothing_is_left(system, raw, attempt=2)
+    assert await system.stdout(raw, attempt=2) == [b"hello"]
+    await assert_nothing_left(system, raw, attempt=2)
 
 
-async def test_a_run_ends_what_an_earlier_run_of_its_agent_left(system: Ground, tmp_path: Path) -> None:
+async def test_a_run_ends_what_an_earlier_run_of_its_agent_left(system: System, tmp_path: Path) -> None:
     alive = tmp_path / "alive"
     left = system.agent(
         f"cat > /dev/null; trap 'rm {alive}; exit 143' TERM; touch {alive}; echo hello; while :; do sleep 0.1; done"
     )
     ticket = await system.start(left)
-    await spoken(system, left)
+    await system.until_stored(left)
     await ticket.handle(system.temporal).terminate("an operator's mistake")
     assert alive.exists()
     raw = system.agent(f"cat > /dev/null; if [ -e {alive} ]; then echo twice; else echo alone; fi")
     raw["agent"] = left["agent"]
     await system.outcome(raw)
-    assert await system.said(raw) == [b"alone"]
-    await nothing_is_left(system, raw)
+    assert await system.stdout(raw) == [b"alone"]
+    await assert_nothing_left(system, raw)
     for name in (attempt_key(left).prompt_secret_name, attempt_key(left).run_secret_name):
         assert await system.kubernetes.read_secret_metadata("default", name) is None
 
 
-@pytest.mark.parametrize("wanted", ["started", "waiting"])
-async def test_a_cancel_before_the_agent_runs_starts_none(system: Ground, wanted: str) -> None:
+@pytest.mark.parametrize("moment", ["started", "waiting"])
+async def test_a_cancel_before_the_agent_runs_starts_none(system: System, moment: str) -> None:
     raw = system.agent("cat > /dev/null; echo hello; sleep 600")
     raw["config"]["nodeSelector"] = {"no-such-node": "yes"}
     ticket = await system.start(raw)
-    if wanted == "waiting":
-        await pending(system, raw)
+    if moment == "waiting":
+        await until_pod_exists(system, raw)
     answer = await cancel(ticket.handle(system.temporal), "changed my mind")
     assert not answer.stop.agent_started
     assert answer.stop.agent_stopped
     await ticket.handle(system.temporal).result()
     assert await system.lines(raw) == []
-    await nothing_is_left(system, raw)
+    await assert_nothing_left(system, raw)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy.engine import make_url
 
+from agent_runs.transcripts.store import SqlTranscripts
 from tests.transcripts.postgres import CannotStart, Postgres, drop_database, make_database
-from transcripts.store import SqlTranscripts
 
 
 @pytest.fixture(scope="session")
@@ -27,8 +27,8 @@ def postgres() -> Iterator[Postgres]:
 @pytest.fixture
 async def postgres_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """A database of its own, on the server of TRANSCRIPTS_URL (its user must be allowed to make one), else on ours."""
-    given = os.environ.get("TRANSCRIPTS_URL")
-    server = given or request.getfixturevalue("postgres").url()
+    url_from_environment = os.environ.get("TRANSCRIPTS_URL")
+    server = url_from_environment or request.getfixturevalue("postgres").url()
     name = f"transcripts-{uuid.uuid4()}"
     await make_database(server, name)
     yield make_url(server).set(database=name).render_as_string(hide_password=False)

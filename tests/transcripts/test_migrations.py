@@ -1,4 +1,4 @@
-"""A store made by an earlier version goes on, and whoever opens it first changes nobody else's mind."""
+"""A store database by an earlier version goes on, and whoever opens it first changes nobody else's mind."""
 
 import asyncio
 import sys
@@ -11,13 +11,14 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
-from contracts.errors import TranscriptsUnavailable
-from contracts.identity import AttemptKey, RunKey
-from contracts.outcome import OutputReceipt
-from transcripts.database import Database
-from transcripts.migrations import FOLDER, HEAD, revision, upgrade
-from transcripts.schema import metadata
-from transcripts.store import RunSummary, SqlTranscripts
+from agent_runs.contracts.errors import TranscriptsUnavailable
+from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.contracts.outcome import OutputReceipt
+from agent_runs.transcripts.database import Database
+from agent_runs.transcripts.migrations import FOLDER, HEAD, revision, upgrade
+from agent_runs.transcripts.schema import metadata
+from agent_runs.transcripts.store import SqlTranscripts
+from tests.transcripts.stored_runs import StoredRun, stored_runs
 
 BLOB = {"sqlite": "BLOB", "postgresql": "BYTEA"}
 FIRST_SCHEMA = (
@@ -30,7 +31,7 @@ FIRST_SCHEMA = (
         lines BIGINT NOT NULL, bytes BIGINT NOT NULL, first_at BIGINT, last_at BIGINT, receipt TEXT,
         PRIMARY KEY (run_id, attempt))""",
 )
-"""As the version before revisions made it."""
+"""As the version before revisions database it."""
 FIRST_ROWS = (
     "INSERT INTO lines VALUES ('r', 1, 1, 'stdout', CAST('one' AS {blob}), true, 1700000000000000)",
     "INSERT INTO lines VALUES ('r', 1, 4, 'stderr', CAST('four' AS {blob}), false, 1700000001000000)",
@@ -45,9 +46,9 @@ def key(attempt: int) -> AttemptKey:
 
 @pytest.fixture
 async def database(store_url: str) -> AsyncIterator[Database]:
-    made = Database(store_url)
-    yield made
-    await made.close()
+    database = Database(store_url)
+    yield database
+    await database.close()
 
 
 async def made_by_the_first_version(database: Database) -> None:
@@ -58,7 +59,7 @@ async def made_by_the_first_version(database: Database) -> None:
     await database.write(make)
 
 
-async def test_a_store_of_the_first_version_goes_on_without_loss(database: Database, store_url: str) -> None:
+async def test_a_store_of_the_first_version_is_upgraded_without_loss(database: Database, store_url: str) -> None:
     await made_by_the_first_version(database)
     store = await SqlTranscripts.open(store_url)
     kept = await store.read(key(1))
@@ -67,38 +68,38 @@ async def test_a_store_of_the_first_version_goes_on_without_loss(database: Datab
         (4, "stderr", b"four", False),
     ]
     assert await store.receipt(key(2)) == OutputReceipt()
-    assert await store.runs() == [
-        RunSummary("r", "ada", "acme", 2, 2, 7, kept[0].at, kept[1].at, sealed=True),
+    assert await stored_runs(store) == [
+        StoredRun("r", "ada", "acme", 2, 2, 7, kept[0].at, kept[1].at, sealed=True),
     ]
-    assert await database.ask(revision) == HEAD
+    assert await database.read(revision) == HEAD
     await store.close()
 
 
-@pytest.mark.parametrize("steps", [("0001", HEAD), (HEAD,)], ids=["by all revisions", "made at once"])
+@pytest.mark.parametrize("steps", [("0001", HEAD), (HEAD,)], ids=["by all revisions", "created at once"])
 async def test_schema_and_revisions_agree(database: Database, steps: tuple[str, ...]) -> None:
     for step in steps:
-        async with database.changing() as connection:
+        async with database.schema_change() as connection:
             await connection.run_sync(upgrade, step)
 
     def differences(connection: Connection) -> list[object]:
         options = {"compare_type": True, "compare_server_default": True}
         return list(compare_metadata(MigrationContext.configure(connection, opts=options), metadata))
 
-    assert await database.ask(differences) == []
+    assert await database.read(differences) == []
     assert ScriptDirectory(str(FOLDER)).get_current_head() == HEAD
 
 
-async def test_each_revision_can_be_the_one_a_store_comes_from(database: Database, store_url: str) -> None:
+async def test_a_store_of_any_revision_is_upgraded(database: Database, store_url: str) -> None:
     for step in reversed([script.revision for script in ScriptDirectory(str(FOLDER)).walk_revisions()]):
-        async with database.changing() as connection:
+        async with database.schema_change() as connection:
             await connection.run_sync(upgrade, step)
-        assert await database.ask(revision) == step
+        assert await database.read(revision) == step
     store = await SqlTranscripts.open(store_url)
-    assert await store.runs() == []
+    assert await stored_runs(store) == []
     await store.close()
 
 
-async def test_many_who_open_an_old_store_at_once_upgrade_it_once(database: Database, store_url: str) -> None:
+async def test_an_old_store_opened_by_many_at_once_is_upgraded_once(database: Database, store_url: str) -> None:
     await made_by_the_first_version(database)
     opened = await asyncio.gather(*(SqlTranscripts.open(store_url) for _ in range(8)))
     assert [await store.last(key(1)) for store in opened] == [4] * 8
@@ -111,26 +112,26 @@ async def test_a_failed_upgrade_leaves_the_store_as_it_was(database: Database, s
     await database.write(lambda connection: connection.execute(late))
     with pytest.raises(Exception, match="writer_since"):
         await SqlTranscripts.open(store_url)
-    assert await database.ask(revision) is None
-    mended = text("ALTER TABLE attempts DROP COLUMN writer_since")
-    await database.write(lambda connection: connection.execute(mended))
+    assert await database.read(revision) is None
+    correction = text("ALTER TABLE attempts DROP COLUMN writer_since")
+    await database.write(lambda connection: connection.execute(correction))
     store = await SqlTranscripts.open(store_url)
     assert await store.last(key(1)) == 4
     await store.close()
 
 
 async def test_a_store_of_a_newer_version_is_refused_with_the_remedy(database: Database, store_url: str) -> None:
-    async with database.changing() as connection:
+    async with database.schema_change() as connection:
         await connection.run_sync(upgrade)
         await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(TranscriptsUnavailable, match=f"has revision 9999, this version knows up to {HEAD}: update it"):
+    with pytest.raises(TranscriptsUnavailable, match=rf"has revision 9999, .* up to {HEAD}: update agent-runs"):
         await SqlTranscripts.open(store_url)
 
 
 async def test_only_an_old_store_loads_alembic(sqlite_url: str) -> None:
     program = """
 import asyncio, sys
-from transcripts.store import SqlTranscripts
+from agent_runs.transcripts.store import SqlTranscripts
 
 async def main():
     for _ in ("fresh", "up to date"):

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
-from contracts.errors import TranscriptFenced, TranscriptSealed, TranscriptsUnavailable
-from contracts.identity import AttemptKey, RunKey
-from contracts.outcome import Gap, OutputReceipt
-from transcripts.database import Database
-from transcripts.store import Line, RunSummary, SqlTranscripts, Writer, page_end
+from agent_runs.contracts.errors import TranscriptFenced, TranscriptSealed, TranscriptsUnavailable
+from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.contracts.outcome import Gap, OutputReceipt
+from agent_runs.transcripts.database import Database
+from agent_runs.transcripts.store import Line, SqlTranscripts, Writer, page_end
+from tests.transcripts.stored_runs import StoredRun, stored_runs
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, 123456, tzinfo=UTC)
 
@@ -62,20 +63,20 @@ async def test_lines_come_back_as_they_were_written(store: SqlTranscripts) -> No
 
 
 @pytest.mark.parametrize("sizes", [[0], [0, 0], [3, 0], [0, 3], [1, 0, 2_000_000, 0, 0]])
-async def test_lines_of_any_length_are_told_apart(store: SqlTranscripts, sizes: list[int]) -> None:
+async def test_lines_of_any_length_stay_apart(store: SqlTranscripts, sizes: list[int]) -> None:
     written = [line(number, bytes([number]) * size) for number, size in enumerate(sizes, 1)]
     assert await store.append(key(), written) == len(sizes)
     assert await store.read(key()) == written
 
 
-async def test_names_are_kept_to_the_letter_and_numbers_to_the_last_digit(store: SqlTranscripts) -> None:
+async def test_names_and_numbers_are_stored_exactly(store: SqlTranscripts) -> None:
     odd = AttemptKey(run=RunKey(agent_id="a\"\\'é", company_id="\u2028\t\n", run_id="'); --"), attempt=7)
     last = line(2**63 - 1, b"$[0]", "json '\"[{")
     late = Line(1, "stderr", b"", terminated=False, at=datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC))
     await store.append(odd, [late, last], writer(2**40))
     assert await store.read(odd) == [late, last]
     assert await store.attempts("'); --") == [7]
-    (summary,) = await store.runs()
+    (summary,) = await stored_runs(store)
     assert (summary.agent_id, summary.company_id, summary.lines) == ("a\"\\'é", "\u2028\t\n", 2)
 
 
@@ -94,31 +95,31 @@ async def test_a_repeated_batch_changes_nothing(store: SqlTranscripts) -> None:
         *((n, b"first") for n in range(1, 6)),
         *((n, b"second") for n in range(6, 9)),
     ]
-    (run,) = await store.runs()
+    (run,) = await stored_runs(store)
     assert (run.lines, run.bytes) == (8, 5 * 5 + 3 * 6)
 
 
-async def test_the_first_of_equal_sequences_in_one_batch_is_kept(store: SqlTranscripts) -> None:
+async def test_the_first_of_equal_sequences_in_one_batch_is_stored(store: SqlTranscripts) -> None:
     assert await store.append(key(), [line(1, b"first"), line(1, b"later")]) == 1
     assert await store.read(key()) == [line(1, b"first")]
-    (run,) = await store.runs()
+    (run,) = await stored_runs(store)
     assert (run.lines, run.bytes) == (1, 5)
 
 
-async def test_a_batch_larger_than_one_statement_is_kept_whole(store: SqlTranscripts) -> None:
+async def test_a_batch_larger_than_one_statement_is_stored_whole(store: SqlTranscripts) -> None:
     batch = [line(n, b"%d" % n) for n in range(1, 12_001)]
     assert await store.append(key(), batch) == 12_000
     assert await store.last(key()) == 12_000
     assert await store.append(key(), batch) == 0
 
 
-async def test_the_last_sequence_is_the_place_to_resume(store: SqlTranscripts) -> None:
+async def test_the_last_sequence_is_where_to_resume(store: SqlTranscripts) -> None:
     assert await store.last(key()) is None
     await store.append(key(), [line(4), line(9)])
     assert await store.last(key()) == 9
 
 
-async def test_attempts_and_runs_keep_apart(store: SqlTranscripts) -> None:
+async def test_attempts_and_runs_are_separate(store: SqlTranscripts) -> None:
     await store.append(key(attempt=2), [line(1, b"two")])
     await store.append(key(attempt=1), [line(1, b"one")])
     await store.append(key("run-2"), [line(1, b"other")])
@@ -163,33 +164,33 @@ async def test_runs_are_listed_newest_first_with_their_counts(store: SqlTranscri
     await store.append(key("new"), [line(1, b"12345", at=later)])
     await store.append(key("old", 2), [line(1, b"defg", at=later), line(2, b"", at=later)])
     await store.seal(key("old", 1), OutputReceipt())
-    assert await store.runs() == [
-        RunSummary("new", "ada", "acme", 1, 1, 5, later, later, sealed=False),
-        RunSummary("old", "ada", "acme", 2, 3, 7, NOON, later, sealed=False),
+    assert await stored_runs(store) == [
+        StoredRun("new", "ada", "acme", 1, 1, 5, later, later, sealed=False),
+        StoredRun("old", "ada", "acme", 2, 3, 7, NOON, later, sealed=False),
     ]
-    assert [run.run_id for run in await store.runs(limit=1)] == ["new"]
+    assert [run.run_id for run in await stored_runs(store, limit=1)] == ["new"]
     await store.seal(key("old", 2), OutputReceipt())
-    assert [run.sealed for run in await store.runs()] == [False, True]
+    assert [run.sealed for run in await stored_runs(store)] == [False, True]
 
 
-async def test_the_first_receipt_stands(store: SqlTranscripts) -> None:
+async def test_the_first_receipt_is_final(store: SqlTranscripts) -> None:
     receipt = OutputReceipt(state="differs", lines=3, bytes=9, sha256="ab", gaps=(Gap(after_sequence=2),))
     await store.append(key(), [line(1)])
     assert await store.receipt(key()) is None
     assert await store.seal(key(), receipt) == receipt
     assert await store.seal(key(), OutputReceipt(state="unverified")) == receipt
     assert await store.receipt(key()) == receipt
-    (run,) = await store.runs()
+    (run,) = await stored_runs(store)
     assert (run.lines, run.sealed) == (1, True)
 
 
 async def test_an_attempt_without_output_can_be_sealed(store: SqlTranscripts) -> None:
     await store.seal(key(), OutputReceipt(state="unverified"))
     assert await store.attempts("run-1") == [1]
-    assert await store.runs() == [RunSummary("run-1", "ada", "acme", 1, 0, 0, None, None, sealed=True)]
+    assert await stored_runs(store) == [StoredRun("run-1", "ada", "acme", 1, 0, 0, None, None, sealed=True)]
 
 
-async def test_what_was_kept_survives_a_restart(store_url: str) -> None:
+async def test_stored_lines_survive_a_restart(store_url: str) -> None:
     before = await SqlTranscripts.open(store_url)
     await before.append(key(), [line(1)])
     await before.close()
@@ -198,10 +199,10 @@ async def test_what_was_kept_survives_a_restart(store_url: str) -> None:
     await after.close()
 
 
-async def test_a_fresh_store_may_be_opened_by_many_at_once(store_url: str) -> None:
+async def test_a_new_store_may_be_opened_by_many_at_once(store_url: str) -> None:
     opened = await asyncio.gather(*(SqlTranscripts.open(store_url) for _ in range(12)))
     new = await asyncio.gather(*(store.append(key(f"run-{n}"), [line(1)]) for n, store in enumerate(opened)))
-    assert sum(new) == len(await opened[0].runs()) == 12
+    assert sum(new) == len(await stored_runs(opened[0])) == 12
     await asyncio.gather(*(store.close() for store in opened))
 
 
@@ -217,14 +218,14 @@ async def test_writers_and_readers_of_one_store_do_not_disturb_each_other(
 
     async def reread(owner: SqlTranscripts, run_id: str) -> None:
         while await owner.last(key(run_id)) != 100:
-            found = await owner.read(key(run_id))
-            assert [kept.sequence for kept in found] == list(range(1, len(found) + 1))
+            stored_lines = await owner.read(key(run_id))
+            assert [stored.sequence for stored in stored_lines] == list(range(1, len(stored_lines) + 1))
 
     async with asyncio.TaskGroup() as both:
         for owner, run_id in owners:
             both.create_task(write(owner, run_id))
             both.create_task(reread(owner, run_id))
-    assert {run.run_id: run.lines for run in await other.runs()} == {"a": 100, "b": 100, "c": 100, "d": 100}
+    assert {run.run_id: run.lines for run in await stored_runs(other)} == {"a": 100, "b": 100, "c": 100, "d": 100}
     await other.close()
 
 
@@ -238,21 +239,21 @@ async def test_cancelled_writers_and_readers_leave_a_working_store(store: SqlTra
             task.cancel()
         assert await asyncio.gather(*writes[1::2]) == [2, 2, 2]
         await asyncio.gather(*writes, *reads, return_exceptions=True)
-    assert all(run.lines == 2 for run in await store.runs(limit=1000))
+    assert all(run.lines == 2 for run in await stored_runs(store, limit=1000))
     assert await store.append(key("after"), [line(1)]) == 1
 
 
-async def test_the_same_batch_from_two_processes_is_kept_once(store: SqlTranscripts, store_url: str) -> None:
+async def test_the_same_batch_from_two_processes_is_stored_once(store: SqlTranscripts, store_url: str) -> None:
     other = await SqlTranscripts.open(store_url)
     batch = [line(n) for n in range(1, 501)]
     new = await asyncio.gather(*(owner.append(key(), batch) for owner in (store, other, store, other)))
     assert sum(new) == 500
-    (run,) = await store.runs()
+    (run,) = await stored_runs(store)
     assert run.lines == 500
     await other.close()
 
 
-async def test_a_failed_batch_keeps_nothing_of_itself(sqlite_url: str, tmp_path: Path) -> None:
+async def test_a_failed_batch_stores_nothing(sqlite_url: str, tmp_path: Path) -> None:
     store = await SqlTranscripts.open(sqlite_url)
     with sqlite3.connect(tmp_path / "transcripts.db") as database:
         database.execute(
@@ -265,9 +266,7 @@ async def test_a_failed_batch_keeps_nothing_of_itself(sqlite_url: str, tmp_path:
     await store.close()
 
 
-async def test_an_outage_has_a_name_and_may_be_retried_and_quotes_no_output(
-    store: SqlTranscripts, store_url: str
-) -> None:
+async def test_an_outage_is_named_can_be_retried_and_quotes_no_output(store: SqlTranscripts, store_url: str) -> None:
     await altered(store_url, "DROP TABLE lines")
     with pytest.raises(TranscriptsUnavailable, match=r"no such table|does not exist") as raised:
         await store.append(key(), [line(1, b"SECRET-CANARY")])
@@ -276,7 +275,7 @@ async def test_an_outage_has_a_name_and_may_be_retried_and_quotes_no_output(
     assert "CANARY" not in str(raised.value) + str(raised.value.__cause__)
 
 
-async def test_a_file_that_cannot_be_made_is_an_outage(tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_created_is_an_outage(tmp_path: Path) -> None:
     with pytest.raises(TranscriptsUnavailable, match=r"absent.*unable to open database file"):
         await SqlTranscripts.open(f"sqlite:///{tmp_path}/absent/transcripts.db")
 
@@ -290,8 +289,8 @@ async def test_a_file_that_is_no_database_is_an_outage(sqlite_url: str, tmp_path
 @pytest.mark.parametrize(
     ("where", "remedy"),
     [
-        ("sqlite://", "name a file"),
-        ("sqlite:///:memory:", "name a file"),
+        ("sqlite://", "names no file"),
+        ("sqlite:///:memory:", "names no file"),
         ("mysql://host/db", "sqlite:///FILE or postgresql"),
         ("not a url", "sqlite:///FILE or postgresql"),
     ],
@@ -332,24 +331,24 @@ async def test_two_hundred_megabytes_are_read_in_pages(store: SqlTranscripts) ->
 
 async def test_nothing_appears_behind_the_cursor_of_a_reader(store: SqlTranscripts) -> None:
     await store.append(key(), [line(1), line(5, b"{}", "gap"), line(9)])
-    with pytest.raises(ValueError, match="line 6 comes after line 9 was kept: repair a gap before"):
+    with pytest.raises(ValueError, match="line 6 was appended after line 9: backfill a gap"):
         await store.append(key(), [line(6), line(10)])
-    assert [kept.sequence for kept in await store.read(key())] == [1, 5, 9]
-    assert await store.append(key(), [line(12), line(11)]) == 2  # the order within a batch is the writer's own matter
-    assert [kept.sequence for kept in await store.read(key())] == [1, 5, 9, 11, 12]
+    assert [stored.sequence for stored in await store.read(key())] == [1, 5, 9]
+    assert await store.append(key(), [line(12), line(11)]) == 2  # the order within a batch is the writer's choice
+    assert [stored.sequence for stored in await store.read(key())] == [1, 5, 9, 11, 12]
 
 
-async def test_a_writer_that_is_refused_spoils_nothing_for_those_beside_it(store: SqlTranscripts) -> None:
+async def test_a_refused_writer_does_not_affect_the_others_in_its_group(store: SqlTranscripts) -> None:
     await store.append(key("late"), [line(5)])
     await store.claim(key("fenced"), writer(2))
-    told = await asyncio.gather(
+    results = await asyncio.gather(
         store.append(key("other"), [line(1)]),
         store.append(key("late"), [line(3)]),
         store.append(key("fenced"), [line(1)], writer(1)),
         store.append(key("fenced"), [line(1, b"2")], writer(2)),
         return_exceptions=True,
     )
-    assert [answer if isinstance(answer, int) else type(answer) for answer in told] == [
+    assert [answer if isinstance(answer, int) else type(answer) for answer in results] == [
         1,
         ValueError,
         TranscriptFenced,
@@ -358,7 +357,7 @@ async def test_a_writer_that_is_refused_spoils_nothing_for_those_beside_it(store
     assert await store.read(key("fenced")) == [line(1, b"2")]
 
 
-async def test_an_earlier_writer_is_not_heard_once_a_later_one_claimed(store: SqlTranscripts, store_url: str) -> None:
+async def test_an_earlier_writer_is_fenced_once_a_later_one_claimed(store: SqlTranscripts, store_url: str) -> None:
     elsewhere = await SqlTranscripts.open(store_url)
     await store.claim(key(), writer(1))
     assert await store.append(key(), [line(1)], writer(1)) == 1
@@ -371,23 +370,25 @@ async def test_an_earlier_writer_is_not_heard_once_a_later_one_claimed(store: Sq
         store.seal(key(), OutputReceipt()),
         store.claim(key(), writer(1)),
     ):
-        with pytest.raises(TranscriptFenced, match=r"try 2 of 2026-01-02.*in run temporal-run writes it") as raised:
+        with pytest.raises(
+            TranscriptFenced, match=r"activity attempt 2 of 2026-01-02.*in run temporal-run writes it"
+        ) as raised:
             await late
         assert raised.value.non_retryable
     assert await elsewhere.append(key(), [line(2, b"second")], writer(2)) == 1
-    assert [kept.data for kept in await store.read(key())] == [b"x", b"second"]
+    assert [stored.data for stored in await store.read(key())] == [b"x", b"second"]
     assert await store.receipt(key()) is None
     assert await elsewhere.seal(key(), OutputReceipt(lines=2), writer(2)) == OutputReceipt(lines=2)
     await elsewhere.close()
 
 
-async def test_a_step_that_was_scheduled_again_comes_after_all_tries_of_the_one_before(store: SqlTranscripts) -> None:
+async def test_a_rescheduled_activity_is_later_than_all_attempts_of_the_one_before(store: SqlTranscripts) -> None:
     await store.claim(key(), writer(7))
-    again = Writer(NOON + timedelta(seconds=1), 1, "temporal-run")
-    await store.claim(key(), again)
+    rescheduled = Writer(NOON + timedelta(seconds=1), 1, "temporal-run")
+    await store.claim(key(), rescheduled)
     with pytest.raises(TranscriptFenced):
         await store.claim(key(), writer(8))
-    assert await store.append(key(), [line(1)], again) == 1
+    assert await store.append(key(), [line(1)], rescheduled) == 1
 
 
 async def test_of_many_writers_at_once_the_latest_wins_and_no_line_is_mixed_in(
@@ -416,7 +417,7 @@ async def test_a_claimed_attempt_is_listed_before_its_first_line(store: SqlTrans
     await store.append(key("older"), [line(1)])
     await store.claim(key(), writer(1))
     assert await store.attempts("run-1") == [1]
-    assert [(run.run_id, run.started_at) for run in await store.runs()] == [("run-1", None), ("older", NOON)]
+    assert [(run.run_id, run.started_at) for run in await stored_runs(store)] == [("run-1", None), ("older", NOON)]
 
 
 async def test_a_sealed_attempt_takes_repeats_and_nothing_else(store: SqlTranscripts) -> None:

@@ -1,4 +1,4 @@
-"""Two copies of `stream_logs` at work on one container: the later one goes on as if it were alone."""
+"""Two copies of `stream_logs` follow one container: the later one continues as if it were alone."""
 
 import asyncio
 import json
@@ -11,19 +11,19 @@ from typing import Any, cast
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from activities.stream_logs import LogStreaming
-from cluster.objects import Job, Pod
-from cluster.port import Cluster
-from contracts.errors import TranscriptFenced
-from contracts.identity import AttemptKey, RunKey
-from contracts.messages import JobRef, PodRef, StreamEnd, StreamLogs
-from contracts.outcome import OutputReceipt
-from tests.activities.secretive import Secretive
-from tests.cluster.kubelet import Log, framed
-from tests.cluster.pods import container, ended, job, pod
-from transcripts.store import SqlTranscripts, Writer
+from activities.stream_logs import StreamLogsActivity
+from agent_runs.contracts.errors import TranscriptFenced
+from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.contracts.messages import JobRef, PodRef, StreamEnd, StreamLogs
+from agent_runs.contracts.outcome import OutputReceipt
+from agent_runs.kube.objects import Job, Pod
+from agent_runs.kube.port import Cluster
+from agent_runs.transcripts.store import SqlTranscripts, Writer
+from tests.activities.fake_secrets import FakeSecrets
+from tests.kube.pods import container, job, pod, terminated
+from tests.logs.kubelet import Log, framed
 
-ORDER = StreamLogs(
+INPUT = StreamLogs(
     attempt=AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="run-1"), attempt=1),
     job=JobRef(namespace="n", name="agent-opencode-x", uid="job-uid"),
     pod=PodRef(namespace="n", name="agent-opencode-x-1", uid="pod-uid"),
@@ -34,7 +34,7 @@ SCHEDULED = datetime(2026, 1, 2, 12, tzinfo=UTC)
 
 
 class OneContainer:
-    """A container that says a part and goes on when it is told; everyone who follows it gets all of it."""
+    """A container that writes a part of its output and the rest when released; every follower gets all of it."""
 
     def __init__(self) -> None:
         totals = {"lines": len(LINES), "bytes": sum(len(line) + 1 for line in LINES)}
@@ -54,7 +54,9 @@ class OneContainer:
 
     async def read_pod(self, *_: Any) -> Pod:
         over = self.go_on.is_set()
-        return pod(ended(0, "Completed"), phase="Succeeded") if over else pod(container(running={}), phase="Running")
+        return (
+            pod(terminated(0, "Completed"), phase="Succeeded") if over else pod(container(running={}), phase="Running")
+        )
 
     @asynccontextmanager
     async def watch_pods(self, *_: Any) -> AsyncIterator[AsyncIterator[list[Pod]]]:
@@ -70,22 +72,22 @@ class OneContainer:
 
 
 def copy(number: int, store: SqlTranscripts, kubelet: OneContainer) -> asyncio.Task[StreamEnd]:
-    """The step's try of this number, as a worker runs it."""
+    """The activity attempt of this number, as a worker runs it."""
     environment = ActivityEnvironment()
     environment.info = replace(environment.info, attempt=number, scheduled_time=SCHEDULED)
-    streaming = LogStreaming(cast("Cluster", kubelet), store, Secretive())
-    return asyncio.create_task(environment.run(streaming.stream_logs, ORDER))
+    streaming = StreamLogsActivity(cast("Cluster", kubelet), store, FakeSecrets())
+    return asyncio.create_task(environment.run(streaming.stream_logs, INPUT))
 
 
 async def stored(store: SqlTranscripts, count: int) -> list[bytes]:
-    news = store.news(ORDER.attempt)
+    notifier = store.notifier(INPUT.attempt)
     async with asyncio.timeout(30):
         while True:
-            seen = news.count
-            lines = [line.data for line in await store.read(ORDER.attempt) if line.stream == "stdout"]
+            seen = notifier.changes
+            lines = [line.data for line in await store.read(INPUT.attempt) if line.stream == "stdout"]
             if len(lines) >= count:
                 return lines
-            await news.beyond(seen, timedelta(seconds=1))
+            await notifier.wait_for_change(seen, timedelta(seconds=1))
 
 
 @pytest.fixture
@@ -97,7 +99,7 @@ async def elsewhere(store_url: str, any_store: SqlTranscripts) -> AsyncIterator[
     await other.close()
 
 
-async def test_an_earlier_copy_stops_and_the_later_one_tells_the_whole_story(
+async def test_an_earlier_copy_stops_and_the_later_one_stores_the_whole_output(
     any_store: SqlTranscripts, elsewhere: SqlTranscripts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kubelet = OneContainer()
@@ -114,12 +116,12 @@ async def test_an_earlier_copy_stops_and_the_later_one_tells_the_whole_story(
     second = copy(2, elsewhere, kubelet)
     await later.wait()
     kubelet.go_on.set()
-    with pytest.raises(TranscriptFenced, match="try 2 of"):
+    with pytest.raises(TranscriptFenced, match="activity attempt 2 of"):
         await first
     end = await second
     assert await stored(any_store, len(LINES)) == LINES
     assert (end.container.exit_code, end.receipt.lines, end.receipt.gaps) == (0, len(LINES), ())
-    assert await any_store.receipt(ORDER.attempt) == end.receipt
+    assert await any_store.receipt(INPUT.attempt) == end.receipt
 
 
 async def test_a_copy_that_starts_late_is_stopped_before_it_does_anything(
@@ -135,14 +137,14 @@ async def test_a_copy_that_starts_late_is_stopped_before_it_does_anything(
     assert await stored(any_store, len(LINES)) == LINES
 
 
-async def test_a_try_after_the_seal_learns_the_end_and_the_receipt_that_stands(any_store: SqlTranscripts) -> None:
+async def test_an_attempt_after_the_seal_gets_the_end_and_the_recorded_receipt(any_store: SqlTranscripts) -> None:
     kubelet = OneContainer()
     first = copy(1, any_store, kubelet)
     await stored(any_store, HALF - 1)
     first.cancel()
     await asyncio.wait([first])
     early = OutputReceipt(state="unverified", lines=HALF - 1)
-    assert await any_store.seal(ORDER.attempt, early, Writer(SCHEDULED, 1, "")) == early
+    assert await any_store.seal(INPUT.attempt, early, Writer(SCHEDULED, 1, "")) == early
     kubelet.go_on.set()
     end = await copy(2, any_store, kubelet)
     assert (end.container.exit_code, end.receipt) == (0, early)

@@ -1,7 +1,6 @@
 """A store that is away for a while costs a run time and nothing else."""
 
 import asyncio
-import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -11,14 +10,16 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from contracts.errors import TranscriptsUnavailable
-from contracts.identity import AttemptKey, RunKey
-from contracts.outcome import OutputReceipt
-from tests.runs.ground import attempt_key, ground
+from agent_runs.contracts.errors import TranscriptsUnavailable
+from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.contracts.outcome import OutputReceipt
+from agent_runs.transcripts import database
+from agent_runs.transcripts.follow import follow
+from agent_runs.transcripts.store import Line, SqlTranscripts, Writer
+from tests.runs.system import attempt_key, open_system
+from tests.support.sqlite import locked
 from tests.transcripts.postgres import Postgres, drop_database, make_database
-from transcripts import database
-from transcripts.follow import follow
-from transcripts.store import Line, SqlTranscripts, Writer
+from tests.transcripts.stored_runs import stored_runs
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 KEY = AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="run-1"), attempt=1)
@@ -28,18 +29,7 @@ Outage = Callable[[], AbstractContextManager[None]]
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "BUSY", timedelta(milliseconds=100))
-
-
-@contextmanager
-def locked(file: Path) -> Iterator[None]:
-    """Another program holds the file."""
-    other = sqlite3.connect(file, isolation_level=None)
-    other.execute("BEGIN EXCLUSIVE")
-    try:
-        yield
-    finally:
-        other.close()
+    monkeypatch.setattr(database, "SQLITE_BUSY_TIMEOUT", timedelta(milliseconds=100))
 
 
 @contextmanager
@@ -66,7 +56,7 @@ async def fragile(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 class Trying:
-    """A step that Temporal runs again and again until it succeeds, as it does with `stream_logs`."""
+    """An activity that Temporal retries until it succeeds, as it does with `stream_logs`."""
 
     def __init__(self) -> None:
         self.failures = 0
@@ -79,12 +69,12 @@ class Trying:
             try:
                 await step(attempt)
             except TranscriptsUnavailable:
-                await self.tell(failures=1)
+                await self.report(failures=1)
                 await asyncio.sleep(0.01)  # Temporal's back-off, in small
             else:
                 return
 
-    async def tell(self, failures: int = 0) -> None:
+    async def report(self, failures: int = 0) -> None:
         async with self.progress:
             self.failures += failures
             self.progress.notify_all()
@@ -94,7 +84,7 @@ class Trying:
             await self.progress.wait_for(condition)
 
 
-async def test_nothing_is_lost_or_doubled_while_the_store_is_away(fragile: tuple[str, Outage]) -> None:
+async def test_nothing_is_lost_or_doubled_while_the_store_is_unavailable(fragile: tuple[str, Outage]) -> None:
     url, outage = fragile
     store = await SqlTranscripts.open(url)
     writing, reading = Trying(), Trying()
@@ -108,7 +98,7 @@ async def test_nothing_is_lost_or_doubled_while_the_store_is_away(fragile: tuple
         for start in range((await store.last(KEY) or 0) + 1, LINES, 4):
             await store.append(KEY, [Line(n, "stdout", b"%d" % n, at=NOON) for n in range(start, start + 4)], writer)
             written = start + 3
-            await writing.tell()
+            await writing.report()
         await store.seal(KEY, OutputReceipt(lines=LINES), writer)
 
     async def read(_attempt: int) -> None:
@@ -128,12 +118,12 @@ async def test_nothing_is_lost_or_doubled_while_the_store_is_away(fragile: tuple
             with outage():
                 await writing.until(lambda failures=failures: writing.failures > failures)  # type: ignore[misc]  # same
     assert seen == list(range(1, LINES + 1))
-    (run,) = await store.runs()
+    (run,) = await stored_runs(store)
     assert (run.lines, run.bytes) == (LINES, sum(len(b"%d" % n) for n in range(1, LINES + 1)))
     await store.close()
 
 
-async def test_a_store_that_is_away_when_the_worker_starts_has_a_name(postgres: Postgres, tmp_path: Path) -> None:
+async def test_a_store_that_is_unavailable_when_the_worker_starts_is_named(postgres: Postgres, tmp_path: Path) -> None:
     with killed(postgres), pytest.raises(TranscriptsUnavailable, match=r"No such file|refused"):
         await SqlTranscripts.open(postgres.url())
     with pytest.raises(TranscriptsUnavailable, match='database "absent" does not exist'):
@@ -143,9 +133,7 @@ async def test_a_store_that_is_away_when_the_worker_starts_has_a_name(postgres: 
     assert "CANARY" not in str(raised.value)
 
 
-async def test_an_idle_reader_does_not_notice_that_the_server_was_restarted(
-    postgres: Postgres, postgres_url: str
-) -> None:
+async def test_an_idle_reader_does_not_notice_a_restart_of_the_server(postgres: Postgres, postgres_url: str) -> None:
     store = await SqlTranscripts.open(postgres_url)
     await store.append(KEY, [Line(1, "stdout", b"x", at=NOON)])
     with killed(postgres):
@@ -155,11 +143,11 @@ async def test_an_idle_reader_does_not_notice_that_the_server_was_restarted(
     await store.close()
 
 
-async def test_a_run_outlives_a_store_that_is_away(
+async def test_a_run_outlives_an_outage_of_the_store(
     temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with ground(temporal, tmp_path) as system, system.worker():
-        said, refused = asyncio.Event(), asyncio.Event()
+    async with open_system(temporal, tmp_path) as system, system.worker():
+        wrote, refused = asyncio.Event(), asyncio.Event()
         append = system.store.append
 
         async def noted(*arguments: Any) -> int:
@@ -168,7 +156,7 @@ async def test_a_run_outlives_a_store_that_is_away(
             except TranscriptsUnavailable:
                 refused.set()
                 raise
-            said.set()
+            wrote.set()
             return new
 
         monkeypatch.setattr(system.store, "append", noted)
@@ -177,7 +165,7 @@ async def test_a_run_outlives_a_store_that_is_away(
         raw = system.agent(f"cat > /dev/null; echo first; until [ -e {gate} ]; do sleep 0.05; done; {more}")
         ticket = await system.start(raw)
         async with asyncio.timeout(60):
-            await said.wait()
+            await wrote.wait()
             with locked(tmp_path / "transcripts.db"):
                 gate.touch()
                 await refused.wait()
@@ -191,7 +179,7 @@ async def test_a_run_outlives_a_store_that_is_away(
 
 
 @pytest.mark.parametrize("login", ["somebody:canary@127.0.0.1:1/db", "somebody@127.0.0.1:1/db?password=canary"])
-async def test_a_store_out_of_reach_is_named_without_its_password(login: str) -> None:
+async def test_an_unreachable_store_is_named_without_its_password(login: str) -> None:
     with pytest.raises(TranscriptsUnavailable) as refused:
         await SqlTranscripts.open(f"postgresql://{login}")
     assert "127.0.0.1" in refused.value.message

@@ -8,7 +8,7 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import OctKey
 
-from transcripts.tokens import ALGORITHM, AUDIENCE, TokenRefused, Tokens, UnusableTokenKey
+from agent_runs.transcripts.tokens import AUDIENCE, SIGNING_ALGORITHM, TokenRefused, Tokens, UnusableTokenKey
 
 NOW = 1_800_000_000
 
@@ -20,7 +20,7 @@ def at(moment: float, key: OctKey | None = None) -> Tokens:
 KEY = OctKey.generate_key(256)
 
 
-def test_a_token_names_its_run_and_its_end() -> None:
+def test_a_token_names_its_run_and_its_expiry() -> None:
     grant = at(NOW).open(at(NOW).mint("run-1", timedelta(hours=1)))
     assert grant.run_id == "run-1"
     assert grant.expires_at == datetime.fromtimestamp(NOW + 3600, UTC)
@@ -58,13 +58,13 @@ def test_a_changed_token_is_refused(part: int) -> None:
     ],
 )
 def test_a_token_for_something_else_is_refused(claims: dict[str, object]) -> None:
-    token = jwt.encode({"alg": ALGORITHM}, claims, KEY, algorithms=[ALGORITHM])
+    token = jwt.encode({"alg": SIGNING_ALGORITHM}, claims, KEY, algorithms=[SIGNING_ALGORITHM])
     with pytest.raises(TokenRefused, match="something else"):
         at(NOW).open(token)
 
 
 @pytest.mark.parametrize("token", ["", ".", "..", "a.b.c", "é", "x" * 100_000, "eyJ.eyJ.", "[" * 1500])
-def test_what_is_no_token_is_refused(token: str) -> None:
+def test_text_that_is_no_token_is_refused(token: str) -> None:
     with pytest.raises(TokenRefused):
         at(NOW).open(token)
 
@@ -77,17 +77,17 @@ def test_the_token_does_not_choose_the_algorithm(algorithm: str) -> None:
         at(NOW).open(f"{header.decode()}.{body}.")
 
 
-def test_a_missing_key_is_made_for_its_owner_alone_and_stays(tmp_path: Path) -> None:
+def test_a_missing_key_is_created_for_its_owner_alone_and_stays(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "key.json"
-    token = Tokens.from_file(path).mint("run-1")
+    token = Tokens.load(path).mint("run-1")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert Tokens.from_file(path).open(token).run_id == "run-1"
-    assert [found.name for found in path.parent.iterdir()] == ["key.json"]
+    assert Tokens.load(path).open(token).run_id == "run-1"
+    assert [file.name for file in path.parent.iterdir()] == ["key.json"]
 
 
-def test_a_missing_key_is_not_made_where_none_may_be(tmp_path: Path) -> None:
+def test_a_missing_key_is_not_created_in_production(tmp_path: Path) -> None:
     with pytest.raises(UnusableTokenKey, match="does not exist"):
-        Tokens.from_file(tmp_path / "key.json", make=False)
+        Tokens.load(tmp_path / "key.json", create=False)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -95,7 +95,7 @@ def test_after_a_rotation_old_tokens_still_open(tmp_path: Path) -> None:
     old, new = OctKey.generate_key(256), OctKey.generate_key(256)
     path = tmp_path / "keys.json"
     path.write_text(json.dumps({"keys": [key.as_dict(private=True) for key in (new, old)]}))
-    tokens = Tokens.from_file(path)
+    tokens = Tokens.load(path)
     before = Tokens([old]).mint("run-1")
     assert tokens.open(before).run_id == "run-1"
     assert Tokens([new]).open(tokens.mint("run-1")).run_id == "run-1"
@@ -117,7 +117,7 @@ def test_a_file_without_a_key_is_named_and_not_quoted(tmp_path: Path, text: str)
     path = tmp_path / "key.json"
     path.write_text(text)
     with pytest.raises(UnusableTokenKey, match="at least 32 bytes") as refused:
-        Tokens.from_file(path)
+        Tokens.load(path)
     assert "c2hvcnQ" not in str(refused.value)
 
 

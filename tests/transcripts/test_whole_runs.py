@@ -10,18 +10,20 @@ import aiohttp
 import pytest
 from temporalio.client import Client
 
-from client import links
-from client.settings import ClientSettings
-from client.transcripts import ServiceTranscripts
-from tests.runs.ground import Ground, attempt_key, ground
+from agent_runs.client import links
+from agent_runs.client.settings import ClientSettings
+from agent_runs.client.transcripts import ServiceTranscripts
+from agent_runs.transcripts.tokens import authorization
+from tests.runs.system import System, attempt_key, open_system
 from tests.runs.test_hostile_output import FINISH, START
+from tests.support.sqlite import locked
 from tests.transcripts.postgres import Postgres, drop_database, make_database
-from tests.transcripts.test_store_outage import killed, locked
-from transcripts.access import headers
+from tests.transcripts.stored_runs import stored_runs
+from tests.transcripts.test_store_outage import killed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 AWAY = timedelta(seconds=31)
-"""Longer than SQLite's own patience with a locked file, which is 30 s."""
+"""Longer than SQLite's own time-out for a locked file, which is 30 s."""
 WORDS = (
     '{{"type":"text","timestamp":1,"sessionID":"ses_1","part":{{"messageID":"msg_1","type":"text","text":"text {}"}}}}'
 )
@@ -36,17 +38,17 @@ def talkative(gate: Path) -> str:
     return f"{say}; cat > /dev/null; echo '{START}'; say 0 {HALF}; {wait}; say {HALF} {2 * HALF}; echo '{FINISH}'"
 
 
-async def stored(system: Ground, raw: dict[str, object], count: int) -> None:
+async def stored(system: System, raw: dict[str, object], count: int) -> None:
     """Returns once so many lines of the run are stored."""
-    news = system.store.news(attempt_key(raw))
-    while sum(run.lines for run in await system.store.runs()) < count:
-        await news.beyond(news.count, timedelta(milliseconds=20))
+    notifier = system.store.notifier(attempt_key(raw))
+    while sum(run.lines for run in await stored_runs(system.store)) < count:
+        await notifier.wait_for_change(notifier.changes, timedelta(milliseconds=20))
 
 
 async def page_with(settings: ClientSettings, run_id: str, words: str, query: str = "") -> str:
-    """The run's page, once it tells this: Temporal's list is a moment behind its histories."""
-    admitted = headers(links.tokens(settings).mint(run_id))
-    async with aiohttp.ClientSession(settings.transcripts_public_url, headers=admitted) as http:
+    """The run's page, once it contains this: Temporal's list is a moment behind its histories."""
+    headers = authorization(links.load_tokens(settings).mint(run_id))
+    async with aiohttp.ClientSession(settings.transcripts_public_url, headers=headers) as http:
         while True:
             async with http.get(f"/runs/{run_id}{query}") as answer:
                 if answer.status == 200 and words in (page := await answer.text()):
@@ -57,7 +59,7 @@ async def page_with(settings: ClientSettings, run_id: str, words: str, query: st
 async def test_a_run_on_postgresql_is_followed_and_shown_through_a_killed_worker(
     temporal: Client, tmp_path: Path, postgres_url: str
 ) -> None:
-    async with ground(temporal, tmp_path, postgres_url) as system, system.service_process() as settings:
+    async with open_system(temporal, tmp_path, postgres_url) as system, system.service_process() as settings:
         raw = system.agent(talkative(tmp_path / "gate"))
         ticket = await system.start(raw)
         key, run_id = attempt_key(raw), raw["runId"]
@@ -85,7 +87,7 @@ async def test_a_run_on_postgresql_is_followed_and_shown_through_a_killed_worker
             page = await page_with(settings, run_id, ">succeeded<")
             newest = await page_with(settings, run_id, f"text {2 * HALF - 1}", "?at=end")
         seen = await following
-        said = await system.said(raw)
+        said = await system.stdout(raw)
     assert said == [START.encode(), *(WORDS.format(n).encode() for n in range(2 * HALF)), FINISH.encode()]
     assert seen == sorted(set(seen))
     assert len(seen) == len(said)
@@ -109,12 +111,12 @@ async def fragile(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     await drop_database(server.url(), "whole-runs")
 
 
-async def test_a_run_outlives_a_store_that_is_away_for_half_a_minute(
+async def test_a_run_outlives_an_outage_of_the_store_of_half_a_minute(
     temporal: Client, tmp_path: Path, fragile: tuple[str, Outage]
 ) -> None:
     url, outage = fragile
     stop = tmp_path / "stop"
-    async with ground(temporal, tmp_path, url) as system, system.worker_process():
+    async with open_system(temporal, tmp_path, url) as system, system.worker_process():
         count = f"i=0; until [ -e {stop} ]; do echo line $i; i=$((i+1)); sleep 0.01; done"
         raw = system.agent(f"cat > /dev/null; {count}; echo '{START}'; echo '{FINISH}'")
         ticket = await system.start(raw)
@@ -123,11 +125,11 @@ async def test_a_run_outlives_a_store_that_is_away_for_half_a_minute(
             before = asyncio.get_running_loop().time()
             await asyncio.sleep(AWAY.total_seconds())
         away = asyncio.get_running_loop().time() - before
-        at_its_end = len(await system.said(raw))
+        at_its_end = len(await system.stdout(raw))
         await stored(system, raw, at_its_end + 1)
         stop.touch()
         outcome = await ticket.handle(temporal).result()
-        *numbers, start, finish = await system.said(raw)
+        *numbers, start, finish = await system.stdout(raw)
     assert away > 30
     assert numbers == [b"line %d" % number for number in range(len(numbers))]
     assert len(numbers) > at_its_end > 100 - 1

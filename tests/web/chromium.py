@@ -39,22 +39,22 @@ class Tab:
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def listen(self) -> None:
-        async for message in self.socket:
-            told = message.json()
-            if "id" in told:
-                self._answers.pop(told["id"]).set_result(told)
+        async for received in self.socket:
+            message = received.json()
+            if "id" in message:
+                self._answers.pop(message["id"]).set_result(message)
                 continue
             async with self._news:
-                self.happened.append(told)
+                self.happened.append(message)
                 self._news.notify_all()
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
         self._count += 1
         answer = self._answers[self._count] = asyncio.get_running_loop().create_future()
         await self.socket.send_json({"id": self._count, "method": method, "params": params})
-        told = await answer
-        assert "error" not in told, told
-        return dict(told["result"])
+        message = await answer
+        assert "error" not in message, message
+        return dict(message["result"])
 
     async def event(self, method: str, wanted: Callable[[dict[str, Any]], bool] = lambda _: True) -> dict[str, Any]:
         """The first such event, past or to come."""
@@ -71,16 +71,16 @@ class Tab:
         """Go there and wait until the page at `ends_at` is loaded; an address that is no page refreshes itself."""
         end = ends_at or url
         await self.call("Page.navigate", url=url)
-        loaded = await self.event("Page.frameNavigated", lambda told: told["frame"]["url"] == end)
+        loaded = await self.event("Page.frameNavigated", lambda message: message["frame"]["url"] == end)
         await self.event(
             "Page.lifecycleEvent",
-            lambda told: told["name"] == "load" and told["loaderId"] == loaded["frame"]["loaderId"],
+            lambda message: message["name"] == "load" and message["loaderId"] == loaded["frame"]["loaderId"],
         )
 
     async def evaluate(self, expression: str) -> Any:
-        told = await self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in told, told
-        return told["result"].get("value")
+        message = await self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in message, message
+        return message["result"].get("value")
 
     async def until(self, condition: str) -> None:
         """Return once this expression is true, looked at after every change of the document."""

@@ -1,4 +1,4 @@
-"""What the tests of the page share: a service over one store, and facts as Temporal would tell them."""
+"""Shared by the tests of the pages: a service over one store, and run info as from Temporal."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -9,18 +9,18 @@ from pathlib import Path
 
 import aiohttp
 
-from client import links
-from client.runs import RunSummary
-from client.settings import ClientSettings
-from client.story import Step
-from contracts.errors import Failure
-from contracts.identity import AttemptKey, RunKey
-from contracts.outcome import AttemptReport, Outcome
-from transcripts.access import headers
-from transcripts.service import serving
-from transcripts.store import Line, SqlTranscripts
-from web.facts import Facts, FactsUnavailable
-from web.serving import application
+from agent_runs.client import links
+from agent_runs.client.runs import RunSummary
+from agent_runs.client.settings import ClientSettings
+from agent_runs.client.timeline import Step
+from agent_runs.contracts.errors import Failure
+from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.contracts.outcome import AttemptReport, Outcome
+from agent_runs.transcripts.store import Line, SqlTranscripts
+from agent_runs.transcripts.tokens import authorization
+from agent_runs.web.run_info import RunInfo, RunInfoUnavailable
+from agent_runs.web.serving import application
+from agent_runs.web.transcripts import serving
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 POLL = timedelta(milliseconds=20)
@@ -39,16 +39,16 @@ def event(kind: str, **part: object) -> bytes:
     return json.dumps({"type": kind, "sessionID": "ses_1", "part": part}).encode()
 
 
-def said(text: str) -> bytes:
+def text_event(text: str) -> bytes:
     return event("text", text=text)
 
 
-def tool(output: str, **given: object) -> bytes:
-    return event("tool_use", tool="bash", state={"status": "completed", "input": given, "output": output})
+def tool(output: str, **arguments: object) -> bytes:
+    return event("tool_use", tool="bash", state={"status": "completed", "input": arguments, "output": output})
 
 
-def facts(phase: str = "running", outcome: Outcome | None = None, **more: object) -> Facts:
-    """Facts of the run, open unless there is an outcome."""
+def run_info(phase: str = "running", outcome: Outcome | None = None, **more: object) -> RunInfo:
+    """RunInfo of the run, open unless there is an outcome."""
     run = RunSummary(
         key=key().run,
         workflow_id="agent-run:ada",
@@ -63,20 +63,20 @@ def facts(phase: str = "running", outcome: Outcome | None = None, **more: object
         events=1,
     )
     steps = [Step("create_job", NOON, NOON + timedelta(seconds=1))]
-    return Facts(run, steps, outcome, **more)  # type: ignore[arg-type]  # tests pass Facts' own fields
+    return RunInfo(run, steps, outcome, **more)  # type: ignore[arg-type]  # tests pass the fields of RunInfo
 
 
 @dataclass
-class FakeRuns:
-    """Facts that a test sets; None: Temporal does not know the run."""
+class FakeRunInfo:
+    """RunInfo that a test sets; None: Temporal does not know the run."""
 
-    told: Facts | None = None
+    info: RunInfo | None = None
     down: bool = False
 
-    async def facts(self, run_id: str) -> Facts | None:
+    async def run_info(self, run_id: str) -> RunInfo | None:
         if self.down:
-            raise FactsUnavailable("Temporal does not answer")
-        return self.told if run_id == RUN else None
+            raise RunInfoUnavailable("Temporal does not answer")
+        return self.info if run_id == RUN else None
 
 
 @dataclass
@@ -84,13 +84,13 @@ class Site:
     """The service with its page."""
 
     store: SqlTranscripts
-    runs: FakeRuns
+    source: FakeRunInfo
     settings: ClientSettings
     base: str = ""
     http: aiohttp.ClientSession = field(init=False)
 
     def token(self, run: str = RUN) -> str:
-        return links.tokens(self.settings).mint(run)
+        return links.load_tokens(self.settings).mint(run)
 
     @property
     def link(self) -> str:
@@ -108,15 +108,15 @@ async def site(folder: Path, port: int = 0, **more: str) -> AsyncIterator[Site]:
     """A service at this port, else a free one; the session of `http` sends a valid token."""
     settings = ClientSettings(sealing_key_file=folder / "key.json", **more)  # type: ignore[arg-type]  # strings are parsed
     store = await SqlTranscripts.open(f"sqlite:///{folder}/transcripts.db")
-    made = Site(store, FakeRuns(), settings)
+    running = Site(store, FakeRunInfo(), settings)
     try:
-        service = application(settings, store, made.runs, poll=POLL)
-        admitted = headers(made.token())
+        service = application(settings, store, running.source, poll=POLL)
+        headers = authorization(running.token())
         async with (
-            serving(service, port=port, drain=POLL) as made.base,
-            aiohttp.ClientSession(made.base, headers=admitted) as made.http,
+            serving(service, port=port, drain=POLL) as running.base,
+            aiohttp.ClientSession(running.base, headers=headers) as running.http,
         ):
-            yield made
+            yield running
     finally:
         await store.close()
 
@@ -140,7 +140,7 @@ def payloads() -> Iterator[str]:
     yield f"&lt;script&gt;{mark}&lt;/script&gt; &#60;script&#62;{mark}&#60;/script&#62;"
     yield f"\x1b]8;;javascript:{mark}\x07x\x1b]8;;\x07\x1b[2J\u202e\u2066\x00"
     yield f"```html\n<script>{mark}</script>\n```\n<!-- <script>{mark}</script> -->"
-    yield f'\ndata: x\n\nevent: head\ndata: "<script>{mark}</script>"\n\n'
+    yield f'\ndata: x\n\nevent: header\ndata: "<script>{mark}</script>"\n\n'
     yield f"+ADw-script+AD4-{mark}+ADw-/script+AD4-"
 
 
@@ -149,7 +149,7 @@ def hostile() -> list[bytes]:
     found: list[bytes] = []
     for payload in payloads():
         found += [
-            said(payload),
+            text_event(payload),
             event("reasoning", text=payload),
             event("tool_use", tool=payload, callID=payload, state={"status": "completed", "output": payload}),
             event("tool_use", tool="bash", state={"status": "error", "input": {payload: payload}, "error": payload}),
@@ -171,13 +171,13 @@ def missing() -> list[bytes]:
     return [*found, *(payload.replace("\n", " ").encode() for payload in payloads())]
 
 
-def slandered() -> Facts:
-    """Facts with the payloads wherever an agent, its model or its cluster has a say."""
+def with_hostile_texts() -> RunInfo:
+    """RunInfo with the payloads wherever an agent, its model or its cluster has a say."""
     bad = "".join(payloads())
     failure = Failure(code=bad, message=bad, next_step=bad, budget="agent")
-    run = replace(facts().run, key=RunKey(agent_id=bad, company_id=bad, run_id=RUN), phase=bad, model=bad)
+    run = replace(run_info().run, key=RunKey(agent_id=bad, company_id=bad, run_id=RUN), phase=bad, model=bad)
     reports = tuple(AttemptReport(attempt=n, job_name=bad, failure_code=bad) for n in (1, 2))
     outcome = Outcome(
         failure=failure, error_code=bad, error_message=bad, session_id=bad, summary=bad, model=bad, attempts=reports
     )
-    return replace(facts(outcome=outcome), run=run, steps=[Step(bad, NOON, None)])
+    return replace(run_info(outcome=outcome), run=run, steps=[Step(bad, NOON, None)])

@@ -9,9 +9,22 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from contracts.outcome import Gap, Outcome, OutputReceipt
+from agent_runs.contracts.outcome import Gap, Outcome, OutputReceipt
 from tests.web.chromium import Chromium, Tab, chromium, installed
-from tests.web.parts import RUN, Site, facts, hostile, key, line, missing, payloads, said, site, slandered, tool
+from tests.web.parts import (
+    RUN,
+    Site,
+    hostile,
+    key,
+    line,
+    missing,
+    payloads,
+    run_info,
+    site,
+    text_event,
+    tool,
+    with_hostile_texts,
+)
 
 PROGRAM = installed()
 pytestmark = [
@@ -40,7 +53,7 @@ async def here(tmp_path: Path) -> AsyncIterator[Site]:
         yield made
 
 
-async def entered(tab: Tab, here: Site) -> None:
+async def open_page(tab: Tab, here: Site) -> None:
     """Open the link and arrive at the page."""
     await tab.open(here.link, ends_at=f"{here.base}/runs/{RUN}")
 
@@ -74,7 +87,7 @@ async def harmless(tab: Tab, here: Site) -> None:
     await tab.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
     await tab.evaluate("document.querySelectorAll('li.entry :not(a)').forEach(one => one.click())")
     assert await tab.evaluate("window.pwned") is None
-    assert await tab.evaluate(f'document.querySelectorAll(":is(#head, main) :is({FORBIDDEN})").length') == 0
+    assert await tab.evaluate(f'document.querySelectorAll(":is(#run-header, main) :is({FORBIDDEN})").length') == 0
     links = await tab.evaluate("[...document.links].map(one => one.href)")
     assert [link for link in links if not link.startswith(f"{here.base}/runs/{RUN}")] == []
     handlers = (
@@ -89,44 +102,44 @@ async def test_script_of_an_agent_does_not_run_in_the_page_of_a_finished_run(tab
     lines = hostile()
     await here.store.append(key(), [line(n, data) for n, data in enumerate(lines, 1)])
     await here.store.seal(key(), OutputReceipt())
-    await entered(tab, here)
+    await open_page(tab, here)
     assert await tab.evaluate("document.querySelectorAll('#transcript > li').length") > 100
     assert await tab.evaluate("document.body.textContent.includes('<script>window.pwned=1</script>')")
     await harmless(tab, here)
 
 
 async def test_script_of_an_agent_does_not_run_while_it_arrives_live(tab: Tab, here: Site) -> None:
-    here.runs.told = facts("running")
-    await entered(tab, here)
+    here.source.info = run_info("running")
+    await open_page(tab, here)
     await here.store.append(key(), [line(n, data) for n, data in enumerate(hostile(), 1)])
-    await here.store.append(key(), [line(9999, said("that was all"))])
+    await here.store.append(key(), [line(9999, text_event("that was all"))])
     await tab.until("document.getElementById('line-9999')")
     assert await tab.evaluate("document.querySelectorAll('#transcript > li').length") > 100
     await harmless(tab, here)
 
 
-async def test_script_in_what_is_told_of_a_run_and_of_its_gaps_does_not_run(tab: Tab, here: Site) -> None:
-    here.runs.told = slandered()
+async def test_script_in_run_info_and_gaps_does_not_run(tab: Tab, here: Site) -> None:
+    here.source.info = with_hostile_texts()
     kept = [line(n, data, "gap") for n, data in enumerate(missing(), 1)]
     kept.append(line(len(kept) + 1, json.dumps({"type": "text", "sessionID": "".join(payloads())}).encode()))
     for attempt in (1, 2):
         await here.store.append(key(attempt), kept)
     await here.store.seal(key(2), OutputReceipt(state="differs", gaps=(Gap(after_sequence=1),)))
-    await entered(tab, here)
+    await open_page(tab, here)
     assert await tab.evaluate("document.querySelectorAll('#transcript > li.gap').length") == len(missing())
     places = ["dd", ".phase", ".failure strong", ".failure p", ".failure em", ".steps li", ".attempts a"]
     for place in places:
-        words = f"[...document.querySelectorAll('#head {place}')].map(one => one.innerText).join()"
+        words = f"[...document.querySelectorAll('#run-header {place}')].map(one => one.innerText).join()"
         assert "<script>" in await tab.evaluate(words), place
     await harmless(tab, here)
 
 
 async def test_script_in_the_session_a_running_agent_names_does_not_run(tab: Tab, here: Site) -> None:
-    here.runs.told = facts("running")
+    here.source.info = run_info("running")
     await here.store.append(key(), [line(1, json.dumps({"type": "text", "sessionID": MARKUP, "part": {}}).encode())])
-    await entered(tab, here)
+    await open_page(tab, here)
     await tab.until("document.getElementById('state').textContent === 'Live.'")
-    assert await tab.evaluate(f"document.getElementById('head').innerText.includes({MARKUP!r})")
+    assert await tab.evaluate(f"document.getElementById('run-header').innerText.includes({MARKUP!r})")
     await harmless(tab, here)
 
 
@@ -139,23 +152,23 @@ async def test_the_check_for_running_script_can_fail(tab: Tab) -> None:
 
 
 async def test_the_policy_stops_markup_even_where_nothing_escapes_it(tab: Tab, here: Site) -> None:
-    await here.store.append(key(), [line(1, said("hello"))])
-    await entered(tab, here)
+    await here.store.append(key(), [line(1, text_event("hello"))])
+    await open_page(tab, here)
     await tab.evaluate(
         "document.body.insertAdjacentHTML('beforeend', '<img src=data:, onerror=window.pwned=1>');"
         "document.body.append(Object.assign(document.createElement('script'), {text: 'window.pwned=1'}))"
     )
-    await tab.event("Log.entryAdded", lambda told: "inline" in told["entry"]["text"])
+    await tab.event("Log.entryAdded", lambda message: "inline" in message["entry"]["text"])
     assert await tab.evaluate("window.pwned") is None
 
 
 async def test_a_finished_run_is_whole_with_javascript_off(tab: Tab, here: Site) -> None:
-    here.runs.told = facts("succeeded", Outcome())
-    lines = [line(n, said(f"text {n}")) for n in range(1, 700)]
+    here.source.info = run_info("succeeded", Outcome())
+    lines = [line(n, text_event(f"text {n}")) for n in range(1, 700)]
     await here.store.append(key(), [*lines, line(700, tool("the end", command="ls"))])
     await here.store.seal(key(), OutputReceipt(state="verified", lines=700))
     await tab.call("Emulation.setScriptExecutionDisabled", value=True)
-    await entered(tab, here)
+    await open_page(tab, here)
     page = await tab.html()
     assert "text 500" in page
     assert "verified" in page
@@ -166,50 +179,52 @@ async def test_a_finished_run_is_whole_with_javascript_off(tab: Tab, here: Site)
 
 
 async def test_a_live_run_shows_new_output_with_javascript_off(tab: Tab, here: Site) -> None:
-    here.runs.told = facts("running")
-    await here.store.append(key(), [line(1, said("one"))])
+    here.source.info = run_info("running")
+    await here.store.append(key(), [line(1, text_event("one"))])
     await tab.call("Emulation.setScriptExecutionDisabled", value=True)
-    await entered(tab, here)
-    await here.store.append(key(), [line(2, said("two"))])
+    await open_page(tab, here)
+    await here.store.append(key(), [line(2, text_event("two"))])
     seen = {one["params"]["loaderId"] for one in tab.happened if one["method"] == "Page.lifecycleEvent"}
-    await tab.event("Page.lifecycleEvent", lambda told: told["name"] == "load" and told["loaderId"] not in seen)
+    await tab.event(
+        "Page.lifecycleEvent", lambda message: message["name"] == "load" and message["loaderId"] not in seen
+    )
     assert "two" in await tab.html()
 
 
 async def test_a_live_run_is_followed_to_its_end(tab: Tab, here: Site) -> None:
-    here.runs.told = facts("running")
-    await here.store.append(key(), [line(1, said("one"))])
-    await entered(tab, here)
+    here.source.info = run_info("running")
+    await here.store.append(key(), [line(1, text_event("one"))])
+    await open_page(tab, here)
     await tab.until("document.getElementById('state').textContent === 'Live.'")
     for n in range(2, 30):
-        await here.store.append(key(), [line(n, said(f"text {n}"))])
+        await here.store.append(key(), [line(n, text_event(f"text {n}"))])
     await tab.until("document.getElementById('line-29')")
     await here.store.seal(key(), OutputReceipt(state="verified", lines=29))
-    here.runs.told = facts("succeeded", Outcome())
+    here.source.info = run_info("succeeded", Outcome())
     await tab.until("document.getElementById('state').textContent === 'The run has ended.'")
     ids = await tab.evaluate("[...document.querySelectorAll('#transcript > li')].map(one => one.id).join()")
     assert ids == ",".join(f"line-{n}" for n in range(1, 30))
-    assert await tab.evaluate("document.getElementById('head').textContent.includes('verified')")
+    assert await tab.evaluate("document.getElementById('run-header').textContent.includes('verified')")
     assert thrown(tab) == []
 
 
-async def test_a_live_page_goes_on_by_itself_after_the_service_was_away(tab: Tab, tmp_path: Path) -> None:
+async def test_a_live_page_continues_by_itself_after_a_restart_of_the_service(tab: Tab, tmp_path: Path) -> None:
     async with site(tmp_path) as here:
-        here.runs.told = facts("running")
-        await here.store.append(key(), [line(1, said("one"))])
-        await entered(tab, here)
+        here.source.info = run_info("running")
+        await here.store.append(key(), [line(1, text_event("one"))])
+        await open_page(tab, here)
         await tab.until("document.getElementById('state').textContent === 'Live.'")
         port = int(here.base.rsplit(":", 1)[1])
     await tab.until("document.getElementById('state').textContent === 'Reconnecting …'")
     async with site(tmp_path, port=port) as here:
-        here.runs.told = facts("running")
-        await here.store.append(key(), [line(2, said("two"))])
+        here.source.info = run_info("running")
+        await here.store.append(key(), [line(2, text_event("two"))])
         await tab.until("document.getElementById('line-2')")
         assert await tab.evaluate("document.querySelectorAll('#transcript > li').length") == 2
 
 
-async def test_a_link_from_another_site_arrives_and_the_token_stays_out_of_sight(tab: Tab, here: Site) -> None:
-    await here.store.append(key(), [line(1, said("hello"))])
+async def test_a_link_from_another_site_works_and_the_token_leaves_the_address(tab: Tab, here: Site) -> None:
+    await here.store.append(key(), [line(1, text_event("hello"))])
 
     async def elsewhere(_request: web.Request) -> web.Response:
         return web.Response(text=f'<a id=go href="{here.link}">the run</a>', content_type="text/html")
@@ -217,7 +232,7 @@ async def test_a_link_from_another_site_arrives_and_the_token_stays_out_of_sight
     async with served(elsewhere) as port:
         await tab.open(f"http://localhost:{port}/")  # another site than 127.0.0.1
         await tab.evaluate("document.getElementById('go').click()")
-        await tab.event("Page.frameNavigated", lambda told: told["frame"]["url"] == f"{here.base}/runs/{RUN}")
+        await tab.event("Page.frameNavigated", lambda message: message["frame"]["url"] == f"{here.base}/runs/{RUN}")
     await tab.until("document.getElementById('line-1')")
     assert await tab.evaluate("document.cookie") == ""
     assert await tab.evaluate("document.referrer") == ""
@@ -225,13 +240,13 @@ async def test_a_link_from_another_site_arrives_and_the_token_stays_out_of_sight
     assert all("token=" not in entry["url"] for entry in history["entries"])
 
 
-async def test_the_page_is_drawn_without_complaints(tab: Tab, here: Site) -> None:
-    here.runs.told = facts("running")
-    await here.store.append(key(), [line(1, said("hello"))])
-    await entered(tab, here)
+async def test_the_page_is_rendered_without_console_errors(tab: Tab, here: Site) -> None:
+    here.source.info = run_info("running")
+    await here.store.append(key(), [line(1, text_event("hello"))])
+    await open_page(tab, here)
     await tab.until("document.getElementById('state').textContent === 'Live.'")
     entries = [one["params"]["entry"] for one in tab.happened if one["method"] == "Log.entryAdded"]
     assert entries == []
-    assert await tab.evaluate("getComputedStyle(document.querySelector('.facts')).display") == "grid"
+    assert await tab.evaluate("getComputedStyle(document.querySelector('.run-info')).display") == "grid"
     await tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
     assert await tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(18, 21, 28)"

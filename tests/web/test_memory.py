@@ -8,11 +8,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from client import links
-from client.settings import ClientSettings
+from agent_runs.client import links
+from agent_runs.client.settings import ClientSettings
+from agent_runs.transcripts.store import SqlTranscripts
+from agent_runs.transcripts.tokens import authorization
 from tests.web.parts import RUN, key, line
-from transcripts.access import headers
-from transcripts.store import SqlTranscripts
 
 pytestmark = [
     pytest.mark.slow,
@@ -34,14 +34,14 @@ async def test_slow_readers_of_a_large_transcript_cost_little_memory(tmp_path: P
     for first in range(1, 2001, 100):
         await store.append(key(), [line(n, b"%d " % n + b"x" * 50_000) for n in range(first, first + 100)])
     await store.close()
-    admitted = headers(links.tokens(settings).mint(RUN))
+    headers = authorization(links.load_tokens(settings).mint(RUN))
     given = {
         "AGENT_RUNS_TEMPORAL_ADDRESS": "127.0.0.1:1",
         "AGENT_RUNS_SEALING_KEY_FILE": str(settings.sealing_key_file),
         "AGENT_RUNS_TRANSCRIPTS_URL": f"sqlite:///{tmp_path}/transcripts.db",
     }
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "cli.main", "transcripts", "--listen", "127.0.0.1:0"),
+        *(sys.executable, "-m", "agent_runs.cli.main", "transcripts", "--listen", "127.0.0.1:0"),
         env={**os.environ, **given},
         stdout=asyncio.subprocess.PIPE,
     )
@@ -50,7 +50,7 @@ async def test_slow_readers_of_a_large_transcript_cost_little_memory(tmp_path: P
         while b"transcripts  " not in (said := await process.stdout.readline()):
             assert said, "the service ended before it listened"
         base = said.decode().split()[-1]
-        async with aiohttp.ClientSession(base, headers=admitted, timeout=aiohttp.ClientTimeout(total=120)) as http:
+        async with aiohttp.ClientSession(base, headers=headers, timeout=aiohttp.ClientTimeout(total=120)) as http:
             async with http.get(f"/runs/{RUN}/transcript") as answer:  # warm: one whole download
                 assert len(await answer.read()) > 95 * MEBI
             before = resident(process.pid)

@@ -12,9 +12,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from contracts.errors import PodScheduleFailed
-from contracts.outcome import AttemptReport, Gap, Outcome, OutputReceipt, Usage
-from tests.web.parts import RUN, Site, event, facts, hostile, key, line, said, site, tool
+from agent_runs.contracts.errors import PodScheduleFailed
+from agent_runs.contracts.outcome import AttemptReport, Gap, Outcome, OutputReceipt, Usage
+from tests.web.parts import RUN, Site, event, hostile, key, line, run_info, site, text_event, tool
 
 PAGE = f"/runs/{RUN}"
 HTML = {"Accept": "text/html,application/xhtml+xml"}
@@ -35,7 +35,7 @@ def on(page: str) -> list[int]:
 
 
 async def test_a_link_becomes_a_cookie_for_this_run_alone_and_leaves_the_address(here: Site) -> None:
-    await here.store.append(key(), [line(1, said("hello"))])
+    await here.store.append(key(), [line(1, text_event("hello"))])
     async with aiohttp.ClientSession(here.base) as browser, browser.get(here.link) as answer:
         assert answer.status == 200
         cookie = SimpleCookie(answer.headers["Set-Cookie"])["agent-runs-token"]
@@ -58,7 +58,7 @@ async def test_a_cookie_of_a_published_service_is_kept_to_its_path_and_to_https(
 
 
 @pytest.mark.parametrize("path", [PAGE, f"{PAGE}/live", f"{PAGE}/transcript"])
-async def test_who_has_no_link_is_told_so(here: Site, path: str) -> None:
+async def test_a_request_without_a_link_is_refused_with_the_reason(here: Site, path: str) -> None:
     async with aiohttp.ClientSession(here.base) as stranger:
         async with stranger.get(path) as answer:
             assert (answer.status, answer.content_type) == (401, "application/json")
@@ -77,7 +77,7 @@ async def test_a_link_of_another_run_is_refused_and_sets_nothing(here: Site) -> 
 
 
 @pytest.mark.parametrize("path", [PAGE, f"{PAGE}/transcript", f"{PAGE}/nothing", "/healthz", "/assets/page.js"])
-async def test_every_answer_tells_the_browser_to_run_nothing_of_it(here: Site, path: str) -> None:
+async def test_every_response_forbids_the_browser_to_run_anything_of_it(here: Site, path: str) -> None:
     async with here.http.get(path) as answer:
         policy = answer.headers["Content-Security-Policy"]
         assert "unsafe" not in policy
@@ -90,7 +90,7 @@ async def test_every_answer_tells_the_browser_to_run_nothing_of_it(here: Site, p
 
 
 async def test_a_finished_run_shows_everything_without_a_script(here: Site) -> None:
-    here.runs.told = facts(
+    here.source.info = run_info(
         "succeeded",
         Outcome(usage=Usage(input_tokens=1200, output_tokens=34, cached_input_tokens=5600), cost_usd="0.0125"),
         web_ui="http://127.0.0.1:8233/namespaces/default/workflows/x/y",
@@ -99,7 +99,7 @@ async def test_a_finished_run_shows_everything_without_a_script(here: Site) -> N
         key(),
         [
             line(1, event("reasoning", text="first I look")),
-            line(2, said("I **look** around")),
+            line(2, text_event("I **look** around")),
             line(3, tool("a.txt\n", command="ls")),
             line(4, b"INFO starting", "stderr"),
         ],
@@ -117,8 +117,8 @@ async def test_a_finished_run_shows_everything_without_a_script(here: Site) -> N
     assert "so far" not in page
 
 
-async def test_what_is_missing_is_told(here: Site) -> None:
-    await here.store.append(key(), [line(1, said("a")), line(2, b'{"frames": 7, "afterSequence": 1}', "gap")])
+async def test_gaps_are_shown(here: Site) -> None:
+    await here.store.append(key(), [line(1, text_event("a")), line(2, b'{"frames": 7, "afterSequence": 1}', "gap")])
     gaps = (Gap(after_sequence=1, frames=7), Gap(after_sequence=90))
     await here.store.seal(key(), OutputReceipt(state="differs", lines=1, gaps=gaps))
     page = await here.get(PAGE)
@@ -130,7 +130,9 @@ async def test_what_is_missing_is_told(here: Site) -> None:
 
 async def test_a_failure_comes_with_its_next_step(here: Site) -> None:
     failure = PodScheduleFailed.as_failure("no node has 64 GiB")
-    here.runs.told = facts("failed", Outcome(failure=failure, error_code=failure.code, error_message=failure.message))
+    here.source.info = run_info(
+        "failed", Outcome(failure=failure, error_code=failure.code, error_message=failure.message)
+    )
     page = await here.get(PAGE)
     assert failure.code in page
     assert "no node has 64 GiB" in page
@@ -139,9 +141,9 @@ async def test_a_failure_comes_with_its_next_step(here: Site) -> None:
 
 async def test_attempts_are_listed_and_the_newest_is_shown(here: Site) -> None:
     reports = tuple(AttemptReport(attempt=n, job_name="j", failure_code=code) for n, code in ((1, "lost"), (2, None)))
-    here.runs.told = facts("succeeded", Outcome(attempts=reports))
-    await here.store.append(key(1), [line(1, said("first try"))])
-    await here.store.append(key(2), [line(1, said("second try"))])
+    here.source.info = run_info("succeeded", Outcome(attempts=reports))
+    await here.store.append(key(1), [line(1, text_event("first try"))])
+    await here.store.append(key(2), [line(1, text_event("second try"))])
     page = await here.get(PAGE)
     assert "second try" in page
     assert "first try" not in page
@@ -149,25 +151,25 @@ async def test_attempts_are_listed_and_the_newest_is_shown(here: Site) -> None:
     assert "first try" in await here.get(f"{PAGE}?attempt=1")
 
 
-async def test_the_page_works_while_temporal_is_away(here: Site) -> None:
-    here.runs.down = True
-    await here.store.append(key(), [line(1, said("still here"))])
+async def test_the_page_works_while_temporal_is_unavailable(here: Site) -> None:
+    here.source.down = True
+    await here.store.append(key(), [line(1, text_event("still here"))])
     page = await here.get(PAGE)
     assert "still here" in page
     assert "Temporal does not answer" in page
 
 
-async def test_a_run_that_nobody_knows_is_404_and_looks_again(here: Site) -> None:
+async def test_an_unknown_run_is_404_and_the_page_reloads(here: Site) -> None:
     async with here.http.get(PAGE, headers=HTML) as answer:
         assert answer.status == 404
         assert 'http-equiv="refresh"' in await answer.text()
 
 
 async def test_a_run_without_output_shows_its_steps(here: Site) -> None:
-    here.runs.told = facts("scheduling")
+    here.source.info = run_info("scheduling")
     page = await here.get(PAGE)
     assert "create job" in page
-    assert "The agent has not said anything yet" in page
+    assert "The agent has written no output yet" in page
     assert f'data-live="{RUN}/live?attempt=1&amp;after=0"' in page
 
 
@@ -177,7 +179,7 @@ async def test_a_run_without_output_shows_its_steps(here: Site) -> None:
 async def test_a_long_transcript_is_read_page_by_page_in_both_directions(here: Site) -> None:
     chance = random.Random(3)
     numbers = sorted(chance.sample(range(1, 60_000), 1800))  # lines of many frames leave holes in the sequence
-    await here.store.append(key(), [line(n, said(f"text {n}")) for n in numbers])
+    await here.store.append(key(), [line(n, text_event(f"text {n}")) for n in numbers])
     await here.store.seal(key(), OutputReceipt())
 
     async def walk(path: str, rel: str) -> list[list[int]]:
@@ -198,8 +200,8 @@ async def test_a_long_transcript_is_read_page_by_page_in_both_directions(here: S
 
 
 async def test_a_live_page_begins_at_the_newest_output(here: Site) -> None:
-    here.runs.told = facts("running")
-    await here.store.append(key(), [line(n, said(f"text {n}")) for n in range(1, 1201)])
+    here.source.info = run_info("running")
+    await here.store.append(key(), [line(n, text_event(f"text {n}")) for n in range(1, 1201)])
     page = await here.get(PAGE)
     assert on(page) == list(range(701, 1201))
     assert f'data-live="{RUN}/live?attempt=1&amp;after=1200"' in page
@@ -207,7 +209,7 @@ async def test_a_live_page_begins_at_the_newest_output(here: Site) -> None:
 
 async def test_a_huge_output_is_cut_with_a_link_to_all_of_it(here: Site) -> None:
     huge = tool("x" * 3_000_000, command="yes")
-    await here.store.append(key(), [line(1, said("before")), line(2, huge), line(3, b"y" * 70_000, "stderr")])
+    await here.store.append(key(), [line(1, text_event("before")), line(2, huge), line(3, b"y" * 70_000, "stderr")])
     await here.store.seal(key(), OutputReceipt())
     seen = ""
     for query in ("", "?after=1", "?after=2"):
@@ -238,7 +240,7 @@ async def test_no_markup_and_no_control_character_of_the_agent_is_on_the_page(he
     assert len(re.findall("<link", page)) == 2
 
 
-async def test_a_run_id_is_text_wherever_it_stands(here: Site) -> None:
+async def test_a_run_id_is_escaped_everywhere(here: Site) -> None:
     name = "x%22%3E%3Cscript%3Ealert(1)%3C%2Fscript%3E"
     async with aiohttp.ClientSession(here.base) as stranger, stranger.get(f"/runs/{name}", headers=HTML) as answer:
         assert "<script>" not in await answer.text()
@@ -260,40 +262,40 @@ async def read(answer: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, int |
         fields = {}
 
 
-async def test_a_live_page_gets_entries_and_head_as_they_come(here: Site) -> None:
-    here.runs.told = facts("running")
-    await here.store.append(key(), [line(1, said("one"))])
+async def test_a_live_page_gets_entries_and_header_as_they_come(here: Site) -> None:
+    here.source.info = run_info("running")
+    await here.store.append(key(), [line(1, text_event("one"))])
     async with here.http.get(f"{PAGE}/live?after=0") as answer:
-        told = read(answer)
-        name, number, html = await anext(told)
+        message = read(answer)
+        name, number, html = await anext(message)
         assert (name, number, on(html)) == ("entries", 1, [1])
-        name, _, html = await anext(told)
-        assert name == "head"
+        name, _, html = await anext(message)
+        assert name == "header"
         assert "running" in html
-        await here.store.append(key(), [line(2, said("two"))])
-        name, number, html = await anext(told)
+        await here.store.append(key(), [line(2, text_event("two"))])
+        name, number, html = await anext(message)
         assert (name, number, on(html)) == ("entries", 2, [2])
         await here.store.seal(key(), OutputReceipt(state="verified"))
-        here.runs.told = facts("succeeded", Outcome())
-        (name, _, html), (last, _, _) = await anext(told), await anext(told)
-        assert (name, last) == ("head", "end")
+        here.source.info = run_info("succeeded", Outcome())
+        (name, _, html), (last, _, _) = await anext(message), await anext(message)
+        assert (name, last) == ("header", "end")
         assert "verified" in html
 
 
-async def test_a_live_reader_is_told_of_another_attempt(here: Site) -> None:
-    here.runs.told = facts("running")
-    await here.store.append(key(1), [line(1, said("one"))])
+async def test_a_live_reader_gets_an_event_for_the_next_attempt(here: Site) -> None:
+    here.source.info = run_info("running")
+    await here.store.append(key(1), [line(1, text_event("one"))])
     await here.store.seal(key(1), OutputReceipt())
     async with here.http.get(f"{PAGE}/live?after=1") as answer:
-        told = read(answer)
-        assert (await anext(told))[0] == "head"
-        await here.store.append(key(2), [line(1, said("again"))])
-        assert [name async for name, _, _ in _until_end(told)] == ["attempt"]
+        message = read(answer)
+        assert (await anext(message))[0] == "header"
+        await here.store.append(key(2), [line(1, text_event("again"))])
+        assert [name async for name, _, _ in _until_end(message)] == ["attempt"]
 
 
-async def _until_end(told: AsyncIterator[Any]) -> AsyncIterator[Any]:
+async def _until_end(message: AsyncIterator[Any]) -> AsyncIterator[Any]:
     try:
-        async for found in told:
+        async for found in message:
             yield found
     except asyncio.IncompleteReadError:
         return
@@ -304,16 +306,16 @@ async def test_a_live_reader_that_is_cut_at_random_50_times_gets_every_entry_onc
     """An event holds all that was new, so the writer waits for the cuts: else a few events would tell everything."""
     chance = random.Random(seed)
     total = 1200
-    here.runs.told = facts("running")
+    here.source.info = run_info("running")
     reading = asyncio.Event()
 
     async def write() -> None:
         for first in range(1, total + 1, 10):
-            await here.store.append(key(), [line(n, said(f"text {n}")) for n in range(first, first + 10)])
+            await here.store.append(key(), [line(n, text_event(f"text {n}")) for n in range(first, first + 10)])
             await reading.wait()
             reading.clear()
         await here.store.seal(key(), OutputReceipt())
-        here.runs.told = facts("succeeded", Outcome())
+        here.source.info = run_info("succeeded", Outcome())
 
     writing = asyncio.create_task(write())
     seen: list[int] = []
@@ -338,9 +340,9 @@ async def test_a_live_reader_that_is_cut_at_random_50_times_gets_every_entry_onc
     assert cuts >= 50
 
 
-async def test_a_live_reader_that_comes_back_after_the_end_is_told_to_stop(here: Site) -> None:
-    here.runs.told = facts("succeeded", Outcome())
-    await here.store.append(key(), [line(1, said("one"))])
+async def test_a_live_reader_that_reconnects_after_the_end_gets_204(here: Site) -> None:
+    here.source.info = run_info("succeeded", Outcome())
+    await here.store.append(key(), [line(1, text_event("one"))])
     await here.store.seal(key(), OutputReceipt())
     async with here.http.get(f"{PAGE}/live", headers={"Last-Event-ID": "1"}) as answer:
         assert answer.status == 204

@@ -1,4 +1,4 @@
-"""The story of a run, told by a real Temporal server with stand-ins for the steps."""
+"""The steps of a run, on a real Temporal server with fake activities."""
 
 import asyncio
 from typing import Any
@@ -6,23 +6,23 @@ from typing import Any
 import pytest
 from temporalio.client import Client, WorkflowFailureError
 
-from contracts.errors import ClusterForbidden, JobCreateFailed, PodScheduleFailed, SessionUnavailable
-from contracts.identity import workflow_id
-from contracts.messages import PromptBundle
-from contracts.outcome import Report
-from contracts.request import RunRequest, Runtime, SessionParams
-from tests.workflows.steps import GOOD, Steps
-from tests.workflows.working import raising, working
+from agent_runs.contracts.errors import ClusterForbidden, JobCreateFailed, PodScheduleFailed, SessionUnavailable
+from agent_runs.contracts.identity import workflow_id
+from agent_runs.contracts.messages import Finished, PromptBundle
+from agent_runs.contracts.outcome import Report
+from agent_runs.contracts.request import RunRequest, Runtime, SessionParams
+from tests.workflows.fake_activities import GOOD, FakeActivities, fail_with
+from tests.workflows.fake_worker import running_worker
 from workflows.agent_run import AgentRunWorkflow
 
 
-async def test_a_run_goes_through_every_step_once(temporal: Client, queue: str, request_of_a_run: RunRequest) -> None:
-    steps = Steps()
-    async with working(temporal, queue, steps) as start:
+async def test_a_run_calls_every_activity_in_order(temporal: Client, queue: str, request_of_a_run: RunRequest) -> None:
+    steps = FakeActivities()
+    async with running_worker(temporal, queue, steps) as start:
         outcome = await (await start(request_of_a_run)).result()
-    assert sorted(steps.names[:3]) == ["bundle_prompt", "introspect_pod", "reap_leftovers"]
-    story = ["create_job", "await_schedule", "await_schedule", "stream_logs", "parse_transcript", "finish"]
-    assert steps.names[3:] == story
+    assert sorted(steps.names[:3]) == ["bundle_prompt", "clean_up_previous_runs", "introspect_pod"]
+    in_order = ["create_job", "await_schedule", "await_schedule", "stream_logs", "parse_transcript", "finish"]
+    assert steps.names[3:] == in_order
     assert outcome.exit_code == 0
     assert outcome.failure is None
     assert outcome.session_id == "ses_1"
@@ -33,7 +33,7 @@ async def test_the_history_of_a_normal_run_stays_small(
     temporal: Client, queue: str, request_of_a_run: RunRequest
 ) -> None:
     sealed = request_of_a_run.model_copy(update={"sealed_prompt": "p" * 16_000, "sealed_secrets": "s" * 8_000})
-    async with working(temporal, queue, Steps()) as start:
+    async with running_worker(temporal, queue, FakeActivities()) as start:
         handle = await start(sealed)
         await handle.result()
         description = await handle.describe()
@@ -52,11 +52,11 @@ async def test_the_history_of_a_normal_run_stays_small(
         ("stream_logs", ClusterForbidden("may not get pods/log")),
     ],
 )
-async def test_a_failing_step_names_the_failure_and_is_cleaned_up(
+async def test_a_failing_activity_names_the_failure_and_is_cleaned_up(
     temporal: Client, queue: str, request_of_a_run: RunRequest, step: str, error: Any
 ) -> None:
-    steps = Steps({step: raising(error)})
-    async with working(temporal, queue, steps) as start:
+    steps = FakeActivities({step: fail_with(error)})
+    async with running_worker(temporal, queue, steps) as start:
         outcome = await (await start(request_of_a_run)).result()
     assert outcome.error_code == error.code
     assert error.message in (outcome.error_message or "")
@@ -66,26 +66,26 @@ async def test_a_failing_step_names_the_failure_and_is_cleaned_up(
     assert steps.names[-1] == "finish"
 
 
-async def test_cleanup_waits_for_a_step_beside_the_one_that_failed(
+async def test_cleanup_waits_for_the_activity_concurrent_to_the_failed_one(
     temporal: Client, queue: str, request_of_a_run: RunRequest
 ) -> None:
     refused, bundled = asyncio.Event(), asyncio.Event()
 
-    async def introspect(_order: object) -> None:
+    async def introspect(_input: object) -> None:
         refused.set()
         raise ClusterForbidden("may not get pods")
 
-    async def bundle(order: Any) -> PromptBundle:
+    async def bundle(input: Any) -> PromptBundle:
         await refused.wait()
         bundled.set()
-        return PromptBundle(namespace="default", secret_name=order.attempt.prompt_secret_name, sha256="0", size=1)
+        return PromptBundle(namespace="default", secret_name=input.attempt.prompt_secret_name, sha256="0", size=1)
 
-    async def finish(_order: object) -> bool:
+    async def finish(_input: object) -> Finished:
         assert bundled.is_set()
-        return True
+        return Finished(deleted=True)
 
-    steps = Steps({"introspect_pod": introspect, "bundle_prompt": bundle, "finish": finish})
-    async with working(temporal, queue, steps) as start:
+    steps = FakeActivities({"introspect_pod": introspect, "bundle_prompt": bundle, "finish": finish})
+    async with running_worker(temporal, queue, steps) as start:
         outcome = await (await start(request_of_a_run)).result()
     assert outcome.error_code == "k8s_forbidden"
     assert steps.names.count("finish") == 1
@@ -94,25 +94,25 @@ async def test_cleanup_waits_for_a_step_beside_the_one_that_failed(
 async def test_a_refused_session_is_followed_by_a_fresh_attempt_in_the_same_run(
     temporal: Client, queue: str, request_of_a_run: RunRequest
 ) -> None:
-    async def parse(order: Any) -> Report:
-        if order.resumed_session:
+    async def parse(input: Any) -> Report:
+        if input.resumed_session:
             refused = SessionUnavailable.as_failure("Session not found")
             return Report(failure=refused, unknown_session=True, clear_session=True, exit_code=1)
         return GOOD
 
     resumed = Runtime(session_params=SessionParams(session_id="ses_old"))
-    steps = Steps({"parse_transcript": parse})
-    async with working(temporal, queue, steps) as start:
+    steps = FakeActivities({"parse_transcript": parse})
+    async with running_worker(temporal, queue, steps) as start:
         outcome = await (await start(request_of_a_run.model_copy(update={"runtime": resumed}))).result()
-    assert [order.session for name, order in steps.calls if name == "create_job"] == [resumed.session_params, None]
-    assert [order.resuming for name, order in steps.calls if name == "bundle_prompt"] == [True, False]
+    assert [input.session for name, input in steps.calls if name == "create_job"] == [resumed.session_params, None]
+    assert [input.resuming for name, input in steps.calls if name == "bundle_prompt"] == [True, False]
     assert outcome.exit_code == 0
     assert outcome.session_id == "ses_1"
     assert [attempt.failure_code for attempt in outcome.attempts] == ["session_unavailable", None]
 
 
 async def test_bad_input_fails_the_run_at_once(temporal: Client, queue: str) -> None:
-    async with working(temporal, queue, Steps()):
+    async with running_worker(temporal, queue, FakeActivities()):
         handle = await temporal.start_workflow(
             AgentRunWorkflow.__name__, {"runId": "r"}, id=workflow_id(queue), task_queue=queue
         )

@@ -1,4 +1,4 @@
-"""A cancel works in every phase, twice too, and says whether the agent really stopped and its session is kept."""
+"""A cancel works in every phase, also twice, and reports whether the agent stopped and its session is kept."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from client.outcome import cancel
-from contracts.errors import PodLost
-from contracts.messages import StreamEnd
-from contracts.outcome import ContainerEnd, OutputReceipt
-from contracts.request import RunRequest
-from tests.workflows.steps import DEFAULTS, Agent, Steps, until_cancelled
-from tests.workflows.working import Handle, reached, working
+from agent_runs.client.outcome import cancel
+from agent_runs.contracts.errors import PodLost
+from agent_runs.contracts.messages import Finished, StreamEnd
+from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt
+from agent_runs.contracts.request import RunRequest
+from tests.workflows.fake_activities import DEFAULTS, FakeActivities, FakeAgent, until_cancelled
+from tests.workflows.fake_worker import Handle, reached, running_worker
 
 
 async def by_update(handle: Handle) -> None:
@@ -35,19 +35,19 @@ async def test_a_cancel_ends_the_run_in_every_phase(
     phase: str,
     how: Callable[[Handle], Awaitable[None]],
 ) -> None:
-    there, agent = asyncio.Event(), Agent()
+    begun, agent = asyncio.Event(), FakeAgent()
 
-    async def slow(order: Any) -> Any:
-        there.set()
+    async def slow(input: Any) -> Any:
+        begun.set()
         if phase == "await_schedule":
-            await until_cancelled(order)
-        await asyncio.sleep(0.5)  # a step without heartbeats does not hear of the cancel and ends by itself
-        return await DEFAULTS[phase][1](order)
+            await until_cancelled(input)
+        await asyncio.sleep(0.5)  # an activity without heartbeats does not learn of the cancel and ends by itself
+        return await DEFAULTS[phase][1](input)
 
-    steps = Steps({**agent.answers, **({} if phase == "stream_logs" else {phase: slow})})
-    async with working(temporal, queue, steps) as start:
+    steps = FakeActivities({**agent.answers, **({} if phase == "stream_logs" else {phase: slow})})
+    async with running_worker(temporal, queue, steps) as start:
         handle = await start(request_of_a_run)
-        await reached(agent.working if phase == "stream_logs" else there)
+        await reached(agent.started if phase == "stream_logs" else begun)
         await how(handle)
         outcome = await handle.result()
     assert outcome.error_code == "cancelled"
@@ -59,17 +59,17 @@ async def test_a_cancel_ends_the_run_in_every_phase(
     if phase != "stream_logs":
         assert "stream_logs" not in steps.names
     if phase in {"create_job", "await_schedule", "stream_logs"}:
-        assert steps.order("finish").job is not None
+        assert steps.last_input("finish").job is not None
 
 
-async def test_a_cancelled_agent_keeps_its_session_and_its_last_words(
+async def test_a_cancelled_agent_keeps_its_session_and_its_last_output(
     temporal: Client, queue: str, request_of_a_run: RunRequest
 ) -> None:
-    agent = Agent()
-    steps = Steps(agent.answers)
-    async with working(temporal, queue, steps) as start:
+    agent = FakeAgent()
+    steps = FakeActivities(agent.answers)
+    async with running_worker(temporal, queue, steps) as start:
         handle = await start(request_of_a_run)
-        await reached(agent.working)
+        await reached(agent.started)
         first, second = await asyncio.gather(cancel(handle, "the first reason"), cancel(handle, "the second"))
         third = await cancel(handle, "the third")
         outcome = await handle.result()
@@ -82,44 +82,44 @@ async def test_a_cancelled_agent_keeps_its_session_and_its_last_words(
     assert steps.names.count("stop_agent") == 1
 
 
-async def test_a_cancel_that_comes_too_late_says_how_the_run_ended(
+async def test_a_late_cancel_reports_how_the_run_ended(
     temporal: Client, queue: str, request_of_a_run: RunRequest
 ) -> None:
-    parsing, go_on = asyncio.Event(), asyncio.Event()
+    parsing, may_end = asyncio.Event(), asyncio.Event()
 
-    async def parse(order: Any) -> Any:
+    async def parse(input: Any) -> Any:
         parsing.set()
-        await go_on.wait()
-        return await DEFAULTS["parse_transcript"][1](order)
+        await may_end.wait()
+        return await DEFAULTS["parse_transcript"][1](input)
 
-    async with working(temporal, queue, Steps({"parse_transcript": parse})) as start:
+    async with running_worker(temporal, queue, FakeActivities({"parse_transcript": parse})) as start:
         handle = await start(request_of_a_run)
         await reached(parsing)
-        answering = asyncio.create_task(cancel(handle, "too late"))
+        cancelling = asyncio.create_task(cancel(handle, "too late"))
         await handle.cancel()
-        go_on.set()
-        answer, outcome = await answering, await handle.result()
+        may_end.set()
+        answer, outcome = await cancelling, await handle.result()
     assert answer.outcome == "ended before"
     assert answer.stop.agent_stopped
     assert answer.failure_code is None
     assert outcome.exit_code == 0
 
 
-async def test_a_cancel_between_two_attempts_starts_no_other_one(
+async def test_a_cancel_between_two_attempts_prevents_the_next_one(
     temporal: Client, queue: str, request_of_a_run: RunRequest
 ) -> None:
-    async def lost(_order: object) -> StreamEnd:
+    async def lost(_input: object) -> StreamEnd:
         failure = PodLost.as_failure("evicted")
         return StreamEnd(container=ContainerEnd(), receipt=OutputReceipt(), failure=failure)
 
     cleaned = asyncio.Event()
 
-    async def finish(_order: object) -> bool:
+    async def finish(_input: object) -> Finished:
         cleaned.set()
-        return True
+        return Finished(deleted=True)
 
-    steps = Steps({"stream_logs": lost, "finish": finish})
-    async with working(temporal, queue, steps) as start:
+    steps = FakeActivities({"stream_logs": lost, "finish": finish})
+    async with running_worker(temporal, queue, steps) as start:
         handle = await start(request_of_a_run)
         await reached(cleaned)
         answer, outcome = await cancel(handle, "enough"), await handle.result()

@@ -1,4 +1,4 @@
-"""An edit that breaks the replay of open runs is seen in review; one that does not is not in the way."""
+"""An edit that would break the replay of open runs changes the fingerprint; a harmless one does not."""
 
 import difflib
 import importlib
@@ -10,74 +10,83 @@ from pathlib import Path
 
 import pytest
 
-from client.history import Difference, read, replay
+from agent_runs.client.replay import Difference, read, replay
 from tests.histories.commands import SNAPSHOT, SOURCE, fingerprint
-from tests.histories.record import GENERATION, HERE
+from tests.histories.record import HERE
 
-NEXT = """
-The workflow's commands have another order than the one that is committed. Open runs would not replay. Either
-undo it, or put the new order behind `workflow.patched`, record histories of it (tests/histories/record.py), and accept:
+NEXT_STEP = """
+The order of the workflow's commands differs from tests/histories/commands.txt, so open runs might not replay.
+Undo the change, or put the new order behind `workflow.patched` and record its histories (docs/replay.md), then accept:
     python -m tests.histories.commands
-docs/replay.md tells how.
 """
 
 Edit = tuple[str, str, str]
-"""A file of the workflow, what it says, and what it is to say."""
+"""A file of the workflow, the text to replace in it, and the new text."""
 
-PREPARE = (
-    "        profiling = INTROSPECT_POD.start(\n            IntrospectPod(run=key.run, config=request.config), "
-    '"what the agent\'s pod inherits"\n        )\n'
+PROFILE = (
+    '        profile = INTROSPECT_POD.start(IntrospectPod(run=key.run, config=config), "read the worker\'s pod")\n'
 )
-BUNDLE = (
-    "        bundling = BUNDLE_PROMPT.start(\n"
-    "            BundlePrompt(attempt=key, config=request.config, resuming=attempt.session is not None),\n"
-    '            "instructions, skills and wake into a Secret",\n        )\n'
+PROMPT = (
+    "        prompt = BUNDLE_PROMPT.start(\n"
+    "            BundlePrompt(attempt=key, config=config, resuming=attempt.session is not None), "
+    '"build prompt Secret"\n        )\n'
 )
-SWAP: Edit = ("agent_run.py", PREPARE + BUNDLE, BUNDLE + PREPARE)
-JUDGE = "        if attempt.job is not None:\n            attempt.report = await self._parsed(attempt)\n"
+SWAP: Edit = ("agent_run.py", PROFILE + PROMPT, PROMPT + PROFILE)
+PARSE = "        if attempt.job is not None:\n            attempt.report = await self._parse_transcript(attempt)\n"
 
 BREAKING: dict[str, Edit] = {
-    "two steps swapped": SWAP,
-    "a step left out": ("agent_run.py", JUDGE, ""),
-    "a step out of its condition": ("agent_run.py", JUDGE, "        attempt.report = await self._parsed(attempt)\n"),
-    "a timer more": ("agent_run.py", JUDGE, "        await workflow.sleep(1)\n" + JUDGE),
-    "a timer of asyncio": ("agent_run.py", JUDGE, "        await asyncio.sleep(1)\n" + JUDGE),
+    "two activities swapped": SWAP,
+    "an activity left out": ("agent_run.py", PARSE, ""),
+    "an activity out of its condition": (
+        "agent_run.py",
+        PARSE,
+        "        attempt.report = await self._parse_transcript(attempt)\n",
+    ),
+    "a further timer": ("agent_run.py", PARSE, "        await workflow.sleep(1)\n" + PARSE),
+    "a timer of asyncio": ("agent_run.py", PARSE, "        await asyncio.sleep(1)\n" + PARSE),
     "a wait that gets a time-out": (
         "agent_run.py",
         "workflow.wait_condition(workflow.all_handlers_finished)",
-        "workflow.wait_condition(workflow.all_handlers_finished, timeout=patience)",
+        "workflow.wait_condition(workflow.all_handlers_finished, timeout=retention)",
     ),
-    "a patch without its condition": ("agent_run.py", "workflow.patched(PROMISES)", "True"),
-    "a patch with another id": ("agent_run.py", '"deadlines, budgets and lingering"', '"deadlines"'),
+    "a patch": (
+        "agent_run.py",
+        PARSE,
+        '        if workflow.patched("a change"):\n            await workflow.sleep(1)\n' + PARSE,
+    ),
     "search attributes earlier": (
         "agent_run.py",
-        "        attempt.began = workflow.now()\n",
-        "        self._show(self._card.at(Phase.RUNNING))\n        attempt.began = workflow.now()\n",
+        "        attempt.started_at = workflow.now()\n",
+        "        self._update_details(Phase.RUNNING)\n        attempt.started_at = workflow.now()\n",
     ),
     "another activity": ("steps.py", '"stop_agent"', '"halt_agent"'),
-    "an update with another name": ("agent_run.py", "name=talk.JOIN", 'name="enter"'),
-    "a signal gone": ("agent_run.py", "    @workflow.signal(name=talk.COLLECTED)\n", ""),
+    "an update with another name": ("agent_run.py", "name=updates.JOIN", 'name="enter"'),
+    "a signal removed": ("agent_run.py", "    @workflow.signal(name=updates.COLLECTED)\n", ""),
     "a task that is awaited at once": (
         "agent_run.py",
-        'asyncio.create_task(workflow.sleep(self._grace + KILLED, summary="grace"))',
-        'await workflow.sleep(self._grace + KILLED, summary="grace")',
+        'asyncio.create_task(workflow.sleep(self._grace + KILL_MARGIN, summary="grace"))',
+        'await workflow.sleep(self._grace + KILL_MARGIN, summary="grace")',
     ),
-    "a way out before a step": ("agent_run.py", JUDGE, "        if attempt.forced:\n            return\n" + JUDGE),
+    "a return before an activity": ("agent_run.py", PARSE, "        if attempt.killed:\n            return\n" + PARSE),
 }
 HARMLESS: dict[str, Edit] = {
-    "a comment": ("agent_run.py", JUDGE, "        # nobody reads this\n" + JUDGE),
-    "a variable's name": ("agent_run.py", "profiling", "inheriting"),
-    "a step's constant": ("steps.py", "API_CALLS", "CALLS"),
-    "a longer time": ("agent_run.py", "KILLED: Final = timedelta(seconds=5)", "KILLED: Final = timedelta(seconds=9)"),
-    "a timer's text": ("agent_run.py", 'summary="grace"', 'summary="the grace"'),
-    "a docstring": ("clocks.py", '"""A clock ended before its step."""', '"""Too late."""'),
-    "a condition in other words": ("agent_run.py", "if attempt.job is not None:", "if attempt.job:"),
-    "a pure function more": (
-        "clocks.py",
-        "def _silent(",
-        "def _twice(n: int) -> int:\n    return 2 * n\n\n\ndef _silent(",
+    "a comment": ("agent_run.py", PARSE, "        # nobody reads this\n" + PARSE),
+    "a variable's name": ("agent_run.py", "creation", "creating"),
+    "an activity's constant": ("steps.py", "API_CALLS", "CALLS"),
+    "a longer time": (
+        "agent_run.py",
+        "KILL_MARGIN: Final = timedelta(seconds=5)",
+        "KILL_MARGIN: Final = timedelta(seconds=9)",
     ),
-    "a layout": ("agent_run.py", JUDGE, JUDGE.replace("(attempt)", "(\n                attempt\n            )")),
+    "a timer's summary": ("agent_run.py", 'summary="grace"', 'summary="grace period"'),
+    "a docstring": ("timers.py", '"""A timer expired before', '"""The timer expired before'),
+    "a condition in other words": ("agent_run.py", "if attempt.job is not None:", "if attempt.job:"),
+    "a further pure function": (
+        "timers.py",
+        "def _silence_failure(",
+        "def _twice(n: int) -> int:\n    return 2 * n\n\n\ndef _silence_failure(",
+    ),
+    "a layout": ("agent_run.py", PARSE, PARSE.replace("(attempt)", "(\n                attempt\n            )")),
 }
 
 
@@ -102,7 +111,7 @@ def test_the_commands_are_those_that_were_accepted() -> None:
         changes = difflib.unified_diff(
             accepted.splitlines(), found.splitlines(), "commands.txt", "workflows/", lineterm=""
         )
-        pytest.fail("\n".join([NEXT, *changes]), pytrace=False)
+        pytest.fail("\n".join([NEXT_STEP, *changes]), pytrace=False)
 
 
 @pytest.mark.parametrize("edit", BREAKING.values(), ids=list(BREAKING))
@@ -116,62 +125,72 @@ def test_an_edit_that_replay_does_not_see_leaves_the_fingerprint_alone(edit: Edi
 
 
 def test_commands_cannot_hide_behind_another_name(tmp_path: Path) -> None:
-    hidden = edited(("clocks.py", "from temporalio import workflow", "from temporalio.workflow import sleep"), tmp_path)
-    with pytest.raises(ValueError, match=r"clocks\.py: call `workflow"):
+    hidden = edited(("timers.py", "from temporalio import workflow", "from temporalio.workflow import sleep"), tmp_path)
+    with pytest.raises(ValueError, match=r"timers\.py: call `workflow"):
         fingerprint(hidden)
 
 
 @pytest.fixture
-def edited_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Edit], type]:
+def edited_workflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Edit], type]:
     """The workflow's class with an edit, importable under a name of its own as the sandbox wants it."""
 
-    def made(edit: Edit) -> type:
+    def with_edit(edit: Edit) -> type:
         name = f"edited_{tmp_path.name.replace('-', '_')}"
         shutil.copy(edited(edit, tmp_path) / "agent_run.py", tmp_path / f"{name}.py")
         monkeypatch.syspath_prepend(tmp_path)
-        story = importlib.import_module(name)
+        module = importlib.import_module(name)
         monkeypatch.delitem(sys.modules, name)
-        monkeypatch.setitem(sys.modules, name, story)
-        kind: type = story.AgentRunWorkflow
-        return kind
+        monkeypatch.setitem(sys.modules, name, module)
+        edited_class: type = module.AgentRunWorkflow
+        return edited_class
 
-    return made
+    return with_edit
 
 
 @pytest.mark.parametrize(
     ("edit", "expected", "found"),
     [
-        ("two steps swapped", "activity introspect_pod", "activity bundle_prompt"),
-        ("a step left out", "activity parse_transcript", "activity finish"),
-        ("a timer more", "activity parse_transcript", "timer"),
-        ("a patch without its condition", "patch 'deadlines, budgets and lingering'", "activity introspect_pod"),
+        ("two activities swapped", "activity introspect_pod", "activity bundle_prompt"),
+        ("an activity left out", "activity parse_transcript", "activity finish"),
+        ("a further timer", "ActivityTaskScheduled (parse_transcript)", "command Timer"),
     ],
 )
 async def test_a_breaking_edit_does_not_replay_either_and_the_replay_says_where(
-    edited_story: Callable[[Edit], type], edit: str, expected: str, found: str
+    edited_workflow: Callable[[Edit], type], edit: str, expected: str, found: str
 ) -> None:
-    history = read((HERE / GENERATION / "normal.json").read_text())
-    answer = await replay(history, workflow=edited_story(BREAKING[edit]))
-    assert answer.difference is not None
-    assert (answer.difference.expected, answer.difference.found) == (expected, found)
-    event = history.events[answer.difference.event - 1]
-    assert event.event_id == answer.difference.event
-    assert str(event.activity_task_scheduled_event_attributes.activity_type.name) in expected
-
-
-async def test_an_update_that_lost_its_handler_is_found(edited_story: Callable[[Edit], type]) -> None:
-    history = read((HERE / GENERATION / "joined.json").read_text())
-    difference = (await replay(history, workflow=edited_story(BREAKING["an update with another name"]))).difference
+    history = read((HERE / "normal.json").read_text())
+    difference = (await replay(history, workflow=edited_workflow(BREAKING[edit]))).difference
     assert difference is not None
-    assert (difference.expected, difference.found) == ("update accepted", "nothing")
+    assert (difference.expected, difference.found) == (expected, found)
+    if difference.event is not None:
+        event = history.events[difference.event - 1]
+        assert event.activity_task_scheduled_event_attributes.activity_type.name in expected
+
+
+async def test_an_update_without_a_handler_is_found(edited_workflow: Callable[[Edit], type]) -> None:
+    history = read((HERE / "joined.json").read_text())
+    difference = (await replay(history, workflow=edited_workflow(BREAKING["an update with another name"]))).difference
+    assert difference is not None
+    assert (difference.expected, difference.found) == ("WorkflowExecutionUpdateAccepted", "no command")
+
+
+async def test_a_timer_that_is_cancelled_in_the_history_only_is_found(
+    edited_workflow: Callable[[Edit], type],
+) -> None:
+    history = read((HERE / "timeout.json").read_text())
+    difference = (
+        await replay(history, workflow=edited_workflow(BREAKING["a task that is awaited at once"]))
+    ).difference
+    assert difference is not None
+    assert (difference.expected, difference.found) == ("TimerCanceled", "command Timer")
 
 
 async def test_an_error_of_the_code_is_named_with_its_place_but_without_its_text(
-    edited_story: Callable[[Edit], type], capfd: pytest.CaptureFixture[str]
+    edited_workflow: Callable[[Edit], type], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    story = edited_story(("agent_run.py", JUDGE, '        raise ValueError("canary")\n'))
-    difference = (await replay(read((HERE / "normal.json").read_text()), workflow=story)).difference
+    workflow = edited_workflow(("agent_run.py", PARSE, '        raise ValueError("canary")\n'))
+    difference = (await replay(read((HERE / "normal.json").read_text()), workflow=workflow)).difference
     assert isinstance(difference, Difference)
-    assert difference.expected == "activity parse_transcript"
-    assert difference.found.startswith(f"an error 'ValueError at {story.__module__}.py:")
+    assert difference.expected == "no error"
+    assert difference.found.startswith(f"ValueError at {workflow.__module__}.py:")
     assert "canary" not in str(difference) + "".join(capfd.readouterr())

@@ -1,4 +1,4 @@
-"""What the cluster breaks costs the cluster's budget, not the agent's."""
+"""Failures of the cluster cost the infrastructure budget, and only those are retried."""
 
 from datetime import timedelta
 from typing import Any
@@ -7,25 +7,32 @@ import pytest
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
-from contracts.errors import AgentFailed, ExitUnknown, Failure, ImageRegistryThrottled, JobDeletedExternally, PodLost
-from contracts.messages import StreamEnd
-from contracts.outcome import ContainerEnd, OutputReceipt, Report
-from contracts.request import RunRequest
-from tests.workflows.steps import GOOD, Steps
-from tests.workflows.working import configured, raising, working
+from agent_runs.contracts.errors import (
+    AgentFailed,
+    ExitUnknown,
+    Failure,
+    ImageRegistryThrottled,
+    JobDeletedExternally,
+    PodLost,
+)
+from agent_runs.contracts.messages import StreamEnd
+from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt, Report
+from agent_runs.contracts.request import RunRequest
+from tests.workflows.fake_activities import GOOD, FakeActivities, fail_with
+from tests.workflows.fake_worker import configured, running_worker
 
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workflows.budgets.FIRST_PAUSE", timedelta(milliseconds=1))
+    monkeypatch.setattr("workflows.retries.FIRST_RETRY_PAUSE", timedelta(milliseconds=1))
 
 
 def losing(count: int, failure: Failure) -> Any:
     """The first `count` attempts end from outside."""
 
-    async def stream(order: Any) -> StreamEnd:
-        if order.attempt.attempt > count:
-            return Steps.ended(order)
+    async def stream(input: Any) -> StreamEnd:
+        if input.attempt.attempt > count:
+            return FakeActivities.ended(input)
         return StreamEnd(container=ContainerEnd(), receipt=OutputReceipt(), failure=failure)
 
     return stream
@@ -34,12 +41,12 @@ def losing(count: int, failure: Failure) -> Any:
 async def test_a_lost_pod_is_followed_by_an_attempt_with_the_same_session(
     temporal: Client, queue: str, request_of_a_run: RunRequest
 ) -> None:
-    steps = Steps({"stream_logs": losing(1, PodLost.as_failure("evicted"))})
-    async with working(temporal, queue, steps, sandboxed=False) as start:
+    steps = FakeActivities({"stream_logs": losing(1, PodLost.as_failure("evicted"))})
+    async with running_worker(temporal, queue, steps, sandboxed=False) as start:
         outcome = await (await start(request_of_a_run)).result()
-    jobs = [order for name, order in steps.calls if name == "create_job"]
-    assert [order.session.session_id if order.session else None for order in jobs] == [None, "ses_1"]
-    assert [order.resuming for name, order in steps.calls if name == "bundle_prompt"] == [False, True]
+    jobs = [input for name, input in steps.calls if name == "create_job"]
+    assert [input.session.session_id if input.session else None for input in jobs] == [None, "ses_1"]
+    assert [input.resuming for name, input in steps.calls if name == "bundle_prompt"] == [False, True]
     assert steps.names.index("finish") < len(steps.names) - 1 - steps.names[::-1].index("create_job")
     assert [attempt.failure_code for attempt in outcome.attempts] == ["k8s_pod_lost", None]
     assert outcome.exit_code == 0
@@ -49,20 +56,22 @@ async def test_a_lost_pod_is_followed_by_an_attempt_with_the_same_session(
 
 
 async def test_the_infrastructure_budget_has_an_end(temporal: Client, queue: str, request_of_a_run: RunRequest) -> None:
-    steps = Steps({"stream_logs": losing(9, PodLost.as_failure("evicted"))})
-    async with working(temporal, queue, steps, sandboxed=False) as start:
+    steps = FakeActivities({"stream_logs": losing(9, PodLost.as_failure("evicted"))})
+    async with running_worker(temporal, queue, steps, sandboxed=False) as start:
         outcome = await (await start(configured(request_of_a_run, infrastructure_retries=2))).result()
     assert [attempt.failure_code for attempt in outcome.attempts] == ["k8s_pod_lost"] * 3
     assert outcome.error_code == "k8s_pod_lost"
 
 
-async def test_a_throttled_registry_is_asked_again(temporal: Client, queue: str, request_of_a_run: RunRequest) -> None:
-    async def wait(order: Any) -> Any:
-        if order.attempt.attempt == 1:
+async def test_a_throttled_registry_is_followed_by_another_attempt(
+    temporal: Client, queue: str, request_of_a_run: RunRequest
+) -> None:
+    async def wait(input: Any) -> Any:
+        if input.attempt.attempt == 1:
             raise ImageRegistryThrottled("429 Too Many Requests")
-        return Steps.pod(order)
+        return FakeActivities.pod(input)
 
-    async with working(temporal, queue, Steps({"await_schedule": wait}), sandboxed=False) as start:
+    async with running_worker(temporal, queue, FakeActivities({"await_schedule": wait}), sandboxed=False) as start:
         outcome = await (await start(request_of_a_run)).result()
     assert [attempt.failure_code for attempt in outcome.attempts] == ["k8s_image_registry_throttled", None]
 
@@ -72,11 +81,11 @@ async def test_a_throttled_registry_is_asked_again(temporal: Client, queue: str,
     [JobDeletedExternally.as_failure("somebody deleted it"), AgentFailed.as_failure("exit 1")],
     ids=lambda failure: failure.code,
 )
-async def test_what_is_not_the_clusters_fault_does_not_repeat_by_itself(
+async def test_other_failures_are_not_retried(
     temporal: Client, queue: str, request_of_a_run: RunRequest, failure: Failure
 ) -> None:
-    steps = Steps({"stream_logs": losing(9, failure)})
-    async with working(temporal, queue, steps, sandboxed=False) as start:
+    steps = FakeActivities({"stream_logs": losing(9, failure)})
+    async with running_worker(temporal, queue, steps, sandboxed=False) as start:
         outcome = await (await start(request_of_a_run)).result()
     assert outcome.error_code == failure.code
     assert steps.names.count("create_job") == 1
@@ -85,10 +94,10 @@ async def test_what_is_not_the_clusters_fault_does_not_repeat_by_itself(
 async def test_an_unknown_exit_code_is_never_a_success(
     temporal: Client, queue: str, request_of_a_run: RunRequest
 ) -> None:
-    async def parse(_order: object) -> Report:
+    async def parse(_input: object) -> Report:
         return GOOD.model_copy(update={"failure": ExitUnknown.as_failure("no exit code"), "exit_code": 1})
 
-    async with working(temporal, queue, Steps({"parse_transcript": parse}), sandboxed=False) as start:
+    async with running_worker(temporal, queue, FakeActivities({"parse_transcript": parse}), sandboxed=False) as start:
         outcome = await (await start(configured(request_of_a_run, infrastructure_retries=0))).result()
     assert outcome.error_code == "k8s_exit_unknown"
     assert outcome.exit_code != 0
@@ -97,9 +106,9 @@ async def test_an_unknown_exit_code_is_never_a_success(
 async def test_no_attempt_follows_a_pod_that_may_still_run(
     temporal: Client, queue: str, request_of_a_run: RunRequest
 ) -> None:
-    away = ApplicationError("the API server is away", non_retryable=True)
-    steps = Steps({"stream_logs": losing(9, PodLost.as_failure("evicted")), "finish": raising(away)})
-    async with working(temporal, queue, steps, sandboxed=False) as start:
+    unavailable = ApplicationError("the API server is unavailable", non_retryable=True)
+    steps = FakeActivities({"stream_logs": losing(9, PodLost.as_failure("evicted")), "finish": fail_with(unavailable)})
+    async with running_worker(temporal, queue, steps, sandboxed=False) as start:
         outcome = await (await start(request_of_a_run)).result()
     assert outcome.error_code == "k8s_pod_lost"
     assert steps.names.count("create_job") == 1

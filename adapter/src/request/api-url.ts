@@ -7,7 +7,7 @@ import { strip } from "./python.ts";
 
 const REMEDY = "set AGENT_RUNS_PAPERCLIP_API_URL to Paperclip's address as pods reach it";
 
-/** An address for the pods, or a sentence for people that says why there is none and what to set. */
+/** An address for the pods, or a note for people: why there is none and what to set. */
 export interface ApiUrl {
   readonly url?: string;
   readonly note?: string;

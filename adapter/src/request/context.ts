@@ -1,7 +1,8 @@
 /**
  * Paperclip's execution context, validated in one go: an operator sees every wrong field at once.
  *
- * The twin of `ExecutionContext` in contracts/request.py and of what paperclip/preparation.py checks beyond it.
+ * Same rules as `ExecutionContext` in `agent_runs/contracts/request.py` and the further checks in
+ * `agent_runs/paperclip/preparation.py`.
  */
 
 import type { RunConfig, WakePrompt } from "../contracts.ts";
@@ -283,7 +284,7 @@ const isFlat = (name: string): boolean => name.startsWith("resources.");
 
 /**
  * The form saves `resources.requests.cpu` as one flat key; nested objects come from the API, and count first.
- * Beside a nested object that is wrong the flat keys are ignored: the object is what gets named.
+ * When a nested object is wrong, the flat keys are ignored: the error names the object.
  */
 function nestedResources(value: Record<string, unknown>): Record<string, unknown> {
   const flat = Object.entries(value).filter(([name]) => isFlat(name));
@@ -347,7 +348,7 @@ function* wrongVariables(env: Record<string, string>): Generator<Problem> {
   }
 }
 
-/** What to say about an address that is none. */
+/** The remedy for a text that is not an absolute URL. */
 export const ABSOLUTE_URL =
   "must be an absolute http:// or https:// URL without a login, query or fragment, such as https://paperclip.example";
 

@@ -1,9 +1,9 @@
 /**
  * Readers of single fields: each takes a value as it comes, gives it in the form a request has, or notes a problem.
  *
- * They accept what the Python contracts accept, coercions included, and say the same about the rest; pydantic's texts
+ * They accept what the Python contracts accept, coercions included, and give the same errors for the rest; pydantic's texts
  * are not those of any TypeScript library, which is why none reads these fields.
- * Source: pydantic 2, "Conversion Table", lax mode; contracts/request.py.
+ * Source: pydantic 2, "Conversion Table", lax mode; agent_runs/contracts/request.py.
  */
 
 import { isObject, own, wellFormed } from "./plain.ts";
@@ -163,8 +163,8 @@ export function pairs(key: RegExp, keyRemedy: string): Reader<Record<string, str
 
 function parsedPairs(given: string, place: Place): unknown {
   if (given.startsWith("{")) return parsed(given) ?? place.refuse("must be 'key=value' lines or a JSON object");
-  const said = lines(given).filter((line) => strip(line) !== "" && !strip(line).startsWith("#"));
-  const found = said.map((line) => line.split(/=(.*)/s, 2).map(strip));
+  const entries = lines(given).filter((line) => strip(line) !== "" && !strip(line).startsWith("#"));
+  const found = entries.map((line) => line.split(/=(.*)/s, 2).map(strip));
   const sound = found.every(([key, value]) => key && value !== undefined);
   return sound ? Object.fromEntries(found) : place.refuse(PAIR_LINES);
 }

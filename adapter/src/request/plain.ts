@@ -1,5 +1,5 @@
 /**
- * Takes plain data out of whatever a host hands over.
+ * Copies the plain data of an execution context.
  *
  * An execution context also holds functions, class instances (a tracer), dates and objects that are shared or cyclic.
  * Only plain data is copied, so nothing that is done with the copy can run a getter's code, loop or surprise.
@@ -34,7 +34,7 @@ export function objectOr(value: unknown): PlainObject {
   return isObject(value) ? (value as PlainObject) : {};
 }
 
-/** An own field, so that `constructor` and its kin are never found in data. */
+/** An own field, so that inherited names such as `constructor` are never found in data. */
 export function own(value: Record<string, unknown>, name: string): unknown {
   return Object.hasOwn(value, name) ? value[name] : undefined;
 }

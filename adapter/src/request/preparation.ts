@@ -1,12 +1,13 @@
 /**
- * Turns Paperclip's execution context into a run request that may enter a history. The twin of paperclip/preparation.py.
+ * Turns Paperclip's execution context into a run request that may enter a history. Same rules as
+ * `agent_runs/paperclip/preparation.py`.
  *
  * The context is validated in one go. What is secret or prose goes into two fields that are sealed later; what only
  * means something on Paperclip's host is dropped. Pure: no file, no key, no clock.
  */
 
 import type { PromptSource, RunConfig, RunRequest, Secrets, WakeContext } from "../contracts.ts";
-import { narrowed } from "../skills.ts";
+import { narrowSkills } from "../skills.ts";
 import { type AgentConfig, safeConfig, type ValidContext, validated } from "./context.ts";
 import { isObject, objectOr, own, type Plain, type PlainObject, tidied } from "./plain.ts";
 import { InvalidRequest } from "./problems.ts";
@@ -100,11 +101,11 @@ export function preparation(raw: unknown): Preparation {
 /** The configuration without secrets and prose, and with those skills only that this run needs. */
 function narrowedConfig(config: AgentConfig): RunConfig {
   const { paperclipRuntimeSkills, paperclipSkillSync, ...safe } = safeConfig(config);
-  const { skills, sync } = narrowed(paperclipRuntimeSkills ?? [], paperclipSkillSync ?? {});
+  const { skills, sync } = narrowSkills(paperclipRuntimeSkills ?? [], paperclipSkillSync ?? {});
   return { ...safe, ...ifSaid({ paperclipRuntimeSkills: skills }), paperclipSkillSync: sync };
 }
 
-/** The wake's identifiers; an address that carries a password gives it up, the whole one is sealed. */
+/** The wake's identifiers; a password is removed from an address, and the whole address sealed. */
 function wakeContext({ context }: ValidContext, tidy: PlainObject): WakeContext {
   const { paperclipWorkspace: workspace = {}, issueIds, ...wake } = context;
   const primary = wake.paperclipRuntimePrimaryUrl;
@@ -185,8 +186,8 @@ function paperclipVariables(context: ValidContext, tidy: PlainObject): Record<st
     AGENT_HOME: isExternal ? prose(own(config, "instructionsRootPath")) : undefined,
     ...runtimeTools(context.runtimeTools),
   };
-  const said = Object.entries(found).filter((entry): entry is [string, string] => Boolean(entry[1]));
-  return Object.fromEntries(said.map(([name, value]) => [name, value.replaceAll("\0", "")]));
+  const present = Object.entries(found).filter((entry): entry is [string, string] => Boolean(entry[1]));
+  return Object.fromEntries(present.map(([name, value]) => [name, value.replaceAll("\0", "")]));
 }
 
 function listing(value: unknown): string | undefined {
@@ -259,7 +260,7 @@ function given<T extends object>(fields: T): Partial<T> {
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as Partial<T>;
 }
 
-/** The fields that say something: absent and empty ones are the contracts' defaults. */
+/** The fields with a value: absent and empty ones are the contracts' defaults. */
 function ifSaid<T extends object>(fields: T): Partial<T> {
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => truthy(value))) as Partial<T>;
 }

@@ -1,7 +1,7 @@
-/** What is wrong with a request, said once for people: Paperclip's path of the field and the remedy, never a value. */
+/** What is wrong with a request, for people: Paperclip's path of the field and the remedy, never a value. */
 
 /** As long as a failure's message may be in a history. The Python side cuts there, too. */
-const MESSAGE_LIMIT = 2000;
+const REQUEST_MESSAGE_LIMIT = 2000;
 
 /** One wrong field by Paperclip's path, and what to do about it. */
 export interface Problem {
@@ -19,11 +19,11 @@ export class InvalidRequest extends Error {
   readonly code = "invalid_request";
   readonly problems: Problem[];
 
-  /** @param said the wrong fields, each said once; or a sentence when no field is to blame. */
-  constructor(said: string | readonly Problem[]) {
-    const problems = typeof said === "string" ? [] : distinct(said);
-    const message = typeof said === "string" ? said : problems.map(sentence).join("; ");
-    super(message.slice(0, MESSAGE_LIMIT));
+  /** @param cause the wrong fields, each reported once; or a sentence when no field is to blame. */
+  constructor(cause: string | readonly Problem[]) {
+    const problems = typeof cause === "string" ? [] : distinct(cause);
+    const message = typeof cause === "string" ? cause : problems.map(sentence).join("; ");
+    super(message.slice(0, REQUEST_MESSAGE_LIMIT));
     this.problems = problems;
   }
 

@@ -1,5 +1,6 @@
 /**
- * The prompt as the worker will compose it, for what Paperclip shows of an invocation. The twin of paperclip/prompt.py.
+ * The prompt as the worker will compose it, which Paperclip shows for an invocation. Same rules as
+ * `agent_runs/paperclip/prompt.py`.
  *
  * Sections: instructions, skills, bootstrap, wake, task, session handoff, heartbeat; each trimmed, empty ones dropped,
  * joined by one blank line. Source: Paperclip's adapter-utils 2026.916.1 and the existing adapters' tests.
@@ -29,7 +30,7 @@ export interface Run {
 /**
  * The prompt of one attempt.
  *
- * A resumed session knows its bootstrap, and a wake tells it what is new: then the heartbeat is left out too.
+ * A resumed session has its bootstrap already. When the wake has prose for it, the heartbeat is left out too.
  */
 export function composed(source: PromptSource, run: Run, resuming: boolean): Prompt {
   const facts = templateFacts(source, run);

@@ -1,5 +1,5 @@
 /**
- * The few habits of Python that a request's text depends on: what counts as white space, as printable, as empty.
+ * The rules of Python that a request's text depends on: what counts as white space, as printable, as empty.
  *
  * The worker's side of this project is Python; both sides must accept and refuse the same contexts with the same text.
  * Source: docs.python.org, str.strip, str.splitlines, str.isprintable, truth value testing, posixpath.normpath.
@@ -17,7 +17,7 @@ export function strip(text: string): string {
   return text.replace(ENDS, "");
 }
 
-/** `str.splitlines()`, except that a final line end adds an empty line, which nobody here minds. */
+/** `str.splitlines()`, except that a final line end adds an empty line, which makes no difference here. */
 export function lines(text: string): string[] {
   return text.split(LINE_END);
 }

@@ -1,5 +1,5 @@
 /**
- * Which session a wake names and whether it may be resumed. With ../session.ts the twin of paperclip/session.py.
+ * Which session a wake names and whether it may be resumed. Same rules as `agent_runs/paperclip/session.py`.
  */
 
 import type { SessionParams } from "../contracts.ts";
@@ -53,9 +53,9 @@ export interface Resume {
  * directory, prints nothing and never ends. A stored session without a directory is trusted, because Paperclip
  * sometimes hands back the bare id.
  */
-export function resume(stored: Session | undefined, directory: string, wanted: boolean): Resume {
+export function resume(stored: Session | undefined, directory: string, enabled: boolean): Resume {
   if (stored === undefined) return {};
-  if (!wanted) return { reason: `session ${stored.sessionId} is not resumed: resumeLastSession is off` };
+  if (!enabled) return { reason: `session ${stored.sessionId} is not resumed: resumeLastSession is off` };
   if (typeof stored.cwd === "string" && normalPath(stored.cwd) !== normalPath(directory)) {
     const reason =
       `session ${stored.sessionId} is not resumed: it belongs to ${stored.cwd}, this wake works in ` +

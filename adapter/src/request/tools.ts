@@ -12,7 +12,7 @@ import { isObject } from "./plain.ts";
 
 type Servers = Record<string, Record<string, unknown>>;
 
-const PATIENCE_MS = 5000;
+const TOOL_SERVERS_TIMEOUT_MS = 5000;
 const SERVERS_LIMIT = 64;
 
 /** Where Paperclip is: as itself knows it, and as pods reach it. Either may be unknown. */
@@ -22,7 +22,7 @@ export interface Addresses {
 }
 
 /**
- * The run's tool servers as remote MCP servers; none, with a sentence for people, when Paperclip does not tell.
+ * The run's tool servers as remote MCP servers; none, with a note for people, when Paperclip does not name them.
  *
  * @param taken names that the agent's own configuration uses: those stay the agent's.
  */
@@ -31,7 +31,7 @@ export async function toolServers(
   { host }: Addresses,
   taken: ReadonlySet<string>,
 ): Promise<{ servers: Servers; note?: string }> {
-  const offered = await told(context.runtimeMcp).catch(() => undefined);
+  const offered = await offeredServers(context.runtimeMcp).catch(() => undefined);
   if (offered === undefined)
     return { servers: {}, note: "Paperclip did not name its tool servers; the agent does without" };
   const names = new Set(taken);
@@ -83,11 +83,11 @@ function pathAtPaperclip(address: string, host: string | undefined): string | un
   return (pathname.startsWith(`${prefix}/`) ? pathname.slice(prefix.length) : pathname) + search;
 }
 
-async function told(access: AdapterExecutionContext["runtimeMcp"]): Promise<unknown[] | undefined> {
+async function offeredServers(access: AdapterExecutionContext["runtimeMcp"]): Promise<unknown[] | undefined> {
   if (typeof access?.getServers !== "function") return [];
   let clock: NodeJS.Timeout | undefined;
   const late = new Promise<undefined>((resolve) => {
-    clock = setTimeout(() => resolve(undefined), PATIENCE_MS);
+    clock = setTimeout(() => resolve(undefined), TOOL_SERVERS_TIMEOUT_MS);
   });
   try {
     const found: unknown = await Promise.race([access.getServers(), late]);

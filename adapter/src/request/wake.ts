@@ -1,8 +1,8 @@
 /**
  * Paperclip's wake payload in the normal form that agents read from `PAPERCLIP_WAKE_PAYLOAD_JSON`.
  *
- * The twin of paperclip/wake.py: field names, their order and the defaults are what Paperclip 2026.916.1 gives to its
- * own local agents, byte for byte.
+ * Same rules as `agent_runs/paperclip/wake.py`: field names, their order and the defaults are what Paperclip 2026.916.1 gives
+ * to its own local agents, byte for byte.
  */
 import { isObject, objectOr, own, type Plain, type PlainObject } from "./plain.ts";
 import { cut, truthy } from "./python.ts";
@@ -17,11 +17,11 @@ type Normal = (value: unknown) => Plain;
 /** The payload as compact JSON, nulls kept; undefined when nothing in it is worth waking for, such as a bare reason. */
 export function wakePayload(wake: unknown): string | undefined {
   if (!isObject(wake)) return undefined;
-  const payload = normalised(wake);
+  const payload = normalize(wake);
   return MEANINGFUL.some((name) => truthy(payload[name])) ? JSON.stringify(payload) : undefined;
 }
 
-function normalised(wake: Record<string, unknown>): PlainObject {
+function normalize(wake: Record<string, unknown>): PlainObject {
   const read = Object.entries(FIELDS).map(([name, normal]) => [name, normal(own(wake, name))] as const);
   const { truncated, fallbackFetchNeeded, ...payload } = Object.fromEntries(read) as PlainObject & {
     commentIds: string[];
@@ -51,8 +51,8 @@ const number: Normal = (value) => (typeof value === "number" ? value : null);
 const body: Normal = (value) => (typeof value === "string" && value.trim() ? value : null);
 const role: Normal = (value) => (WAKE_ROLES.includes(value) ? (value as string) : null);
 
-/** Whether a normalised part says something: nulls, no, nothing and zero do not. */
-function says(value: Plain): boolean {
+/** Whether a normalised part has content: null, false, empty and zero values have none. */
+function hasContent(value: Plain): boolean {
   return value !== null && value !== false && value !== 0 && !(Array.isArray(value) && value.length === 0);
 }
 
@@ -60,7 +60,7 @@ function object(fields: Record<string, Normal>): Normal {
   return (value) => {
     if (!isObject(value)) return null;
     const found = Object.fromEntries(Object.entries(fields).map(([name, reads]) => [name, reads(own(value, name))]));
-    return Object.values(found).some(says) ? found : null;
+    return Object.values(found).some(hasContent) ? found : null;
   };
 }
 

@@ -1,0 +1,64 @@
+/**
+ * Paperclip's own HTTP API, as its process reaches itself: for the few questions that the adapter interface does not
+ * answer. Every request is bounded in time; none rejects with what was sent.
+ */
+
+const REQUEST_TIMEOUT_MS = 5000;
+
+/** Paperclip's states of a run that has not ended. */
+export const OPEN_RUN_STATES: ReadonlySet<unknown> = new Set(["queued", "running", "scheduled_retry"]);
+
+/** The server's own address on this machine; undefined outside a server. Source: Paperclip 2026.916.1. */
+export function paperclipApiUrl(environment: NodeJS.ProcessEnv): string | undefined {
+  const port = environment.PAPERCLIP_LISTEN_PORT;
+  if (port) return `http://${reachable(environment.PAPERCLIP_LISTEN_HOST)}:${port}`;
+  const known = environment.PAPERCLIP_RUNTIME_API_URL || environment.PAPERCLIP_API_URL;
+  return known ? known.replace(/\/+$/, "") : undefined;
+}
+
+/** A response: its status, and its body if that was JSON. Status 0: there was none. */
+export interface Answer {
+  status: number;
+  body: { [name: string]: unknown };
+}
+
+/** Sends requests with one token, or without any. */
+export class PaperclipApi {
+  readonly #base: string;
+  readonly #token: string | undefined;
+
+  constructor(base: string, token: string | undefined) {
+    this.#base = base;
+    this.#token = token;
+  }
+
+  /** GETs a path, or POSTs a `body` to it. Never rejects. */
+  async request(path: string, body?: unknown): Promise<Answer> {
+    try {
+      const response = await fetch(`${this.#base}/api${path}`, {
+        method: body === undefined ? "GET" : "POST",
+        headers: {
+          ...(this.#token ? { Authorization: `Bearer ${this.#token}` } : {}),
+          ...(body === undefined ? {} : { "Content-Type": "application/json" }),
+        },
+        body: body === undefined ? undefined : JSON.stringify(body),
+        signal: AbortSignal.timeout(REQUEST_TIMEOUT_MS),
+        redirect: "error",
+      });
+      const received: unknown = await response.json().catch(() => ({}));
+      return { status: response.status, body: Array.isArray(received) ? { list: received } : objectOf(received) };
+    } catch {
+      return { status: 0, body: {} };
+    }
+  }
+}
+
+/** A copy of `value` if it is an object, else an empty one. */
+export function objectOf(value: unknown): { [name: string]: unknown } {
+  return typeof value === "object" && value !== null && !Array.isArray(value) ? { ...value } : {};
+}
+
+function reachable(host: string | undefined): string {
+  if (!host || host === "0.0.0.0" || host === "::") return "127.0.0.1";
+  return host.includes(":") ? `[${host}]` : host;
+}

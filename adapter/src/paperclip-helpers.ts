@@ -1,0 +1,82 @@
+/**
+ * Paperclip's own prompt helpers, so that an agent's texts are those of the Paperclip it works for.
+ *
+ * An adapter cannot import `@paperclipai/adapter-utils` by name: it is resolved from the adapter's own folder, where it
+ * is not installed, and it forbids `require`. The server's own copy is found from the program that runs. A helper that is
+ * missing or cannot be loaded is left out. Source: Paperclip 2026.916.1, observed.
+ */
+import { readFile, realpath } from "node:fs/promises";
+import { createRequire } from "node:module";
+import { join } from "node:path";
+import { pathToFileURL } from "node:url";
+import type { JsonObject } from "./paperclip.ts";
+
+const PACKAGE = "@paperclipai/adapter-utils";
+
+/** The helpers of this Paperclip; those that it does not have are undefined. */
+export interface PaperclipHelpers {
+  /** Renders the wake's prose for an agent. */
+  renderWakePrompt?(wake: unknown, options: JsonObject): string;
+  /** Whether the wake asks for a repair; the agent then gets no heartbeat template. */
+  isRecoveryWake?(wake: unknown): boolean;
+  /** The heartbeat template of an agent without one of its own, and that of a conversation. */
+  readonly promptTemplate?: string;
+  readonly conversationTemplate?: string;
+  /** Version of the helpers' package, which is the server's. */
+  readonly version?: string;
+}
+
+let cached: Promise<PaperclipHelpers> | undefined;
+
+/** The helpers of the Paperclip that runs this process; loaded once. Never throws. */
+export function paperclipHelpers(): Promise<PaperclipHelpers> {
+  cached ??= loadHelpers(process.argv[1]);
+  return cached;
+}
+
+/** The helpers of the program at `entry`; none when they cannot be loaded. */
+export async function loadHelpers(entry: string | undefined): Promise<PaperclipHelpers> {
+  for (const folder of await candidates(entry)) {
+    const helpers = await loadFrom(folder);
+    if (helpers !== undefined) return helpers;
+  }
+  return {};
+}
+
+async function candidates(entry: string | undefined): Promise<string[]> {
+  if (!entry) return [];
+  // The entry may be a link in `.bin`; the packages are next to its target.
+  const entries = [entry, await realpath(entry).catch(() => entry)];
+  const folders = entries.flatMap((path) => createRequire(pathToFileURL(path)).resolve.paths(PACKAGE) ?? []);
+  return [...new Set(folders)].map((folder) => join(folder, PACKAGE));
+}
+
+async function loadFrom(folder: string): Promise<PaperclipHelpers | undefined> {
+  try {
+    const manifest: unknown = JSON.parse(await readFile(join(folder, "package.json"), "utf8"));
+    const module: unknown = await import(pathToFileURL(join(folder, "dist", "server-utils.js")).href);
+    return helpersIn(module as JsonObject, manifest as JsonObject);
+  } catch {
+    return undefined;
+  }
+}
+
+function helpersIn(module: JsonObject, manifest: JsonObject): PaperclipHelpers {
+  const render = module.renderPaperclipWakePrompt;
+  const isRecovery = module.isPaperclipRecoveryWakePayload;
+  return {
+    ...(typeof render === "function" ? { renderWakePrompt: (wake, options) => text(render(wake, options)) ?? "" } : {}),
+    ...(typeof isRecovery === "function" ? { isRecoveryWake: (wake) => isRecovery(wake) === true } : {}),
+    ...textAs("promptTemplate", module.DEFAULT_PAPERCLIP_AGENT_PROMPT_TEMPLATE),
+    ...textAs("conversationTemplate", module.DEFAULT_PAPERCLIP_CONVERSATION_PROMPT_TEMPLATE),
+    ...textAs("version", manifest.version),
+  };
+}
+
+function text(value: unknown): string | undefined {
+  return typeof value === "string" ? value : undefined;
+}
+
+function textAs(name: keyof PaperclipHelpers, value: unknown): Partial<PaperclipHelpers> {
+  return text(value) ? { [name]: value } : {};
+}

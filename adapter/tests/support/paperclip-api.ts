@@ -1,0 +1,60 @@
+/** A stand-in for the part of Paperclip's HTTP API that the adapter asks: answers from what the test has put in. */
+
+import { createServer } from "node:http";
+
+type Body = { [name: string]: unknown };
+
+export interface FakeApi {
+  runs: Map<string, Body>;
+  issues: Map<string, Body>;
+  /** What was posted: path and body. */
+  posts: { path: string; body: Body }[];
+  /** Every request's method and path, in order. */
+  requests: string[];
+  tokens: Set<string | undefined>;
+  answers: { status: number; body: Body };
+  base: string;
+  stop(): Promise<void>;
+}
+
+/** Starts it and sets the environment variable by which the adapter finds a real server. */
+export async function paperclipApi(): Promise<FakeApi> {
+  const server = createServer(async (request, response) => {
+    const path = (request.url ?? "").replace(/^\/api/, "");
+    api.requests.push(`${request.method} ${path}`);
+    api.tokens.add(request.headers.authorization);
+    let text = "";
+    for await (const piece of request) text += piece;
+    const { status, body } = request.method === "POST" ? post(path, JSON.parse(text)) : get(path);
+    response.writeHead(status, { "Content-Type": "application/json" }).end(JSON.stringify(body));
+  });
+  const api: FakeApi = {
+    runs: new Map(),
+    issues: new Map(),
+    posts: [],
+    requests: [],
+    tokens: new Set(),
+    answers: { status: 202, body: {} },
+    base: "",
+    async stop() {
+      delete process.env.PAPERCLIP_API_URL;
+      server.closeAllConnections();
+      await new Promise((resolve) => server.close(resolve));
+    },
+  };
+  function get(path: string): { status: number; body: unknown } {
+    const [, kind, id = "", list] = path.split("?")[0]?.split("/") ?? [];
+    if (kind === "companies" && list === "heartbeat-runs") return { status: 200, body: [...api.runs.values()] };
+    const found = (kind === "heartbeat-runs" ? api.runs : api.issues).get(id);
+    return found ? { status: 200, body: found } : { status: 404, body: { error: "not found" } };
+  }
+  function post(path: string, body: Body) {
+    api.posts.push({ path, body });
+    return api.answers;
+  }
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const address = server.address();
+  api.base = `http://127.0.0.1:${typeof address === "object" && address !== null ? address.port : 0}`;
+  process.env.PAPERCLIP_API_URL = api.base;
+  return api;
+}

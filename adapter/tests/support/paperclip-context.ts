@@ -1,0 +1,117 @@
+/** A fake of Paperclip's side of one execution, which records every call in order. */
+
+import { randomUUID } from "node:crypto";
+import { workflowIdOf } from "../../src/attach.ts";
+import type { RunRequest } from "../../src/contracts.ts";
+import { executeWith, type Parts } from "../../src/execute.ts";
+import type { AdapterExecutionContext, InvocationMeta } from "../../src/paperclip.ts";
+import { type Temporal, temporalFor } from "../../src/temporal.ts";
+import { type DevServer, type Standin, settingsOf, temporalOf } from "./stack.ts";
+
+export interface FakeHost {
+  context: AdapterExecutionContext;
+  calls: string[];
+  chunks: { stream: string; chunk: string }[];
+  metas: InvocationMeta[];
+  abort(reason: string): void;
+  /** Status lines of ours, parsed. */
+  statuses(event?: string): { event: string; message: string; [name: string]: unknown }[];
+  /** The agent's lines as they were logged. */
+  agentLines(): string[];
+}
+
+/** @param request has the run id; the rest of the context is not used after the preparation. */
+export function fakeHost(request: RunRequest, changes: Partial<AdapterExecutionContext> = {}): FakeHost {
+  const stop = new AbortController();
+  const host: FakeHost = {
+    calls: [],
+    chunks: [],
+    metas: [],
+    abort: (reason) => stop.abort(new Error(reason)),
+    statuses: (event) => statusesOf(host.chunks).filter((each) => event === undefined || each.event === event),
+    agentLines: () => host.chunks.map(({ chunk }) => chunk.trimEnd()).filter((line) => !line.includes('"agent_run"')),
+    context: {
+      runId: request.runId,
+      agent: { ...request.agent, name: "Ada" },
+      runtime: { sessionId: null, sessionParams: null, sessionDisplayId: null, taskKey: null },
+      config: {},
+      context: {},
+      authToken: "token",
+      signal: stop.signal,
+      async onLog(stream, chunk) {
+        host.chunks.push({ stream, chunk });
+      },
+      async onMeta(meta) {
+        host.calls.push("onMeta");
+        host.metas.push(meta);
+      },
+      async onDispatch() {
+        host.calls.push("onDispatch");
+      },
+      async onRuntimeProgress({ phase }) {
+        host.calls.push(phase);
+      },
+      async onCancellationReady() {
+        host.calls.push("onCancellationReady");
+      },
+      ...changes,
+    },
+  };
+  return host;
+}
+
+/** The parts of an execution against real services; the sealed fields are empty. */
+export function partsFor(
+  request: RunRequest,
+  server: DevServer,
+  worker: Pick<Standin, "queue"> & Partial<Standin>,
+  changes: { task?: string | null; onBusy?: "wait" | "refuse"; transcriptsUrl?: string; temporal?: Temporal } = {},
+): () => Promise<Parts> {
+  const settings = { ...settingsOf(server, worker), onBusy: changes.onBusy ?? "wait" };
+  if ("transcriptsUrl" in changes) settings.transcriptsUrl = changes.transcriptsUrl;
+  return async () => ({
+    settings,
+    temporal: changes.temporal ?? temporalFor(settings),
+    sealToken: async () => "sealed",
+    prepared: {
+      request,
+      notes: ["a note"],
+      task: changes.task === undefined ? "task-1" : changes.task,
+      environmentForLogs: { NAME: "***" },
+      prompt: { fresh: "fresh", resumed: "resumed" },
+      promptMetrics: { promptChars: 5 },
+    },
+  });
+}
+
+/** Wakes an agent: starts an execution of the request against real services. */
+export function wakeAgent(
+  request: RunRequest,
+  server: DevServer,
+  worker: Standin,
+  changes: Parameters<typeof partsFor>[3] = {},
+  host = fakeHost(request),
+) {
+  return { host, result: executeWith(host.context, partsFor(request, server, worker, changes)) };
+}
+
+/** The description of the agent's newest run. */
+export async function describeRun(request: RunRequest, server: DevServer, worker: Standin) {
+  return await temporalOf(server, worker.queue).client.getHandle(workflowIdOf(request.agent.id)).describe();
+}
+
+/** A request of the same agent with a run id of its own. */
+export function sameAgent(request: RunRequest, changes: Partial<RunRequest> = {}): RunRequest {
+  return { ...request, runId: randomUUID(), ...changes };
+}
+
+function statusesOf(chunks: { chunk: string }[]) {
+  return chunks.flatMap(({ chunk }) => {
+    try {
+      const parsed = JSON.parse(chunk);
+      return parsed?.type === "agent_run" ? [parsed] : [];
+    } catch {
+      return [];
+    }
+  });
+}

@@ -1,0 +1,169 @@
+/**
+ * Real parts for tests: a Temporal dev server, and a worker of the real workflow with stand-in steps and a real transcript
+ * service (`tests/workflows/fake_worker_process.py`).
+ *
+ * `TEMPORAL_CLI` names the dev server's program; without it tests that need it fail. `PYTHON` names the interpreter of
+ * the project's environment, by default that of `.venv` in the repository's root.
+ */
+
+import { type ChildProcess, spawn } from "node:child_process";
+import { randomUUID } from "node:crypto";
+import { mkdtempSync } from "node:fs";
+import { rm } from "node:fs/promises";
+import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import type { RunRequest } from "../../src/contracts.ts";
+import { type Temporal, temporalFor } from "../../src/temporal.ts";
+
+const ROOT = join(import.meta.dirname, "..", "..", "..");
+const KEYWORDS = ["AgentId", "CompanyId", "PaperclipRunId", "TaskKey", "Model", "RunPhase", "FailureKind"];
+
+export interface DevServer {
+  address: string;
+  kill(): Promise<void>;
+  /** Starts it again at the same address, with its database. */
+  start(): Promise<void>;
+  stop(): Promise<void>;
+}
+
+/** A dev server whose state outlives a kill. */
+export async function devServer(): Promise<DevServer> {
+  const program = process.env.TEMPORAL_CLI;
+  if (!program) throw new Error("TEMPORAL_CLI is not set: give it the Temporal CLI's program (.venv/bin/temporal)");
+  const port = await freePort();
+  const folder = mkdtempSync(join(tmpdir(), "adapter-temporal-"));
+  const options = ["--ip", "127.0.0.1", "--port", String(port), "--http-port", String(await freePort())];
+  const attributes = KEYWORDS.flatMap((name) => ["--search-attribute", `${name}=Keyword`]);
+  const lists = ["--search-attribute", "JoinedRunIds=KeywordList"];
+  const quiet = ["--headless", "--log-level", "error", "--db-filename", join(folder, "temporal.db")];
+  let child: ChildProcess | undefined;
+  const server: DevServer = {
+    address: `127.0.0.1:${port}`,
+    async start() {
+      child = spawn(program, ["server", "start-dev", ...options, ...quiet, ...attributes, ...lists], {
+        stdio: "ignore",
+      });
+      await waitUntilServing(server.address);
+    },
+    async kill() {
+      await stopProcess(child, "SIGKILL");
+    },
+    async stop() {
+      await stopProcess(child, "SIGTERM");
+      await rm(folder, { recursive: true, force: true });
+    },
+  };
+  await server.start();
+  return server;
+}
+
+export interface Standin {
+  queue: string;
+  /** Base URL of the transcript service. */
+  transcripts: string;
+  keyFile: string;
+  kill(): Promise<void>;
+  stop(): Promise<void>;
+}
+
+/** A worker of the real workflow with stand-in steps. */
+export async function standin(address: string, queue = `queue-${randomUUID()}`): Promise<Standin> {
+  const folder = mkdtempSync(join(tmpdir(), "adapter-standin-"));
+  const python = process.env.PYTHON || join(ROOT, ".venv", "bin", "python");
+  const child = spawn(python, ["-m", "tests.workflows.fake_worker_process", address, queue, folder], {
+    cwd: ROOT,
+    stdio: ["pipe", "pipe", "inherit"],
+  });
+  const firstLine = await new Promise<string>((resolve, reject) => {
+    createInterface({ input: child.stdout }).once("line", resolve);
+    child.once("error", reject);
+    child.once("exit", (code) => reject(new Error(`the stand-in worker exited with ${code}`)));
+  });
+  return {
+    queue,
+    transcripts: JSON.parse(firstLine).transcripts,
+    keyFile: join(folder, "transcripts-key.json"),
+    kill: () => stopProcess(child, "SIGKILL"),
+    async stop() {
+      child.stdin.end();
+      await stopProcess(child, "SIGTERM", 5000);
+      await rm(folder, { recursive: true, force: true });
+    },
+  };
+}
+
+/** What of the settings matters for Temporal and transcripts. */
+export function settingsOf(server: DevServer, worker: { queue: string; transcripts?: string; keyFile?: string }) {
+  return {
+    temporal: { address: server.address, namespace: "default", tls: false },
+    taskQueue: worker.queue,
+    transcriptsUrl: worker.transcripts,
+    transcriptsKeyFile: worker.keyFile ?? "",
+    sealingKeyFile: "",
+    onBusy: "wait" as "wait" | "refuse",
+    reportAs: "opencode_local" as const,
+    reconcile: false,
+    production: false,
+  };
+}
+
+export function temporalOf(server: DevServer, queue: string): Temporal {
+  return temporalFor(settingsOf(server, { queue }));
+}
+
+/** A valid request with ids of its own; its sealed fields hold nothing; its outcome is kept for an hour. */
+export function aRequest(changes: Partial<RunRequest> & { behaviour?: string } = {}): RunRequest {
+  const { behaviour = "lines:3", ...rest } = changes;
+  return {
+    runId: randomUUID(),
+    agent: { id: randomUUID(), companyId: "acme", name: "Ada" },
+    config: { model: `fake/${behaviour}`, graceSec: 1 },
+    context: { taskId: "task-1" },
+    sealedSecrets: "sealed",
+    sealedPrompt: "sealed",
+    outcomeRetentionSec: 3600,
+    ...rest,
+  };
+}
+
+export async function until(condition: () => boolean | Promise<boolean>, timeout = 30_000): Promise<void> {
+  const end = Date.now() + timeout;
+  while (!(await condition())) {
+    if (Date.now() > end) throw new Error(`not true within ${timeout} ms: ${condition}`);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+}
+
+export async function freePort(): Promise<number> {
+  return await new Promise((resolve) => {
+    const probe = createServer();
+    probe.listen(0, "127.0.0.1", () => {
+      const address = probe.address();
+      probe.close(() => resolve(typeof address === "object" && address !== null ? address.port : 0));
+    });
+  });
+}
+
+async function waitUntilServing(address: string): Promise<void> {
+  const temporal = temporalFor({ temporal: { address, namespace: "default", tls: false }, taskQueue: "none" });
+  await until(async () => {
+    try {
+      await temporal.connection.withDeadline(Date.now() + 1000, () =>
+        temporal.client.workflowService.describeNamespace({ namespace: "default" }),
+      );
+      return true;
+    } catch {
+      return false;
+    }
+  });
+}
+
+async function stopProcess(child: ChildProcess | undefined, signal: NodeJS.Signals, delay = 0): Promise<void> {
+  if (child === undefined || child.exitCode !== null || child.signalCode !== null) return;
+  const exited = new Promise<void>((resolve) => child.once("exit", () => resolve()));
+  const timers = [setTimeout(() => child.kill(signal), delay), setTimeout(() => child.kill("SIGKILL"), delay + 10_000)];
+  await exited;
+  for (const timer of timers) clearTimeout(timer);
+}

@@ -1,0 +1,1 @@
+"""What the workflows, the activities, the worker and callers share, by subject."""

@@ -1,0 +1,169 @@
+"""OpenCode's runtime configuration and fixed environment.
+
+The configuration goes into a file of its own (`OPENCODE_CONFIG`), which is made per attempt and never shared. It never
+holds `ask`: nobody is there to answer, and OpenCode stops with exit code 0 at the first question. Without a model and
+enabled providers the prompt would go to an outside service.
+
+OpenCode merges its sources deeply: global configuration, this file, then OPENCODE_CONFIG_CONTENT. Our keys win over a
+global file key by key; the `OVERRIDING_VARIABLES` would win over ours and so must not reach the pod.
+Source: OpenCode 1.18.33, observed; opencode.ai/docs/config and /docs/permissions.
+"""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+CONFIG_SCHEMA: Final = "https://opencode.ai/config.json"
+HEADER_TIMEOUT: Final = timedelta(seconds=120)
+"""Until a provider's response headers. OpenCode tries six times, so its own 300 s can mean half an hour of silence."""
+CHUNK_TIMEOUT: Final = timedelta(seconds=240)
+"""Between two pieces of a model's stream: long enough for reasoning that is not streamed."""
+
+ENVIRONMENT_DUMPS: Final = (
+    "env",
+    "printenv",
+    "set",
+    "export -p",
+    "export -p *",
+    "declare -x",
+    "declare -x *",
+    "cat /proc/*/environ",
+)
+"""Commands that print every secret of the environment into the transcript: a hurdle for accidents, no protection."""
+
+OVERRIDING_VARIABLES: Final = frozenset(
+    {
+        "OPENCODE_CONFIG_CONTENT",
+        "OPENCODE_CONFIG_DIR",
+        "OPENCODE_PERMISSION",
+        "OPENCODE_SERVER_PASSWORD",
+        "OPENCODE_SERVER_USERNAME",
+    }
+)
+"""Variables that change configuration behind our back, or make every session "not found"."""
+
+
+def runtime_config(
+    *,
+    model: str,
+    small_model: str | None = None,
+    skip_permissions: bool = True,
+    mcp_servers: Mapping[str, Any] | None = None,
+    provider_config: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The whole configuration of one attempt, as JSON data. It may hold secrets when `mcp_servers` does.
+
+    Args:
+        model: `<provider>/<model>`.
+        small_model: for titles and summaries; the model itself when absent.
+        skip_permissions: whether the agent may leave its directory (`dangerouslySkipPermissions`).
+        mcp_servers: OpenCode's or Claude's spelling; see `translate_mcp_servers`.
+        provider_config: OpenCode's `provider` block: own base URLs, models, `apiKey` as `{file:…}` or `{env:…}`.
+            Its own values win; time-outs are added where it has none.
+    """
+    small = small_model or model
+    providers = list(dict.fromkeys(name.partition("/")[0] for name in (model, small)))
+    config: dict[str, Any] = {
+        "$schema": CONFIG_SCHEMA,
+        "model": model,
+        "small_model": small,
+        "enabled_providers": providers,
+        "provider": deep_merge({name: _provider_timeouts() for name in providers}, provider_config or {}),
+        "permission": permissions(skip_permissions=skip_permissions),
+        "share": "disabled",
+        "autoupdate": False,
+        "snapshot": False,
+        "lsp": False,
+        "formatter": False,
+    }
+    servers, _ = translate_mcp_servers(mcp_servers or {})
+    return {**config, "mcp": servers} if servers else config
+
+
+def permissions(*, skip_permissions: bool) -> dict[str, Any]:
+    """OpenCode's permission block: `allow` and `deny` only. Of several patterns the last that matches counts.
+
+    `doom_loop` (three equal calls in one message) is allowed because a denial ends the run with an error, while the
+    model continues after the denial of a tool.
+    """
+    outside = "allow" if skip_permissions else "deny"
+    return {
+        "*": "allow",
+        "external_directory": outside,
+        "doom_loop": "allow",
+        "bash": {"*": "allow"} | dict.fromkeys(ENVIRONMENT_DUMPS, "deny"),
+    }
+
+
+def translate_mcp_servers(servers: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """MCP servers in OpenCode's spelling, and the names of those that could not be understood.
+
+    OpenCode's own `type: local | remote` passes verbatim; Claude's `command` with `args` and `env` becomes `local`, a
+    `url` with `headers` becomes `remote`.
+    """
+    translated = {name: _mcp_server(server) for name, server in servers.items()}
+    known = {name: server for name, server in translated.items() if server is not None}
+    return known, tuple(name for name in translated if name not in known)
+
+
+def environment(*, config_file: str, directory: str) -> dict[str, str]:
+    """The fixed variables of OpenCode's process.
+
+    PWD is what OpenCode takes for its working directory; a plain change of directory does not set it.
+    """
+    return {
+        "OPENCODE_CONFIG": config_file,
+        "PWD": directory,
+        **dict.fromkeys(
+            (
+                "OPENCODE_DISABLE_AUTOUPDATE",
+                "OPENCODE_DISABLE_DEFAULT_PLUGINS",
+                "OPENCODE_DISABLE_LSP_DOWNLOAD",
+                "OPENCODE_DISABLE_MODELS_FETCH",
+                "OPENCODE_DISABLE_PROJECT_CONFIG",
+                "OPENCODE_DISABLE_SHARE",
+                "OPENCODE_DISABLE_TERMINAL_TITLE",
+                "OPENCODE_PURE",
+            ),
+            "1",
+        ),
+    }
+
+
+def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """A deep merge: objects are deep_merge key by key, everything else (arrays too) is replaced by `over`."""
+    result = dict(base)
+    for key, value in over.items():
+        below = result.get(key)
+        result[key] = deep_merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return result
+
+
+def _provider_timeouts() -> dict[str, Any]:
+    return {"options": {"headerTimeout": _milliseconds(HEADER_TIMEOUT), "chunkTimeout": _milliseconds(CHUNK_TIMEOUT)}}
+
+
+def _milliseconds(duration: timedelta) -> int:
+    return duration // timedelta(milliseconds=1)
+
+
+def _mcp_server(server: object) -> dict[str, Any] | None:
+    if not isinstance(server, Mapping):
+        return None
+    if server.get("type") in {"local", "remote"}:
+        return dict(server)
+    command, url = server.get("command"), server.get("url")
+    if isinstance(command, str) and command:
+        arguments = server.get("args")
+        words = [word for word in arguments if isinstance(word, str)] if isinstance(arguments, list | tuple) else []
+        return {"type": "local", "command": [command, *words]} | _pairs("environment", server.get("env"))
+    if isinstance(url, str) and url:
+        return {"type": "remote", "url": url} | _pairs("headers", server.get("headers"))
+    return None
+
+
+def _pairs(key: str, value: object) -> dict[str, dict[str, str]]:
+    if not isinstance(value, Mapping):
+        return {}
+    pairs = {name: text for name, text in value.items() if isinstance(name, str) and isinstance(text, str)}
+    return {key: pairs} if pairs else {}

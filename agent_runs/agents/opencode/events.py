@@ -1,0 +1,262 @@
+"""OpenCode's output as lines and events: an incremental splitter and a decoder that never raises.
+
+`opencode run --format json` writes one JSON object per line, UTF-8, split at LF only (U+2028 and U+0085 stand raw
+inside strings). The usual line takes msgspec's typed path, which does not build what the fold ignores, such as tool
+output of megabytes. A line of another shape (a string where a number belongs, a lone surrogate, invalid UTF-8, an ANSI
+code in front) takes a slower path with the same result for what can be read. What remains is no event.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from agent_runs.contracts.output import LINE_LIMIT
+
+ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]")
+_BLANK: Final = b" \t\r\n\x0b\x0c"
+_SESSION: Final = re.compile(rb'"sessionID"\s*:\s*"([\w-]{1,128})"')
+_ESCAPE: Final = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)"
+)
+_PREFIX: Final = 512
+GENERIC_LIMIT: Final = 1024 * 1024
+"""Bytes of a line that may be built as a whole; an odd line above that is known by its beginning only."""
+
+
+class FileLine(NamedTuple):
+    """One line of a saved output file: an `OutputLine`."""
+
+    data: bytes
+    stream: str = "stdout"
+    terminated: bool = True
+
+
+class LineSplitter:
+    """Bytes of one stream in any chunking to lines. Keeps at most `limit` bytes of a line."""
+
+    def __init__(self, stream: str = "stdout", limit: int = LINE_LIMIT) -> None:
+        self._stream = stream
+        self._limit = limit
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> Iterator[FileLine]:
+        """The lines that `chunk` completes."""
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            if self._size:
+                self._keep(end)
+                yield self._taken(terminated=True)
+            else:
+                yield FileLine(end[: self._limit], self._stream)
+        if rest:
+            self._keep(rest)
+
+    def finish(self) -> Iterator[FileLine]:
+        """The unterminated last line, if there is one. The splitter is empty afterwards."""
+        if self._size:
+            yield self._taken(terminated=False)
+
+    def _keep(self, piece: bytes) -> None:
+        if self._size < self._limit:
+            self._pieces.append(piece[: self._limit - self._size])
+        self._size += len(piece)
+
+    def _taken(self, *, terminated: bool) -> FileLine:
+        line = FileLine(b"".join(self._pieces), self._stream, terminated)
+        self._pieces, self._size = [], 0
+        return line
+
+
+class Cache(msgspec.Struct, gc=False):
+    """Cache shares of one step's tokens."""
+
+    read: float = 0
+    write: float = 0
+
+
+class Tokens(msgspec.Struct, gc=False):
+    """Tokens of one step. Shares do not overlap; `input` is uncached."""
+
+    input: float = 0
+    output: float = 0
+    reasoning: float = 0
+    cache: Cache | None = None
+
+
+class ToolState(msgspec.Struct, gc=False):
+    """How a tool call ended: `completed`, or `error` with its text. Input and output are not decoded here."""
+
+    status: str | None = None
+    title: str | None = None
+    error: str | None = None
+
+
+class Part(msgspec.Struct, gc=False):
+    """The fields of a message part that the fold reads. Absent and null mean the same."""
+
+    id: str | None = None
+    message_id: str | None = msgspec.field(default=None, name="messageID")
+    text: str | None = None
+    synthetic: bool | None = None
+    message: str | None = None
+    reason: str | None = None
+    cost: float | None = None
+    tokens: Tokens | None = None
+    tool: str | None = None
+    call_id: str | None = msgspec.field(default=None, name="callID")
+    state: ToolState | None = None
+
+
+class Event(msgspec.Struct):
+    """One line of OpenCode's output. `error` and `message` are set by `error` events only, in any shape."""
+
+    type: str
+    session_id: str | None = msgspec.field(default=None, name="sessionID")
+    part: Part | None = None
+    error: Any = None
+    message: Any = None
+
+
+NO_PART: Final = Part()
+_decode_typed: Final = msgspec.json.Decoder(Event).decode
+
+
+def decode(line: bytes) -> Event | None:
+    """The event that all of `line` makes, or None when it makes none. Never raises.
+
+    A line is an event when it is a JSON object with a string `type`; its other fields count only in the shape they
+    should have.
+    """
+    try:
+        return _decode_typed(line)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        if b'"type"' not in line or len(line) >= LINE_LIMIT:
+            return None
+    text = _repaired(line)
+    try:
+        return _decode_typed(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return _decode_generic(text) if len(line) <= GENERIC_LIMIT else None
+
+
+def decode_beginning(line: bytes) -> Event | None:
+    """The type and session of a line that is too long to be read in any other way; None for a shorter line."""
+    if len(line) <= GENERIC_LIMIT:
+        return None
+    head = line[:_PREFIX]
+    match = re.match(rb'\s*\{\s*"type"\s*:\s*"([a-z_]{1,40})"', head)
+    if match is None:
+        return None
+    session = _SESSION.search(head)
+    return Event(type=match[1].decode(), session_id=session[1].decode() if session else None, part=NO_PART)
+
+
+def is_blank(line: bytes) -> bool:
+    """Whether nothing is written on the line."""
+    return not line.strip(_BLANK)
+
+
+def plain_text(line: bytes, limit: int = 4096) -> str:
+    """A raw line as text for people: decoded, without ANSI codes and control characters, at most `limit` characters."""
+    return printable(line[: 4 * limit].decode("utf-8", errors="replace"), limit)
+
+
+def printable(text: str, limit: int) -> str:
+    """`text` without ANSI codes and control characters (tab and LF stay), at most `limit` characters."""
+    if text.isascii() and text.isprintable():
+        return shortened(text.strip(), limit)
+    visible = _CONTROL.sub("", ANSI.sub("", storable(text[: 4 * limit]))).strip()
+    return shortened(visible, limit)
+
+
+def storable(text: str) -> str:
+    """`text` with NUL and lone surrogates replaced: PostgreSQL and `str.encode` refuse them."""
+    return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def shortened(text: str, limit: int) -> str:
+    """`text`, or its beginning and an ellipsis when it is longer than `limit` characters."""
+    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
+
+
+def _repaired(line: bytes) -> str:
+    """The line as text without byte order mark, ANSI codes, invalid UTF-8 and escapes of lone surrogates."""
+    text = ANSI.sub("", line.decode("utf-8", errors="replace").lstrip("\ufeff"))
+    return _ESCAPE.sub(_whole_escape, text) if "\\ud" in text or "\\uD" in text else text
+
+
+def _whole_escape(match: re.Match[str]) -> str:
+    return r"\ufffd" if match["lone"] else match[0]
+
+
+def _decode_generic(text: str) -> Event | None:
+    try:
+        document = json.loads(text, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict) or not isinstance(document.get("type"), str):
+        return None
+    return Event(
+        type=document["type"],
+        session_id=_text(document.get("sessionID")),
+        part=_part(_object(document.get("part"))),
+        error=document.get("error"),
+        message=document.get("message"),
+    )
+
+
+def _part(fields: dict[str, Any]) -> Part:
+    state = _object(fields.get("state"))
+    return Part(
+        id=_text(fields.get("id")),
+        message_id=_text(fields.get("messageID")),
+        text=_text(fields.get("text")),
+        synthetic=fields.get("synthetic") is True,
+        message=_text(fields.get("message")),
+        reason=_text(fields.get("reason")),
+        cost=number(fields.get("cost")),
+        tokens=_tokens(fields.get("tokens")),
+        tool=_text(fields.get("tool")),
+        call_id=_text(fields.get("callID")),
+        state=ToolState(
+            status=_text(state.get("status")), title=_text(state.get("title")), error=_text(state.get("error"))
+        ),
+    )
+
+
+def _tokens(value: object) -> Tokens | None:
+    if not isinstance(value, dict):
+        return None
+    cache = _object(value.get("cache"))
+    return Tokens(
+        input=number(value.get("input")) or 0,
+        output=number(value.get("output")) or 0,
+        reasoning=number(value.get("reasoning")) or 0,
+        cache=Cache(read=number(cache.get("read")) or 0, write=number(cache.get("write")) or 0),
+    )
+
+
+def number(value: object) -> float | None:
+    """A finite JavaScript number; booleans, strings, NaN and what exceeds a double are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        converted = float(value)
+    except OverflowError:
+        return None
+    return converted if math.isfinite(converted) else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,381 @@
+"""The fold over one attempt's output: from raw lines to a `Report`.
+
+The state is bounded whatever the output: texts and errors are cut and counted, and only the latest identifiers are
+remembered. The answer is the text of the last message that finished a step; a finished step is not the end of the
+run, the end of the output is (compaction finishes one in the middle).
+Source: OpenCode 1.18.33, observed.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
+from itertools import chain
+from typing import Final, NamedTuple
+
+from agent_runs.agents.opencode import verdict
+from agent_runs.agents.opencode.diagnostics import Diagnostics
+from agent_runs.agents.opencode.events import (
+    NO_PART,
+    Event,
+    FileLine,
+    LineSplitter,
+    Part,
+    Tokens,
+    decode,
+    decode_beginning,
+    is_blank,
+    printable,
+    shortened,
+    storable,
+)
+from agent_runs.agents.opencode.provider_errors import ProviderError, provider_error
+from agent_runs.contracts.errors import Failure
+from agent_runs.contracts.outcome import GAP_STREAM, SUMMARY_LIMIT, ContainerEnd, Report, Usage
+from agent_runs.contracts.output import LINE_LIMIT, OutputLine
+
+RECENT_IDS: Final = 4096
+OPEN_MESSAGES: Final = 8
+ERRORS: Final = 20
+ERROR_LIMIT: Final = 1000
+LAST_OUTPUT_LIMIT: Final = 200
+MAX_COUNT: Final = 2**53 - 1
+"""The largest count kept: JavaScript's largest exact integer."""
+COST_LIMIT: Final = 1e12
+
+
+class Progress(NamedTuple):
+    """What a person watching wants to see now. Bounded."""
+
+    session_id: str | None
+    steps: int
+    tool_calls: int
+    usage: Usage
+    cost_usd: Decimal | None
+    last_output: str
+
+
+class _Recent:
+    """The last identifiers, to recognise a repeated one."""
+
+    def __init__(self, size: int = RECENT_IDS) -> None:
+        self._size = size
+        self._evidence: OrderedDict[str, None] = OrderedDict()
+
+    def repeated(self, identifier: str | None) -> bool:
+        if identifier is None:
+            return False
+        if identifier in self._evidence:
+            return True
+        self._evidence[identifier] = None
+        if len(self._evidence) > self._size:
+            self._evidence.popitem(last=False)
+        return False
+
+
+class _Texts:
+    """The texts of one message, joined by a blank line, at most `SUMMARY_LIMIT` characters."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._size = 0
+
+    def add(self, text: str) -> None:
+        if self._size <= SUMMARY_LIMIT and (trimmed := text[: 2 * SUMMARY_LIMIT].strip()):
+            self._parts.append(trimmed)
+            self._size += len(trimmed) + 2
+
+    def joined(self) -> str:
+        return shortened(storable("\n\n".join(self._parts)), SUMMARY_LIMIT)
+
+
+class _Meter:
+    """Tokens and cost, summed over the steps."""
+
+    def __init__(self) -> None:
+        self.cost: Decimal | None = None
+        self.largest_prompt = 0
+        self._fresh = self._written = self._reasoning = self._cache_read = self._cache_write = 0
+
+    def add(self, tokens: Tokens | None, cost: float | None) -> None:
+        if cost is not None and 0 <= cost <= COST_LIMIT:
+            self.cost = (self.cost or Decimal(0)) + Decimal(repr(cost))
+        if tokens is None:
+            return
+        cache = tokens.cache
+        fresh = _count(tokens.input)
+        read, write = (_count(cache.read), _count(cache.write)) if cache is not None else (0, 0)
+        self._fresh += fresh
+        self._written += _count(tokens.output)
+        self._reasoning += _count(tokens.reasoning)
+        self._cache_read += read
+        self._cache_write += write
+        self.largest_prompt = max(self.largest_prompt, fresh + read + write)
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(
+            input_tokens=min(self._fresh, MAX_COUNT),
+            output_tokens=min(self._written + self._reasoning, MAX_COUNT),
+            cached_input_tokens=min(self._cache_read, MAX_COUNT),
+            cache_write_tokens=min(self._cache_write, MAX_COUNT),
+            reasoning_tokens=min(self._reasoning, MAX_COUNT),
+        )
+
+
+class Fold:
+    """Takes OpenCode's raw lines as they come and can report at any time.
+
+    Args:
+        resumed_session: the id that was passed with `--session`, if one was.
+    """
+
+    def __init__(self, resumed_session: str | None = None) -> None:
+        self._resumed = resumed_session or None
+        self._diagnostics = Diagnostics()
+        self._meter = _Meter()
+        self._session: str | None = None
+        self._latest_session: str | None = None
+        self._resumed_seen = False
+        self._events = self._unparsed = self._cut = self._steps = self._tool_calls = 0
+        self._half_line = False
+        self._started = self._open = self._ever_finished = self._limit_reached = False
+        self._reason: str | None = None
+        self._rejected_tool: str | None = None
+        self._texts: OrderedDict[str | None, _Texts] = OrderedDict()
+        self._answer: _Texts | None = None
+        self._latest_text = ""
+        self._steps_seen, self._tools_seen = _Recent(), _Recent()
+        self._pending_errors: list[ProviderError] = []
+        self._errors: list[str] = []
+        self._tool_errors: list[str] = []
+        self._handlers: dict[str, Callable[[Event, Part], None]] = {
+            "step_start": self._step_start,
+            "text": self._text,
+            "tool_use": self._tool_use,
+            "step_finish": self._step_finish,
+            "error": self._error,
+        }
+
+    def add(self, line: OutputLine) -> None:
+        """Take the next line of the output, whatever stream it is of; a gap is no output."""
+        if line.stream == "stdout":
+            self._stdout(line.data, terminated=line.terminated)
+        elif line.stream != GAP_STREAM:
+            self._diagnostics.read(line.data)
+
+    def _stdout(self, raw: bytes, *, terminated: bool) -> None:
+        """One line of stdout. Its bytes alone tell whether it is cut, so it does not matter who kept it."""
+        event = decode(raw)
+        if event is None:
+            event = decode_beginning(raw)
+            self._cut += event is not None or len(raw) >= LINE_LIMIT
+            self._half_line = self._half_line or (not terminated and raw.lstrip().startswith(b"{"))
+        if event is None:
+            self._stray(raw)
+            return
+        self._events += 1
+        if event.session_id != self._latest_session:
+            self._name_session(event.session_id)
+        handle = self._handlers.get(event.type)
+        if handle is not None:
+            handle(event, event.part or NO_PART)
+
+    @property
+    def session_id(self) -> str | None:
+        """OpenCode's session: from its first event, else from its log."""
+        return self._session or self._diagnostics.session_id
+
+    @property
+    def progress(self) -> Progress:
+        """Where the run is now."""
+        return Progress(
+            session_id=self.session_id,
+            steps=self._steps,
+            tool_calls=self._tool_calls,
+            usage=self._meter.usage,
+            cost_usd=self._meter.cost,
+            last_output=self._last_output(),
+        )
+
+    def report(
+        self,
+        end: ContainerEnd,
+        *,
+        stopped: Failure | None = None,
+        missing: verdict.Missing = "nothing",
+        verified: bool = False,
+    ) -> Report:
+        """What the output so far and the container's end mean together. Does not change the fold.
+
+        Args:
+            end: the container's own end.
+            stopped: why we stopped the agent, if we did.
+            missing: whether output that OpenCode wrote could not be had, and where.
+            verified: the receipt proves that all of the output is here.
+        """
+        evidence = self._evidence(stopped=stopped, missing=missing, verified=verified)
+        judgement = verdict.judge(evidence, end)
+        return Report(
+            failure=judgement.failure,
+            warnings=judgement.warnings,
+            session_id=self.session_id,
+            usage=self._meter.usage,
+            cost_usd=self._meter.cost,
+            last_context_tokens=min(self._meter.largest_prompt, MAX_COUNT),
+            steps=self._steps,
+            tool_calls=self._tool_calls,
+            finish_reason=self._reason,
+            summary=self._summary(),
+            errors=tuple(self._errors),
+            tool_errors=tuple(self._tool_errors),
+            unknown_session=judgement.unknown_session,
+            clear_session=judgement.clear_session,
+            exit_code=judgement.exit_code,
+            last_output=self._last_output(),
+            events=self._events,
+            unparsed_lines=self._unparsed,
+            opencode_version=self._diagnostics.version,
+        )
+
+    def _evidence(self, *, stopped: Failure | None, missing: verdict.Missing, verified: bool) -> verdict.Evidence:
+        usage = self._meter.usage
+        return verdict.Evidence(
+            stopped=stopped,
+            missing=missing,
+            verified=verified,
+            half_line=self._half_line,
+            cut_lines=self._cut,
+            events=self._events,
+            resumed_session=self._resumed,
+            resumed_seen=self._resumed_seen or self._diagnostics.session_id == self._resumed,
+            started=self._started,
+            open_step=self._open,
+            finished=self._ever_finished,
+            reason=self._reason,
+            limit_reached=self._limit_reached,
+            has_output=usage.output_tokens > 0 or self._tool_calls > 0 or bool(self._summary()),
+            pending_errors=tuple(self._pending_errors),
+            errors=len(self._errors),
+            rejected_tool=self._rejected_tool,
+            diagnostics=self._diagnostics,
+        )
+
+    def _summary(self) -> str:
+        """The answer; without any finished message, the text until then."""
+        if self._answer is not None:
+            return self._answer.joined()
+        if self._ever_finished or not self._texts:
+            return ""
+        return next(reversed(self._texts.values())).joined()
+
+    def _last_output(self) -> str:
+        lines = self._latest_text.strip().splitlines()
+        return printable(lines[-1], LAST_OUTPUT_LIMIT) if lines else ""
+
+    def _stray(self, raw: bytes) -> None:
+        if not is_blank(raw):
+            self._unparsed += 1
+            self._diagnostics.read(raw)
+
+    def _name_session(self, session_id: str | None) -> None:
+        self._latest_session = session_id
+        if not session_id:
+            return
+        if self._session is None:
+            self._session = printable(session_id, 128) or None
+        self._resumed_seen = self._resumed_seen or session_id == self._resumed
+
+    def _step_start(self, _event: Event, _part: Part) -> None:
+        self._started = self._open = True
+
+    def _text(self, _event: Event, part: Part) -> None:
+        self._started = self._open = True
+        if part.text is None or part.synthetic:
+            return
+        self._texts_of(part.message_id).add(part.text)
+        self._remember_text(part.text)
+
+    def _tool_use(self, _event: Event, part: Part) -> None:
+        self._started = self._open = True
+        if self._tools_seen.repeated(part.call_id or part.id):
+            return
+        self._tool_calls = min(self._tool_calls + 1, MAX_COUNT)
+        tool, state = part.tool or "tool", part.state
+        if state is not None and state.status == "error":
+            self._tool_error(tool, state.error or "no reason given")
+        else:
+            title = state.title if state is not None else None
+            self._remember_text(f"{tool[:80]}: {title[:LAST_OUTPUT_LIMIT]}" if title else tool[:80])
+
+    def _tool_error(self, tool: str, error: str) -> None:
+        if _is_rejection(error):
+            self._rejected_tool = printable(tool, 80)
+        _keep_error(self._tool_errors, error)
+        self._remember_text(f"{tool[:80]} failed: {error[:LAST_OUTPUT_LIMIT]}")
+
+    def _step_finish(self, _event: Event, part: Part) -> None:
+        if self._steps_seen.repeated(part.id):
+            return
+        self._started = self._ever_finished = True
+        self._open = False
+        self._steps = min(self._steps + 1, MAX_COUNT)
+        self._reason = shortened(storable(part.reason), 80) if part.reason else None
+        self._limit_reached = self._limit_reached or verdict.is_step_limit(self._reason)
+        self._meter.add(part.tokens, part.cost)
+        if part.message:
+            self._texts_of(part.message_id).add(part.message)
+        texts = self._texts.pop(part.message_id, None)
+        if texts is not None:
+            self._answer = texts
+        if self._reason == verdict.STOP:
+            self._pending_errors.clear()
+
+    def _error(self, event: Event, _part: Part) -> None:
+        error = provider_error(event.error if event.error is not None else event.message)
+        if len(self._pending_errors) < ERRORS:
+            self._pending_errors.append(error)
+        _keep_error(self._errors, error.text)
+        self._remember_text(error.text)
+
+    def _texts_of(self, message_id: str | None) -> _Texts:
+        texts = self._texts.get(message_id)
+        if texts is None:
+            texts = self._texts[message_id] = _Texts()
+            if len(self._texts) > OPEN_MESSAGES:
+                self._texts.popitem(last=False)
+        return texts
+
+    def _remember_text(self, text: str) -> None:
+        """Keep the end of `text`; it is made printable only when somebody reads it."""
+        self._latest_text = text[-4 * LAST_OUTPUT_LIMIT :]
+
+
+def fold_chunks(stdout: Iterable[bytes], stderr: Iterable[bytes] = (), resumed_session: str | None = None) -> Fold:
+    """A fold over two saved outputs, each in chunks of any size."""
+    fold = Fold(resumed_session)
+    for line in chain(_split(stdout, "stdout"), _split(stderr, "stderr")):
+        fold.add(line)
+    return fold
+
+
+def _split(chunks: Iterable[bytes], stream: str) -> Iterator[FileLine]:
+    """The lines of `chunks`, the unterminated last one included."""
+    splitter = LineSplitter(stream)
+    for chunk in chunks:
+        yield from splitter.feed(chunk)
+    yield from splitter.finish()
+
+
+def _count(value: float) -> int:
+    """A number of tokens: what is negative counts as none."""
+    return int(min(value, MAX_COUNT)) if value > 0 else 0
+
+
+def _keep_error(errors: list[str], text: str) -> None:
+    if len(errors) < ERRORS:
+        errors.append(printable(text, ERROR_LIMIT))
+
+
+def _is_rejection(error: str) -> bool:
+    """Whether OpenCode rejected a permission because nobody could answer (its messages of 1.2 to 1.18)."""
+    return error.startswith(("The user rejected permission to use this specific tool call", "PermissionRejectedError"))

@@ -1,0 +1,367 @@
+"""Shows a run: to people as lines of text that also read well in a file, to programs as one JSON object per line."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+from agent_runs.agents.opencode.entries import entry, json_object
+from agent_runs.agents.opencode.events import printable
+from agent_runs.cli.transcript import render
+from agent_runs.contracts.outcome import GAP_STREAM, Outcome, OutputReceipt, Report, Usage
+from agent_runs.contracts.updates import Cancelled
+
+if TYPE_CHECKING:  # Temporal's client and SQLAlchemy, which `parse` does without
+    from agent_runs.client.runs import RunSummary
+    from agent_runs.client.timeline import PhaseChange, Step
+    from agent_runs.transcripts.store import Line
+
+PLAIN_WIDTH: Final = 110
+"""Columns when the output is no terminal."""
+MAX_SUMMARY: Final = 2000
+
+
+@dataclass(frozen=True)
+class RunRef:
+    """One run, with the names people and programs need.
+
+    Attributes:
+        page: link to the run's own page. It opens the transcript to whoever has it.
+    """
+
+    run_id: str
+    agent_id: str
+    workflow_id: str
+    workflow_run_id: str
+    web_ui: str | None = None
+    page: str | None = None
+
+
+class Display(Protocol):
+    """The output of a command."""
+
+    def note(self, text: str) -> None:
+        """Show a remark."""
+        ...
+
+    def run(self, run: RunRef, ticket: str) -> None:
+        """Show a run that was started, joined or found (`ticket`)."""
+        ...
+
+    def phase_change(self, change: PhaseChange) -> None:
+        """Show that the run reached a phase, or that an activity failed."""
+        ...
+
+    def line(self, attempt: int, line: Line) -> None:
+        """Show one line of the agent's output."""
+        ...
+
+    def runs(self, runs: Iterable[tuple[RunSummary, RunRef]]) -> None:
+        """Show a list of runs, each with its links."""
+        ...
+
+    def steps(self, steps: Iterable[Step]) -> None:
+        """Show the run's activities with their times."""
+        ...
+
+    def outcome(self, run_id: str, outcome: Outcome) -> None:
+        """Show a run's outcome."""
+        ...
+
+    def cancelled(self, run_id: str, answer: Cancelled) -> None:
+        """Show the result of a cancel."""
+        ...
+
+    def report(self, report: Report) -> None:
+        """Show the report on a saved output."""
+        ...
+
+    def values(self, values: dict[str, str]) -> None:
+        """Show names and values, such as addresses or environment variables."""
+        ...
+
+
+class _PipeConsole(Console):
+    """A console that leaves a broken pipe to the program, which exits with its own code."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def _console() -> Console:
+    console = _PipeConsole(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
+    return console
+
+
+@dataclass
+class TextDisplay:
+    """Text for people: plain lines, no cursor movements; colours only in a terminal and without NO_COLOR."""
+
+    verbose: bool = False
+    console: Console = field(default_factory=_console)
+
+    def note(self, text: str) -> None:
+        """Print a dim line, not wrapped: it may hold a command to copy."""
+        self.console.print(Text(text, style="dim"), soft_wrap=True)
+
+    def run(self, run: RunRef, ticket: str) -> None:
+        """Print the run's ids and links."""
+        self._print(Text.assemble((f"run {run.run_id}", "bold"), f"  {ticket}, agent {run.agent_id}"))
+        for name, link in (("page", run.page), ("Web UI", run.web_ui)):
+            if link:
+                self.console.print(Text(f"{name:<6}  {link}", style="cyan"), soft_wrap=True)
+
+    def phase_change(self, change: PhaseChange) -> None:
+        """Print elapsed time, phase and detail."""
+        style = "red" if change.failed else "bold cyan"
+        label = "failed" if change.failed else change.phase
+        line = Text.assemble((f"{change.elapsed.total_seconds():7.1f} s  ", "dim"), (f"{label:<11}", style))
+        self._print(line.append(f" {change.detail}", style="red" if change.failed else "dim"))
+
+    def line(self, attempt: int, line: Line) -> None:
+        """Print the line's entry: OpenCode's own log only with `verbose`, gaps always."""
+        del attempt  # visible in the phases before it
+        if line.stream not in {"stdout", GAP_STREAM} and not self.verbose:
+            return
+        parsed = entry(line.data, line.stream)
+        if parsed is not None:
+            self._print(render(parsed))
+
+    def runs(self, runs: Iterable[tuple[RunSummary, RunRef]]) -> None:
+        """Print a table, newest first. In terminals with hyperlinks a run's id opens its page."""
+        table = Table(box=None, pad_edge=False)
+        for column in ("run", "phase", "started (UTC)", "took", "failure", "model", "agent"):
+            table.add_column(column, overflow="ellipsis", no_wrap=column not in {"model", "agent"})
+        linked = False
+        for run, ref in runs:
+            took = "" if run.ended_at is None else _seconds(run.ended_at - run.started_at)
+            started = f"{run.started_at:%Y-%m-%d %H:%M:%S}"
+            cells = (run.key.run_id, run.phase, started, took, run.failure_code, run.model, run.key.agent_id)
+            first, *others = (Text(printable(cell or "", 128)) for cell in cells)
+            if ref.page:
+                first.stylize(Style(link=ref.page))
+                linked = True
+            table.add_row(first, *others)
+        self._print(table if table.row_count else Text("no runs; start one with `agent-runs start`", style="dim"))
+        if linked:
+            self.note("a run's page: agent-runs show RUN")
+
+    def steps(self, steps: Iterable[Step]) -> None:
+        """Print a table, in order."""
+        table = Table(box=None, pad_edge=False)
+        table.add_column("step")
+        table.add_column("took", justify="right")
+        for step in steps:
+            took = "…" if step.ended is None else _seconds(step.ended - step.started)
+            table.add_row(Text(step.name), Text(took, style="red" if step.failed else ""))
+        self._print(table)
+
+    def outcome(self, run_id: str, outcome: Outcome) -> None:
+        """Print a table: result, session, usage, cost, receipt of the output."""
+        rows = {"result": _result(outcome.error_code, outcome.error_message)}
+        if outcome.failure is not None:
+            rows["next step"] = Text(printable(outcome.failure.next_step, 400))
+        rows |= {
+            "session": Text(outcome.session_id or "none"),
+            "model": Text(outcome.model or ""),
+            "tokens": Text(_tokens(outcome.usage)),
+            "cost": Text("unknown" if outcome.cost_usd is None else f"${outcome.cost_usd:.6f}"),
+            "output": Text(_receipt(outcome.receipt)),
+        }
+        if len(outcome.attempts) > 1:
+            codes = [f"{one.attempt}: {one.failure_code or 'ok'}" for one in outcome.attempts]
+            rows["attempts"] = Text(", ".join(codes))
+        rows["summary"] = Text(printable(outcome.summary or "none", MAX_SUMMARY))
+        rows["run"] = Text(run_id)
+        self._print(_grid(rows))
+
+    def cancelled(self, run_id: str, answer: Cancelled) -> None:
+        """Print the states of run, agent and session."""
+        stop = answer.stop
+        ended = "stopped" if stop.agent_stopped else "not confirmed to have stopped"
+        agent = ended if stop.agent_started else "never started"
+        session = "kept, the next wake can resume it" if stop.session_preserved else "not kept"
+        self._print(
+            _grid(
+                {
+                    "run": Text(f"{run_id} {_ended(answer)}"),
+                    "agent": Text(agent),
+                    "session": Text(f"{answer.session_id}: {session}" if answer.session_id else "none"),
+                }
+            )
+        )
+
+    def report(self, report: Report) -> None:
+        """Print a table."""
+        failure = report.failure
+        rows = {"result": _result(failure.code if failure else None, failure.message if failure else None)}
+        if failure is not None:
+            rows["next step"] = Text(failure.next_step)
+        rows |= {
+            "session": Text(report.session_id or "none"),
+            "tokens": Text(_tokens(report.usage)),
+            "cost": Text("unknown" if report.cost_usd is None else f"${report.cost_usd:.6f}"),
+            "steps": Text(f"{report.steps}, {report.tool_calls} tool calls, finish reason {report.finish_reason}"),
+            "events": Text(f"{report.events}, {report.unparsed_lines} lines that are no events"),
+        }
+        for name, texts in (("warning", report.warnings), ("error", report.errors), ("tool error", report.tool_errors)):
+            if texts:
+                rows[name] = Text("\n".join(printable(text, 400) for text in texts))
+        rows["summary"] = Text(printable(report.summary or "none", MAX_SUMMARY))
+        self._print(_grid(rows))
+
+    def values(self, values: dict[str, str]) -> None:
+        """Print one per line, not wrapped; environment variables as `export` commands."""
+        for name, value in values.items():
+            line = f"export {name}={shlex.quote(value)}" if name.isupper() else f"{name}  {value}"
+            self.console.print(Text(line), soft_wrap=True)
+
+    def _print(self, renderable: RenderableType) -> None:
+        self.console.print(renderable, markup=False, highlight=False, emoji=False)
+
+
+@dataclass
+class JsonDisplay:
+    """JSON for programs: one object per line, each with a `type`, flushed at once."""
+
+    stream: TextIO = field(default_factory=lambda: sys.stdout)
+
+    def note(self, text: str) -> None:
+        """`{"type": "note", "text": …}`."""
+        self._write("note", text=text)
+
+    def run(self, run: RunRef, ticket: str) -> None:
+        """`{"type": "run", "runId": …, "ticket": "started" | "joined" | "found", …}`."""
+        self._write("run", ticket=ticket, **_run(run))
+
+    def phase_change(self, change: PhaseChange) -> None:
+        """`{"type": "phase" | "activityFailed", "phase": …, "elapsed": seconds, …}`."""
+        self._write(
+            "activityFailed" if change.failed else "phase",
+            phase=change.phase,
+            elapsed=round(change.elapsed.total_seconds(), 3),
+            at=change.at.isoformat(),
+            detail=change.detail,
+        )
+
+    def line(self, attempt: int, line: Line) -> None:
+        """`{"type": "line", …}` with the `event`, or `text` where the line is no event."""
+        event = json_object(line.data) if line.stream == "stdout" else None
+        content = {"text": line.data.decode("utf-8", errors="replace")} if event is None else {"event": event}
+        at = line.at.isoformat()
+        self._write("line", attempt=attempt, sequence=line.sequence, stream=line.stream, at=at, **content)
+
+    def runs(self, runs: Iterable[tuple[RunSummary, RunRef]]) -> None:
+        """One `{"type": "run", …}` each."""
+        for run, ref in runs:
+            self._write(
+                "run",
+                runId=run.key.run_id,
+                agentId=run.key.agent_id,
+                companyId=run.key.company_id,
+                workflowId=run.workflow_id,
+                workflowRunId=run.workflow_run_id,
+                phase=run.phase,
+                open=run.open,
+                model=run.model,
+                taskKey=run.task_key,
+                failureCode=run.failure_code,
+                startedAt=run.started_at.isoformat(),
+                endedAt=run.ended_at.isoformat() if run.ended_at else None,
+                events=run.events,
+                webUi=ref.web_ui,
+                page=ref.page,
+            )
+
+    def steps(self, steps: Iterable[Step]) -> None:
+        """One `{"type": "step", …}` each."""
+        for step in steps:
+            took = (step.ended - step.started).total_seconds() if step.ended else None
+            self._write("step", name=step.name, started=step.started.isoformat(), seconds=took, failed=step.failed)
+
+    def outcome(self, run_id: str, outcome: Outcome) -> None:
+        """`{"type": "outcome", "runId": …, "outcome": {…}}` in Paperclip's spelling."""
+        self._write("outcome", runId=run_id, outcome=outcome.model_dump(mode="json"))
+
+    def cancelled(self, run_id: str, answer: Cancelled) -> None:
+        """`{"type": "cancelled", "runId": …, "answer": {…}}`."""
+        self._write("cancelled", runId=run_id, answer=answer.model_dump(mode="json"))
+
+    def report(self, report: Report) -> None:
+        """`{"type": "report", "report": {…}}`."""
+        self._write("report", report=report.model_dump(mode="json"))
+
+    def values(self, values: dict[str, str]) -> None:
+        """`{"type": "values", …}`."""
+        self._write("values", **values)
+
+    def _write(self, kind: str, **content: Any) -> None:
+        self.stream.write(json.dumps({"type": kind, **content}) + "\n")
+        self.stream.flush()
+
+
+def display(*, as_json: bool, verbose: bool = False) -> Display:
+    """The display for a command's options."""
+    return JsonDisplay() if as_json else TextDisplay(verbose=verbose)
+
+
+def _run(run: RunRef) -> dict[str, str | None]:
+    return {
+        "runId": run.run_id,
+        "agentId": run.agent_id,
+        "workflowId": run.workflow_id,
+        "workflowRunId": run.workflow_run_id,
+        "webUi": run.web_ui,
+        "page": run.page,
+    }
+
+
+def _grid(rows: dict[str, Text]) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, text in rows.items():
+        table.add_row(name, text)
+    return Group(Text(""), table)
+
+
+def _result(code: str | None, message: str | None) -> Text:
+    if code is None:
+        return Text("succeeded", style="bold green")
+    return Text.assemble((code, "bold red"), f"  {printable(message or '', 1000)}")
+
+
+def _ended(answer: Cancelled) -> str:
+    if answer.outcome == "cancelled":
+        return "is cancelled"
+    return f"had already ended: {answer.failure_code or 'succeeded'}"
+
+
+def _tokens(usage: Usage | None) -> str:
+    if usage is None:
+        return "unknown"
+    reasoning = f" ({usage.reasoning_tokens:,} reasoning)" if usage.reasoning_tokens else ""
+    return f"{usage.input_tokens:,} in, {usage.cached_input_tokens:,} cached, {usage.output_tokens:,} out{reasoning}"
+
+
+def _receipt(receipt: OutputReceipt | None) -> str:
+    if receipt is None:
+        return "none"
+    gaps = f", {len(receipt.gaps)} gaps" if receipt.gaps else ""
+    return f"{receipt.lines:,} lines, {receipt.bytes:,} bytes, receipt {receipt.state}{gaps}"
+
+
+def _seconds(took: timedelta) -> str:
+    return f"{took.total_seconds():.1f} s"

@@ -1,0 +1,180 @@
+"""The commands of `agent-runs`. Each has an example in its help; an error is one line and exit code 2."""
+
+import runpy
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from agent_runs.cli.lazy import lazy
+from agent_runs.cli.program import Json, Verbose, entry_point, finish, program, run_async
+
+if TYPE_CHECKING:
+    from agent_runs.cli import display, keys, runs
+    from agent_runs.cli import parse as parse_command
+    from agent_runs.cli import replay as replay_command
+    from agent_runs.cli import transcripts as transcripts_command
+else:
+    display, keys, parse_command, replay_command, runs, transcripts_command = map(
+        lazy, (f"agent_runs.cli.{name}" for name in ("display", "keys", "parse", "replay", "runs", "transcripts"))
+    )
+
+app: Final = program("agent-runs", "Paperclip's durable OpenCode runs.")
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="Paperclip's run id, or an agent's id for its newest run.")]
+
+
+@app.command()
+def start(
+    context: Annotated[Path, typer.Option(metavar="FILE", help="Paperclip's execution context as JSON.")],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow it to its end; Ctrl-C detaches.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait while another task has the agent.")] = False,
+    verbose: Verbose = False,
+    as_json: Json = False,
+) -> None:
+    """Start the run of an execution context, or join the run that was started for it or its task before.
+
+    Example: agent-runs start --context context.json --follow
+    """
+    run_async(lambda: runs.start(context, display.display(as_json=as_json, verbose=verbose), follow=follow, wait=wait))
+
+
+@app.command()
+def cancel(
+    run: Run,
+    reason: Annotated[str, typer.Option(help="The reason in the outcome.")] = "Cancelled by an operator",
+    as_json: Json = False,
+) -> None:
+    """Stop a run's agent, whatever phase it is in. Show whether it has stopped and whether its session is kept.
+
+    Example: agent-runs cancel 7d6733a4-a207-4bf9-87db-cf32e87a5407 --reason "wrong branch"
+    """
+    run_async(lambda: runs.cancel(run, reason, display.display(as_json=as_json)))
+
+
+@app.command()
+def logs(
+    run: Run,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue to the run's end; Ctrl-C detaches.")] = False,
+    after: Annotated[int, typer.Option(min=0, metavar="N", help="Show only lines after this sequence number.")] = 0,
+    verbose: Verbose = False,
+    as_json: Json = False,
+) -> None:
+    """Show the output of a run's agent.
+
+    Example: agent-runs logs 7d6733a4-a207-4bf9-87db-cf32e87a5407 --follow
+    """
+    run_async(lambda: runs.logs(run, display.display(as_json=as_json, verbose=verbose), follow=follow, after=after))
+
+
+@app.command()
+def show(run: Run, as_json: Json = False) -> None:
+    """Show a run: its steps with their times, and its outcome.
+
+    Example: agent-runs show 7d6733a4-a207-4bf9-87db-cf32e87a5407
+    """
+    run_async(lambda: runs.show(run, display.display(as_json=as_json)))
+
+
+@app.command("list")
+def listing(
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Show this many at most.")] = 20,
+    only_open: Annotated[bool, typer.Option("--open", help="Only open runs.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the newest runs.
+
+    Example: agent-runs list --open
+    """
+    run_async(lambda: runs.listing(display.display(as_json=as_json), limit=limit, only_open=only_open))
+
+
+@app.command()
+def replay(
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="Paperclip's run id, or an agent's id for its newest run.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(metavar="HISTORY.json", help="Replay a saved history instead of a RUN.")
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Save the history. It holds the agent's last output.")
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Let breakpoints stop in the workflow's code.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Replay a run's history under the installed workflow code. Exit code 1: it does not replay.
+
+    With --debug a breakpoint() in workflows/*.py stops there. Without editing:
+    python -m pdb -m agent_runs.cli.main replay RUN --debug, then b FILE:LINE, then c.
+
+    Example: agent-runs replay 7d6733a4-a207-4bf9-87db-cf32e87a5407 --save history.json
+    """
+    output = display.display(as_json=as_json)
+    run_async(lambda: replay_command.replay(run, output, file=file, save=save, debug=debug))
+
+
+@app.command()
+def parse(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="OpenCode's saved stdout (--format json).")],
+    stderr: Annotated[Path | None, typer.Option(metavar="FILE", help="Its saved stderr.")] = None,
+    exit_code: Annotated[
+        int | None, typer.Option(metavar="N", help="Its exit code. Default: 0, or 128 + the signal.")
+    ] = None,
+    signal: Annotated[int | None, typer.Option(metavar="N", min=1, max=64, help="The signal that killed it.")] = None,
+    resumed_session: Annotated[
+        str | None, typer.Option(metavar="ID", help="The session it was started with (--session).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what a saved OpenCode output means for a run. Works offline. Exit code 1: the run failed.
+
+    Example: agent-runs parse events.jsonl --stderr stderr.txt --exit-code 1
+    """
+    output = display.display(as_json=as_json)
+
+    finish(
+        lambda: parse_command.parse(
+            file, output, stderr=stderr, exit_code=exit_code, signal=signal, resumed=resumed_session
+        )
+    )
+
+
+@app.command()
+def transcripts(
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="The address to listen at. Default: AGENT_RUNS_TRANSCRIPTS_LISTEN."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Serve transcripts and the pages of runs until Ctrl-C, as a worker can, too.
+
+    Example: agent-runs transcripts --listen 127.0.0.1:8090
+    """
+    run_async(lambda: transcripts_command.serve(listen, display.display(as_json=as_json)))
+
+
+@app.command("sealing-key")
+def sealing_key() -> None:
+    """Print the public sealing key, which Paperclip's server needs. Only the worker opens what it seals.
+
+    Example: agent-runs sealing-key > sealing-key.pub.json
+    """
+    finish(keys.print_public_key)
+
+
+@app.command()
+def worker() -> None:
+    """Run the worker, configured by AGENT_RUNS_* variables.
+
+    Example: AGENT_RUNS_KUBECONFIG=~/.kube/config AGENT_RUNS_IMAGE=agent:1.18.33 agent-runs worker
+    """
+    runpy.run_module("worker", run_name="__main__")
+
+
+main: Final = entry_point(app)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,257 @@
+"""The commands start, logs, show, list and cancel. Each returns its exit code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from temporalio.client import Client, WorkflowFailureError
+
+from agent_runs.agents.opencode.events import printable
+from agent_runs.cli.display import Display, RunRef
+from agent_runs.cli.follow import DETACHED, Interrupted, Interrupts, RunFollower, RunOutput, no_outcome, read_timeline
+from agent_runs.cli.lazy import lazy
+from agent_runs.cli.refusals import Refused
+from agent_runs.client import links
+from agent_runs.client import outcome as outcomes
+from agent_runs.client.attach import Ticket, attach, attach_when_free
+from agent_runs.client.connection import connect
+from agent_runs.client.runs import RunSummary, UnknownRun, find_run, list_runs, web_ui_url
+from agent_runs.client.settings import ClientSettings
+from agent_runs.contracts.identity import RunKey
+from agent_runs.contracts.outcome import Outcome
+from agent_runs.contracts.request import RunRequest
+from agent_runs.paperclip.preparation import prepare_with_notes
+from agent_runs.paperclip.sealing import Sealer, load_or_create
+
+if TYPE_CHECKING:
+    from agent_runs.cli.follow import Transcripts
+    from agent_runs.client import transcripts as remote
+    from agent_runs.transcripts import store as storage
+else:  # SQLAlchemy: a second that `list` and `start` do without
+    storage, remote = lazy("agent_runs.transcripts.store"), lazy("agent_runs.client.transcripts")
+
+MAX_CONTEXT_BYTES: Final = 32 * 1024 * 1024
+"""A real context file has some 30 KB."""
+
+
+async def start(context: Path, display: Display, *, follow: bool, wait: bool) -> int:
+    """Start the run of an execution context, or join the open run of its task."""
+    settings = ClientSettings.read()
+    request = build_request(read_context(context), settings, display)
+    client = await connect(settings)
+    with Interrupts.installed() as interrupts:
+        try:
+            ticket = await interrupts.during(_ticket(client, settings, request, display, wait=wait))
+        except Interrupted:
+            display.note("gave up waiting; nothing was started")
+            return DETACHED
+        key = request.key.model_copy(update={"run_id": ticket.run_id})
+        display.run(run_ref(settings, key, ticket.workflow_id, ticket.workflow_run_id), ticket.kind)
+        if not follow:
+            display.note(f"watch it: agent-runs logs {key.run_id} --follow")
+            return 0
+        async with open_transcripts(settings) as store:
+            followed = RunFollower(ticket.handle(client), key, store, display, collect=True)
+            try:
+                return show_outcome(display, key.run_id, await interrupts.during(followed.follow_to_end()))
+            except Interrupted:
+                return detached(display, key.run_id)
+
+
+async def _ticket(
+    client: Client, settings: ClientSettings, request: RunRequest, display: Display, *, wait: bool
+) -> Ticket:
+    """Attach to the run.
+
+    Raises:
+        Refused: another task has the agent, and `wait` is not set.
+    """
+    if wait:
+        return await attach_when_free(
+            client, settings, request, lambda busy: display.note(f"{describe_holder(busy)}; waiting")
+        )
+    ticket = await attach(client, settings, request)
+    if ticket.kind == "busy":
+        raise Refused(
+            f"{describe_holder(ticket)}; wait for it with --wait, or `agent-runs cancel {ticket.run_id}`", code=1
+        )
+    return ticket
+
+
+def describe_holder(ticket: Ticket) -> str:
+    """State which run holds the agent, and since when."""
+    holder = ticket.holder
+    if holder is None:
+        return f"the agent is held by run {ticket.run_id}"
+    about = f" on {printable(holder.task, 100)}" if holder.task else ""
+    note = f" ({holder.note})" if holder.note else ""
+    return (
+        f"the agent is held by run {holder.run_id}{about}, {holder.phase}, "
+        f"since {holder.since.astimezone().isoformat(timespec='seconds')}{note}"
+    )
+
+
+async def cancel(run: str, reason: str, display: Display) -> int:
+    """Stop a run's agent. Returns 1 if the agent is not confirmed to have stopped."""
+    client = await connect(ClientSettings.read())
+    summary = await find_run(client, run)
+    with Interrupts.installed() as interrupts:
+        try:
+            result = await interrupts.during(outcomes.cancel(summary.handle(client), reason))
+        except Interrupted:
+            display.note("the cancel was requested and continues without this command")
+            return DETACHED
+        except WorkflowFailureError as error:
+            raise no_outcome(summary.key.run_id, error) from None
+    display.cancelled(summary.key.run_id, result)
+    return 0 if result.stop.agent_stopped or not result.stop.agent_started else 1
+
+
+async def logs(run: str, display: Display, *, follow: bool, after: int) -> int:
+    """Show the output of a run's agent; with `follow` until the run's end."""
+    settings = ClientSettings.read()
+    client = await connect(settings)
+    async with open_transcripts(settings) as store:
+        summary = await _find_run_or_transcript(client, store, run)
+        if not isinstance(summary, RunSummary) or not follow or summary.decided:
+            key = summary.key if isinstance(summary, RunSummary) else summary
+            count = 0
+            async for attempt, line in RunOutput(store, key, ended=lambda: True).lines(after):
+                display.line(attempt, line)
+                count += 1
+            if not count and not after:
+                display.note("no output is stored for this run; check that AGENT_RUNS_TRANSCRIPTS_URL is the worker's")
+            return 0
+        with Interrupts.installed() as interrupts:
+            try:
+                followed = RunFollower(summary.handle(client), summary.key, store, display, after)
+                await interrupts.during(followed.follow_output())
+            except Interrupted:
+                return detached(display, summary.key.run_id)
+    return 0
+
+
+async def show(run: str, display: Display) -> int:
+    """Show a run: its activities, and its outcome once it has one."""
+    settings = ClientSettings.read()
+    client = await connect(settings)
+    summary = await find_run(client, run)
+    handle = summary.handle(client)
+    display.run(run_ref(settings, summary.key, summary.workflow_id, summary.workflow_run_id), summary.phase)
+    display.steps((await read_timeline(handle)).steps)
+    if not summary.decided:
+        display.note(f"the run is open; follow it: agent-runs logs {summary.key.run_id} --follow")
+        return 0
+    async with open_transcripts(settings) as store:
+        outcome = await RunFollower(handle, summary.key, store, display).result()
+    display.outcome(summary.key.run_id, outcome)
+    return 0
+
+
+async def listing(display: Display, *, limit: int, only_open: bool) -> int:
+    """List runs, newest first."""
+    settings = ClientSettings.read()
+    client = await connect(settings)
+    condition = "ExecutionStatus = 'Running'" if only_open else ""
+    listed = [run async for run in list_runs(client, condition, limit)]
+    display.runs((run, run_ref(settings, run.key, run.workflow_id, run.workflow_run_id)) for run in listed)
+    return 0
+
+
+# shared with dev_stack
+
+
+def read_context(file: Path) -> dict[str, Any]:
+    """Read an execution context from a file.
+
+    Raises:
+        Refused: no such file, too large, or not a JSON object.
+    """
+    try:
+        if file.stat().st_size > MAX_CONTEXT_BYTES:
+            raise Refused(f"--context {file}: larger than {MAX_CONTEXT_BYTES >> 20} MB; that is no execution context")
+        raw = json.loads(file.read_bytes())
+    except OSError as error:
+        raise Refused(
+            f"--context {file}: {error.strerror}; give Paperclip's execution context as a JSON file"
+        ) from None
+    except ValueError:
+        raise Refused(f"--context {file}: not JSON; give Paperclip's execution context as a JSON file") from None
+    if not isinstance(raw, dict):
+        raise Refused(f"--context {file}: must be one JSON object, Paperclip's execution context")
+    return raw
+
+
+def build_request(raw: dict[str, Any], settings: ClientSettings, display: Display) -> RunRequest:
+    """Prepare the run request of a context, sealed with the configured key.
+
+    Raises:
+        InvalidRequest: names every wrong field and the remedy.
+        UnusableKey: the key file holds no key, or is missing in production.
+    """
+    keys = load_or_create(settings.sealing_key_file, create=not settings.production)
+    preparation = prepare_with_notes(raw, Sealer(keys[0].public))
+    for note in preparation.notes:
+        display.note(note)
+    return preparation.request
+
+
+def run_ref(settings: ClientSettings, key: RunKey, workflow_id: str, workflow_run_id: str) -> RunRef:
+    """A run's ids, and its links where the settings name the services."""
+    return RunRef(
+        key.run_id,
+        key.agent_id,
+        workflow_id,
+        workflow_run_id,
+        web_ui=web_ui_url(settings, workflow_id, workflow_run_id),
+        page=links.page_url(settings, key.run_id),
+    )
+
+
+def show_outcome(display: Display, run_id: str, outcome: Outcome) -> int:
+    """Show an outcome; 0 for success, 1 for a failed run."""
+    display.outcome(run_id, outcome)
+    return 0 if outcome.failure is None and outcome.error_code is None else 1
+
+
+def detached(display: Display, run_id: str) -> int:
+    """Note how to follow the run later."""
+    display.note(f"detached; the run continues. Follow it: agent-runs logs {run_id} --follow")
+    return DETACHED
+
+
+@asynccontextmanager
+async def open_transcripts(settings: ClientSettings) -> AsyncIterator[Transcripts]:
+    """Open the transcript service if AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL is set, else the store.
+
+    Raises:
+        Refused: the store's URL is unusable.
+        UnusableTokenKey: there is no key for the service's tokens.
+        TranscriptsUnavailable: it does not answer.
+    """
+    if settings.transcripts_public_url is not None:
+        async with remote.ServiceTranscripts.at(settings.transcripts_public_url, settings) as service:
+            yield service
+        return
+    try:
+        store = await storage.SqlTranscripts.open(settings.transcripts)
+    except ValueError as error:
+        raise Refused(f"AGENT_RUNS_TRANSCRIPTS_URL: {error}") from None
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def _find_run_or_transcript(client: Client, store: Transcripts, run: str) -> RunSummary | RunKey:
+    """Temporal deletes closed runs after its retention; their transcripts may still exist."""
+    try:
+        return await find_run(client, run)
+    except UnknownRun:
+        if not await store.attempts(run):
+            raise
+        return RunKey(agent_id="", company_id="", run_id=run)

@@ -1,0 +1,242 @@
+"""Attach: the one way into a run.
+
+Temporal's StartWorkflow is atomic and needs no worker. With `request_id` = Paperclip's run id and conflict policy
+FAIL the server answers one of three things: started, already started by this request id (open or closed), or refused
+with the holder's request id. Source: measured with server 1.32; documented upstream for retries only, hence pinned by
+an integration test.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+from temporalio.api.common.v1 import Memo, Payload, Payloads, SearchAttributes, WorkflowType
+from temporalio.api.enums.v1 import WorkflowExecutionStatus, WorkflowIdConflictPolicy, WorkflowIdReusePolicy
+from temporalio.api.errordetails.v1 import WorkflowExecutionAlreadyStartedFailure
+from temporalio.api.sdk.v1 import UserMetadata
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import StartWorkflowExecutionRequest, StartWorkflowExecutionResponse
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.client import WorkflowExecutionStatus as ExecutionStatus
+from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
+from temporalio.converter import encode_search_attributes
+from temporalio.service import RPCError, RPCStatusCode
+
+from agent_runs.client.checks import check_request
+from agent_runs.client.outcome import RunClosed, execute_update
+from agent_runs.client.runs import find_joined_run
+from agent_runs.client.settings import ClientSettings
+from agent_runs.contracts import updates
+from agent_runs.contracts.identity import workflow_id
+from agent_runs.contracts.outcome import Outcome
+from agent_runs.contracts.request import RunRequest
+from workflows import attributes
+from workflows.agent_run import AgentRunWorkflow
+from workflows.current_details import FINAL, Phase
+
+RUNNING: Final = WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING
+CALLER: Final = "caller"
+"""Memo key: a random id of the call that started the run. The server answers a repeated start like the first one."""
+TASK: Final = "task"
+"""Memo key: the task of a run. A later wake with the same task may join it."""
+JOIN_TIMEOUT: Final = timedelta(seconds=10)
+"""Limit of the wait for a worker to decide whether a run may be joined, and for a released run to close."""
+START_RETRY_INTERVAL: Final = timedelta(milliseconds=50)
+BUSY_RETRY_INTERVAL: Final = timedelta(seconds=10)
+"""Between attempts to attach to a busy agent; an end of its run is noticed at once."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The run that holds an agent.
+
+    Attributes:
+        run_id: Paperclip's id of the run.
+        task: None when the run has none.
+        note: why the run could not be joined; None when it is of another task.
+    """
+
+    run_id: str
+    task: str | None
+    phase: str
+    since: datetime
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """The result of attaching.
+
+    Attributes:
+        kind: `started` now; `joined`: this run was started before, or an earlier run of the same task is open or
+            retains its outcome; `busy`: another task has the agent, see `holder`.
+        workflow_run_id: always address a run by (workflow id, this), never by the workflow id alone: a late cancel must
+            not hit the next run of the agent. Of a busy agent: the holder's.
+        run_id: Paperclip's id that output and outcome of this workflow carry; of a joined run that of its first caller.
+        closed: the run is closed; its outcome can be fetched.
+    """
+
+    kind: Literal["started", "joined", "busy"]
+    workflow_id: str
+    workflow_run_id: str
+    run_id: str
+    closed: bool = False
+    holder: Holder | None = None
+
+    def handle(self, client: Client) -> WorkflowHandle[AgentRunWorkflow, Outcome]:
+        """A handle of exactly this run, not of a later one of its agent."""
+        return client.get_workflow_handle_for(AgentRunWorkflow.run, self.workflow_id, run_id=self.workflow_run_id)
+
+
+async def attach(client: Client, settings: ClientSettings, request: RunRequest) -> Ticket:
+    """Start the run, join it, or report who holds the agent. Idempotent by Paperclip's run id.
+
+    Raises:
+        InvalidRequest: a field that the worker could not use; nothing has been started.
+    """
+    check_request(request)
+    if (joined := await _ticket_of_joined_run(client, request)) is not None:
+        return joined
+    caller = str(uuid.uuid4())
+    start = await _start_request(client, settings, request, caller)
+    deadline = asyncio.get_running_loop().time() + JOIN_TIMEOUT.total_seconds()
+    while True:
+        try:
+            started = await client.workflow_service.start_workflow_execution(start)
+        except RPCError as error:
+            if (held := _already_started(error)) is None:
+                raise
+        else:
+            return await _own_ticket(client, request, start.workflow_id, started, caller)
+        last_attempt = asyncio.get_running_loop().time() >= deadline
+        if (ticket := await _join_or_busy(client, request, held, last_attempt=last_attempt)) is not None:
+            return ticket
+        await asyncio.sleep(START_RETRY_INTERVAL.total_seconds())
+
+
+async def attach_when_free(
+    client: Client, settings: ClientSettings, request: RunRequest, on_busy: Callable[[Ticket], None]
+) -> Ticket:
+    """As `attach`, but wait while another task has the agent; `on_busy` is called once per holder."""
+    holder = ""
+    while (ticket := await attach(client, settings, request)).kind == "busy":
+        if ticket.workflow_run_id != holder:
+            holder = ticket.workflow_run_id
+            on_busy(ticket)
+        with suppress(TimeoutError, WorkflowFailureError):
+            async with asyncio.timeout(BUSY_RETRY_INTERVAL.total_seconds()):
+                await ticket.handle(client).result()
+    return ticket
+
+
+async def _own_ticket(
+    client: Client, request: RunRequest, workflow_id: str, answer: StartWorkflowExecutionResponse, caller: str
+) -> Ticket:
+    handle = client.get_workflow_handle(workflow_id, run_id=answer.run_id)
+    starter = await (await handle.describe()).memo_value(CALLER, default=None, type_hint=str)
+    return Ticket(
+        "started" if starter == caller else "joined",
+        workflow_id,
+        answer.run_id,
+        request.run_id,
+        closed=answer.status != RUNNING,
+    )
+
+
+async def _ticket_of_joined_run(client: Client, request: RunRequest) -> Ticket | None:
+    """The ticket of the run that this wake has joined before: the server would start a new one once that is closed."""
+    try:
+        run = await find_joined_run(client, request.agent.id, request.run_id)
+    except RPCError as error:
+        if error.status is RPCStatusCode.INVALID_ARGUMENT:  # no worker has registered the attribute: nothing was joined
+            return None
+        raise
+    if run is None:
+        return None
+    return Ticket("joined", run.workflow_id, run.workflow_run_id, run.key.run_id, closed=not run.open)
+
+
+async def _join_or_busy(
+    client: Client, request: RunRequest, held: WorkflowExecutionAlreadyStartedFailure, *, last_attempt: bool
+) -> Ticket | None:
+    """Join the run that holds the agent, or return a busy ticket; None when that run is closing: retry the start."""
+    handle = client.get_workflow_handle(workflow_id(request.agent.id), run_id=held.run_id)
+    execution = await handle.describe()
+    task = await execution.memo_value(TASK, default="", type_hint=str) or None
+    phase = execution.typed_search_attributes.get(attributes.RUN_PHASE) or Phase.QUEUED.value
+    holder = Holder(held.start_request_id, task, phase, execution.start_time)
+    busy = Ticket("busy", handle.id, held.run_id, held.start_request_id, holder=holder)
+    if execution.status is not ExecutionStatus.RUNNING:
+        return None
+    if not (task and task == request.task) and phase not in FINAL:
+        return busy
+    join = updates.Join(run_id=request.run_id, task=request.task, sealed_secrets=request.sealed_secrets)
+    try:
+        joined = await execute_update(
+            handle, updates.JOIN, join, updates.Joined, update_id=f"join:{request.run_id}", wait_limit=JOIN_TIMEOUT
+        )
+    except RunClosed:
+        return None
+    except WorkflowUpdateFailedError:
+        return busy
+    except TimeoutError:
+        return replace(busy, holder=replace(holder, note="no worker answered whether it may be joined"))
+    if joined.kind == "joined":
+        return Ticket("joined", handle.id, held.run_id, joined.run_id)
+    return busy if last_attempt else None
+
+
+async def _start_request(
+    client: Client, settings: ClientSettings, request: RunRequest, caller: str
+) -> StartWorkflowExecutionRequest:
+    converter = client.data_converter
+    search_attributes = SearchAttributes()
+    encode_search_attributes(_search_attributes(request), search_attributes)
+    return StartWorkflowExecutionRequest(
+        namespace=client.namespace,
+        workflow_id=workflow_id(request.agent.id),
+        workflow_type=WorkflowType(name=AgentRunWorkflow.__name__),
+        task_queue=TaskQueue(name=settings.task_queue),
+        input=Payloads(payloads=await converter.encode([request])),
+        identity=client.identity,
+        request_id=request.run_id,
+        workflow_id_reuse_policy=WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+        workflow_id_conflict_policy=WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
+        search_attributes=search_attributes,
+        memo=Memo(fields={CALLER: await _payload(client, caller), TASK: await _payload(client, request.task or "")}),
+        user_metadata=UserMetadata(summary=await _payload(client, _summary(request))),
+    )
+
+
+async def _payload(client: Client, value: str) -> Payload:
+    return (await client.data_converter.encode([value]))[0]
+
+
+def _summary(request: RunRequest) -> str:
+    """The workflow's summary in Temporal's Web UI: identifiers only, because everybody who may list runs sees it."""
+    task = f" on {request.task_id}" if request.task_id else ""
+    return f"{request.agent.name or request.agent.id}{task} with {request.config.model}"[:200]
+
+
+def _search_attributes(request: RunRequest) -> TypedSearchAttributes:
+    values: list[tuple[SearchAttributeKey[str], str | None]] = [
+        (attributes.AGENT_ID, request.agent.id),
+        (attributes.COMPANY_ID, request.agent.company_id),
+        (attributes.PAPERCLIP_RUN_ID, request.run_id),
+        (attributes.TASK_KEY, request.runtime.task_key or request.task_id),
+        (attributes.MODEL, request.config.model),
+        (attributes.RUN_PHASE, "queued"),
+    ]
+    return TypedSearchAttributes([SearchAttributePair(key, value[:200]) for key, value in values if value])
+
+
+def _already_started(error: RPCError) -> WorkflowExecutionAlreadyStartedFailure | None:
+    """The server's details of the holder, when it refused because another request id holds the workflow id."""
+    held = WorkflowExecutionAlreadyStartedFailure()
+    if error.status is RPCStatusCode.ALREADY_EXISTS and any(d.Unpack(held) for d in error.grpc_status.details):
+        return held
+    return None

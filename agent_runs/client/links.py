@@ -1,0 +1,35 @@
+"""Links to a run's page. A link with a token opens that transcript until it expires: show it, never log it."""
+
+from collections.abc import Callable
+from functools import partial
+from urllib.parse import quote
+
+from agent_runs.client.settings import ClientSettings
+from agent_runs.transcripts.tokens import Tokens
+
+
+def page_url(settings: ClientSettings, run_id: str) -> str | None:
+    """The URL of a run's page with a token in it; None without AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL.
+
+    Raises:
+        UnusableTokenKey: the key file holds no key.
+    """
+    if settings.transcripts_public_url is None:
+        return None
+    return f"{run_url(settings.transcripts_public_url, run_id)}?token={load_tokens(settings).mint(run_id)}"
+
+
+def page_url_without_token(settings: ClientSettings) -> Callable[[str], str] | None:
+    """A function from run id to URL, for current details. None without AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL."""
+    base = settings.transcripts_public_url
+    return None if base is None else partial(run_url, base)
+
+
+def load_tokens(settings: ClientSettings) -> Tokens:
+    """Load the keys of tokens; a missing key file is created, unless in production."""
+    return Tokens.load(settings.transcripts_key, create=not settings.production)
+
+
+def run_url(base: str, run_id: str) -> str:
+    """The URL of a run at the transcript service, for programs, which send the token in a header."""
+    return f"{base.rstrip('/')}/runs/{quote(run_id, safe='')}"

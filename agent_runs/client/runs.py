@@ -1,0 +1,120 @@
+"""Finds and lists runs: by Paperclip's run id or by the agent's id."""
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import quote
+
+from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus, WorkflowHandle
+from temporalio.common import SearchAttributeKey
+
+from agent_runs.client.settings import ClientSettings
+from agent_runs.contracts.identity import RunKey, workflow_id
+from agent_runs.contracts.outcome import Outcome
+from workflows import attributes
+from workflows.agent_run import AgentRunWorkflow
+from workflows.current_details import FINAL
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+
+
+class UnknownRun(Exception):
+    """No run has this id. The text names the command that lists them."""
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run as Temporal's visibility store lists it; needs no worker."""
+
+    key: RunKey
+    workflow_id: str
+    workflow_run_id: str
+    phase: str
+    model: str | None
+    failure_code: str | None
+    task_key: str | None
+    open: bool
+    started_at: datetime
+    ended_at: datetime | None
+    events: int
+
+    @property
+    def decided(self) -> bool:
+        """The run has its outcome, or is closed without one; an open run may retain its outcome for its caller."""
+        return not self.open or self.phase in FINAL
+
+    def handle(self, client: Client) -> WorkflowHandle[AgentRunWorkflow, Outcome]:
+        """A handle of exactly this run, not of a later one of its agent."""
+        return client.get_workflow_handle_for(AgentRunWorkflow.run, self.workflow_id, run_id=self.workflow_run_id)
+
+
+async def find_run(client: Client, name: str) -> RunSummary:
+    """Find the run with this Paperclip run id, else the newest run of the agent with this id.
+
+    Raises:
+        UnknownRun: there is neither, or the name cannot be an id.
+    """
+    for attribute in (attributes.PAPERCLIP_RUN_ID, attributes.JOINED_RUN_IDS, attributes.AGENT_ID):
+        if (run := await _newest(client, attribute, name)) is not None:
+            return run
+    raise UnknownRun(f"no run or agent with the id {name[:128]!r}; `agent-runs list` lists the newest ones")
+
+
+async def find_by_run_id(client: Client, run_id: str) -> RunSummary | None:
+    """Find the run with exactly this Paperclip run id; None when Temporal does not list it (yet, or any more)."""
+    return await _newest(client, attributes.PAPERCLIP_RUN_ID, run_id)
+
+
+async def find_joined_run(client: Client, agent_id: str, run_id: str) -> RunSummary | None:
+    """Find the agent's run that the wake with this Paperclip run id has joined."""
+    condition = f"WorkflowId = '{workflow_id(agent_id)}'"
+    return await _newest(client, attributes.JOINED_RUN_IDS, run_id, condition)
+
+
+def web_ui_url(settings: ClientSettings, workflow_id: str, workflow_run_id: str) -> str | None:
+    """The run's page in Temporal's Web UI; None without AGENT_RUNS_WEB_UI."""
+    if not settings.web_ui:
+        return None
+    parts = (settings.temporal_namespace, "workflows", workflow_id, workflow_run_id)
+    return "/".join([settings.web_ui.rstrip("/"), "namespaces", *(quote(part, safe="") for part in parts)])
+
+
+async def _newest(
+    client: Client, attribute: SearchAttributeKey[Any], value: str, *conditions: str
+) -> RunSummary | None:
+    if _NAME.fullmatch(value):
+        async for run in list_runs(client, " AND ".join([f"{attribute.name} = '{value}'", *conditions]), limit=1):
+            return run
+    return None
+
+
+async def list_runs(client: Client, condition: str = "", limit: int = 50) -> AsyncIterator[RunSummary]:
+    """List runs, newest first. `condition` is added to Temporal's list filter."""
+    query = f"WorkflowType = '{AgentRunWorkflow.__name__}'" + (f" AND {condition}" if condition else "")
+    async for execution in client.list_workflows(query, limit=limit):
+        yield _summary(execution)
+
+
+def _summary(execution: WorkflowExecution) -> RunSummary:
+    def attribute(key: SearchAttributeKey[str]) -> str | None:
+        return execution.typed_search_attributes.get(key)
+
+    return RunSummary(
+        key=RunKey(
+            agent_id=attribute(attributes.AGENT_ID) or "",
+            company_id=attribute(attributes.COMPANY_ID) or "",
+            run_id=attribute(attributes.PAPERCLIP_RUN_ID) or "",
+        ),
+        workflow_id=execution.id,
+        workflow_run_id=execution.run_id,
+        phase=attribute(attributes.RUN_PHASE) or "queued",
+        model=attribute(attributes.MODEL),
+        failure_code=attribute(attributes.FAILURE_KIND),
+        task_key=attribute(attributes.TASK_KEY),
+        open=execution.status is WorkflowExecutionStatus.RUNNING,
+        started_at=execution.start_time,
+        ended_at=execution.close_time,
+        events=execution.history_length,
+    )

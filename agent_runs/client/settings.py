@@ -1,0 +1,142 @@
+"""The settings that every process has, of a caller or of a worker: Temporal, sealing key, transcripts.
+
+Read once from `AGENT_RUNS_*` variables and passed down; an unknown variable with this prefix stops the start-up,
+because it is a misspelt one.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, ClassVar, Final, Self
+
+from pydantic import AfterValidator, SecretStr, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+PREFIX: Final = "AGENT_RUNS_"
+
+_LISTEN_ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):[0-9]{1,5}")
+_HTTP_URL: Final = re.compile(r"https?://[^\s?#]+")
+
+
+def _listen_address(value: str) -> str:
+    if not _LISTEN_ADDRESS.fullmatch(value):
+        raise PydanticCustomError("listen_address", "must be HOST:PORT, such as 127.0.0.1:8090")
+    return value
+
+
+def _http_url(value: str) -> str:
+    if not _HTTP_URL.fullmatch(value):
+        raise PydanticCustomError(
+            "http_url", "must be an http or https URL without query, such as https://runs.example"
+        )
+    return value
+
+
+ListenAddress = Annotated[str, AfterValidator(_listen_address)]
+HttpUrl = Annotated[str, AfterValidator(_http_url)]
+
+_EXPECTED: Final = {
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "bool_parsing": "must be true or false",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+}
+"""Texts for people by pydantic's error type; other types keep pydantic's text."""
+
+OTHER_READERS: Final = frozenset(
+    f"{PREFIX}{name}" for name in ("OPENCODE", "SEALING_KEY", "ON_BUSY", "REPORT_AS", "BOARD_API_KEY", "RECONCILE")
+)
+"""Read by the embedded stack before it has settings, and by the Paperclip plugin, which may share the environment."""
+
+WORKER_ONLY: Final = frozenset(
+    f"{PREFIX}{name}"
+    for name in (
+        *("KUBECONFIG", "KUBE_CONTEXT", "NAMESPACE", "IMAGE", "INIT_IMAGE", "DATA_CLAIM", "DATA_ROOT", "INHERIT_ENV"),
+        *("PAPERCLIP_API_URL", "API_PROXY_IMAGE", "OPENCODE_CONFIG", "MAX_RUNS", "TRANSCRIPT_RETENTION_DAYS"),
+        *("HEALTH_LISTEN", "METRICS_LISTEN"),
+    )
+)
+"""Settings of `agent_runs.service.settings`. A caller that shares the worker's environment ignores them."""
+
+
+class SettingsError(Exception):
+    """A setting is unknown or invalid. The text has one line per setting, and never quotes its value."""
+
+
+class ClientSettings(BaseSettings):
+    """The settings of a caller; a worker's are a superset.
+
+    Attributes:
+        web_ui: URL of Temporal's Web UI, for links to it.
+        sealing_key_file: JWK of the sealing key; a missing file is created with mode 0600, unless `production`.
+        transcripts_url: SQLAlchemy URL of the transcript store (`sqlite:///…`, `postgresql://…`); None: see
+            `transcripts`.
+        transcripts_listen: HOST:PORT at which transcripts and the pages of runs are served; None: not served.
+        transcripts_public_url: URL at which people and callers reach that service; the beginning of links to it.
+        transcripts_key_file: JWK that signs those links; None: a file beside the sealing key. Created like that one.
+        production: no key is created.
+    """
+
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True
+    )
+
+    temporal_address: str = "127.0.0.1:7233"
+    temporal_namespace: str = "default"
+    temporal_api_key: SecretStr | None = None
+    temporal_tls: bool = False
+    task_queue: str = "agent-runs"
+    web_ui: str | None = None
+    sealing_key_file: Path = Path.home() / ".agent-runs" / "sealing-key.json"
+    transcripts_url: str | None = None
+    transcripts_listen: ListenAddress | None = None
+    transcripts_public_url: HttpUrl | None = None
+    transcripts_key_file: Path | None = None
+    production: bool = False
+
+    @property
+    def transcripts(self) -> str:
+        """URL of the transcript store; by default a SQLite file beside the sealing key."""
+        return self.transcripts_url or f"sqlite+aiosqlite:///{self.sealing_key_file.with_name('transcripts.db')}"
+
+    @property
+    def transcripts_key(self) -> Path:
+        """File of the key that signs links to runs."""
+        return self.transcripts_key_file or self.sealing_key_file.with_name("transcripts-key.json")
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str] | None = None, **overrides: object) -> Self:
+        """Read the settings from the environment; `overrides` replace values.
+
+        Raises:
+            SettingsError: a setting is unknown or invalid.
+        """
+        present = os.environ if environment is None else environment
+        known = {f"{PREFIX}{name.upper()}" for name in cls.model_fields} | WORKER_ONLY | OTHER_READERS
+        unknown = sorted(name for name in present if name.startswith(PREFIX) and name not in known)
+        if unknown:
+            raise SettingsError(
+                "\n".join(f"{name}: no such setting; correct its name or remove it" for name in unknown)
+            )
+        values = {
+            name: present[f"{PREFIX}{name.upper()}"]
+            for name in cls.model_fields
+            if f"{PREFIX}{name.upper()}" in present
+        }
+        try:
+            return cls.model_validate({**values, **overrides})
+        except ValidationError as error:
+            raise SettingsError(
+                "\n".join(
+                    f"{PREFIX}{'.'.join(str(part) for part in detail['loc']).upper()}: {_expected(detail)}"
+                    for detail in error.errors(include_input=False, include_url=False)
+                )
+            ) from None
+
+
+def _expected(detail: ErrorDetails) -> str:
+    expected = _EXPECTED.get(detail["type"])
+    return detail["msg"] if expected is None else expected.format(**detail.get("ctx", {}))

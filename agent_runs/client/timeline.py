@@ -1,0 +1,180 @@
+"""The timeline of a run: a pure fold over the events of its history, with their own times.
+
+Reading events instead of polling the run's state shows every phase once, however short, with exact times, and needs no
+worker. A run has some forty events, whatever its output.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import WorkflowHandle
+from temporalio.service import RPCError, RPCStatusCode
+
+from agent_runs.agents.opencode.events import printable
+from workflows.attributes import RUN_PHASE
+from workflows.current_details import FINAL
+
+PHASES: Final = {
+    "introspect_pod": "preparing",
+    "bundle_prompt": "preparing",
+    "clean_up_previous_runs": "preparing",
+    "create_job": "creating",
+    "await_schedule": "scheduling",
+    "stream_logs": "running",
+    "examine_silence": "running",
+    "stop_agent": "stopping",
+    "parse_transcript": "finishing",
+    "finish": "finishing",
+}
+"""The phase that an activity belongs to."""
+
+CLOSING_EVENTS: Final = {
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED: "ended",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED: "failed",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED: "cancelled",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED: "terminated",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT: "timed out",
+}
+MAX_DETAIL: Final = 200
+HISTORY_RETRY_INTERVAL: Final = timedelta(seconds=1)
+
+
+@dataclass(frozen=True)
+class PhaseChange:
+    """A run reached a phase, or (`failed`) one of its activities failed. `elapsed` counts from the run's start."""
+
+    phase: str
+    elapsed: timedelta
+    at: datetime
+    detail: str = ""
+    failed: bool = False
+
+
+@dataclass
+class Step:
+    """One activity of the run. `ended` is None while it is open."""
+
+    name: str
+    started: datetime
+    ended: datetime | None = None
+    failed: bool = False
+
+
+@dataclass
+class Timeline:
+    """The state of the fold.
+
+    Attributes:
+        closed: the run has its outcome or is closed; it may stay open until a caller has fetched the outcome.
+    """
+
+    started: datetime | None = None
+    closed: bool = False
+    steps: list[Step] = field(default_factory=list)
+    _by_event: dict[int, Step] = field(default_factory=dict)
+    _phase: str = ""
+
+    def add(self, event: HistoryEvent) -> PhaseChange | None:
+        """Add the next event; returns the phase change that it means, if any."""
+        at = event.event_time.ToDatetime(tzinfo=UTC)
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
+            self.started = at
+            return self._at("queued", at)
+        if event.event_type in CLOSING_EVENTS:
+            already_ended, self.closed = self.closed, True
+            return None if already_ended else self._at(CLOSING_EVENTS[event.event_type], at)
+        if event.event_type == EventType.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES:
+            return self._phase_set(event, at)
+        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+            return self._scheduled(event, at)
+        return self._activity_ended(event, at)
+
+    def _phase_set(self, event: HistoryEvent, at: datetime) -> PhaseChange | None:
+        """A final phase means that the run has its outcome."""
+        attributes = event.upsert_workflow_search_attributes_event_attributes.search_attributes.indexed_fields
+        if RUN_PHASE.name not in attributes or _text(attributes[RUN_PHASE.name].data) not in FINAL:
+            return None
+        self.closed = True
+        return self._at("ended", at)
+
+    def _scheduled(self, event: HistoryEvent, at: datetime) -> PhaseChange | None:
+        name = event.activity_task_scheduled_event_attributes.activity_type.name
+        step = self._by_event[event.event_id] = Step(name, at)
+        self.steps.append(step)
+        phase = PHASES.get(name, name)
+        return self._at(phase, at, _summary(event)) if phase != self._phase else None
+
+    def _activity_ended(self, event: HistoryEvent, at: datetime) -> PhaseChange | None:
+        """The end of an activity."""
+        match event.event_type:
+            case EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
+                self._end(event.activity_task_completed_event_attributes.scheduled_event_id, at)
+            case EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED:
+                self._end(event.activity_task_canceled_event_attributes.scheduled_event_id, at)
+            case EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED:
+                failed = event.activity_task_failed_event_attributes
+                return self._failed(failed.scheduled_event_id, at, failed.failure)
+            case EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT:
+                timed_out = event.activity_task_timed_out_event_attributes
+                return self._failed(timed_out.scheduled_event_id, at, timed_out.failure)
+        return None
+
+    def _failed(self, scheduled: int, at: datetime, failure: Any) -> PhaseChange:
+        step = self._end(scheduled, at)
+        kind = failure.application_failure_info.type or "time-out"
+        name = "an activity"
+        if step is not None:
+            step.failed, name = True, step.name
+        detail = printable(f"{name} failed: {kind}: {failure.message}", MAX_DETAIL * 2)
+        return PhaseChange(self._phase, at - (self.started or at), at, detail, failed=True)
+
+    def _end(self, scheduled: int, at: datetime) -> Step | None:
+        step = self._by_event.get(scheduled)
+        if step is not None:
+            step.ended = at
+        return step
+
+    def _at(self, phase: str, at: datetime, detail: str = "") -> PhaseChange:
+        self._phase = phase
+        return PhaseChange(phase, at - (self.started or at), at, detail)
+
+
+async def events(handle: WorkflowHandle[Any, Any], *, follow: bool) -> AsyncGenerator[HistoryEvent]:
+    """Yield the run's events, each once; with `follow` until the run is closed, through outages of the server.
+
+    Raises:
+        RPCError: the run is not known, or (without `follow`) the server does not answer.
+    """
+    seen = 0
+    while True:
+        try:
+            async for event in handle.fetch_history_events(wait_new_event=follow):
+                if event.event_id > seen:
+                    seen = event.event_id
+                    yield event
+        except RPCError as error:
+            if not follow or error.status in {RPCStatusCode.NOT_FOUND, RPCStatusCode.PERMISSION_DENIED}:
+                raise
+            await asyncio.sleep(HISTORY_RETRY_INTERVAL.total_seconds())
+        else:
+            return
+
+
+def _summary(event: HistoryEvent) -> str:
+    """The summary that the workflow gives an activity."""
+    return printable(_text(event.user_metadata.summary.data), MAX_DETAIL)
+
+
+def _text(data: bytes) -> str:
+    """A JSON string, else nothing."""
+    try:
+        value = json.loads(data)
+    except ValueError:
+        return ""
+    return value if isinstance(value, str) else ""

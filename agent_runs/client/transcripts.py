@@ -1,0 +1,181 @@
+"""Reads transcripts from the transcript service, for callers that do not reach the store itself.
+
+A stream that is cut is resumed after the last line received, so every line comes once and in order.
+"""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, Self, TypeVar
+
+import aiohttp
+
+from agent_runs.client.links import load_tokens, run_url
+from agent_runs.client.settings import ClientSettings
+from agent_runs.contracts.errors import TranscriptsUnavailable
+from agent_runs.contracts.identity import AttemptKey
+from agent_runs.contracts.outcome import OutputReceipt
+from agent_runs.transcripts.store import Line
+from agent_runs.transcripts.tokens import Tokens, authorization
+
+TOKEN_LIFETIME: Final = timedelta(minutes=5)
+"""A new token is created for each request."""
+RECONNECT_DELAY: Final = timedelta(milliseconds=500)
+DONE_POLL_INTERVAL: Final = timedelta(milliseconds=500)
+"""While a stream is silent, `done` is called this often."""
+MAX_FAILED_CONNECTIONS: Final = 60
+"""In a row, without a new line; then the service counts as unavailable, after half a minute."""
+READ_TIMEOUT: Final = timedelta(seconds=60)
+"""The service sends a keep-alive every 15 s."""
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class ServiceTranscripts:
+    """The transcripts of one transcript service."""
+
+    base: str
+    tokens: Tokens
+    http: aiohttp.ClientSession
+
+    @classmethod
+    @asynccontextmanager
+    async def at(cls, base: str, settings: ClientSettings) -> AsyncIterator[Self]:
+        """Open a session with the service at this URL.
+
+        Raises:
+            UnusableTokenKey: the key file holds no key.
+        """
+        timeout = aiohttp.ClientTimeout(total=None, connect=10, sock_read=READ_TIMEOUT.total_seconds())
+        async with aiohttp.ClientSession(timeout=timeout) as http:
+            yield cls(base, load_tokens(settings), http)
+
+    async def attempts(self, run_id: str) -> list[int]:
+        """The attempts that were claimed, wrote or were sealed, ascending."""
+        return [attempt["attempt"] for attempt in await self._attempts(run_id)]
+
+    async def receipt(self, key: AttemptKey) -> OutputReceipt | None:
+        """The receipt, or None while the attempt is not sealed."""
+        for attempt in await self._attempts(key.run.run_id):
+            if attempt["attempt"] == key.attempt and attempt["receipt"] is not None:
+                return OutputReceipt.model_validate(attempt["receipt"])
+        return None
+
+    async def follow(self, key: AttemptKey, after: int, *, done: Callable[[], Awaitable[bool]]) -> AsyncGenerator[Line]:
+        """Yield every line after `after`, in order, once, until the attempt is sealed or `done` returns True.
+
+        Raises:
+            TranscriptsUnavailable: the service does not answer, or refuses the token.
+        """
+        failed_connections = 0
+        while not await done():
+            before = after
+            try:
+                async with (
+                    aclosing(self._follow_events(key, after)) as events,
+                    aclosing(until_done(done, events)) as followed,
+                ):
+                    async for line in followed:
+                        if line is None:
+                            return
+                        after = line.sequence
+                        yield line
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                failed_connections = 0 if after > before else failed_connections + 1
+                if failed_connections >= MAX_FAILED_CONNECTIONS:
+                    raise self._unavailable(error) from None
+            await asyncio.sleep(RECONNECT_DELAY.total_seconds())
+        async with aclosing(self._read_stored(key, after)) as stored:
+            async for line in stored:
+                yield line
+
+    async def _follow_events(self, key: AttemptKey, after: int) -> AsyncGenerator[Line | None]:
+        """Yield lines as they come, and None after the last one; no None when the service cuts the stream."""
+        query = {"attempt": str(key.attempt), "after": str(after)}
+        name = ""
+        async with self._request(key.run.run_id, "events", query) as response:
+            async for raw in split_lines(response):
+                field, _, value = raw.partition(b": ")
+                if field == b"event":
+                    name = value.decode()
+                elif field == b"data":
+                    yield None if name == "end" else parse_line(json.loads(value))
+                elif not field:
+                    name = ""
+
+    async def _read_stored(self, key: AttemptKey, after: int) -> AsyncGenerator[Line]:
+        query = {"attempt": str(key.attempt), "after": str(after)}
+        try:
+            async with self._request(key.run.run_id, "transcript", query) as response:
+                if response.status != 404:
+                    async for raw in split_lines(response):
+                        yield parse_line(json.loads(raw))
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._unavailable(error) from None
+
+    async def _attempts(self, run_id: str) -> list[dict[str, Any]]:
+        try:
+            async with self._request(run_id, "attempts", {}) as response:
+                return [] if response.status == 404 else list(await response.json())
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._unavailable(error) from None
+
+    @asynccontextmanager
+    async def _request(self, run_id: str, what: str, query: dict[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
+        url = f"{run_url(self.base, run_id)}/{what}"
+        headers = authorization(self.tokens.mint(run_id, TOKEN_LIFETIME))
+        async with self.http.get(url, params=query, headers=headers) as response:
+            if response.status in {401, 403}:
+                raise TranscriptsUnavailable(
+                    f"the transcript service at {self.base} refuses the token: "
+                    "set AGENT_RUNS_TRANSCRIPTS_KEY_FILE to the key file that it uses"
+                )
+            if response.status != 404:
+                response.raise_for_status()
+            yield response
+
+    def _unavailable(self, error: Exception) -> TranscriptsUnavailable:
+        return TranscriptsUnavailable(
+            f"the transcript service does not answer at {self.base} (AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL): "
+            f"{type(error).__name__}"
+        )
+
+
+async def until_done(done: Callable[[], Awaitable[bool]], source: AsyncGenerator[Item]) -> AsyncGenerator[Item]:
+    """Yield from `source` until it ends or, while it is silent, `done` returns True."""
+    while True:
+        upcoming = asyncio.ensure_future(anext(source))
+        try:
+            while not (await asyncio.wait([upcoming], timeout=DONE_POLL_INTERVAL.total_seconds()))[0]:
+                if await done():
+                    return
+            yield upcoming.result()
+        except StopAsyncIteration:
+            return
+        finally:
+            upcoming.cancel()
+            await asyncio.wait([upcoming])
+
+
+async def split_lines(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
+    """Split a body into lines of any length, without their LF; an unterminated last line is dropped."""
+    pieces: list[bytes] = []
+    async for chunk in response.content.iter_any():
+        *line_ends, rest = chunk.split(b"\n")
+        for line_end in line_ends:
+            yield b"".join([*pieces, line_end])
+            pieces.clear()
+        if rest:
+            pieces.append(rest)
+
+
+def parse_line(fields: dict[str, Any]) -> Line:
+    """Decode a line of the service's JSON; the inverse of `agent_runs.web.transcripts.as_json`."""
+    data = base64.b64decode(fields["data"]) if fields["encoding"] == "base64" else fields["data"].encode()
+    at = datetime.fromisoformat(fields["at"])
+    return Line(fields["sequence"], fields["stream"], data, fields["terminated"], at=at)

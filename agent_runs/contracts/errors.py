@@ -1,0 +1,429 @@
+"""One tree of failures, one class for each thing that an operator can act on.
+
+The `code` is the Temporal error type and Paperclip's `errorCode`, hence a public contract; codes that the existing
+adapters use keep their spelling. Each class states what to do next and whose budget a retry costs: retry decisions
+belong to the failure, not to each call site.
+"""
+
+from typing import ClassVar, Final, Literal
+
+from temporalio.exceptions import ApplicationError
+
+from agent_runs.contracts.base import PaperclipContract
+
+Budget = Literal["infrastructure", "agent", "none"]
+FAILURE_MESSAGE_LIMIT: Final = 2000
+
+
+class Failure(PaperclipContract):
+    """A failure as data: what happened, what to do next, whose budget a next attempt costs."""
+
+    code: str
+    message: str
+    next_step: str
+    budget: Budget
+
+
+class RunError(ApplicationError):
+    """Root of all named failures.
+
+    Attributes:
+        code: Temporal error type and Paperclip `errorCode`.
+        next_step: what an operator does about it, in one sentence.
+        budget: `infrastructure`: another attempt may follow, on the infrastructure budget; `agent`: no attempt
+            follows; `none`: no attempt follows, and nothing ran.
+        retryable: whether Temporal retries an activity that fails with this error.
+    """
+
+    code: ClassVar[str] = "agent_run_failed"
+    next_step: ClassVar[str] = "Read the run's transcript and the Temporal history."
+    budget: ClassVar[Budget] = "agent"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, **details: str | int | None) -> None:
+        super().__init__(
+            message[:FAILURE_MESSAGE_LIMIT],
+            *([details] if details else []),
+            type=self.code,
+            non_retryable=not self.retryable,
+        )
+
+    @classmethod
+    def as_failure(cls, message: str) -> Failure:
+        """This failure as data for an outcome."""
+        return Failure(
+            code=cls.code, message=message[:FAILURE_MESSAGE_LIMIT], next_step=cls.next_step, budget=cls.budget
+        )
+
+
+# the request
+
+
+class InvalidRequest(RunError):
+    """The request lacks or misspells something a run needs. Raised before any object exists."""
+
+    code = "invalid_request"
+    next_step = "Correct the named field of the agent's configuration and wake the agent again."
+    budget = "none"
+
+
+class SealedFieldUnreadable(RunError):
+    """A sealed field cannot be opened: another key, damaged, or sealed for another run."""
+
+    code = "sealed_field_unreadable"
+    next_step = "Give caller and worker the same sealing key (AGENT_RUNS_SEALING_KEY), then wake the agent again."
+    budget = "none"
+
+
+class AgentBusy(RunError):
+    """Another run holds this agent."""
+
+    code = "k8s_concurrent_run_blocked"
+    next_step = "Wait for the named run to end or cancel it, then wake the agent again."
+    budget = "none"
+
+
+# the cluster
+
+
+class ClusterUnavailable(RunError):
+    """The API server is slow, throttled, restarting or unreachable. Retried with back-off."""
+
+    code = "k8s_api_unavailable"
+    next_step = "Check the API server; the run continues by itself once it answers."
+    budget = "infrastructure"
+    retryable = True
+
+
+class ClusterForbidden(RunError):
+    """The worker's ServiceAccount may not do this."""
+
+    code = "k8s_forbidden"
+    next_step = "Grant the named verb on the named resource to the worker's ServiceAccount (deploy/base/rbac.yaml)."
+    budget = "none"
+
+
+class PodIntrospectionFailed(RunError):
+    """The worker's own pod cannot be read, or lacks what an agent pod inherits."""
+
+    code = "k8s_introspection_failed"
+    next_step = "Set AGENT_RUNS_IMAGE, or POD_NAME and POD_NAMESPACE from the downward API, on the worker."
+    budget = "none"
+
+
+class JobCreateFailed(RunError):
+    """Kubernetes refused the Job or one of its Secrets."""
+
+    code = "k8s_job_create_failed"
+    next_step = "Read the API server's reason, correct the agent's configuration or the quota, and wake it again."
+    budget = "none"
+
+
+class PromptTooLarge(JobCreateFailed):
+    """The prompt does not fit into a Secret (1 MiB)."""
+
+    code = "prompt_too_large"
+    next_step = "Shorten the instructions, skills or templates of this agent."
+
+
+class ForeignObject(JobCreateFailed):
+    """An object of our name exists and is not ours."""
+
+    code = "k8s_job_state_mismatch"
+    next_step = "Inspect the named object; delete it if nobody needs it, then wake the agent again."
+
+
+class PodScheduleFailed(RunError):
+    """The pod did not get a node, an image, a volume or a start in time."""
+
+    code = "k8s_pod_schedule_failed"
+    next_step = "Read the scheduler's or kubelet's reason in the message, fix the cause, and wake the agent again."
+    budget: ClassVar[Budget] = "none"
+
+
+class ImagePullFailed(PodScheduleFailed):
+    """The image of a container cannot be pulled."""
+
+    code = "k8s_image_pull_failed"
+    next_step = "Check the image name, the registry and the pull secret."
+
+
+class ImageRegistryThrottled(ImagePullFailed):
+    """The registry refuses for now: too many requests (429), or it is unavailable."""
+
+    code = "k8s_image_registry_throttled"
+    next_step = "Nothing to do if another attempt follows; else mirror the image, or set the pull secret of an account."
+    budget = "infrastructure"
+
+
+class PodStartFailed(PodScheduleFailed):
+    """A node took the pod, and its agent container did not run in time: image, volumes, Secrets, sandbox."""
+
+    code = "k8s_pod_start_failed"
+    next_step = "Read the kubelet's reason in the message, fix the cause, and wake the agent again."
+
+
+class ApiProxyUnavailable(RunError):
+    """The Paperclip API proxy in the agent's pod did not start, so neither did the agent."""
+
+    code = "api_proxy_unavailable"
+    next_step = (
+        "Nothing to do if another attempt follows; else check AGENT_RUNS_API_PROXY_IMAGE (it needs python3 >= 3.9)"
+        " and the container paperclip-api of the pod."
+    )
+    budget = "infrastructure"
+
+
+class PodLost(RunError):
+    """The pod or its node was lost: evicted, preempted, deleted by somebody, node failure."""
+
+    code = "k8s_pod_lost"
+    next_step = "Nothing to do if another attempt follows; else inspect the node's events."
+    budget: ClassVar[Budget] = "infrastructure"
+
+
+class JobDeletedExternally(PodLost):
+    """The Job was deleted while the agent ran, by somebody or by its TTL while no worker was running."""
+
+    code = "k8s_job_deleted_externally"
+    next_step = (
+        "Find out who deleted the Job (audit log), or raise ttlSecondsAfterFinished if no worker was running for that"
+        " long; check the agent's work, then wake it again."
+    )
+    budget = "none"
+
+
+class ExitUnknown(RunError):
+    """The container's exit code is not known. Never a success."""
+
+    code = "k8s_exit_unknown"
+    next_step = "Inspect the pod's events and node; check the agent's work before waking it again."
+    budget = "infrastructure"
+
+
+class OutOfMemory(RunError):
+    """The kernel killed the container for exceeding its memory limit."""
+
+    code = "oom_killed"
+    next_step = "Raise resources.limits.memory of this agent, or make its tools use less."
+
+
+class AgentCrashed(RunError):
+    """OpenCode was ended by a signal that the worker did not send."""
+
+    code = "opencode_crashed"
+    next_step = "Read the last lines of the transcript; wake the agent again."
+
+
+# the transcript store
+
+
+class TranscriptsUnavailable(RunError):
+    """The transcript store refused, timed out or cannot be reached. Retried with back-off."""
+
+    code = "transcripts_unavailable"
+    next_step = (
+        "Check the transcript store (AGENT_RUNS_TRANSCRIPTS_URL, its disk or server); the run continues by itself."
+    )
+    budget = "infrastructure"
+    retryable = True
+
+
+class TranscriptFenced(RunError):
+    """A later activity attempt writes this transcript now, so this one stops.
+
+    Only an activity attempt that Temporal has given up gets it, so it appears in logs only. It has no budget: if it
+    ever reached a run, the agent of that run might still be running, and a second one must not start.
+    """
+
+    code = "transcript_fenced"
+    next_step = "Nothing: the later activity attempt continues. If it does not, report the Temporal history."
+    budget = "none"
+
+
+class TranscriptSealed(RunError):
+    """Output arrived for an attempt whose receipt is already sealed; it is not stored."""
+
+    code = "transcript_sealed"
+    next_step = "Check the agent's work before waking it again; report the transcript and the Temporal history."
+    budget = "none"
+
+
+# limits and the operator
+
+
+class RunTimeout(RunError):
+    """The run took longer than `timeoutSec`."""
+
+    code = "timeout"
+    next_step = "Raise timeoutSec of this agent, or give it smaller tasks."
+
+
+class AgentSilent(RunError):
+    """The agent wrote nothing for longer than `silenceTimeoutSec`."""
+
+    code = "agent_silent"
+    next_step = (
+        "Read the last output and processes in the message; raise silenceTimeoutSec if the agent was still working."
+    )
+
+
+class AgentStartHung(AgentSilent):
+    """OpenCode wrote no first line within `firstOutputTimeoutSec`: it hangs at its start once in hundreds of runs.
+
+    The agent has done nothing by then, so the attempt is retried once.
+    """
+
+    code = "opencode_start_hung"
+    next_step = "Nothing to do if another attempt follows; else check model, provider and session directory."
+    budget = "infrastructure"
+
+
+class RunCancelled(RunError):
+    """Somebody cancelled the run."""
+
+    code = "cancelled"
+    next_step = "Nothing: the run was stopped on request."
+
+
+# what OpenCode reports
+
+
+class SessionUnavailable(RunError):
+    """OpenCode does not know the session that was to be resumed."""
+
+    code = "session_unavailable"
+    next_step = "Nothing: the stored session is cleared and the next run starts afresh."
+
+
+class StartFailed(RunError):
+    """OpenCode ended before its first event: arguments, configuration, directories, database."""
+
+    code = "opencode_start_failed"
+    next_step = "Read OpenCode's own error in the message; it names the option, file or directory."
+
+
+class OutputLost(RunError):
+    """OpenCode exited 0 but its output is incomplete."""
+
+    code = "output_lost"
+    next_step = "Check the agent's work before waking it again; report the transcript."
+
+
+class OutputCutOff(RunError):
+    """The model's answer was cut by its output limit."""
+
+    code = "output_cut_off"
+    next_step = "Raise the model's output limit or give the agent smaller tasks."
+
+
+class PermissionBlocked(RunError):
+    """OpenCode asked for a permission, which nobody could grant, and stopped."""
+
+    code = "permission_blocked"
+    next_step = "Allow or deny the named permission in the agent's OpenCode configuration."
+
+
+class StepLimitReached(RunError):
+    """The model stopped because of a limit on steps or turns."""
+
+    code = "step_limit_reached"
+    next_step = "Raise the step limit or give the agent smaller tasks; the session is cleared."
+
+
+class ContextOverflow(RunError):
+    """The conversation no longer fits into the model's context window."""
+
+    code = "context_overflow"
+    next_step = "The next run starts a fresh session; keep tasks smaller or choose a model with a larger window."
+
+
+class EmptyAnswer(RunError):
+    """The model's answer was empty."""
+
+    code = "llm_api_error"
+    next_step = "Check the provider's status and the model name; wake the agent again."
+
+
+class ModelRefused(RunError):
+    """The provider's content filter stopped the answer."""
+
+    code = "model_refused"
+    next_step = "Reword the task; the provider's content filter stopped the answer."
+
+
+class ProviderCredentials(RunError):
+    """The provider refused the credentials (401, 403)."""
+
+    code = "provider_credentials"
+    next_step = "Correct the provider's API key in the agent's environment."
+
+
+class ProviderQuota(RunError):
+    """The provider refused for quota or rate (429)."""
+
+    code = "provider_quota"
+    next_step = "Wait for the quota to renew, or raise it at the provider."
+
+
+class ProviderUnavailable(RunError):
+    """The provider failed or could not be reached, after OpenCode's own retries."""
+
+    code = "provider_unavailable"
+    next_step = "Check the provider's status; wake the agent again later."
+
+
+class ProviderRejected(RunError):
+    """The provider refused the request itself (400, 404 and the like)."""
+
+    code = "provider_rejected"
+    next_step = "Check the model name, the provider's API key (a missing one reads as an unknown model) and options."
+
+
+class OpenCodeFailed(RunError):
+    """OpenCode reported an error of its own."""
+
+    code = "opencode_error"
+    next_step = "Read the error in the message and the log lines around it in the transcript."
+
+
+class StreamTruncated(OpenCodeFailed):
+    """The model's stream ended in the middle of an answer (Unexpected EOF)."""
+
+    code = "stream_eof_transient"
+    next_step = "Wake the agent again: the session is preserved."
+
+
+class ResponseTypeCrash(OpenCodeFailed):
+    """OpenCode crashed on a response item without a type."""
+
+    code = "opencode_response_type_crash"
+    next_step = "Wake the agent again later; update OpenCode if it repeats."
+
+
+class AgentFailed(RunError):
+    """OpenCode exited non-zero without a known error."""
+
+    code = "adapter_failed"
+    next_step = "Read the last lines of the transcript."
+
+
+def _tree(root: type[RunError]) -> dict[str, type[RunError]]:
+    tree = {root.code: root}
+    for child in root.__subclasses__():
+        tree |= _tree(child)
+    return tree
+
+
+FAILURES: Final[dict[str, type[RunError]]] = _tree(RunError)
+
+
+def failure_of(error: ApplicationError) -> Failure:
+    """Returns the failure of an error that crossed a process boundary, where only type and message are kept.
+
+    An error of an unknown type becomes the root failure, with the type in its message.
+    """
+    known = FAILURES.get(error.type or "")
+    if known is not None:
+        return known.as_failure(error.message)
+    return RunError.as_failure(f"{error.type}: {error.message}")

@@ -1,0 +1,76 @@
+"""Names that identify a run everywhere: workflow id, Kubernetes names and labels, transcript key.
+
+All are pure functions of (agent, Paperclip run, attempt), so a retried activity finds what it created before.
+"""
+
+import hashlib
+import re
+from typing import Final
+
+from agent_runs.contracts.base import Contract
+
+WORKFLOW_ID_PREFIX: Final = "agent-run:"
+LABEL_LIMIT: Final = 63
+_SLUG: Final = 16
+
+
+class RunKey(Contract):
+    """Identifies a run: Paperclip's agent, company and heartbeat run id, each in Paperclip's spelling."""
+
+    agent_id: str
+    company_id: str
+    run_id: str
+
+
+class AttemptKey(Contract):
+    """Identifies an attempt of a run. Attempts are numbered from 1; each has at most one Job, ever."""
+
+    run: RunKey
+    attempt: int = 1
+
+    @property
+    def job_name(self) -> str:
+        """`agent-opencode-<agent>-<run>-<hash>`, and `-<attempt>` from the second on; at most 63 characters."""
+        run = self.run
+        digest = hashlib.sha256(f"{run.agent_id}:{run.run_id}".encode()).hexdigest()[:6]
+        name = f"agent-opencode-{_slug(run.agent_id)}-{_slug(run.run_id)}-{digest}"
+        return name if self.attempt == 1 else f"{name}-{self.attempt}"
+
+    @property
+    def prompt_secret_name(self) -> str:
+        """The Secret that holds this attempt's prompt under the key `prompt`."""
+        return f"{self.job_name}-prompt"
+
+    @property
+    def run_secret_name(self) -> str:
+        """The Secret that holds this attempt's environment, OpenCode configuration and runner."""
+        return f"{self.job_name}-run"
+
+    @property
+    def token_secret_name(self) -> str:
+        """The Secret with the token and run id that the pod's API proxy uses; rotated while the agent runs."""
+        return f"{self.job_name}-token"
+
+    @property
+    def transcript(self) -> str:
+        """The name of the transcript in logs and pages."""
+        return f"{self.run.run_id}/{self.attempt}"
+
+
+def workflow_id(agent_id: str) -> str:
+    """`agent-run:<agent id>`: Temporal allows one open run per id, and that is the concurrency guard."""
+    return f"{WORKFLOW_ID_PREFIX}{agent_id}"
+
+
+def label_value(text: str) -> str:
+    """`text` as a valid label value: lowercase letters, digits, `-`, `_`, `.`, at most 63, alphanumeric at both ends.
+
+    The same function serves labels and selectors, so a selector always finds what was labelled.
+    Source: kubernetes.io, Labels and Selectors, Syntax and character set.
+    """
+    valid = re.sub(r"[^a-z0-9._-]", "", text.lower())[:LABEL_LIMIT]
+    return valid.strip("-_.")
+
+
+def _slug(identifier: str) -> str:
+    return re.sub(r"[^a-z0-9-]", "", identifier.lower())[:_SLUG]

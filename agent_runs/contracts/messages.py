@@ -1,0 +1,317 @@
+"""Inputs and results of the activities: small, one per message, without prompt, output or secrets."""
+
+from datetime import datetime, timedelta
+from typing import Any, Literal, Self
+
+from pydantic import Field
+
+from agent_runs.contracts.base import Contract
+from agent_runs.contracts.errors import Failure
+from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt
+from agent_runs.contracts.pod import AGENT_CONTAINER
+from agent_runs.contracts.request import RunConfig, SessionParams, Workspace
+
+
+class EnvReference(Contract):
+    """An environment variable of the worker's own pod that points elsewhere (`valueFrom`)."""
+
+    name: str
+    value_from: dict[str, Any]
+
+
+class SecretMount(Contract):
+    """A Secret volume of the worker's own pod that agents inherit, read-only."""
+
+    volume_name: str
+    secret_name: str
+    mount_path: str
+    default_mode: int | None = None
+    items: tuple[dict[str, Any], ...] = ()
+    sub_path: str | None = None
+
+
+class PodProfile(Contract):
+    """What an agent pod inherits from the worker's own pod (or from settings, outside a pod).
+
+    Literal environment values are not here: they do not travel through history and are read again at creation.
+    """
+
+    namespace: str
+    image: str
+    image_pull_secrets: tuple[str, ...] = ()
+    dns_config: dict[str, Any] | None = None
+    data_claim: str | None = None
+    secret_mounts: tuple[SecretMount, ...] = ()
+    env_references: tuple[EnvReference, ...] = ()
+    env_from: tuple[dict[str, Any], ...] = ()
+    node_selector: dict[str, str] = {}
+    tolerations: tuple[dict[str, Any], ...] = ()
+    source: str = "settings"
+
+
+class IntrospectPod(Contract):
+    """Input of `introspect_pod`."""
+
+    run: RunKey
+    config: RunConfig
+
+
+class BundlePrompt(Contract):
+    """Input of `bundle_prompt`.
+
+    Attributes:
+        resuming: selects the wake text for a resumed session, and leaves out what such a session already knows.
+    """
+
+    attempt: AttemptKey
+    config: RunConfig
+    resuming: bool = False
+
+
+class PromptBundle(Contract):
+    """Where the prompt is and what it consists of; never the prompt itself.
+
+    Attributes:
+        sha256: of the prompt's UTF-8 bytes, hex.
+        size: in bytes.
+        metrics: characters (UTF-16 units, as Paperclip counts) per section, Paperclip's names.
+        warnings: for people, such as instructions that could not be read.
+    """
+
+    namespace: str
+    secret_name: str
+    sha256: str
+    size: int
+    metrics: dict[str, int] = {}
+    warnings: tuple[str, ...] = ()
+
+
+class JoinedRun(Contract):
+    """A later Paperclip run that has joined this one: the agent uses its token from then on.
+
+    Attributes:
+        run_id: Paperclip's id of the later run.
+        sealed_secrets: its `Secrets`, sealed for that id.
+    """
+
+    run_id: str
+    sealed_secrets: str = Field(repr=False)
+
+
+class CreateJob(Contract):
+    """Input of `create_job`.
+
+    Attributes:
+        joined: the run whose token the agent uses; None: of the run that it is started for.
+    """
+
+    attempt: AttemptKey
+    agent_name: str = ""
+    task_id: str | None = None
+    task_key: str | None = None
+    config: RunConfig
+    workspace: Workspace = Workspace()
+    profile: PodProfile
+    prompt: PromptBundle
+    session: SessionParams | None = None
+    joined: JoinedRun | None = None
+
+
+class JobRef(Contract):
+    """One Job, with its uid, so that a later one of the same name is never mistaken for it.
+
+    Attributes:
+        adopted: an earlier activity attempt had created it.
+        keeps_sessions: OpenCode's database outlives the pod.
+        page: address of the run's page, without a token; None when no worker serves it.
+        has_api_proxy: the agent reaches Paperclip through a proxy in its pod, so its token can be rotated.
+        warnings: for people, such as a reserved label that was left out.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    container: str = AGENT_CONTAINER
+    adopted: bool = False
+    keeps_sessions: bool = False
+    page: str | None = None
+    has_api_proxy: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+class RotateToken(Contract):
+    """Input of `rotate_token`."""
+
+    attempt: AttemptKey
+    job: JobRef
+    joined: JoinedRun
+
+
+class AwaitSchedule(Contract):
+    """Input of `await_schedule`.
+
+    Attributes:
+        schedule_timeout: until a node has taken the pod, wall clock from the creation of the Job.
+        start_timeout: from there until the agent container runs (image pulls, volumes).
+        until: what to wait for.
+    """
+
+    attempt: AttemptKey
+    job: JobRef
+    schedule_timeout: timedelta = timedelta(minutes=10)
+    start_timeout: timedelta = timedelta(minutes=10)
+    until: Literal["scheduled", "running"] = "running"
+
+
+class PodRef(Contract):
+    """One pod and the agent container in it."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str | None = None
+    container: str = AGENT_CONTAINER
+
+
+class StreamLogs(Contract):
+    """Input of `stream_logs`."""
+
+    attempt: AttemptKey
+    job: JobRef
+    pod: PodRef
+
+
+class StreamEnd(Contract):
+    """How the stream of one attempt ended: the container's own end and the receipt for its output.
+
+    Attributes:
+        failure: what ended the agent, or hid its end, from outside: a deleted pod, a lost node.
+    """
+
+    container: ContainerEnd
+    receipt: OutputReceipt
+    failure: Failure | None = None
+
+    @classmethod
+    def unknown(cls) -> Self:
+        """The end of a stream that was cut off: nothing is known, and nothing is assumed."""
+        return cls(container=ContainerEnd(), receipt=OutputReceipt())
+
+
+class StreamProgress(Contract):
+    """Heartbeat details of `stream_logs`: a hint; the transcript's own last sequence is the cursor.
+
+    Attributes:
+        needed_from: number of the first frame that another worker needs to continue after `sequence`; None: unknown.
+        second: the log's timestamp of that frame, in whole seconds.
+    """
+
+    sequence: int = 0
+    needed_from: int | None = None
+    second: datetime | None = None
+    lines: int = 0
+    session_id: str | None = None
+    last_output: str = ""
+
+
+class ParseTranscript(Contract):
+    """Input of `parse_transcript`.
+
+    Attributes:
+        stopped: why we stopped the agent; None when it ended by itself.
+    """
+
+    attempt: AttemptKey
+    end: StreamEnd
+    resumed_session: str | None = None
+    stopped: Failure | None = None
+    model: str
+
+
+class CleanUpPreviousRuns(Contract):
+    """Input of `clean_up_previous_runs`: before a Job is created, nothing of this agent's earlier runs may be left.
+
+    Attributes:
+        namespace: where Jobs of this agent go; None for the worker's own.
+        grace: how long a pod of an earlier run may take to end after SIGTERM.
+    """
+
+    run: RunKey
+    namespace: str | None = None
+    grace: timedelta = timedelta(seconds=60)
+
+
+class DeletedObjects(Contract):
+    """What `clean_up_previous_runs` deleted: names of Jobs that had not ended, and of pods that ran."""
+
+    jobs: tuple[str, ...] = ()
+    pods: tuple[str, ...] = ()
+
+
+class ExamineSilence(Contract):
+    """Input of `examine_silence`: whether the agent really wrote nothing for so long.
+
+    Attributes:
+        before_first_line: whether the agent has written no line yet.
+        limit: how long the agent may be silent.
+    """
+
+    attempt: AttemptKey
+    job: JobRef
+    pod: PodRef
+    before_first_line: bool
+    limit: timedelta
+
+
+class Silence(Contract):
+    """Result of `examine_silence`.
+
+    Attributes:
+        silent_for: since the last line, or since the container started; None when it could not be learned, because the
+            store, the API server or the node did not answer.
+        has_output: the agent has written a first line.
+        last_output: the last line that people would want to read, bounded.
+        processes: what runs in the container, names without arguments, bounded; empty when it could not be learned.
+    """
+
+    silent_for: timedelta | None = None
+    has_output: bool = False
+    last_output: str = ""
+    processes: tuple[str, ...] = ()
+
+
+class StopAgent(Contract):
+    """Input of `stop_agent`: SIGTERM to the agent; pod, log and exit code stay readable."""
+
+    job: JobRef
+    pod: PodRef
+
+
+class Finish(Contract):
+    """Input of `finish`: what one attempt created, and whether to keep it.
+
+    Attributes:
+        job: None when the attempt failed before a Job was created.
+        namespace: where the objects are; None for the worker's own.
+        retain: keep the Job for debugging (`retainJobs`).
+        grace: how long OpenCode may take to end after SIGTERM, when it still runs.
+    """
+
+    attempt: AttemptKey
+    namespace: str | None = None
+    job: JobRef | None = None
+    retain: bool = False
+    grace: timedelta = timedelta(seconds=60)
+
+
+class Finished(Contract):
+    """Result of `finish`.
+
+    Attributes:
+        deleted: there was something to delete.
+        agent_started: a pod was found whose agent runs or had run, also one that the workflow does not know.
+    """
+
+    deleted: bool = False
+    agent_started: bool = False

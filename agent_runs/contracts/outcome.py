@@ -1,0 +1,158 @@
+"""What a run ends with: Paperclip's AdapterExecutionResult, and what only a durable run knows."""
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Literal
+
+from agent_runs.contracts.base import PaperclipContract
+from agent_runs.contracts.errors import Failure
+from agent_runs.contracts.request import SessionParams
+
+SUMMARY_LIMIT = 16_000
+"""Characters of the answer in an outcome; the transcript holds all of it."""
+
+Receipt = Literal["verified", "unverified", "differs", "best effort"]
+
+
+class Usage(PaperclipContract):
+    """Tokens of one run. `input_tokens` are uncached; `output_tokens` include `reasoning_tokens`."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+GAP_STREAM = "gap"
+"""Stream of a transcript line that stands for missing output; its sequence is that of the first missing line."""
+
+
+class Gap(PaperclipContract):
+    """Output that the agent wrote and that is missing. `frames` is its size; None: unknown."""
+
+    after_sequence: int
+    frames: int | None = None
+
+
+class OutputReceipt(PaperclipContract):
+    """What was stored of one attempt, compared with what the runner in the pod has counted.
+
+    Attributes:
+        sha256: over the raw stdout bytes, hex.
+        state: `verified`: both are equal; `unverified`: the runner was killed before it reported; `differs`: they are
+            not equal; `best effort`: the log had no frames.
+    """
+
+    state: Receipt = "unverified"
+    lines: int = 0
+    bytes: int = 0
+    sha256: str | None = None
+    gaps: tuple[Gap, ...] = ()
+
+
+class ContainerEnd(PaperclipContract):
+    """How the agent container ended, according to its status. All None: not known."""
+
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str | None = None
+    message: str | None = None
+    finished_at: datetime | None = None
+
+
+class Report(PaperclipContract):
+    """What the fold over one attempt's output shows.
+
+    Attributes:
+        failure: None means success.
+        warnings: what went wrong although the attempt succeeded.
+        session_id: OpenCode's session, from its first event, else from its log on stderr.
+        cost_usd: sum of the steps' costs, exact; None when no step reported one.
+        cost_estimated: `cost_usd` comes from the built-in price table, because OpenCode reported none.
+        last_context_tokens: the largest prompt of a step (input, cache read and cache write).
+        finish_reason: of the last step.
+        unknown_session: OpenCode does not know the session that was to be resumed; a fresh attempt may follow.
+        clear_session: the stored session must not be resumed again.
+        exit_code: the judged exit code: 0 only for success, never None for an agent that ran.
+        last_output: the last line a person would want to read, bounded.
+    """
+
+    failure: Failure | None = None
+    warnings: tuple[str, ...] = ()
+    session_id: str | None = None
+    usage: Usage = Usage()
+    cost_usd: Decimal | None = None
+    cost_estimated: bool = False
+    last_context_tokens: int = 0
+    steps: int = 0
+    tool_calls: int = 0
+    finish_reason: str | None = None
+    summary: str = ""
+    errors: tuple[str, ...] = ()
+    tool_errors: tuple[str, ...] = ()
+    unknown_session: bool = False
+    clear_session: bool = False
+    exit_code: int | None = None
+    last_output: str = ""
+    events: int = 0
+    unparsed_lines: int = 0
+    opencode_version: str | None = None
+
+
+class Stop(PaperclipContract):
+    """What is known of an agent that was stopped. Paperclip needs it to continue the task.
+
+    Attributes:
+        agent_started: its container has run.
+        agent_stopped: no container of this run is left, according to Kubernetes.
+        killed: it did not end within its grace and was killed.
+        session_preserved: the session is known and its database outlives the pod, so the next wake can resume it.
+    """
+
+    agent_started: bool = False
+    agent_stopped: bool = False
+    killed: bool = False
+    session_preserved: bool = False
+
+
+class AttemptReport(PaperclipContract):
+    """One attempt as the outcome lists it."""
+
+    attempt: int
+    job_name: str
+    failure_code: str | None = None
+    receipt: OutputReceipt = OutputReceipt()
+
+
+class Outcome(PaperclipContract):
+    """Maps one to one to Paperclip's AdapterExecutionResult; the fields after `clear_session` are additions.
+
+    Source: Paperclip 2026.916.1, adapter-utils types.
+    """
+
+    exit_code: int | None = None
+    signal: str | None = None
+    timed_out: bool = False
+    error_message: str | None = None
+    error_code: str | None = None
+    error_family: Literal["transient_upstream", "provider_quota", "model_refusal"] | None = None
+    retry_not_before: datetime | None = None
+    usage: Usage | None = None
+    usage_basis: Literal["per_run"] = "per_run"
+    session_id: str | None = None
+    session_params: SessionParams | None = None
+    session_display_id: str | None = None
+    provider: str | None = None
+    biller: str | None = None
+    model: str | None = None
+    billing_type: Literal["api", "metered_api", "unknown"] = "unknown"
+    cost_usd: Decimal | None = None
+    result_json: dict[str, Any] = {}
+    summary: str | None = None
+    clear_session: bool = False
+
+    failure: Failure | None = None
+    attempts: tuple[AttemptReport, ...] = ()
+    receipt: OutputReceipt | None = None
+    stop: Stop | None = None

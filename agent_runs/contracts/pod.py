@@ -1,0 +1,8 @@
+"""Names and paths in an agent pod that several packages and activities rely on."""
+
+from typing import Final
+
+AGENT_CONTAINER: Final = "opencode"
+"""The container that runs the agent."""
+DATA_DIRECTORY: Final = "/paperclip"
+"""Where the worker's and every agent's container mount the data volume that Paperclip shares with them."""

@@ -1,0 +1,442 @@
+"""What Paperclip passes to a run, and what of it enters a history.
+
+`ExecutionContext` is Paperclip's adapter execution context: unknown keys are ignored, known keys are validated, and an
+error names the field and the remedy. `RunRequest` is the workflow's input: the part without secrets, and two sealed
+fields. `Secrets` and `PromptSource` are the content of those; they never enter a history unsealed.
+
+Source of the shapes: Paperclip 2026.916.1's `AdapterExecutionContext`, read and observed live.
+"""
+
+import json
+import re
+from typing import Annotated, Any, Final, Literal, LiteralString, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
+from pydantic_core import PydanticCustomError
+
+from agent_runs.contracts.base import PaperclipContract
+from agent_runs.contracts.identity import RunKey
+
+QUANTITY: Final = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?")
+DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_LABEL_KEY: Final = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+_ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+
+
+def _field_error(kind: LiteralString, remedy: LiteralString) -> PydanticCustomError:
+    return PydanticCustomError(kind, remedy)
+
+
+def _identifier(value: str) -> str:
+    if not _IDENTIFIER.fullmatch(value):
+        raise _field_error(
+            "identifier",
+            "must start with a letter or digit and hold only letters, digits, '_', '.', ':', '-' (128 at most)",
+        )
+    return value
+
+
+def _model(value: str) -> str:
+    provider, slash, name = value.strip().partition("/")
+    if not (slash and provider.strip() and name.strip()):
+        raise _field_error("model", "must be '<provider>/<model>', for example 'anthropic/claude-sonnet-4-6'")
+    return value.strip()
+
+
+def _quantity(value: str) -> str:
+    if not QUANTITY.fullmatch(value.strip()):
+        raise _field_error("quantity", "must be a Kubernetes quantity such as '500m', '2' or '4Gi'")
+    return value.strip()
+
+
+def _namespace(value: str) -> str:
+    if not DNS_LABEL.fullmatch(value.strip()):
+        raise _field_error("namespace", "must be a namespace name: lowercase letters, digits and '-', 63 at most")
+    return value.strip()
+
+
+def _blank_is_absent(value: object) -> object:
+    """Paperclip's forms save an untouched text field as an empty string."""
+    return None if isinstance(value, str) and not value.strip() else value
+
+
+def _number_not_flag(value: object) -> object:
+    if isinstance(value, bool):
+        raise _field_error("number", "must be a number, not true or false")
+    return value
+
+
+def _pairs(value: object) -> object:
+    """`key=value` lines, JSON object text, or an object: the three forms the existing adapters accept."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if text.startswith("{"):
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise _field_error("pairs", "must be 'key=value' lines or a JSON object") from None
+    return dict(_pair(line) for line in text.splitlines() if line.strip() and not line.strip().startswith("#"))
+
+
+def _pair(line: str) -> tuple[str, str]:
+    key, equals, value = line.partition("=")
+    if not (equals and key.strip()):
+        raise _field_error(
+            "pairs", "each line must be 'key=value'; blank lines and lines starting with '#' are skipped"
+        )
+    return key.strip(), value.strip()
+
+
+def _label_keys(value: dict[str, str]) -> dict[str, str]:
+    if any(not _LABEL_KEY.fullmatch(key) for key in value):
+        raise _field_error(
+            "label_key",
+            "keys must be Kubernetes label keys: '[prefix/]name', 63 characters at most after the '/'",
+        )
+    return value
+
+
+def _json_list(value: object) -> object:
+    """A list, or the JSON text of one as it comes from a text area."""
+    if not isinstance(value, str):
+        return value
+    if not value.strip():
+        return None
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise _field_error(
+            "json_list", 'must be a JSON array, for example [{"key": "gpu", "operator": "Exists"}]'
+        ) from None
+
+
+Identifier = Annotated[str, AfterValidator(_identifier)]
+OptionalText = Annotated[str | None, BeforeValidator(_blank_is_absent)]
+Model = Annotated[str, AfterValidator(_model)]
+Quantity = Annotated[str, AfterValidator(_quantity)]
+OptionalQuantity = Annotated[Quantity | None, BeforeValidator(_blank_is_absent)]
+Seconds = Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=30 * 24 * 3600)]
+Pairs = Annotated[dict[str, str], BeforeValidator(_pairs), AfterValidator(_label_keys)]
+
+
+class Toleration(PaperclipContract):
+    """A Kubernetes toleration. Source: core/v1 Toleration."""
+
+    key: str | None = None
+    operator: Literal["Exists", "Equal"] | None = None
+    value: str | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    toleration_seconds: int | None = None
+
+
+class ResourceAmounts(PaperclipContract):
+    """CPU and memory as Kubernetes quantities."""
+
+    cpu: OptionalQuantity = None
+    memory: OptionalQuantity = None
+
+
+class Resources(PaperclipContract):
+    """Requests and limits of the agent container."""
+
+    requests: ResourceAmounts = ResourceAmounts()
+    limits: ResourceAmounts = ResourceAmounts()
+
+
+class RuntimeSkill(PaperclipContract):
+    """One skill that Paperclip offers: a folder with a SKILL.md on Paperclip's data volume."""
+
+    key: str
+    runtime_name: str | None = None
+    source: str | None = None
+    source_status: str | None = None
+    missing_detail: str | None = None
+    required: bool = False
+
+
+class DesiredSkill(PaperclipContract):
+    """A skill of an agent: its key, slug or runtime name."""
+
+    key: str
+    version_id: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_bare_name(cls, value: object) -> object:
+        return {"key": value} if isinstance(value, str) else value
+
+
+class SkillSync(PaperclipContract):
+    """The skills chosen for the agent; None: nothing is chosen."""
+
+    desired_skills: tuple[DesiredSkill, ...] | None = None
+
+
+class RunConfig(PaperclipContract):
+    """The part of the agent's configuration that may enter a history. All times in seconds.
+
+    Attributes:
+        timeout_sec: run time of the agent in one run, all attempts together; 0 means no limit.
+        grace_sec: how long OpenCode may take to end after SIGTERM.
+        schedule_timeout_sec: until a node has taken the pod.
+        start_timeout_sec: from there until the agent's container runs.
+        first_output_timeout_sec: how long OpenCode may be silent before its first line; 0 means no limit.
+        silence_timeout_sec: how long it may be silent after that; 0 means no limit. A running tool writes nothing.
+        infrastructure_retries: further attempts after a lost pod or node, on a budget of their own.
+        ttl_seconds_after_finished: how long Kubernetes keeps a finished Job that the worker did not delete.
+        paperclip_api_url: address of Paperclip for pods, an absolute http(s) URL; overrides the worker's setting.
+    """
+
+    model: Model
+    variant: OptionalText = None
+    extra_args: tuple[str, ...] = ()
+    timeout_sec: Seconds = 0
+    grace_sec: Seconds = 60
+    schedule_timeout_sec: Annotated[Seconds, Field(ge=1)] = 600
+    start_timeout_sec: Annotated[Seconds, Field(ge=1)] = 600
+    first_output_timeout_sec: Seconds = 420
+    silence_timeout_sec: Seconds = 3600
+    infrastructure_retries: Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=10)] = 2
+    cwd: OptionalText = None
+    namespace: Annotated[
+        str | None,
+        AfterValidator(lambda v: v if v is None else _namespace(v)),
+        BeforeValidator(_blank_is_absent),
+    ] = None
+    image: OptionalText = None
+    image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
+    service_account_name: OptionalText = None
+    resources: Resources = Resources()
+    node_selector: Annotated[Pairs | None, BeforeValidator(lambda v: v)] = None
+    tolerations: Annotated[tuple[Toleration, ...] | None, BeforeValidator(_json_list)] = None
+    labels: Pairs = {}
+    ttl_seconds_after_finished: Seconds = 300
+    retain_jobs: bool = False
+    agent_db_mode: Literal["workspace_subpath", "dedicated_pvc", "ephemeral"] = "workspace_subpath"
+    agent_db_storage_class: OptionalText = None
+    agent_db_storage_capacity: Quantity = "1Gi"
+    dangerously_skip_permissions: bool = True
+    resume_last_session: bool = True
+    instructions_file_path: OptionalText = None
+    paperclip_api_url: OptionalText = None
+    paperclip_runtime_skills: tuple[RuntimeSkill, ...] = ()
+    paperclip_skill_sync: SkillSync = SkillSync()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flat_resources(cls, value: object) -> object:
+        """Nests flat keys: Paperclip's form saves `resources.requests.cpu` as one key, its API sends nested objects."""
+        if not isinstance(value, dict):
+            return value
+        flat = {key: amount for key, amount in value.items() if isinstance(key, str) and key.startswith("resources.")}
+        if not flat:
+            return value
+        nested = value.get("resources") or {}
+        if not isinstance(nested, dict):
+            return value
+        parts = {kind: nested.get(kind) or {} for kind in ("requests", "limits")}
+        if not all(isinstance(part, dict) for part in parts.values()):
+            return value
+        merged: dict[str, Any] = {kind: dict(part) for kind, part in parts.items()}
+        for key, amount in flat.items():
+            _, kind, resource = [*key.split("."), "", ""][:3]
+            if kind in merged and resource in {"cpu", "memory"}:
+                merged[kind].setdefault(resource, amount)
+        return {**value, "resources": merged}
+
+
+class AdapterConfig(RunConfig):
+    """The agent's whole configuration as Paperclip resolves it for one run. `env` holds secrets in clear."""
+
+    env: dict[str, SecretStr] = {}
+    prompt_template: OptionalText = None
+    bootstrap_prompt_template: OptionalText = None
+    mcp_servers: dict[str, dict[str, Any]] = Field(default={}, repr=False)
+
+    @model_validator(mode="after")
+    def _environment_names(self) -> Self:
+        if any(not _ENV_NAME.fullmatch(name) for name in self.env):
+            raise _field_error(
+                "env_name",
+                "env: names must start with a letter or '_' and hold only letters, digits, '_', '.', '-'",
+            )
+        return self
+
+
+class SessionParams(PaperclipContract):
+    """What Paperclip stores between runs so that the next one can resume. Source: the peers' session codec."""
+
+    session_id: str
+    cwd: str | None = None
+    workspace_id: str | None = None
+    repo_url: str | None = None
+    repo_ref: str | None = None
+
+
+class Runtime(PaperclipContract):
+    """Session and task of this wake. `session_params` is already decoded; None means a fresh session."""
+
+    session_params: SessionParams | None = None
+    task_key: str | None = None
+
+
+class Workspace(PaperclipContract):
+    """The execution workspace: `cwd` is its path on Paperclip's data volume and in the pod."""
+
+    cwd: OptionalText = None
+    source: OptionalText = None
+    strategy: OptionalText = None
+    workspace_id: OptionalText = None
+    repo_url: OptionalText = None
+    repo_ref: OptionalText = None
+    branch_name: OptionalText = None
+    worktree_path: OptionalText = None
+    agent_home: OptionalText = None
+
+
+class WakeContext(PaperclipContract):
+    """The part of the wake context that may enter a history: identifiers and reasons, no prose."""
+
+    task_id: OptionalText = None
+    issue_id: OptionalText = None
+    wake_reason: OptionalText = None
+    wake_comment_id: OptionalText = None
+    comment_id: OptionalText = None
+    approval_id: OptionalText = None
+    approval_status: OptionalText = None
+    issue_ids: tuple[str, ...] = ()
+    issue_work_mode: OptionalText = None
+    retry_of_run_id: OptionalText = None
+    previous_run_id: OptionalText = None
+    paperclip_workspace: Workspace = Workspace()
+    paperclip_runtime_primary_url: OptionalText = None
+
+
+class AgentRef(PaperclipContract):
+    """The agent of a run, by Paperclip's ids."""
+
+    id: Identifier
+    company_id: Identifier
+    name: str = ""
+
+
+class WakePrompt(PaperclipContract):
+    """The wake text as the caller rendered it, for a resumed session and for a fresh one."""
+
+    fresh: str = ""
+    resumed: str = ""
+
+
+class ContextRuntime(PaperclipContract):
+    """`runtime` of an execution context, not yet decoded: session parameters come in several spellings."""
+
+    session_id: OptionalText = None
+    session_params: dict[str, Any] | None = None
+    session_display_id: OptionalText = None
+    task_key: OptionalText = None
+
+
+class RuntimeTools(PaperclipContract):
+    """Paperclip's connection tools for one run; the bearer lives an hour."""
+
+    bearer_token: SecretStr | None = None
+    mcp_endpoint: OptionalText = None
+    rest: dict[str, Any] = {}
+    expires_at: OptionalText = None
+    tools: tuple[str, ...] = ()
+    guidance: str = ""
+
+
+class ExecutionContext(PaperclipContract):
+    """Paperclip's adapter execution context. Holds secrets: never logged, never in a history.
+
+    `wake_prompt` is an addition: a caller that has Paperclip's own renderer puts the rendered wake text there.
+    """
+
+    run_id: Identifier
+    agent: AgentRef
+    runtime: ContextRuntime = ContextRuntime()
+    config: AdapterConfig
+    context: WakeContext = WakeContext()
+    auth_token: SecretStr | None = None
+    runtime_tools: RuntimeTools | None = None
+    wake_prompt: WakePrompt | None = None
+
+
+class Secrets(PaperclipContract):
+    """What `sealedSecrets` holds. Opened by activities only, which put it into Kubernetes Secrets or redact it.
+
+    Attributes:
+        run_id: must equal the request's, so that a sealed field cannot be moved to another run.
+        env: the agent's own environment (`config.env`).
+        secret_env: names in `env` that Paperclip bound to its secrets; their values are kept out of transcripts.
+        paperclip_env: `PAPERCLIP_*` values that are prose or bulky (wake payload, workspaces).
+        mcp_servers: OpenCode's or Claude's spelling, with headers and tokens.
+    """
+
+    run_id: str
+    auth_token: str | None = Field(default=None, repr=False)
+    env: dict[str, str] = Field(default={}, repr=False)
+    secret_env: tuple[str, ...] = ()
+    paperclip_env: dict[str, str] = Field(default={}, repr=False)
+    mcp_servers: dict[str, dict[str, Any]] = Field(default={}, repr=False)
+
+
+class PromptSource(PaperclipContract):
+    """What `sealedPrompt` holds. Opened only by `bundle_prompt`, straight into a Kubernetes Secret.
+
+    Attributes:
+        agent, context: the template data of Paperclip, without secrets.
+        instructions, skills: texts that the caller has read from its own disk; None: the worker reads the configured
+            paths on Paperclip's data volume.
+    """
+
+    run_id: str
+    wake: WakePrompt = WakePrompt()
+    instructions: str | None = None
+    skills: tuple[str, ...] | None = None
+    task_markdown: str = ""
+    session_handoff: str = ""
+    bootstrap_template: str | None = None
+    prompt_template: str | None = None
+    agent: dict[str, Any] = {}
+    context: dict[str, Any] = {}
+
+
+class RunRequest(PaperclipContract):
+    """The workflow's input: the part of an execution context without secrets, and two sealed fields.
+
+    Attributes:
+        sealed_secrets: compact JWE of `Secrets`.
+        sealed_prompt: compact JWE of `PromptSource`.
+        notes: for people, such as why a stored session is not resumed.
+        outcome_retention_sec: how long an outcome that no caller has fetched is kept, in seconds. Until then the next
+            wake of the same task gets it; a wake of another task ends the retention.
+    """
+
+    run_id: Identifier
+    agent: AgentRef
+    runtime: Runtime = Runtime()
+    config: RunConfig
+    context: WakeContext = WakeContext()
+    sealed_secrets: str = Field(repr=False)
+    sealed_prompt: str = Field(repr=False)
+    notes: tuple[str, ...] = ()
+    outcome_retention_sec: Seconds = 24 * 3600
+
+    @property
+    def key(self) -> RunKey:
+        """Identifies this run in everything it creates."""
+        return RunKey(agent_id=self.agent.id, company_id=self.agent.company_id, run_id=self.run_id)
+
+    @property
+    def task_id(self) -> str | None:
+        """Paperclip's task, which it also calls issue."""
+        return self.context.task_id or self.context.issue_id
+
+    @property
+    def task(self) -> str | None:
+        """The task of this wake: a later wake of the same task may join the run."""
+        return self.task_id or self.runtime.task_key

@@ -1,0 +1,67 @@
+"""Exports the contracts as one JSON Schema document, from which `adapter/` generates its TypeScript types.
+
+`python -m agent_runs.contracts.schema` rewrites the committed file; a test keeps it fresh.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from agent_runs.contracts import messages, updates
+from agent_runs.contracts.outcome import Outcome
+from agent_runs.contracts.request import ExecutionContext, PromptSource, RunRequest, Secrets
+
+SCHEMA_FILE: Final = Path(__file__).with_name("schema.json")
+
+CALLER_CONTRACTS: Final[tuple[type[BaseModel], ...]] = (
+    ExecutionContext,
+    RunRequest,
+    Secrets,
+    PromptSource,
+    Outcome,
+    updates.Cancel,
+    updates.Cancelled,
+    updates.Join,
+    updates.Joined,
+)
+ACTIVITY_CONTRACTS: Final[tuple[type[BaseModel], ...]] = (
+    messages.IntrospectPod,
+    messages.PodProfile,
+    messages.BundlePrompt,
+    messages.PromptBundle,
+    messages.CreateJob,
+    messages.JobRef,
+    messages.RotateToken,
+    messages.AwaitSchedule,
+    messages.PodRef,
+    messages.StreamLogs,
+    messages.StreamEnd,
+    messages.StreamProgress,
+    messages.ParseTranscript,
+    messages.CleanUpPreviousRuns,
+    messages.DeletedObjects,
+    messages.ExamineSilence,
+    messages.Silence,
+    messages.StopAgent,
+    messages.Finish,
+    messages.Finished,
+)
+
+
+def json_schema() -> dict[str, Any]:
+    """Returns every contract under `$defs`, in the form that is read from the wire (validation mode)."""
+    models = [(model, "validation") for model in (*CALLER_CONTRACTS, *ACTIVITY_CONTRACTS)]
+    _, document = models_json_schema(models, title="agent-runs contracts")  # type: ignore[arg-type]  # literal widened
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **document}
+
+
+def schema_text() -> str:
+    """Returns the content of the committed file."""
+    return json.dumps(json_schema(), indent=2, sort_keys=True) + "\n"
+
+
+if __name__ == "__main__":
+    SCHEMA_FILE.write_text(schema_text())

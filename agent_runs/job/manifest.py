@@ -1,0 +1,670 @@
+"""The Job of one attempt, and the other objects of the attempt, as pure functions.
+
+Nothing secret is in the Job: the prompt is in one Secret; environment values, OpenCode's configuration and the runner
+are in another. Environment variables refer to it by `secretKeyRef`, whose values Kubernetes takes as they are; only in
+literals and arguments it replaces `$(NAME)`, so every `$` is doubled there, which it reads as one `$`.
+Where this differs from the existing adapters, docs/deviations.md states why.
+"""
+
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.contracts.identity import label_value
+from agent_runs.contracts.messages import CreateJob, PodProfile, SecretMount
+from agent_runs.contracts.pod import AGENT_CONTAINER, DATA_DIRECTORY
+from agent_runs.contracts.request import DNS_LABEL, RunConfig
+from agent_runs.job.placement import (
+    INIT_RESOURCES,
+    PROXY_RESOURCES,
+    extra_labels,
+    is_subdomain,
+    node_selector,
+    resources,
+    tolerations,
+)
+from agent_runs.job.secrets import (
+    ARGUMENT_LIMIT,
+    CONFIG_KEY,
+    PROMPT_KEY,
+    PROXY_KEY,
+    RUNNER_KEY,
+    UPSTREAM_KEY,
+    run_secret,
+    token_files,
+    token_secret,
+    variable_key,
+)
+from agent_runs.kube.ownership import API_PROXY, owner_labels
+from agent_runs.pod.api_proxy import UPSTREAM
+
+INIT_CONTAINER: Final = "write-prompt"
+PROXY_CONTAINER: Final = "paperclip-api"
+PROMPT_DIRECTORY: Final = "/tmp/prompt"  # noqa: S108 - paths in the pod, the ones the peers use
+PROMPT_MOUNT: Final = "/tmp/prompt-secret"  # noqa: S108 - as above
+RUN_DIRECTORY: Final = "/agent-run"
+API_DIRECTORY: Final = f"{RUN_DIRECTORY}/api"
+TOKEN_DIRECTORY: Final = f"{RUN_DIRECTORY}/token"  # in the proxy's container only
+CACHE_DIRECTORY: Final = "/runtime-cache"
+TEMPORARY_DIRECTORY: Final = "/runtime-cache/tmp"
+DATABASE_DIRECTORY: Final = "/opencode-db"
+
+SHUTDOWN_MARGIN: Final = timedelta(seconds=10)
+"""What the runner gets after the agent's grace, to write its last frame."""
+DEADLINE_MARGIN: Final = timedelta(minutes=30)
+"""After timeout and grace, before Kubernetes ends the Job: its deadline includes scheduling and image pulls."""
+MIN_TTL: Final = timedelta(seconds=60)
+"""A finished Job must live until its log and exit code have been read."""
+
+_RESERVED_PATHS: Final = (DATA_DIRECTORY, DATABASE_DIRECTORY, CACHE_DIRECTORY, RUN_DIRECTORY, PROMPT_DIRECTORY)
+_TASK_LIMIT: Final = 128
+_NAME_LIMIT: Final = 1000
+
+
+@dataclass(frozen=True)
+class PodSettings:
+    """The worker's settings for every agent pod."""
+
+    init_image: str = "busybox:1.36"
+    cache_limit: str = "20Gi"
+    output_limit: str = "10Gi"
+
+
+@dataclass(frozen=True)
+class ApiProxy:
+    """The sidecar through which the agent reaches Paperclip.
+
+    Attributes:
+        image: has python3 (3.9 or later).
+        script: the text of `api_proxy.py`.
+        upstream: Paperclip's address.
+        run_id, token, tools_token: the identity that the proxy starts with.
+        path_variables: the agent's variables that hold a path at Paperclip; the runner puts the proxy's address before
+            it.
+    """
+
+    image: str
+    script: str
+    upstream: str
+    run_id: str
+    token: str = field(repr=False)
+    tools_token: str | None = field(default=None, repr=False)
+    path_variables: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """The objects that have to exist for one attempt.
+
+    Attributes:
+        job: the Job; holds no secret.
+        run_secret: must exist before the Job; its values must never be logged.
+        token_secret: must exist before the Job if the pod has a proxy; its values must never be logged either.
+        claim: a PersistentVolumeClaim to ensure before the Job, when the agent has a database of its own.
+        warnings: for people.
+    """
+
+    job: dict[str, Any]
+    run_secret: dict[str, Any] = field(repr=False)
+    token_secret: dict[str, Any] | None = field(default=None, repr=False)
+    claim: dict[str, Any] | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def plan_job(
+    input: CreateJob,
+    *,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    opencode_config: str,
+    runner: str,
+    settings: PodSettings | None = None,
+    proxy: ApiProxy | None = None,
+) -> JobPlan:
+    """Return everything to create for one attempt.
+
+    Args:
+        argv: the agent's command line, such as `opencode run --format json ...`.
+        environment: what the agent gets, already merged, in order; secret.
+        opencode_config: the text of its `opencode.json`; secret, since MCP servers have tokens.
+        runner: the text of `runner.sh`.
+        proxy: the sidecar through which the agent reaches Paperclip; None: it uses its own environment.
+
+    Raises:
+        InvalidRequest: names the field and the remedy.
+        JobCreateFailed: the content does not fit into a Secret.
+    """
+    settings = settings or PodSettings()
+    namespace = _namespace(input)
+    labels, warnings = _labels(input)
+    variables = {name: value for name, value in environment.items() if name not in _fixed_environment(input)}
+    files = {PROXY_KEY: proxy.script, UPSTREAM_KEY: proxy.upstream} if proxy else None
+    tokens = token_files(proxy.run_id, proxy.token, proxy.tools_token) if proxy else None
+    return JobPlan(
+        job=_job(
+            input, namespace, labels, _pod_spec(input, argv, variables, settings, proxy), proxied=proxy is not None
+        ),
+        run_secret=run_secret(input.attempt, namespace, variables, opencode_config, runner, files),
+        token_secret=token_secret(input.attempt, namespace, tokens) if tokens else None,
+        claim=database_claim(input),
+        warnings=warnings,
+    )
+
+
+def _namespace(input: CreateJob) -> str:
+    namespace = input.config.namespace or input.profile.namespace
+    if not DNS_LABEL.fullmatch(namespace):
+        raise InvalidRequest("namespace: must be lowercase letters, digits and '-', 63 at most")
+    return namespace
+
+
+def _labels(input: CreateJob) -> tuple[dict[str, str], tuple[str, ...]]:
+    extra, warnings = extra_labels(input.config)
+    identifiers = {
+        "paperclip.io/adapter-type": "opencode_k8s",
+        "paperclip.io/task-id": label_value(input.task_id or ""),
+        "paperclip.io/session-id": label_value(input.session.session_id if input.session else ""),
+    }
+    return {
+        **extra,
+        **owner_labels(input.attempt),
+        **{key: value for key, value in identifiers.items() if value},
+    }, warnings
+
+
+def _job(
+    input: CreateJob, namespace: str, labels: dict[str, str], pod: dict[str, Any], *, proxied: bool
+) -> dict[str, Any]:
+    annotations = {
+        "paperclip.io/adapter-type": "opencode_k8s",
+        "paperclip.io/agent-name": input.agent_name[:_NAME_LIMIT],
+    }
+    template: dict[str, Any] = {"labels": labels}
+    if proxied:
+        annotations[API_PROXY] = PROXY_CONTAINER
+        template["annotations"] = {"kubectl.kubernetes.io/default-container": AGENT_CONTAINER}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": input.attempt.job_name,
+            "namespace": namespace,
+            "labels": labels,
+            "annotations": annotations,
+        },
+        "spec": {
+            "completions": 1,
+            "parallelism": 1,
+            "backoffLimit": 0,
+            # a pod that is being deleted must not be replaced while it still runs (Kubernetes 1.29 and later)
+            "podReplacementPolicy": "Failed",
+            **_time_limits(input.config),
+            "template": {"metadata": template, "spec": pod},
+        },
+    }
+
+
+def _time_limits(config: RunConfig) -> dict[str, int]:
+    limits: dict[str, int] = {}
+    if config.timeout_sec > 0:
+        limits["activeDeadlineSeconds"] = config.timeout_sec + config.grace_sec + _seconds(DEADLINE_MARGIN)
+    if not config.retain_jobs:
+        limits["ttlSecondsAfterFinished"] = max(config.ttl_seconds_after_finished, _seconds(MIN_TTL))
+    return limits
+
+
+def _pod_spec(
+    input: CreateJob,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    settings: PodSettings,
+    proxy: ApiProxy | None,
+) -> dict[str, Any]:
+    config, profile = input.config, input.profile
+    inherited = _inherited_mounts(profile)
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": config.grace_sec + _seconds(SHUTDOWN_MARGIN),
+        "enableServiceLinks": False,
+        "automountServiceAccountToken": config.service_account_name is not None,
+        "securityContext": _pod_security(profile),
+        "initContainers": [_init_container(input, settings)],
+        "containers": _containers(input, argv, environment, [mount for _, mount in inherited], proxy),
+        "volumes": _volumes(input, settings)
+        + _proxy_volumes(input, proxy)
+        + _deduplicated([volume for volume, _ in inherited]),
+        "serviceAccountName": _service_account(config),
+        "imagePullSecrets": [{"name": name} for name in profile.image_pull_secrets],
+        "dnsConfig": profile.dns_config,
+        "nodeSelector": node_selector(config, profile.node_selector),
+        "tolerations": tolerations(config, profile.tolerations),
+    }
+    return {key: value for key, value in spec.items() if value not in (None, [], {})}
+
+
+def _service_account(config: RunConfig) -> str | None:
+    name = config.service_account_name
+    if name is not None and not is_subdomain(name.strip()):
+        raise InvalidRequest("serviceAccountName: must be the name of a ServiceAccount (lowercase, digits, '-', '.')")
+    return None if name is None else name.strip()
+
+
+def _pod_security(profile: PodProfile) -> dict[str, Any]:
+    """Return the security context of the pod.
+
+    Without a shared volume `fsGroup` makes new volumes writable; with one the kubelet would first change the group of
+    every file there, which stalled starts for minutes in production.
+    """
+    security: dict[str, Any] = {
+        "runAsNonRoot": True,
+        "runAsUser": 1000,
+        "runAsGroup": 1000,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    if profile.data_claim is None:
+        security |= {"fsGroup": 1000, "fsGroupChangePolicy": "OnRootMismatch"}
+    return security
+
+
+def _container_security() -> dict[str, Any]:
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": False,
+        "runAsNonRoot": True,
+        "runAsUser": 1000,
+    }
+
+
+INIT_SCRIPT: Final = """\
+trap 'exit 143' TERM
+for path in /bin/busybox /usr/bin/busybox "$(command -v busybox)"; do
+  if [ -f "$path" ] && [ -x "$path" ]; then
+    cp "$path" /agent-run/bin/busybox && chmod 755 /agent-run/bin/busybox && break
+  fi
+done
+[ -z "$1" ] || mkdir -p "$1" || :
+waited=0
+until [ -e /tmp/prompt-secret/prompt ] || [ "$waited" -ge 180 ]; do
+  sleep 1
+  waited=$((waited + 1))
+done
+cat /tmp/prompt-secret/prompt > /tmp/prompt/prompt.txt
+"""
+"""Plain POSIX sh. A missing busybox is no failure: the runner then uses the tools of its own image.
+
+A pod whose prompt is deleted is a replacement of one that runs: no agent may start in it (activities.await_schedule).
+The script waits, because a kubelet's view of a Secret may lag behind the API by up to two minutes.
+
+The argument is the database's folder on the data volume. If the kubelet created it, for the main container's `subPath`,
+it would belong to root, and an agent could write there only if the whole volume were writable for everybody.
+"""
+
+
+def _init_container(input: CreateJob, settings: PodSettings) -> dict[str, Any]:
+    folder = _database(input).get("subPath")
+    data = [{"name": "data", "mountPath": DATA_DIRECTORY}] if folder else []
+    return {
+        "name": INIT_CONTAINER,
+        "image": settings.init_image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", literal(INIT_SCRIPT), INIT_CONTAINER, f"{DATA_DIRECTORY}/{folder}" if folder else ""],
+        "resources": INIT_RESOURCES,
+        "securityContext": _container_security(),
+        "volumeMounts": [
+            {"name": "prompt", "mountPath": PROMPT_DIRECTORY},
+            {"name": "prompt-secret", "mountPath": PROMPT_MOUNT, "readOnly": True},
+            {"name": "runner", "mountPath": f"{RUN_DIRECTORY}/bin"},
+            *data,
+        ],
+    }
+
+
+def _containers(
+    input: CreateJob,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    inherited: list[dict[str, Any]],
+    proxy: ApiProxy | None,
+) -> list[dict[str, Any]]:
+    """Return the containers, the proxy first: kubelets start them one by one, so the agent's image is pulled last."""
+    if proxy is None:
+        return [_main_container(input, argv, environment, inherited)]
+    main = _main_container(input, argv, environment, inherited, _proxy_arguments(proxy))
+    main["volumeMounts"].append({"name": "api", "mountPath": API_DIRECTORY, "readOnly": True})
+    return [_proxy_container(input, proxy, environment, inherited), main]
+
+
+def _proxy_arguments(proxy: ApiProxy) -> list[str]:
+    return ["--api", API_DIRECTORY, *(word for name in proxy.path_variables for word in ("--api-variable", name))]
+
+
+def _proxy_container(
+    input: CreateJob, proxy: ApiProxy, environment: Mapping[str, str], inherited: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the proxy's container, which has the tokens and the certificate authorities that Paperclip may need."""
+    secret = input.attempt.run_secret_name
+    trust = [name for name in ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS") if name in environment]
+    keys = {UPSTREAM: UPSTREAM_KEY, **{name: variable_key(name) for name in trust}}
+    return {
+        "name": PROXY_CONTAINER,
+        "image": proxy.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python3", "-I", f"{RUN_DIRECTORY}/proxy/{PROXY_KEY}", API_DIRECTORY, TOKEN_DIRECTORY],
+        "env": [
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}} for name, key in keys.items()
+        ],
+        "resources": PROXY_RESOURCES,
+        "securityContext": {**_container_security(), "readOnlyRootFilesystem": True},
+        "volumeMounts": [
+            {"name": "api", "mountPath": API_DIRECTORY},
+            {"name": "api-proxy", "mountPath": f"{RUN_DIRECTORY}/proxy", "readOnly": True},
+            {"name": "api-token", "mountPath": TOKEN_DIRECTORY, "readOnly": True},
+            *(inherited if trust else []),
+        ],
+    }
+
+
+def _proxy_volumes(input: CreateJob, proxy: ApiProxy | None) -> list[dict[str, Any]]:
+    if proxy is None:
+        return []
+    attempt = input.attempt
+    # without a list of keys: a key that a rotation adds becomes visible, too
+    tokens = {"secretName": attempt.token_secret_name, "defaultMode": 0o444}
+    return [
+        {"name": "api", "emptyDir": {}},
+        {"name": "api-proxy", "secret": _files(attempt.run_secret_name, PROXY_KEY)},
+        {"name": "api-token", "secret": tokens},
+    ]
+
+
+def _main_container(
+    input: CreateJob,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    inherited: list[dict[str, Any]],
+    api: Sequence[str] = (),
+) -> dict[str, Any]:
+    config = input.config
+    container: dict[str, Any] = {
+        "name": AGENT_CONTAINER,
+        "image": _image(input),
+        "imagePullPolicy": config.image_pull_policy,
+        "command": ["sh", f"{RUN_DIRECTORY}/secret/{RUNNER_KEY}"],
+        "args": [literal(argument) for argument in _runner_arguments(input, argv, api)],
+        "env": _environment(input, environment),
+        "resources": resources(config.resources),
+        "securityContext": _container_security(),
+        "volumeMounts": _mounts(input) + inherited,
+    }
+    if input.profile.env_from:
+        container["envFrom"] = [dict(each) for each in input.profile.env_from]
+    return container
+
+
+def _image(input: CreateJob) -> str:
+    image = (input.config.image or input.profile.image).strip()
+    if not image or re.search(r"\s", image):
+        raise InvalidRequest("image: must be the name of a container image, without spaces")
+    return image
+
+
+def _runner_arguments(input: CreateJob, argv: Sequence[str], api: Sequence[str]) -> list[str]:
+    for argument in argv:
+        if "\0" in argument or len(argument.encode(errors="replace")) >= ARGUMENT_LIMIT:
+            raise InvalidRequest("extraArgs: an argument has a NUL byte or more than 128 KiB")
+    return [
+        *("--stdin", f"{PROMPT_DIRECTORY}/prompt.txt"),
+        *("--out", f"{RUN_DIRECTORY}/output"),
+        *("--dir", working_directory(input)),
+        *("--grace", str(input.config.grace_sec)),
+        *api,
+        "--",
+        *argv,
+    ]
+
+
+def working_directory(input: CreateJob) -> str:
+    """Return where OpenCode runs: the resumed session's directory, else the workspace, else `cwd`, else `/paperclip`.
+
+    Raises:
+        InvalidRequest: it is no absolute path.
+    """
+    candidates = {
+        "sessionParams.cwd": input.session.cwd if input.session else None,
+        "paperclipWorkspace.cwd": input.workspace.cwd,
+        "cwd": input.config.cwd,
+    }
+    for name, path in candidates.items():
+        if path and path.strip():
+            if not path.strip().startswith("/") or "\0" in path:
+                raise InvalidRequest(f"{name}: must be an absolute path in the pod, such as /paperclip/project")
+            return posixpath.normpath(path.strip())
+    return DATA_DIRECTORY
+
+
+def literal(text: str) -> str:
+    """Escape `text` so that Kubernetes passes it on unchanged: it reads `$(NAME)` as a variable and `$$` as `$`."""
+    return text.replace("$", "$$")
+
+
+# environment
+
+
+def _fixed_environment(input: CreateJob) -> dict[str, str]:
+    """Return the variables that only this program sets: paths in the pod. They take precedence over the agent's."""
+    return {
+        "XDG_CACHE_HOME": f"{CACHE_DIRECTORY}/xdg",
+        "GOCACHE": f"{CACHE_DIRECTORY}/go-build",
+        "GOMODCACHE": f"{CACHE_DIRECTORY}/gomod",
+        "npm_config_cache": f"{CACHE_DIRECTORY}/npm",
+        "BUN_INSTALL_CACHE": f"{CACHE_DIRECTORY}/bun",
+        "PIP_CACHE_DIR": f"{CACHE_DIRECTORY}/pip",
+        "PLAYWRIGHT_BROWSERS_PATH": f"{CACHE_DIRECTORY}/ms-playwright",
+        "XDG_CONFIG_HOME": f"{CACHE_DIRECTORY}/xdg/config",
+        "XDG_DATA_HOME": f"{CACHE_DIRECTORY}/xdg/data",
+        "XDG_STATE_HOME": f"{CACHE_DIRECTORY}/xdg/state",
+        "OPENCODE_DISABLE_PROJECT_CONFIG": "true",
+        "HOME": DATA_DIRECTORY,
+        "PWD": working_directory(input),
+        "TMPDIR": TEMPORARY_DIRECTORY,
+        "TMP": TEMPORARY_DIRECTORY,
+        "TEMP": TEMPORARY_DIRECTORY,
+        "OPENCODE_DB": f"{DATABASE_DIRECTORY}/opencode.db",
+        "OPENCODE_CONFIG": f"{RUN_DIRECTORY}/secret/{CONFIG_KEY}",
+    }
+
+
+def _environment(input: CreateJob, environment: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the agent's variables by reference, then ours, then inherited references whose names are still free."""
+    secret = input.attempt.run_secret_name
+    variables: dict[str, dict[str, Any]] = {
+        name: {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": variable_key(name)}}}
+        for name in environment
+    }
+    fixed = _fixed_environment(input)
+    inherited = {each.name: each for each in input.profile.env_references}
+    if "NODE_ENV" not in variables and "NODE_ENV" not in inherited:
+        fixed = {"NODE_ENV": "development", **fixed}
+    variables |= {name: {"name": name, "value": literal(value)} for name, value in fixed.items()}
+    for name, each in inherited.items():
+        variables.setdefault(name, {"name": name, "valueFrom": dict(each.value_from)})
+    return list(variables.values())
+
+
+# volumes
+
+
+def _volumes(input: CreateJob, settings: PodSettings) -> list[dict[str, Any]]:
+    attempt, claim = input.attempt, input.profile.data_claim
+    data = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
+    volumes = [
+        {"name": "prompt", "emptyDir": {}},
+        {"name": "runtime-cache", "emptyDir": {"sizeLimit": settings.cache_limit}},
+        # optional: a restarted kubelet mounts it anew, and until it can it does nothing for the pod, not even end it;
+        # by then the agent has its prompt and the Secret is deleted
+        {"name": "prompt-secret", "secret": {**_files(attempt.prompt_secret_name, PROMPT_KEY), "optional": True}},
+        {"name": "runner", "emptyDir": {}},
+        {"name": "run-secret", "secret": _files(attempt.run_secret_name, RUNNER_KEY, CONFIG_KEY)},
+        {"name": "output", "emptyDir": {"sizeLimit": settings.output_limit}},
+        {"name": "data", **data},
+    ]
+    database = _database(input)
+    return volumes if "subPath" in database else [*volumes, {"name": "opencode-db", **database}]
+
+
+def _files(secret: str, *keys: str) -> dict[str, Any]:
+    return {
+        "secretName": secret,
+        "defaultMode": 0o444,
+        "items": [{"key": key, "path": key} for key in keys],
+    }
+
+
+def _mounts(input: CreateJob) -> list[dict[str, Any]]:
+    database = _database(input)
+    return [
+        {"name": "prompt", "mountPath": PROMPT_DIRECTORY},
+        {"name": "runtime-cache", "mountPath": CACHE_DIRECTORY},
+        {"name": "runner", "mountPath": f"{RUN_DIRECTORY}/bin"},
+        {"name": "run-secret", "mountPath": f"{RUN_DIRECTORY}/secret", "readOnly": True},
+        {"name": "output", "mountPath": f"{RUN_DIRECTORY}/output"},
+        {"name": "data", "mountPath": DATA_DIRECTORY},
+        {"name": "data", "mountPath": DATABASE_DIRECTORY, "subPath": database["subPath"]}
+        if "subPath" in database
+        else {"name": "opencode-db", "mountPath": DATABASE_DIRECTORY},
+    ]
+
+
+def _database(input: CreateJob) -> dict[str, Any]:
+    """Return the volume of OpenCode's database: a folder per task on the data volume, a claim, or an emptyDir."""
+    mode, attempt = input.config.agent_db_mode, input.attempt
+    if mode == "dedicated_pvc":
+        return {"persistentVolumeClaim": {"claimName": claim_name(attempt.run.agent_id)}}
+    if mode == "workspace_subpath" and input.profile.data_claim and input.task_key:
+        return {"subPath": database_path(attempt.run.company_id, attempt.run.agent_id, input.task_key)}
+    return {"emptyDir": {}}
+
+
+def keeps_sessions(input: CreateJob) -> bool:
+    """Return whether OpenCode's database outlives the pod, so that its sessions can be resumed."""
+    return "emptyDir" not in _database(input)
+
+
+def database_path(company: str, agent: str, task_key: str | None) -> str:
+    """Return the folder of a task's database on the data volume, which is always below `.opencode-db`."""
+    return "/".join((".opencode-db", _segment(company), _segment(agent), task_segment(task_key)))
+
+
+def task_segment(task_key: str | None) -> str:
+    """Return a task key as the name of one folder: lowercase, `_` for other characters, 128 at most."""
+    return re.sub(r"[^a-z0-9_-]", "_", (task_key or "").strip().lower())[:_TASK_LIMIT] or "_no_task_"
+
+
+def _segment(identifier: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]", "_", identifier) or "_"
+
+
+def claim_name(agent: str) -> str:
+    """Return the name of an agent's own database claim.
+
+    Raises:
+        InvalidRequest: the agent's id has no usable character.
+    """
+    slug = re.sub(r"[^a-z0-9-]", "", agent.lower()).strip("-")[:208].strip("-")
+    if not slug:
+        raise InvalidRequest("agent.id: has no letter or digit that a PersistentVolumeClaim name could hold")
+    return f"opencode-db-{slug}"
+
+
+def database_claim(input: CreateJob) -> dict[str, Any] | None:
+    """Return the claim for the agent's own database; None unless `agentDbMode` is `dedicated_pvc`.
+
+    Raises:
+        InvalidRequest: the storage class cannot be the name of one.
+    """
+    config, run = input.config, input.attempt.run
+    if config.agent_db_mode != "dedicated_pvc":
+        return None
+    storage_class = (config.agent_db_storage_class or "").strip()
+    if storage_class and not is_subdomain(storage_class):
+        raise InvalidRequest("agentDbStorageClass: must be the name of a StorageClass")
+    spec: dict[str, Any] = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": config.agent_db_storage_capacity}},
+    }
+    if storage_class:
+        spec["storageClassName"] = storage_class
+    labels = {
+        "app.kubernetes.io/managed-by": "paperclip",
+        "paperclip.io/agent-id": label_value(run.agent_id),
+        "paperclip.io/pvc-type": "agent-db",
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": claim_name(run.agent_id), "namespace": _namespace(input), "labels": labels},
+        "spec": spec,
+    }
+
+
+def _inherited_mounts(profile: PodProfile) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return Secret volumes of the worker's pod with their mounts: one per path, none over a path of ours."""
+    mounts: dict[str, SecretMount] = {}
+    for each in profile.secret_mounts:
+        path = posixpath.normpath(each.mount_path)
+        if path != "/" and ":" not in path and not any(_covers(reserved, path) for reserved in _RESERVED_PATHS):
+            mounts.setdefault(path, each)
+    return [(_secret_volume(each), _secret_mount(path, each)) for path, each in mounts.items()]
+
+
+def _covers(reserved: str, path: str) -> bool:
+    return path == reserved or (reserved != DATA_DIRECTORY and path.startswith(f"{reserved}/"))
+
+
+def _secret_volume(mount: SecretMount) -> dict[str, Any]:
+    source: dict[str, Any] = {"secretName": mount.secret_name, "optional": True}
+    if mount.default_mode is not None:
+        source["defaultMode"] = mount.default_mode
+    if mount.items:
+        source["items"] = [dict(item) for item in mount.items]
+    return {"name": _volume_name(mount.volume_name), "secret": source}
+
+
+def _secret_mount(path: str, mount: SecretMount) -> dict[str, Any]:
+    target: dict[str, Any] = {"name": _volume_name(mount.volume_name), "mountPath": path, "readOnly": True}
+    if mount.sub_path:
+        target["subPath"] = mount.sub_path
+    return target
+
+
+_OUR_VOLUMES: Final = {
+    "prompt",
+    "runtime-cache",
+    "prompt-secret",
+    "runner",
+    "run-secret",
+    "output",
+    "data",
+    "opencode-db",
+    "api",
+    "api-proxy",
+    "api-token",
+}
+
+
+def _volume_name(name: str) -> str:
+    return f"{name[:53].rstrip('-')}-inherited" if name in _OUR_VOLUMES else name
+
+
+def _deduplicated(volumes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return each volume once, however often it is mounted."""
+    return list({volume["name"]: volume for volume in volumes}.values())
+
+
+def _seconds(duration: timedelta) -> int:
+    return int(duration.total_seconds())

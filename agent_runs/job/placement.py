@@ -1,0 +1,165 @@
+"""Validates what an agent's configuration chooses for its pod: labels, node selectors, tolerations, resources.
+
+Checked here because the API server would refuse it only after the agent's Secrets exist. Errors name the field.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.contracts.identity import LABEL_LIMIT, label_value
+from agent_runs.contracts.request import Resources, RunConfig
+from agent_runs.kube.quantity import amount
+
+_DNS_LABEL: Final = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
+_SUBDOMAIN: Final = re.compile(rf"{_DNS_LABEL}(?:\.{_DNS_LABEL})*")
+_LABEL_KEY_NAME: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_LABEL_VALUE: Final = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_RESERVED_PREFIXES: Final = ("app.kubernetes.io/", "paperclip.io/")
+_CONTROLLER_LABELS: Final = {"job-name", "controller-uid"}
+_DEFAULT_RESOURCES: Final[Mapping[str, Mapping[str, str]]] = {
+    "requests": {"cpu": "1000m", "memory": "2Gi"},
+    "limits": {"cpu": "4000m", "memory": "8Gi"},
+}
+INIT_RESOURCES: Final = {
+    "requests": {"cpu": "10m", "memory": "16Mi"},
+    "limits": {"cpu": "100m", "memory": "64Mi"},
+}
+PROXY_RESOURCES: Final = {
+    "requests": {"cpu": "10m", "memory": "32Mi"},
+    "limits": {"cpu": "500m", "memory": "128Mi"},
+}
+
+
+def is_label_key(key: str) -> bool:
+    """Return whether Kubernetes accepts `key` as a label key. Source: kubernetes.io, Labels and Selectors, Syntax."""
+    prefix, slash, name = key.rpartition("/")
+    return bool(_LABEL_KEY_NAME.fullmatch(name)) and (not slash or is_subdomain(prefix))
+
+
+def is_label_value(value: str) -> bool:
+    """Return whether Kubernetes accepts `value` as a label value."""
+    return bool(_LABEL_VALUE.fullmatch(value))
+
+
+def is_subdomain(name: str) -> bool:
+    """Return whether `name` is a DNS subdomain, as names of most objects are."""
+    return len(name) <= 253 and bool(_SUBDOMAIN.fullmatch(name))
+
+
+def extra_labels(config: RunConfig) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the agent's own labels with valid values, and a warning for each reserved or shortened one.
+
+    Raises:
+        InvalidRequest: a key Kubernetes would refuse.
+    """
+    labels: dict[str, str] = {}
+    warnings: list[str] = []
+    for key, value in config.labels.items():
+        if not is_label_key(key):
+            raise InvalidRequest(f"labels: {key[:80]!r} is not a Kubernetes label key ('[prefix/]name')")
+        if is_reserved(key):
+            warnings.append(f"labels: {key} is reserved and was left out")
+            continue
+        labels[key] = label_value(value)
+        if labels[key] != value.lower()[:LABEL_LIMIT]:
+            warnings.append(f"labels: the value of {key} was cut down to {labels[key]!r}")
+    return labels, tuple(warnings)
+
+
+def is_reserved(key: str) -> bool:
+    """Return whether this program or Kubernetes itself relies on this label."""
+    prefix = key.partition("/")[0] if "/" in key else ""
+    return (
+        key in _CONTROLLER_LABELS
+        or key.startswith(_RESERVED_PREFIXES)
+        or prefix in {"kubernetes.io", "k8s.io"}
+        or prefix.endswith((".kubernetes.io", ".k8s.io"))
+    )
+
+
+def node_selector(config: RunConfig, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the agent's node selector, else the worker's own. An explicit empty one inherits nothing.
+
+    Raises:
+        InvalidRequest: a key or value that no node can have as a label.
+    """
+    chosen = dict(inherited if config.node_selector is None else config.node_selector)
+    for key, value in chosen.items():
+        if not is_label_key(key):
+            raise InvalidRequest(f"nodeSelector: {key[:80]!r} is not a Kubernetes label key")
+        if not is_label_value(value):
+            raise InvalidRequest(f"nodeSelector: the value of {key} is not a Kubernetes label value (63 at most)")
+    return chosen
+
+
+def tolerations(config: RunConfig, inherited: tuple[Mapping[str, Any], ...]) -> list[dict[str, Any]]:
+    """Return the agent's tolerations, else the worker's own. An explicit empty list inherits nothing.
+
+    The two that Kubernetes itself adds to every pod are not inherited: the agent's pod gets its own.
+
+    Raises:
+        InvalidRequest: a combination the API server refuses.
+    """
+    if config.tolerations is None:
+        return [dict(each) for each in inherited if not _is_default_toleration(each)]
+    chosen = []
+    for index, each in enumerate(config.tolerations):
+        error = _toleration_error(each.model_dump(by_alias=True, exclude_none=True))
+        if error:
+            raise InvalidRequest(f"tolerations[{index}]: {error}")
+        chosen.append(each.model_dump(by_alias=True, exclude_none=True))
+    return chosen
+
+
+def _is_default_toleration(toleration: Mapping[str, Any]) -> bool:
+    return toleration.get("key") in {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"} and (
+        toleration.get("tolerationSeconds") == 300
+    )
+
+
+def _toleration_error(toleration: Mapping[str, Any]) -> str | None:
+    key, operator = toleration.get("key"), toleration.get("operator", "Equal")
+    if key and not is_label_key(key):
+        return "key is not a Kubernetes label key"
+    if not key and operator != "Exists":
+        return "without a key, operator must be Exists"
+    if operator == "Exists" and toleration.get("value"):
+        return "with operator Exists, value must be empty"
+    if operator == "Equal" and not is_label_value(toleration.get("value", "")):
+        return "value is not a Kubernetes label value (63 at most)"
+    if "tolerationSeconds" in toleration and toleration.get("effect") != "NoExecute":
+        return "tolerationSeconds needs effect NoExecute"
+    return None
+
+
+def resources(chosen: Resources) -> dict[str, dict[str, str]]:
+    """Return requests and limits of the agent container, with defaults.
+
+    A limit below the default request lowers that request: a default must not make the limit invalid.
+
+    Raises:
+        InvalidRequest: a request above its limit.
+    """
+    amounts: dict[str, dict[str, str]] = {"requests": {}, "limits": {}}
+    for kind in ("cpu", "memory"):
+        limit = getattr(chosen.limits, kind) or _DEFAULT_RESOURCES["limits"][kind]
+        configured = getattr(chosen.requests, kind)
+        request = configured or _DEFAULT_RESOURCES["requests"][kind]
+        if _amount(f"limits.{kind}", limit) < _amount(f"requests.{kind}", request):
+            if configured:
+                raise InvalidRequest(
+                    f"resources.requests.{kind}: {configured} is more than the limit {limit}; "
+                    f"lower it or raise resources.limits.{kind}"
+                )
+            request = limit
+        amounts["requests"][kind], amounts["limits"][kind] = request, limit
+    return amounts
+
+
+def _amount(field: str, quantity: str) -> Any:
+    try:
+        return amount(quantity)
+    except ValueError:
+        raise InvalidRequest(f"resources.{field}: {quantity[:40]!r} is not a Kubernetes quantity") from None

@@ -1,0 +1,801 @@
+"""`KubernetesCluster`: the port over the official client, `kubernetes.aio` 37.
+
+The official client is used for configuration, credentials and TLS, and only through its raw call interface, for
+reasons measured with 37.0.2: its generated calls have no `sinceTime`, cut every request after 300 s, do not raise on
+refused raw replies, and read replies into strict, slow models. With its pool of 100 connections the 101st log follow
+blocks every other call, so follows and watches have a client of their own without a limit.
+"""
+
+import asyncio
+import copy
+import os
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+import structlog
+from kubernetes.aio.client import ApiClient
+from kubernetes.aio.config import ConfigException
+from kubernetes.aio.stream import WsApiClient
+
+from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable, ForeignObject, JobCreateFailed, RunError
+from agent_runs.contracts.identity import label_value
+from agent_runs.contracts.messages import JobRef
+from agent_runs.kube.credentials import ApiAccess, load_access
+from agent_runs.kube.objects import (
+    AccessReview,
+    ApiObject,
+    Event,
+    EventList,
+    InvalidReply,
+    Job,
+    JobList,
+    Metadata,
+    Model,
+    PartialObjectMetadata,
+    Pod,
+    PodList,
+    RawList,
+    Status,
+    Version,
+    WatchEvent,
+    decode,
+)
+from agent_runs.kube.ownership import CONTENT_DIGEST, RUN, agent_selector, content_digest, ours, same_owner, secret_data
+from agent_runs.kube.port import (
+    AlreadyExists,
+    ApplyResult,
+    ExecFailed,
+    LogCut,
+    LogGone,
+    LogNotReady,
+    LogRefused,
+    LogUnavailable,
+    Manifest,
+)
+from agent_runs.kube.watch import PodWatches, ResourceVersionExpired, WatchTiming, owned
+
+CALL_TIMEOUT: Final = timedelta(seconds=30)
+"""For one plain call. The API server itself gives up after 60 s."""
+CONNECT_TIMEOUT: Final = timedelta(seconds=10)
+OWN_POD_MAX_AGE: Final = timedelta(minutes=1)
+"""How long the worker's own pod is not read again: of a running pod hardly anything can change."""
+MIN_GRACE: Final = timedelta(seconds=1)
+"""Of a deleted pod: without any grace Kubernetes does not wait for its containers."""
+CALL_POOL_SIZE: Final = 100
+"""Connections for short calls. Each costs 0.5 MB and a TLS handshake; hundreds of runs may end in one second."""
+_MAX_QUOTE: Final = 500
+_MAX_STATUS_BYTES: Final = 64 * 1024
+_CONNECTION_ERRORS: Final = (aiohttp.ClientError, TimeoutError, OSError, ConfigException, ValueError)
+
+Query = Sequence[tuple[str, str]]
+
+log: Final[Any] = structlog.get_logger()
+
+
+class StatusCause(ApiObject, frozen=True):
+    """One detail of a Status; the reason `ExitCode` has the code as its message."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class StatusDetails(ApiObject, frozen=True):
+    """The causes of a Status."""
+
+    causes: tuple[StatusCause, ...] = ()
+
+
+class ExecStatus(Status, frozen=True):
+    """The Status that ends the output of a command in a container."""
+
+    status: str = ""
+    details: StatusDetails = StatusDetails()
+
+    @property
+    def exit_code(self) -> int | None:
+        """The command's exit code, None when it did not run."""
+        codes = [cause.message for cause in self.details.causes if cause.reason == "ExitCode"]
+        return int(codes[0]) if codes and codes[0].isdecimal() and len(codes[0]) < 10 else None
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """An answer of the API server other than success. Without a `reason` it was not Kubernetes' own."""
+
+    verb: str
+    resource: str
+    status: int
+    reason: str
+    message: str
+
+    def __str__(self) -> str:
+        return (
+            f"cannot {self.verb} {self.resource}: {self.status} {self.reason or 'no Kubernetes answer'}: {self.message}"
+        )
+
+    @property
+    def is_not_found(self) -> bool:
+        """Whether Kubernetes itself reports that the object does not exist. A proxy's 404 proves nothing."""
+        return self.status == 404 and self.reason == "NotFound"
+
+    @property
+    def is_rbac_denial(self) -> bool:
+        """Whether RBAC forbids the request. Quotas and admission refuse with 403, too; only RBAC names the user.
+
+        An API server that has just started forbids what depends on roles it has not loaded yet; that does not count.
+        """
+        if self._is_rbac_loading:
+            return False
+        return self.status == 401 or (self.status == 403 and "cannot" in self.message and "User" in self.message)
+
+    @property
+    def _is_rbac_loading(self) -> bool:
+        return self.status == 403 and "RBAC:" in self.message and "not found" in self.message
+
+    def as_error(self, *, refused: type[RunError] = ClusterUnavailable) -> RunError:
+        """Return the failure that this refusal is; `refused` when the API server objects to the request itself."""
+        if self._is_rbac_loading:
+            return ClusterUnavailable(str(self), verb=self.verb, resource=self.resource, status=self.status)
+        if self.is_rbac_denial or (self.status == 403 and refused is ClusterUnavailable):
+            return ClusterForbidden(str(self), verb=self.verb, resource=self.resource, status=self.status)
+        unavailable = self.status == 429 or self.status >= 500 or not self.reason or self.reason == "Conflict"
+        kind = ClusterUnavailable if unavailable else refused
+        return kind(str(self), verb=self.verb, resource=self.resource, status=self.status)
+
+
+class KubernetesCluster:
+    """The `Cluster` port over a Kubernetes API server. Create it with `connect`; close it or use `async with`."""
+
+    def __init__(self, to: ApiAccess, timing: WatchTiming | None = None) -> None:
+        self._access = to
+        self._watches = PodWatches(self, timing or WatchTiming())
+        self._own_pod: tuple[float, dict[str, Any]] | None = None
+        call_configuration = copy.copy(to.configuration)
+        call_configuration.connection_pool_maxsize = CALL_POOL_SIZE
+        self._calls: Any = ApiClient(call_configuration)  # Any: much of it is untyped upstream
+        self._streams: Any = ApiClient(to.configuration)
+        sockets: Any = WsApiClient
+        self._sockets: Any = sockets(to.configuration)
+
+    @classmethod
+    async def connect(
+        cls,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        namespace: str | None = None,
+        environ: Mapping[str, str] = os.environ,
+        timing: WatchTiming | None = None,
+    ) -> Self:
+        """Return a client for the kubeconfig at this path, else for the pod's service account. Does not connect yet.
+
+        Raises:
+            ClusterConfigError: its message is one line that says what is missing.
+        """
+        return cls(await load_access(kubeconfig, context, namespace, environ), timing)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections: open logs end with an error, watches yield nothing more."""
+        await self._watches.close()
+        await self._sockets.close()
+        await self._streams.close()
+        await self._calls.close()
+
+    @property
+    def namespace(self) -> str:
+        """The worker's own namespace, or the kubeconfig's, else `default`."""
+        return self._access.namespace
+
+    # what the worker is and may do
+
+    async def own_pod(self) -> dict[str, Any] | None:
+        """Return the worker's own pod as raw JSON, a minute old at the most; None outside a pod."""
+        name, now = self._access.own_name, time.monotonic()
+        if name is None:
+            return None
+        if self._own_pod is None or now - self._own_pod[0] > OWN_POD_MAX_AGE.total_seconds():
+            reply = await self._get_optional("get", "pods", _core(self._access.own_namespace, "pods", name))
+            if reply is None:
+                return None
+            self._own_pod = (now, _decode_object(reply, "get pods"))
+        return self._own_pod[1]
+
+    async def version(self) -> str:
+        """Return the API server's version, such as `v1.34.1`."""
+        return (await self._get("get", "version", "/version", Version)).git_version
+
+    async def allowed(self, verb: str, resource: str, namespace: str) -> bool:
+        """Return whether the worker may do this; see the port for the spelling of `resource`."""
+        plural, _, group = resource.partition(".")
+        kind, _, part = plural.partition("/")
+        attributes = {"namespace": namespace, "verb": verb, "group": group, "resource": kind, "subresource": part}
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        reply = await self._request_or_raise("POST", "create", "selfsubjectaccessreviews", path, body)
+        return _decode(reply, AccessReview, "create selfsubjectaccessreviews").status.allowed
+
+    # Jobs
+
+    async def read_job(self, namespace: str, name: str) -> Job | None:
+        """Return the Job, None when there is none."""
+        reply = await self._get_optional("get", "jobs.batch", _batch(namespace, "jobs", name))
+        return None if reply is None else _decode(reply, Job, "get jobs.batch")
+
+    async def create_job(self, manifest: Manifest) -> Job:
+        """Create a Job; see the port."""
+        namespace = manifest["metadata"]["namespace"]
+        return _decode(await self._create("jobs.batch", _batch(namespace, "jobs"), manifest), Job, "create jobs.batch")
+
+    async def delete_job(self, namespace: str, name: str, uid: str, grace: timedelta | None = None) -> bool:
+        """Delete this Job and, in the background, its pods. Return False when it no longer exists."""
+        return await self._delete("jobs.batch", _batch(namespace, "jobs", name), uid, grace)
+
+    async def jobs_of_agent(self, namespace: str, agent_id: str) -> list[Job]:
+        """Return every Job that this program created for an agent, of whatever run."""
+        query = [("labelSelector", agent_selector(agent_id))]
+        return list((await self._get("list", "jobs.batch", _batch(namespace, "jobs"), JobList, query)).items)
+
+    # pods
+
+    async def pods_of_agent(self, namespace: str, agent_id: str) -> list[Pod]:
+        """Return every pod of an agent's Jobs, also of deleted ones."""
+        query = [("labelSelector", agent_selector(agent_id))]
+        return list((await self._get("list", "pods", _core(namespace, "pods"), PodList, query)).items)
+
+    async def pods_of(self, job: JobRef) -> list[Pod]:
+        """Return the Job's pods, oldest first."""
+        query = [("labelSelector", f"job-name={job.name}")]
+        page = await self._get("list", "pods", _core(job.namespace, "pods"), PodList, query)
+        return owned(page.items, job)
+
+    @asynccontextmanager
+    async def watch_pods(self, job: JobRef) -> AsyncIterator[AsyncIterator[list[Pod]]]:
+        """Yield the Job's pods whenever they change, by a watch that all Jobs of a namespace share; see the port."""
+        async with self._watches.of(job) as states:
+            yield states
+
+    async def read_pod(self, namespace: str, name: str) -> Pod | None:
+        """Return the pod, None when there is none."""
+        reply = await self._get_optional("get", "pods", _core(namespace, "pods", name))
+        return None if reply is None else _decode(reply, Pod, "get pods")
+
+    async def stop_pod(self, namespace: str, name: str, uid: str) -> bool:
+        """Make the kubelet end the pod, keeping pod, log and exit code. Return False when the pod no longer exists.
+
+        After a deadline the kubelet ends the containers with the pod's own grace; deleting the pod would do the same
+        but remove log and status. Source: core/v1 PodSpec.activeDeadlineSeconds, which may be set on a running pod.
+        """
+        return await self._change_pod(namespace, name, {"metadata": {"uid": uid}, "spec": {"activeDeadlineSeconds": 1}})
+
+    async def annotate_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str]) -> bool:
+        """Set annotations of this pod. Return False when the pod no longer exists. See the port."""
+        return await self._change_pod(namespace, name, {"metadata": {"uid": uid, "annotations": dict(annotations)}})
+
+    async def _change_pod(self, namespace: str, name: str, patch: Manifest) -> bool:
+        answer = await self._patch("pods", _core(namespace, "pods", name), patch, "application/merge-patch+json")
+        if isinstance(answer, Refusal):
+            is_other_pod = answer.reason == "Conflict" or (answer.status == 422 and "metadata.uid" in answer.message)
+            if answer.is_not_found or is_other_pod:
+                return False
+            raise answer.as_error()
+        return True
+
+    async def delete_pod(self, namespace: str, name: str, uid: str, grace: timedelta) -> bool:
+        """Delete this pod with this grace, a second at the least; see the port."""
+        return await self._delete("pods", _core(namespace, "pods", name), uid, max(grace, MIN_GRACE))
+
+    async def events_of(self, namespace: str, uids: Sequence[str]) -> list[Event]:
+        """Return the events about these objects, oldest first."""
+        events: list[Event] = []
+        for uid in uids:
+            query = [("fieldSelector", f"involvedObject.uid={uid}")]
+            events += (await self._get("list", "events", _core(namespace, "events"), EventList, query)).items
+        return sorted(events, key=lambda event: event.when or datetime.min.replace(tzinfo=UTC))
+
+    # Secrets and claims
+
+    async def put_secret(self, manifest: Manifest) -> ApplyResult:
+        """Create the Secret, adopt an equal one, replace one of ours with other content; see the port."""
+        return "created" if await self.create_secret(manifest) else await self._adopt_secret(manifest)
+
+    async def create_secret(self, manifest: Manifest) -> bool:
+        """Create the Secret. Return False when one of its name exists."""
+        try:
+            await self._create("secrets", _core(manifest["metadata"]["namespace"], "secrets"), manifest)
+        except AlreadyExists:
+            return False
+        return True
+
+    async def _adopt_secret(self, manifest: Manifest) -> ApplyResult:
+        metadata = manifest["metadata"]
+        namespace, name = metadata["namespace"], metadata["name"]
+        existing = await self.read_secret_metadata(namespace, name)
+        if existing is None or existing.deletion_timestamp is not None:
+            raise ClusterUnavailable(f"Secret {name} in namespace {namespace} is being deleted")
+        if not same_owner(existing.labels, metadata["labels"]):
+            raise ForeignObject(f"Secret {name} in namespace {namespace} exists and belongs to somebody else")
+        digest = metadata["annotations"][CONTENT_DIGEST]
+        if existing.annotations.get(CONTENT_DIGEST) == digest:
+            return "adopted"
+        versioned = {
+            **manifest,
+            "metadata": {**metadata, "resourceVersion": existing.resource_version, "uid": existing.uid},
+        }
+        await self._request_or_raise(
+            "PUT", "update", "secrets", _core(namespace, "secrets", name), versioned, JobCreateFailed
+        )
+        return "replaced"
+
+    async def change_secret(self, namespace: str, name: str, content: Mapping[str, bytes]) -> bool:
+        """Give these keys of a Secret new values. Return False when there is no such Secret."""
+        digest = {CONTENT_DIGEST: content_digest(content)}
+        patch = {"metadata": {"annotations": digest}, "data": secret_data(content)}
+        answer = await self._patch("secrets", _core(namespace, "secrets", name), patch, "application/merge-patch+json")
+        if isinstance(answer, Refusal):
+            if answer.is_not_found:
+                return False
+            raise answer.as_error()
+        return True
+
+    async def read_secret_metadata(self, namespace: str, name: str) -> Metadata | None:
+        """Return labels, annotations and owners of a Secret, never its content; None when there is none."""
+        return await self._metadata("secrets", _core(namespace, "secrets", name))
+
+    async def set_secret_owner(self, namespace: str, name: str, job: JobRef) -> bool:
+        """Make the Job the Secret's owner. Return False when there is no such Secret."""
+        owner = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "name": job.name,
+            "uid": job.uid,
+            "blockOwnerDeletion": False,
+        }
+        patch = [{"op": "add", "path": "/metadata/ownerReferences", "value": [owner]}]
+        answer = await self._patch("secrets", _core(namespace, "secrets", name), patch, "application/json-patch+json")
+        if isinstance(answer, Refusal):
+            if answer.is_not_found:
+                return False
+            raise answer.as_error(refused=JobCreateFailed)
+        return True
+
+    async def delete_secret(self, namespace: str, name: str, *, known_as_ours: bool = False) -> bool:
+        """Delete the Secret if this program created it. Return False when it does not exist or is not ours."""
+        existing = None if known_as_ours else await self.read_secret_metadata(namespace, name)
+        if not known_as_ours and (existing is None or not ours(existing)):
+            return False
+        return await self._delete("secrets", _core(namespace, "secrets", name), existing.uid if existing else None)
+
+    async def delete_secrets_of_agent(self, namespace: str, agent_id: str, *, except_run: str) -> None:
+        """Delete the Secrets of an agent's other runs. None of them is read."""
+        labels = f"{agent_selector(agent_id)},{RUN},{RUN}!={label_value(except_run)}"
+        reply = await self._call(
+            "DELETE", "deletecollection", "secrets", _core(namespace, "secrets"), [("labelSelector", labels)]
+        )
+        if isinstance(reply, Refusal):
+            raise reply.as_error()
+
+    async def ensure_claim(self, manifest: Manifest) -> str:
+        """Return the claim's name after creating it if it does not exist. See the port."""
+        namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+        if await self.read_claim(namespace, name) is not None:
+            return str(name)
+        if not manifest["spec"].get("storageClassName"):
+            raise JobCreateFailed(
+                'agentDbStorageClass is required when agentDbMode is "dedicated_pvc" but is not configured. '
+                f"Set it, or create PersistentVolumeClaim {name} in namespace {namespace} yourself."
+            )
+        try:
+            await self._create("persistentvolumeclaims", _core(namespace, "persistentvolumeclaims"), manifest)
+        except AlreadyExists:
+            return str(name)
+        if await self.read_claim(namespace, name) is None:
+            raise JobCreateFailed(f"PVC {name} was not created in namespace {namespace}")
+        return str(name)
+
+    async def read_claim(self, namespace: str, name: str) -> PartialObjectMetadata | None:
+        """Return the claim's metadata, None when there is none."""
+        metadata = await self._metadata("persistentvolumeclaims", _core(namespace, "persistentvolumeclaims", name))
+        return None if metadata is None else PartialObjectMetadata(metadata=metadata)
+
+    # logs
+
+    @asynccontextmanager
+    async def open_log(
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        *,
+        follow: bool,
+        since: datetime | None = None,
+        timestamps: bool = True,
+        idle_timeout: timedelta | None = None,
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open the container's log and yield its pieces as they come; see the port."""
+        query = [("container", container), ("follow", _flag(follow)), ("timestamps", _flag(timestamps))]
+        if since is not None:
+            query.append(("sinceTime", since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")))
+        timeout = aiohttp.ClientTimeout(
+            total=None, connect=CONNECT_TIMEOUT.total_seconds(), sock_read=_seconds(idle_timeout)
+        )
+        try:
+            response = await self._send(self._streams, "GET", _core(namespace, "pods", pod) + "/log", query, timeout)
+        except _CONNECTION_ERRORS as error:
+            raise LogUnavailable(0, type(error).__name__, _bounded(str(error))) from None
+        async with response:
+            if response.status != 200:
+                raise _log_refusal(await _refusal(response, "get", "pods/log"))
+            async with aclosing(_iter_log(response)) as pieces:
+                yield pieces
+
+    @asynccontextmanager
+    async def exec_output(
+        self, namespace: str, pod: str, container: str, argv: Sequence[str], *, limit: int, idle_timeout: timedelta
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Run a command in a running container and yield what it prints on stdout; see the port."""
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT.total_seconds()):
+                socket = await self._open_socket(
+                    _core(namespace, "pods", pod) + "/exec",
+                    [
+                        *(("container", container), ("stdout", "true"), ("stderr", "true")),
+                        *(("command", word) for word in argv),
+                    ],
+                )
+        except aiohttp.WSServerHandshakeError as error:
+            if error.status in {401, 403}:
+                details: dict[str, Any] = {"verb": "create", "resource": "pods/exec", "status": error.status}
+                raise ClusterForbidden(f"cannot create pods/exec: {error.status}", **details) from None
+            raise ExecFailed(f"cannot create pods/exec: {error.status}", status=error.status) from None
+        except _CONNECTION_ERRORS as error:
+            raise ExecFailed(f"cannot create pods/exec: {type(error).__name__}: {_bounded(str(error))}") from None
+        async with socket, aclosing(_iter_stdout(socket, limit, idle_timeout)) as pieces:
+            yield pieces
+
+    async def _open_socket(self, path: str, query: Query) -> aiohttp.ClientWebSocketResponse:
+        request = await self._sockets.param_serialize(
+            method="GET",
+            resource_path=path,
+            query_params=list(query),
+            header_params={"sec-websocket-protocol": "v4.channel.k8s.io"},
+            auth_settings=["BearerToken"],
+        )
+        answer = await self._sockets.call_api(*request, _preload_content=False)
+        socket: aiohttp.ClientWebSocketResponse = await answer.response
+        return socket
+
+    # the calls
+
+    async def _get(self, verb: str, resource: str, path: str, model: type[Model], query: Query = ()) -> Model:
+        reply = await self._call("GET", verb, resource, path, query)
+        if isinstance(reply, Refusal):
+            raise reply.as_error()
+        return _decode(reply, model, f"{verb} {resource}")
+
+    async def _get_optional(self, verb: str, resource: str, path: str) -> bytes | None:
+        reply = await self._call("GET", verb, resource, path)
+        if isinstance(reply, Refusal):
+            if reply.is_not_found:
+                return None
+            raise reply.as_error()
+        return reply
+
+    async def _metadata(self, resource: str, path: str) -> Metadata | None:
+        """Read only the metadata, if the API server supports that (1.15 and later)."""
+        accept = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+        reply = await self._call("GET", "get", resource, path, accept=accept)
+        if isinstance(reply, Refusal):
+            if reply.is_not_found:
+                return None
+            raise reply.as_error()
+        return _decode(reply, PartialObjectMetadata, f"get {resource}").metadata
+
+    async def _create(self, resource: str, path: str, manifest: Manifest) -> bytes:
+        reply = await self._call("POST", "create", resource, path, body=dict(manifest))
+        if isinstance(reply, Refusal):
+            if reply.reason == "AlreadyExists":
+                raise AlreadyExists(str(reply))
+            raise reply.as_error(refused=JobCreateFailed)
+        return reply
+
+    async def _request_or_raise(
+        self,
+        method: str,
+        verb: str,
+        resource: str,
+        path: str,
+        body: Manifest,
+        refused: type[RunError] = ClusterUnavailable,
+    ) -> bytes:
+        reply = await self._call(method, verb, resource, path, body=dict(body))
+        if isinstance(reply, Refusal):
+            raise reply.as_error(refused=refused)
+        return reply
+
+    async def _patch(self, resource: str, path: str, patch: object, content_type: str) -> bytes | Refusal:
+        return await self._call("PATCH", "patch", resource, path, body=patch, content_type=content_type)
+
+    async def _delete(self, resource: str, path: str, uid: str | None, grace: timedelta | None = None) -> bool:
+        """Delete the object, only if it has this `uid`. Return False when it no longer exists."""
+        options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        if grace is not None:
+            options["gracePeriodSeconds"] = max(0, int(grace.total_seconds()))
+        reply = await self._call("DELETE", "delete", resource, path, body=options)
+        if not isinstance(reply, Refusal):
+            return True
+        if reply.is_not_found:
+            return False
+        if reply.reason == "Conflict":
+            existing = await self._metadata(resource, path)
+            if existing is None or (uid is not None and existing.uid != uid):
+                return False
+        raise reply.as_error()
+
+    async def _call(
+        self,
+        method: str,
+        verb: str,
+        resource: str,
+        path: str,
+        query: Query = (),
+        body: object = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+    ) -> bytes | Refusal:
+        """Return the reply's body, or the API server's refusal.
+
+        Raises:
+            ClusterUnavailable: no reply.
+        """
+        timeout = aiohttp.ClientTimeout(total=CALL_TIMEOUT.total_seconds(), connect=CONNECT_TIMEOUT.total_seconds())
+        try:
+            response = await self._send(self._calls, method, path, query, timeout, body, content_type, accept)
+            async with response:
+                if not 200 <= response.status < 300:
+                    return await _refusal(response, verb, resource)
+                return await response.read()
+        except _CONNECTION_ERRORS as error:
+            message = _bounded(str(error)) or "no answer in time"
+            raise ClusterUnavailable(
+                f"cannot {verb} {resource}: {type(error).__name__}: {message}", verb=verb, resource=resource
+            ) from None
+
+    async def _send(
+        self,
+        client: Any,
+        method: str,
+        path: str,
+        query: Query,
+        limits: aiohttp.ClientTimeout,
+        body: object = None,
+        content_type: str = "application/json",
+        accept: str = "application/json, */*",
+    ) -> aiohttp.ClientResponse:
+        request = await client.param_serialize(
+            method=method,
+            resource_path=path,
+            query_params=list(query),
+            header_params={"Accept": accept, "Content-Type": content_type},
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        answer = await client.call_api(*request, _request_timeout=limits)
+        response: aiohttp.ClientResponse = answer.response
+        return response
+
+    # watching
+
+    async def list_pods(self, namespace: str, labels: str) -> tuple[list[Pod], str]:
+        """Return the pods of a label selector and the list's version. A pod that cannot be decoded is left out."""
+        query = [("labelSelector", labels)]
+        page = await self._get("list", "pods", _core(namespace, "pods"), RawList, query)
+        return [pod for item in page.items if (pod := _decode_pod(item)) is not None], page.metadata.resource_version
+
+    async def pod_events(
+        self, namespace: str, labels: str, version: str, *, lifetime: timedelta, idle_timeout: timedelta
+    ) -> AsyncGenerator[tuple[str, Pod]]:
+        """Yield the changes of one watch until it ends in whatever way; the next continues from the last version."""
+        query = [
+            ("labelSelector", labels),
+            ("watch", "true"),
+            ("allowWatchBookmarks", "true"),
+            ("resourceVersion", version),
+            ("timeoutSeconds", str(max(1, int(lifetime.total_seconds())))),
+        ]
+        timeout = aiohttp.ClientTimeout(
+            total=None, connect=CONNECT_TIMEOUT.total_seconds(), sock_read=idle_timeout.total_seconds()
+        )
+        try:
+            response = await self._send(self._streams, "GET", _core(namespace, "pods"), query, timeout)
+        except _CONNECTION_ERRORS as error:
+            raise ClusterUnavailable(
+                f"cannot watch pods: {type(error).__name__}", verb="watch", resource="pods"
+            ) from None
+        async with response:
+            if response.status != 200:
+                refusal = await _refusal(response, "watch", "pods")
+                raise ResourceVersionExpired if refusal.status == 410 else refusal.as_error()
+            try:
+                async for line in _iter_lines(response):
+                    event = _parse_event(line)
+                    if (pod := _decode_pod(event.object)) is not None:
+                        yield event.type, pod
+            except _CONNECTION_ERRORS:
+                return
+
+
+def _parse_event(line: bytes) -> WatchEvent:
+    """Parse one line of a watch. An invalid one ends the connection like a cut: the next connection repeats it.
+
+    Raises:
+        InvalidReply: the line is no event.
+        ResourceVersionExpired: the event reports that the version is no longer known.
+        RunError: the event reports another error.
+    """
+    event = decode(line, WatchEvent)
+    if event.type != "ERROR":
+        return event
+    status = decode(bytes(event.object), Status)
+    if status.code == 410:
+        raise ResourceVersionExpired
+    raise Refusal("watch", "pods", status.code or 500, status.reason, _bounded(status.message)).as_error()
+
+
+def _decode_pod(item: msgspec.Raw) -> Pod | None:
+    """Decode a pod, None if it is invalid: the runs of all others must not suffer. Its own run reads it by name."""
+    try:
+        return decode(bytes(item), Pod)
+    except InvalidReply as error:
+        log.warning("watch.pod_skipped", cause=str(error))
+        return None
+
+
+async def _iter_lines(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
+    rest = b""
+    async for piece in response.content.iter_any():
+        *whole, rest = (rest + piece).split(b"\n")
+        for line in whole:
+            if line.strip():
+                yield line
+
+
+async def _iter_log(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
+    try:
+        async for piece in response.content.iter_any():
+            yield piece
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        raise LogCut(type(error).__name__) from None
+
+
+async def _iter_stdout(
+    socket: aiohttp.ClientWebSocketResponse, limit: int, idle_timeout: timedelta
+) -> AsyncGenerator[bytes]:
+    """Read messages of v4.channel.k8s.io. Their first byte is 1 for stdout, 2 for stderr, 3 for the end."""
+    stderr, size = bytearray(), 0
+    while True:
+        try:
+            message = await socket.receive(idle_timeout.total_seconds())
+        except (
+            *_CONNECTION_ERRORS,
+            RuntimeError,
+        ) as error:  # RuntimeError: aiohttp's, for a socket that was closed meanwhile
+            raise ExecFailed(f"the connection broke: {type(error).__name__}") from None
+        if message.type is not aiohttp.WSMsgType.BINARY:
+            raise ExecFailed(f"the connection ended before the command did: {message.type.name}")
+        channel, data = message.data[:1], message.data[1:]
+        if channel == b"\x03":
+            _raise_for_exec_status(data, bytes(stderr))
+            return
+        if channel == b"\x02":
+            stderr += data[: _MAX_QUOTE - len(stderr)]
+        elif channel == b"\x01" and data:
+            size += len(data)
+            if size > limit:
+                raise ExecFailed(f"the command printed more than {limit} bytes")
+            yield data
+
+
+def _raise_for_exec_status(data: bytes, stderr: bytes) -> None:
+    """Raise for a Status that is no success; its message comes from the container runtime."""
+    try:
+        status = decode(data[:_MAX_STATUS_BYTES], ExecStatus)
+    except InvalidReply:
+        raise ExecFailed("the end of the command's output is not Kubernetes' own") from None
+    if status.status == "Success":
+        return
+    message = _bounded(f"{status.message}: {stderr.decode(errors='replace')}")
+    raise ExecFailed(message, exit_code=status.exit_code, status=status.code)
+
+
+async def _refusal(response: aiohttp.ClientResponse, verb: str, resource: str) -> Refusal:
+    """Return reason and message of a refusal, and nothing else of the answer.
+
+    An answer that breaks off proves nothing, whatever its status was: the rest of a 403 may be that RBAC is not loaded.
+    """
+    try:
+        async with asyncio.timeout(CALL_TIMEOUT.total_seconds()):
+            status = decode(await _read_at_most(response, _MAX_STATUS_BYTES), Status)
+    except InvalidReply:
+        status = Status(message="the answer is not Kubernetes' own")
+    except _CONNECTION_ERRORS as error:
+        return Refusal(verb, resource, 0, "", f"{response.status}, then the connection broke: {type(error).__name__}")
+    return Refusal(verb, resource, response.status, _bounded(status.reason), _bounded(status.message))
+
+
+async def _read_at_most(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """Read the body up to a number of bytes. aiohttp's own `read(n)` returns whatever has come by then."""
+    body = b""
+    async for piece in response.content.iter_any():
+        body += piece
+        if len(body) >= limit:
+            break
+    return body[:limit]
+
+
+def _log_refusal(refusal: Refusal) -> Exception:
+    if refusal.is_rbac_denial or refusal.status == 403:
+        return refusal.as_error()
+    kind: type[LogRefused] = LogUnavailable
+    if refusal.is_not_found:
+        kind = LogGone
+    elif refusal.status == 400 and refusal.reason:
+        kind = LogNotReady
+    return kind(refusal.status, refusal.reason, refusal.message)
+
+
+def _decode(reply: bytes, model: type[Model], request: str) -> Model:
+    try:
+        return decode(reply, model)
+    except InvalidReply as error:
+        raise ClusterUnavailable(f"cannot {request}: {error}") from None
+
+
+def _decode_object(reply: bytes, request: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(reply, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        raise ClusterUnavailable(f"cannot {request}: the reply is not a JSON object") from None
+
+
+def _core(namespace: str, plural: str, name: str | None = None) -> str:
+    return _path("/api/v1", namespace, plural, name)
+
+
+def _batch(namespace: str, plural: str, name: str | None = None) -> str:
+    return _path("/apis/batch/v1", namespace, plural, name)
+
+
+def _path(api: str, namespace: str, plural: str, name: str | None) -> str:
+    base = f"{api}/namespaces/{quote(namespace, safe='')}/{plural}"
+    return base if name is None else f"{base}/{quote(name, safe='')}"
+
+
+def _bounded(text: str) -> str:
+    return " ".join(text.split())[:_MAX_QUOTE]
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _seconds(duration: timedelta | None) -> float | None:
+    return None if duration is None else duration.total_seconds()

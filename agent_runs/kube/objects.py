@@ -1,0 +1,294 @@
+"""What we read of Kubernetes' objects, as small models of our own.
+
+The official client's generated models are strict about replies and slow to build, so replies are decoded straight
+from JSON into these. Everything has a default, unknown fields are ignored, and a JSON null counts as absent: an API
+server, a proxy or an old version may leave out anything. Whoever decides checks what the decision needs.
+
+Source of the shapes: kubernetes.io API reference, core/v1 and batch/v1.
+"""
+
+from datetime import datetime
+from typing import Any, TypeVar
+
+import msgspec
+
+
+class ApiObject(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Base of all models here: camelCase on the wire, snake_case in Python."""
+
+
+class OwnerReference(ApiObject, frozen=True):
+    """The owner of an object, with which the garbage collector deletes it."""
+
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
+class Metadata(ApiObject, frozen=True):
+    """Names, labels, owners and times of an object."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: tuple[OwnerReference, ...] = ()
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+
+
+class Waiting(ApiObject, frozen=True):
+    """The reason why a container does not run yet."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class Running(ApiObject, frozen=True):
+    """A container that runs."""
+
+    started_at: datetime | None = None
+
+
+class Terminated(ApiObject, frozen=True):
+    """A container that ended. `exit_code` None means that the status has none, which is never a success."""
+
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+    message: str = ""
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    container_id: str = msgspec.field(name="containerID", default="")
+
+
+class ContainerState(ApiObject, frozen=True):
+    """At most one of the three is set; none means that the kubelet has not reported yet."""
+
+    waiting: Waiting | None = None
+    running: Running | None = None
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(ApiObject, frozen=True):
+    """One container as its kubelet last reported it."""
+
+    name: str = ""
+    image: str = ""
+    container_id: str = msgspec.field(name="containerID", default="")
+    restart_count: int = 0
+    ready: bool = False
+    state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
+
+
+class Condition(ApiObject, frozen=True):
+    """A condition of a pod or a Job."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: datetime | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the condition is true; `Unknown` is not."""
+        return self.status == "True"
+
+
+class PodSpec(ApiObject, frozen=True):
+    """Where the pod was placed."""
+
+    node_name: str = ""
+
+
+class PodStatus(ApiObject, frozen=True):
+    """What scheduler and kubelet report about a pod."""
+
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    start_time: datetime | None = None
+    conditions: tuple[Condition, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+
+
+class Pod(ApiObject, frozen=True):
+    """One pod."""
+
+    metadata: Metadata = Metadata()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    def container(self, name: str) -> ContainerStatus | None:
+        """Return the status of one of its main containers, None while there is none."""
+        return next((each for each in self.status.container_statuses if each.name == name), None)
+
+    def condition(self, kind: str) -> Condition | None:
+        """Return the condition of this type, None while there is none."""
+        return next((each for each in self.status.conditions if each.type == kind), None)
+
+
+class JobStatus(ApiObject, frozen=True):
+    """What the Job controller reports."""
+
+    active: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    start_time: datetime | None = None
+    completion_time: datetime | None = None
+    conditions: tuple[Condition, ...] = ()
+
+
+class Job(ApiObject, frozen=True):
+    """One Job."""
+
+    metadata: Metadata = Metadata()
+    status: JobStatus = JobStatus()
+
+    def condition(self, kind: str) -> Condition | None:
+        """Return the condition of this type if it holds, else None."""
+        return next((each for each in self.status.conditions if each.type == kind and each.holds), None)
+
+
+class JobList(ApiObject, frozen=True):
+    """Some Jobs."""
+
+    items: tuple[Job, ...] = ()
+
+
+class InvolvedObject(ApiObject, frozen=True):
+    """The object that an event is about."""
+
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    field_path: str = ""
+
+
+class Event(ApiObject, frozen=True):
+    """One event. Some failures (mounts, quota, admission) are reported nowhere else."""
+
+    metadata: Metadata = Metadata()
+    type: str = ""
+    reason: str = ""
+    message: str = ""
+    count: int = 0
+    involved_object: InvolvedObject = InvolvedObject()
+    first_timestamp: datetime | None = None
+    last_timestamp: datetime | None = None
+    event_time: datetime | None = None
+
+    @property
+    def when(self) -> datetime | None:
+        """The time of the last occurrence, by the reporter's clock."""
+        return self.last_timestamp or self.event_time or self.first_timestamp or self.metadata.creation_timestamp
+
+
+class PartialObjectMetadata(ApiObject, frozen=True):
+    """The metadata of any object (a Secret, a claim): never its content."""
+
+    metadata: Metadata = Metadata()
+
+
+class ListMetadata(ApiObject, frozen=True):
+    """The version from which a watch continues, and the token of the next page."""
+
+    resource_version: str = ""
+    continue_: str = msgspec.field(name="continue", default="")
+
+
+class PodList(ApiObject, frozen=True):
+    """A page of pods."""
+
+    metadata: ListMetadata = ListMetadata()
+    items: tuple[Pod, ...] = ()
+
+
+class RawList(ApiObject, frozen=True):
+    """A page of any kind, its items still to be decoded one by one."""
+
+    metadata: ListMetadata = ListMetadata()
+    items: tuple[msgspec.Raw, ...] = ()
+
+
+class EventList(ApiObject, frozen=True):
+    """A page of events."""
+
+    metadata: ListMetadata = ListMetadata()
+    items: tuple[Event, ...] = ()
+
+
+class Status(ApiObject, frozen=True):
+    """The API server's answer when it refuses. Only `reason` and `message` ever leave the client."""
+
+    reason: str = ""
+    message: str = ""
+    code: int = 0
+
+
+class WatchEvent(ApiObject, frozen=True):
+    """One line of a watch. `object` is decoded by its type."""
+
+    type: str = ""
+    object: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class AccessStatus(ApiObject, frozen=True):
+    """The result of a SelfSubjectAccessReview."""
+
+    allowed: bool = False
+    reason: str = ""
+
+
+class AccessReview(ApiObject, frozen=True):
+    """A SelfSubjectAccessReview."""
+
+    status: AccessStatus = AccessStatus()
+
+
+class Version(ApiObject, frozen=True):
+    """The answer of `/version`, only as far as it is shown."""
+
+    git_version: str = ""
+    platform: str = ""
+
+
+Model = TypeVar("Model", bound=ApiObject)
+
+
+class InvalidReply(ValueError):
+    """A reply is not the JSON object it should be."""
+
+
+def decode(reply: bytes, model: type[Model]) -> Model:
+    """Decode `reply` as `model`.
+
+    Nulls are rare, so they are dropped only when the strict decoding fails.
+
+    Raises:
+        InvalidReply: not JSON, or a field of another type than Kubernetes documents. Does not quote the reply.
+    """
+    try:
+        return msgspec.json.decode(reply, type=model)
+    except msgspec.ValidationError:
+        pass
+    except (msgspec.DecodeError, RecursionError):
+        raise InvalidReply("the reply is not JSON") from None
+    try:
+        return msgspec.json.decode(msgspec.json.encode(_without_nulls(msgspec.json.decode(reply))), type=model)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidReply(f"the reply is not a {model.__name__}: {str(error)[:200]}") from None
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [_without_nulls(each) for each in value if each is not None]
+    return value

@@ -1,0 +1,81 @@
+"""The labels and the digest by which a repeated step finds the objects it created before.
+
+One function makes the labels for objects and for selectors, so that a selector always finds what was labelled.
+"""
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from typing import Final
+
+from agent_runs.contracts.identity import AttemptKey, label_value
+from agent_runs.kube.objects import Metadata
+
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+COMPONENT: Final = "app.kubernetes.io/component"
+AGENT: Final = "paperclip.io/agent-id"
+RUN: Final = "paperclip.io/run-id"
+COMPANY: Final = "paperclip.io/company-id"
+ATTEMPT: Final = "paperclip.io/attempt"
+API_PROXY: Final = "paperclip.io/api-proxy"
+"""Annotation of a Job: the container through which its agent speaks to Paperclip."""
+TOKEN_RUN_ID: Final = "paperclip.io/token-run-id"  # noqa: S105  # the name of an annotation
+"""Annotation of a pod: the Paperclip run whose token its proxy was given last."""
+CONTENT_DIGEST: Final = "paperclip.io/content-sha256"
+"""Annotation: the digest of a Secret's content when it was written."""
+
+_OWNER: Final = (MANAGED_BY, COMPONENT, COMPANY, AGENT, RUN, ATTEMPT)
+
+
+def owner_labels(attempt: AttemptKey) -> dict[str, str]:
+    """Return the labels that identify an object's owner. An identifier without a usable character has no label."""
+    run = attempt.run
+    labels = {
+        MANAGED_BY: "paperclip",
+        COMPONENT: "agent-job",
+        AGENT: label_value(run.agent_id),
+        RUN: label_value(run.run_id),
+        COMPANY: label_value(run.company_id),
+        ATTEMPT: str(attempt.attempt),
+    }
+    return {key: value for key, value in labels.items() if value}
+
+
+def selector(labels: Mapping[str, str]) -> str:
+    """Return a label selector for objects that have all of these labels."""
+    return ",".join(f"{key}={value}" for key, value in labels.items())
+
+
+def agent_selector(agent_id: str) -> str:
+    """Return a selector for every object that this program created for an agent, also in earlier runs."""
+    return selector({MANAGED_BY: "paperclip", COMPONENT: "agent-job", AGENT: label_value(agent_id)})
+
+
+def same_owner(existing: Mapping[str, str], ours: Mapping[str, str]) -> bool:
+    """Return whether an existing object belongs to the same run and attempt as ours."""
+    return all(existing.get(key) == ours.get(key) for key in _OWNER)
+
+
+def belongs_to(metadata: Metadata, attempt: AttemptKey) -> bool:
+    """Return whether an existing object was created for this attempt."""
+    return same_owner(metadata.labels, owner_labels(attempt))
+
+
+def ours(metadata: Metadata) -> bool:
+    """Return whether an object was created by this program."""
+    return metadata.labels.get(MANAGED_BY) == "paperclip" and metadata.labels.get(COMPONENT) == "agent-job"
+
+
+def content_digest(content: Mapping[str, bytes]) -> str:
+    """Return the SHA-256 over keys and values, in the order of the keys, each preceded by its length."""
+    digest = hashlib.sha256()
+    for key in sorted(content):
+        for part in (key.encode(), content[key]):
+            digest.update(len(part).to_bytes(8, "big"))
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def secret_data(content: Mapping[str, bytes]) -> dict[str, str]:
+    """Encode `content` as a Secret's `data`."""
+    return {key: base64.b64encode(value).decode() for key, value in content.items()}

@@ -1,0 +1,271 @@
+"""The port `Cluster`: what the rest of the program may ask of Kubernetes.
+
+`KubernetesCluster` (agent_runs.kube.client) implements it over the API; tests use the same over the embedded cluster.
+The rules of every operation: 404 is None (or nothing to delete); 401 and 403 are `ClusterForbidden`, naming verb and
+resource; 429, 5xx, timeouts and broken connections are `ClusterUnavailable`; 409 and 422 are `JobCreateFailed`. Only
+the API server's reason and message are quoted, cut short: never bodies, never headers.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timedelta
+from typing import Any, Literal, Protocol
+
+from agent_runs.contracts.messages import JobRef
+from agent_runs.kube.objects import Event, Job, Metadata, PartialObjectMetadata, Pod
+
+Manifest = Mapping[str, Any]
+ApplyResult = Literal["created", "adopted", "replaced"]
+
+
+class AlreadyExists(Exception):
+    """An object of that name exists already. The caller reads it and decides whether it is its own."""
+
+
+class LogRefused(Exception):
+    """The log could not be opened. Not a failure of the run: the follower asks the container's status what to do.
+
+    Attributes:
+        status: HTTP status; 0 means that no answer came.
+        reason: the API server's reason or the kind of connection error.
+    """
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+
+
+class LogGone(LogRefused):
+    """404: pod or container no longer exists, so its log is lost."""
+
+
+class LogNotReady(LogRefused):
+    """400: the container has not started, or its runtime no longer knows it."""
+
+
+class LogUnavailable(LogRefused):
+    """429, 5xx, no connection, a timeout: opening the log may be retried."""
+
+
+class LogCut(Exception):
+    """An open log ended with an error instead of an end of file: reset, idle for too long, broken encoding."""
+
+
+class ExecFailed(Exception):
+    """A command in a container gave no complete output: it was not started, ended with an error, or was cut off.
+
+    Attributes:
+        exit_code: the command's; None when it did not run or its end is not known.
+        status: HTTP status of a refusal; 0 when the connection failed or broke.
+    """
+
+    def __init__(self, message: str, *, exit_code: int | None = None, status: int = 0) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.status = status
+
+
+class Cluster(Protocol):
+    """What activities may ask of Kubernetes. All operations are safe to repeat.
+
+    Every operation may raise ClusterUnavailable (Temporal retries it) and ClusterForbidden (it names what to grant).
+    """
+
+    @property
+    def namespace(self) -> str:
+        """The worker's own namespace, or the kubeconfig's, else `default`."""
+        ...
+
+    async def own_pod(self) -> dict[str, Any] | None:
+        """Return the worker's own pod as raw JSON, a minute old at the most.
+
+        None outside a pod (POD_NAME and HOSTNAME name no pod of this cluster).
+        """
+        ...
+
+    async def version(self) -> str:
+        """Return the API server's version, such as `v1.34.1`."""
+        ...
+
+    async def allowed(self, verb: str, resource: str, namespace: str) -> bool:
+        """Return whether the worker may do this. `resource` is `<plural>[/<subresource>][.<group>]`: `jobs.batch`."""
+        ...
+
+    async def read_job(self, namespace: str, name: str) -> Job | None:
+        """Return the Job, None when there is none."""
+        ...
+
+    async def create_job(self, manifest: Manifest) -> Job:
+        """Create a Job.
+
+        Raises:
+            AlreadyExists: a Job of that name exists; read it and adopt it if it is ours.
+            JobCreateFailed: the API server refuses it (quota, admission, validation).
+        """
+        ...
+
+    async def delete_job(self, namespace: str, name: str, uid: str, grace: timedelta | None = None) -> bool:
+        """Delete this Job (never a later one of its name) and, in the background, its pods.
+
+        The pods end by their own termination grace. Returns False when the Job no longer exists.
+        """
+        ...
+
+    async def jobs_of_agent(self, namespace: str, agent_id: str) -> list[Job]:
+        """Return every Job that this program created for an agent, of whatever run."""
+        ...
+
+    async def pods_of_agent(self, namespace: str, agent_id: str) -> list[Pod]:
+        """Return every pod of an agent's Jobs, also of deleted ones."""
+        ...
+
+    async def delete_secrets_of_agent(self, namespace: str, agent_id: str, *, except_run: str) -> None:
+        """Delete the Secrets of an agent except those of one run. None of them is read."""
+        ...
+
+    async def pods_of(self, job: JobRef) -> list[Pod]:
+        """Return the Job's pods, oldest first: by label `job-name` and by the Job's uid as owner."""
+        ...
+
+    def watch_pods(self, job: JobRef) -> AbstractAsyncContextManager[AsyncIterator[list[Pod]]]:
+        """Yield the Job's pods, oldest first, now and whenever they change, until the context is left.
+
+        All Jobs of a namespace share one connection. A state that was not taken before the next one is skipped. A
+        list that lacks a pod of an earlier one, and an empty first one, were confirmed by reading the pods by name: a
+        watch that was cut or missed a change never reports a pod as deleted. So the first list may be as late as the
+        pod itself.
+
+        Survives whatever ends a watch. Where watching is forbidden, it lists every few seconds instead.
+
+        Raises:
+            ClusterForbidden: pods may not be listed either.
+            ClusterUnavailable: a confirming read failed.
+        """
+        ...
+
+    async def read_pod(self, namespace: str, name: str) -> Pod | None:
+        """Return the pod, None when there is none."""
+        ...
+
+    async def stop_pod(self, namespace: str, name: str, uid: str) -> bool:
+        """Make the kubelet end the pod: SIGTERM, its grace, SIGKILL. Pod, log and exit code stay readable.
+
+        Returns False when the pod no longer exists.
+        """
+        ...
+
+    async def annotate_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str]) -> bool:
+        """Set annotations of this pod. Its kubelet then syncs the whole pod, its Secret volumes included.
+
+        Returns False when the pod no longer exists.
+        Source: kubernetes.io, Configure a Pod to Use a ConfigMap, Mounted ConfigMaps are updated automatically.
+        """
+        ...
+
+    async def delete_pod(self, namespace: str, name: str, uid: str, grace: timedelta) -> bool:
+        """Delete this pod with this grace, a second at the least. Return False when it no longer exists.
+
+        Without any grace Kubernetes removes the pod object at once, whether or not its containers have ended.
+        Source: kubernetes.io, Pod Lifecycle, Forced Pod termination.
+        """
+        ...
+
+    async def events_of(self, namespace: str, uids: Sequence[str]) -> list[Event]:
+        """Return the events about these objects, oldest first. Kubernetes keeps events for an hour."""
+        ...
+
+    async def put_secret(self, manifest: Manifest) -> ApplyResult:
+        """Create the Secret, or adopt an existing one whose ownership labels and content digest are the same.
+
+        One with our labels and other content is replaced.
+
+        Raises:
+            ForeignObject: a Secret of that name is not ours; it is not changed.
+            JobCreateFailed: the API server refuses it.
+        """
+        ...
+
+    async def create_secret(self, manifest: Manifest) -> bool:
+        """Create the Secret. Return False when one of its name exists, which is not changed.
+
+        Raises:
+            JobCreateFailed: the API server refuses it.
+        """
+        ...
+
+    async def change_secret(self, namespace: str, name: str, content: Mapping[str, bytes]) -> bool:
+        """Give these keys of a Secret new values; other keys stay. Return False when there is no such Secret."""
+        ...
+
+    async def read_secret_metadata(self, namespace: str, name: str) -> Metadata | None:
+        """Return labels, annotations and owners of a Secret, never its content; None when there is none."""
+        ...
+
+    async def set_secret_owner(self, namespace: str, name: str, job: JobRef) -> bool:
+        """Make the Job the Secret's owner, so that it is deleted with it. Return False when there is no such Secret."""
+        ...
+
+    async def delete_secret(self, namespace: str, name: str, *, known_as_ours: bool = False) -> bool:
+        """Delete the Secret, if it is ours. Return False when it does not exist or is not ours.
+
+        Args:
+            known_as_ours: an earlier step has created or adopted it, so its labels need not be read.
+        """
+        ...
+
+    async def ensure_claim(self, manifest: Manifest) -> str:
+        """Return the claim's name. The claim is created if it does not exist; an existing one is used as it is.
+
+        Raises:
+            JobCreateFailed: the API server refuses it, or it is absent after its creation.
+        """
+        ...
+
+    async def read_claim(self, namespace: str, name: str) -> PartialObjectMetadata | None:
+        """Return the claim's metadata, None when there is none."""
+        ...
+
+    def open_log(
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        *,
+        follow: bool,
+        since: datetime | None = None,
+        timestamps: bool = True,
+        idle_timeout: timedelta | None = None,
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Open the container's log and yield it in pieces of any size as it comes.
+
+        Args:
+            since: whole seconds, inclusive: Kubernetes' own resolution.
+            idle_timeout: how long nothing may come before `LogCut` is raised; None means for ever.
+
+        Raises:
+            LogGone, LogNotReady, LogUnavailable: the log could not be opened.
+            LogCut: while reading. A plain end of the iterator proves nothing about the container.
+        """
+        ...
+
+    def exec_output(
+        self, namespace: str, pod: str, container: str, argv: Sequence[str], *, limit: int, idle_timeout: timedelta
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Run a command in a running container and yield what it prints on stdout, in pieces of any size.
+
+        Needs the verbs `get` and `create` on `pods/exec`. Leaving the context early ends the connection, which does
+        not end the command.
+
+        Args:
+            limit: bytes after which `ExecFailed` is raised.
+            idle_timeout: how long nothing may come before `ExecFailed` is raised.
+
+        Raises:
+            ExecFailed: while reading at the latest: the end of the iterator means exit code 0.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close all connections."""
+        ...

@@ -1,0 +1,294 @@
+"""The numbered frames that the in-pod runner (`agent_runs/pod/runner.sh`) writes, read back exactly.
+
+A frame is one line of at most 8 KiB: number, stream letter, mark, blank, payload. Numbers count 1, 2, 3, ... over all
+streams, so a reader knows what it has, what repeats and what is missing. Everything here is pure, takes any
+chunking, never raises on what a container wrote, and keeps a bounded amount of it.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from agent_runs.contracts.output import LINE_LIMIT
+
+FRAME_LIMIT: Final = 8192  # bytes of a frame's line with its newline
+JUNK_LIMIT: Final = 64 * 1024  # bytes kept of a line that is no frame
+
+Output = Literal["stdout", "stderr"]
+Stream = Literal["hello", "stdout", "stderr", "last"]
+Mark = Literal[".", "+", "-"]
+
+_STREAMS: Final[dict[bytes, Stream]] = {
+    b"h": "hello", b"o": "stdout", b"O": "stdout", b"e": "stderr", b"E": "stderr", b"x": "last",
+}  # fmt: skip
+_MARKS: Final[dict[bytes, Mark]] = {b".": ".", b"+": "+", b"-": "-"}
+_FRAME_LINE: Final = re.compile(rb"([1-9][0-9]{0,17})(?:([oeOE])([.+-])|([hx])(\.)) (.*)", re.DOTALL)
+_ESCAPED: Final = re.compile(rb"(?:[^\\]|\\[0r\\])*", re.DOTALL)
+_ESCAPE_SEQUENCE: Final = re.compile(rb"\\([0r\\])")
+_UNESCAPED: Final[dict[bytes, bytes]] = {b"0": b"\0", b"r": b"\r", b"\\": b"\\"}
+_STAMPED: Final = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)) (.*)", re.DOTALL)
+_COMMON_HEAD: Final = re.compile(
+    rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9}(?:Z|[+-]\d\d:\d\d)) ([1-9][0-9]{0,17})([oe])([.+-]) "
+)
+"""The head of nearly every line of a log: matched in one go, and what follows it is copied once."""
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """One frame.
+
+    Attributes:
+        seq: its number, from 1.
+        stream: `hello` (the first frame), `stdout`, `stderr`, or `last`.
+        mark: `.` ends a line, `+` the line continues, `-` ends a line that has no newline.
+        payload: raw bytes without a newline; JSON for `hello` and `last`.
+        timestamp: RFC 3339 text that the log API put before it, if requested.
+    """
+
+    seq: int
+    stream: Stream
+    mark: Mark
+    payload: bytes
+    timestamp: str | None = None
+
+
+class Junk(msgspec.Struct, frozen=True, gc=False):
+    """A line that is no frame: a message of the kubelet, or a frame that was cut.
+
+    Attributes:
+        data: at most `JUNK_LIMIT` bytes of it, without its newline.
+        cut: True when bytes are missing: the line was longer, or the log ended inside it.
+        timestamp: as for a frame; also None when timestamps were requested and this line has none.
+    """
+
+    data: bytes
+    cut: bool = False
+    timestamp: str | None = None
+
+
+class FrameReader:
+    """Turns log bytes into frames, whatever their chunking. One reader per log stream."""
+
+    def __init__(self, *, timestamps: bool = False) -> None:
+        self._timestamps = timestamps
+        self._partial = bytearray()
+        self._overlong = False
+
+    def feed(self, data: bytes) -> list[Frame | Junk]:
+        """Return the frames and other lines that `data` completes. Never raises."""
+        if not self._partial and data.find(b"\n") == len(data) - 1 < JUNK_LIMIT:  # one whole line, as most pieces are
+            return [self._read(data[:-1], cut=False)] if data else []
+        first, newline, rest = data.partition(b"\n")
+        if not newline:
+            self._buffer(first)
+            return []
+        *whole, last = rest.split(b"\n")
+        self._buffer(first)
+        items = [self._complete(ended=True), *map(self._bounded, whole)]
+        self._buffer(last)
+        return items
+
+    def close(self) -> list[Junk]:
+        """Return what the end of the log left unfinished: at most one cut line."""
+        if not self._partial:
+            return []
+        item = self._complete(ended=False)
+        return [item] if isinstance(item, Junk) else []
+
+    def _buffer(self, data: bytes) -> None:
+        free = JUNK_LIMIT - len(self._partial)
+        self._overlong = self._overlong or len(data) > free
+        self._partial += data[:free]
+
+    def _complete(self, *, ended: bool) -> Frame | Junk:
+        line, whole = bytes(self._partial), ended and not self._overlong
+        self._partial.clear()
+        self._overlong = False
+        return self._read(line, cut=not whole)
+
+    def _bounded(self, line: bytes) -> Frame | Junk:
+        return self._read(line[:JUNK_LIMIT], cut=len(line) > JUNK_LIMIT)
+
+    def _read(self, line: bytes, *, cut: bool) -> Frame | Junk:
+        timestamp = None
+        if self._timestamps and not cut and (frame := _parse_common(line)) is not None:
+            return frame
+        if self._timestamps:
+            stamped = _STAMPED.fullmatch(line)
+            if stamped is None:
+                return Junk(line, cut)
+            timestamp, line = stamped[1].decode("ascii"), stamped[2]
+        frame = None if cut else parse_frame(line, timestamp)
+        return frame or Junk(line, cut, timestamp)
+
+
+def _parse_common(line: bytes) -> Frame | None:
+    """Parse the common form of a stamped frame. None for any other line, which `FrameReader` examines in full."""
+    head = _COMMON_HEAD.match(line)
+    if head is None or len(line) - head.start(2) >= FRAME_LIMIT:
+        return None
+    stamp, number, letter, mark = head.groups()
+    return Frame(int(number), _STREAMS[letter], _MARKS[mark], line[head.end() :], stamp.decode("ascii"))
+
+
+def parse_frame(line: bytes, timestamp: str | None = None) -> Frame | None:
+    """Parse the frame on one line without its newline; None when it is no frame."""
+    match = _FRAME_LINE.fullmatch(line)
+    if match is None or len(line) >= FRAME_LIMIT:
+        return None
+    number, letter, mark, edge, edge_mark, payload = match.groups()
+    letter = letter or edge
+    if letter in b"OE":
+        if _ESCAPED.fullmatch(payload) is None:
+            return None
+        payload = _ESCAPE_SEQUENCE.sub(lambda escape: _UNESCAPED[escape[1]], payload)
+    return Frame(int(number), _STREAMS[letter], _MARKS[mark or edge_mark], payload, timestamp)
+
+
+class LogLine(msgspec.Struct, frozen=True, gc=False):
+    """One line of the agent's output, as its container's log has it.
+
+    Attributes:
+        sequence: number of its last frame, or its ordinal in a log without frames; unique over both streams and
+            growing, but not without jumps.
+        stream: `stdout` or `stderr`; always `stdout` in a log without frames.
+        data: raw bytes without the newline, at most `LINE_LIMIT`.
+        terminated: False for a last line that had no newline.
+        whole: False when it was longer than `LINE_LIMIT`, or when frames are missing that may have been parts of it.
+    """
+
+    sequence: int
+    stream: Output
+    data: bytes
+    terminated: bool
+    whole: bool = True
+
+    @property
+    def raw(self) -> bytes:
+        """The line as it was written."""
+        return self.data + b"\n" if self.terminated else self.data
+
+
+class _Parts:
+    """The frames of one unfinished line."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.data = bytearray()
+        self.size = 0
+        self.since: int | None = None
+        self.whole = True
+
+    def add(self, frame: Frame) -> None:
+        self.since = self.since or frame.seq
+        self.data += frame.payload[: self._limit - len(self.data)]
+        self.size += len(frame.payload)
+
+    def line(self, stream: Output, frame: Frame) -> LogLine:
+        whole = self.whole and self.size == len(self.data)
+        return LogLine(frame.seq, stream, bytes(self.data), terminated=frame.mark == ".", whole=whole)
+
+
+def _whole_line(stream: Output, frame: Frame) -> LogLine:
+    """The line that is one frame, as most are."""
+    return LogLine(frame.seq, stream, frame.payload, terminated=frame.mark == ".")
+
+
+class LineAssembler:
+    """Joins frames into lines, per stream.
+
+    Frames must come in the order of their numbers. Repeated ones are dropped; after missing ones the next line of
+    each stream is not `whole`, because it is not known whose frames they were.
+
+    Args:
+        after: number of the last line the caller already has. Feed it the frames from an earlier point on (a line
+            that was open then needs its first parts); lines up to this number are not returned a second time.
+        first: number of the first frame it will be fed: `needed_from` of the assembler it takes over from.
+        limit: bytes kept of one line.
+    """
+
+    def __init__(self, after: int = 0, first: int = 1, limit: int = LINE_LIMIT) -> None:
+        self._after = after
+        self._limit = limit
+        self._parts: dict[Output, _Parts] = {"stdout": _Parts(limit), "stderr": _Parts(limit)}
+        self.seq = first - 1
+
+    @property
+    def needed_from(self) -> int:
+        """Number of the first frame that another assembler must be fed to continue from here without a loss."""
+        out, err = self._parts["stdout"].since, self._parts["stderr"].since
+        return min(out or self.seq + 1, err or self.seq + 1)
+
+    def feed(self, frames: Iterable[Frame]) -> list[LogLine]:
+        """Return the lines that these frames complete."""
+        return [line for frame in frames if (line := self._take(frame)) is not None]
+
+    def _take(self, frame: Frame) -> LogLine | None:
+        if frame.seq <= self.seq:
+            return None
+        if frame.seq != self.seq + 1:
+            for parts in self._parts.values():
+                parts.whole = False
+        self.seq = frame.seq
+        if frame.stream == "stdout" or frame.stream == "stderr":
+            return self._add(frame.stream, frame)
+        return None
+
+    def _add(self, stream: Output, frame: Frame) -> LogLine | None:
+        parts = self._parts[stream]
+        if frame.mark != "+" and parts.since is None and parts.whole and len(frame.payload) <= self._limit:
+            return _whole_line(stream, frame) if frame.seq > self._after else None
+        parts.add(frame)
+        if frame.mark == "+":
+            return None
+        self._parts[stream] = _Parts(self._limit)
+        return parts.line(stream, frame) if frame.seq > self._after else None
+
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """What the runner forwarded of one stream, and the SHA-256 of the whole file (None: it could not be computed)."""
+
+    lines: Count = 0
+    bytes: Count = 0
+    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")] | None = None
+
+
+class LastFrame(msgspec.Struct, frozen=True):
+    """The runner's last frame.
+
+    Attributes:
+        exit_code: the command's; 128+n after signal n, as in every shell; None when it is not known.
+        signal: n when the exit code is 128+n. A command that itself exits with such a code looks the same.
+        stopped_by: `TERM`, `INT` or `HUP` when the runner got that signal.
+        grace_exceeded: True when something had to be killed after a stop.
+        error: `workdir`, `folder`, `stdin`, `out` (nothing was started); `command_not_found`,
+            `command_not_executable`; `unkillable`; `disk_full`; `output_truncated` (an output file was emptied);
+            `last_frame_unreadable`, which only `parse` gives; None when all is well.
+        detail: the option or environment variable that an error is about.
+        stdout: lines with a newline, bytes, digest.
+        stderr: the same.
+    """
+
+    exit_code: Annotated[int, msgspec.Meta(ge=0, le=255)] | None = None
+    signal: Annotated[int, msgspec.Meta(ge=1, le=64)] | None = None
+    stopped_by: Literal["TERM", "INT", "HUP"] | None = None
+    grace_exceeded: bool = False
+    error: Annotated[str, msgspec.Meta(max_length=64)] | None = None
+    detail: Annotated[str, msgspec.Meta(max_length=64)] | None = None
+    stdout: Totals = Totals()
+    stderr: Totals = Totals()
+
+    @classmethod
+    def parse(cls, payload: bytes) -> "LastFrame":
+        """Parse the payload of the frame `last`. An invalid one has the error `last_frame_unreadable`."""
+        try:
+            return _LAST.decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return cls(error="last_frame_unreadable")
+
+
+_LAST: Final = msgspec.json.Decoder(LastFrame)

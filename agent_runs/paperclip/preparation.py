@@ -1,0 +1,427 @@
+"""Turns Paperclip's execution context into a run request that may enter a history.
+
+The context is validated in one go, so that an operator sees every wrong field at once by Paperclip's own path and
+never a value. What is secret or prose goes into two sealed fields; what only means something on Paperclip's host is
+dropped. Nothing here touches a cluster: a context that cannot run fails before any object exists.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.contracts.request import (
+    AdapterConfig,
+    ExecutionContext,
+    PromptSource,
+    RunConfig,
+    RunRequest,
+    Runtime,
+    RuntimeTools,
+    Secrets,
+    SessionParams,
+    WakeContext,
+    WakePrompt,
+)
+from agent_runs.paperclip import session, skills
+from agent_runs.paperclip.environment import absolute_url
+from agent_runs.paperclip.javascript import stringify, trim, well_formed
+from agent_runs.paperclip.sealing import Sealer
+from agent_runs.paperclip.wake import wake_payload
+
+NESTING_LIMIT: Final = 64
+VARIABLE_LIMIT: Final = 128 * 1024 - 1
+"""Bytes of `NAME=value` with its final NUL: Linux refuses to start a program with a longer one (MAX_ARG_STRLEN)."""
+
+BULKY_LIMIT: Final = 96 * 1024
+"""Bytes of one `*_JSON` variable. A larger one is left out: the agent can ask Paperclip's API for the same facts."""
+
+HOST_ONLY: Final = frozenset(
+    {
+        "GH_CONFIG_DIR",
+        "PAPERCLIP_GITHUB_HOST_HOME",
+        "PAPERCLIP_GITHUB_AUTH_MODE",
+        "PAPERCLIP_GIT_METADATA_ROOTS",
+        "PAPERCLIP_RUNNER_NETWORK_ROOTS",
+        "PAPERCLIP_RUNNER_NETWORK_ACCESS",
+        "PAPERCLIP_GITHUB_BROKER_URL",
+        "PAPERCLIP_GITHUB_BROKER_TOKEN",
+    }
+)
+"""Variables of `config.env` that describe Paperclip's own host. Source: Paperclip 2026.916.1, seen live."""
+
+SCRATCH: Final = frozenset(
+    {"PAPERCLIP_SCRATCH_DIR", "PAPERCLIP_RUN_SCRATCH_DIR", "PAPERCLIP_TASK_SCRATCH_DIR", "PAPERCLIP_TMPDIR"}
+)
+TEMPORARY: Final = frozenset({"TMPDIR", "TEMP", "TMP"})
+
+_CAPTURED_ABSENCE: Final = "[undefined]"
+_SECRET_FIELD: Final = re.compile(
+    r"^(env|headers|mcpservers|paperclipruntimetools|paperclipmanagedmcp|paperclipsecrets|runtimemcp|.*cookie"
+    r"|.*(token|secret|password|passwd|credential|api_?key|private_?key|authorization|bearer|kubeconfig).*)$",
+    re.IGNORECASE,
+)
+_BULKY: Final = frozenset(
+    {
+        "executionContinuation",
+        "paperclipTaskMarkdown",
+        "paperclipTaskMarkdownCompact",
+        "paperclipEnvironment",
+        "paperclipSessionHandoffMarkdown",
+        "realization",
+        "workspaceRealization",
+    }
+)
+_LOGIN: Final = re.compile(r"(?<=://)[^\s/?#@]+@")
+_SERVICE_ACCOUNT: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+
+_REMEDIES: Final[dict[str, str]] = {
+    "string_type": "must be text",
+    "string_unicode": "must be text",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "finite_number": "must be a whole number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "tuple_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+    "extra_forbidden": "is not known",
+}
+_MISSING: Final[dict[str, str]] = {
+    "config.model": "is missing: choose one as '<provider>/<model>', for example 'anthropic/claude-sonnet-4-6'",
+    "agent.id": "is missing: the context must name the agent that runs",
+    "agent.companyId": "is missing: the context must name the agent's company",
+    "runId": "is missing: the context must carry Paperclip's run id",
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One wrong field by Paperclip's path, and what to do about it. Never a value."""
+
+    field: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.field} {self.remedy}"
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """A request, and sentences for people about what was left out of it."""
+
+    request: RunRequest
+    notes: tuple[str, ...] = ()
+
+
+def prepare(raw: Mapping[str, Any], seal: Sealer) -> RunRequest:
+    """The run request of a raw execution context, JSON as Paperclip passes it.
+
+    Raises:
+        InvalidRequest: names every wrong field by its Paperclip path with the remedy, and quotes no value.
+    """
+    return prepare_with_notes(raw, seal).request
+
+
+def prepare_with_notes(raw: Mapping[str, Any], seal: Sealer) -> Preparation:
+    """Like `prepare`, with notes about what was left out: a session of another directory, a bulky variable.
+
+    Raises:
+        InvalidRequest: names every wrong field by its Paperclip path with the remedy, and quotes no value.
+    """
+    tidy = _tidied(raw)
+    context = _validated(tidy)
+    wake = _wake_context(context, tidy)
+    directory = session.working_directory(wake.paperclip_workspace, context.config)
+    resume = session.resume(_stored_session(context), directory, enabled=context.config.resume_last_session)
+    variables, oversized = _bounded(_paperclip_env(context, tidy))
+    env = _agent_env(context.config, tidy)
+    secrets = Secrets(
+        run_id=context.run_id,
+        auth_token=context.auth_token.get_secret_value() if context.auth_token else None,
+        env=env,
+        secret_env=tuple(sorted(env.keys() & _bound_to_secrets(tidy))),
+        paperclip_env=variables,
+        mcp_servers=context.config.mcp_servers,
+    )
+    notes = tuple(note for note in (resume.reason, *oversized) if note)
+    request = RunRequest(
+        run_id=context.run_id,
+        agent=context.agent,
+        runtime=Runtime(session_params=resume.session, task_key=context.runtime.task_key),
+        config=_safe_config(context.config),
+        context=wake,
+        sealed_secrets=seal.seal(secrets),
+        sealed_prompt=seal.seal(_prompt_source(context, tidy)),
+        notes=notes,
+    )
+    return Preparation(request, notes)
+
+
+# reading
+
+
+def _tidied(raw: object) -> dict[str, Any]:
+    if not isinstance(raw, Mapping):
+        raise InvalidRequest("the execution context must be a JSON object")
+    tidy: dict[str, Any] = _tidy(raw, NESTING_LIMIT)
+    return tidy
+
+
+def _tidy(value: Any, depth: int) -> Any:
+    """`value` with well-formed text and without what a capture wrote for `undefined`."""
+    if depth == 0:
+        raise InvalidRequest(f"the execution context is nested deeper than {NESTING_LIMIT} levels")
+    if isinstance(value, Mapping):
+        return {
+            well_formed(str(name)): _tidy(item, depth - 1) for name, item in value.items() if item != _CAPTURED_ABSENCE
+        }
+    if isinstance(value, list | tuple):
+        return [_tidy(item, depth - 1) for item in value]
+    return well_formed(value) if isinstance(value, str) else value
+
+
+def _present(value: Any) -> Any:
+    """`value` without nulls inside objects: to Paperclip a null setting and a missing one are the same."""
+    if isinstance(value, dict):
+        return {name: _present(item) for name, item in value.items() if item is not None}
+    return [_present(item) for item in value] if isinstance(value, list) else value
+
+
+def _given(tidy: dict[str, Any]) -> dict[str, Any]:
+    given: dict[str, Any] = _present(tidy)
+    if isinstance(config := given.get("config"), dict):
+        # Paperclip's forms save an untouched field as an empty string.
+        given["config"] = _without_flat_resources({name: value for name, value in config.items() if value != ""})
+    return given
+
+
+def _without_flat_resources(config: dict[str, Any]) -> dict[str, Any]:
+    """`config` without flat `resources.*` keys when the nested object is wrong: the error then names that one."""
+    nested = config.get("resources", {})
+    sound = isinstance(nested, dict) and all(isinstance(nested.get(kind, {}), dict) for kind in ("requests", "limits"))
+    return config if sound else {name: value for name, value in config.items() if not name.startswith("resources.")}
+
+
+def _validated(tidy: dict[str, Any]) -> ExecutionContext:
+    problems: list[Problem] = []
+    try:
+        context = ExecutionContext.model_validate(_given(tidy))
+    except ValidationError as error:
+        problems = [_problem(detail) for detail in error.errors(include_url=False, include_input=False)]
+        problems += _raw_problems(tidy)
+        raise _refusal(problems) from None
+    problems = [*_raw_problems(tidy), *_deeper_problems(context)]
+    if problems:
+        raise _refusal(problems)
+    return context
+
+
+def _refusal(problems: list[Problem]) -> InvalidRequest:
+    listed = list(dict.fromkeys(problems))
+    return InvalidRequest(
+        "; ".join(map(str, listed)),
+        fields=", ".join(dict.fromkeys(problem.field for problem in listed))[:500],
+    )
+
+
+def _problem(detail: ErrorDetails) -> Problem:
+    kind = detail["type"]
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in detail["loc"][:8]).lstrip(".")
+    field = well_formed("config.env" if kind == "env_name" else path)[:200] or "context"
+    if kind == "missing":
+        return Problem(field, _MISSING.get(field, "is missing"))
+    remedy = _REMEDIES.get(kind, detail["msg"][:1].lower() + detail["msg"][1:])
+    return Problem(field, remedy.removeprefix("input ").removeprefix("env: ")[:300])
+
+
+def _raw_problems(tidy: dict[str, Any]) -> Iterator[Problem]:
+    config = tidy.get("config")
+    if isinstance(config, dict) and config.get("kubeconfig"):
+        yield Problem(
+            "config.kubeconfig",
+            "is not honoured: agents run in the worker's cluster; clear the field, or send the run to the task queue "
+            "of a worker in that cluster",
+        )
+
+
+def _deeper_problems(context: ExecutionContext) -> Iterator[Problem]:
+    config, workspace = context.config, context.context.paperclip_workspace
+    for field, path in (("config.cwd", config.cwd), ("context.paperclipWorkspace.cwd", workspace.cwd)):
+        if path is not None and (not path.startswith("/") or not path.isprintable()):
+            yield Problem(field, "must be an absolute path without control characters")
+    account = config.service_account_name
+    if account is not None and not _SERVICE_ACCOUNT.fullmatch(account):
+        yield Problem("config.serviceAccountName", "must be a ServiceAccount's name: lowercase letters, digits, '-'")
+    if config.image is not None and (not config.image.isprintable() or " " in config.image.strip()):
+        yield Problem("config.image", "must be an image reference without spaces")
+    if config.paperclip_api_url is not None and not absolute_url(config.paperclip_api_url):
+        yield Problem(
+            "config.paperclipApiUrl",
+            "must be an absolute http:// or https:// URL without a login, query or fragment, such as "
+            "https://paperclip.example",
+        )
+    for name, value in config.env.items():
+        text = value.get_secret_value()
+        if "\0" in text:
+            yield Problem(f"config.env.{name}"[:200], "must not hold a NUL character")
+        if len(f"{name}={text}".encode()) > VARIABLE_LIMIT:
+            yield Problem(f"config.env.{name}"[:200], f"is too long: a variable may have {VARIABLE_LIMIT} bytes")
+    try:
+        session.decode(context.runtime)
+    except session.MalformedSession as error:
+        yield Problem(error.field, str(error))
+
+
+# splitting
+
+
+def _safe_config(config: AdapterConfig) -> RunConfig:
+    """The configuration without secrets and prose, and with those skills only that this run needs."""
+    safe = RunConfig.model_validate(config.model_dump(include=set(RunConfig.model_fields)))
+    kept, sync = skills.narrow(safe.paperclip_runtime_skills, safe.paperclip_skill_sync)
+    return safe.model_copy(update={"paperclip_runtime_skills": kept, "paperclip_skill_sync": sync})
+
+
+def _wake_context(context: ExecutionContext, tidy: dict[str, Any]) -> WakeContext:
+    """The wake's identifiers; a password is removed from an address, and the whole address sealed."""
+    wake = context.context
+    workspace = wake.paperclip_workspace
+    return wake.model_copy(
+        update={
+            "issue_work_mode": wake.issue_work_mode or _work_mode(tidy),
+            "paperclip_workspace": workspace.model_copy(update={"repo_url": _without_login(workspace.repo_url)}),
+            "paperclip_runtime_primary_url": _without_login(wake.paperclip_runtime_primary_url),
+        }
+    )
+
+
+def _work_mode(tidy: dict[str, Any]) -> str | None:
+    raw = _object(tidy.get("context"))
+    issues = (raw.get("paperclipIssue"), _object(raw.get("paperclipWake")).get("issue"))
+    modes = (_object(issue).get("workMode") for issue in issues)
+    return next((trim(mode) for mode in modes if isinstance(mode, str) and trim(mode)), None)
+
+
+def _without_login(address: str | None) -> str | None:
+    return None if address is None else _LOGIN.sub("", address)
+
+
+def _stored_session(context: ExecutionContext) -> SessionParams | None:
+    stored = session.decode(context.runtime)
+    return stored and stored.model_copy(update={"repo_url": _without_login(stored.repo_url)})
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _agent_env(config: AdapterConfig, tidy: dict[str, Any]) -> dict[str, str]:
+    """The agent's own variables. A temporary folder that Paperclip made on its host is dropped, one of a user stays."""
+    env = {name: value.get_secret_value() for name, value in config.env.items()}
+    scratch = {env.get(name) for name in SCRATCH} | {
+        _object(_object(tidy.get("context")).get("paperclipScratch")).get("dir")
+    }
+    return {
+        name: value
+        for name, value in env.items()
+        if name not in HOST_ONLY
+        and name not in SCRATCH
+        and name != "PAPERCLIP_API_KEY"
+        and not (name in TEMPORARY and value in scratch)
+    }
+
+
+def _bound_to_secrets(tidy: dict[str, Any]) -> set[str]:
+    """Variables whose values are Paperclip's secrets: by the run's manifest, and by the agent's own bindings."""
+    manifest = _object(_object(tidy.get("context")).get("paperclipSecrets")).get("manifest")
+    listed = [_object(entry).get("envKey") for entry in manifest] if isinstance(manifest, list) else []
+    bindings = _object(_object(_object(tidy.get("agent")).get("adapterConfig")).get("env"))
+    bound = [name for name, binding in bindings.items() if _object(binding).get("type") == "secret_ref"]
+    return {name for name in (*listed, *bound) if isinstance(name, str)}
+
+
+def _paperclip_env(context: ExecutionContext, tidy: dict[str, Any]) -> dict[str, str]:
+    raw = _object(tidy.get("context"))
+    config = _object(tidy.get("config"))
+    external = config.get("instructionsRootPath") if config.get("instructionsBundleMode") == "external" else None
+    addresses = {
+        "PAPERCLIP_WORKSPACE_REPO_URL": context.context.paperclip_workspace.repo_url,
+        "PAPERCLIP_RUNTIME_PRIMARY_URL": context.context.paperclip_runtime_primary_url,
+    }
+    found = {
+        **{name: address for name, address in addresses.items() if address != _without_login(address)},
+        "PAPERCLIP_WAKE_PAYLOAD_JSON": wake_payload(raw.get("paperclipWake")),
+        "PAPERCLIP_WORKSPACES_JSON": _listing(raw.get("paperclipWorkspaces")),
+        "PAPERCLIP_RUNTIME_SERVICE_INTENTS_JSON": _listing(raw.get("paperclipRuntimeServiceIntents")),
+        "PAPERCLIP_RUNTIME_SERVICES_JSON": _listing(raw.get("paperclipRuntimeServices")),
+        "AGENT_HOME": trim(external) if isinstance(external, str) else None,
+        **_runtime_tools(context.runtime_tools),
+    }
+    return {name: value.replace("\0", "") for name, value in found.items() if value}
+
+
+def _listing(value: Any) -> str | None:
+    return stringify(value) if isinstance(value, list) and value else None
+
+
+def _runtime_tools(tools: RuntimeTools | None) -> dict[str, str | None]:
+    if tools is None:
+        return {}
+    rest = {name: address for name, address in tools.rest.items() if isinstance(address, str)}
+    return {
+        "PAPERCLIP_RUNTIME_TOOLS_MCP_URL": tools.mcp_endpoint,
+        "PAPERCLIP_RUNTIME_TOOLS_TOKEN": tools.bearer_token.get_secret_value() if tools.bearer_token else None,
+        "PAPERCLIP_RUNTIME_TOOLS_EXPIRES_AT": tools.expires_at,
+        "PAPERCLIP_RUNTIME_TOOLS_CONNECTIONS_SEARCH_URL": rest.get("connectionsSearch"),
+        "PAPERCLIP_RUNTIME_TOOLS_CONNECTION_REQUEST_URL": rest.get("connectionRequest"),
+        "PAPERCLIP_RUNTIME_TOOLS_AVAILABLE": ",".join(tools.tools),
+        "PAPERCLIP_RUNTIME_TOOLS_GUIDANCE": tools.guidance,
+    }
+
+
+def _bounded(env: dict[str, str]) -> tuple[dict[str, str], list[str]]:
+    large = {name: size for name, value in env.items() if (size := len(value.encode())) > BULKY_LIMIT}
+    notes = [
+        f"{name} is left out: {size} bytes, {BULKY_LIMIT} are possible; the agent can ask Paperclip's API instead"
+        for name, size in large.items()
+    ]
+    return {name: value for name, value in env.items() if name not in large}, notes
+
+
+def _prompt_source(context: ExecutionContext, tidy: dict[str, Any]) -> PromptSource:
+    raw = _object(tidy.get("context"))
+    return PromptSource(
+        run_id=context.run_id,
+        wake=context.wake_prompt or WakePrompt(),
+        task_markdown=_prose(raw.get("paperclipTaskMarkdown")),
+        session_handoff=_prose(raw.get("paperclipSessionHandoffMarkdown")),
+        bootstrap_template=context.config.bootstrap_prompt_template,
+        prompt_template=context.config.prompt_template,
+        agent=_template_data(_object(tidy.get("agent"))),
+        context=_template_data(raw),
+    )
+
+
+def _prose(value: Any) -> str:
+    return trim(value) if isinstance(value, str) else ""
+
+
+def _template_data(value: Any) -> Any:
+    """`value` without secrets, by the names of their fields, and without what the prompt carries elsewhere."""
+    if isinstance(value, dict):
+        return {
+            name: _template_data(item)
+            for name, item in value.items()
+            if name not in _BULKY and not _SECRET_FIELD.match(name)
+        }
+    if isinstance(value, list):
+        return [_template_data(item) for item in value]
+    return _without_login(value) if isinstance(value, str) else value

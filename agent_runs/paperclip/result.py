@@ -1,0 +1,252 @@
+"""Maps what happened onto Paperclip's AdapterExecutionResult.
+
+Spend and session are reported on every outcome, also on timeouts and cancels, where the existing adapters drop them.
+A run is successful only when no failure is known, and then its exit code is 0: a missing exit code never means
+success. Output itself stays in the transcript; the result names it.
+Source: Paperclip 2026.916.1, adapter-utils types and the server's outcome rules.
+"""
+
+import signal
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from typing import Any, Final, Literal
+
+from agent_runs.contracts.errors import ExitUnknown, Failure, RunCancelled, RunTimeout
+from agent_runs.contracts.outcome import (
+    SUMMARY_LIMIT,
+    AttemptReport,
+    ContainerEnd,
+    Outcome,
+    OutputReceipt,
+    Report,
+    Stop,
+    Usage,
+)
+from agent_runs.contracts.request import RunRequest, SessionParams
+from agent_runs.paperclip.session import session_params, working_directory
+
+ErrorFamily = Literal["transient_upstream", "provider_quota", "model_refusal"]
+BillingType = Literal["api", "metered_api", "unknown"]
+
+ERROR_FAMILIES: Final[dict[str, ErrorFamily]] = {
+    "provider_quota": "provider_quota",
+    "model_refused": "model_refusal",
+    "provider_unavailable": "transient_upstream",
+    "stream_eof_transient": "transient_upstream",
+    "opencode_response_type_crash": "transient_upstream",
+}
+RESULT_MESSAGE_LIMIT: Final = 4000
+NOTES_LIMIT: Final = 10
+NOTE_LIMIT: Final = 500
+_ELLIPSIS: Final = "…"
+
+
+def outcome(
+    request: RunRequest,
+    *,
+    report: Report | None = None,
+    failure: Failure | None = None,
+    end: ContainerEnd | None = None,
+    earlier: Sequence[Report] = (),
+    attempts: tuple[AttemptReport, ...] = (),
+    receipt: OutputReceipt | None = None,
+    transcript: str | None = None,
+    notes: Iterable[str] = (),
+    billing_type: BillingType = "unknown",
+    stop: Stop | None = None,
+) -> Outcome:
+    """The outcome of a run in Paperclip's terms.
+
+    Args:
+        request: the run's request.
+        report: the fold over the last attempt's output; None when there was none.
+        failure: what ended the run from outside OpenCode; it counts before the report's own failure.
+        end: how the last attempt's container ended; None when no container ran.
+        earlier: the reports of earlier attempts of this run; their tokens and costs are part of the spend.
+        attempts: each attempt, as the outcome lists it.
+        receipt: whether the stored output is whole.
+        transcript: where the whole output can be read.
+        notes: sentences for people, such as why a stored session was not resumed.
+        billing_type: how the provider charges.
+        stop: what is known of an agent that was stopped; None when it ended by itself.
+    """
+    ended = failure or (
+        report.failure if report else ExitUnknown.as_failure("nothing is known about how the run ended")
+    )
+    reports = [*earlier, *([report] if report else [])]
+    session_id = _session_id(request, reports)
+    exit_code = _exit_code(ended, report, end)
+    return Outcome(
+        exit_code=exit_code,
+        signal=_signal(end) if ended else None,
+        timed_out=_is(ended, RunTimeout.code),
+        error_message=_error_message(request, ended, end, exit_code),
+        error_code=ended.code if ended else None,
+        error_family=_error_family(ended),
+        usage=_usage(reports),
+        session_id=session_id,
+        session_params=stored_session(request, session_id) if session_id is not None else None,
+        session_display_id=session_id,
+        provider=provider(request.config.model),
+        model=request.config.model,
+        billing_type=billing_type,
+        cost_usd=_cost(reports),
+        result_json=_result_json(ended, report, end, attempts, receipt, transcript, notes),
+        summary=_cut(report.summary, SUMMARY_LIMIT) or None if report else None,
+        clear_session=_clears(reports, session_id),
+        failure=ended,
+        attempts=attempts,
+        receipt=receipt,
+        stop=stop,
+    )
+
+
+def stored_session(request: RunRequest, session_id: str) -> SessionParams:
+    """A session of this run as Paperclip stores it, and as a later attempt resumes it."""
+    workspace = request.context.paperclip_workspace
+    return session_params(session_id, workspace, working_directory(workspace, request.config))
+
+
+def provider(model: str) -> str | None:
+    """The part of a model's name before the slash."""
+    before, slash, _ = model.partition("/")
+    return (before.strip() or None) if slash else None
+
+
+def _is(failure: Failure | None, code: str) -> bool:
+    return failure is not None and failure.code == code
+
+
+def _exit_code(failure: Failure | None, report: Report | None, end: ContainerEnd | None) -> int | None:
+    """0 for success only. A run that was cancelled or never had a container has none."""
+    if failure is None:
+        return 0
+    raw = end.exit_code if end else None
+    if failure.code == RunCancelled.code:
+        return None
+    if failure.code == RunTimeout.code:
+        return raw
+    if report is None and end is None:
+        return None
+    return (report.exit_code if report else None) or raw or 1
+
+
+def _signal(end: ContainerEnd | None) -> str | None:
+    if end is None or not end.signal:
+        return None
+    try:
+        return signal.Signals(end.signal).name
+    except ValueError:
+        return f"SIG{end.signal}"
+
+
+def _error_message(
+    request: RunRequest, failure: Failure | None, end: ContainerEnd | None, exit_code: int | None
+) -> str | None:
+    """The failure's message and the pod's reason. Never empty for a failure: Paperclip takes none for success."""
+    if failure is None:
+        return None
+    if failure.code == RunCancelled.code:
+        return _cut("; ".join(_distinct("Run cancelled", failure.message)), RESULT_MESSAGE_LIMIT)
+    if failure.code == RunTimeout.code and request.config.timeout_sec:
+        return f"Timed out after {request.config.timeout_sec}s"
+    message = failure.message.strip() or f"OpenCode exited with code {-1 if exit_code is None else exit_code}"
+    pod = f"Pod exited: {end.reason}" if end and end.reason else ""
+    if pod and exit_code is not None:
+        pod = f"{pod} (exit {exit_code})"
+    if end and end.reason and f"Pod exited: {end.reason}" in message:  # it has its own exit code
+        return _cut(message, RESULT_MESSAGE_LIMIT)
+    return "; ".join(part for part in (_cut(message, RESULT_MESSAGE_LIMIT - len(pod) - 2), pod) if part)
+
+
+def _distinct(*parts: str) -> list[str]:
+    return list(dict.fromkeys(part.strip() for part in parts if part.strip()))
+
+
+def _error_family(failure: Failure | None) -> ErrorFamily | None:
+    if failure is None:
+        return None
+    return ERROR_FAMILIES.get(failure.code) or ("transient_upstream" if failure.budget == "infrastructure" else None)
+
+
+def _usage(reports: Sequence[Report]) -> Usage | None:
+    """The tokens of all attempts; None when no attempt got as far as to have output."""
+    if not reports:
+        return None
+    return Usage(**{name: sum(getattr(report.usage, name) for report in reports) for name in Usage.model_fields})
+
+
+def _cost(reports: Sequence[Report]) -> Decimal | None:
+    costs = [report.cost_usd for report in reports if report.cost_usd is not None]
+    return sum(costs, Decimal(0)) if costs else None
+
+
+def _session_id(request: RunRequest, reports: Sequence[Report]) -> str | None:
+    """The last session seen; else the resumed one, unless OpenCode does not know it."""
+    seen = [report.session_id for report in reports if report.session_id and not report.unknown_session]
+    if seen:
+        return seen[-1]
+    resumed = request.runtime.session_params
+    return resumed.session_id if resumed and not any(report.unknown_session for report in reports) else None
+
+
+def _clears(reports: Sequence[Report], session_id: str | None) -> bool:
+    """Whether Paperclip shall forget the session; it then forgets even a new one in the same result.
+
+    So only when the session must not be used again, or when the stored one is unknown and no other took its place.
+    """
+    if not reports:
+        return False
+    last = reports[-1]
+    replaced = session_id is not None
+    return (last.clear_session and not last.unknown_session) or (
+        any(report.unknown_session for report in reports) and not replaced
+    )
+
+
+def _result_json(
+    failure: Failure | None,
+    report: Report | None,
+    end: ContainerEnd | None,
+    attempts: tuple[AttemptReport, ...],
+    receipt: OutputReceipt | None,
+    transcript: str | None,
+    notes: Iterable[str],
+) -> dict[str, Any]:
+    """Bounded facts for Paperclip's run page: names, counters, the last output, where the output is."""
+    facts: dict[str, Any] = {
+        "stopReason": failure.code if failure else "completed",
+        "nextStep": failure.next_step if failure else None,
+        "budget": failure.budget if failure else None,
+        "agentStarted": end is not None or (report is not None and report.events > 0),
+        "transcript": transcript,
+        "receipt": receipt.state if receipt else None,
+        "gaps": len(receipt.gaps) if receipt else 0,
+        "lines": receipt.lines if receipt else 0,
+        "attempts": len(attempts),
+        "attemptFailures": [attempt.failure_code for attempt in attempts[-NOTES_LIMIT:] if attempt.failure_code],
+        "podReason": end.reason if end else None,
+        "podExitCode": end.exit_code if end else None,
+        "notes": _bounded(notes),
+    }
+    if report is not None:
+        facts |= {
+            "finishReason": report.finish_reason,
+            "steps": report.steps,
+            "toolCalls": report.tool_calls,
+            "lastContextTokens": report.last_context_tokens,
+            "opencodeVersion": report.opencode_version,
+            "warnings": _bounded(report.warnings),
+            "errors": _bounded(report.errors),
+            "toolErrors": _bounded(report.tool_errors),
+            "lastOutput": _cut(report.last_output, NOTE_LIMIT),
+        }
+    return {name: fact for name, fact in facts.items() if fact not in (None, "", [])}
+
+
+def _bounded(texts: Iterable[str]) -> list[str]:
+    return [_cut(text, NOTE_LIMIT) for text in list(texts)[-NOTES_LIMIT:]]
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + _ELLIPSIS

@@ -1,0 +1,284 @@
+"""Seals secrets and prompt texts, which then may enter histories, and opens them where they are needed.
+
+Format of a sealed field, which `adapter/src/sealing.ts` (`jose` + `node:zlib`) also writes: a compact JWE with the
+protected header
+`{"alg": "ECDH-ES", "enc": "A256GCM", "kid": <RFC 7638 thumbprint>, "typ": <kind>, "cty": "json+deflate"}`
+and an ephemeral key `epk`; kind is `agent-runs.secrets` or `agent-runs.prompt`. The plaintext is raw DEFLATE (RFC 1951,
+`zlib.deflateRawSync`) of the UTF-8 JSON text of `Secrets` or `PromptSource` in camelCase. JWE's own `zip` header is not
+used: `jose` dropped it. Keys are P-256 or X25519 JWKs; the caller holds only the public half. The run id is inside the
+plaintext and checked, so a sealed field cannot be moved to another run.
+
+Source: RFC 7516, RFC 7518 section 4.6, RFC 7638; joserfc 1.8.
+"""
+
+import base64
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from joserfc import jwe
+from joserfc.errors import JoseError
+from joserfc.jwk import ECKey, OKPKey
+
+from agent_runs.contracts.errors import InvalidRequest, SealedFieldUnreadable
+from agent_runs.contracts.request import PromptSource, RunRequest, Secrets
+
+KEY_AGREEMENT_ALGORITHM: Final = "ECDH-ES"
+ENCRYPTION: Final = "A256GCM"
+CONTENT_TYPE: Final = "json+deflate"
+SEALED_KINDS: Final[dict[type[Secrets] | type[PromptSource], str]] = {
+    Secrets: "agent-runs.secrets",
+    PromptSource: "agent-runs.prompt",
+}
+SEALED_LIMIT: Final = 512 * 1024
+"""Bytes of one sealed field. Temporal refuses payloads over 2 MiB, and a request carries two fields."""
+
+HEADER_LIMIT: Final = 1024
+OPENED_LIMIT: Final = 16 * 1024 * 1024
+"""Bytes of an opened field: a small sealed field must not unpack into all of the memory."""
+
+Key = ECKey | OKPKey
+Sealable = TypeVar("Sealable", Secrets, PromptSource)
+
+
+class _Registry(jwe.JWERegistry):
+    max_ciphertext_length = SEALED_LIMIT  # joserfc's own limit, 64 KiB, is too small for a long wake
+
+
+_REGISTRY: Final = _Registry(algorithms=[KEY_AGREEMENT_ALGORITHM, ENCRYPTION])
+
+
+_CURVES: Final[dict[tuple[str, str], Callable[[Any], Key]]] = {
+    ("EC", "P-256"): ECKey.import_key,
+    ("OKP", "X25519"): OKPKey.import_key,
+}
+
+
+class UnusableKey(ValueError):
+    """A sealing key that is not a P-256 or X25519 JWK with the half it needs. Never quotes the key."""
+
+
+def _import_key(text: str | Mapping[str, Any], *, private: bool) -> Key:
+    try:
+        jwk = json.loads(text) if isinstance(text, str) else dict(text)
+        importer = _CURVES.get((jwk["kty"], jwk["crv"]))
+        key = importer(jwk) if importer else None
+    except (ValueError, KeyError, TypeError, AttributeError, JoseError):
+        raise UnusableKey("the sealing key is not a JWK: it must be JSON with kty, crv, x (and y for P-256)") from None
+    if key is None:
+        raise UnusableKey("the sealing key must be a P-256 or X25519 JWK")
+    if private and not key.is_private:
+        raise UnusableKey("the sealing key has no private half (d): this side must open what was sealed")
+    return key
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """The public half of a sealing key: it seals, and is no secret."""
+
+    key: Key = field(repr=False)
+
+    @classmethod
+    def from_jwk(cls, jwk: str | Mapping[str, Any]) -> "PublicKey":
+        """Reads a JWK; a private half in it is ignored.
+
+        Raises:
+            UnusableKey: not a P-256 or X25519 JWK.
+        """
+        return SealingKey(_import_key(jwk, private=False)).public
+
+    @property
+    def kid(self) -> str:
+        """RFC 7638 thumbprint: names the key in every sealed field."""
+        return self.key.thumbprint()
+
+    def to_jwk(self) -> str:
+        """The public JWK with its `kid`, as JSON text for the TypeScript side."""
+        return json.dumps({**self.key.as_dict(private=False), "kid": self.kid})
+
+
+@dataclass(frozen=True)
+class SealingKey:
+    """The private half of a sealing key: it opens. Its text form must stay out of histories and logs."""
+
+    key: Key = field(repr=False)
+
+    @classmethod
+    def generate(cls) -> "SealingKey":
+        """A new P-256 key: unlike X25519, every supported Node has it without an experimental warning."""
+        return cls(ECKey.generate_key("P-256", private=True))
+
+    @classmethod
+    def from_jwk(cls, jwk: str | Mapping[str, Any]) -> "SealingKey":
+        """Reads a private JWK.
+
+        Raises:
+            UnusableKey: not a P-256 or X25519 JWK, or without its private half.
+        """
+        return cls(_import_key(jwk, private=True))
+
+    @property
+    def kid(self) -> str:
+        """RFC 7638 thumbprint, the same for both halves."""
+        return self.key.thumbprint()
+
+    @property
+    def public(self) -> PublicKey:
+        """The half that callers get."""
+        bare = self.key.as_dict(private=False)
+        return PublicKey(_import_key({name: str(value) for name, value in bare.items()}, private=False))
+
+    def to_jwk(self) -> str:
+        """The private JWK as JSON text."""
+        return json.dumps({**self.key.as_dict(private=True), "kid": self.kid})
+
+
+@dataclass(frozen=True)
+class Sealer:
+    """Seals with a public key, in the caller's process."""
+
+    public: PublicKey
+
+    def seal(self, content: Secrets | PromptSource) -> str:
+        """Compact JWE of `content`.
+
+        Raises:
+            InvalidRequest: the sealed text would be larger than a history can carry.
+        """
+        header = {
+            "alg": KEY_AGREEMENT_ALGORITHM,
+            "enc": ENCRYPTION,
+            "kid": self.public.kid,
+            "typ": SEALED_KINDS[type(content)],
+            "cty": CONTENT_TYPE,
+        }
+        deflate = zlib.compressobj(level=9, wbits=-zlib.MAX_WBITS)
+        packed = deflate.compress(content.model_dump_json(exclude_defaults=True).encode()) + deflate.flush()
+        if len(packed) > SEALED_LIMIT * 3 // 4:
+            raise InvalidRequest(
+                f"the wake's {SEALED_KINDS[type(content)].partition('.')[2]} are too large: "
+                f"{len(packed)} bytes packed, {SEALED_LIMIT * 3 // 4} are possible; shorten the task, templates or env"
+            )
+        return jwe.encrypt_compact(header, packed, self.public.key, registry=_REGISTRY)
+
+
+class Opener:
+    """Opens with private keys, several during a rotation: the field's `kid` names the key."""
+
+    def __init__(self, keys: Iterable[SealingKey]) -> None:
+        self._keys = {key.kid: key.key for key in keys}
+
+    def secrets(self, sealed: RunRequest | str, run_id: str | None = None) -> Secrets:
+        """The secrets of a request, or of one sealed text together with its run id.
+
+        Raises:
+            SealedFieldUnreadable: unknown key, damaged, another kind, or sealed for another run.
+        """
+        if isinstance(sealed, RunRequest):
+            return self._open(sealed.sealed_secrets, Secrets, run_id or sealed.run_id)
+        return self._open(sealed, Secrets, run_id)
+
+    def prompt(self, sealed: RunRequest | str, run_id: str | None = None) -> PromptSource:
+        """The prompt's sources of a request, or of one sealed text together with its run id.
+
+        Raises:
+            SealedFieldUnreadable: unknown key, damaged, another kind, or sealed for another run.
+        """
+        if isinstance(sealed, RunRequest):
+            return self._open(sealed.sealed_prompt, PromptSource, run_id or sealed.run_id)
+        return self._open(sealed, PromptSource, run_id)
+
+    def _open(self, text: str, content: type[Sealable], run_id: str | None) -> Sealable:
+        kind = SEALED_KINDS[content]
+        header = _header(text, kind)
+        key = self._keys.get(str(header.get("kid")))
+        if key is None:
+            raise SealedFieldUnreadable(f"{kind}: sealed with a key that this worker does not hold")
+        if header.get("typ") != kind or header.get("cty") != CONTENT_TYPE:
+            raise SealedFieldUnreadable(f"{kind}: the sealed field holds something else")
+        try:
+            packed = jwe.decrypt_compact(text, key, registry=_REGISTRY).plaintext
+            if packed is None:
+                raise SealedFieldUnreadable(f"{kind}: the sealed field is empty")
+            opened = content.model_validate_json(_inflate(packed))
+        except (JoseError, ValueError, TypeError, zlib.error):
+            # The cause may quote what was sealed, so it is not kept.
+            raise SealedFieldUnreadable(f"{kind}: the sealed field is damaged or sealed with another key") from None
+        if not run_id or opened.run_id != run_id:
+            raise SealedFieldUnreadable(f"{kind}: sealed for another run")
+        return opened
+
+
+def _header(text: str, kind: str) -> dict[str, Any]:
+    """The protected header, not yet authenticated: it only chooses the key."""
+    protected = text.partition(".")[0]
+    try:
+        header = json.loads(base64.urlsafe_b64decode(protected[:HEADER_LIMIT] + "=" * (-len(protected) % 4)))
+    except ValueError:
+        header = None
+    if not isinstance(header, dict):
+        raise SealedFieldUnreadable(f"{kind}: not a compact JWE of ours")
+    return header
+
+
+def _inflate(packed: bytes) -> bytes:
+    inflate = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
+    opened = inflate.decompress(packed, OPENED_LIMIT)
+    if not inflate.eof:
+        raise ValueError("larger than an opened field may be, or cut off")
+    return opened
+
+
+def parse_keys(text: str) -> tuple[SealingKey, ...]:
+    """The keys in a JWK or a JWK set (`{"keys": [...]}`); the first one is the current one, the others still open.
+
+    Raises:
+        UnusableKey: no usable key in it.
+    """
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        raise UnusableKey("the sealing key must be a JWK or a JWK set as JSON text") from None
+    jwks = parsed["keys"] if isinstance(parsed, dict) and isinstance(parsed.get("keys"), list) else [parsed]
+    if not jwks or not all(isinstance(jwk, dict) for jwk in jwks):
+        raise UnusableKey("the sealing key must be a JWK or a JWK set with at least one key")
+    return tuple(SealingKey.from_jwk(jwk) for jwk in jwks)
+
+
+def load_or_create(path: Path, *, create: bool = True) -> tuple[SealingKey, ...]:
+    """The keys in the file at `path`. Without a file creates one with a new key (mode 0600), if `create` allows it.
+
+    Two processes that start together agree: the file appears whole and at once, and the first one wins.
+
+    Raises:
+        UnusableKey: the file holds no usable key, or is missing and must not be created.
+        OSError: the file or its folder cannot be read or created.
+    """
+    if not path.exists():
+        if not create:
+            raise UnusableKey(
+                f"AGENT_RUNS_SEALING_KEY_FILE: {path} does not exist, and in production no key is created. "
+                "Mount the sealing key there."
+            )
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _publish(SealingKey.generate().to_jwk(), path)
+    return parse_keys(path.read_text())
+
+
+def _publish(text: str, path: Path) -> None:
+    draft, name = tempfile.mkstemp(dir=path.parent, prefix=".sealing-")  # mkstemp makes it 0600
+    try:
+        with os.fdopen(draft, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(name, path)
+    except FileExistsError:
+        pass  # another process was first; its key counts
+    finally:
+        Path(name).unlink()

@@ -1,0 +1,116 @@
+"""Reads the session that Paperclip stored for a task, and decides whether a wake may resume it.
+
+Paperclip stores what a run returns as session parameters and passes it to the next wake of the same task. Every
+spelling that the existing adapters ever wrote is read. Paperclip adds keys of its own (`__paperclip...`), which are
+ignored. Paperclip itself calls the codec in `adapter/src/session.ts`, which has the same rules.
+Source: the existing adapters' session codecs.
+"""
+
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from agent_runs.contracts.pod import DATA_DIRECTORY
+from agent_runs.contracts.request import ContextRuntime, RunConfig, SessionParams, Workspace
+
+ID_KEYS: Final = ("sessionId", "session_id", "sessionID")
+CWD_KEYS: Final = ("cwd", "workdir", "folder")
+_SESSION_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+_SESSION_FIELDS: Final[dict[str, tuple[str, ...]]] = {
+    "cwd": CWD_KEYS,
+    "workspaceId": ("workspaceId", "workspace_id"),
+    "repoUrl": ("repoUrl", "repo_url"),
+    "repoRef": ("repoRef", "repo_ref"),
+}
+
+
+class MalformedSession(ValueError):
+    """Session parameters that name no usable session. `field` is Paperclip's path, the text is the remedy."""
+
+    def __init__(self, field: str, remedy: str) -> None:
+        super().__init__(remedy)
+        self.field = field
+
+
+def deserialize(raw: object) -> SessionParams | None:
+    """Session parameters in any spelling; None when they name no session."""
+    if not isinstance(raw, Mapping):
+        return None
+    session_id = _first(raw, ID_KEYS)
+    if session_id is None:
+        return None
+    fields = {field: _first(raw, keys) for field, keys in _SESSION_FIELDS.items()}
+    return SessionParams.model_validate({"sessionId": session_id, **fields})
+
+
+def _first(raw: Mapping[Any, Any], keys: tuple[str, ...]) -> str | None:
+    texts = (raw.get(key) for key in keys)
+    return next((text.strip() for text in texts if isinstance(text, str) and text.strip()), None)
+
+
+def decode(runtime: ContextRuntime) -> SessionParams | None:
+    """The session of a wake: `sessionParams` in any spelling, else the bare `sessionId`; None for a fresh one.
+
+    Raises:
+        MalformedSession: an id is there and is none: not text, or nothing that OpenCode's `--session` could take.
+    """
+    raw = runtime.session_params or {}
+    if any(key in raw and not isinstance(raw[key], str) for key in ID_KEYS):
+        raise MalformedSession("runtime.sessionParams", "sessionId must be text; reset the agent's session")
+    session = deserialize(raw)
+    field = "runtime.sessionParams" if session else "runtime.sessionId"
+    if session is None and runtime.session_id:
+        session = SessionParams(session_id=runtime.session_id.strip())
+    if session is not None and not _SESSION_ID.fullmatch(session.session_id):
+        raise MalformedSession(
+            field, "the session id may hold letters, digits and '_.:-' only, 128 at most; reset the agent's session"
+        )
+    return session
+
+
+def working_directory(workspace: Workspace, config: RunConfig) -> str:
+    """Where OpenCode works in the pod: the workspace, else `config.cwd`, else the data volume."""
+    return posixpath.normpath(workspace.cwd or config.cwd or DATA_DIRECTORY)
+
+
+def session_params(session_id: str, workspace: Workspace, cwd: str | None = None) -> SessionParams:
+    """What Paperclip should store so that the next wake can resume `session_id`.
+
+    `cwd` is where OpenCode really worked, if that is not the workspace: a session is bound to its directory.
+    """
+    return SessionParams(
+        session_id=session_id,
+        cwd=cwd or workspace.cwd,
+        workspace_id=workspace.workspace_id,
+        repo_url=workspace.repo_url,
+        repo_ref=workspace.repo_ref,
+    )
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Which session a wake resumes, if any, and a sentence for people when the stored one is not resumed."""
+
+    session: SessionParams | None = None
+    reason: str | None = None
+
+
+def resume(stored: SessionParams | None, directory: str, *, enabled: bool) -> Resume:
+    """Decide whether a wake that works in `directory` may resume the `stored` session.
+
+    OpenCode binds a session to its directory: resumed from another one it calls the model, runs tools in the old
+    directory, prints nothing and never ends. A stored session without a directory is trusted, because Paperclip
+    sometimes hands back the bare id.
+    """
+    if stored is None:
+        return Resume()
+    if not enabled:
+        return Resume(reason=f"session {stored.session_id} is not resumed: resumeLastSession is off")
+    if stored.cwd is not None and posixpath.normpath(stored.cwd) != posixpath.normpath(directory):
+        return Resume(
+            reason=f"session {stored.session_id} is not resumed: it belongs to {stored.cwd}, this wake works in "
+            f"{directory}, and OpenCode hangs when a session is resumed elsewhere"
+        )
+    return Resume(session=stored)

@@ -1,0 +1,106 @@
+"""Selects the skills of a run from those that Paperclip offers, and reads them.
+
+A skill is a folder with a SKILL.md on Paperclip's data volume. Paperclip's own operational skill is always selected:
+without it an agent does not know how to report. Source: Paperclip 2026.916.1, adapter-utils and the bundled adapters.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from agent_runs.contracts.request import DesiredSkill, RuntimeSkill, SkillSync
+from agent_runs.paperclip.javascript import trim
+from agent_runs.paperclip.safe_files import UnreadableFile, is_folder, read_text
+
+OPERATIONAL: Final = "paperclipai/paperclip/paperclip"
+SKILL_LIMIT: Final = 256 * 1024
+"""Bytes of one skill; all of them and the prompt share a Secret of 1 MiB."""
+
+
+class UnreadableSkill(ValueError):
+    """A skill cannot be read. The message names the file and the cause, for a warning."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The skills to read, in Paperclip's order, and warnings for people."""
+
+    skills: tuple[RuntimeSkill, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def sources(self) -> tuple[Path, ...]:
+        """Where their texts are."""
+        return tuple(Path(skill.source) for skill in self.skills if skill.source)
+
+
+def select(offered: Sequence[RuntimeSkill], sync: SkillSync) -> Selection:
+    """The skills of one run: required ones and those the agent wants, as far as they are available."""
+    wanted = _required(offered) | _desired(offered, sync).keys()
+    chosen = tuple(skill for skill in offered if skill.key in wanted and _available(skill))
+    unavailable = [_left_out(skill) for skill in offered if skill.key in wanted and not _available(skill)]
+    unknown = [_unknown(key) for key in sorted(wanted - {skill.key for skill in offered})]
+    return Selection(chosen, (*unavailable, *unknown))
+
+
+def narrow(offered: Sequence[RuntimeSkill], sync: SkillSync) -> tuple[tuple[RuntimeSkill, ...], SkillSync]:
+    """The part of what Paperclip offers that `select` needs for this agent.
+
+    A company may have hundreds of skills, too many for a history. Names are resolved while all skills are known, so
+    the selection stays the same.
+    """
+    desired = _desired(offered, sync)
+    wanted = _required(offered) | desired.keys()
+    kept = tuple(skill for skill in offered if skill.key in wanted)
+    return kept, SkillSync(desired_skills=tuple(DesiredSkill(key=key) for key in desired))
+
+
+def read_skill(source: Path, root: Path | None = None) -> str:
+    """The trimmed text of a skill: SKILL.md in the folder `source`, else `source` itself as a file.
+
+    `root` is the folder that must contain it, such as the data volume.
+
+    Raises:
+        UnreadableSkill: missing, not below `root`, not a regular file, larger than `SKILL_LIMIT`, or not UTF-8.
+    """
+    path = source / "SKILL.md" if is_folder(source) else source
+    try:
+        return trim(read_text(path, root=root, limit=SKILL_LIMIT))
+    except UnreadableFile as cause:
+        raise UnreadableSkill(f"skill not readable: {cause}") from None
+
+
+def _required(offered: Iterable[RuntimeSkill]) -> set[str]:
+    return {skill.key for skill in offered if skill.required or skill.key == OPERATIONAL}
+
+
+def _desired(offered: Sequence[RuntimeSkill], sync: SkillSync) -> dict[str, None]:
+    wanted = (skill.key.strip().lower() for skill in sync.desired_skills or ())
+    return dict.fromkeys(_resolved(name, offered) for name in wanted if name)
+
+
+def _resolved(name: str, offered: Sequence[RuntimeSkill]) -> str:
+    """The key that `name` means: exact, else a unique runtime name, else a unique last segment; else itself."""
+    readings = (
+        [skill.key for skill in offered if skill.key.lower() == name],
+        [skill.key for skill in offered if (skill.runtime_name or "").lower() == name],
+        [skill.key for skill in offered if _last_segment(skill.key).lower() == name],
+    )
+    return next((keys[0] for keys in readings if len(keys) == 1), name)
+
+
+def _last_segment(key: str) -> str:
+    return key.rpartition("/")[2]
+
+
+def _available(skill: RuntimeSkill) -> bool:
+    return bool(skill.source) and skill.source_status in (None, "available")
+
+
+def _left_out(skill: RuntimeSkill) -> str:
+    return f'Skill "{skill.key}" is left out: {skill.missing_detail or "Paperclip reports that its source is missing"}.'
+
+
+def _unknown(key: str) -> str:
+    return f'Desired skill "{key}" is not available from the Paperclip skills directory.'

@@ -1,0 +1,29 @@
+"""Checks the worker's Kubernetes permissions at its start: the verbs of deploy/base/rbac.yaml, one by one."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from agent_runs.kube.port import Cluster
+
+REQUIRED_VERBS: Final[Mapping[str, Sequence[str]]] = {
+    "jobs.batch": ("create", "get", "list", "watch", "delete"),
+    "pods": ("get", "list", "watch", "patch", "delete"),
+    "pods/log": ("get",),
+    "pods/exec": ("get", "create"),
+    "secrets": ("create", "get", "update", "patch", "delete", "deletecollection"),
+    "events": ("list",),
+    "persistentvolumeclaims": ("create", "get"),
+}
+"""By resource, in the spelling of `Cluster.allowed`."""
+
+
+async def missing_permissions(cluster: Cluster, namespace: str) -> Sequence[str]:
+    """The permissions that the worker lacks in the namespace of the Jobs, such as `watch pods`.
+
+    Raises:
+        ClusterUnavailable, ClusterForbidden: the API server does not answer the question.
+    """
+    required = [(verb, resource) for resource, verbs in REQUIRED_VERBS.items() for verb in verbs]
+    answers = await asyncio.gather(*(cluster.allowed(verb, resource, namespace) for verb, resource in required))
+    return [f"{verb} {resource}" for (verb, resource), allowed in zip(required, answers, strict=True) if not allowed]

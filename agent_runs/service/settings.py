@@ -1,0 +1,60 @@
+"""The settings of a worker process."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from pydantic import Field
+
+from agent_runs.client.settings import ClientSettings, ListenAddress
+
+DEFAULT_INHERITANCE: Final = (
+    *("ANTHROPIC_*", "OPENAI_*", "OPENROUTER_*", "GEMINI_*", "GOOGLE_*", "AZURE_*", "AWS_*", "MISTRAL_*", "GROQ_*"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+    *("LANG", "LC_*", "TZ", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE"),
+)
+"""Model providers, proxies, locale, trusted certificates. Not all variables: the worker's secrets are among them."""
+
+
+class WorkerSettings(ClientSettings):
+    """The cluster, the agent pods, and the limits of the worker, in addition to a caller's settings.
+
+    Attributes:
+        kubeconfig: kubeconfig file; None: the cluster in which the worker runs.
+        kube_context: context in that file; None: its current one.
+        namespace: namespace of the Jobs, unless an agent's configuration names another; None: the worker's own.
+        image: image of agent pods; None: that of the worker's own pod.
+        init_image: image of the init container; it must have `sh` and `cp`, and should be a busybox.
+        data_claim: PersistentVolumeClaim with Paperclip's data; None: that of the worker's own pod.
+        data_root: the worker's mount path of that claim, which pods mount at /paperclip.
+        inherit_env: glob patterns of literal environment variables of the worker's own pod that agents inherit.
+        paperclip_api_url: URL at which pods reach Paperclip; an agent's configuration may name another.
+        api_proxy_image: image with python3 for the pod's Paperclip API proxy container; None: that of the worker's own
+            pod; empty: no such container, and the agent has its token in its environment.
+        opencode_config: JSON file merged into every agent's OpenCode configuration (providers, mostly).
+        max_runs: runs that this worker follows at the same time.
+        transcript_retention_days: transcripts are purged this many days after their last line; 0: never.
+        health_listen: HOST:PORT of the probes (`/readyz`, `/livez`); None: not served.
+        metrics_listen: IP:PORT of the SDK's metrics for Prometheus (`/metrics`); None: not served.
+    """
+
+    kubeconfig: Path | None = None
+    kube_context: str | None = None
+    namespace: str | None = None
+    image: str | None = None
+    init_image: str = "busybox:1.36"
+    data_claim: str | None = None
+    data_root: Path = Path("/paperclip")
+    inherit_env: tuple[str, ...] = DEFAULT_INHERITANCE
+    paperclip_api_url: str | None = None
+    api_proxy_image: str | None = None
+    opencode_config: Path | None = None
+    max_runs: int = Field(default=500, ge=1)
+    transcript_retention_days: int = Field(default=30, ge=0, le=36_500)
+    health_listen: ListenAddress | None = None
+    metrics_listen: ListenAddress | None = None
+
+    @property
+    def transcript_retention(self) -> timedelta | None:
+        """Time from a transcript's last line until it is purged; None: never."""
+        return timedelta(days=self.transcript_retention_days) if self.transcript_retention_days else None

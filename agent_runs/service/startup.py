@@ -1,0 +1,166 @@
+"""Opens the connections and keys that a worker needs; an error is one line that names setting and remedy."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import structlog
+from temporalio.client import Client
+from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
+from temporalio.service import RPCError, RPCStatusCode
+
+from agent_runs.client.connection import TemporalUnreachable, connect
+from agent_runs.client.links import load_tokens
+from agent_runs.client.settings import SettingsError
+from agent_runs.contracts.errors import RunError
+from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.credentials import ClusterConfigError
+from agent_runs.paperclip.sealing import Opener, UnusableKey, load_or_create
+from agent_runs.service.permissions import missing_permissions
+from agent_runs.service.search_attributes import register_search_attributes
+from agent_runs.service.settings import WorkerSettings
+from agent_runs.transcripts.store import SqlTranscripts
+from agent_runs.transcripts.tokens import UnusableTokenKey
+
+RBAC_FILE: Final = "deploy/base/rbac.yaml"
+
+log: Final[Any] = structlog.get_logger()
+
+
+class CannotStart(Exception):
+    """Something that the worker needs is missing or invalid. The text is one line that names setting and remedy."""
+
+
+@contextmanager
+def blame(setting: str, remedy: str, *errors: type[Exception]) -> Iterator[None]:
+    """Turn `errors` into `CannotStart` with the name of the setting that causes them."""
+    try:
+        yield
+    except errors as error:
+        reason = " ".join(_reason(error).split()).removeprefix(f"{setting}: ").rstrip(".")
+        raise CannotStart(f"{setting}: {reason}. {remedy}") from None
+
+
+def _reason(error: Exception) -> str:
+    """Our own texts as they are; of the operating system its message and the file; of libraries nothing."""
+    match error:
+        case RunError():
+            return error.message
+        case OSError(strerror=str(reason)):
+            return f"{error.filename}: {reason}" if error.filename else reason
+        case TypeError():
+            return "it has an option that the database driver does not know"
+        case _:
+            return str(error)
+
+
+async def connect_kubernetes(settings: WorkerSettings) -> KubernetesCluster:
+    """Connect to the cluster and check that it answers. Missing permissions are only logged.
+
+    Raises:
+        CannotStart: it has no usable address, does not answer, or refuses the credentials.
+    """
+    remedy = "Set it, and AGENT_RUNS_KUBE_CONTEXT, to a cluster that answers; unset it in a pod of the cluster"
+    with blame("AGENT_RUNS_KUBECONFIG", remedy, ClusterConfigError, RunError):
+        cluster = await KubernetesCluster.connect(
+            str(settings.kubeconfig) if settings.kubeconfig else None, settings.kube_context, settings.namespace
+        )
+        try:
+            log.info("kubernetes.connected", version=await cluster.version(), namespace=cluster.namespace)
+            if missing := await missing_permissions(cluster, cluster.namespace):
+                log.warning(
+                    "worker.permissions_denied",
+                    namespace=cluster.namespace,
+                    missing=missing,
+                    remedy=f"apply {RBAC_FILE}",
+                )
+        except BaseException:
+            await cluster.close()
+            raise
+    return cluster
+
+
+async def open_store(settings: WorkerSettings) -> SqlTranscripts:
+    """Open the transcript store and migrate its schema.
+
+    Raises:
+        CannotStart: its URL is invalid, or the file or server cannot be used.
+    """
+    remedy = "Set it to sqlite:////absolute/file.db or postgresql://USER:PASSWORD@HOST/DATABASE of a store that answers"
+    # TypeError: an option in the URL that the driver does not know
+    with blame("AGENT_RUNS_TRANSCRIPTS_URL", remedy, RunError, ValueError, TypeError):
+        return await SqlTranscripts.open(settings.transcripts)
+
+
+async def connect_temporal(settings: WorkerSettings) -> Client:
+    """Connect to Temporal and register the search attributes in its namespace.
+
+    Raises:
+        TemporalUnreachable: no server answers.
+        CannotStart: the namespace does not exist, or metrics cannot be served.
+    """
+    client = await connect(settings, _runtime(settings))
+    try:
+        await register_search_attributes(client)
+    except RPCError as error:
+        _handle_registration_error(error, settings)
+    return client
+
+
+def _handle_registration_error(error: RPCError, settings: WorkerSettings) -> None:
+    """Where an administrator registers attributes (Temporal Cloud), a worker need not be allowed to: log a warning."""
+    match error.status:
+        case RPCStatusCode.PERMISSION_DENIED | RPCStatusCode.UNIMPLEMENTED:
+            log.warning("worker.search_attributes_unregistered", remedy="register those of docs/temporal.md by hand")
+        case RPCStatusCode.NOT_FOUND:
+            raise CannotStart(
+                f"AGENT_RUNS_TEMPORAL_NAMESPACE: there is no namespace {settings.temporal_namespace} at "
+                f"{settings.temporal_address}. Create it (`temporal operator namespace create`) or name another"
+            ) from None
+        case status:
+            raise TemporalUnreachable(
+                f"Temporal at {settings.temporal_address} refused the search attributes: {status.name}. Check its "
+                "state, AGENT_RUNS_TEMPORAL_API_KEY and AGENT_RUNS_TEMPORAL_NAMESPACE"
+            ) from None
+
+
+def _runtime(settings: WorkerSettings) -> Runtime | None:
+    """A runtime that serves the SDK's metrics; None: the default runtime, which serves none."""
+    if settings.metrics_listen is None:
+        return None
+    metrics = PrometheusConfig(settings.metrics_listen, counters_total_suffix=True, durations_as_seconds=True)
+    try:
+        return Runtime(telemetry=TelemetryConfig(metrics=metrics))
+    except ValueError:
+        raise CannotStart(
+            f"AGENT_RUNS_METRICS_LISTEN: the worker cannot listen at {settings.metrics_listen}. "
+            "Set it to an IP address of this machine and a free port, such as 0.0.0.0:9464"
+        ) from None
+
+
+def load_opener(settings: WorkerSettings) -> Opener:
+    """Load the key that opens sealed fields.
+
+    Raises:
+        CannotStart: the file holds no usable key.
+    """
+    remedy = "Set it to a readable file with a private P-256 or X25519 JWK"
+    with blame("AGENT_RUNS_SEALING_KEY_FILE", remedy, UnusableKey, OSError):
+        return Opener(load_or_create(settings.sealing_key_file, create=not settings.production))
+
+
+def check_keys(settings: WorkerSettings) -> None:
+    """Check that the keys can be loaded.
+
+    Raises:
+        CannotStart: a key cannot be used.
+    """
+    load_opener(settings)
+    if settings.transcripts_listen is not None:
+        remedy = "Set it to a readable file with a JWK of kty oct"
+        with blame("AGENT_RUNS_TRANSCRIPTS_KEY_FILE", remedy, UnusableTokenKey, OSError):
+            load_tokens(settings)
+
+
+STARTUP_ERRORS: Final = (SettingsError, TemporalUnreachable, CannotStart)
+"""Their texts are for people: setting, reason, remedy."""

@@ -1,0 +1,9 @@
+"""Run by Alembic: migrates over the connection of its configuration, in that connection's own transaction."""
+
+from alembic import context
+
+from agent_runs.transcripts.schema import metadata
+
+context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,62 @@
+"""The tables, for every dialect: lines, and one row per attempt with its running counts and its writer.
+
+`migrations` upgrades an older database to this. Times are whole microseconds since the epoch: exact, ordered and the
+same in SQLite and PostgreSQL.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from sqlalchemy import BigInteger, Boolean, Column, Dialect, Integer, LargeBinary, MetaData, Table, Text, text
+from sqlalchemy.types import TypeDecorator
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TICK: Final = timedelta(microseconds=1)
+
+
+class Instant(TypeDecorator[datetime]):
+    """An aware datetime, kept as microseconds since the epoch and read back in UTC."""
+
+    impl = BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:  # noqa: ARG002 (SQLAlchemy's hook)
+        """Python to database."""
+        return None if value is None else (value - EPOCH) // _TICK
+
+    def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 (same)
+        """Database to Python."""
+        return None if value is None else EPOCH + value * _TICK
+
+
+metadata = MetaData()
+
+lines = Table(
+    "lines",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("stream", Text, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("terminated", Boolean, nullable=False),
+    Column("at", Instant, nullable=False),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("agent_id", Text, nullable=False),
+    Column("company_id", Text, nullable=False),
+    Column("lines", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("first_at", Instant),
+    Column("last_at", Instant),
+    Column("receipt", Text),
+    Column("opened_at", Instant, nullable=False, server_default="0"),
+    Column("writer_run_id", Text, nullable=False, server_default=text("''")),
+    Column("writer_since", Instant, nullable=False, server_default="0"),
+    Column("writer_number", BigInteger, nullable=False, server_default="0"),
+)

@@ -1,0 +1,141 @@
+"""Tokens that open the transcript of one run to whoever holds them, until they expire.
+
+A token is a compact JWS (RFC 7515, RFC 7519) with the run's id as `sub`, `aud` = `agent-runs.transcripts` and `exp`.
+The algorithm is HS256: whoever checks a token can read every transcript anyway, so a public half would guard nothing.
+The key has a file of its own beside the sealing key instead of being derived from it: a caller that has only the
+public sealing key can still create links, a transcript service that runs alone needs no key that opens secrets, and
+either key can be rotated without the other.
+"""
+
+import base64
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, Self
+
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import OctKey
+
+SIGNING_ALGORITHM: Final = "HS256"
+AUDIENCE: Final = "agent-runs.transcripts"
+LINK_LIFETIME: Final = timedelta(days=7)
+"""A run may take hours, and people read it days later."""
+TOKEN_LIMIT: Final = 2048
+"""Characters of a token; ours have some 200."""
+KEY_BYTES: Final = 32
+"""The least for HS256 (RFC 7518, section 3.2)."""
+
+
+class TokenRefused(Exception):
+    """The token was not issued by this service, or has expired. The text never quotes it."""
+
+
+class UnusableTokenKey(ValueError):
+    """The file holds no key that can sign tokens. The text never quotes it."""
+
+
+@dataclass(frozen=True)
+class Grant:
+    """The right to read one run until `expires_at`."""
+
+    run_id: str
+    expires_at: datetime
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Creates and checks tokens. The first key signs; the others still open what they signed before a rotation."""
+
+    keys: Sequence[OctKey] = field(repr=False)
+    clock: Callable[[], float] = field(default=time.time, repr=False)
+
+    @classmethod
+    def load(cls, path: Path, *, create: bool = True) -> Self:
+        """Load the keys in the JWK or JWK set at `path`; with `create` a missing file is created, mode 0600.
+
+        Raises:
+            UnusableTokenKey: the file is missing and must not be created, or holds no key of this kind.
+            OSError: the file or its folder cannot be read or created.
+        """
+        if not path.exists():
+            if not create:
+                raise UnusableTokenKey(
+                    f"{path} does not exist, and production creates no key: put a JWK (kty oct) there"
+                )
+            _create_key(path)
+        return cls(_keys(path.read_text(), path))
+
+    def mint(self, run_id: str, lifetime: timedelta = LINK_LIFETIME) -> str:
+        """Create a token for one run."""
+        claims = {"sub": run_id, "aud": AUDIENCE, "exp": int(self.clock() + lifetime.total_seconds())}
+        return jwt.encode(
+            {"alg": SIGNING_ALGORITHM}, claims, self.keys[0], algorithms=[SIGNING_ALGORITHM], default_type=None
+        )
+
+    def open(self, token: str) -> Grant:
+        """Check a token and return what it grants. The signature is compared in constant time.
+
+        Raises:
+            TokenRefused: not signed by one of the keys, meant for something else, or expired.
+        """
+        if len(token) > TOKEN_LIMIT or not token.isascii():
+            raise TokenRefused("this token was not issued by this service; ask for a new link")
+        for key in self.keys:
+            with suppress(JoseError, ValueError, TypeError, KeyError):
+                return self._grant(jwt.decode(token, key, algorithms=[SIGNING_ALGORITHM]).claims)
+        raise TokenRefused("this token was not issued by this service; ask for a new link")
+
+    def _grant(self, claims: dict[str, Any]) -> Grant:
+        run_id, expiry = claims.get("sub"), claims.get("exp")
+        if claims.get("aud") != AUDIENCE or not isinstance(run_id, str) or type(expiry) is not int:
+            raise TokenRefused("this token is meant for something else")
+        if expiry <= self.clock():
+            raise TokenRefused("this token has expired; ask for a new link")
+        return Grant(run_id, datetime.fromtimestamp(expiry, UTC))
+
+
+def _keys(text: str, path: Path) -> tuple[OctKey, ...]:
+    try:
+        parsed = json.loads(text)
+        jwks = parsed["keys"] if isinstance(parsed.get("keys"), list) else [parsed]
+        keys = tuple(_key(jwk) for jwk in jwks)
+    except (ValueError, KeyError, TypeError, AttributeError, JoseError):
+        keys = ()
+    if not keys:
+        raise UnusableTokenKey(f"{path} must hold a JWK or a JWK set of kty oct with at least {KEY_BYTES} bytes")
+    return keys
+
+
+def _key(jwk: dict[str, Any]) -> OctKey:
+    secret = base64.urlsafe_b64decode(jwk["k"] + "=" * (-len(jwk["k"]) % 4))
+    if jwk["kty"] != "oct" or len(secret) < KEY_BYTES:
+        raise ValueError("not a key for HS256")
+    return OctKey.import_key(secret)
+
+
+def _create_key(path: Path) -> None:
+    """Create a key file atomically; the first of two processes wins."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft, name = tempfile.mkstemp(dir=path.parent, prefix=".transcripts-")  # mkstemp's mode is 0600
+    try:
+        with os.fdopen(draft, "w") as file:
+            json.dump(OctKey.generate_key(KEY_BYTES * 8).as_dict(private=True), file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(name, path)
+    except FileExistsError:
+        pass  # another process was first; its key counts
+    finally:
+        Path(name).unlink()
+
+
+def authorization(token: str) -> Mapping[str, str]:
+    """The request header with which a program presents its token."""
+    return {"Authorization": f"Bearer {token}"}

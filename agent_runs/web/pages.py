@@ -1,0 +1,181 @@
+"""The routes for browsers: the page of a run, its live part as server-sent events, and their assets.
+
+    GET /runs/{run_id}?token=…                     stores the token in a cookie and continues without it
+    GET /runs/{run_id}?attempt=1&after=0           at most 500 lines of an attempt, first of the newest
+    GET /runs/{run_id}/live?attempt=1&after=0      SSE: `entries` and `header` as HTML in JSON, `attempt`, `end`
+    GET /assets/{name}                             stylesheet, script, icon
+
+A reader costs one page of lines, whatever the length of the transcript or the reader's speed.
+"""
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from agent_runs.contracts.identity import AttemptKey
+from agent_runs.transcripts.store import Line, TranscriptStore
+from agent_runs.web.access import Access
+from agent_runs.web.render import Templates, View, Window, page_entries
+from agent_runs.web.run_info import RunInfoSource
+from agent_runs.web.sse import LivePage
+from agent_runs.web.transcripts import KEEP_ALIVE, POLL, attempt_key, error_response, parse_number
+from agent_runs.web.views import RunViews
+
+VIEW_LINES: Final = 500
+VIEW_BYTES: Final = 1024 * 1024
+"""Output on one page; a longer line is a page of its own, of which the beginning is shown."""
+
+CONTENT_SECURITY_POLICY: Final = "; ".join(
+    (
+        *("default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self'", "connect-src 'self'"),
+        *("base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"),
+    )
+)
+HEADERS: Final = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_NO_STORE: Final = {"Cache-Control": "no-store"}
+_TITLES: Final = {
+    401: "This page needs its link",
+    403: "This link is for another run",
+    404: "This run is not known yet",
+}
+
+
+class SecurityHeaders:
+    """Middleware: adds the headers that keep a browser from doing anything but showing the response."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._headers = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Add the headers to the start of the response, unless they are present."""
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                present = {name for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(one for one in self._headers if one[0] not in present)]
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+
+class Pages:
+    """The pages of runs over one store. `poll` and `keep_alive` are those of the transcript service."""
+
+    def __init__(
+        self,
+        store: TranscriptStore,
+        access: Access,
+        source: RunInfoSource,
+        *,
+        poll: timedelta = POLL,
+        keep_alive: timedelta = KEEP_ALIVE,
+    ) -> None:
+        self._store = store
+        self._access = access
+        self._poll = poll
+        self._keep_alive = keep_alive
+        self._views = RunViews(store, source)
+        self._templates = Templates()
+
+    @property
+    def routes(self) -> list[BaseRoute]:
+        """The routes, for the transcript service."""
+        return [
+            Route("/runs/{run_id}", self.page),
+            Route("/runs/{run_id}/live", self.live),
+            Mount("/assets", StaticFiles(directory=Path(__file__).with_name("assets"))),
+        ]
+
+    async def page(self, request: Request) -> Response:
+        """The page: a part of the transcript below the run's header."""
+        token = request.query_params.get("token")
+        if token is not None:
+            return self._store_token(request, token)
+        run_id = self._access.run(request)
+        view = await self._views.view(run_id, _requested_attempt(request))
+        if view.info is None and not view.attempts:
+            raise HTTPException(404, f"Run {run_id} is not known yet. {view.note}".strip())
+        window, lines = await self._window(request, view)
+        entries = await asyncio.to_thread(page_entries, lines)
+        return HTMLResponse(await asyncio.to_thread(self._templates.page, view, window, entries), headers=_NO_STORE)
+
+    async def live(self, request: Request) -> Response:
+        """Stream entries and headers after a line until the run has ended; a reader that reconnects then gets 204."""
+        key = attempt_key(self._access.run(request), _requested_attempt(request) or 1)
+        draining: asyncio.Event = request.app.state.draining
+        resumed = request.headers.get("last-event-id")
+        after = parse_number(resumed or request.query_params.get("after", "0"), "Last-Event-ID or after", least=0)
+        live = LivePage(self._store, self._views, self._templates, key, draining, self._poll, self._keep_alive)
+        if resumed and await live.over(after):
+            return Response(status_code=204)
+        headers = _NO_STORE | {"X-Accel-Buffering": "no"}
+        return StreamingResponse(live.events(after), media_type="text/event-stream", headers=headers)
+
+    def error_response(self, request: Request, error: Exception) -> Response:
+        """The response to a refused request: for people a page, for programs JSON."""
+        response = error_response(request, error)
+        if not isinstance(error, HTTPException) or "text/html" not in request.headers.get("accept", ""):
+            return response
+        title = _TITLES.get(error.status_code, "This request failed")
+        body = self._templates.error(error.status_code, title, error.detail)
+        return HTMLResponse(body, status_code=error.status_code, headers={**(error.headers or {}), **_NO_STORE})
+
+    def _store_token(self, request: Request, token: str) -> Response:
+        grant = self._access.granted(request, token)
+        response = HTMLResponse(self._templates.token_redirect(grant.run_id), headers=_NO_STORE)
+        self._access.set_cookie(response, grant, token)
+        return response
+
+    async def _window(self, request: Request, view: View) -> tuple[Window, list[Line]]:
+        """The requested lines; by default the end of a live transcript, or the beginning of a finished one."""
+        key = attempt_key(view.run_id, view.attempt)
+        last = await self._store.last(key) or 0
+        query = request.query_params
+        if "before" in query:
+            before = parse_number(query["before"], "before", least=1)
+            lines = await self._before(key, before)
+        elif "after" in query:
+            lines = await self._page(key, parse_number(query["after"], "after", least=0))
+        elif view.live or "at" in query:
+            lines = await self._before(key, last + 1)
+        else:
+            lines = await self._page(key, 0)
+        if not lines:
+            return Window(None, None, earlier=last > 0, later=False), lines
+        first, end = lines[0].sequence, lines[-1].sequence
+        earlier = first > 1 and bool(await self._before(key, first))
+        return Window(first, end, earlier=earlier, later=end < last), lines
+
+    async def _page(self, key: AttemptKey, after: int) -> list[Line]:
+        return await self._store.read(key, after, limit=VIEW_LINES, max_bytes=VIEW_BYTES)
+
+    async def _before(self, key: AttemptKey, before: int) -> list[Line]:
+        """The lines before a sequence, as many as fit. Sequences have gaps: the range grows until it has lines."""
+        range_size = VIEW_LINES
+        while True:
+            after = max(0, before - 1 - range_size)
+            lines = [line for line in await self._page(key, after) if line.sequence < before]
+            if lines or after == 0:
+                return lines
+            range_size *= 2
+
+
+def _requested_attempt(request: Request) -> int | None:
+    """The requested attempt; None: the newest."""
+    attempt = request.query_params.get("attempt")
+    return None if attempt is None else parse_number(attempt, "attempt", least=1)

@@ -1,0 +1,214 @@
+"""Renders the page of a run: pure functions from a view to HTML.
+
+Everything from outside is text here: Jinja2 escapes all of it, Markdown is rendered without HTML, links, images and
+character references, and entries hold no control characters (`agent_runs.agents.opencode.entries`). The page's
+Content-Security-Policy allows no inline script, so that a mistake in here would still run nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Final
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+
+from agent_runs.agents.opencode.entries import LOG_LIMIT, Entry, Limits, entry
+from agent_runs.agents.opencode.events import printable
+from agent_runs.agents.opencode.fold import Progress
+from agent_runs.client.timeline import PHASES
+from agent_runs.contracts.outcome import Outcome, OutputReceipt, Usage
+from agent_runs.transcripts.store import Line
+from agent_runs.web.run_info import RunInfo
+
+LIMITS: Final = Limits(text=12_000, thinking=8_000, result=8_000, result_lines=200, arguments=4_000)
+MAX_NAME: Final = 200
+MAX_PROSE: Final = 2000
+MAX_GAPS: Final = 20
+"""Gaps that are listed one by one."""
+
+_MARKDOWN: Final = (
+    MarkdownIt("commonmark", {"html": False})
+    .enable(["strikethrough", "table"])
+    .disable(["link", "image", "autolink", "reference", "entity", "html_inline", "html_block"])
+)
+
+
+@dataclass(frozen=True)
+class PageEntry:
+    """One entry on the page, with its line's sequence, stream and time."""
+
+    line: int
+    entry: Entry
+    stream: str
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt in the list of attempts."""
+
+    number: int
+    failure: str | None = None
+    receipt: OutputReceipt | None = None
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part of a transcript on the page: sequences of its first and last line, None for no line."""
+
+    first: int | None
+    last: int | None
+    earlier: bool
+    later: bool
+
+
+@dataclass(frozen=True)
+class View:
+    """The content of the page, except the lines.
+
+    Attributes:
+        progress: the shown attempt's usage so far, and whether all of its output was counted.
+        live: more output or steps may follow.
+        note: for people, such as that Temporal does not answer.
+    """
+
+    run_id: str
+    attempt: int
+    info: RunInfo | None
+    attempts: Sequence[Attempt]
+    progress: tuple[Progress, bool]
+    live: bool
+    note: str = ""
+
+    @property
+    def base(self) -> str:
+        """Relative URL of this run's resources: a proxy may publish the service below any path."""
+        return quote(self.run_id, safe="")
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The run's outcome, if it has one."""
+        return self.info.outcome if self.info else None
+
+    @property
+    def receipt(self) -> OutputReceipt | None:
+        """The shown attempt's receipt."""
+        return next((one.receipt for one in self.attempts if one.number == self.attempt), None)
+
+    @property
+    def phase(self) -> str:
+        """The run's phase as in the search attribute."""
+        return self.info.run.phase if self.info else ("live" if self.live else "ended")
+
+    @property
+    def usage(self) -> Usage:
+        """Of the whole run once it has an outcome, else of the shown attempt so far."""
+        total = self.outcome.usage if self.outcome else None
+        return total or self.progress[0].usage
+
+    @property
+    def cost(self) -> Decimal | None:
+        """As `usage`, in US dollars."""
+        total = self.outcome.cost_usd if self.outcome else None
+        return total if total is not None else self.progress[0].cost_usd
+
+    @property
+    def session(self) -> str | None:
+        """OpenCode's session id."""
+        session = self.outcome.session_id if self.outcome else None
+        return session or self.progress[0].session_id
+
+
+class Templates:
+    """Renders the templates."""
+
+    def __init__(self) -> None:
+        self._env = Environment(
+            loader=PackageLoader("agent_runs.web"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._env.filters |= {
+            "markdown": markdown,
+            "time_of_day": time_of_day,
+            "duration": duration_text,
+            "name": lambda text: printable(str(text), MAX_NAME),
+            "prose": lambda text: printable(str(text), MAX_PROSE),
+            "money": money,
+            "count": lambda number: f"{number:,}",
+        }
+        self._env.globals |= {"PHASES": PHASES, "MAX_GAPS": MAX_GAPS}
+
+    def page(self, view: View, window: Window, entries: Sequence[PageEntry]) -> str:
+        """The whole page."""
+        return self._env.get_template("run_page.html").render(view=view, window=window, entries=entries)
+
+    def header(self, view: View) -> str:
+        """The header, which changes while the run is open: phase, steps, tokens, cost, receipt."""
+        return self._env.get_template("run_header.html").render(view=view)
+
+    def entries(self, run_id: str, attempt: int, entries: Sequence[PageEntry]) -> str:
+        """Entries to append to the page."""
+        base = quote(run_id, safe="")
+        return self._env.get_template("transcript_entries.html").render(base=base, attempt=attempt, entries=entries)
+
+    def error(self, status: int, title: str, detail: str) -> str:
+        """The page of a refused request."""
+        return self._env.get_template("error.html").render(status=status, title=title, detail=detail)
+
+    def token_redirect(self, run_id: str) -> str:
+        """The page that continues to the run's page without the token in its URL.
+
+        Not an HTTP redirect: after one, a browser that comes from another site does not send the new cookie, which
+        is SameSite=Strict.
+        """
+        return self._env.get_template("token_redirect.html").render(base=quote(run_id, safe=""))
+
+
+def page_entries(lines: Sequence[Line]) -> list[PageEntry]:
+    """The entries of these lines; lines without an entry for people are left out."""
+    entries = ((line, entry(line.data, line.stream, LIMITS)) for line in lines)
+    return [
+        PageEntry(line.sequence, _with_left_out(it, line), line.stream, line.at)
+        for line, it in entries
+        if it is not None
+    ]
+
+
+def _with_left_out(entry_: Entry, line: Line) -> Entry:
+    """Add to a log entry how many bytes of its line it leaves out."""
+    if entry_.kind != "log" or len(line.data) <= LOG_LIMIT:
+        return entry_
+    return Entry("log", entry_.title, left_out=len(line.data) - len(entry_.title))
+
+
+def markdown(text: str) -> Markup:
+    """Markdown as HTML that holds nothing but text and its formatting."""
+    return Markup(_MARKDOWN.render(text))  # noqa: S704 (with html=False the renderer escapes all text)
+
+
+def time_of_day(at: datetime) -> str:
+    """A time of day, UTC."""
+    return at.astimezone(UTC).strftime("%H:%M:%S")
+
+
+def duration_text(duration: timedelta) -> str:
+    """`4.2 s`, `3 min 20 s`, `2 h 05 min`."""
+    seconds = duration.total_seconds()
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def money(cost: Decimal | None) -> str:
+    """US dollars, enough digits for a short run."""
+    if cost is None:
+        return "unknown"
+    return f"${cost:,.2f}" if cost >= 100 else f"${cost:.4f}"

@@ -1,0 +1,92 @@
+"""Phase, steps and outcome of a run from Temporal. A port, because pages also work without Temporal."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, Protocol
+
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.service import RPCError
+
+from agent_runs.client.outcome import fetch_outcome
+from agent_runs.client.runs import RunSummary, find_by_run_id, web_ui_url
+from agent_runs.client.settings import ClientSettings
+from agent_runs.client.timeline import Step, Timeline, events
+from agent_runs.contracts.outcome import Outcome
+from workflows.agent_run import AgentRunWorkflow
+
+TEMPORAL_TIMEOUT: Final = timedelta(seconds=5)
+
+
+class RunInfoUnavailable(Exception):
+    """Temporal does not answer."""
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """Temporal's part of a run's page.
+
+    Attributes:
+        outcome: None while the run is open, or when it closed without one (terminated).
+        web_ui: URL of the run in Temporal's Web UI.
+    """
+
+    run: RunSummary
+    steps: Sequence[Step] = ()
+    outcome: Outcome | None = None
+    web_ui: str | None = None
+
+
+class RunInfoSource(Protocol):
+    """The port."""
+
+    async def run_info(self, run_id: str) -> RunInfo | None:
+        """The run with exactly this id; None when Temporal does not know it.
+
+        Raises:
+            RunInfoUnavailable: Temporal does not answer.
+        """
+        ...
+
+
+class NoRunInfo:
+    """Used when Temporal could not be reached at the start."""
+
+    async def run_info(self, run_id: str) -> RunInfo | None:
+        """Always raises RunInfoUnavailable."""
+        raise RunInfoUnavailable(f"run {run_id}: this service is not connected to Temporal")
+
+
+@dataclass(frozen=True)
+class TemporalRunInfo:
+    """Queries Temporal at each call."""
+
+    client: Client
+    settings: ClientSettings
+
+    async def run_info(self, run_id: str) -> RunInfo | None:
+        """The run with exactly this id; None when Temporal does not know it."""
+        try:
+            async with asyncio.timeout(TEMPORAL_TIMEOUT.total_seconds()):
+                run = await find_by_run_id(self.client, run_id)
+                return None if run is None else await self._run_info(run)
+        except (RPCError, TimeoutError) as error:
+            raise RunInfoUnavailable(f"Temporal does not answer: {type(error).__name__}") from None
+
+    async def _run_info(self, run: RunSummary) -> RunInfo:
+        handle = run.handle(self.client)
+        timeline = Timeline()
+        async with aclosing(events(handle, follow=False)) as history:
+            async for event in history:
+                timeline.add(event)
+        outcome = await _outcome(handle) if run.decided else None
+        return RunInfo(run, timeline.steps, outcome, web_ui_url(self.settings, run.workflow_id, run.workflow_run_id))
+
+
+async def _outcome(handle: WorkflowHandle[AgentRunWorkflow, Outcome]) -> Outcome | None:
+    try:
+        return await fetch_outcome(handle, collect=False)
+    except WorkflowFailureError:
+        return None

@@ -1,0 +1,51 @@
+"""Serves transcripts and pages at one address."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+
+from agent_runs.client.links import load_tokens
+from agent_runs.client.settings import ClientSettings
+from agent_runs.transcripts.store import TranscriptStore
+from agent_runs.web.access import Access
+from agent_runs.web.pages import Pages, SecurityHeaders
+from agent_runs.web.run_info import RunInfoSource
+from agent_runs.web.transcripts import KEEP_ALIVE, POLL, app, serving
+
+
+@asynccontextmanager
+async def transcript_service(
+    settings: ClientSettings, store: TranscriptStore, source: RunInfoSource
+) -> AsyncIterator[str | None]:
+    """Serve at `transcripts_listen` and yield the base URL; without that setting yield None.
+
+    Raises:
+        UnusableTokenKey: the key file holds no key that tokens can be signed with.
+        CannotListen: the address is in use, or not one of this machine.
+    """
+    if settings.transcripts_listen is None:
+        yield None
+        return
+    host, _, port = settings.transcripts_listen.rpartition(":")
+    async with serving(application(settings, store, source), host.strip("[]"), int(port)) as base:
+        yield base
+
+
+def application(
+    settings: ClientSettings,
+    store: TranscriptStore,
+    source: RunInfoSource,
+    *,
+    poll: timedelta = POLL,
+    keep_alive: timedelta = KEEP_ALIVE,
+) -> Starlette:
+    """The ASGI application: the transcript service with the pages of runs."""
+    public = urlsplit(settings.transcripts_public_url or "")
+    access = Access(load_tokens(settings), root=public.path.rstrip("/"), secure=public.scheme == "https")
+    pages = Pages(store, access, source, poll=poll, keep_alive=keep_alive)
+    service = app(store, access, poll=poll, keep_alive=keep_alive, routes=pages.routes, errors=pages.error_response)
+    service.add_middleware(SecurityHeaders)
+    return service

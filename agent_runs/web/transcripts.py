@@ -1,0 +1,283 @@
+"""Transcripts over HTTP: the attempts of a run, a finished or growing transcript as NDJSON, and live events as SSE.
+
+Everything is paged from the store at the reader's own speed: nothing is queued for a slow reader, and the only
+state of a reader is the last sequence it received, so a cut connection resumes where it ended.
+
+    GET /runs/{run_id}/attempts                          [{"attempt": 1, "last": 57, "receipt": {…} or null}, …]
+    GET /runs/{run_id}/transcript?attempt=1&after=0      NDJSON: what is stored so far; `&limit=N`: N lines at most
+    GET /runs/{run_id}/events?attempt=1&after=0          SSE: one event per line, then `event: end` with the receipt
+    GET /healthz                                         200 while the store answers and the service is not stopping
+
+`attempt` defaults to 1, never to the newest: a cursor must not move into another attempt's sequences.
+Every request about a run needs its token (`agent_runs.web.access`). Errors are `{"detail": "…"}`.
+"""
+
+import asyncio
+import base64
+import json
+import re
+import socket
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, timedelta
+from typing import Any, Final
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+from starlette.types import ExceptionHandler
+
+from agent_runs.contracts.errors import TranscriptsUnavailable
+from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.transcripts.follow import pages
+from agent_runs.transcripts.store import Line, TranscriptStore
+from agent_runs.web.access import Access
+
+POLL: Final = timedelta(seconds=1)
+"""Between queries for another process's writes, and for the stop of the service in a silent stream."""
+
+KEEP_ALIVE: Final = timedelta(seconds=15)
+"""A stream that was silent for this long sends a comment; proxies often cut after 30 or 60 s."""
+
+CHUNK_BYTES: Final = 256 * 1024
+"""Of output per write to a reader. This, or one longer line, is a reader's memory."""
+
+KEEP_ALIVE_COMMENT: Final = ": alive\n\n"
+RETRY: Final = timedelta(seconds=1)
+DRAIN_TIMEOUT: Final = timedelta(seconds=5)
+_MAX_NUMBER: Final = 2**63 - 1
+_HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+_SSE_HEADERS: Final = _HEADERS | {"X-Accel-Buffering": "no"}
+
+
+def app(
+    store: TranscriptStore,
+    access: Access,
+    *,
+    poll: timedelta = POLL,
+    keep_alive: timedelta = KEEP_ALIVE,
+    routes: Sequence[BaseRoute] = (),
+    errors: ExceptionHandler | None = None,
+) -> Starlette:
+    """The ASGI application over one store, which it neither opens nor closes.
+
+    Args:
+        routes: additional ones, such as the pages of runs; `draining` is in the application's state.
+        errors: creates the response to a refused request; JSON by default.
+    """
+    service = _Service(store, access, poll, keep_alive)
+    application = Starlette(
+        routes=[
+            Route("/healthz", service.healthz),
+            Route("/runs/{run_id}/attempts", service.attempts),
+            Route("/runs/{run_id}/transcript", service.transcript),
+            Route("/runs/{run_id}/events", service.events),
+            *routes,
+        ],
+        exception_handlers={TranscriptsUnavailable: _unavailable, HTTPException: errors or error_response},
+    )
+    application.state.draining = service.draining
+    return application
+
+
+@asynccontextmanager
+async def serving(
+    application: Starlette, host: str = "127.0.0.1", port: int = 0, *, drain: timedelta = DRAIN_TIMEOUT
+) -> AsyncIterator[str]:
+    """Serve in this event loop and yield the base URL; `port` 0 takes a free one. Signals stay with the caller.
+
+    At the end live streams are closed within a poll: their readers resume elsewhere from the last id they received.
+    A connection that is still open is cut after `drain`.
+
+    Raises:
+        CannotListen: the address is in use, or not one of this machine.
+    """
+    listener = _listen(host, port)
+    actual_port = listener.getsockname()[1]
+    grace = int(drain.total_seconds())
+    config = uvicorn.Config(
+        application, lifespan="off", ws="none", log_config=None, access_log=False, timeout_graceful_shutdown=grace
+    )
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield f"http://{f'[{host}]' if ':' in host else host}:{actual_port}"
+    finally:
+        application.state.draining.set()
+        server.should_exit = True
+        await task
+
+
+class CannotListen(ValueError):
+    """The service cannot listen at its address. The text names the address and the setting."""
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, OverflowError) as error:
+        raise CannotListen(
+            f"AGENT_RUNS_TRANSCRIPTS_LISTEN: the transcript service cannot listen at {host}:{port} ({_reason(error)}). "
+            "Stop the program that listens there, or set another address"
+        ) from None
+
+
+class _Server(uvicorn.Server):
+    """A server that does not touch the process's signal handlers."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@dataclass(frozen=True)
+class _Service:
+    store: TranscriptStore
+    access: Access
+    poll: timedelta
+    keep_alive: timedelta
+    draining: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def healthz(self, _request: Request) -> Response:
+        if self.draining.is_set():
+            raise HTTPException(503, "stopping")
+        await self.store.attempts("")
+        return JSONResponse({"status": "ok"}, headers=_HEADERS)
+
+    async def attempts(self, request: Request) -> Response:
+        run_id = self.access.run(request)
+        attempts = await self.store.attempts(run_id)
+        if not attempts:
+            raise HTTPException(404, f"run {run_id}: no output is stored yet")
+        return JSONResponse(
+            [await self._attempt(attempt_key(run_id, attempt)) for attempt in attempts], headers=_HEADERS
+        )
+
+    async def transcript(self, request: Request) -> Response:
+        key = self._requested_attempt(request)
+        after = parse_number(request.query_params.get("after", "0"), "after", least=0)
+        limit = parse_number(request.query_params.get("limit", str(_MAX_NUMBER)), "limit", least=1)
+        if key.attempt not in await self.store.attempts(key.run.run_id):
+            raise HTTPException(404, f"transcript {key.transcript}: no output is stored yet")
+        stored = pages(self.store, key, after, done=_done, poll=self.poll, max_bytes=CHUNK_BYTES)
+        disposition = {"Content-Disposition": f'attachment; filename="{_file_name(key)}"'}
+        return StreamingResponse(
+            _ndjson(stored, limit), media_type="application/x-ndjson", headers=_HEADERS | disposition
+        )
+
+    async def events(self, request: Request) -> Response:
+        """Ends with `event: end` once the attempt is sealed; a reader that reconnects then gets 204."""
+        key = self._requested_attempt(request)
+        resumed = request.headers.get("last-event-id")
+        after = parse_number(resumed or request.query_params.get("after", "0"), "Last-Event-ID or after", least=0)
+        if resumed and await self._sealed(key) and not await self.store.read(key, after, limit=1):
+            return Response(status_code=204)  # WHATWG HTML, 9.2.2: 204 stops an EventSource from reconnecting
+        return StreamingResponse(self._sse(key, after), media_type="text/event-stream", headers=_SSE_HEADERS)
+
+    async def _sse(self, key: AttemptKey, after: int) -> AsyncIterator[str]:
+        yield f"retry: {RETRY // timedelta(milliseconds=1)}\n\n"
+
+        async def sealed() -> bool:
+            return await self._sealed(key)
+
+        sent_at = self._now()
+        async for page in pages(self.store, key, after, done=sealed, poll=self.poll, max_bytes=CHUNK_BYTES):
+            if page or self._now() - sent_at >= self.keep_alive.total_seconds():
+                yield "".join(f"id: {line.sequence}\ndata: {as_json(line)}\n\n" for line in page) or KEEP_ALIVE_COMMENT
+                sent_at = self._now()
+            if self.draining.is_set():
+                return
+        receipt = await self.store.receipt(key)
+        yield f"event: end\ndata: {receipt.model_dump_json() if receipt else 'null'}\n\n"
+
+    async def _sealed(self, key: AttemptKey) -> bool:
+        return await self.store.receipt(key) is not None
+
+    async def _attempt(self, key: AttemptKey) -> dict[str, Any]:
+        receipt = await self.store.receipt(key)
+        return {
+            "attempt": key.attempt,
+            "last": await self.store.last(key),
+            "receipt": None if receipt is None else receipt.model_dump(mode="json"),
+        }
+
+    def _requested_attempt(self, request: Request) -> AttemptKey:
+        run_id = self.access.run(request)
+        return attempt_key(run_id, parse_number(request.query_params.get("attempt", "1"), "attempt", least=1))
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+
+def as_json(line: Line) -> str:
+    """One line as one line of ASCII JSON, so that no reader can split it at U+2028 and the like.
+
+    `data` is text, or base64 when the bytes are not UTF-8; `encoding` says which.
+    """
+    try:
+        encoding, data = "utf-8", line.data.decode()
+    except UnicodeDecodeError:
+        encoding, data = "base64", base64.b64encode(line.data).decode()
+    return json.dumps(
+        {
+            "sequence": line.sequence,
+            "stream": line.stream,
+            "at": line.at.astimezone(UTC).isoformat(timespec="microseconds"),
+            "terminated": line.terminated,
+            "encoding": encoding,
+            "data": data,
+        },
+        separators=(",", ":"),
+    )
+
+
+async def _ndjson(stored: AsyncIterator[list[Line]], limit: int) -> AsyncIterator[str]:
+    async for page in stored:
+        yield "".join(f"{as_json(line)}\n" for line in page[:limit])
+        limit -= len(page)
+        if limit <= 0:
+            return
+
+
+async def _done() -> bool:
+    return True
+
+
+def attempt_key(run_id: str, attempt: int) -> AttemptKey:
+    """The key of an attempt for reading, for which the store uses only run id and attempt."""
+    return AttemptKey(run=RunKey(agent_id="", company_id="", run_id=run_id), attempt=attempt)
+
+
+def parse_number(text: str, name: str, *, least: int) -> int:
+    """Parse a whole number of a request. Raises HTTPException 400 with the parameter's name."""
+    if not (
+        text.isascii() and text.isdigit() and len(text) <= len(str(_MAX_NUMBER)) and least <= int(text) <= _MAX_NUMBER
+    ):
+        raise HTTPException(400, f"{name}: must be a whole number, at least {least}")
+    return int(text)
+
+
+def error_response(_request: Request, error: Exception) -> Response:
+    """The response to a refused request, as JSON."""
+    if not isinstance(error, HTTPException):
+        raise error
+    return JSONResponse(
+        {"detail": error.detail}, status_code=error.status_code, headers={**(error.headers or {}), **_HEADERS}
+    )
+
+
+def _reason(error: OSError | OverflowError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or "not a usable address"
+
+
+def _file_name(key: AttemptKey) -> str:
+    return f"{re.sub('[^A-Za-z0-9-]', '_', key.run.run_id)[:64]}-{key.attempt}.ndjson"
+
+
+async def _unavailable(_request: Request, error: Exception) -> Response:
+    return JSONResponse({"detail": str(error)}, status_code=503, headers={"Retry-After": "1"} | _HEADERS)

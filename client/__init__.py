@@ -1,1 +1,0 @@
-"""How callers talk to a run: prepare a request, attach, follow, cancel."""

@@ -1,0 +1,130 @@
+"""The commands `demo`, `dev` and `cluster`. Each returns its exit code."""
+
+import shlex
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Final
+
+from agent_runs.cli.display import Display
+from agent_runs.cli.follow import DETACHED, Interrupted, Interrupts, RunFollower
+from agent_runs.cli.refusals import Refused
+from agent_runs.cli.runs import build_request, describe_holder, open_transcripts, run_ref, show_outcome
+from agent_runs.client.attach import Ticket, attach
+from agent_runs.contracts.request import RunRequest
+from dev_stack import demo as example
+from dev_stack.plan import Plan
+from dev_stack.stack import Stack
+
+ENVIRONMENT: Final = "environment.sh"
+"""In the state folder: what other terminals source."""
+PAPERCLIP: Final = {"AGENT_RUNS_PAPERCLIP_API_URL": "http://127.0.0.1:3100"}
+"""Where Paperclip listens by default. It is right for agents of the embedded cluster, too: they share this loopback."""
+
+
+async def demo(plan: Plan, display: Display, *, scenario: str, keep: bool) -> int:
+    """One agent run from a real execution context, end to end, on this machine."""
+    start = monotonic()
+    with Interrupts.installed() as interrupts:
+        try:
+            async with _running_stack(plan, display, interrupts) as stack:
+                request, ticket = await _start_run(stack, display, scenario)
+                code = await _follow_run(stack, display, interrupts, request, ticket)
+                display.note(f"{monotonic() - start:.1f} s in all")
+                if keep:
+                    display.note("the stack stays up until Ctrl-C")
+                    display.values(stack.addresses.environment)
+                    await stack.guard(interrupts.first.wait())
+                    display.note("interrupted; the stack is stopped")
+        except Interrupted:
+            display.note("interrupted; the stack is stopped")
+            return DETACHED
+    return code
+
+
+async def dev(plan: Plan, display: Display) -> int:
+    """The whole stack, until Ctrl-C."""
+    with Interrupts.installed() as interrupts:
+        try:
+            async with _running_stack(plan, display, interrupts) as stack:
+                addresses = stack.addresses
+                environment = addresses.environment | (PAPERCLIP if plan.embedded else {})
+                file = plan.state / ENVIRONMENT
+                file.write_text(exports(environment))
+                display.values(
+                    {"Web UI": addresses.web_ui, "scripted model": addresses.model, "logs": f"{plan.state}/log"}
+                )
+                display.note(f"for other terminals: source {file}")
+                display.values(environment)
+                display.note("Ctrl-C ends it")
+                await stack.guard(interrupts.first.wait())
+                display.note("interrupted; the stack is stopped")
+        except Interrupted:
+            display.note("interrupted")
+    return 0
+
+
+def exports(environment: dict[str, str]) -> str:
+    """Lines for a shell."""
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
+
+
+async def cluster(state: Path, port: int, display: Display) -> int:
+    """Only the embedded cluster, until Ctrl-C."""
+    from dev_stack.cluster import CannotStart, EmbeddedCluster  # noqa: PLC0415 - the other commands start a process
+
+    with Interrupts.installed() as interrupts:
+        try:
+            async with EmbeddedCluster(state, port) as embedded:
+                kubeconfig = str(embedded.kubeconfig_path)
+                display.values({"url": embedded.url, "token": embedded.token, "KUBECONFIG": kubeconfig})
+                display.note("Ctrl-C ends it and its containers")
+                await interrupts.first.wait()
+        except CannotStart as error:
+            raise Refused(str(error)) from None
+    return 0
+
+
+@asynccontextmanager
+async def _running_stack(plan: Plan, display: Display, interrupts: Interrupts) -> AsyncIterator[Stack]:
+    """The stack, ready. Interrupting its start ends it too."""
+    async with AsyncExitStack() as parts:
+        yield await interrupts.during(parts.enter_async_context(Stack.up(plan, display.note)))
+
+
+async def _start_run(stack: Stack, display: Display, scenario: str) -> tuple[RunRequest, Ticket]:
+    """A run of the demo's agent; of another agent while an earlier demonstration still holds that one."""
+    for agent in (example.AGENT, str(uuid.uuid4())):
+        raw = example.context(scenario, agent)
+        example.prepare_volume(stack.plan.data_root, raw)
+        request = build_request(raw, stack.settings, display)
+        ticket = await attach(stack.client, stack.settings, request)
+        if ticket.kind != "busy":
+            return request, ticket
+        display.note(f"{describe_holder(ticket)}; this demonstration takes another agent")
+    raise Refused("the demo's agent is busy, and so is a new one: see the Web UI")
+
+
+async def _follow_run(
+    stack: Stack, display: Display, interrupts: Interrupts, request: RunRequest, ticket: Ticket
+) -> int:
+    """Follow the run to its outcome; Ctrl-C detaches."""
+    display.run(run_ref(stack.settings, request.key, ticket.workflow_id, ticket.workflow_run_id), ticket.kind)
+    async with open_transcripts(stack.settings) as store:
+        followed = RunFollower(ticket.handle(stack.client), request.key, store, display, collect=True)
+        try:
+            outcome = await interrupts.during(stack.guard(followed.follow_to_end()))
+        except Interrupted:
+            _print_how_to_resume(stack.plan, display, request.run_id)
+            raise
+        return show_outcome(display, request.run_id, outcome)
+
+
+def _print_how_to_resume(plan: Plan, display: Display, run_id: str) -> None:
+    what = "its container ends with the embedded cluster" if plan.embedded else "its container runs on"
+    display.note(f"detached. The run stays open in Temporal, {what}, and the worker continues it when the stack is up:")
+    real = f" --kubeconfig {plan.kubeconfig} --image {plan.image}" if plan.kubeconfig else ""
+    display.note(f"    ./dev dev --state {shlex.quote(str(plan.state))}{real}")
+    display.note(f"    source {shlex.quote(str(plan.state / ENVIRONMENT))} && agent-runs logs {run_id} --follow")

@@ -1,0 +1,36 @@
+"""The demonstration: a real Paperclip execution context, tokens replaced, whose task a scripted model can play."""
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any, Final
+
+HERE: Final = Path(__file__).parent
+AGENT: Final = "b1677834-f306-4a0e-9c14-97a6dc937575"
+"""The agent in `context.json`. One agent runs once at a time, so a second demonstration at once is another agent."""
+
+
+def context(scenario: str = "script", agent_id: str = AGENT) -> dict[str, Any]:
+    """The execution context of a new run, as Paperclip would hand it over.
+
+    Args:
+        scenario: what the scripted model plays; `script` takes its lines from the task's description.
+        agent_id: also names the agent's workspace and instructions on the data volume.
+    """
+    run_id = str(uuid.uuid4())
+    text = (HERE / "context.json").read_text(encoding="utf-8").replace(AGENT, agent_id)
+    raw: dict[str, Any] = json.loads(text)
+    raw["runId"] = raw["context"]["executionIdentityRunId"] = run_id
+    raw["config"]["model"] = f"fake/scenario/{scenario}"
+    return raw
+
+
+def prepare_volume(data_root: Path, raw: dict[str, Any]) -> None:
+    """Make what Paperclip would have for this agent on its data volume, which pods see at /paperclip."""
+    instructions, workspace = (
+        data_root / path.removeprefix("/paperclip/")
+        for path in (raw["config"]["instructionsFilePath"], raw["context"]["paperclipWorkspace"]["cwd"])
+    )
+    workspace.mkdir(parents=True, exist_ok=True)
+    instructions.parent.mkdir(parents=True, exist_ok=True)
+    instructions.write_bytes((HERE / "AGENTS.md").read_bytes())

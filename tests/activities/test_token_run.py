@@ -1,0 +1,86 @@
+"""Which run's token a new attempt starts with, and which image its API proxy has."""
+
+from typing import Any
+
+import pytest
+
+from activities.create_job import AgentPodSettings, attempt_plan, own_image, replace_tokens
+from agent_runs.contracts.request import AgentRef, RunConfig, RunRequest, Secrets
+from agent_runs.job.manifest import JobPlan
+from tests.job.inputs import create_job_input, pod_spec
+
+URL = "http://paperclip:3100"
+FIRST = Secrets(
+    run_id="run-1",
+    auth_token="token-1",
+    env={"A": "a"},
+    paperclip_env={"PAPERCLIP_RUNTIME_TOOLS_TOKEN": "tools-1", "PAPERCLIP_X": "x"},
+)
+LATER = Secrets(
+    run_id="run-2",
+    auth_token="token-2",
+    env={"A": "never"},
+    paperclip_env={"PAPERCLIP_RUNTIME_TOOLS_TOKEN": "tools-2", "PAPERCLIP_X": "never"},
+)
+
+
+def plan_with(secrets: Secrets, **settings: Any) -> JobPlan:
+    request = RunRequest(
+        run_id="run-1",
+        agent=AgentRef(id="ada", company_id="acme"),
+        config=RunConfig(model="fake/text"),
+        sealed_secrets="sealed",
+        sealed_prompt="sealed",
+    )
+    return attempt_plan(
+        create_job_input(), request, secrets, {}, {}, AgentPodSettings(**{"paperclip_api_url": URL, **settings})
+    )
+
+
+def names(plan: JobPlan) -> list[str]:
+    return [container["name"] for container in pod_spec(plan)["containers"]]
+
+
+def test_only_the_tokens_of_the_later_run_count() -> None:
+    assert replace_tokens(FIRST, LATER) == FIRST.model_copy(
+        update={
+            "run_id": "run-2",
+            "auth_token": "token-2",
+            "paperclip_env": {"PAPERCLIP_RUNTIME_TOOLS_TOKEN": "tools-2", "PAPERCLIP_X": "x"},
+        }
+    )
+
+
+def test_a_later_run_without_a_token_changes_nothing() -> None:
+    assert replace_tokens(FIRST, Secrets(run_id="run-2")) == FIRST
+
+
+@pytest.mark.parametrize(
+    ("settings", "token"),
+    [
+        ({}, "token-1"),
+        ({"api_proxy_image": ""}, "token-1"),
+        ({"api_proxy_image": "worker:1", "paperclip_api_url": None}, "token-1"),
+        ({"api_proxy_image": "worker:1", "paperclip_api_url": "paperclip:3100"}, "token-1"),
+        ({"api_proxy_image": "worker:1", "paperclip_api_url": "http://ada:pw@paperclip"}, "token-1"),
+        ({"api_proxy_image": "worker:1"}, None),
+    ],
+)
+def test_there_is_no_proxy_without_image_address_and_token(settings: dict[str, Any], token: str | None) -> None:
+    assert names(plan_with(FIRST, **settings)) == (["opencode"] if token else ["paperclip-api", "opencode"])
+    assert names(plan_with(Secrets(run_id="run-1"), **settings)) == ["opencode"]
+
+
+@pytest.mark.parametrize(
+    ("containers", "image"),
+    [
+        ([{"name": "any", "image": "one:1"}], "one:1"),
+        ([{"name": "paperclip", "image": "one:1"}, {"name": "worker", "image": "two:2"}], "two:2"),
+        ([{"name": "paperclip", "image": "one:1"}, {"name": "other", "image": "two:2"}], None),
+        ([{"name": "worker"}], None),
+        ([], None),
+    ],
+)
+def test_the_workers_own_image_has_python(containers: list[dict[str, Any]], image: str | None) -> None:
+    assert own_image({"spec": {"containers": containers}}) == image
+    assert own_image(None) is None

@@ -1,0 +1,87 @@
+import json
+from datetime import UTC, datetime, timedelta
+
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+
+from agent_runs.client.timeline import Timeline
+
+START = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def event(number: int, kind: EventType.ValueType, seconds: float) -> HistoryEvent:
+    new = HistoryEvent(event_id=number, event_type=kind)
+    new.event_time.FromDatetime(START + timedelta(seconds=seconds))
+    return new
+
+
+def scheduled(number: int, seconds: float, activity: str, summary: str = "") -> HistoryEvent:
+    new = event(number, EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED, seconds)
+    new.activity_task_scheduled_event_attributes.activity_type.name = activity
+    new.user_metadata.summary.data = json.dumps(summary).encode()
+    return new
+
+
+def completed(number: int, seconds: float, of: int) -> HistoryEvent:
+    new = event(number, EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED, seconds)
+    new.activity_task_completed_event_attributes.scheduled_event_id = of
+    return new
+
+
+def started_timeline() -> Timeline:
+    timeline = Timeline()
+    timeline.add(event(1, EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED, 0))
+    return timeline
+
+
+def test_each_phase_comes_once_with_its_time_and_summary() -> None:
+    timeline = started_timeline()
+    events = [
+        scheduled(5, 1, "introspect_pod", "what it inherits"),
+        scheduled(6, 1, "bundle_prompt"),
+        completed(7, 2, 5),
+        scheduled(11, 3, "create_job", "a-job"),
+        completed(12, 4, 11),
+        scheduled(13, 4, "parse_transcript"),
+        scheduled(14, 5, "finish"),
+        event(20, EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED, 6),
+    ]
+    changes = [change for one in events if (change := timeline.add(one))]
+    assert [(one.phase, one.elapsed.total_seconds(), one.detail) for one in changes] == [
+        ("preparing", 1, "what it inherits"),
+        ("creating", 3, "a-job"),
+        ("finishing", 4, ""),
+        ("ended", 6, ""),
+    ]
+    assert timeline.closed
+
+
+def test_steps_have_their_own_times() -> None:
+    timeline = started_timeline()
+    timeline.add(scheduled(5, 1, "create_job"))
+    timeline.add(completed(6, 3.5, 5))
+    timeline.add(scheduled(7, 4, "stream_logs"))
+    took = [(step.name, step.ended - step.started if step.ended else None) for step in timeline.steps]
+    assert took == [("create_job", timedelta(seconds=2.5)), ("stream_logs", None)]
+
+
+def test_a_failed_step_is_reported_with_its_name_and_reason() -> None:
+    timeline = started_timeline()
+    timeline.add(scheduled(5, 1, "create_job"))
+    failed = event(6, EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED, 2)
+    failed.activity_task_failed_event_attributes.scheduled_event_id = 5
+    failure = failed.activity_task_failed_event_attributes.failure
+    failure.message = "quota \x1b[31mexceeded"
+    failure.application_failure_info.type = "k8s_job_create_failed"
+    change = timeline.add(failed)
+    assert change is not None
+    assert change.failed
+    assert change.detail == "create_job failed: k8s_job_create_failed: quota exceeded"
+
+
+def test_a_summary_that_is_no_json_string_is_left_out() -> None:
+    odd = scheduled(5, 1, "create_job")
+    odd.user_metadata.summary.data = b"\xff{"
+    change = started_timeline().add(odd)
+    assert change is not None
+    assert change.detail == ""

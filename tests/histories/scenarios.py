@@ -1,0 +1,451 @@
+"""The scenarios of a run of which a history is recorded: fake activities, and what the callers do."""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final
+
+from temporalio.client import WorkflowHandle
+from temporalio.exceptions import ApplicationError
+
+from agent_runs.client.outcome import cancel, fetch_outcome
+from agent_runs.contracts.errors import (
+    PodLost,
+    PodScheduleFailed,
+    PromptTooLarge,
+    SealedFieldUnreadable,
+    SessionUnavailable,
+)
+from agent_runs.contracts.messages import Silence, StreamEnd
+from agent_runs.contracts.outcome import ContainerEnd, Outcome, OutputReceipt, Report
+from agent_runs.contracts.request import AgentRef, RunConfig, RunRequest, Runtime, SessionParams, WakeContext
+from tests.workflows.fake_activities import (
+    DEFAULTS,
+    GOOD,
+    Answer,
+    FakeActivities,
+    FakeAgent,
+    answer_with,
+    fail_with,
+    until_cancelled,
+)
+from workflows.agent_run import AgentRunWorkflow
+
+Handle = WorkflowHandle[AgentRunWorkflow, Outcome]
+Attach = Callable[[RunRequest], Awaitable[Handle]]
+
+
+@dataclass
+class RecordedRun:
+    """A run that is being recorded.
+
+    Attributes:
+        attach: attaches another caller.
+    """
+
+    handle: Handle
+    request: RunRequest
+    attach: Attach
+
+    async def attach_later_wake(self, task: str) -> Handle:
+        """Attaches a later wake of the same agent."""
+        wake = {"run_id": str(uuid.uuid4()), "context": WakeContext(task_id=task)}
+        return await self.attach(self.request.model_copy(update=wake))
+
+    async def collect(self) -> None:
+        """Fetches the outcome as its caller does."""
+        await fetch_outcome(self.handle, collect=True)
+
+
+Callers = Callable[[RecordedRun], Awaitable[Any]]
+
+
+async def wait_for_end(run: RecordedRun) -> None:
+    """The callers do nothing."""
+    await run.handle.result()
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One scenario of a run.
+
+    Attributes:
+        callers: what the callers do; when it returns, the run must have ended or be about to.
+        while_queued: what they do before a worker takes the run.
+    """
+
+    request: RunRequest
+    steps: FakeActivities
+    callers: Callers = wait_for_end
+    while_queued: Callers | None = None
+
+
+def request(*, retention: timedelta = timedelta(), session: str | None = None, **config: Any) -> RunRequest:
+    """A valid request; nobody opens its sealed fields."""
+    return RunRequest(
+        run_id=str(uuid.uuid4()),
+        agent=AgentRef(id=str(uuid.uuid4()), company_id="acme", name="Ada"),
+        runtime=Runtime(session_params=SessionParams(session_id=session) if session else None),
+        config=RunConfig.model_validate({"model": "fake/scenario/text", **config}),
+        context=WakeContext(task_id="task"),
+        sealed_secrets="sealed",
+        sealed_prompt="sealed",
+        outcome_retention_sec=int(retention.total_seconds()),
+    )
+
+
+def scenarios() -> dict[str, Callable[[], Scenario]]:
+    """Every scenario, by the name of its history."""
+    return {
+        "normal": lambda: Scenario(request(), FakeActivities()),
+        "unschedulable": partial(_failing, "await_schedule", PodScheduleFailed("0/3 nodes are available")),
+        "prompt-failed": partial(_failing, "bundle_prompt", PromptTooLarge("over 1 MB")),
+        "cleanup-failed": lambda: _failing("finish", api_unavailable()),
+        "parsing-failed": lambda: _failing("parse_transcript", api_unavailable()),
+        "fresh-restart": _fresh_restart,
+        **_limits(),
+        **_cancels(),
+        **_cluster_failures(),
+        **_callers(),
+    }
+
+
+def _failing(step: str, error: Exception) -> Scenario:
+    return Scenario(request(), FakeActivities({step: fail_with(error)}))
+
+
+DAY: Final = timedelta(days=1)
+POD_LOST: Final = StreamEnd(
+    container=ContainerEnd(), receipt=OutputReceipt(), failure=PodLost.as_failure("the node went away")
+)
+
+
+def api_unavailable() -> ApplicationError:
+    """An error that is not retried."""
+    return ApplicationError("the API server is unavailable", non_retryable=True)
+
+
+def _fresh_restart() -> Scenario:
+    async def parse(input: Any) -> Report:
+        refused = SessionUnavailable.as_failure("Session not found")
+        return Report(failure=refused, unknown_session=True, exit_code=1) if input.resumed_session else GOOD
+
+    return Scenario(request(session="ses_old"), FakeActivities({"parse_transcript": parse}))
+
+
+# limits
+
+
+def _limits() -> dict[str, Callable[[], Scenario]]:
+    silent = Silence(silent_for=timedelta(hours=2), has_output=True, last_output="compiling", processes=("make",))
+    return {
+        "timeout": lambda: Scenario(request(timeout_sec=1), FakeActivities(FakeAgent().answers)),
+        "timeout-ignored-sigterm": lambda: Scenario(
+            request(timeout_sec=1, grace_sec=0), FakeActivities(FakeAgent(ignores_sigterm=True).answers)
+        ),
+        "silence": lambda: Scenario(
+            request(first_output_timeout_sec=1),
+            FakeActivities({**FakeAgent().answers, "examine_silence": answer_with(lambda _: silent)}),
+        ),
+        "lost-contact-is-not-silence": _lost_contact,
+        "start-hung-once": partial(_hung, then_succeeds=True),
+        "start-hung-twice": partial(_hung, then_succeeds=False),
+        "schedule-timeout": partial(_never, "scheduled"),
+        "start-timeout": partial(_never, "running"),
+    }
+
+
+def _lost_contact() -> Scenario:
+    agent, calls = FakeAgent(), iter(range(3))
+
+    async def examine(_input: object) -> Silence:
+        match next(calls):
+            case 0:
+                return Silence(has_output=True)  # it could not be learned
+            case 1:
+                raise api_unavailable()
+        await agent.end()  # it worked all the time, and now it has ended
+        return Silence(silent_for=timedelta(), has_output=True)
+
+    steps = FakeActivities({**agent.answers, "examine_silence": examine})
+    return Scenario(request(first_output_timeout_sec=1, silence_timeout_sec=1), steps)
+
+
+def _hung(*, then_succeeds: bool) -> Scenario:
+    agents = [FakeAgent(), FakeAgent()]
+
+    async def stream(input: Any) -> Any:
+        if then_succeeds and input.attempt.attempt == 2:
+            return FakeActivities.ended(input)
+        return await agents[input.attempt.attempt - 1].answers["stream_logs"](input)
+
+    async def stop(input: Any) -> Any:
+        return await agents[int(input.job.uid == "uid-2")].answers["stop_agent"](input)
+
+    hung = answer_with(lambda _: Silence(silent_for=timedelta(minutes=9)))
+    steps = FakeActivities({"stream_logs": stream, "stop_agent": stop, "examine_silence": hung})
+    return Scenario(request(first_output_timeout_sec=1), steps)
+
+
+def _never(until: str) -> Scenario:
+    async def wait(input: Any) -> Any:
+        if input.until == until:
+            await until_cancelled(input)
+        return FakeActivities.pod(input)
+
+    return Scenario(request(schedule_timeout_sec=1, start_timeout_sec=1), FakeActivities({"await_schedule": wait}))
+
+
+# cancels
+
+
+async def by_temporal(run: RecordedRun) -> None:
+    """An operator's cancel in Temporal's Web UI."""
+    await run.handle.cancel(reason="wrong branch")
+
+
+async def by_update(run: RecordedRun) -> None:
+    """A caller's cancel, which is answered when the agent has stopped."""
+    await cancel(run.handle, "wrong branch")
+
+
+CANCELS: Final[dict[str, Callers]] = {"by-temporal": by_temporal, "by-update": by_update}
+
+
+def _cancels() -> dict[str, Callable[[], Scenario]]:
+    phases: dict[str, Callable[[Callers], Scenario]] = {
+        "queued": lambda cancel_run: Scenario(request(), FakeActivities(), while_queued=cancel_run),
+        "preparing": partial(_cancelled_during, "bundle_prompt"),
+        "creating": partial(_cancelled_during, "create_job"),
+        "scheduling": partial(_cancelled_waiting, "scheduled"),
+        "starting": partial(_cancelled_waiting, "running"),
+        "running": _cancelled_running,
+        "pausing": _cancelled_pausing,
+        "finishing": partial(_cancelled_during, "parse_transcript"),
+        "retaining": _cancelled_retaining,
+    }
+    return {
+        f"cancel-{phase}-{name}": partial(make, cancel_run)
+        for name, cancel_run in CANCELS.items()
+        for phase, make in phases.items()
+    }
+
+
+def _cancelled_during(step: str, cancel_run: Callers) -> Scenario:
+    """The cancel comes during an activity without heartbeats, which ends by itself."""
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slow(input: Any) -> Any:
+        begun.set()
+        await may_end.wait()
+        return await DEFAULTS[step][1](input)
+
+    async def callers(run: RecordedRun) -> None:
+        await begun.wait()
+        cancelling = asyncio.create_task(_cancel_and_wait(cancel_run, run))
+        await _until_cancel_requested(run.handle)
+        may_end.set()
+        await cancelling
+
+    return Scenario(request(), FakeActivities({step: slow}), callers)
+
+
+def _cancelled_waiting(until: str, cancel_run: Callers) -> Scenario:
+    begun = asyncio.Event()
+
+    async def wait(input: Any) -> Any:
+        if input.until == until:
+            begun.set()
+            await until_cancelled(input)
+        return FakeActivities.pod(input)
+
+    async def callers(run: RecordedRun) -> None:
+        await begun.wait()
+        await _cancel_and_wait(cancel_run, run)
+
+    return Scenario(request(), FakeActivities({"await_schedule": wait}), callers)
+
+
+def _cancelled_running(cancel_run: Callers) -> Scenario:
+    agent = FakeAgent()
+
+    async def callers(run: RecordedRun) -> None:
+        await agent.started.wait()
+        await _cancel_and_wait(cancel_run, run)
+
+    return Scenario(request(), FakeActivities(agent.answers), callers)
+
+
+def _cancelled_pausing(cancel_run: Callers) -> Scenario:
+    """The cancel comes in the pause between two attempts."""
+
+    async def callers(run: RecordedRun) -> None:
+        async for event in run.handle.fetch_history_events(wait_new_event=True):
+            started = event.timer_started_event_attributes
+            if b"back-off" in event.user_metadata.summary.data and started.timer_id:
+                break
+        await _cancel_and_wait(cancel_run, run)
+
+    return Scenario(request(), FakeActivities({"stream_logs": answer_with(lambda _: POD_LOST)}), callers)
+
+
+def _cancelled_retaining(cancel_run: Callers) -> Scenario:
+    """The cancel comes while the outcome is kept."""
+
+    async def callers(run: RecordedRun) -> None:
+        await fetch_outcome(run.handle, collect=False)
+        await cancel_run(run)
+        if cancel_run is by_update:  # the update's result does not collect the outcome
+            await run.collect()
+        await run.handle.result()
+
+    return Scenario(request(retention=DAY), FakeActivities(), callers)
+
+
+async def _cancel_and_wait(cancel_run: Callers, run: RecordedRun) -> None:
+    await cancel_run(run)
+    await run.handle.result()
+
+
+async def _until_cancel_requested(handle: Handle) -> None:
+    """Returns once the cancel is in the history."""
+    async for event in handle.fetch_history_events(wait_new_event=True):
+        if event.HasField("workflow_execution_cancel_requested_event_attributes") or event.HasField(
+            "workflow_execution_update_accepted_event_attributes"
+        ):
+            return
+
+
+# failures of the cluster
+
+
+def _cluster_failures() -> dict[str, Callable[[], Scenario]]:
+    async def once(input: Any) -> StreamEnd:
+        return POD_LOST if input.attempt.attempt == 1 else FakeActivities.ended(input)
+
+    always = {"stream_logs": answer_with(lambda _: POD_LOST)}
+    return {
+        "infrastructure-retry": lambda: Scenario(request(), FakeActivities({"stream_logs": once})),
+        "infrastructure-budget-spent": lambda: Scenario(request(infrastructure_retries=1), FakeActivities({**always})),
+        "pod-may-still-run": lambda: Scenario(
+            request(), FakeActivities({**always, "finish": fail_with(api_unavailable())})
+        ),
+    }
+
+
+# later wakes and lost callers
+
+
+def _callers() -> dict[str, Callable[[], Scenario]]:
+    async def released(run: RecordedRun) -> None:
+        await fetch_outcome(run.handle, collect=False)
+        await fetch_outcome(await run.attach_later_wake("another task"), collect=True)
+
+    async def joined_late(run: RecordedRun) -> None:
+        await fetch_outcome(run.handle, collect=False)
+        await fetch_outcome(await run.attach_later_wake("task"), collect=True)
+
+    return {
+        "joined": lambda: _later_wakes("task", times=2),
+        "busy": lambda: _later_wakes("another task", times=2),
+        "token-rotated": lambda: _token_rotated(answer_with(lambda _: True)),
+        "token-not-seen": lambda: _token_rotated(answer_with(lambda _: False)),
+        "token-refused": lambda: _token_rotated(fail_with(SealedFieldUnreadable("another key"))),
+        "token-without-api-proxy": lambda: _token_rotated(answer_with(lambda _: True), has_api_proxy=False),
+        "token-while-creating": _token_while_creating,
+        "token-at-the-end": _token_at_the_end,
+        "outcome-collected": lambda: Scenario(request(retention=DAY), FakeActivities(), RecordedRun.collect),
+        "outcome-joined": lambda: Scenario(request(retention=DAY), FakeActivities(), joined_late),
+        "outcome-released": lambda: Scenario(request(retention=DAY), FakeActivities(), released),
+        "outcome-retention-expired": lambda: Scenario(request(retention=timedelta(seconds=1)), FakeActivities()),
+    }
+
+
+def _later_wakes(task: str, *, times: int) -> Scenario:
+    """Later wakes while the agent runs: those of its task join, others are refused and leave no event."""
+    agent = FakeAgent()
+
+    async def callers(run: RecordedRun) -> None:
+        await agent.started.wait()
+        for _ in range(times):
+            await run.attach_later_wake(task)
+        await agent.end()
+        await run.collect()
+
+    return Scenario(request(retention=DAY), FakeActivities(agent.answers), callers)
+
+
+def _token_rotated(rotate: Answer, *, has_api_proxy: bool = True) -> Scenario:
+    """Two later wakes of the task, each with its token; the second attempt starts with the newest one."""
+    agent = FakeAgent()
+
+    async def stream(input: Any) -> StreamEnd:
+        end: StreamEnd = await agent.answers["stream_logs"](input)
+        return POD_LOST if input.attempt.attempt == 1 else end
+
+    async def callers(run: RecordedRun) -> None:
+        await agent.started.wait()
+        for _ in range(2):
+            await run.attach_later_wake("task")
+        await _until_scheduled(run.handle, "rotate_token", times=2 if has_api_proxy else 0)
+        await agent.end()
+        await run.collect()
+
+    steps = FakeActivities(
+        {**agent.answers, "stream_logs": stream, "create_job": _job(has_api_proxy), "rotate_token": rotate}
+    )
+    return Scenario(request(retention=DAY), steps, callers)
+
+
+def _job(has_api_proxy: bool) -> Answer:
+    async def create(input: Any) -> Any:
+        job = await DEFAULTS["create_job"][1](input)
+        return job.model_copy(update={"has_api_proxy": has_api_proxy})
+
+    return create
+
+
+def _token_while_creating() -> Scenario:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def create(input: Any) -> Any:
+        begun.set()
+        await may_end.wait()
+        return await _job(has_api_proxy=True)(input)
+
+    async def callers(run: RecordedRun) -> None:
+        await begun.wait()
+        await run.attach_later_wake("task")
+        may_end.set()
+        await run.collect()
+
+    return Scenario(request(retention=DAY), FakeActivities({"create_job": create}), callers)
+
+
+def _token_at_the_end() -> Scenario:
+    """The agent ends while its token is rotated."""
+    agent = FakeAgent()
+
+    async def callers(run: RecordedRun) -> None:
+        await agent.started.wait()
+        await run.attach_later_wake("task")
+        await _until_scheduled(run.handle, "rotate_token", times=1)
+        await agent.end()
+        await run.collect()
+
+    steps = FakeActivities({**agent.answers, "create_job": _job(has_api_proxy=True), "rotate_token": until_cancelled})
+    return Scenario(request(retention=DAY), steps, callers)
+
+
+async def _until_scheduled(handle: Handle, step: str, *, times: int) -> None:
+    """Returns once the activity has been scheduled `times` times."""
+    left = times
+    if not left:
+        return
+    async for event in handle.fetch_history_events(wait_new_event=True):
+        left -= event.activity_task_scheduled_event_attributes.activity_type.name == step
+        if not left:
+            return

@@ -1,0 +1,470 @@
+"""The Job of an attempt: valid for Kubernetes whatever an agent is called and configured, and free of secrets."""
+
+import base64
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from agent_runs.contracts.errors import InvalidRequest, JobCreateFailed, PromptTooLarge
+from agent_runs.contracts.messages import EnvReference, PodProfile, SecretMount
+from agent_runs.contracts.request import SessionParams, Workspace
+from agent_runs.job.manifest import INIT_SCRIPT, ApiProxy, JobPlan, literal
+from agent_runs.job.secrets import SECRET_LIMIT, prompt_secret
+from agent_runs.kube.objects import Metadata
+from agent_runs.kube.ownership import CONTENT_DIGEST, belongs_to, same_owner
+from tests.job.inputs import (
+    create_job_input,
+    environment,
+    job_plan,
+    main_container,
+    mounts,
+    objections,
+    pod_spec,
+    volumes,
+)
+
+IDENTIFIER = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}", fullmatch=True)
+TEXT = st.text(max_size=80)
+LABEL_KEY = st.from_regex(
+    r"([a-z0-9]([-a-z0-9.]{0,20}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,20}[A-Za-z0-9])?", fullmatch=True
+)
+CONFIG = st.fixed_dictionaries(
+    {},
+    optional={
+        "labels": st.dictionaries(LABEL_KEY, TEXT, max_size=4),
+        "nodeSelector": st.dictionaries(LABEL_KEY, st.from_regex(r"[a-z0-9.-]{0,70}", fullmatch=True), max_size=3),
+        "timeoutSec": st.integers(0, 86400),
+        "graceSec": st.integers(0, 600),
+        "retainJobs": st.booleans(),
+        "agentDbMode": st.sampled_from(["workspace_subpath", "dedicated_pvc", "ephemeral"]),
+        "serviceAccountName": st.one_of(st.none(), TEXT),
+        "cwd": st.one_of(st.none(), TEXT, st.just("/paperclip/x")),
+        "image": st.one_of(st.none(), TEXT, st.just("registry.example/x:1")),
+        "resources": st.fixed_dictionaries(
+            {}, optional={"requests": st.fixed_dictionaries({}, optional={"cpu": st.sampled_from(["1", "500m", "64"])})}
+        ),
+    },
+)
+VARIABLES = st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,40}", fullmatch=True), TEXT, max_size=6)
+FIELDS = {
+    *("contract", "labels", "nodeSelector", "serviceAccountName", "cwd", "image", "resources.requests.cpu"),
+    *("agent.id", "env"),
+}
+MOUNT = st.builds(
+    SecretMount,
+    volume_name=st.sampled_from(["data", "a", "b", "runner"]),
+    secret_name=st.just("s"),
+    mount_path=st.sampled_from(["/paperclip", "/paperclip/.ssh", "/etc/x", "/etc/x/", "/", "/tmp/prompt/y", "/a:b"]),
+)
+
+
+@given(
+    agent=IDENTIFIER,
+    run=IDENTIFIER,
+    name=TEXT,
+    task=st.one_of(st.none(), TEXT),
+    config=CONFIG,
+    variables=VARIABLES,
+    secret_mounts=st.lists(MOUNT, max_size=4),
+    claim=st.one_of(st.none(), st.just("data")),
+    session=st.one_of(st.none(), st.builds(SessionParams, session_id=TEXT)),
+)
+def test_whatever_passes_the_contracts_is_valid_or_refused_with_its_name(
+    agent: str,
+    run: str,
+    name: str,
+    task: str | None,
+    config: dict[str, Any],
+    variables: dict[str, str],
+    secret_mounts: list[SecretMount],
+    claim: str | None,
+    session: SessionParams | None,
+) -> None:
+    profile = PodProfile(namespace="agents", image="i", data_claim=claim, secret_mounts=tuple(secret_mounts))
+
+    def attempt() -> JobPlan:
+        return job_plan(
+            create_job_input(
+                agent=agent,
+                run=run,
+                agent_name=name,
+                task_id=task,
+                task_key=task,
+                config=config,
+                profile=profile,
+                session=session,
+            ),
+            environment=variables,
+        )
+
+    plan = plan_or_refusal(attempt)
+    if isinstance(plan, str):
+        assert plan in FIELDS
+    else:
+        assert list(objections(plan)) == []
+
+
+def plan_or_refusal(attempt: Callable[[], JobPlan]) -> JobPlan | str:
+    """The plan, or the field that the refusal names."""
+    try:
+        return attempt()
+    except ValidationError:
+        return "contract"
+    except InvalidRequest as refused:
+        return re.split(r"[:\[]", refused.message)[0]
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0"), min_size=8, max_size=30))
+def test_no_secret_is_in_the_job(noise: str) -> None:
+    canary = f"canary-{noise}-canary"
+    plan = job_plan(environment={"TOKEN": canary, "OTHER": f"x{canary}"}, opencode_config=canary, runner=canary)
+    assert canary not in json.dumps(plan.job, ensure_ascii=False)
+    assert canary not in repr(plan)
+    assert base64.b64decode(plan.run_secret["data"]["env.TOKEN"]).decode() == canary
+
+
+def test_a_variable_named_like_a_file_is_not_that_file() -> None:
+    plan = job_plan(environment={"runner.sh": "no", "opencode.json": "no"}, runner="runner", opencode_config="config")
+    data = {key: base64.b64decode(value).decode() for key, value in plan.run_secret["data"].items()}
+    assert data == {"runner.sh": "runner", "opencode.json": "config", "env.runner.sh": "no", "env.opencode.json": "no"}
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        pytest.param("x" * 131_072, "E2BIG", id="too large for Linux"),
+        pytest.param("a\0b", "NUL", id="NUL"),
+        pytest.param("\ud800", "Unicode", id="half a character"),
+    ],
+)
+def test_a_value_that_no_variable_can_have_is_refused_with_its_name_without_quoting_it(
+    value: str, problem: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=f"TOKEN.*{problem}|{problem}.*TOKEN") as refused:
+        job_plan(environment={"TOKEN": value})
+    assert value not in str(refused.value)
+
+
+def test_the_largest_value_that_linux_takes_is_taken() -> None:
+    value = "x" * (128 * 1024 - len("TOKEN=") - 1)
+    job_plan(environment={"TOKEN": value})
+    assert subprocess.run(["/bin/true"], env={"TOKEN": value}, check=True).returncode == 0
+    with pytest.raises(OSError, match="too long"):
+        subprocess.run(["/bin/true"], env={"TOKEN": value + "x"}, check=True)
+
+
+def test_what_does_not_fit_into_a_secret_is_refused_with_a_remedy() -> None:
+    large = {f"V{n}": "x" * 130_000 for n in range(9)}
+    with pytest.raises(JobCreateFailed, match="make the largest variables smaller"):
+        job_plan(environment=large)
+    with pytest.raises(PromptTooLarge, match="shorten"):
+        prompt_secret(create_job_input().attempt, "agents", b"x" * (SECRET_LIMIT + 1))
+
+
+def test_equal_secrets_have_equal_digests_and_others_do_not() -> None:
+    def digest(**variables: str) -> str:
+        return str(job_plan(environment=variables).run_secret["metadata"]["annotations"][CONTENT_DIGEST])
+
+    assert digest(A="1", B="2") == digest(B="2", A="1")
+    assert len({digest(A="1", B="2"), digest(A="12", B=""), digest(A="1"), digest(A="1", B="3")}) == 4
+
+
+def test_objects_of_another_attempt_are_not_ours() -> None:
+    first, second = create_job_input(), create_job_input(attempt=2)
+    labels = job_plan(first).job["metadata"]["labels"]
+    assert same_owner(labels, job_plan(first).run_secret["metadata"]["labels"])
+    assert belongs_to(Metadata(labels=labels), first.attempt)
+    assert not belongs_to(Metadata(labels=labels), second.attempt)
+    assert not belongs_to(Metadata(), first.attempt)
+
+
+@given(st.text(alphabet="$()A{}x ", max_size=20))
+def test_kubernetes_passes_arguments_on_unchanged(text: str) -> None:
+    assert expanded(literal(text), {"A": "other", "x": "other"}) == text
+
+
+def expanded(text: str, variables: dict[str, str]) -> str:
+    """`$(NAME)` and `$$` as Kubernetes reads them in arguments. Source: core/v1 Container.args."""
+    result, at = "", 0
+    while at < len(text):
+        follows = text[at + 1 : at + 2]
+        end = text.find(")", at)
+        if text[at] == "$" and follows == "$":
+            result, at = result + "$", at + 2
+        elif text[at] == "$" and follows == "(" and end > 0:
+            name = text[at + 2 : end]
+            result, at = result + variables.get(name, f"$({name})"), end + 1
+        else:
+            result, at = result + text[at], at + 1
+    return result
+
+
+def test_arguments_come_after_the_runners_own() -> None:
+    plan = job_plan(create_job_input(config={"graceSec": 7}), argv=["opencode", "run", "--title", "$(HOME)"])
+    assert main_container(plan)["command"] == ["sh", "/agent-run/secret/runner.sh"]
+    assert main_container(plan)["args"] == [
+        *("--stdin", "/tmp/prompt/prompt.txt", "--out", "/agent-run/output", "--dir", "/paperclip", "--grace", "7"),
+        *("--", "opencode", "run", "--title", "$$(HOME)"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config", "workspace", "session", "directory"),
+    [
+        pytest.param(None, None, None, "/paperclip", id="default"),
+        pytest.param("/paperclip/c", None, None, "/paperclip/c", id="configured"),
+        pytest.param("/paperclip/c", "/paperclip/w/", None, "/paperclip/w", id="workspace"),
+        pytest.param("/paperclip/c", "/paperclip/w", "/paperclip/s", "/paperclip/s", id="resumed session"),
+    ],
+)
+def test_the_agent_runs_in_the_directory_of_its_session(
+    config: str | None, workspace: str | None, session: str | None, directory: str
+) -> None:
+    plan = job_plan(
+        create_job_input(
+            config={"cwd": config},
+            workspace=Workspace(cwd=workspace),
+            session=SessionParams(session_id="ses_1", cwd=session) if session else None,
+        )
+    )
+    args = main_container(plan)["args"]
+    assert args[args.index("--dir") + 1] == environment(plan)["PWD"] == directory
+
+
+def test_a_relative_directory_is_refused_with_its_name() -> None:
+    with pytest.raises(InvalidRequest, match=r"cwd: must be an absolute path"):
+        job_plan(create_job_input(config={"cwd": "project"}))
+
+
+def test_reserved_labels_are_not_an_agents_to_set() -> None:
+    stolen = {"paperclip.io/agent-id": "x", "app.kubernetes.io/managed-by": "x", "job-name": "x", "team": "Blue Team"}
+    plan = job_plan(create_job_input(config={"labels": stolen}))
+    labels = plan.job["metadata"]["labels"]
+    assert labels["app.kubernetes.io/managed-by"] == "paperclip"
+    assert labels["paperclip.io/agent-id"] == create_job_input().attempt.run.agent_id
+    assert "job-name" not in labels
+    assert labels["team"] == "blueteam"
+    assert len([warning for warning in plan.warnings if "reserved" in warning]) == 3
+    assert any("team" in warning for warning in plan.warnings)
+
+
+def test_deadline_and_ttl_of_a_job() -> None:
+    spec = job_plan(create_job_input(config={"timeoutSec": 100, "graceSec": 20, "ttlSecondsAfterFinished": 0})).job[
+        "spec"
+    ]
+    assert spec["activeDeadlineSeconds"] == 100 + 20 + 1800
+    assert spec["ttlSecondsAfterFinished"] == 60
+    assert spec["template"]["spec"]["terminationGracePeriodSeconds"] == 30
+    unlimited = job_plan(create_job_input(config={"timeoutSec": 0, "retainJobs": True})).job["spec"]
+    assert "activeDeadlineSeconds" not in unlimited
+    assert "ttlSecondsAfterFinished" not in unlimited
+
+
+def test_a_pod_runs_without_privileges_and_without_a_token() -> None:
+    spec = pod_spec(job_plan())
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["enableServiceLinks"] is False
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in spec["initContainers"] + spec["containers"]:
+        security = container["securityContext"]
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert security["runAsNonRoot"] is True
+    spec = pod_spec(job_plan(create_job_input(config={"serviceAccountName": "agent"})))
+    assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("agent", True)
+
+
+def test_the_group_of_a_shared_volume_is_left_alone() -> None:
+    assert "fsGroup" not in pod_spec(job_plan())["securityContext"]
+    alone = create_job_input(profile=PodProfile(namespace="agents", image="i"))
+    assert pod_spec(job_plan(alone))["securityContext"]["fsGroup"] == 1000
+    assert volumes(job_plan(alone))["data"] == {"name": "data", "emptyDir": {}}
+
+
+def test_the_agent_sees_of_its_secret_only_runner_and_configuration_as_files() -> None:
+    plan = job_plan(environment={"TOKEN": "x"})
+    secret = volumes(plan)["run-secret"]["secret"]
+    assert [item["key"] for item in secret["items"]] == ["runner.sh", "opencode.json"]
+    assert mounts(plan)["/agent-run/secret"] == {
+        "name": "run-secret",
+        "mountPath": "/agent-run/secret",
+        "readOnly": True,
+    }
+    assert "prompt-secret" not in {mount["name"] for mount in main_container(plan)["volumeMounts"]}
+
+
+@pytest.mark.parametrize(
+    ("resources", "message"),
+    [
+        pytest.param({"requests": {"cpu": "8"}}, "resources.requests.cpu: 8 is more than the limit 4000m", id="cpu"),
+        pytest.param(
+            {"requests": {"memory": "2Gi"}, "limits": {"memory": "1G"}},
+            "resources.requests.memory: 2Gi is more than the limit 1G",
+            id="memory",
+        ),
+    ],
+)
+def test_a_request_above_its_limit_is_refused_with_its_name(resources: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        job_plan(create_job_input(config={"resources": resources}))
+
+
+def test_a_limit_below_the_default_request_lowers_the_request() -> None:
+    plan = job_plan(create_job_input(config={"resources": {"limits": {"memory": "1Gi", "cpu": "500m"}}}))
+    assert main_container(plan)["resources"] == {
+        "requests": {"cpu": "500m", "memory": "1Gi"},
+        "limits": {"cpu": "500m", "memory": "1Gi"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("toleration", "message"),
+    [
+        ({"operator": "Equal", "value": "x"}, "without a key"),
+        ({"key": "a", "operator": "Exists", "value": "x"}, "value must be empty"),
+        ({"key": "a", "value": "x" * 64}, "not a Kubernetes label value"),
+        ({"key": "-", "operator": "Exists"}, "key is not"),
+        ({"key": "a", "operator": "Exists", "tolerationSeconds": 1, "effect": "NoSchedule"}, "NoExecute"),
+    ],
+)
+def test_a_toleration_that_kubernetes_refuses_is_refused_with_its_name(
+    toleration: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=rf"tolerations\[0\]: .*{message}"):
+        job_plan(create_job_input(config={"tolerations": [toleration]}))
+
+
+def test_reserved_variables_take_precedence_over_the_agents() -> None:
+    plan = job_plan(environment={"OPENCODE_DB": "/x", "OPENCODE_CONFIG": "/x", "HOME": "/x", "MINE": "1"})
+    variables = environment(plan)
+    assert (variables["OPENCODE_DB"], variables["HOME"]) == ("/opencode-db/opencode.db", "/paperclip")
+    assert variables["OPENCODE_CONFIG"] == "/agent-run/secret/opencode.json"
+    assert variables["MINE"] == {
+        "secretKeyRef": {"name": create_job_input().attempt.run_secret_name, "key": "env.MINE"}
+    }
+    assert "env.HOME" not in plan.run_secret["data"]
+
+
+def test_inherited_references_come_last_and_never_replace() -> None:
+    reference = {"secretKeyRef": {"name": "s", "key": "k"}}
+    profile = PodProfile(
+        namespace="agents",
+        image="i",
+        env_references=tuple(EnvReference(name=name, value_from=reference) for name in ("PGUSER", "MINE", "HOME")),
+    )
+    plan = job_plan(create_job_input(profile=profile), environment={"MINE": "1"})
+    assert [each["name"] for each in main_container(plan)["env"]][-1] == "PGUSER"
+    assert environment(plan)["MINE"]["secretKeyRef"]["key"] == "env.MINE"
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+@pytest.mark.parametrize("with_busybox", [True, False])
+def test_the_init_container_needs_nothing_but_a_shell(tmp_path: Path, shell: str, with_busybox: bool) -> None:
+    for folder in ("prompt", "prompt-secret", "agent-run/bin", "bin"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "prompt-secret/prompt").write_bytes(b"say \xffhello\n")
+    for tool in ("cat", "cp", "chmod", "mkdir"):
+        (tmp_path / "bin" / tool).symlink_to(f"/bin/{tool}")
+    if with_busybox:
+        (tmp_path / "bin/busybox").write_text("#!/bin/sh\n")
+        (tmp_path / "bin/busybox").chmod(0o755)
+    script = INIT_SCRIPT.replace("/tmp/", f"{tmp_path}/").replace("/agent-run", f"{tmp_path}/agent-run")
+    script = script.replace("/bin/busybox /usr/bin/busybox", f"{tmp_path}/nothing")
+    database = tmp_path / "data" / "database"
+    command = [f"/bin/{shell}", "-c", script, "write-prompt", str(database)]
+    subprocess.run(command, env={"PATH": f"{tmp_path}/bin"}, check=True)
+    assert database.is_dir()
+    assert (tmp_path / "prompt/prompt.txt").read_bytes() == b"say \xffhello\n"
+    assert (tmp_path / "agent-run/bin/busybox").exists() is with_busybox
+
+
+def test_a_missing_prompt_fails_the_init_container_in_the_end(tmp_path: Path) -> None:
+    (tmp_path / "prompt").mkdir()
+    script = INIT_SCRIPT.replace("/tmp/", f"{tmp_path}/").replace("/agent-run", str(tmp_path)).replace("180", "1")
+    assert subprocess.run(["/bin/sh", "-c", script, "write-prompt", ""], capture_output=True).returncode != 0
+
+
+def test_a_prompt_that_comes_late_is_waited_for(tmp_path: Path) -> None:
+    for folder in ("prompt", "prompt-secret"):
+        (tmp_path / folder).mkdir()
+    script = INIT_SCRIPT.replace("/tmp/", f"{tmp_path}/").replace("/agent-run", str(tmp_path))
+    late = script.replace("sleep 1", f"echo hello > {tmp_path}/prompt-secret/prompt")
+    assert subprocess.run(["/bin/sh", "-c", late, "write-prompt", ""], capture_output=True).returncode == 0
+    assert (tmp_path / "prompt/prompt.txt").read_text() == "hello\n"
+
+
+def test_a_kubelet_that_comes_back_can_do_without_the_prompt() -> None:
+    pod = job_plan(create_job_input()).job["spec"]["template"]["spec"]
+    (prompt,) = [volume for volume in pod["volumes"] if volume["name"] == "prompt-secret"]
+    assert prompt["secret"]["optional"]
+
+
+def test_a_database_folder_that_cannot_be_created_does_not_fail_the_init_container(tmp_path: Path) -> None:
+    (tmp_path / "prompt").mkdir()
+    (tmp_path / "prompt-secret").mkdir()
+    (tmp_path / "prompt-secret/prompt").write_text("hello")
+    script = INIT_SCRIPT.replace("/tmp/", f"{tmp_path}/").replace("/agent-run", str(tmp_path))
+    command = ["/bin/sh", "-c", script, "write-prompt", "/dev/null/no"]
+    assert subprocess.run(command, capture_output=True).returncode == 0
+    assert (tmp_path / "prompt/prompt.txt").read_text() == "hello"
+
+
+PROXY = ApiProxy(
+    image="worker:1",
+    script="canary-of-the-script",
+    upstream="http://paperclip:3100",
+    run_id="run-1",
+    token="canary-of-the-token",
+    path_variables=("TOOLS_URL",),
+)
+
+
+def test_only_the_proxys_container_has_the_token() -> None:
+    plan = job_plan(proxy=PROXY, environment={"SSL_CERT_FILE": "/ca.pem", "OTHER": "x"})
+    proxy, main = pod_spec(plan)["containers"]
+    assert (proxy["name"], main["name"]) == ("paperclip-api", "opencode")
+    assert "canary" not in json.dumps(plan.job)
+    (tokens,) = [volume["name"] for volume in pod_spec(plan)["volumes"] if "-token" in json.dumps(volume)]
+    assert tokens in {mount["name"] for mount in proxy["volumeMounts"]}
+    assert tokens not in {mount["name"] for mount in main["volumeMounts"]}
+    assert {each["name"] for each in proxy["env"]} == {"PAPERCLIP_UPSTREAM_URL", "SSL_CERT_FILE"}
+    assert plan.token_secret is not None
+    content = {key: base64.b64decode(value) for key, value in plan.token_secret["data"].items()}
+    assert content == {"token": b"canary-of-the-token", "run-id": b"run-1"}
+    assert "canary" not in repr(plan)
+
+
+def test_the_agents_container_can_only_read_what_it_shares_with_the_proxy() -> None:
+    proxy, main = pod_spec(job_plan(proxy=PROXY))["containers"]
+    shared = {"name": "api", "mountPath": "/agent-run/api"}
+    assert shared in proxy["volumeMounts"]
+    assert {**shared, "readOnly": True} in main["volumeMounts"]
+    api = main["args"].index("--api")
+    assert main["args"][api : api + 4] == ["--api", "/agent-run/api", "--api-variable", "TOOLS_URL"]
+    assert api < main["args"].index("--")
+
+
+def test_the_proxy_is_confined_like_the_agent_and_changes_nothing_on_disk() -> None:
+    proxy, main = pod_spec(job_plan(proxy=PROXY))["containers"]
+    assert proxy["securityContext"] == {**main["securityContext"], "readOnlyRootFilesystem": True}
+    assert proxy["resources"]["limits"]["memory"] == "128Mi"
+
+
+def test_kubectl_logs_shows_the_agents_container_by_default() -> None:
+    template = job_plan(proxy=PROXY).job["spec"]["template"]["metadata"]
+    assert template["annotations"] == {"kubectl.kubernetes.io/default-container": "opencode"}
+
+
+def test_without_a_proxy_there_is_no_trace_of_it() -> None:
+    plan = job_plan()
+    assert plan.token_secret is None
+    assert "api" not in {volume["name"] for volume in pod_spec(plan)["volumes"]}
+    assert "annotations" not in plan.job["spec"]["template"]["metadata"]

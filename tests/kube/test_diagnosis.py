@@ -1,0 +1,576 @@
+"""Every state of a pod has a diagnosis, and only what certainly succeeded counts as a success."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from activities.stream_logs import outside_failure
+from agent_runs.agents.opencode.fold import Fold
+from agent_runs.contracts.errors import (
+    AgentCrashed,
+    ExitUnknown,
+    ImagePullFailed,
+    ImageRegistryThrottled,
+    JobCreateFailed,
+    JobDeletedExternally,
+    OutOfMemory,
+    PodLost,
+    PodScheduleFailed,
+    PodStartFailed,
+    RunError,
+    RunTimeout,
+)
+from agent_runs.contracts.outcome import ContainerEnd
+from agent_runs.kube.diagnosis import (
+    Diagnosis,
+    Ended,
+    Failing,
+    Running,
+    StartTimeouts,
+    Waiting,
+    diagnose,
+    diagnose_sidecar,
+    termination_cause,
+)
+from agent_runs.kube.objects import Event, InvalidReply, Job, Pod, decode
+from tests.kube.pods import container, event, job, pod, terminated, waiting
+
+BEGAN = datetime(2026, 11, 21, 23, 0, tzinfo=UTC)
+RUNNING = container(running={"startedAt": "2026-11-21T23:00:00Z"})
+CORPUS = {
+    path.stem: json.loads(path.read_text())
+    for path in sorted((Path(__file__).parents[1] / "fixtures" / "pods").glob("*.json"))
+}
+DISRUPTED = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "preempted"}
+
+
+@pytest.mark.parametrize(
+    ("state", "events", "error", "message"),
+    [
+        pytest.param(
+            pod(waiting("InvalidImageName", "couldn't parse")),
+            [],
+            ImagePullFailed,
+            "InvalidImageName",
+            id="bad image name",
+        ),
+        pytest.param(
+            pod(waiting("ErrImageNeverPull", "policy Never")), [], ImagePullFailed, "ErrImageNeverPull", id="never pull"
+        ),
+        pytest.param(
+            pod(waiting("ImagePullBackOff", 'Back-off pulling image "x:1"')),
+            [event("Failed", 'Failed to pull image "x:1": not found')],
+            ImagePullFailed,
+            'Image pull failed for "opencode": Failed to pull image "x:1": not found',
+            id="the registry's message is in an event",
+        ),
+        pytest.param(
+            pod(waiting("ErrImagePull", "pull access denied")), [], ImagePullFailed, "denied", id="definite at once"
+        ),
+        pytest.param(
+            pod(waiting("ContainerCannotMount", "no such device")),
+            [],
+            PodScheduleFailed,
+            'Volume mount failed for "opencode": no such device',
+            id="mount",
+        ),
+        pytest.param(pod(deleted="2026-11-21T23:00:30Z"), [], PodLost, "deleted before it started", id="deleted early"),
+        pytest.param(
+            pod(phase="Failed", reason="Evicted", message="low on memory"), [], PodLost, "Evicted", id="evicted"
+        ),
+        pytest.param(pod(RUNNING, phase="Running", reason="NodeLost"), [], PodLost, "is lost", id="node lost"),
+        pytest.param(
+            pod(init=[terminated(137, "Error", "write-prompt")], condition=DISRUPTED),
+            [],
+            PodLost,
+            "preempted",
+            id="preempted",
+        ),
+        pytest.param(
+            pod(init=[terminated(None, "", "write-prompt")]),
+            [],
+            ExitUnknown,
+            "unknown exit code",
+            id="init code missing",
+        ),
+        pytest.param(
+            pod(init=[terminated(137, "ContainerStatusUnknown", "write-prompt")], phase="Failed"),
+            [],
+            ExitUnknown,
+            "unknown exit code",
+            id="init status unknown",
+        ),
+    ],
+)
+def test_a_final_error_is_reported_at_once(
+    state: Pod, events: list[Event], error: type[RunError], message: str
+) -> None:
+    diagnosis = diagnose(state, job(), events)
+    assert isinstance(diagnosis, Failing)
+    assert diagnosis.error is error
+    assert message in diagnosis.message
+
+
+@pytest.mark.parametrize(
+    ("a_job", "had_pod", "events", "error", "message"),
+    [
+        pytest.param(None, False, [], JobDeletedExternally, "deleted by somebody", id="Job deleted"),
+        pytest.param(
+            job(deleted="2026-11-21T23:00:00Z"), True, [], JobDeletedExternally, "deleted by", id="Job being deleted"
+        ),
+        pytest.param(
+            job("Failed", "DeadlineExceeded", "too long"), True, [], RunTimeout, "too long", id="Job deadline"
+        ),
+        pytest.param(job("Failed", "BackoffLimitExceeded"), True, [], PodLost, "BackoffLimitExceeded", id="Job failed"),
+        pytest.param(job("Complete"), True, [], ExitUnknown, "exit code is lost", id="complete without a pod"),
+        pytest.param(job(), True, [], PodLost, "the pod was deleted", id="pod deleted"),
+    ],
+)
+def test_without_a_pod_the_job_decides_and_never_for_success(
+    a_job: Job | None, had_pod: bool, events: list[Event], error: type[RunError], message: str
+) -> None:
+    diagnosis = diagnose(None, a_job, events, had_pod=had_pod)
+    assert isinstance(diagnosis, Failing)
+    assert diagnosis.error is error
+    assert message in diagnosis.message
+
+
+@pytest.mark.parametrize(
+    ("state", "events", "timeout", "error", "reason"),
+    [
+        pytest.param(
+            pod(waiting("ImagePullBackOff", "Back-off")),
+            [event("Failed", "Failed to pull image: dial tcp: i/o timeout")],
+            120,
+            ImageRegistryThrottled,
+            "i/o timeout",
+            id="registry down",
+        ),
+        pytest.param(
+            pod(waiting("ErrImagePull", "toomanyrequests: slow down")),
+            [],
+            120,
+            ImageRegistryThrottled,
+            "toomany",
+            id="throttled",
+        ),
+        pytest.param(pod(waiting("ErrImagePull", "odd")), [], 30, ImagePullFailed, "odd", id="first failed pull"),
+        pytest.param(
+            pod(waiting("CreateContainerConfigError", 'secret "x" not found')),
+            [],
+            30,
+            PodScheduleFailed,
+            'Container "opencode" cannot be created: CreateContainerConfigError: secret "x" not found',
+            id="Secret just created",
+        ),
+        pytest.param(
+            pod(waiting("ContainerCreating")),
+            [event("FailedMount", "old", when="2026-11-21T22:00:00Z"), event("FailedMount", "timed out")],
+            180,
+            PodScheduleFailed,
+            "Volume mount failed: timed out",
+            id="FailedMount",
+        ),
+        pytest.param(
+            pod(waiting("SomethingNew", "who knows")), [], 180, PodScheduleFailed, "SomethingNew", id="unknown reason"
+        ),
+        pytest.param(
+            None,
+            [event("FailedCreate", "admission webhook denied the request", uid="job-uid")],
+            30,
+            JobCreateFailed,
+            "admission webhook",
+            id="admission",
+        ),
+        pytest.param(
+            None,
+            [event("FailedCreate", "exceeded quota: q", uid="job-uid")],
+            600,
+            JobCreateFailed,
+            "exceeded quota",
+            id="quota",
+        ),
+    ],
+)
+def test_a_transient_error_is_waited_for_and_reported_after_its_timeout(
+    state: Pod | None, events: list[Event], timeout: int, error: type[RunError], reason: str
+) -> None:
+    diagnosis = diagnose(state, job(), events)
+    assert isinstance(diagnosis, Waiting)
+    assert reason in diagnosis.reason
+    timeouts = StartTimeouts(schedule=timedelta(minutes=10), start=timedelta(minutes=10), began=BEGAN)
+    assert timeouts.apply(diagnosis, BEGAN) == diagnosis
+    assert timeouts.apply(diagnosis, BEGAN + timedelta(seconds=timeout - 1)) == diagnosis
+    judged = timeouts.apply(diagnosis, BEGAN + timedelta(seconds=timeout))
+    assert isinstance(judged, Failing)
+    assert judged.error is error
+    assert reason in judged.message
+
+
+@pytest.mark.parametrize(
+    ("status", "a_pod", "end", "failure"),
+    [
+        pytest.param(terminated(0, "Completed"), {}, (0, "Completed"), None, id="success"),
+        pytest.param(terminated(3, "Error"), {}, (3, "Error"), None, id="OpenCode's own failure"),
+        pytest.param(terminated(None, ""), {}, (None, None), ExitUnknown, id="no exit code"),
+        pytest.param(terminated(0, "Whatever"), {}, (None, "Whatever"), ExitUnknown, id="an odd success"),
+        pytest.param(
+            terminated(137, "ContainerStatusUnknown"),
+            {},
+            (None, "ContainerStatusUnknown"),
+            ExitUnknown,
+            id="status unknown",
+        ),
+        pytest.param(terminated(255, "Unknown"), {}, (None, "Unknown"), ExitUnknown, id="runtime forgot"),
+        pytest.param(terminated(137, "OOMKilled"), {}, (137, "OOMKilled"), OutOfMemory, id="out of memory"),
+        pytest.param(terminated(139, "Error"), {}, (139, "Error"), AgentCrashed, id="crashed"),
+        pytest.param(
+            terminated(137), {"reason": "Evicted", "message": "disk"}, (137, "Evicted"), PodLost, id="evicted"
+        ),
+        pytest.param(
+            terminated(143), {"condition": DISRUPTED}, (143, "PreemptionByScheduler"), PodLost, id="preempted"
+        ),
+        pytest.param(
+            terminated(143), {"reason": "DeadlineExceeded"}, (143, "DeadlineExceeded"), RunTimeout, id="deadline"
+        ),
+        pytest.param(
+            terminated(0, "Completed"), {"reason": "DeadlineExceeded"}, (0, "Completed"), None, id="in time after all"
+        ),
+        pytest.param(terminated(128, "StartError"), {}, (128, "StartError"), PodScheduleFailed, id="could not start"),
+    ],
+)
+def test_how_a_container_ended(
+    status: dict[str, Any], a_pod: dict[str, Any], end: tuple[int | None, str | None], failure: type[RunError] | None
+) -> None:
+    diagnosis = diagnose(pod(status, phase="Failed", **a_pod), job())
+    assert isinstance(diagnosis, Ended)
+    assert (diagnosis.end.exit_code, diagnosis.end.reason) == end
+    cause = termination_cause(diagnosis.end)
+    assert (cause.error if cause else None) is failure
+
+
+@pytest.mark.parametrize(
+    ("a_job", "job_was_read", "error"),
+    [
+        pytest.param(job(), True, PodLost, id="the pod alone"),
+        pytest.param(None, False, PodLost, id="the Job was not read"),
+        pytest.param(None, True, JobDeletedExternally, id="Job deleted"),
+        pytest.param(job(deleted="2026-11-21T23:00:00Z"), True, JobDeletedExternally, id="Job being deleted"),
+        pytest.param(job("Failed", "DeadlineExceeded", "too long"), True, RunTimeout, id="Job deadline"),
+    ],
+)
+@pytest.mark.parametrize(
+    "status",
+    [
+        pytest.param({"main": [terminated(143)], "phase": "Failed"}, id="ended"),
+        pytest.param({"main": [waiting("ContainerCreating")], "phase": "Failed"}, id="end not reported"),
+        pytest.param({"main": [], "phase": "Pending"}, id="not started"),
+        pytest.param({"main": [RUNNING], "phase": "Running"}, id="its node is silent"),
+        pytest.param(
+            {"main": [], "init": [terminated(143, name="write-prompt")], "phase": "Failed"}, id="init stopped"
+        ),
+    ],
+)
+def test_the_cause_of_a_pods_deletion_is_the_same_in_every_state(
+    status: dict[str, Any], a_job: Job | None, job_was_read: bool, error: type[RunError]
+) -> None:
+    state = pod(*status["main"], deleted="2026-11-21T22:00:00Z", **{k: v for k, v in status.items() if k != "main"})
+    diagnosis = diagnose(state, a_job, job_was_read=job_was_read, now=BEGAN)
+    failing = termination_cause(diagnosis.end) if isinstance(diagnosis, Ended) else diagnosis
+    assert isinstance(failing, Failing)
+    assert failing.error is error
+
+
+def test_a_cluster_whose_clock_is_ahead_does_not_make_the_wait_endless() -> None:
+    timeouts = StartTimeouts(schedule=timedelta(minutes=10), start=timedelta(minutes=10), began=BEGAN)
+    state = diagnose(pod(waiting("ContainerCreating")), job())
+    early = BEGAN - timedelta(days=1)
+    assert timeouts.apply(state, early) == state
+    assert isinstance(timeouts.apply(state, early + timedelta(minutes=10)), Failing)
+
+
+def test_a_start_that_takes_too_long_is_a_pod_start_failure() -> None:
+    timeouts = StartTimeouts(schedule=timedelta(minutes=10), start=timedelta(minutes=10), began=BEGAN)
+    judged = timeouts.apply(diagnose(pod(waiting("ContainerCreating")), job()), BEGAN + timedelta(minutes=10))
+    assert isinstance(judged, Failing)
+    assert judged.error is PodStartFailed
+
+
+def test_a_pod_that_is_over_while_its_container_still_ends_has_no_exit_code_yet() -> None:
+    diagnosis = diagnose(pod(RUNNING, phase="Failed", reason="DeadlineExceeded", message="too long"), job())
+    assert diagnosis == Ended(ContainerEnd(reason="DeadlineExceeded", message="too long"))
+
+
+def test_a_succeeded_pod_without_a_container_status_is_no_success() -> None:
+    diagnosis = diagnose(pod(phase="Succeeded"), job())
+    assert isinstance(diagnosis, Ended)
+    cause = termination_cause(diagnosis.end)
+    assert cause is not None
+    assert cause.error is ExitUnknown
+
+
+def test_a_deleted_pod_counts_as_running_until_its_node_is_silent_for_too_long() -> None:
+    state = pod(RUNNING, phase="Running", deleted="2026-11-21T23:00:00Z")
+    assert diagnose(state, job(), now=BEGAN) == Running("it is being deleted")
+    lost = diagnose(state, job(), now=BEGAN + timedelta(minutes=5))
+    assert isinstance(lost, Failing)
+    assert lost.error is PodLost
+
+
+def test_a_node_that_is_not_ready_does_not_end_a_run() -> None:
+    state = pod(RUNNING, phase="Running")
+    assert diagnose(state, job(), [event("NodeNotReady", "Node is not ready")]) == Running(
+        "its node is not ready: Node is not ready"
+    )
+
+
+def test_a_new_reason_starts_a_timeout_of_its_own() -> None:
+    timeouts = StartTimeouts(schedule=timedelta(minutes=10), start=timedelta(minutes=10), began=BEGAN)
+    first = diagnose(pod(waiting("CreateContainerConfigError", "a")), job())
+    second = diagnose(pod(waiting("ErrImagePull", "odd")), job())
+    later = BEGAN + timedelta(seconds=29)
+    assert timeouts.apply(first, BEGAN) == first
+    assert timeouts.apply(second, later) == second
+    assert timeouts.apply(second, later + timedelta(seconds=29)) == second
+
+
+# the corpus
+
+
+def read_case(case: dict[str, Any]) -> tuple[Pod | None, Job | None, list[Event]]:
+    """The objects as the client reads them."""
+    pod_there, job_there = case["pod"], case["job"]
+    return (
+        None if pod_there is None else decode(msgspec.json.encode(pod_there), Pod),
+        None if job_there is None else decode(msgspec.json.encode(job_there), Job),
+        [decode(msgspec.json.encode(each), Event) for each in case["events"]],
+    )
+
+
+def verdict(case: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """What becomes of the attempt, as the corpus spells it, and the message."""
+    a_pod, a_job, events = read_case(case)
+    diagnosis = diagnose(a_pod, a_job, events, had_pod=case["hadPod"])
+    if isinstance(diagnosis, Running):
+        return {"state": "runs"}, diagnosis.warning or ""
+    if isinstance(diagnosis, Waiting):
+        timeout = None if diagnosis.timeout is None else diagnosis.timeout.total_seconds()
+        failure = {"code": diagnosis.error.code, "budget": diagnosis.error.budget}
+        return {"state": "waits", **failure, "timeoutSec": timeout}, diagnosis.reason
+    failing = termination_cause(diagnosis.end) if isinstance(diagnosis, Ended) else diagnosis
+    if failing is None:
+        assert isinstance(diagnosis, Ended)
+        return {"state": "exited", "exitCode": diagnosis.end.exit_code}, ""
+    return {"state": "failed", "code": failing.error.code, "budget": failing.error.budget}, failing.message
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_a_recorded_pod_gets_its_recorded_verdict(name: str) -> None:
+    wanted = dict(CORPUS[name]["verdict"])
+    recorded = wanted.pop("message", "")
+    actual, message = verdict(CORPUS[name])
+    assert actual == wanted
+    assert recorded in message
+
+
+def test_the_corpus_has_a_case_for_every_failure_that_a_pod_can_name() -> None:
+    codes = {case["verdict"].get("code") for case in CORPUS.values()}
+    errors = [
+        AgentCrashed, ExitUnknown, ImagePullFailed, ImageRegistryThrottled, JobCreateFailed, JobDeletedExternally,
+        OutOfMemory, PodLost, PodScheduleFailed, RunTimeout,
+    ]  # fmt: skip
+    assert {error.code for error in errors} <= codes
+    assert [name for name, case in CORPUS.items() if case["verdict"].get("exitCode") == 0] == ["succeeded"]
+
+
+@pytest.mark.parametrize("name", [name for name, case in CORPUS.items() if case["verdict"]["state"] == "failed"])
+def test_a_failed_run_spends_the_budget_of_its_cause(name: str) -> None:
+    a_pod, a_job, events = read_case(CORPUS[name])
+    diagnosis = diagnose(a_pod, a_job, events, had_pod=CORPUS[name]["hadPod"])
+    if isinstance(diagnosis, Ended):
+        outside = outside_failure(diagnosis.end)
+        failure = outside.error.as_failure("") if outside else Fold().report(diagnosis.end).failure
+    else:
+        assert isinstance(diagnosis, Failing)
+        failure = diagnosis.error.as_failure("")
+    assert failure is not None
+    ours = CORPUS[name]["verdict"]["budget"] == "infrastructure"
+    assert (failure.budget == "infrastructure") == ours
+    assert (failure.code == PodLost.code) == (CORPUS[name]["verdict"]["code"] == PodLost.code)
+
+
+# any state whatsoever
+
+
+TEXT = st.one_of(
+    st.text(max_size=20),
+    st.sampled_from(["ErrImagePull", "Evicted", "OOMKilled", "DeadlineExceeded", "Unknown", "CrashLoopBackOff", ""]),
+)
+MOMENTS = ["2026-11-21T23:00:00Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "2026-11-21T23:00:00"]
+MOMENT = st.one_of(st.none(), st.sampled_from(MOMENTS))
+STATE = st.fixed_dictionaries(
+    {},
+    optional={
+        "waiting": st.one_of(st.none(), st.fixed_dictionaries({}, optional={"reason": TEXT, "message": TEXT})),
+        "running": st.one_of(st.none(), st.just({})),
+        "terminated": st.one_of(
+            st.none(),
+            st.fixed_dictionaries(
+                {},
+                optional={"exitCode": st.one_of(st.none(), st.integers(-1, 300)), "reason": TEXT, "signal": st.just(0)},
+            ),
+        ),
+    },
+)
+CONTAINER = st.fixed_dictionaries(
+    {}, optional={"name": st.sampled_from(["opencode", "write-prompt", ""]), "state": st.one_of(st.none(), STATE)}
+)
+CONDITION = st.fixed_dictionaries(
+    {"type": st.sampled_from(["PodScheduled", "DisruptionTarget", "Failed", "Complete", "x"])},
+    optional={"status": st.sampled_from(["True", "False", "Unknown"]), "reason": TEXT, "message": TEXT,
+              "lastTransitionTime": MOMENT},
+)  # fmt: skip
+POD = st.fixed_dictionaries(
+    {},
+    optional={
+        "metadata": st.fixed_dictionaries({}, optional={"deletionTimestamp": MOMENT, "creationTimestamp": MOMENT}),
+        "spec": st.one_of(st.none(), st.fixed_dictionaries({"nodeName": st.sampled_from(["", "n"])})),
+        "status": st.fixed_dictionaries(
+            {},
+            optional={
+                "phase": st.sampled_from(["", "Pending", "Running", "Succeeded", "Failed", "Unknown", "?"]),
+                "reason": TEXT,
+                "conditions": st.one_of(st.none(), st.lists(CONDITION, max_size=3)),
+                "containerStatuses": st.one_of(st.none(), st.lists(CONTAINER, max_size=2)),
+                "initContainerStatuses": st.one_of(st.none(), st.lists(CONTAINER, max_size=2)),
+            },
+        ),
+    },
+)
+JOB = st.fixed_dictionaries(
+    {}, optional={"status": st.fixed_dictionaries({"conditions": st.lists(CONDITION, max_size=2)})}
+)
+EVENT = st.fixed_dictionaries(
+    {"reason": st.sampled_from(["FailedMount", "FailedCreate", "Failed", "NodeNotReady"])},
+    optional={"message": TEXT, "lastTimestamp": MOMENT, "involvedObject": st.just({"uid": ""})},
+)
+
+
+@given(a_pod=st.one_of(st.none(), POD), a_job=st.one_of(st.none(), JOB), events=st.lists(EVENT, max_size=3),
+       had_pod=st.booleans(), job_was_read=st.booleans())  # fmt: skip
+def test_every_state_has_a_diagnosis_and_no_unclear_one_is_a_success(
+    a_pod: dict[str, Any] | None,
+    a_job: dict[str, Any] | None,
+    events: list[dict[str, Any]],
+    had_pod: bool,
+    job_was_read: bool,
+) -> None:
+    state = None if a_pod is None else decode(msgspec.json.encode(a_pod), Pod)
+    a_job_there = None if a_job is None else decode(msgspec.json.encode(a_job), Job)
+    decoded = [decode(msgspec.json.encode(each), Event) for each in events]
+    diagnosis: Diagnosis = diagnose(state, a_job_there, decoded, had_pod=had_pod, job_was_read=job_was_read, now=BEGAN)
+    assert isinstance(diagnosis, Waiting | Running | Ended | Failing)
+    judged = StartTimeouts(timedelta(0), timedelta(0), BEGAN).apply(diagnosis, BEGAN)
+    assert not isinstance(judged, Waiting)
+    if isinstance(diagnosis, Ended) and termination_cause(diagnosis.end) is None:
+        assert state is not None
+        status = state.container("opencode")
+        assert status is not None
+        assert status.state.terminated is not None
+        assert status.state.terminated.exit_code == diagnosis.end.exit_code
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXT | st.sampled_from(MOMENTS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def places(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where something is inside."""
+    inner: list[tuple[Any, Any]] = []
+    if isinstance(value, dict):
+        inner = list(value.items())
+    elif isinstance(value, list):
+        inner = list(enumerate(value))
+    return [path for key, each in inner for path in ((*here, key), *places(each, (*here, key)))]
+
+
+def put(value: Any, path: tuple[Any, ...], new: Any) -> None:
+    for key in path[:-1]:
+        value = value[key]
+    value[path[-1]] = new
+
+
+@settings(max_examples=300)
+@given(data=st.data(), name=st.sampled_from(sorted(CORPUS)), job_was_read=st.booleans())
+def test_no_damage_to_a_recorded_pod_breaks_the_diagnosis_or_turns_it_into_a_success(
+    data: st.DataObject, name: str, job_was_read: bool
+) -> None:
+    case = json.loads(json.dumps(CORPUS[name]))
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged = data.draw(st.sampled_from(["pod", "pod", "job", "events"]))
+        inside = places(case[damaged])
+        if inside:
+            put(case[damaged], data.draw(st.sampled_from(inside)), data.draw(JSON))
+    try:
+        a_pod, a_job, events = read_case(case)
+    except InvalidReply:
+        return  # never believed: the client reports the API server as unavailable
+    diagnosis = diagnose(a_pod, a_job, events, had_pod=case["hadPod"], job_was_read=job_was_read, now=BEGAN)
+    assert isinstance(
+        StartTimeouts(timedelta(0), timedelta(0), BEGAN).apply(diagnosis, BEGAN), Running | Ended | Failing
+    )
+    if isinstance(diagnosis, Ended) and diagnosis.end.exit_code == 0 and termination_cause(diagnosis.end) is None:
+        status = a_pod.container("opencode") if a_pod is not None else None
+        assert status is not None
+        assert status.state.terminated is not None
+        assert status.state.terminated.exit_code == 0
+        assert status.state.terminated.reason in {"", "Completed"}
+
+
+@given(JSON)
+def test_any_json_is_a_pod_or_is_none(value: Any) -> None:
+    try:
+        a_pod = decode(json.dumps(value).encode(), Pod)
+    except InvalidReply:
+        return
+    assert isinstance(diagnose(a_pod, Job(), now=BEGAN), Waiting | Failing | Ended | Running)
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (None, None),
+        (container("paperclip-api", running={}), None),
+        (terminated(1, name="paperclip-api"), None),
+        (waiting("ContainerCreating", name="paperclip-api"), Waiting),
+        (waiting("ImagePullBackOff", "manifest unknown", name="paperclip-api"), Failing),
+        (waiting("InvalidImageName", "x", name="paperclip-api"), Failing),
+        (waiting("CreateContainerConfigError", "no Secret", name="paperclip-api"), Waiting),
+    ],
+)
+def test_what_keeps_a_sidecar_from_starting_is_reported(status: dict[str, Any] | None, expected: type | None) -> None:
+    seen = pod(container(running={}), *([status] if status else []), phase="Running")
+    diagnosis = diagnose_sidecar(seen, "paperclip-api")
+    assert (diagnosis and type(diagnosis)) == expected
+    assert isinstance(diagnose(seen, Job()), Running)
+    if isinstance(diagnosis, Failing):
+        assert "paperclip-api" in diagnosis.message
+
+
+@pytest.mark.parametrize("code", [0, 1, 137])
+def test_the_end_of_a_sidecar_does_not_decide_the_run(code: int) -> None:
+    done = pod(
+        terminated(0, "Completed"), terminated(code, name="paperclip-api"), phase="Failed" if code else "Succeeded"
+    )
+    diagnosis = diagnose(done, Job())
+    assert isinstance(diagnosis, Ended)
+    assert (diagnosis.end.exit_code, termination_cause(diagnosis.end)) == (0, None)

@@ -1,0 +1,578 @@
+"""Every line exactly once, in order, whatever kubelet, network and clock do to the log."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent_runs.contracts.outcome import Gap
+from agent_runs.logs.frames import LastFrame, LogLine
+from agent_runs.logs.log_resume import Cursor, LogReader, ReadResult, Tally
+from tests.logs.kubelet import BEGIN, Log, framed
+from tests.logs.one_connection import resume
+
+LINE = st.one_of(
+    st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"")),
+    st.sampled_from([b"", b"same", b"x" * 8000, b"y" * 20_000, b'3o. {"type":"text"}', b"2026-11-21T23:00:00Z 7x. {}"]),
+)
+OUTPUT = st.tuples(st.sampled_from(["stdout", "stderr"]), st.lists(LINE, min_size=1, max_size=4)).map(
+    lambda given: (given[0], b"".join(line + b"\n" for line in given[1]))
+)
+STEPS = st.lists(st.sampled_from([0, 1, 300, 1000, 2500]), min_size=1, max_size=5)
+
+
+def expected(outputs: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+    return [(stream, line) for stream, data in outputs for line in data.split(b"\n")[:-1]]
+
+
+def pairs(lines: list[LogLine]) -> list[tuple[str, bytes]]:
+    return [(line.stream, line.data) for line in lines]
+
+
+def pieces(text: bytes, cuts: list[int]) -> list[bytes]:
+    edges = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
+    return [text[left:right] for left, right in pairwise(edges)]
+
+
+@given(
+    outputs=st.lists(OUTPUT, max_size=6),
+    steps=STEPS,
+    connections=st.lists(st.tuples(st.integers(0, 10**6), st.lists(st.integers(0, 10**6), max_size=3)), max_size=8),
+    new_process=st.booleans(),
+)
+def test_cuts_and_replays_lose_and_double_nothing(
+    outputs: list[tuple[str, bytes]],
+    steps: list[int],
+    connections: list[tuple[int, list[int]]],
+    new_process: bool,
+) -> None:
+    log = Log(framed(outputs), steps)
+    reader, delivered = LogReader(), list[LogLine]()
+    for size, cuts in [*connections, (-1, [])]:
+        text = log.text(reader.since)
+        reader.connect(from_start=reader.since is None)
+        for piece in pieces(text if size < 0 else text[: size % (len(text) + 1)], cuts):
+            result = reader.feed(piece)
+            assert result.gaps == []
+            delivered += result.lines
+        assert not reader.incomplete
+        delivered += reader.disconnect(final=size < 0).lines
+        if new_process and size >= 0:
+            reader = LogReader(reader.cursor)
+    assert pairs(delivered) == expected(outputs)
+    assert [line.sequence for line in delivered] == sorted({line.sequence for line in delivered})
+    assert all(line.whole for line in delivered)
+    assert reader.last is not None
+
+
+@given(outputs=st.lists(OUTPUT, max_size=5), steps=STEPS, ends=st.lists(st.integers(0, 10**6), max_size=6))
+def test_a_new_reader_for_each_connection_reads_the_same(
+    outputs: list[tuple[str, bytes]], steps: list[int], ends: list[int]
+) -> None:
+    log, cursor, delivered = Log(framed(outputs), steps), Cursor(), list[LogLine]()
+    for end in [*ends, -1]:
+        text = log.text(cursor.second)
+        resumed = resume(cursor, text if end < 0 else text[: end % (len(text) + 1)], final=end < 0)
+        delivered += resumed.lines
+        cursor = resumed.cursor
+        assert resumed.gaps == ()
+    assert pairs(delivered) == expected(outputs)
+
+
+@given(outputs=st.lists(OUTPUT, max_size=5), steps=STEPS, stored=st.integers(0, 30))
+def test_a_store_that_knows_only_its_last_sequence_is_enough(
+    outputs: list[tuple[str, bytes]], steps: list[int], stored: int
+) -> None:
+    text = Log(framed(outputs), steps).text(None)
+    everything = resume(Cursor(), text, final=True).lines
+    kept = everything[:stored]
+    rest = resume(Cursor(after=kept[-1].sequence if kept else 0), text, final=True)
+    assert (*kept, *rest.lines) == everything
+    assert rest.gaps == ()
+
+
+@given(outputs=st.lists(OUTPUT, min_size=1, max_size=5), first=st.integers(0, 10), lost=st.integers(0, 40))
+def test_what_a_rotation_removed_is_a_gap_of_exact_size(
+    outputs: list[tuple[str, bytes]], first: int, lost: int
+) -> None:
+    frames = framed(outputs)
+    log = Log(frames, [1])
+    begun = resume(Cursor(), log.text(None, first))
+    log.rotate(lost)
+    rest = resume(begun.cursor, log.text(begun.cursor.second), final=True)
+    had = max(begun.cursor.first - 1, begun.cursor.after)  # the parts of an open line were not given out
+    missing = max(0, min(lost, len(frames)) - had)
+    seen = lost < len(frames)
+    assert sum(gap.frames or 0 for gap in rest.gaps) == (missing if seen else 0)
+    whole = [line for line in (*begun.lines, *rest.lines) if line.whole]
+    assert len(whole) <= len(expected(outputs))
+    assert {(line.stream, line.data) for line in whole} <= set(expected(outputs))
+
+
+def test_lines_hidden_by_a_clock_that_was_set_back_are_read_from_the_start_of_the_log() -> None:
+    outputs = [("stdout", b"%d\n" % number) for number in range(20)]
+    log = Log(framed(outputs), [700] * 10 + [-30_000] + [700] * 10 + [60_000])
+    reader = LogReader()
+    reader.connect(from_start=True)
+    delivered = reader.feed(log.text(None, 10)).lines
+    reader.connect()
+    delivered += reader.feed(log.text(reader.since)).lines  # the lines with the earlier stamps are hidden
+    assert reader.incomplete
+    reader.connect(from_start=True)
+    result = reader.feed(log.text(None))
+    assert pairs(delivered + result.lines) == expected(outputs)
+    assert result.gaps == []
+
+
+def test_a_hint_that_shows_nothing_is_dropped() -> None:
+    outputs = [("stdout", b"%d\n" % number) for number in range(4)]
+    log = Log(framed(outputs))
+    begun = resume(Cursor(), log.text(None, 3))
+    cursor = Cursor(after=begun.cursor.after).with_hint(
+        begun.cursor.after, begun.cursor.first, BEGIN + timedelta(hours=1)
+    )
+    reader = LogReader(cursor)
+    reader.connect()
+    reader.feed(log.text(reader.since))
+    reader.disconnect()
+    assert reader.since is None
+    reader.connect(from_start=True)
+    assert pairs([*begun.lines, *reader.feed(log.text(None)).lines]) == expected(outputs)
+
+
+def test_messages_of_the_kubelet_are_not_output() -> None:
+    log = Log(framed([("stdout", b"hello\n")], last=None))
+    reader = LogReader()
+    reader.connect(from_start=True)
+    result = reader.feed(
+        b"rpc error: code = Unknown\n" + log.text(None) + b"failed to create fsnotify watcher: too many\n"
+    )
+    assert pairs(result.lines) == [("stdout", b"hello")]
+    assert len(reader.noise) == 2
+    assert reader.needs_polling
+
+
+def test_a_message_of_the_kubelet_without_a_line_end_is_recognised() -> None:
+    reader = LogReader()
+    reader.connect(from_start=True)
+    reader.feed(Log(framed([("stdout", b"hello\n")], last=None)).text(None))
+    reader.feed(b"failed to create fsnotify watcher: too many open files")
+    reader.disconnect()
+    assert reader.needs_polling
+
+
+BROKEN_LINE = b"2026-11-21T23:00:00.000000001Z %drpc error: code = Unknown\n"
+
+
+@pytest.mark.parametrize("many", [1, 3, 7])
+def test_a_broken_beginning_does_not_hide_the_frames_of_our_runner(many: int) -> None:
+    log = Log(framed([("stdout", b"hello\n")]))
+    reader = LogReader(expects_frames=True)
+    reader.connect(from_start=True)
+    result = reader.feed(b"".join(BROKEN_LINE % number for number in range(many)) + log.text(None))
+    assert pairs(result.lines) == [("stdout", b"hello")]
+    assert reader.framed
+    assert reader.last is not None
+
+
+@given(lines=st.lists(st.sampled_from([b"sh: not delivered", b"x", b""]), max_size=12), closed=st.booleans())
+def test_a_log_that_should_have_frames_and_has_none_is_read_all_the_same(lines: list[bytes], closed: bool) -> None:
+    written = [line + b"\n" for line in [b"first", *lines]]
+    written[-1] = written[-1] if closed else written[-1][:-1] + b"."
+    reader = LogReader(expects_frames=True)
+    reader.connect(from_start=True)
+    delivered = reader.feed(Log(written).text(None)).lines + reader.disconnect(final=True).lines
+    assert b"".join(line.raw for line in delivered) == b"".join(written)
+    assert not reader.framed
+
+
+def suspect_log(payload: bytes = b"grep says: rpc error: code = Unknown") -> tuple[Log, list[tuple[str, bytes]]]:
+    outputs = [("stdout", b"a\n" + payload + b"\n")]
+    return Log(framed(outputs, last=None)), outputs
+
+
+def test_a_line_like_a_kubelet_message_is_believed_when_something_follows_it() -> None:
+    _, outputs = suspect_log()
+    reader = LogReader()
+    reader.connect(from_start=True)
+    assert pairs(reader.feed(Log(framed(outputs)).text(None)).lines) == expected(outputs)
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        b"RPC error: code = Unknown",
+        b"Unable to retrieve container logs for containerd://0",
+        b"log read failed with err EOF",
+        b"Error reading from pipe",
+        *(b"failed to " + what for what in (b"create fsnotify", b"watch x", b"try resolving", b"open log")),
+        *(b"Failed To " + what for what in (b"seek x", b"read log", b"write log", b"READ FROM")),
+    ],
+)
+def test_every_kubelet_message_in_a_line_is_suspect(ending: bytes) -> None:
+    log, _ = suspect_log(b"said before " + ending)
+    reader = LogReader()
+    reader.connect(from_start=True)
+    assert pairs(reader.feed(log.text(None)).lines) == [("stdout", b"a")]
+    assert reader.spent
+
+
+def test_a_line_like_a_kubelet_message_is_believed_when_it_comes_twice() -> None:
+    log, outputs = suspect_log()
+    reader = LogReader()
+    reader.connect(from_start=True)
+    first = reader.feed(log.text(None))
+    assert pairs(first.lines) == [("stdout", b"a")]
+    assert reader.spent
+    assert reader.disconnect().lines == []
+    reader.connect()
+    second = reader.feed(log.text(reader.since))
+    assert pairs(first.lines + second.lines) == expected(outputs)
+    assert not reader.spent
+
+
+def test_a_line_like_a_kubelet_message_is_believed_when_the_runner_replays_it() -> None:
+    log, outputs = suspect_log()
+    reader = LogReader(can_backfill=True)
+    reader.connect(from_start=True)
+    delivered = reader.feed(log.text(None)).lines
+    assert reader.missing_range == range(3, 4)
+    reader.begin_backfill()
+    delivered += reader.backfill(framed(outputs)[2]).lines
+    assert pairs(delivered) == expected(outputs)
+
+
+def test_a_suspect_line_that_is_not_repeated_is_kept_at_the_end() -> None:
+    log, outputs = suspect_log()
+    assert pairs(list(resume(Cursor(), log.text(None), final=True).lines)) == expected(outputs)
+
+
+def test_a_stored_gap_is_not_reported_twice() -> None:
+    log = Log(framed([("stdout", b"%d\n" % number) for number in range(20)]))
+    log.rotate(10)
+    (gap,) = resume(Cursor(), log.text(None, 12)).gaps
+    assert (gap.after_sequence, gap.frames) == (0, 10)
+    killed = resume(Cursor(after=1, covered=10), log.text(None), final=True)  # the gap's row was the last to be stored
+    assert killed.gaps == ()
+    assert [line.sequence for line in killed.lines] == [*range(11, 22)]
+
+
+def test_the_lost_beginning_of_an_open_line_is_a_gap_of_unknown_size() -> None:
+    outputs = [("stderr", b"x" * 20_000), ("stdout", b"a\nb\n"), ("stderr", b"y\n")]
+    frames = framed(outputs)
+    # as two processes would write: the first line of stderr is open until the end
+    frames[3] = frames[3].replace(b"e- ", b"e+ ")
+    log = Log(frames)
+    begun = resume(Cursor(), log.text(None, 5))
+    assert (begun.cursor.after, begun.cursor.first) == (5, 2)
+    log.rotate(4)
+    rest = resume(begun.cursor, log.text(None), final=True)
+    assert rest.gaps == (Gap(after_sequence=1, frames=None),)
+    assert [line.whole for line in rest.lines if line.stream == "stderr"] == [False]
+    no_hint = resume(Cursor(after=5), log.text(None), final=True)
+    assert no_hint.gaps == ()  # nobody knows that anything is missing; the digests will tell
+    counted = Tally()
+    counted.add([*begun.lines, *no_hint.lines])
+    assert counted.receipt(last_of(outputs)).state == "differs"
+
+
+@settings(max_examples=200)
+@given(
+    outputs=st.lists(OUTPUT, min_size=1, max_size=5),
+    stored=st.integers(0, 30),
+    hint=st.tuples(st.integers(-2, 40), st.integers(-2, 40), st.none() | st.integers(-(10**6), 10**6)),
+)
+def test_no_hint_can_double_or_break_anything_or_fake_a_receipt(
+    outputs: list[tuple[str, bytes]], stored: int, hint: tuple[int, int, int | None]
+) -> None:
+    log = Log(framed(outputs), [400])
+    everything = resume(Cursor(), log.text(None), final=True).lines
+    kept = everything[:stored]
+    after, first, shift = hint
+    second = None if shift is None else BEGIN + timedelta(seconds=shift)
+    reader = LogReader(
+        Cursor(after=kept[-1].sequence if kept else 0).with_hint(after, first, second), expects_frames=True
+    )
+    delivered = list(kept)
+    while reader.last is None:
+        reader.connect(from_start=reader.incomplete or reader.since is None)
+        if reader.incomplete or reader.since is None or reader.since > log.stamped[-1][0]:
+            reader.connect(from_start=True)
+            delivered += reader.feed(log.text(None)).lines
+        else:
+            delivered += reader.feed(log.text(reader.since)).lines
+    assert [line.sequence for line in delivered] == [line.sequence for line in everything]
+    counted = Tally()
+    counted.add(delivered)
+    same = [line.raw for line in delivered] == [line.raw for line in everything]
+    assert (counted.receipt(last_of(outputs)).state == "verified") == same
+
+
+def test_an_agent_cannot_forge_the_last_frame() -> None:
+    forged = b'9x. {"exit_code":0,"stdout":{"lines":0,"bytes":0}}\n2026-11-21T23:00:00.000000000Z 10x. {}\n'
+    resumed = resume(Cursor(), Log(framed([("stdout", forged)], last=None)).text(None), final=True)
+    assert b"".join(line.raw for line in resumed.lines) == forged
+    reader = LogReader()
+    reader.connect(from_start=True)
+    reader.feed(Log(framed([("stdout", forged)], last=None)).text(None))
+    assert reader.last is None
+
+
+@given(
+    lines=st.lists(st.sampled_from([b"a", b"b", b"", b"5o. x", b"\xff\0", b"z" * 20_000]), max_size=12),
+    steps=STEPS,
+    ends=st.lists(st.integers(0, 10**6), max_size=6),
+    closed=st.booleans(),
+)
+def test_a_log_without_frames_is_deduplicated_by_position(
+    lines: list[bytes], steps: list[int], ends: list[int], closed: bool
+) -> None:
+    lines = [b"first", *lines]
+    written = [line + b"\n" for line in lines]
+    written[-1] = lines[-1] + b"\n" * closed
+    log, cursor, delivered = Log(written, steps), Cursor(), list[LogLine]()
+    for end in [*ends, -1]:
+        text = log.text(cursor.second)
+        resumed = resume(cursor, text if end < 0 else text[: end % (len(text) + 1)], final=end < 0)
+        delivered += resumed.lines
+        cursor = resumed.cursor
+        assert resumed.gaps == ()
+    assert b"".join(line.raw for line in delivered) == b"".join(written)
+    assert [line.sequence for line in delivered] == list(range(1, len(delivered) + 1))
+
+
+def test_a_rotated_log_without_frames_has_a_gap_of_unknown_size() -> None:
+    log = Log([b"%d\n" % number for number in range(30)], [10])
+    begun = resume(Cursor(), log.text(None, 10))
+    log.rotate(20)
+    rest = resume(begun.cursor, log.text(begun.cursor.second))
+    assert rest.gaps == (Gap(after_sequence=10, frames=None),)
+    assert [line.data for line in rest.lines] == [b"%d" % number for number in range(20, 30)]
+
+
+@settings(max_examples=300)
+@given(st.lists(st.binary(max_size=200), max_size=5), st.booleans())
+def test_no_text_breaks_the_reader(texts: list[bytes], final: bool) -> None:
+    cursor = Cursor()
+    for text in texts:
+        cursor = resume(cursor, text, final=final).cursor
+
+
+# receipts
+
+
+def last_of(outputs: list[tuple[str, bytes]], **changes: object) -> LastFrame:
+    totals = {}
+    for stream in ("stdout", "stderr"):
+        data = b"".join(each for name, each in outputs if name == stream)
+        totals[stream] = {"lines": data.count(b"\n"), "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    return LastFrame.parse(json.dumps({"exit_code": 0, **totals, **changes}).encode())
+
+
+OUTPUTS = [("stdout", b"a\nb\n"), ("stderr", b"e\n"), ("stdout", b"no newline")]
+
+
+def tally() -> Tally:
+    counted = Tally()
+    counted.add(resume(Cursor(), Log(framed(OUTPUTS)).text(None), final=True).lines)
+    return counted
+
+
+def test_a_receipt_is_verified_when_everything_the_runner_wrote_is_there() -> None:
+    receipt = tally().receipt(last_of(OUTPUTS))
+    assert receipt.state == "verified"
+    assert (receipt.lines, receipt.bytes) == (2, 14)
+    assert receipt.sha256 == hashlib.sha256(b"a\nb\nno newline").hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("last", "gaps", "framed_log", "state"),
+    [
+        pytest.param(None, [], True, "unverified", id="killed before its last frame"),
+        pytest.param(last_of([("stdout", b"a\n")]), [], True, "differs", id="other output"),
+        pytest.param(last_of([*OUTPUTS, ("stderr", b"x\n")]), [], True, "differs", id="other stderr"),
+        pytest.param(last_of(OUTPUTS), [Gap(after_sequence=1, frames=1)], True, "differs", id="a gap"),
+        pytest.param(LastFrame.parse(b"nonsense"), [], True, "unverified", id="an unreadable last frame"),
+        pytest.param(None, [], False, "best effort", id="no frames"),
+    ],
+)
+def test_a_receipt_never_claims_more_than_is_known(
+    last: LastFrame | None, gaps: list[Gap], framed_log: bool, state: str
+) -> None:
+    assert tally().receipt(last, gaps, framed=framed_log).state == state
+
+
+def test_a_log_of_which_nothing_could_be_read_is_not_best_effort() -> None:
+    assert Tally().receipt(None, framed=False).state == "unverified"
+
+
+# a hostile kubelet
+
+
+@dataclass
+class Kubelet:
+    """A log that is written, read, rotated and cut at chosen places."""
+
+    frames: list[bytes]
+    log: Log
+    written: int = 0
+
+    def serve(self, since: datetime | None, cut: int, ending: bytes) -> bytes:
+        """A connection: what is there, cut at some byte, followed by this ending."""
+        text = self.log.text(since, self.written)
+        text = text[: cut % (len(text) + 1)]
+        # other endings could be a part of any frame, and kubelets write nothing like them into a line
+        complete_message = ending in KUBELET_MESSAGES
+        return text + ending if complete_message or not ending else text[: text.rfind(b"\n") + 1] + ending
+
+    def replay(self, missing: range) -> bytes:
+        """The frames that the runner repeats."""
+        return b"".join(self.frames[missing.start - 1 : missing.stop - 1])
+
+
+def read_once(
+    reader: LogReader,
+    kubelet: Kubelet,
+    cut: int,
+    ending: bytes,
+    chunks: list[int],
+    failing: int,
+    *,
+    whole: bool = False,
+) -> ReadResult:
+    """One connection, and the backfill of what is missing, of which the first `failing` requests are cut."""
+    from_start = whole or reader.incomplete or reader.since is None
+    reader.connect(from_start=from_start)
+    got = ReadResult()
+
+    def take(result: ReadResult) -> None:
+        got.lines.extend(result.lines)
+        got.gaps.extend(result.gaps)
+
+    for piece in pieces(kubelet.serve(None if from_start else reader.since, cut, ending), chunks):
+        take(reader.feed(piece))
+        if reader.spent:
+            break
+        while (missing := reader.missing_range) is not None:
+            reader.begin_backfill()
+            text = kubelet.replay(missing)
+            for part in pieces(text[: cut % (len(text) + 1)] if failing > 0 else text, chunks):
+                if reader.missing_range is not None and reader.missing_range.stop == missing.stop:
+                    take(reader.backfill(part))
+            failing -= 1
+    take(reader.disconnect())
+    return got
+
+
+KUBELET_MESSAGES = [
+    b"rpc error: code = Unknown desc = no such container\n",
+    b"failed to create fsnotify watcher: too many open files",
+    b"failed to watch file: no space left on device\n2026-",
+    b"unable to retrieve container logs for containerd://0\n",
+]
+ENDINGS = [
+    b"",
+    *KUBELET_MESSAGES,
+    b"2026-11-21T23:00:00Z ",
+    b"\n\n",
+    b"2026-11-21T23:00:01.000000001Z 7o. cut in the mid",
+]
+SHIFTS = st.lists(st.sampled_from([0, 0, 1, 300, 1000, 2500, -700, -5000]), min_size=1, max_size=6)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    outputs=st.lists(OUTPUT, max_size=6),
+    steps=SHIFTS,
+    moves=st.lists(
+        st.tuples(
+            st.integers(0, 30),  # frames written before
+            st.integers(0, 12),  # of them lost to a rotation
+            st.integers(0, 10**6),  # where the connection is cut
+            st.sampled_from(ENDINGS),
+            st.lists(st.integers(0, 10**6), max_size=3),
+            st.integers(0, 2),  # requests that are cut
+            st.sampled_from([None, None, "none", "true", "late", "early", "of another", "nonsense"]),
+            # ^ the worker is replaced and knows only what is stored and the last heartbeat
+        ),
+        max_size=10,
+    ),
+)
+def test_a_hostile_kubelet_loses_and_doubles_nothing_while_the_runner_lives(
+    outputs: list[tuple[str, bytes]], steps: list[int], moves: list[Any]
+) -> None:
+    frames = framed(outputs)
+    kubelet, delivered = Kubelet(frames, Log(frames, steps)), list[LogLine]()
+    reader = LogReader(can_backfill=True, expects_frames=True)
+    for written, lost, cut, ending, chunks, failing, replaced in moves:
+        kubelet.written = min(len(frames), kubelet.written + written)
+        kubelet.log.rotate(min(kubelet.written, kubelet.log.oldest + lost))
+        result = read_once(reader, kubelet, cut, ending, chunks, failing)
+        delivered += result.lines
+        assert result.gaps == []
+        if replaced is not None:
+            stored = Cursor(after=delivered[-1].sequence if delivered else 0)
+            was = reader.cursor
+            hints = {"none": stored, "true": stored.with_hint(was.after, was.first, was.second)}
+            hints["late"] = stored.with_hint(was.after, was.first, BEGIN + timedelta(days=1))
+            hints["early"] = stored.with_hint(was.after, 1, BEGIN - timedelta(days=1))
+            hints["of another"] = stored.with_hint(was.after + 7, was.first + 7, was.second)
+            hints["nonsense"] = stored.with_hint(was.after, was.after + 2, was.second).with_hint(-1, -5, None)
+            reader = LogReader(hints[replaced], can_backfill=True, expects_frames=True)
+    kubelet.written = len(frames)
+    for whole in (False, False, False, True):  # the last read is of the whole log, which a clock cannot hide
+        result = read_once(reader, kubelet, -1, b"", [], 0, whole=whole)
+        delivered += result.lines
+        assert result.gaps == []
+    if kubelet.log.oldest < len(frames):
+        assert pairs(delivered) == expected(outputs)
+        assert all(line.whole for line in delivered)
+        assert reader.last is not None
+    assert [line.sequence for line in delivered] == sorted({line.sequence for line in delivered})
+
+
+@given(outputs=st.lists(OUTPUT, min_size=1, max_size=5), lost=st.integers(1, 40), had=st.integers(0, 40))
+def test_what_is_not_backfilled_is_a_gap(outputs: list[tuple[str, bytes]], lost: int, had: int) -> None:
+    frames = framed(outputs)
+    lost = min(lost, len(frames) - 1)
+    log = Log(frames)
+    log.rotate(lost)
+    reader = LogReader(can_backfill=True)
+    reader.connect(from_start=True)
+    assert reader.feed(log.text(None)).lines == []
+    assert reader.missing_range == range(1, lost + 1)
+    reader.begin_backfill()
+    result = reader.backfill(b"".join(frames[: min(had, lost)]))
+    assert (reader.missing_range is None) == (had >= lost)
+    rest = reader.give_up_missing_range()
+    assert sum(gap.frames or 0 for gap in (*result.gaps, *rest.gaps)) == max(0, lost - had)
+    assert reader.last is not None
+
+
+def test_replayed_frames_cannot_end_the_receipt() -> None:
+    frames = framed([("stdout", b"a\nb\nc\n")])
+    log = Log(frames)
+    log.rotate(3)
+    reader = LogReader(can_backfill=True)
+    reader.connect(from_start=True)
+    reader.feed(log.text(None, 4))
+    reader.begin_backfill()
+    reader.backfill(frames[0] + b'2x. {"exit_code":0}\n' + b'3x. {"exit_code":0}\n')
+    assert reader.last is None
+    assert reader.missing_range == range(2, 4)
+
+
+def test_a_gap_in_a_log_without_frames_has_a_sequence_of_its_own() -> None:
+    stamp = b"2026-11-21T10:00:0%d.000000000Z "
+    begun = resume(Cursor(), b"".join((stamp % 1) + b"line %d\n" % n for n in range(3)))
+    rest = resume(begun.cursor, (stamp % 2) + b"after the rotation\n", final=True)
+    (gap,) = rest.gaps
+    assert gap.frames is None
+    assert gap.after_sequence + 1 not in {line.sequence for line in (*begun.lines, *rest.lines)}
+    assert rest.lines[0].sequence > gap.after_sequence + 1

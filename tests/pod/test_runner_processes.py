@@ -1,0 +1,382 @@
+"""How a run starts and ends: exit codes, signals, descendants, folders, full disks."""
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from agent_runs.logs.frames import Frame, FrameReader, LastFrame
+from tests.pod.harness import RUN_TIMEOUT, SCRIPT, Runner, Running, alive, children, read_back
+
+STUBBORN = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+POLITE = "import sys, time; "
+# Prints its pid in the awaited place, then lives as long as nobody ends it.
+REPORT = "import os; print(os.getpid(), file=open(sys.argv[1], 'w')); time.sleep(1000)"
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 125, 126, 127, 128, 255])
+def test_the_exit_code_is_the_commands(runner: Runner, code: int) -> None:
+    ended = runner.sh(f"exit {code}")
+    assert (ended.code, ended.last.exit_code, ended.last.signal) == (code, code, None)
+    assert ended.last.stopped_by is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGINT])
+def test_a_signal_that_ends_the_command_is_reported(runner: Runner, number: signal.Signals) -> None:
+    ended = runner.run(sys.executable, "-c", f"import os, signal; signal.signal({number}, 0) if {number} != 9 else 0; "
+                       f"os.kill(os.getpid(), {number})")  # fmt: skip
+    assert (ended.code, ended.last.exit_code, ended.last.signal) == (128 + number, 128 + number, number)
+    assert (ended.last.stopped_by, ended.last.grace_exceeded) == (None, False)
+
+
+def test_a_missing_command_is_reported(runner: Runner) -> None:
+    ended = runner.run("no-such-command-anywhere")
+    assert (ended.code, ended.last.exit_code, ended.last.error) == (127, 127, "command_not_found")
+
+
+def test_a_file_that_cannot_be_executed_is_reported(runner: Runner, tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("no program")
+    ended = runner.run(str(tmp_path / "plain"))
+    assert (ended.code, ended.last.error) == (126, "command_not_executable")
+
+
+def test_a_prompt_of_1_mb_reaches_the_command(runner: Runner) -> None:
+    prompt = b"prompt\0\xff " * 125_000
+    code = "import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())"
+    assert runner.run(sys.executable, "-c", code, stdin=prompt).text("stdout") == [
+        hashlib.sha256(prompt).hexdigest().encode()
+    ]
+
+
+def test_arguments_arrive_as_they_are(runner: Runner) -> None:
+    arguments = ["", " ", "a b", "$HOME", "`id`", "'\"\\", "--", "-n", "*", "ä\n"]
+    ended = runner.run(sys.executable, "-c", "import sys; print(ascii(sys.argv[1:]))", *arguments)
+    assert ended.text("stdout") == [ascii(arguments).encode()]
+
+
+def test_the_command_starts_in_its_folder_with_pwd_set_and_folders_made(runner: Runner, tmp_path: Path) -> None:
+    places = ["HOME", "TMPDIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"]
+    runner.env = {name: str(tmp_path / "made" / name) for name in places}
+    runner.env |= {"OPENCODE_DB": str(tmp_path / "made" / "db" / "opencode.db"), "PWD": "/elsewhere"}
+    code = "import os; print(os.environ['PWD'], os.getcwd(), sep='|')"
+    ended = runner.run(sys.executable, "-c", code)
+    assert ended.text("stdout") == [f"{runner.work}|{runner.work}".encode()]
+    assert {path.name for path in (tmp_path / "made").iterdir()} == {*places, "db"}
+    assert list((tmp_path / "made" / "db").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("blocked", "error", "detail"),
+    [
+        ("work", "workdir", "--dir"),
+        ("out", "out", "--out"),
+        ("XDG_DATA_HOME", "folder", "XDG_DATA_HOME"),
+        ("OPENCODE_DB", "folder", "OPENCODE_DB"),
+    ],
+)
+def test_a_folder_that_cannot_be_created_is_reported(
+    runner: Runner, tmp_path: Path, blocked: str, error: str, detail: str
+) -> None:
+    (tmp_path / blocked).write_text("a file where a folder should be")
+    runner.env = {blocked: str(tmp_path / blocked / "db")} if blocked.isupper() else {}
+    process = runner.start("touch", str(tmp_path / "started")).process
+    log, stderr = process.communicate(timeout=RUN_TIMEOUT)
+    last = read_back(log, process.returncode).last
+    assert (process.returncode, last.exit_code, last.error, last.detail) == (125, 125, error, detail)
+    assert stderr == b""
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_missing_prompt_is_reported(runner: Runner) -> None:
+    done = subprocess.run(runner.argv("true"), capture_output=True, timeout=RUN_TIMEOUT)
+    assert read_back(done.stdout, done.returncode).last.error == "stdin"
+
+
+def test_wrong_arguments_end_with_64(runner: Runner) -> None:
+    options = ["--out", "x", "--dir", "y", "--"]
+    for arguments in (
+        ["--nonsense"],
+        ["--out", "x"],
+        ["--grace", "1s", *options],
+        ["--acknowledge-timeout", "", *options],
+    ):
+        done = subprocess.run([*runner.argv("true")[: len(runner.shell) + 1], *arguments], capture_output=True)
+        assert done.returncode == 64
+        assert done.stderr.startswith(b"runner.sh: ")
+
+
+class Tree:
+    """Processes that report their pids through FIFOs, so that a test can await them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._gates: list[Path] = []
+
+    def process(self, kind: str) -> list[str]:
+        """A command line of a process that reports and then stays."""
+        gate = self._folder / f"gate-{len(self._gates)}"
+        os.mkfifo(gate)
+        self._gates.append(gate)
+        return [sys.executable, "-c", kind + REPORT, str(gate)]
+
+    def pids(self) -> list[int]:
+        """Waits for every report."""
+        return [int(gate.read_text()) for gate in self._gates]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def family(own: list[str], *tools: list[str], orphan: bool = False) -> list[str]:
+    """A command that starts each tool in a session of its own, then becomes `own`.
+
+    With `orphan` the tools' parent ends at once, so that they are nobody's children.
+    """
+    code = (
+        "import os, subprocess, sys\n"
+        f"for tool in {tools!r}:\n"
+        f"    if {orphan} and os.fork(): continue\n"
+        "    subprocess.Popen(tool, start_new_session=True)\n"
+        f"    if {orphan}: os._exit(0)\n"
+        f"own = {own!r}\n"
+        "os.execv(own[0], own)\n"
+    )
+    return [sys.executable, "-c", code]
+
+
+@pytest.mark.parametrize("name", ["TERM", "INT", "HUP"])
+def test_a_stop_ends_the_command_politely(runner: Runner, tree: Tree, name: str) -> None:
+    running = runner.start(*tree.process(POLITE))
+    (pid,) = tree.pids()
+    running.process.send_signal(signal.Signals[f"SIG{name}"])
+    ended = running.end()
+    assert (ended.code, ended.last.signal, ended.last.stopped_by) == (143, 15, name)
+    assert (ended.last.grace_exceeded, ended.last.error) == (False, None)
+    assert not alive(pid)
+
+
+def test_the_command_may_end_its_work_within_the_grace(runner: Runner, tree: Tree) -> None:
+    runner.grace = RUN_TIMEOUT
+    farewell = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (print('farewell'), sys.exit(5))); "
+    running = runner.start(*tree.process(farewell))
+    tree.pids()
+    running.process.terminate()
+    ended = running.end()
+    assert ended.text("stdout") == [b"farewell"]
+    assert (ended.code, ended.last.exit_code, ended.last.signal) == (5, 5, None)
+    assert (ended.last.stopped_by, ended.last.grace_exceeded) == ("TERM", False)
+
+
+def test_a_stop_ends_stubborn_descendants_in_sessions_of_their_own(runner: Runner, tree: Tree) -> None:
+    command = family(
+        tree.process(STUBBORN), tree.process(STUBBORN), family(tree.process(STUBBORN), tree.process(POLITE))
+    )
+    running = runner.start(*command)
+    pids = tree.pids()
+    running.process.terminate()
+    ended = running.end()
+    assert (ended.code, ended.last.signal, ended.last.grace_exceeded) == (137, 9, True)
+    assert [pid for pid in pids if alive(pid)] == []
+
+
+def test_a_stop_without_grace_kills(runner: Runner, tree: Tree) -> None:
+    runner.grace = 0
+    running = runner.start(*tree.process(STUBBORN))
+    (pid,) = tree.pids()
+    running.process.terminate()
+    assert running.end().last.grace_exceeded
+    assert not alive(pid)
+
+
+def test_orphans_are_ended_by_a_stop(runner: Runner, tree: Tree) -> None:
+    running = runner.start(*family(tree.process(POLITE), tree.process(STUBBORN), tree.process(POLITE), orphan=True))
+    pids = tree.pids()
+    running.process.terminate()
+    ended = running.end()
+    assert (ended.last.stopped_by, ended.last.grace_exceeded) == ("TERM", True)
+    assert [pid for pid in pids if alive(pid)] == []
+
+
+@pytest.mark.parametrize("kind", [POLITE, STUBBORN], ids=["polite", "stubborn"])
+@pytest.mark.parametrize("orphan", [False, True], ids=["child", "orphan"])
+def test_what_outlives_the_command_is_ended_and_the_code_stays(
+    runner: Runner, tree: Tree, tmp_path: Path, kind: str, *, orphan: bool
+) -> None:
+    gate = tmp_path / "go"
+    os.mkfifo(gate)
+    own = [shutil.which("sh") or "", "-c", f"read -r _ <{gate}; exit 4"]
+    running = runner.start(*family(own, tree.process(kind), orphan=orphan))
+    (pid,) = tree.pids()
+    gate.write_text("\n")
+    ended = running.end()
+    assert (ended.code, ended.last.exit_code, ended.last.error) == (4, 4, None)
+    assert (ended.last.stopped_by, ended.last.grace_exceeded) == (None, False)
+    assert not alive(pid)
+
+
+def test_processes_of_other_runs_are_not_ended(runner: Runner, tmp_path: Path) -> None:
+    theirs = Tree(tmp_path)
+    neighbour = subprocess.Popen(theirs.process(POLITE), env=os.environ | {"AGENT_RUN_MARK": "another run"})
+    try:
+        (pid,) = theirs.pids()
+        (tmp_path / "ours").mkdir()
+        ours = Tree(tmp_path / "ours")
+        running = runner.start(*ours.process(STUBBORN))
+        ours.pids()
+        running.process.terminate()
+        running.end()
+        assert alive(pid)
+    finally:
+        neighbour.kill()
+        neighbour.wait()
+
+
+def test_a_signal_to_the_whole_group_still_gives_every_frame(runner: Runner) -> None:
+    (runner.home / "prompt").touch()
+    process = subprocess.Popen(
+        runner.argv("sh", "-c", "echo ready; exec sleep 1000"), stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout
+    log = process.stdout.readline() + process.stdout.readline()
+    os.killpg(process.pid, signal.SIGTERM)
+    rest, _ = process.communicate(timeout=RUN_TIMEOUT)
+    assert read_back(log + rest, process.returncode).last.stopped_by == "TERM"
+
+
+def test_a_killed_forwarder_loses_and_repeats_nothing(runner: Runner, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    running = runner.start("sh", "-c", f"echo one; echo half >&2; read -r _ <{gate}; echo two; printf end >&2")
+    running.await_line("stdout")
+    index = runner.out / "index"
+    while len(index.read_text().splitlines()) < 3:  # the hello, one batch of each stream
+        time.sleep(0.01)
+    (forwarder,) = [pid for pid in children(running.process.pid) if Path(f"/proc/{pid}/fd/5").exists()]
+    os.kill(forwarder, signal.SIGKILL)
+    gate.write_text("\n")
+    ended = running.end()
+    assert ended.text("stdout") == [b"one", b"two"]
+    assert ended.text("stderr") == [b"half", b"end"]
+    assert ended.last.error is None
+
+
+def test_a_killed_watcher_ends_the_run_and_the_command(runner: Runner, tree: Tree) -> None:
+    running = runner.start(*tree.process(POLITE))
+    (pid,) = tree.pids()
+    (watcher,) = [child for child in children(running.process.pid) if pid in children(child)]
+    os.kill(watcher, signal.SIGKILL)
+    ended = running.end()
+    assert (ended.code, ended.last.exit_code, ended.last.stopped_by) == (137, 137, None)
+    assert not alive(pid)
+
+
+@pytest.mark.slow
+def test_a_stop_before_a_stalled_reader_still_ends(runner: Runner, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    running = runner.start("sh", "-c", f"head -c 3000000 /dev/zero; echo >{gate}; exec sleep 1000")
+    gate.read_text()
+    running.process.terminate()
+    assert running.process.wait(timeout=RUN_TIMEOUT) == 143
+    running.process.communicate()
+
+
+def namespaced(*flags: str, needs: str) -> list[str]:
+    """`unshare` with these flags where this machine allows it; else the test is skipped, saying so."""
+    wrapper = ["unshare", *flags]
+    if shutil.which("unshare") is None or subprocess.run([*wrapper, "true"], capture_output=True).returncode != 0:
+        pytest.skip(f"this machine allows no {needs}")
+    return wrapper
+
+
+AWAITS_ACKNOWLEDGEMENT = ["--acknowledge-timeout", "50", "--acknowledge-above", "7"]
+
+
+def last_of(running: Running) -> LastFrame:
+    """The last frame of a run that has not ended yet."""
+    assert running.process.stdout
+    for line in running.process.stdout:
+        running.log += line
+        (frame,) = FrameReader().feed(line)
+        if isinstance(frame, Frame) and frame.stream == "last":
+            return LastFrame.parse(frame.payload)
+    raise AssertionError("there is no last frame")
+
+
+def test_a_run_whose_log_may_be_rotated_waits_for_the_acknowledgement(runner: Runner) -> None:
+    runner.options = AWAITS_ACKNOWLEDGEMENT
+    running = runner.start("sh", "-c", "echo much; echo more; exit 3")
+    assert last_of(running).exit_code == 3
+    assert running.process.poll() is None
+    assert b"more" in runner.replay(1, 10)
+    runner.acknowledge()
+    assert running.end().code == 3
+
+
+def test_a_run_without_acknowledgement_ends_after_the_timeout(runner: Runner) -> None:
+    runner.options = ["--acknowledge-timeout", "1", "--acknowledge-above", "0"]
+    assert runner.run("true").code == 0
+
+
+def test_a_run_of_little_output_needs_no_acknowledgement(runner: Runner) -> None:
+    runner.options = AWAITS_ACKNOWLEDGEMENT
+    assert runner.run("echo", "few").code == 0
+
+
+def test_a_stop_ends_the_wait_for_the_acknowledgement_and_the_code_stays(runner: Runner) -> None:
+    runner.options = AWAITS_ACKNOWLEDGEMENT
+    running = runner.start("sh", "-c", "echo much; echo more; exit 3")
+    last_of(running)
+    running.process.terminate()
+    assert running.end().code == 3
+
+
+def test_a_full_disk_is_reported_and_what_fits_is_delivered(runner: Runner, tmp_path: Path) -> None:
+    wrapper = namespaced("-Urm", needs="mounts in a user namespace")
+    runner.out.mkdir()
+    mount = 'mount -t tmpfs -o size=512k tmpfs "$0" && "$@"; code=$?; cp -r "$0" "$0.kept"; exit $code'
+    runner.wrapper = [*wrapper, "sh", "-c", mount, str(runner.out)]
+    running = runner.start(sys.executable, "-c", "import os\nfor n in range(99999): os.write(1, b'%d\\n' % n * 100)")
+    running.out = tmp_path / "out.kept"
+    ended = running.end()
+    assert ended.code in {1, 120}  # Python ends with 120 when even its last output does not fit
+    assert ended.last.error == "disk_full"
+    assert ended.last.stdout.bytes > 300_000
+
+
+def test_as_pid_1_the_runner_reaps_and_ends_everything(runner: Runner, tmp_path: Path) -> None:
+    runner.wrapper = namespaced("-Urpf", "--mount-proc", "--kill-child", needs="pid namespaces")
+    (tmp_path / "tools").mkdir()
+    tools = Tree(tmp_path / "tools")
+    report = "import os; print('pid', os.getpid(), flush=True); "
+    command = family(tools.process(POLITE + report), tools.process(STUBBORN), orphan=True)
+    running = runner.start(*command)
+    assert running.await_line("stdout") != b"pid 1"
+    tools.pids()
+    os.kill(children(running.process.pid)[0], signal.SIGTERM)
+    ended = running.end()
+    assert (ended.last.exit_code, ended.last.stopped_by, ended.last.grace_exceeded) == (143, "TERM", True)
+
+
+def test_busybox_stands_in_for_tools_that_the_container_lacks(runner: Runner, tmp_path: Path) -> None:
+    busybox = shutil.which("busybox")
+    if busybox is None:
+        pytest.skip("no busybox here")
+    runner.shell = [shutil.which(runner.shell[0]) or "", *runner.shell[1:]]
+    runner.env = {"PATH": str(tmp_path), "RUNNER_BUSYBOX": busybox}
+    ended = runner.run(sys.executable, "-c", "print('x' * 20000); print('nul \\0')")
+    assert ended.text("stdout") == [b"x" * 20000, b"nul \0"]
+    assert ended.last.error is None
+
+
+def test_the_script_passes_shellcheck() -> None:
+    done = subprocess.run([Path(sys.executable).with_name("shellcheck"), SCRIPT], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")

@@ -1,0 +1,56 @@
+"""An image with Python and nothing else, made of this machine's own, for a test cluster without a registry."""
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.real_cluster.requirements import TOOL, cluster_tool
+
+IMAGE_VARIABLE = "TEST_PROXY_IMAGE"
+OWN_IMAGE = "agent-runs-python:test"
+EXCLUDED = ("__pycache__", "site-packages", "test", "idlelib", "tkinter", "ensurepip", "lib2to3", "config-*")
+_LIBRARY = re.compile(r"(?:=> )?(/\S+) \(0x")
+
+
+async def python_image(folder: Path) -> str:
+    """The name of an image with python3: that of TEST_PROXY_IMAGE, or one that the cluster's tool makes."""
+    if image := os.environ.get(IMAGE_VARIABLE):
+        return image
+    if TOOL not in os.environ:
+        pytest.skip(f"neither {IMAGE_VARIABLE} names an image with python3 nor {TOOL} a program that makes one")
+    await asyncio.to_thread(fill_root, folder)
+    await cluster_tool("image", "build", OWN_IMAGE, str(folder), "--user", "1000:1000", "--env", "PATH=/usr/local/bin")
+    return OWN_IMAGE
+
+
+def fill_root(root: Path) -> None:
+    """Fill the root directory with this process's interpreter, its library and the shared libraries of both."""
+    for name in ("dev", "proc", "sys", "tmp", "usr/local/bin", "usr/local/lib"):
+        (root / name).mkdir(parents=True)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    python, library = root / "usr/local/bin/python3", root / "usr/local/lib" / version
+    shutil.copy(Path(sys.base_prefix, "bin", version).resolve(), python)
+    shutil.copytree(sysconfig.get_path("stdlib"), library, ignore=shutil.ignore_patterns(*EXCLUDED))
+    for shared in shared_libraries([python, *library.glob("lib-dynload/*.so")]):
+        target = root / str(shared).lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(shared.resolve(), target)
+    for directory in [root, *(path for path in root.rglob("*") if path.is_dir())]:
+        directory.chmod(0o755)
+
+
+def shared_libraries(programs: Iterable[Path]) -> set[Path]:
+    """The shared libraries of these programs, at the paths where the loader finds them."""
+    outputs = [
+        subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False).stdout
+        for program in programs
+    ]
+    return {Path(match[1]) for text in outputs for match in _LIBRARY.finditer(text)}

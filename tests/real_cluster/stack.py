@@ -1,0 +1,82 @@
+"""The whole stack against a real cluster, for one test."""
+
+import json
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agent_runs.contracts.identity import AttemptKey
+from agent_runs.contracts.request import RunRequest
+from agent_runs.kube.client import KubernetesCluster
+from agent_runs.paperclip.preparation import prepare
+from agent_runs.paperclip.sealing import Sealer, load_or_create
+from agent_runs.transcripts.store import SqlTranscripts
+from dev_stack import demo
+from dev_stack.plan import Plan, Ports
+from dev_stack.stack import Stack
+from tests.real_cluster.requirements import cluster_and_image
+
+SCRIPT = re.compile(r"<<<fake-llm.*?fake-llm>>>", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class RealSystem:
+    """The stack, and clients of the cluster and the transcript store."""
+
+    stack: Stack
+    cluster: KubernetesCluster
+    store: SqlTranscripts
+
+    def request(
+        self,
+        scenario: str,
+        agent_id: str,
+        script: Mapping[str, Any] | None = None,
+        token: str | None = None,
+        **config: Any,
+    ) -> RunRequest:
+        """A run of an agent whose model plays this scenario; it ends without a caller that collects its outcome.
+
+        Args:
+            script: for the scenario `script`, instead of the demonstration's.
+            token: the agent's token for Paperclip, instead of the demonstration's.
+        """
+        raw = demo.context(scenario, agent_id)
+        if script is not None:
+            raw = rewritten(raw, f"<<<fake-llm\n{json.dumps(script)}\nfake-llm>>>")
+        raw["config"] |= config
+        raw["authToken"] = token or raw["authToken"]
+        demo.prepare_volume(self.stack.plan.data_root, raw)
+        sealer = Sealer(load_or_create(self.stack.settings.sealing_key_file)[0].public)
+        return prepare(raw, sealer).model_copy(update={"outcome_retention_sec": 0})
+
+    async def stdout(self, key: AttemptKey) -> list[bytes]:
+        """The stored lines of the agent's standard output."""
+        return [line.data for line in await self.store.read(key) if line.stream == "stdout"]
+
+
+def rewritten(value: Any, script: str) -> Any:
+    """A context with another script in each of its texts that has one."""
+    if isinstance(value, dict):
+        return {key: rewritten(each, script) for key, each in value.items()}
+    if isinstance(value, list):
+        return [rewritten(each, script) for each in value]
+    return SCRIPT.sub(lambda _: script, value) if isinstance(value, str) else value
+
+
+@asynccontextmanager
+async def open_real_system(folder: Path) -> AsyncIterator[RealSystem]:
+    """The stack on the real cluster; without one the test is skipped."""
+    kubeconfig, image = cluster_and_image()
+    async with (
+        Stack.up(Plan(folder, Ports(), Path(kubeconfig), image, None)) as stack,
+        await KubernetesCluster.connect(kubeconfig, namespace="default", environ={}) as cluster,
+    ):
+        store = await SqlTranscripts.open(stack.settings.transcripts)
+        try:
+            yield RealSystem(stack, cluster, store)
+        finally:
+            await store.close()

@@ -1,0 +1,60 @@
+"""Guard and cancel on a real cluster, with the real OpenCode. Needs KUBECONFIG and TEST_AGENT_IMAGE."""
+
+import uuid
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from agent_runs.client.attach import attach
+from agent_runs.client.outcome import cancel
+from agent_runs.contracts.identity import AttemptKey
+from tests.real_cluster.stack import RealSystem, open_real_system
+from tests.runs.concurrent_attach import attach_all
+
+pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(300)]
+SLOW = "slow-steps:30:1"
+
+
+async def until_stored(system: RealSystem, key: AttemptKey, count: int) -> None:
+    """Returns once so many lines of the agent are stored, by a worker in another process."""
+    notifier = system.store.notifier(key)
+    while len(await system.stdout(key)) < count:
+        assert await system.store.receipt(key) is None, "the agent has ended before it wrote so much"
+        await notifier.wait_for_change(notifier.changes, timedelta(milliseconds=200))
+
+
+async def test_fifty_callers_start_one_agent_once(tmp_path: Path) -> None:
+    async with open_real_system(tmp_path) as system:
+        agent = str(uuid.uuid4())
+        request = system.request("slow-steps:5:1", agent)
+        share = [request] * 13 + [request.model_copy(update={"run_id": str(uuid.uuid4())}) for _ in range(12)]
+        tickets = await attach_all(system.stack.client, system.stack.settings.task_queue, [share, share])
+        winner = next(ticket for ticket in tickets if ticket["kind"] == "started")
+        handle = system.stack.client.get_workflow_handle(winner["workflow_id"], run_id=winner["workflow_run_id"])
+        jobs: set[str] = set()
+        while not jobs:
+            jobs = {job.metadata.name for job in await system.cluster.jobs_of_agent("default", agent)}
+        await handle.result()
+    assert {ticket["workflow_run_id"] for ticket in tickets} == {winner["workflow_run_id"]}
+    assert [ticket["kind"] for ticket in tickets].count("started") == 1
+    assert len(jobs) == 1
+
+
+async def test_a_cancelled_agent_stops_and_keeps_its_session(tmp_path: Path) -> None:
+    async with open_real_system(tmp_path) as system:
+        request = system.request(SLOW, str(uuid.uuid4()), graceSec=20)
+        ticket = await attach(system.stack.client, system.stack.settings, request)
+        key = AttemptKey(run=request.key)
+        await until_stored(system, key, 3)
+        answer = await cancel(ticket.handle(system.stack.client), "wrong branch")
+        outcome = await ticket.handle(system.stack.client).result()
+        job = await system.cluster.read_job("default", key.job_name)
+    assert answer.outcome == "cancelled"
+    assert answer.stop.agent_stopped
+    assert not answer.stop.killed
+    assert answer.session_id
+    assert outcome.error_code == "cancelled"
+    assert outcome.receipt is not None
+    assert outcome.receipt.state == "verified"
+    assert job is None

@@ -1,0 +1,191 @@
+"""A whole system for one test: real Temporal, embedded cluster, transcript store, worker; only OpenCode is a script."""
+
+import asyncio
+import os
+import shlex
+import sys
+import uuid
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+import worker
+from agent_runs.client.attach import Ticket, attach
+from agent_runs.client.settings import ClientSettings
+from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.contracts.outcome import Outcome
+from agent_runs.contracts.request import RunRequest
+from agent_runs.kube.client import KubernetesCluster
+from agent_runs.paperclip.preparation import prepare
+from agent_runs.paperclip.sealing import Sealer, load_or_create
+from agent_runs.service.settings import WorkerSettings
+from agent_runs.transcripts.store import Line, SqlTranscripts
+from dev_stack.cluster import EmbeddedCluster
+from dev_stack.demo import context
+from tests.conftest import FIXTURES
+from tests.support.sqlite import sqlite_url
+
+OTHER_PROCESS_POLL = timedelta(milliseconds=200)
+"""Between two reads of a store that another process may write to: its notifier reaches only its own process."""
+
+
+@dataclass
+class System:
+    """The parts of the system, and what a test does with them."""
+
+    temporal: Client
+    embedded: EmbeddedCluster
+    kubernetes: KubernetesCluster
+    store: SqlTranscripts
+    settings: WorkerSettings
+    programs: Path
+
+    def agent(self, script: str) -> dict[str, Any]:
+        """The execution context of a new agent whose `opencode` is this shell script."""
+        folder = self.programs / str(uuid.uuid4())
+        folder.mkdir()
+        program = folder / "opencode"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        raw = context(agent_id=str(uuid.uuid4()))
+        raw["config"]["env"] = {**raw["config"].get("env", {}), "PATH": f"{folder}:{os.environ['PATH']}"}
+        raw["config"]["graceSec"] = 2
+        return raw
+
+    async def start(self, raw: dict[str, Any]) -> Ticket:
+        """Attach, as every caller does; but nobody has to collect the outcome."""
+        return await attach(
+            self.temporal, self.settings, self.request(raw).model_copy(update={"outcome_retention_sec": 0})
+        )
+
+    def request(self, raw: dict[str, Any]) -> RunRequest:
+        """The sealed request of a context."""
+        return prepare(raw, Sealer(load_or_create(self.settings.sealing_key_file)[0].public))
+
+    async def outcome(self, raw: dict[str, Any]) -> Outcome:
+        """Start and wait."""
+        return await (await self.start(raw)).handle(self.temporal).result()
+
+    async def lines(self, raw: dict[str, Any], attempt: int = 1) -> list[Line]:
+        """The whole stored transcript of a run."""
+        lines: list[Line] = []
+        while page := await self.store.read(attempt_key(raw, attempt), lines[-1].sequence if lines else 0):
+            lines += page
+        return lines
+
+    async def stdout(self, raw: dict[str, Any], attempt: int = 1) -> list[bytes]:
+        """The stored lines of the agent's standard output."""
+        return [line.data for line in await self.lines(raw, attempt) if line.stream == "stdout"]
+
+    async def until_stored(self, raw: dict[str, Any], count: int = 1, attempt: int = 1) -> None:
+        """Returns once so many lines of an attempt are stored, by whichever process."""
+        notifier = self.store.notifier(attempt_key(raw, attempt))
+        while True:
+            seen = notifier.changes
+            if len(await self.lines(raw, attempt)) >= count:
+                return
+            await notifier.wait_for_change(seen, OTHER_PROCESS_POLL)
+
+    async def history_bytes(self, ticket: Ticket) -> bytes:
+        """A run's history as it is stored: in its JSON the payloads are base64, where no text is found."""
+        events = (await ticket.handle(self.temporal).fetch_history()).events
+        history = b"".join(event.SerializeToString() for event in events)
+        assert ticket.run_id.encode() in history
+        return history
+
+    def worker(self) -> Worker:
+        """A worker like the one in production; several may run at a time."""
+        steps = worker.activities(self.settings, self.temporal, self.kubernetes, self.store)
+        return worker.temporal_worker(self.settings, self.temporal, steps)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of a process that is a caller."""
+        settings = self.settings
+        return {
+            "AGENT_RUNS_TEMPORAL_ADDRESS": self.temporal.service_client.config.target_host,
+            "AGENT_RUNS_TASK_QUEUE": settings.task_queue,
+            "AGENT_RUNS_SEALING_KEY_FILE": str(settings.sealing_key_file),
+            "AGENT_RUNS_TRANSCRIPTS_URL": settings.transcripts,
+        }
+
+    @property
+    def worker_environment(self) -> dict[str, str]:
+        """What a worker process needs in addition."""
+        return {
+            "AGENT_RUNS_IMAGE": self.settings.image or "",
+            "AGENT_RUNS_DATA_ROOT": str(self.settings.data_root),
+            "AGENT_RUNS_KUBECONFIG": str(self.embedded.kubeconfig_path),
+        }
+
+    @asynccontextmanager
+    async def worker_process(self) -> AsyncIterator[Process]:
+        """A worker in a process of its own, as `python -m worker` starts it; killed at the end if it still lives."""
+        async with self._process("worker", own=self.worker_environment) as process:
+            yield process
+
+    @asynccontextmanager
+    async def service_process(self) -> AsyncIterator[ClientSettings]:
+        """The transcript service alone, as `agent-runs transcripts` starts it; settings that know where it is."""
+        command = ("agent_runs.cli.main", "transcripts", "--listen", "127.0.0.1:0")
+        async with self._process(*command, stdout=asyncio.subprocess.PIPE) as process:
+            assert process.stdout is not None
+            while b"transcripts  " not in (printed := await process.stdout.readline()):
+                assert printed, "the service ended before it listened"
+            yield self.settings.model_copy(update={"transcripts_public_url": printed.decode().split()[-1]})
+
+    @asynccontextmanager
+    async def _process(
+        self, *module: str, own: Mapping[str, str] | None = None, stdout: int | None = None
+    ) -> AsyncIterator[Process]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", *module, env={**os.environ, **self.environment, **(own or {})}, stdout=stdout
+        )
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+def replay_script(capture: str) -> str:
+    """A script that writes what the real OpenCode wrote in this capture."""
+    events = FIXTURES / "opencode" / capture / "events.jsonl"
+    return f"cat > /dev/null\ncat {shlex.quote(str(events))}"
+
+
+def attempt_key(raw: dict[str, Any], attempt: int = 1) -> AttemptKey:
+    """The key of one attempt of the run that this context asks for."""
+    agent = raw["agent"]
+    run = RunKey(agent_id=agent["id"], company_id=agent["companyId"], run_id=raw["runId"])
+    return AttemptKey(run=run, attempt=attempt)
+
+
+@asynccontextmanager
+async def open_system(temporal: Client, folder: Path, transcripts_url: str | None = None) -> AsyncIterator[System]:
+    """The system, without a worker yet; its store is a SQLite file unless there is a URL."""
+    settings = WorkerSettings(
+        task_queue=f"runs-{uuid.uuid4()}",
+        sealing_key_file=folder / "key.json",
+        transcripts_url=transcripts_url or sqlite_url(folder),
+        image="agent:test",
+        data_root=folder / "data",
+        paperclip_api_url="http://127.0.0.1:3100",
+    )
+    programs = folder / "programs"
+    programs.mkdir()
+    async with AsyncExitStack() as parts:
+        embedded = await parts.enter_async_context(EmbeddedCluster(folder / "cluster"))
+        connecting = await KubernetesCluster.connect(str(embedded.kubeconfig_path))
+        kubernetes = await parts.enter_async_context(connecting)
+        store = await SqlTranscripts.open(settings.transcripts)
+        parts.push_async_callback(store.close)
+        yield System(temporal, embedded, kubernetes, store, settings, programs)

@@ -1,0 +1,199 @@
+"""A worker that cannot start prints one line: the setting, the remedy, and no secret."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from dev_stack.cluster import EmbeddedCluster
+from tests.runs.system import System, open_system
+
+SECRET = "s3cr3t-canary"
+CLOSED = "127.0.0.1:1"
+
+
+@pytest.fixture(scope="session")
+async def system(temporal: Client, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[System]:
+    """Everything that a worker needs, without a worker."""
+    async with open_system(temporal, tmp_path_factory.mktemp("starting")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+async def starter() -> AsyncIterator[Process]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.service.starts", stdin=PIPE, stdout=PIPE, limit=1024 * 1024
+    )
+    yield process
+    process.kill()
+    await process.wait()
+
+
+def environment(system: System, folder: Path, **changes: str | None) -> dict[str, str]:
+    """What a worker needs to start, with changes; None leaves a variable out."""
+    whole = {
+        "PATH": os.environ["PATH"],
+        "AGENT_RUNS_TEMPORAL_ADDRESS": system.temporal.service_client.config.target_host,
+        "AGENT_RUNS_KUBECONFIG": str(system.embedded.kubeconfig_path),
+        "AGENT_RUNS_SEALING_KEY_FILE": str(folder / "sealing-key.json"),
+        "AGENT_RUNS_TRANSCRIPTS_URL": f"sqlite:///{folder}/transcripts.db",
+        "AGENT_RUNS_TASK_QUEUE": system.settings.task_queue,
+        "AGENT_RUNS_TEMPORAL_API_KEY": SECRET,
+    }
+    named = {f"AGENT_RUNS_{name.upper()}": value for name, value in changes.items()}
+    return {name: value for name, value in {**whole, **named}.items() if value is not None}
+
+
+async def startup_error(starter: Process, environment: Mapping[str, str]) -> str:
+    """The one line of a start that fails."""
+    assert starter.stdin is not None
+    assert starter.stdout is not None
+    starter.stdin.write(json.dumps(environment).encode() + b"\n")
+    ended: dict[str, Any] = json.loads(await starter.stdout.readline())
+    assert ended["code"] == 1, ended
+    assert SECRET not in ended["output"] + ended["log"]
+    lines: list[str] = [line for line in ended["output"].splitlines() if line.strip()]
+    assert len(lines) == 1, ended["output"]
+    assert lines[0].startswith("worker: ")
+    return lines[0]
+
+
+def changed_kubeconfig(cluster: EmbeddedCluster, folder: Path, **changes: str) -> str:
+    content = json.loads(cluster.kubeconfig_path.read_text())
+    content["clusters"][0]["cluster"]["server"] = changes.get("server", cluster.url)
+    content["users"][0]["user"]["token"] = changes.get("token", cluster.token)
+    file = folder / "kubeconfig"
+    file.write_text(json.dumps(content))
+    return str(file)
+
+
+@contextmanager
+def taken() -> Any:
+    """An address where somebody listens already."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+async def test_an_unknown_setting_is_named(starter: Process, system: System, tmp_path: Path) -> None:
+    output = await startup_error(starter, environment(system, tmp_path, max_run="7"))
+    assert output == "worker: AGENT_RUNS_MAX_RUN: no such setting; correct its name or remove it"
+
+
+async def test_a_wrong_setting_is_named(starter: Process, system: System, tmp_path: Path) -> None:
+    assert "AGENT_RUNS_MAX_RUNS: " in await startup_error(starter, environment(system, tmp_path, max_runs="0"))
+
+
+async def test_a_worker_without_a_cluster_names_the_setting(starter: Process, system: System, tmp_path: Path) -> None:
+    output = await startup_error(starter, environment(system, tmp_path, kubeconfig=None))
+    assert "AGENT_RUNS_KUBECONFIG: in-cluster access unavailable" in output
+
+
+async def test_a_missing_kubeconfig_is_named(starter: Process, system: System, tmp_path: Path) -> None:
+    output = await startup_error(starter, environment(system, tmp_path, kubeconfig=str(tmp_path / "none")))
+    assert f"AGENT_RUNS_KUBECONFIG: kubeconfig {tmp_path}/none does not exist" in output
+
+
+async def test_an_unreachable_cluster_is_named(starter: Process, system: System, tmp_path: Path) -> None:
+    kubeconfig = changed_kubeconfig(system.embedded, tmp_path, server=f"https://{CLOSED}", token=SECRET)
+    output = await startup_error(starter, environment(system, tmp_path, kubeconfig=kubeconfig))
+    assert "AGENT_RUNS_KUBECONFIG: cannot get version" in output
+
+
+async def test_credentials_that_the_cluster_refuses_are_named(starter: Process, system: System, tmp_path: Path) -> None:
+    kubeconfig = changed_kubeconfig(system.embedded, tmp_path, token=SECRET)
+    output = await startup_error(starter, environment(system, tmp_path, kubeconfig=kubeconfig))
+    assert "AGENT_RUNS_KUBECONFIG: cannot get version: 401" in output
+
+
+async def test_an_unreachable_store_is_named_without_its_password(
+    starter: Process, system: System, tmp_path: Path
+) -> None:
+    url = f"postgresql://ada:{SECRET}@{CLOSED}/transcripts"
+    output = await startup_error(starter, environment(system, tmp_path, transcripts_url=url))
+    assert f"AGENT_RUNS_TRANSCRIPTS_URL: postgresql+asyncpg://ada:***@{CLOSED}/transcripts" in output
+
+
+async def test_a_store_that_cannot_be_written_is_named(starter: Process, system: System, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/no/such/folder/transcripts.db"
+    output = await startup_error(starter, environment(system, tmp_path, transcripts_url=url))
+    assert "AGENT_RUNS_TRANSCRIPTS_URL: " in output
+    assert "unable to open database file" in output
+
+
+@pytest.mark.parametrize("url", ["{}", "postgresql://ada:{}@host:port/db", "postgresql://ada:{}@127.0.0.1:1/db?no=1"])
+async def test_an_invalid_url_is_named_without_its_password(
+    starter: Process, system: System, tmp_path: Path, url: str
+) -> None:
+    output = await startup_error(starter, environment(system, tmp_path, transcripts_url=url.format(SECRET)))
+    assert "AGENT_RUNS_TRANSCRIPTS_URL: " in output
+
+
+async def test_an_unreachable_temporal_is_named(starter: Process, system: System, tmp_path: Path) -> None:
+    output = await startup_error(starter, environment(system, tmp_path, temporal_address=CLOSED))
+    assert f"Temporal does not answer at {CLOSED} (Connection refused)" in output
+    assert "AGENT_RUNS_TEMPORAL_ADDRESS" in output
+
+
+async def test_an_invalid_address_is_named(starter: Process, system: System, tmp_path: Path) -> None:
+    output = await startup_error(starter, environment(system, tmp_path, temporal_address="not an address"))
+    assert "AGENT_RUNS_TEMPORAL_ADDRESS" in output
+
+
+async def test_a_missing_namespace_is_named(starter: Process, system: System, tmp_path: Path) -> None:
+    output = await startup_error(starter, environment(system, tmp_path, temporal_namespace="nowhere"))
+    assert "AGENT_RUNS_TEMPORAL_NAMESPACE: there is no namespace nowhere" in output
+
+
+async def test_production_creates_no_key(starter: Process, system: System, tmp_path: Path) -> None:
+    output = await startup_error(starter, environment(system, tmp_path, production="true"))
+    assert "AGENT_RUNS_SEALING_KEY_FILE: " in output
+    assert "does not exist" in output
+
+
+async def test_a_file_that_holds_no_key_is_named_without_its_content(
+    starter: Process, system: System, tmp_path: Path
+) -> None:
+    for name in ("sealing-key.json", "transcripts-key.json"):
+        (tmp_path / name).write_text(json.dumps({"kty": "EC", "d": SECRET}))
+    own = {
+        "sealing_key_file": str(tmp_path / "good.json"),
+        "transcripts_key_file": str(tmp_path / "transcripts-key.json"),
+    }
+    assert "AGENT_RUNS_SEALING_KEY_FILE: " in await startup_error(starter, environment(system, tmp_path))
+    output = await startup_error(starter, environment(system, tmp_path, transcripts_listen="127.0.0.1:0", **own))
+    assert "AGENT_RUNS_TRANSCRIPTS_KEY_FILE: " in output
+
+
+async def test_a_configuration_for_opencode_that_cannot_be_read_is_named(
+    starter: Process, system: System, tmp_path: Path
+) -> None:
+    output = await startup_error(starter, environment(system, tmp_path, opencode_config=str(tmp_path / "none.json")))
+    assert f"AGENT_RUNS_OPENCODE_CONFIG: {tmp_path}/none.json cannot be read" in output
+
+
+@pytest.mark.parametrize("setting", ["health_listen", "metrics_listen", "transcripts_listen"])
+async def test_an_address_that_is_in_use_is_named_with_its_setting(
+    starter: Process, system: System, tmp_path: Path, setting: str
+) -> None:
+    with taken() as address:
+        output = await startup_error(starter, environment(system, tmp_path, **{setting: address}))
+    assert f"AGENT_RUNS_{setting.upper()}" in output
+
+
+def test_the_command_itself_ends_with_one_line(tmp_path: Path) -> None:
+    given = {**os.environ, "AGENT_RUNS_NO_SUCH": SECRET, "AGENT_RUNS_SEALING_KEY_FILE": str(tmp_path / "key.json")}
+    ended = subprocess.run([sys.executable, "-m", "worker"], env=given, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (
+        1,
+        "worker: AGENT_RUNS_NO_SUCH: no such setting; correct its name or remove it\n",
+    )

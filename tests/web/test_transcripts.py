@@ -1,0 +1,342 @@
+"""The transcript service over real HTTP."""
+
+import asyncio
+import base64
+import json
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from joserfc.jwk import OctKey
+
+from agent_runs.contracts.errors import TranscriptsUnavailable
+from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.contracts.outcome import OutputReceipt
+from agent_runs.transcripts.store import Line, SqlTranscripts
+from agent_runs.transcripts.tokens import Tokens, authorization
+from agent_runs.web.access import Access
+from agent_runs.web.transcripts import app, as_json, serving
+
+NOON = datetime(2026, 1, 2, 12, 0, 0, 5, tzinfo=UTC)
+POLL = timedelta(milliseconds=20)
+TOKENS = Tokens([OctKey.generate_key(256)])
+ACCESS = Access(TOKENS)
+HEADERS = authorization(TOKENS.mint("run-1"))
+
+
+def key(attempt: int = 1) -> AttemptKey:
+    return AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="run-1"), attempt=attempt)
+
+
+def batch(first: int, last: int, text: bytes = b"line %d") -> list[Line]:
+    return [Line(n, "stdout", text % n, at=NOON) for n in range(first, last + 1)]
+
+
+@dataclass
+class Event:
+    id: int | None
+    name: str
+    data: Any
+
+
+@dataclass
+class Service:
+    store: SqlTranscripts
+    http: aiohttp.ClientSession
+
+    def get(self, path: str, **more: Any) -> Any:
+        return self.http.get(path, **more)
+
+    async def text(self, path: str, status: int = 200) -> str:
+        async with self.get(path) as answer:
+            assert answer.status == status, await answer.text()
+            return str(await answer.text())
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    store = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+    async with (
+        serving(app(store, ACCESS, poll=POLL, keep_alive=2 * POLL)) as base,
+        aiohttp.ClientSession(base, headers=HEADERS) as http,
+    ):
+        yield Service(store, http)
+    await store.close()
+
+
+async def events(answer: aiohttp.ClientResponse) -> AsyncIterator[Event]:
+    """A small SSE reader: only the fields the service writes."""
+    fields: dict[str, str] = {}
+    while raw := await answer.content.readuntil(b"\n"):
+        name, _, value = raw.decode().rstrip("\n").partition(": ")
+        if name:
+            fields[name] = value
+        elif "data" in fields:
+            sequence = int(fields["id"]) if "id" in fields else None
+            yield Event(sequence, fields.get("event", "message"), json.loads(fields["data"]))
+        if not name:
+            fields = {}
+
+
+async def test_attempts_are_listed_with_their_receipts(service: Service) -> None:
+    await service.store.append(key(1), batch(1, 3))
+    receipt = await service.store.seal(key(1), OutputReceipt(state="verified", lines=3))
+    await service.store.append(key(2), batch(1, 1))
+    assert json.loads(await service.text("/runs/run-1/attempts")) == [
+        {"attempt": 1, "last": 3, "receipt": receipt.model_dump(mode="json")},
+        {"attempt": 2, "last": 1, "receipt": None},
+    ]
+
+
+async def test_a_transcript_is_served_as_ndjson(service: Service) -> None:
+    await service.store.append(
+        key(),
+        [
+            Line(1, "stdout", "grüß\u2028dich \x00".encode(), at=NOON),
+            Line(2, "stderr", b"\xff\x00", terminated=False, at=NOON),
+        ],
+    )
+    body = await service.text("/runs/run-1/transcript")
+    assert body.isascii()
+    assert len(body.splitlines()) == 2
+    first, second = map(json.loads, body.splitlines())
+    assert first == {
+        "sequence": 1,
+        "stream": "stdout",
+        "at": "2026-01-02T12:00:00.000005+00:00",
+        "terminated": True,
+        "encoding": "utf-8",
+        "data": "grüß\u2028dich \x00",
+    }
+    assert (second["encoding"], base64.b64decode(second["data"])) == ("base64", b"\xff\x00")
+    assert second["terminated"] is False
+
+
+async def test_a_transcript_continues_after_a_sequence_and_keeps_attempts_apart(service: Service) -> None:
+    await service.store.append(key(1), batch(1, 5))
+    await service.store.append(key(2), batch(1, 2))
+
+    async def sequences(query: str) -> list[int]:
+        body = await service.text(f"/runs/run-1/transcript{query}")
+        return [json.loads(line)["sequence"] for line in body.splitlines()]
+
+    assert await sequences("") == [1, 2, 3, 4, 5]
+    assert await sequences("?after=3") == [4, 5]
+    assert await sequences("?attempt=2&after=1") == [2]
+    assert await sequences("?after=99") == []
+
+
+async def test_a_transcript_of_many_pages_is_whole(service: Service) -> None:
+    written = batch(1, 5000, b"%d " + b"x" * 300)
+    written.append(Line(5001, "stdout", b"y" * 5_000_000, at=NOON))
+    await service.store.append(key(), written)
+    async with service.get("/runs/run-1/transcript") as answer:
+        body = await answer.read()
+    assert body.decode() == "".join(as_json(line) + "\n" for line in written)
+
+
+async def test_events_arrive_live_and_end_with_the_receipt(service: Service) -> None:
+    await service.store.append(key(), batch(1, 2))
+    async with service.get("/runs/run-1/events") as answer:
+        assert answer.headers["Content-Type"].startswith("text/event-stream")
+        stream = events(answer)
+        assert [(await anext(stream)).id for _ in range(2)] == [1, 2]
+        await service.store.append(key(), batch(3, 3))
+        third = await anext(stream)
+        assert (third.id, third.data["data"]) == (3, "line 3")
+        receipt = await service.store.seal(key(), OutputReceipt(state="verified", lines=3))
+        end = await anext(stream)
+        assert (end.name, OutputReceipt.model_validate(end.data)) == ("end", receipt)
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+
+
+async def test_events_may_be_awaited_before_the_first_line(service: Service) -> None:
+    async with service.get("/runs/run-1/events?attempt=2") as answer:
+        await service.store.append(key(2), batch(1, 1))
+        assert (await anext(events(answer))).id == 1
+
+
+async def test_a_silent_stream_sends_keep_alives(service: Service) -> None:
+    async with service.get("/runs/run-1/events") as answer:
+        assert await answer.content.readuntil(b": alive\n\n")
+
+
+@pytest.mark.parametrize("seed", [7, 8])
+async def test_a_reader_that_is_cut_at_random_50_times_sees_every_line_once(service: Service, seed: int) -> None:
+    total = 2400
+    chance = random.Random(seed)
+
+    async def write() -> None:
+        for first in range(1, total + 1, 20):
+            await service.store.append(key(), batch(first, first + 19))
+        await service.store.seal(key(), OutputReceipt())
+
+    async def read_some(after: int, most: int) -> AsyncIterator[Event]:
+        resumed = {"Last-Event-ID": str(after)} if after else {}
+        async with service.get("/runs/run-1/events", headers=resumed) as answer:
+            assert answer.status == 200
+            found = events(answer)
+            for _ in range(most):
+                yield await anext(found)
+
+    writing = asyncio.create_task(write())
+    seen: list[int] = []
+    ended = False
+    cuts = 0
+    while not ended:
+        async for event in read_some(seen[-1] if seen else 0, chance.randint(1, 60)):
+            if event.id is None:
+                ended = True
+                break
+            seen.append(event.id)
+        cuts += not ended
+    await writing
+    assert seen == list(range(1, total + 1))
+    assert cuts >= 50
+
+
+async def test_a_reader_that_reconnects_after_the_end_gets_204(service: Service) -> None:
+    await service.store.append(key(), batch(1, 2))
+    await service.store.seal(key(), OutputReceipt())
+    async with service.get("/runs/run-1/events", headers={"Last-Event-ID": "2"}) as answer:
+        assert answer.status == 204
+    async with service.get("/runs/run-1/events", headers={"Last-Event-ID": "1"}) as answer:
+        assert (await anext(events(answer))).id == 2
+
+
+@pytest.mark.parametrize("path", ["attempts", "transcript", "events"])
+@pytest.mark.parametrize(
+    "header", ["", "Bearer ", "Bearer other", "Basic sesame", "Bearer sésame", "Bearer " + "x" * 5000]
+)
+async def test_nobody_reads_without_a_token(service: Service, path: str, header: str) -> None:
+    await service.store.append(key(), batch(1, 1))
+    async with service.get(f"/runs/run-1/{path}", headers={"Authorization": header}) as answer:
+        assert answer.status == 401
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+        assert "token" in (await answer.json())["detail"]
+
+
+@pytest.mark.parametrize("path", ["attempts", "transcript", "events"])
+async def test_a_token_of_another_run_is_refused(service: Service, path: str) -> None:
+    await service.store.append(key(), batch(1, 1))
+    async with service.get(f"/runs/run-1/{path}", headers=authorization(TOKENS.mint("run-2"))) as answer:
+        assert answer.status == 403
+        assert await answer.json() == {"detail": "this token is for another run"}
+
+
+@pytest.mark.parametrize("path", ["attempts", "transcript", "events"])
+async def test_a_token_in_the_address_opens_nothing_but_the_page(service: Service, path: str) -> None:
+    await service.store.append(key(), batch(1, 1))
+    query = f"?token={TOKENS.mint('run-1')}"
+    async with service.get(f"/runs/run-1/{path}{query}", headers={"Authorization": ""}) as answer:
+        assert answer.status == 401
+
+
+async def test_a_transcript_ends_after_the_requested_number_of_lines(service: Service) -> None:
+    await service.store.append(key(), batch(1, 9))
+    body = await service.text("/runs/run-1/transcript?after=2&limit=3")
+    assert [json.loads(line)["sequence"] for line in body.splitlines()] == [3, 4, 5]
+
+
+async def test_a_download_has_a_harmless_file_name(service: Service) -> None:
+    await service.store.append(key(), batch(1, 1))
+    async with service.get("/runs/run-1/transcript") as answer:
+        assert answer.headers["Content-Disposition"] == 'attachment; filename="run-1-1.ndjson"'
+
+
+async def test_the_health_check_needs_no_token(service: Service) -> None:
+    async with service.get("/healthz", headers={"Authorization": ""}) as answer:
+        assert (answer.status, await answer.json()) == (200, {"status": "ok"})
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("attempt=0", "attempt"),
+        ("attempt=one", "attempt"),
+        ("attempt=-1", "attempt"),
+        ("after=1.5", "after"),
+        ("after=-1", "after"),
+        ("after=٣", "after"),
+        ("after=9223372036854775808", "after"),
+        ("after=" + "9" * 5000, "after"),
+    ],
+)
+@pytest.mark.parametrize("path", ["transcript", "events"])
+async def test_a_malformed_query_names_its_parameter(service: Service, path: str, query: str, field: str) -> None:
+    assert f"{field}: must be a whole number" in await service.text(f"/runs/run-1/{path}?{query}", status=400)
+
+
+@pytest.mark.parametrize("path", ["attempts", "transcript", "transcript?attempt=7"])
+async def test_an_unknown_run_or_attempt_is_404(service: Service, path: str) -> None:
+    assert "no output is stored yet" in await service.text(f"/runs/run-1/{path}", status=404)
+
+
+async def test_an_outage_of_the_store_is_503_with_the_reason(tmp_path: Path) -> None:
+    class Down(SqlTranscripts):
+        async def attempts(self, run_id: str) -> list[int]:
+            raise TranscriptsUnavailable(f"disk gone while reading {run_id}")
+
+    store = await Down.open(f"sqlite:///{tmp_path}/transcripts.db")
+    service = app(store, ACCESS)
+    async with (
+        serving(service) as base,
+        aiohttp.ClientSession(base, headers=HEADERS) as http,
+        http.get("/runs/run-1/attempts") as answer,
+    ):
+        assert answer.status == 503
+        assert answer.headers["Retry-After"] == "1"
+        assert "disk gone" in await answer.text()
+    await store.close()
+
+
+async def test_a_stopping_server_closes_its_live_streams(tmp_path: Path) -> None:
+    store = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+    await store.append(key(), batch(1, 1))
+    service = app(store, ACCESS, poll=POLL)
+    async with aiohttp.ClientSession(headers=HEADERS) as http:
+        async with serving(service) as base:
+            answer = await http.get(f"{base}/runs/run-1/events")
+            stream = events(answer)
+            assert (await anext(stream)).id == 1
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)  # the stream ended whole: a cut would be a ClientPayloadError
+    await store.close()
+
+
+async def test_a_slow_reader_is_not_read_ahead_of(service: Service) -> None:
+    """Only what fits into the socket's buffers is read from the store for a reader that stops reading."""
+    await service.store.append(key(), batch(1, 400, b"%d " + b"x" * 100_000))
+    asked: list[int] = []
+    read = service.store.read
+
+    async def counted(*args: Any, **more: Any) -> list[Line]:
+        page = await read(*args, **more)
+        asked.append(sum(len(line.data) for line in page))
+        return page
+
+    service.store.read = counted  # type: ignore[method-assign]  # a spy on one instance
+    async with service.get("/runs/run-1/transcript") as stalled:
+        assert stalled.status == 200
+        async with service.get("/runs/run-1/transcript") as quick:
+            received = len(await quick.read())
+        assert received > 40_000_000
+    assert max(asked) <= 256 * 1024
+    assert sum(asked) < 2 * 400 * 100_000
+
+
+async def test_a_reader_that_has_stalled_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    store = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+    await store.append(key(), [Line(1, "stdout", b"x" * 40_000_000, at=NOON)])  # more than sockets hold
+    async with aiohttp.ClientSession(headers=HEADERS) as http:
+        async with serving(app(store, ACCESS, poll=POLL), drain=POLL) as base:
+            stalled = await http.get(f"{base}/runs/run-1/events")
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await stalled.read()
+    await store.close()

@@ -1,0 +1,173 @@
+"""Fake activities with the real names: each records its input and returns a default, or what the test wants."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+from temporalio import activity
+
+from agent_runs.contracts.messages import (
+    AwaitSchedule,
+    BundlePrompt,
+    CleanUpPreviousRuns,
+    CreateJob,
+    DeletedObjects,
+    ExamineSilence,
+    Finish,
+    Finished,
+    IntrospectPod,
+    JobRef,
+    ParseTranscript,
+    PodProfile,
+    PodRef,
+    PromptBundle,
+    RotateToken,
+    Silence,
+    StopAgent,
+    StreamEnd,
+    StreamLogs,
+)
+from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt, Report, Usage
+
+Answer = Callable[[Any], Awaitable[Any]]
+GOOD = Report(session_id="ses_1", summary="done", exit_code=0, usage=Usage(input_tokens=10, output_tokens=2), events=3)
+
+
+ENDED = StreamEnd(
+    container=ContainerEnd(exit_code=0, reason="Completed"), receipt=OutputReceipt(state="verified", lines=3)
+)
+
+
+@dataclass
+class FakeActivities:
+    """The activities of a fake worker.
+
+    Attributes:
+        answers: by the activity's name, what it does instead of returning its default.
+        calls: names and inputs of the calls so far, in order.
+    """
+
+    answers: dict[str, Answer] = field(default_factory=dict)
+    calls: list[tuple[str, Any]] = field(default_factory=list)
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.calls]
+
+    def last_input(self, name: str) -> Any:
+        """The input of the last call of this activity."""
+        return [input for called, input in self.calls if called == name][-1]
+
+    @property
+    def activities(self) -> list[Callable[..., Any]]:
+        return [self._activity(name, kind, default) for name, (kind, default) in DEFAULTS.items()]
+
+    @staticmethod
+    def pod(input: AwaitSchedule) -> PodRef:
+        """What `await_schedule` returns by default."""
+        return PodRef(namespace="default", name=f"{input.job.name}-x", uid="pod", node="node")
+
+    @staticmethod
+    def ended(_input: object) -> StreamEnd:
+        """What `stream_logs` returns by default."""
+        return ENDED
+
+    def _activity(self, name: str, kind: type, default: Answer) -> Callable[..., Any]:
+        async def step(input: Any) -> Any:
+            self.calls.append((name, input))
+            return await self.answers.get(name, default)(input)
+
+        step.__annotations__["input"] = kind
+        return activity.defn(name=name)(step)
+
+
+def answer_with(make: Callable[[Any], Any]) -> Answer:
+    """An activity that returns what `make` makes of its input, at once."""
+
+    async def answer(input: Any) -> Any:
+        return make(input)
+
+    return answer
+
+
+def fail_with(error: Exception) -> Answer:
+    """An activity that raises an error."""
+
+    async def answer(_input: object) -> None:
+        raise error
+
+    return answer
+
+
+def _job(input: CreateJob) -> JobRef:
+    uid = f"uid-{input.attempt.attempt}"
+    return JobRef(namespace="default", name=input.attempt.job_name, uid=uid, keeps_sessions=True)
+
+
+def _prompt(input: BundlePrompt) -> PromptBundle:
+    return PromptBundle(namespace="default", secret_name=input.attempt.prompt_secret_name, sha256="0", size=1)
+
+
+DEFAULTS: Final[dict[str, tuple[type, Answer]]] = {
+    "introspect_pod": (IntrospectPod, answer_with(lambda _: PodProfile(namespace="default", image="agent:1"))),
+    "bundle_prompt": (BundlePrompt, answer_with(_prompt)),
+    "clean_up_previous_runs": (CleanUpPreviousRuns, answer_with(lambda _: DeletedObjects())),
+    "create_job": (CreateJob, answer_with(_job)),
+    "await_schedule": (AwaitSchedule, answer_with(FakeActivities.pod)),
+    "stream_logs": (StreamLogs, answer_with(FakeActivities.ended)),
+    "rotate_token": (RotateToken, answer_with(lambda _: True)),
+    "examine_silence": (ExamineSilence, answer_with(lambda _: Silence(silent_for=timedelta(), has_output=True))),
+    "stop_agent": (StopAgent, answer_with(lambda _: True)),
+    "parse_transcript": (ParseTranscript, answer_with(lambda _: GOOD)),
+    "finish": (Finish, answer_with(lambda _: Finished(deleted=True))),
+}
+"""The input type of each activity, and what it returns by default."""
+
+
+async def until_cancelled(_input: object) -> None:
+    """An activity that only its cancellation ends, which arrives with a heartbeat."""
+    while True:
+        activity.heartbeat()
+        await asyncio.sleep(0.05)
+
+
+@dataclass
+class FakeAgent:
+    """An agent that runs until it is stopped: fakes of `stream_logs` and `stop_agent`.
+
+    Attributes:
+        ignores_sigterm: `stop_agent` does not end it.
+        started: set once `stream_logs` runs.
+    """
+
+    ignores_sigterm: bool = False
+    started: asyncio.Event = field(default_factory=asyncio.Event)
+    _stopped: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def answers(self) -> dict[str, Answer]:
+        return {"stream_logs": self._stream, "stop_agent": self._stop}
+
+    async def _stream(self, _input: object) -> StreamEnd:
+        self.started.set()
+        while not self._stopped.is_set():
+            activity.heartbeat()
+            await asyncio.sleep(0.05)
+        return STOPPED
+
+    async def end(self) -> None:
+        """Lets it end by itself."""
+        self._stopped.set()
+
+    async def _stop(self, _input: object) -> bool:
+        if not self.ignores_sigterm:
+            self._stopped.set()
+        return True
+
+
+STOPPED = StreamEnd(
+    container=ContainerEnd(exit_code=143, signal=15, reason="Error"), receipt=OutputReceipt(state="verified", lines=7)
+)
+THROTTLE = timedelta(milliseconds=100)

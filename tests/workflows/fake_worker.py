@@ -1,0 +1,65 @@
+"""A worker of the real workflow with fake activities; every run that a test starts on it is replayed at its end."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from pydantic import ValidationError
+from temporalio.client import Client, WorkflowHandle
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+
+from agent_runs.client.attach import attach
+from agent_runs.client.settings import ClientSettings
+from agent_runs.contracts.outcome import Outcome
+from agent_runs.contracts.request import RunRequest
+from tests.workflows.fake_activities import THROTTLE, FakeActivities
+from workflows.agent_run import AgentRunWorkflow
+
+Handle = WorkflowHandle[AgentRunWorkflow, Outcome]
+Start = Callable[[RunRequest], Awaitable[Handle]]
+
+
+@asynccontextmanager
+async def running_worker(
+    temporal: Client, queue: str, steps: FakeActivities, *, sandboxed: bool = True
+) -> AsyncIterator[Start]:
+    """Starts runs; they must have ended when the block ends, because they are replayed then.
+
+    Args:
+        sandboxed: as in production; a test that shortens a constant of the workflow needs False.
+    """
+    runner = SandboxedWorkflowRunner() if sandboxed else UnsandboxedWorkflowRunner()
+    handles: list[Handle] = []
+
+    async def start(request: RunRequest) -> Handle:
+        ticket = await attach(temporal, ClientSettings(task_queue=queue), request)
+        handles.append(ticket.handle(temporal))
+        return handles[-1]
+
+    async with Worker(
+        temporal,
+        task_queue=queue,
+        workflows=[AgentRunWorkflow],
+        activities=steps.activities,
+        workflow_runner=runner,
+        max_heartbeat_throttle_interval=THROTTLE,
+        workflow_failure_exception_types=[ValidationError],
+    ):
+        yield start
+        replayer = Replayer(workflows=[AgentRunWorkflow], data_converter=pydantic_data_converter)
+        for handle in handles:
+            await replayer.replay_workflow(await handle.fetch_history())
+
+
+def configured(request: RunRequest, **changes: Any) -> RunRequest:
+    """The request with another configuration."""
+    return request.model_copy(update={"config": request.config.model_copy(update=changes)})
+
+
+async def reached(event: asyncio.Event) -> None:
+    """Waits for something that must happen, without waiting for ever."""
+    async with asyncio.timeout(30):
+        await event.wait()

@@ -1,0 +1,185 @@
+"""The next wake of a task joins its run or gets its outcome; an outcome that nobody fetched blocks no other task."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
+from temporalio.client import Client, WorkflowUpdateFailedError
+from temporalio.common import SearchAttributeIndexedValueType
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.testing import WorkflowEnvironment
+
+from agent_runs.client.attach import attach, attach_when_free
+from agent_runs.client.outcome import cancel, fetch_outcome
+from agent_runs.client.runs import find_run
+from agent_runs.client.settings import ClientSettings
+from agent_runs.contracts import updates
+from agent_runs.contracts.errors import PodLost
+from agent_runs.contracts.identity import workflow_id
+from agent_runs.contracts.messages import StreamEnd
+from agent_runs.contracts.outcome import ContainerEnd, Outcome, OutputReceipt
+from agent_runs.contracts.request import RunRequest, WakeContext
+from tests.workflows.fake_activities import FakeActivities, FakeAgent
+from tests.workflows.fake_worker import running_worker
+from workflows.agent_run import AgentRunWorkflow
+from workflows.attributes import ALL
+
+
+def wake(task: str | None, request: RunRequest, run_id: str | None = None) -> RunRequest:
+    """A wake of a task, whose outcome is kept for a day."""
+    changes = {"context": WakeContext(task_id=task), "outcome_retention_sec": 24 * 3600}
+    return request.model_copy(update=changes | ({"run_id": run_id} if run_id else {}))
+
+
+async def test_the_next_wake_of_a_task_joins_its_open_run(
+    temporal: Client, queue: str, request_of_a_run: RunRequest
+) -> None:
+    agent, settings = FakeAgent(), ClientSettings(task_queue=queue)
+    steps = FakeActivities(agent.answers)
+    async with running_worker(temporal, queue, steps) as start:
+        first = wake("task", request_of_a_run)
+        lost = await start(first)
+        tickets = [await attach(temporal, settings, wake("task", request_of_a_run, "second")) for _ in range(2)]
+        await agent.end()
+        outcome = await fetch_outcome(tickets[0].handle(temporal), collect=True)
+        assert await lost.result() == outcome
+        after = await attach(temporal, settings, wake("task", request_of_a_run, "second"))
+        found = await find_run(temporal, "second")
+    assert [(ticket.kind, ticket.run_id) for ticket in tickets] == [("joined", first.run_id)] * 2
+    assert (after.kind, after.closed, after.workflow_run_id) == ("joined", True, tickets[0].workflow_run_id)
+    assert found.key.run_id == first.run_id
+    assert steps.names.count("create_job") == 1
+
+
+async def test_another_task_learns_which_run_holds_the_agent_and_may_wait(
+    temporal: Client, queue: str, request_of_a_run: RunRequest
+) -> None:
+    agent, settings, waits = FakeAgent(), ClientSettings(task_queue=queue), asyncio.Event()
+    other = wake("another", request_of_a_run, "other")
+    async with running_worker(temporal, queue, FakeActivities(agent.answers)) as start:
+        first = wake("task", request_of_a_run)
+        held = await start(first)
+        busy = await attach(temporal, settings, other)
+        waiting = asyncio.create_task(attach_when_free(temporal, settings, other, lambda _: waits.set()))
+        given_up = asyncio.create_task(attach_when_free(temporal, settings, other, lambda _: None))
+        await waits.wait()
+        given_up.cancel()
+        await agent.end()
+        await fetch_outcome(held, collect=True)
+        ticket = await waiting
+        await fetch_outcome(ticket.handle(temporal), collect=True)
+    assert (busy.kind, busy.run_id) == ("busy", first.run_id)
+    assert busy.holder is not None
+    assert busy.holder.task == "task"
+    assert ticket.kind == "started"
+    assert (await asyncio.wait([given_up]))[0].pop().cancelled()
+
+
+async def test_an_outcome_that_nobody_fetched_is_given_to_the_next_wake_of_its_task(
+    temporal: Client, queue: str, request_of_a_run: RunRequest
+) -> None:
+    settings, steps = ClientSettings(task_queue=queue), FakeActivities()
+    async with running_worker(temporal, queue, steps) as start:
+        handle = await start(wake("task", request_of_a_run))
+        read = await fetch_outcome(handle, collect=False)  # reading it does not collect it
+        ticket = await attach(temporal, settings, wake("task", request_of_a_run, "second"))
+        assert ticket.kind == "joined"
+        collected = await fetch_outcome(ticket.handle(temporal), collect=True)
+        assert await handle.result() == collected == read
+    assert steps.names.count("create_job") == 1
+
+
+async def test_an_outcome_that_nobody_fetched_is_released_for_another_task(
+    temporal: Client, queue: str, request_of_a_run: RunRequest
+) -> None:
+    settings = ClientSettings(task_queue=queue)
+    async with running_worker(temporal, queue, FakeActivities()) as start:
+        handle = await start(wake("task", request_of_a_run))
+        await fetch_outcome(handle, collect=False)
+        ticket = await attach(temporal, settings, wake("another", request_of_a_run, "other"))
+        assert (await handle.result()).exit_code == 0
+        assert (await fetch_outcome(ticket.handle(temporal), collect=True)).exit_code == 0
+    assert ticket.kind == "started"
+
+
+async def test_a_cancel_does_not_collect_the_outcome(
+    temporal: Client, queue: str, request_of_a_run: RunRequest
+) -> None:
+    async with running_worker(temporal, queue, FakeActivities()) as start:
+        handle = await start(wake("task", request_of_a_run))
+        await fetch_outcome(handle, collect=False)
+        assert (await cancel(handle, "too late")).outcome == "ended before"
+        assert (await fetch_outcome(handle, collect=True)).exit_code == 0
+        await handle.result()
+
+
+async def test_a_wake_without_a_task_joins_nothing(temporal: Client, queue: str, request_of_a_run: RunRequest) -> None:
+    agent = FakeAgent()
+    async with running_worker(temporal, queue, FakeActivities(agent.answers)) as start:
+        handle = await start(wake(None, request_of_a_run))
+        with pytest.raises(WorkflowUpdateFailedError):
+            await handle.execute_update(updates.JOIN, updates.Join(run_id="second"))
+        await agent.end()
+        await fetch_outcome(handle, collect=True)
+
+
+# long timers with no activity open
+
+
+@pytest.fixture
+async def skipping() -> AsyncIterator[WorkflowEnvironment]:
+    """A server that skips time while no activity is open; one for each test."""
+    async with await WorkflowEnvironment.start_time_skipping(
+        test_server_existing_path=str(Path(sys.executable).with_name("temporal-test-server")),
+        data_converter=pydantic_data_converter,
+    ) as environment:
+        kinds = {
+            SearchAttributeIndexedValueType.KEYWORD: IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+            SearchAttributeIndexedValueType.KEYWORD_LIST: IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD_LIST,
+        }
+        await environment.client.operator_service.add_search_attributes(
+            AddSearchAttributesRequest(
+                namespace="default", search_attributes={key.name: kinds[key.indexed_value_type] for key in ALL}
+            )
+        )
+        yield environment
+
+
+async def run_to_close(
+    client: Client, queue: str, steps: FakeActivities, request: RunRequest
+) -> tuple[Outcome, timedelta]:
+    """Returns a run's outcome, and how long the run was open by the server's clock."""
+    async with running_worker(client, queue, steps):
+        handle = await client.start_workflow(
+            AgentRunWorkflow.run, request, id=workflow_id(request.agent.id), task_queue=queue
+        )
+        outcome, description = await handle.result(), await handle.describe()
+    assert description.close_time is not None
+    return outcome, description.close_time - description.start_time
+
+
+async def test_an_outcome_is_kept_for_a_day_and_no_longer(
+    skipping: WorkflowEnvironment, queue: str, request_of_a_run: RunRequest
+) -> None:
+    outcome, duration = await run_to_close(skipping.client, queue, FakeActivities(), wake("task", request_of_a_run))
+    assert outcome.exit_code == 0
+    assert timedelta(hours=24) <= duration < timedelta(hours=25)
+
+
+async def test_pauses_between_attempts_become_longer(
+    skipping: WorkflowEnvironment, queue: str, request_of_a_run: RunRequest
+) -> None:
+    async def lost(_input: object) -> StreamEnd:
+        failure = PodLost.as_failure("node lost")
+        return StreamEnd(container=ContainerEnd(), receipt=OutputReceipt(), failure=failure)
+
+    config = request_of_a_run.config.model_copy(update={"infrastructure_retries": 6})
+    request = request_of_a_run.model_copy(update={"config": config})
+    outcome, duration = await run_to_close(skipping.client, queue, FakeActivities({"stream_logs": lost}), request)
+    assert len(outcome.attempts) == 7
+    assert duration >= timedelta(seconds=10 + 20 + 40 + 80 + 160 + 300)

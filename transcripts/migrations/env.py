@@ -1,9 +1,0 @@
-"""Run by Alembic: migrates over the connection it is given, in that connection's own transaction."""
-
-from alembic import context
-
-from transcripts.schema import metadata
-
-context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
-with context.begin_transaction():
-    context.run_migrations()

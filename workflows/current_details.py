@@ -1,0 +1,83 @@
+"""The current details of a run, which operators read in Temporal's Web UI: phase, pod, session, tokens, cost."""
+
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from enum import StrEnum
+from typing import Final, Self
+
+from agent_runs.contracts.outcome import Report
+from agent_runs.contracts.request import RunRequest
+
+MAX_VALUE_LENGTH: Final = 400
+"""Characters of one value, such as agent output."""
+
+
+class Phase(StrEnum):
+    """The phase of a run; also the search attribute `RunPhase`."""
+
+    QUEUED = "queued"
+    PREPARING = "preparing"
+    SCHEDULING = "scheduling"
+    RUNNING = "running"
+    FINISHING = "finishing"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed out"
+    CANCELLED = "cancelled"
+
+
+FINAL: Final = frozenset(phase.value for phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.TIMED_OUT, Phase.CANCELLED))
+"""Phases of a run that has its outcome; the workflow may still be open until a caller has fetched it."""
+
+
+@dataclass(frozen=True)
+class CurrentDetails:
+    """What the current details of a run show. Agent output in them is quoted and bounded: it is hostile.
+
+    Attributes:
+        values: what is known by now, by its name for people.
+    """
+
+    agent: str
+    model: str
+    run_id: str
+    task: str | None
+    phase: Phase = Phase.QUEUED
+    values: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, request: RunRequest) -> Self:
+        """The current details of a run that no worker has begun."""
+        agent = request.agent.name or request.agent.id
+        return cls(agent=agent, model=request.config.model, run_id=request.run_id, task=request.task_id)
+
+    def in_phase(self, phase: Phase, **values: str | None) -> Self:
+        """These details in another phase, with more values."""
+        known = {name: text for name, text in values.items() if text}
+        return replace(self, phase=phase, values={**self.values, **known})
+
+    def with_report(self, report: Report) -> Self:
+        """These details with what the transcript shows."""
+        usage = report.usage
+        cost = report.cost_usd if report.cost_usd is not None else Decimal(0)
+        values = {
+            "session": report.session_id or "none",
+            "tokens": f"{usage.input_tokens} in, {usage.cached_input_tokens} cached, {usage.output_tokens} out",
+            "cost": f"${cost:.4f}",
+            "last output": report.last_output or report.summary,
+        }
+        return replace(self, values={**self.values, **values})
+
+    @property
+    def markdown(self) -> str:
+        """The details as Markdown, which the Web UI renders."""
+        rows = {"phase": self.phase.value, "agent": self.agent, "model": self.model, "run": self.run_id}
+        if self.task:
+            rows["task"] = self.task
+        return "\n".join(f"- **{name}**: {_quoted(text)}" for name, text in {**rows, **self.values}.items())
+
+
+def _quoted(text: str) -> str:
+    """One line of plain text: no Markdown, no HTML, no line breaks from the agent."""
+    line = " ".join(text[: MAX_VALUE_LENGTH * 2].split())[:MAX_VALUE_LENGTH].replace("`", "'")
+    return f"`{line}`"
