@@ -10,7 +10,8 @@
 import { attach, attachWhenFree, findUncertainStart, type Progress, type Ticket, type Wake } from "./attach.ts";
 import { type Abort, abortOf, CANCEL_ANSWER_MS, stopAgent, wasCancelled } from "./cancel.ts";
 import type { Cancelled, Outcome } from "./contracts.ts";
-import { OutageLog, RunLog } from "./log.ts";
+import { type LogFormat, OutageLog, RunLog } from "./log.ts";
+import { logFormatFor } from "./log-format.ts";
 import { EndedWithoutOutcome, fetchOutcome } from "./outcome.ts";
 import { signalOnceStored, wasDelivered } from "./outcome-delivery.ts";
 import type { AdapterExecutionContext, AdapterExecutionResult } from "./paperclip.ts";
@@ -55,7 +56,8 @@ export interface Parts {
 
 /** Runs one wake. Rejects only if Paperclip's own dispatch gate refuses it. */
 export async function execute(ctx: AdapterExecutionContext): Promise<AdapterExecutionResult> {
-  return await executeWith(ctx, async () => {
+  const format = logFormatFor(process.env.AGENT_RUNS_RUN_LOG_FORMAT, (await paperclipHelpers()).version);
+  const createParts = async () => {
     await warmUp();
     const settings = settingsFrom(process.env, ctx.config);
     startReconciler(settings);
@@ -70,7 +72,8 @@ export async function execute(ctx: AdapterExecutionContext): Promise<AdapterExec
       sealToken: async () =>
         ctx.authToken ? await sealToken(sealer, ctx.runId, ctx.authToken, ctx.runtimeTools?.bearerToken) : undefined,
     };
-  });
+  };
+  return await executeWith(ctx, createParts, shutdownSignal, format);
 }
 
 /**
@@ -82,8 +85,9 @@ export async function executeWith(
   ctx: AdapterExecutionContext,
   createParts: () => Promise<Parts>,
   onShutdown: () => AbortSignal = shutdownSignal,
+  format: LogFormat = "json",
 ): Promise<AdapterExecutionResult> {
-  const log = new RunLog(ctx.onLog);
+  const log = new RunLog(ctx.onLog, format);
   const recovery = typeof ctx.onCancellationReady === "function";
   try {
     let parts: Parts;

@@ -1,7 +1,8 @@
 /**
- * Writes a run's log in Paperclip: the agent's own lines, and our status lines between them.
+ * Writes a run's log in Paperclip: the agent's own lines, and our status lines between them; as JSON for the plugin's own
+ * parser, or as plain text (`readable.ts`) for a Paperclip that loads no parser.
  *
- * One line per call, with a newline at its end, below 8000 bytes of UTF-8, each call awaited before the next: Paperclip
+ * In JSON, one line per call, with a newline at its end, below 8000 bytes of UTF-8, each call awaited before the next: Paperclip
  * cuts chunks and shows the last 8 KiB of one, and the order of calls is the only order. A status line is one JSON object:
  *
  *     {"type":"agent_run","event":"<started|joined|busy|phase|…>","message":"…", …}
@@ -20,6 +21,7 @@
 
 import { setTimeout as setTimer } from "node:timers";
 import { setImmediate as nextImmediate } from "node:timers/promises";
+import { readable, readableStatus, type Shown } from "./readable.ts";
 
 /** Bytes of one call, newline included, are below this. */
 export const CALL_BYTES = 8000;
@@ -48,6 +50,8 @@ export type StatusEvent =
   | "note"
   | "failure";
 
+/** `json`: lines for a parser; `text`: for people. */
+export type LogFormat = "json" | "text";
 export type OnLog = (stream: "stdout" | "stderr", chunk: string) => Promise<void>;
 type Fields = { [name: string]: unknown };
 
@@ -83,6 +87,20 @@ export async function* linesFor(line: AgentLine): AsyncGenerator<{ stream: "stdo
     if (short !== undefined) yield { stream: "stdout", text: short };
     yield* chunks(line, short === undefined ? "text" : "event");
   }
+}
+
+/** A text in calls: whole lines, and the pieces of a line that is too long for one call, each after the first marked. */
+export function callsOf(text: string): string[] {
+  const calls: string[] = [];
+  for (const line of text.split("\n")) {
+    for (const [index, piece] of piecesOf(line, CALL_BYTES - 200).entries()) {
+      const part = index === 0 ? piece : `… ${piece}`;
+      const both = `${calls.at(-1)}\n${part}`;
+      if (calls.length > 0 && fits(both)) calls[calls.length - 1] = both;
+      else calls.push(part);
+    }
+  }
+  return calls;
 }
 
 async function* chunks(line: AgentLine, of: "event" | "text"): AsyncGenerator<{ stream: "stdout"; text: string }> {
@@ -199,6 +217,7 @@ function parsed(text: string): Fields | undefined {
 export class RunLog {
   readonly #onLog: OnLog;
   readonly #heartbeatInterval: number;
+  readonly #format: LogFormat;
   #queue: Promise<void> = Promise.resolve();
   #lost = 0;
   #timer: NodeJS.Timeout | undefined;
@@ -209,21 +228,23 @@ export class RunLog {
   /** Number of the agent's lines written so far. */
   lines = 0;
 
-  constructor(onLog: OnLog, heartbeatInterval: number = HEARTBEAT_MS) {
+  constructor(onLog: OnLog, format: LogFormat = "json", heartbeatInterval: number = HEARTBEAT_MS) {
     this.#onLog = onLog;
+    this.#format = format;
     this.#heartbeatInterval = heartbeatInterval;
     this.#restartTimer();
   }
 
   /** Writes one status line. */
   status(event: StatusEvent, message: string, fields: Fields = {}): Promise<void> {
-    return this.#enqueue(async () => await this.#write("stdout", statusLine(event, message, fields)));
+    return this.#enqueue(async () => await this.#writeStatus(event, message, fields));
   }
 
   /** Writes one line of the agent. */
   line(line: AgentLine): Promise<void> {
     return this.#enqueue(async () => {
-      for await (const { stream, text } of linesFor(line)) await this.#write(stream, text);
+      if (this.#format === "text") for (const shown of readable(line)) await this.#writeText(shown);
+      else for await (const { stream, text } of linesFor(line)) await this.#write(stream, text);
       this.lines += 1;
     });
   }
@@ -250,13 +271,24 @@ export class RunLog {
     return this.#queue;
   }
 
+  async #writeStatus(event: StatusEvent, message: string, fields: Fields): Promise<void> {
+    const shown = this.#format === "text" ? readableStatus(event, message) : undefined;
+    if (shown !== undefined) await this.#writeText(shown);
+    else if (this.#format === "json") await this.#write("stdout", statusLine(event, message, fields));
+  }
+
+  async #writeText({ stream, text }: Shown): Promise<void> {
+    for (const call of callsOf(text)) await this.#write(stream, call);
+  }
+
   async #write(stream: "stdout" | "stderr", text: string): Promise<void> {
     if (this.#closed) return;
     this.#restartTimer();
     try {
       if (this.#lost > 0) {
         const missing = `${this.#lost} lines are missing here: Paperclip refused them; the transcript has them`;
-        await this.#onLog("stdout", `${statusLine("gap", missing, { lines: this.#lost })}\n`);
+        const gap = statusLine("gap", missing, { lines: this.#lost });
+        await this.#onLog("stdout", `${this.#format === "json" ? gap : readableStatus("gap", missing)?.text}\n`);
         this.#lost = 0;
       }
       await this.#onLog(stream, `${text}\n`);

@@ -32,6 +32,8 @@ export interface Settings {
   readonly onBusy: "wait" | "refuse";
   /** The adapter type that an invocation is reported as; some of Paperclip's behaviour depends on it. */
   readonly reportAs: "opencode_local" | "opencode_k8s";
+  /** How a run's log is written; `auto` depends on the Paperclip, see `logFormatFor`. */
+  readonly logFormat: "auto" | "json" | "text";
   /** For the reconciler, where Paperclip requires a login. */
   readonly boardApiKey?: string;
   /** Whether the reconciler runs. */
@@ -65,7 +67,7 @@ export const PER_AGENT: Readonly<Record<string, string>> = {
 const PLUGIN_SETTINGS = [
   ...["TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE", "TEMPORAL_TLS", "TEMPORAL_API_KEY", "TASK_QUEUE", "WEB_UI"],
   ...["TRANSCRIPTS_PUBLIC_URL", "TRANSCRIPTS_KEY_FILE", "SEALING_KEY_FILE", "SEALING_KEY", "PAPERCLIP_API_URL"],
-  ...["ON_BUSY", "REPORT_AS", "BOARD_API_KEY", "RECONCILE", "PRODUCTION"],
+  ...["ON_BUSY", "REPORT_AS", "RUN_LOG_FORMAT", "BOARD_API_KEY", "RECONCILE", "PRODUCTION"],
 ];
 /** Settings of the worker and the command line, which may share an environment with Paperclip. */
 const OTHER_SETTINGS = [
@@ -106,6 +108,7 @@ export function settingsFrom(environment: NodeJS.ProcessEnv, config: JsonObject 
     paperclipApiUrl: read.url("PAPERCLIP_API_URL"),
     onBusy: read.choice("ON_BUSY", ["wait", "refuse"]),
     reportAs: read.choice("REPORT_AS", ["opencode_local", "opencode_k8s"]),
+    logFormat: read.choice("RUN_LOG_FORMAT", ["auto", "json", "text"]),
     boardApiKey: read.text("BOARD_API_KEY"),
     reconcile: read.flag("RECONCILE", true),
     production: read.flag("PRODUCTION", false),

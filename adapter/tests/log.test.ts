@@ -178,7 +178,7 @@ describe("the log of a run", () => {
     const heartbeat = new Promise<string>((resolve) => {
       onHeartbeat = resolve;
     });
-    const log = new RunLog(async (_, chunk) => onHeartbeat(chunk), 20);
+    const log = new RunLog(async (_, chunk) => onHeartbeat(chunk), "json", 20);
     log.phase = "running";
     expect(JSON.parse(await heartbeat)).toMatchObject({ event: "heartbeat", phase: "running" });
     await log.close();

@@ -23,6 +23,7 @@ test("without any setting everything has the worker's defaults", () => {
     sealingKeyFile: join(homedir(), ".agent-runs", "sealing-key.json"),
     onBusy: "wait",
     reportAs: "opencode_local",
+    logFormat: "auto",
     reconcile: true,
     production: false,
   });

@@ -47,7 +47,11 @@ _EXPECTED: Final = {
 """Texts for people by pydantic's error type; other types keep pydantic's text."""
 
 OTHER_READERS: Final = frozenset(
-    f"{PREFIX}{name}" for name in ("OPENCODE", "SEALING_KEY", "ON_BUSY", "REPORT_AS", "BOARD_API_KEY", "RECONCILE")
+    f"{PREFIX}{name}"
+    for name in (
+        *("OPENCODE", "SEALING_KEY", "ON_BUSY", "REPORT_AS", "RUN_LOG_FORMAT"),
+        *("BOARD_API_KEY", "RECONCILE"),
+    )
 )
 """Read by the embedded stack before it has settings, and by the Paperclip plugin, which may share the environment."""
 

@@ -216,6 +216,7 @@ async def start_environment(folder: Path) -> AsyncIterator[Environment]:
             "AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL": stack.addresses.pages,
             "AGENT_RUNS_TRANSCRIPTS_KEY_FILE": f"{KEYS}/{SIGNING}",
             "AGENT_RUNS_SEALING_KEY_FILE": f"{KEYS}/{SEALING}",
+            "AGENT_RUNS_RUN_LOG_FORMAT": "json",  # comparable with the transcript, line by line
         }
         access = Access.read(stack.addresses.kubeconfig)
         assert access is not None

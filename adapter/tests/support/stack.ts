@@ -104,6 +104,7 @@ export function settingsOf(server: DevServer, worker: { queue: string; transcrip
     sealingKeyFile: "",
     onBusy: "wait" as "wait" | "refuse",
     reportAs: "opencode_local" as const,
+    logFormat: "auto" as const,
     reconcile: false,
     production: false,
   };
