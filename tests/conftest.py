@@ -1,6 +1,7 @@
 """Real parts for the tests: one Temporal dev server for the whole session, one queue per test."""
 
 import asyncio
+import signal
 import sys
 import uuid
 from collections.abc import AsyncIterator
@@ -15,6 +16,9 @@ from temporalio.testing import WorkflowEnvironment
 from agent_runs.client.connection import EXIT_DELAY_SEC
 from agent_runs.contracts.request import AgentRef, RunConfig, RunRequest
 from workflows.attributes import ALL
+
+# Shells start background jobs with SIGINT ignored, every process inherits that, and no shell can trap it then.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The gate finds the same today and tomorrow; `--hypothesis-profile default` searches anew.
 settings.register_profile("gate", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
