@@ -6,6 +6,7 @@ import { LEASE_LOST } from "../src/cancel.ts";
 import type { Outcome, RunRequest } from "../src/contracts.ts";
 import { executeWith } from "../src/execute.ts";
 import { fetchOutcome, signalCollected } from "../src/outcome.ts";
+import { FIRST_REQUEST_MS } from "../src/outcome-delivery.ts";
 import { PaperclipApi } from "../src/paperclip-api.ts";
 import { actionOutcomeOf, agentStopped, Reconciler } from "../src/reconcile.ts";
 import { disconnect, runOf } from "../src/temporal.ts";
@@ -64,11 +65,23 @@ describe("a run is released", () => {
     const { host, result } = wake(request);
     const { resultJson } = await result;
     expect(resultJson).toMatchObject({ workflowRunId: (await describeAgentRun(request)).runId });
-    await until(() => api.requests.filter((path) => path.endsWith(request.runId)).length > 2);
+    await until(() => api.requests.filter((path) => path.endsWith(request.runId)).length > 0);
     expect((await describeAgentRun(request)).status.name).toBe("RUNNING");
     api.runs.set(request.runId, { status: "succeeded", resultJson });
     await until(async () => (await describeAgentRun(request)).status.name === "COMPLETED");
     expect(api.tokens).toContain(`Bearer ${host.context.authToken}`);
+  });
+
+  it("without a request to Paperclip while it ends the run, and with few afterwards", async () => {
+    const request = aRequest();
+    api.runs.set(request.runId, { status: "running" });
+    const began = performance.now();
+    const { resultJson } = await wake(request).result;
+    api.runs.set(request.runId, { status: "succeeded", resultJson });
+    await until(() => api.requests.length > 0);
+    expect(performance.now() - began).toBeGreaterThan(FIRST_REQUEST_MS);
+    await until(async () => (await describeAgentRun(request)).status.name === "COMPLETED");
+    expect(api.requests.length).toBe(1);
   });
 
   it("not when Paperclip ended the run otherwise: the next wake gets it", async () => {
