@@ -7,10 +7,10 @@
  * does; and a wake that finds a finished run first asks whether that outcome has been stored before.
  * A Paperclip that does not answer counts as having stored what was returned to it.
  *
- * Paperclip is not asked at the moment of the return: a request with a run's token locks the run's task and then the run
- * (`captureRunIdentity`), while ending the run locks them the other way round (`workspace_operations`), and PostgreSQL
- * ends one of the two: a run that succeeded was then `failed`. Six requests at the return gave 12 deadlocks in 12 ends, the
- * same requests 2.5 s later none. Source: Paperclip 2026.916.1, observed.
+ * Paperclip is not asked at the moment of the return: its authentication of a run's token locks the run's task and then
+ * the run, while ending the run locks them the other way round, and PostgreSQL ends one of the two: a run that succeeded
+ * was then `failed`. Six requests at the return gave 12 deadlocks in 12 ends, the same requests 2.5 s later none.
+ * Source: Paperclip 2026.916.1, observed.
  */
 
 import { signalCollected } from "./outcome.ts";
