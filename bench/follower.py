@@ -21,6 +21,7 @@ from temporalio.worker import (
 import worker
 from activities.stream_logs import StreamLogsActivity
 from agent_runs.client.connection import run_to_end
+from agent_runs.client.temporal_server import TemporalServer
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.transcripts.store import SqlTranscripts
@@ -77,7 +78,7 @@ def settings(folder: Path) -> WorkerSettings:
     return WorkerSettings(
         sealing_key_file=folder / "key.json",
         kubeconfig=folder / "kubeconfig",
-        temporal_address=(folder / "temporal").read_text(),
+        temporal=TemporalServer(address=(folder / "temporal").read_text()),
         task_queue=QUEUE,
         transcripts_listen="127.0.0.1:0",
     )
@@ -86,7 +87,7 @@ def settings(folder: Path) -> WorkerSettings:
 async def serve(folder: Path) -> None:
     """Serve until stdin ends; print the address of transcripts, and at the end the times of heartbeats."""
     own, times = settings(folder), HeartbeatTimes()
-    client = await Client.connect(own.temporal_address, data_converter=pydantic_data_converter, interceptors=[times])
+    client = await Client.connect(own.temporal.address, data_converter=pydantic_data_converter, interceptors=[times])
     async with await KubernetesCluster.connect(str(own.kubeconfig)) as cluster:
         store = await SqlTranscripts.open(own.transcripts)
         activities = [StreamLogsActivity(cluster, store, FakeSecrets()).stream_logs]

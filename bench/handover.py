@@ -199,7 +199,7 @@ async def open_system() -> AsyncIterator[System]:
         )
         embedded = await parts.enter_async_context(EmbeddedCluster(folder / "cluster"))
         own = {
-            "AGENT_RUNS_TEMPORAL_ADDRESS": environment.client.service_client.config.target_host,
+            "TEMPORAL_ADDRESS": environment.client.service_client.config.target_host,
             "AGENT_RUNS_TASK_QUEUE": "bench",
             "AGENT_RUNS_SEALING_KEY_FILE": str(folder / "key.json"),
             "AGENT_RUNS_TRANSCRIPTS_URL": f"sqlite+aiosqlite:///{folder}/transcripts.db",

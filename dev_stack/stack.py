@@ -37,6 +37,8 @@ from dev_stack.scripted_model import provider_block
 from dev_stack.subprocesses import Child, Program, StackError, run_while_alive
 
 LOOPBACK: Final = "127.0.0.1"
+TEMPORAL_NAMESPACE: Final = "default"
+"""The one that Temporal's dev server creates."""
 IMAGE: Final = "agent-runs/opencode:embedded"
 """Only a name: containers of the embedded cluster use this machine's programs."""
 PROXY_IMAGE: Final = "agent-runs/worker:embedded"
@@ -73,7 +75,9 @@ class Addresses:
     def environment(self) -> dict[str, str]:
         """The variables with which another terminal, or Paperclip, reaches this stack."""
         return {
-            "AGENT_RUNS_TEMPORAL_ADDRESS": self.temporal,
+            "TEMPORAL_ADDRESS": self.temporal,
+            "TEMPORAL_NAMESPACE": TEMPORAL_NAMESPACE,  # with TLS: a shell may have others
+            "TEMPORAL_TLS": "false",
             "AGENT_RUNS_WEB_UI": self.web_ui,
             "AGENT_RUNS_SEALING_KEY_FILE": str(self.state / "sealing-key.json"),
             "AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL": self.pages,

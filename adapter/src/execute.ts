@@ -227,7 +227,7 @@ class Execution {
   async #failRefused(error: unknown, progress: Progress): Promise<AdapterExecutionResult> {
     const message = `Temporal at ${this.#temporal.address} refused the run: ${serverMessage(error)}`;
     await this.#log.status("failure", message);
-    const nextStep = "Check AGENT_RUNS_TEMPORAL_NAMESPACE, _TLS and _API_KEY, then wake the agent again.";
+    const nextStep = "Check TEMPORAL_NAMESPACE, TEMPORAL_TLS and TEMPORAL_API_KEY, then wake the agent again.";
     const report = { code: "temporal_refused", message, nextStep, neverStarted: !progress.uncertain };
     return failedResult(report, this.#recovery);
   }

@@ -1,5 +1,6 @@
 /**
- * The plugin's settings: `AGENT_RUNS_*` of Paperclip's own process, with the same names and defaults as the worker's.
+ * The plugin's settings: `AGENT_RUNS_*` and `TEMPORAL_*` of Paperclip's own process, with the same names and defaults as
+ * the worker's.
  *
  * An agent's configuration may name another Temporal, queue or transcript service, never a file of the host: whoever may
  * edit an agent must not choose what Paperclip's process reads. An unknown variable with our prefix is taken for a
@@ -9,12 +10,13 @@ import { homedir } from "node:os";
 import { dirname, join } from "node:path";
 import type { JsonObject } from "./paperclip.ts";
 import { ABSOLUTE_URL, isAbsoluteUrl } from "./request/context.ts";
+import { ADDRESS_REMEDY, isAddress, type TemporalServer, temporalServer, withoutLogin } from "./temporal-server.ts";
 
 const PREFIX = "AGENT_RUNS_";
 
 /** The settings of this plugin. They hold secrets and are never logged. */
 export interface Settings {
-  readonly temporal: { address: string; namespace: string; tls: boolean; apiKey?: string };
+  readonly temporal: TemporalServer;
   readonly taskQueue: string;
   /** Temporal's Web UI, for links. */
   readonly webUi?: string;
@@ -54,10 +56,8 @@ export class ConfigurationError extends Error {
   }
 }
 
-/** Fields of an agent's configuration that override the environment, and the variables that they override. */
-export const PER_AGENT: Readonly<Record<string, string>> = {
-  temporalAddress: "TEMPORAL_ADDRESS",
-  temporalNamespace: "TEMPORAL_NAMESPACE",
+/** Fields of an agent's configuration that override the environment, and the variables of ours that they override. */
+const PER_AGENT: Readonly<Record<string, string>> = {
   taskQueue: "TASK_QUEUE",
   transcriptsUrl: "TRANSCRIPTS_PUBLIC_URL",
   paperclipApiUrl: "PAPERCLIP_API_URL",
@@ -65,8 +65,8 @@ export const PER_AGENT: Readonly<Record<string, string>> = {
 };
 
 const PLUGIN_SETTINGS = [
-  ...["TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE", "TEMPORAL_TLS", "TEMPORAL_API_KEY", "TASK_QUEUE", "WEB_UI"],
-  ...["TRANSCRIPTS_PUBLIC_URL", "TRANSCRIPTS_KEY_FILE", "SEALING_KEY_FILE", "SEALING_KEY", "PAPERCLIP_API_URL"],
+  ...["TASK_QUEUE", "WEB_UI", "TRANSCRIPTS_PUBLIC_URL", "TRANSCRIPTS_KEY_FILE"],
+  ...["SEALING_KEY_FILE", "SEALING_KEY", "PAPERCLIP_API_URL"],
   ...["ON_BUSY", "REPORT_AS", "RUN_LOG_FORMAT", "BOARD_API_KEY", "RECONCILE", "PRODUCTION"],
 ];
 /** Settings of the worker and the command line, which may share an environment with Paperclip. */
@@ -84,7 +84,7 @@ const KNOWN_SETTINGS: ReadonlySet<string> = new Set(
 /**
  * The settings of Paperclip's process, overridden by this agent's configuration.
  *
- * @param environment of Paperclip's process; only names with our prefix are read.
+ * @param environment of Paperclip's process; only names with our prefix and Temporal's are read.
  * @param config of one agent; undefined: without an agent.
  * @throws ConfigurationError naming every unknown or wrong setting.
  */
@@ -92,13 +92,7 @@ export function settingsFrom(environment: NodeJS.ProcessEnv, config: JsonObject 
   const read = new SettingsReader(environment, config);
   const sealingKeyFile = read.text("SEALING_KEY_FILE") ?? join(homedir(), ".agent-runs", "sealing-key.json");
   const settings: Settings = {
-    temporal: {
-      address: read.text("TEMPORAL_ADDRESS") ?? "127.0.0.1:7233",
-      namespace: read.text("TEMPORAL_NAMESPACE") ?? "default",
-      tls: read.flag("TEMPORAL_TLS", false),
-      // the key is only for the configured Temporal, and whoever edits an agent may name any address
-      apiKey: read.isOverridden("TEMPORAL_ADDRESS") ? undefined : read.text("TEMPORAL_API_KEY"),
-    },
+    temporal: read.temporal(),
     taskQueue: read.text("TASK_QUEUE") ?? "agent-runs",
     webUi: read.text("WEB_UI"),
     transcriptsUrl: read.url("TRANSCRIPTS_PUBLIC_URL"),
@@ -141,10 +135,13 @@ class SettingsReader {
     return value.trim() || undefined;
   }
 
-  /** Whether the agent's configuration overrides the environment with another value. */
-  isOverridden(name: string): boolean {
-    const { field, value } = this.lookUp(name);
-    return field.startsWith("config.") && value !== this.environment[PREFIX + name]?.trim();
+  /** The configured server, or the one that the agent's configuration names instead. */
+  temporal(): TemporalServer {
+    const configured = temporalServer(this.environment, ({ field, remedy }) => this.addProblem(field, remedy));
+    const address = this.ownText("temporalAddress") ?? configured.address;
+    if (!isAddress(address)) this.addProblem("config.temporalAddress", ADDRESS_REMEDY);
+    const server = address === configured.address ? configured : withoutLogin(configured, address);
+    return { ...server, namespace: this.ownText("temporalNamespace") ?? server.namespace };
   }
 
   flag(name: string, fallback: boolean): boolean {
@@ -168,6 +165,14 @@ class SettingsReader {
       this.addProblem(this.lookUp(name).field, `must be one of ${choices.join(", ")}`);
     }
     return chosen ?? choices[0];
+  }
+
+  /** A text that only the agent's configuration can set here. */
+  private ownText(key: string): string | undefined {
+    const value = Object.hasOwn(this.config, key) ? this.config[key] : undefined;
+    if (value === undefined || value === null) return undefined;
+    if (typeof value !== "string") return this.addProblem(`config.${key}`, "must be text");
+    return value.trim() || undefined;
   }
 
   throwProblems(): void {

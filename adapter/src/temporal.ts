@@ -11,13 +11,14 @@
 import { Connection, WorkflowClient, type WorkflowHandle } from "@temporalio/client";
 import common from "@temporalio/common";
 import proto from "@temporalio/proto";
+import type { TemporalServer } from "./temporal-server.ts";
 import { Aborted, BackOff, type OutageListener, withLinkedSignal } from "./waits.ts";
 
 const { defineSearchAttributeKey, TypedSearchAttributes } = common;
 
 /** The settings that this module needs. */
 export interface TemporalSettings {
-  temporal: { address: string; namespace: string; tls: boolean; apiKey?: string };
+  temporal: TemporalServer;
   taskQueue: string;
 }
 
@@ -125,11 +126,11 @@ const connections = new Map<string, Temporal>();
 
 /** The shared connection for these settings; created at the first call, without contacting the server. */
 export function temporalFor(settings: TemporalSettings): Temporal {
-  const { address, namespace, tls, apiKey } = settings.temporal;
-  const key = JSON.stringify([address, namespace, tls, apiKey ?? null, settings.taskQueue]);
+  const { address, namespace, ...login } = settings.temporal;
+  const key = JSON.stringify([settings.temporal, settings.taskQueue]);
   let temporal = connections.get(key);
   if (temporal === undefined) {
-    const connection = Connection.lazy({ address, tls, apiKey, interceptors: [], channelArgs: RECONNECT_OPTIONS });
+    const connection = Connection.lazy({ address, ...login, interceptors: [], channelArgs: RECONNECT_OPTIONS });
     const client = new AgentRunClient({ connection, namespace });
     temporal = { client, connection, address, taskQueue: settings.taskQueue };
     connections.set(key, temporal);

@@ -66,7 +66,7 @@ async function temporal(settings: Settings): Promise<EnvironmentCheck[]> {
         "temporal_unreachable",
         "error",
         `Temporal does not answer for namespace ${namespace} at ${address}: ${serverMessage(error)}`,
-        "Start Temporal, or set AGENT_RUNS_TEMPORAL_ADDRESS, _TEMPORAL_NAMESPACE, _TEMPORAL_TLS and _TEMPORAL_API_KEY. " +
+        "Start Temporal, or set TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_TLS and TEMPORAL_API_KEY. " +
           "Runs wait until Temporal answers.",
       ),
     ];

@@ -1,9 +1,12 @@
-import { homedir } from "node:os";
+import { mkdtempSync, writeFileSync } from "node:fs";
+import { homedir, tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { ConfigurationError, settingsFrom } from "../src/settings.ts";
 
 const CANARY = "canary-3c";
+const CERTIFICATE = `-----BEGIN CERTIFICATE-----\n${CANARY}\n-----END CERTIFICATE-----`;
+const KEY = CERTIFICATE.replaceAll("CERTIFICATE", "PRIVATE KEY");
 
 function refused(environment: NodeJS.ProcessEnv, config: Record<string, unknown> = {}): ConfigurationError {
   try {
@@ -31,9 +34,10 @@ test("without any setting everything has the worker's defaults", () => {
 
 test("the environment sets a value, and an empty value sets none", () => {
   const settings = settingsFrom({
-    AGENT_RUNS_TEMPORAL_ADDRESS: " temporal:7233 ",
-    AGENT_RUNS_TEMPORAL_TLS: "Yes",
-    AGENT_RUNS_TEMPORAL_API_KEY: CANARY,
+    TEMPORAL_ADDRESS: " temporal:7233 ",
+    TEMPORAL_NAMESPACE: "",
+    TEMPORAL_TLS: "True",
+    TEMPORAL_API_KEY: CANARY,
     AGENT_RUNS_TASK_QUEUE: " ",
     AGENT_RUNS_SEALING_KEY_FILE: "/keys/sealing.json",
     AGENT_RUNS_PAPERCLIP_API_URL: "https://paperclip.example/",
@@ -42,7 +46,7 @@ test("the environment sets a value, and an empty value sets none", () => {
     AGENT_RUNS_REPORT_AS: "opencode_k8s",
   });
   expect(settings).toMatchObject({
-    temporal: { address: "temporal:7233", tls: true, apiKey: CANARY },
+    temporal: { address: "temporal:7233", namespace: "default", tls: {}, apiKey: CANARY },
     taskQueue: "agent-runs",
     transcriptsKeyFile: "/keys/transcripts-key.json",
     paperclipApiUrl: "https://paperclip.example/",
@@ -54,7 +58,7 @@ test("the environment sets a value, and an empty value sets none", () => {
 
 test("an agent's configuration overrides what it may, and never names a file of the host", () => {
   const settings = settingsFrom(
-    { AGENT_RUNS_TASK_QUEUE: "ours", AGENT_RUNS_ON_BUSY: "wait", AGENT_RUNS_TEMPORAL_NAMESPACE: "ours" },
+    { AGENT_RUNS_TASK_QUEUE: "ours", AGENT_RUNS_ON_BUSY: "wait", TEMPORAL_NAMESPACE: "ours" },
     {
       ...{ temporalAddress: "theirs:7233", temporalNamespace: "", taskQueue: "theirs", onBusy: "refuse" },
       ...{ transcriptsUrl: "http://theirs", paperclipApiUrl: "http://paperclip" },
@@ -76,8 +80,8 @@ test("an agent's configuration overrides what it may, and never names a file of 
 test("every wrong setting is named at once with what is expected, and never its value", () => {
   const error = refused(
     {
-      AGENT_RUNS_TEMPORAL_ADRESS: CANARY,
-      AGENT_RUNS_TEMPORAL_TLS: CANARY,
+      AGENT_RUNS_TASK_QEUE: CANARY,
+      TEMPORAL_TLS: CANARY,
       AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL: CANARY,
       AGENT_RUNS_REPORT_AS: CANARY,
     },
@@ -85,14 +89,14 @@ test("every wrong setting is named at once with what is expected, and never its 
   );
   expect(error.fields.sort()).toEqual([
     "AGENT_RUNS_REPORT_AS",
-    "AGENT_RUNS_TEMPORAL_ADRESS",
-    "AGENT_RUNS_TEMPORAL_TLS",
+    "AGENT_RUNS_TASK_QEUE",
     "AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL",
+    "TEMPORAL_TLS",
     "config.onBusy",
     "config.paperclipApiUrl",
     "config.taskQueue",
   ]);
-  expect(error.message).toContain("AGENT_RUNS_TEMPORAL_ADRESS is not a setting: check its spelling");
+  expect(error.message).toContain("AGENT_RUNS_TASK_QEUE is not a setting: check its spelling");
   expect(error.message).toContain("config.onBusy must be one of wait, refuse");
   expect(error.message).not.toContain(CANARY);
 });
@@ -101,9 +105,56 @@ test("settings of the worker, which may share the environment, are accepted", ()
   expect(settingsFrom({ AGENT_RUNS_KUBECONFIG: "/x", AGENT_RUNS_MAX_RUNS: "many" })).toEqual(settingsFrom({}));
 });
 
-test("the API key is not sent to another Temporal that an agent names", () => {
-  const environment = { AGENT_RUNS_TEMPORAL_ADDRESS: "ours:7233", AGENT_RUNS_TEMPORAL_API_KEY: "key-of-ours" };
-  expect(settingsFrom(environment, { temporalAddress: "theirs:7233" }).temporal.apiKey).toBeUndefined();
-  expect(settingsFrom(environment, { temporalAddress: "ours:7233" }).temporal.apiKey).toBe("key-of-ours");
-  expect(settingsFrom(environment, { temporalAddress: " " }).temporal.apiKey).toBe("key-of-ours");
+test("what logs in to our Temporal is not sent to another one that an agent names", () => {
+  const environment = {
+    ...{ TEMPORAL_ADDRESS: "ours:7233", TEMPORAL_API_KEY: "key-of-ours", TEMPORAL_GRPC_META_AUTHORIZATION: "header" },
+    ...{ TEMPORAL_TLS_CLIENT_CERT_DATA: CERTIFICATE, TEMPORAL_TLS_CLIENT_KEY_DATA: KEY },
+    TEMPORAL_TLS_SERVER_CA_CERT_DATA: CERTIFICATE,
+  };
+  const temporal = (address: string) => settingsFrom(environment, { temporalAddress: address }).temporal;
+  expect(temporal("theirs:7233")).toEqual({
+    address: "theirs:7233",
+    namespace: "default",
+    tls: { serverRootCACertificate: Buffer.from(CERTIFICATE) },
+  });
+  for (const address of ["ours:7233", " "]) {
+    expect(temporal(address)).toMatchObject({
+      address: "ours:7233",
+      apiKey: "key-of-ours",
+      metadata: { authorization: "header" },
+      tls: { clientCertPair: { crt: Buffer.from(CERTIFICATE), key: Buffer.from(KEY) } },
+    });
+  }
+});
+
+test("an API key needs TLS, unless that is switched off", () => {
+  expect(settingsFrom({ TEMPORAL_API_KEY: "key" }).temporal.tls).toBe(true);
+  expect(settingsFrom({ TEMPORAL_API_KEY: "key", TEMPORAL_TLS: "FALSE" }).temporal.tls).toBe(false);
+});
+
+test("a profile of Temporal's configuration file is read, and a variable wins over it", () => {
+  const file = join(mkdtempSync(join(tmpdir(), "profiles-")), "temporal.toml");
+  writeFileSync(file, '[profile.prod]\naddress = "prod:7233"\nnamespace = "prod"\napi_key = "key"\n');
+  const environment = { TEMPORAL_CONFIG_FILE: file, TEMPORAL_PROFILE: "prod", TEMPORAL_NAMESPACE: "mine" };
+  const expected = { address: "prod:7233", namespace: "mine", tls: true, apiKey: "key" };
+  expect(settingsFrom(environment).temporal).toEqual(expected);
+});
+
+test.each([
+  ["TEMPORAL_ADDRESS", { TEMPORAL_ADDRESS: "https://temporal:7233" }],
+  ["TEMPORAL_CONFIG_FILE", { TEMPORAL_CONFIG_FILE: "/no/such.toml" }],
+  ["TEMPORAL_CONFIG_FILE", { TEMPORAL_CONFIG_FILE: import.meta.filename }],
+  ["TEMPORAL_PROFILE", { TEMPORAL_PROFILE: CANARY }],
+  ["TEMPORAL_TLS_CLIENT_CERT_PATH", { TEMPORAL_TLS_CLIENT_CERT_PATH: "/no/such.pem" }],
+  ["TEMPORAL_TLS_CLIENT_CERT_DATA", { TEMPORAL_TLS_CLIENT_CERT_DATA: CANARY }],
+  ["TEMPORAL_TLS_CLIENT_KEY_PATH", { TEMPORAL_TLS_CLIENT_CERT_DATA: CERTIFICATE }],
+  [
+    "TEMPORAL_TLS_CLIENT_CERT_PATH",
+    { TEMPORAL_TLS_CLIENT_CERT_DATA: CERTIFICATE, TEMPORAL_TLS_CLIENT_CERT_PATH: "/x" },
+  ],
+  ["TEMPORAL_TLS_DISABLE_HOST_VERIFICATION", { TEMPORAL_TLS_DISABLE_HOST_VERIFICATION: "1" }],
+])("a wrong %s is named before anything is started: %j", (field, environment) => {
+  const error = refused(environment);
+  expect(error.fields).toEqual([field]);
+  expect(error.message).not.toContain(CANARY);
 });

@@ -30,7 +30,7 @@ afterAll(async () => {
 });
 beforeEach(() => {
   vi.unstubAllEnvs();
-  vi.stubEnv("AGENT_RUNS_TEMPORAL_ADDRESS", server.address);
+  vi.stubEnv("TEMPORAL_ADDRESS", server.address);
   vi.stubEnv("AGENT_RUNS_TASK_QUEUE", worker.queue);
   vi.stubEnv("AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL", worker.transcripts);
   vi.stubEnv("AGENT_RUNS_TRANSCRIPTS_KEY_FILE", worker.keyFile);
@@ -58,8 +58,8 @@ describe("a complete environment", () => {
 
 describe("a wrong environment is reported with a remedy", () => {
   it.each([
-    ["temporal_unreachable", "AGENT_RUNS_TEMPORAL_ADDRESS", async () => `127.0.0.1:${await freePort()}`],
-    ["temporal_unreachable", "AGENT_RUNS_TEMPORAL_NAMESPACE", async () => "unknown"],
+    ["temporal_unreachable", "TEMPORAL_ADDRESS", async () => `127.0.0.1:${await freePort()}`],
+    ["temporal_unreachable", "TEMPORAL_NAMESPACE", async () => "unknown"],
     ["worker_missing", "AGENT_RUNS_TASK_QUEUE", async () => "unpolled-queue"],
     ["transcripts_unset", "AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL", async () => ""],
     [

@@ -29,7 +29,7 @@ def as_refusal(error: Exception) -> Refused | None:
         case RPCError():
             return Refused(
                 f"Temporal refused a request or did not answer it: {error.status.name}. "
-                "Check AGENT_RUNS_TEMPORAL_NAMESPACE and the server's log, then retry"
+                "Check TEMPORAL_NAMESPACE and the server's log, then retry"
             )
         case _ if isinstance(error, WITH_REMEDY):
             return Refused(str(error))

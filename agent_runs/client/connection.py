@@ -29,24 +29,29 @@ async def connect(settings: ClientSettings, runtime: Runtime | None = None) -> C
     Raises:
         TemporalUnreachable: no server answers, or it refuses the API key.
     """
+    server = settings.temporal
     try:
         return await Client.connect(
-            settings.temporal_address,
-            namespace=settings.temporal_namespace,
-            api_key=settings.temporal_api_key.get_secret_value() if settings.temporal_api_key else None,
-            tls=settings.temporal_tls,
+            server.address,
+            namespace=server.namespace,
+            api_key=server.api_key.get_secret_value() if server.api_key else None,
+            tls=server.tls,
+            rpc_metadata=server.metadata,
             data_converter=pydantic_data_converter,
             runtime=runtime,
         )
     except (RuntimeError, RPCError, ValueError) as error:  # ValueError: not an address
         raise TemporalUnreachable(
-            f"Temporal does not answer at {settings.temporal_address} ({_cause(error)}). "
-            "Start it (`./dev dev` starts a whole stack) or set AGENT_RUNS_TEMPORAL_ADDRESS."
+            f"Temporal does not answer at {server.address} ({_cause(error)}). "
+            "Start it (`./dev dev` starts a whole stack) or set TEMPORAL_ADDRESS and, where it needs them, "
+            "TEMPORAL_TLS and TEMPORAL_API_KEY."
         ) from None
 
 
 def _cause(error: Exception) -> str:
     """The innermost message, such as the operating system's, out of the native client's nested error."""
+    if refused := re.search(r"InvalidData, error: (\w+)(?:\((\w+))?", str(error)):
+        return "TLS failed: " + " ".join(part for part in refused.groups() if part)
     messages = re.findall(r'(?:message|error): "([^"]{1,100})"', str(error))
     return messages[-1] if messages else str(error)[:100]
 

@@ -77,7 +77,7 @@ def web_ui_url(settings: ClientSettings, workflow_id: str, workflow_run_id: str)
     """The run's page in Temporal's Web UI; None without AGENT_RUNS_WEB_UI."""
     if not settings.web_ui:
         return None
-    parts = (settings.temporal_namespace, "workflows", workflow_id, workflow_run_id)
+    parts = (settings.temporal.namespace, "workflows", workflow_id, workflow_run_id)
     return "/".join([settings.web_ui.rstrip("/"), "namespaces", *(quote(part, safe="") for part in parts)])
 
 

@@ -1,7 +1,7 @@
 """The settings that every process has, of a caller or of a worker: Temporal, sealing key, transcripts.
 
-Read once from `AGENT_RUNS_*` variables and passed down; an unknown variable with this prefix stops the start-up,
-because it is a misspelt one.
+Read once from `AGENT_RUNS_*` variables, and Temporal's own from `TEMPORAL_*`, and passed down; an unknown variable with
+our prefix stops the start-up, because it is a misspelt one.
 """
 
 import os
@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Self
 
-from pydantic import AfterValidator, SecretStr, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from agent_runs.client.temporal_server import TemporalServer, UnusableProfile
 
 PREFIX: Final = "AGENT_RUNS_"
 
@@ -66,6 +68,10 @@ WORKER_ONLY: Final = frozenset(
 """Settings of `agent_runs.service.settings`. A caller that shares the worker's environment ignores them."""
 
 
+TEMPORAL_FIELD: Final = "temporal"
+"""The field of Temporal's own settings, which have names and rules of their own."""
+
+
 class SettingsError(Exception):
     """A setting is unknown or invalid. The text has one line per setting, and never quotes its value."""
 
@@ -74,6 +80,7 @@ class ClientSettings(BaseSettings):
     """The settings of a caller; a worker's are a superset.
 
     Attributes:
+        temporal: the Temporal server, from `TEMPORAL_*` variables.
         web_ui: URL of Temporal's Web UI, for links to it.
         sealing_key_file: JWK of the sealing key; a missing file is created with mode 0600, unless `production`.
         transcripts_url: SQLAlchemy URL of the transcript store (`sqlite:///…`, `postgresql://…`); None: see
@@ -88,10 +95,7 @@ class ClientSettings(BaseSettings):
         env_prefix=PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True
     )
 
-    temporal_address: str = "127.0.0.1:7233"
-    temporal_namespace: str = "default"
-    temporal_api_key: SecretStr | None = None
-    temporal_tls: bool = False
+    temporal: TemporalServer = Field(default_factory=TemporalServer)
     task_queue: str = "agent-runs"
     web_ui: str | None = None
     sealing_key_file: Path = Path.home() / ".agent-runs" / "sealing-key.json"
@@ -119,19 +123,21 @@ class ClientSettings(BaseSettings):
             SettingsError: a setting is unknown or invalid.
         """
         present = os.environ if environment is None else environment
-        known = {f"{PREFIX}{name.upper()}" for name in cls.model_fields} | WORKER_ONLY | OTHER_READERS
+        names = cls.model_fields.keys() - {TEMPORAL_FIELD}
+        known = {f"{PREFIX}{name.upper()}" for name in names} | WORKER_ONLY | OTHER_READERS
         unknown = sorted(name for name in present if name.startswith(PREFIX) and name not in known)
         if unknown:
             raise SettingsError(
                 "\n".join(f"{name}: no such setting; correct its name or remove it" for name in unknown)
             )
-        values = {
-            name: present[f"{PREFIX}{name.upper()}"]
-            for name in cls.model_fields
-            if f"{PREFIX}{name.upper()}" in present
+        values: dict[str, object] = {
+            name: present[f"{PREFIX}{name.upper()}"] for name in names if f"{PREFIX}{name.upper()}" in present
         }
         try:
+            values[TEMPORAL_FIELD] = TemporalServer.read(present, default_file=environment is None)
             return cls.model_validate({**values, **overrides})
+        except UnusableProfile as error:
+            raise SettingsError(str(error)) from None
         except ValidationError as error:
             raise SettingsError(
                 "\n".join(

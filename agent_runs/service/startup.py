@@ -114,13 +114,13 @@ def _handle_registration_error(error: RPCError, settings: WorkerSettings) -> Non
             log.warning("worker.search_attributes_unregistered", remedy="register those of docs/temporal.md by hand")
         case RPCStatusCode.NOT_FOUND:
             raise CannotStart(
-                f"AGENT_RUNS_TEMPORAL_NAMESPACE: there is no namespace {settings.temporal_namespace} at "
-                f"{settings.temporal_address}. Create it (`temporal operator namespace create`) or name another"
+                f"TEMPORAL_NAMESPACE: there is no namespace {settings.temporal.namespace} at "
+                f"{settings.temporal.address}. Create it (`temporal operator namespace create`) or name another"
             ) from None
         case status:
             raise TemporalUnreachable(
-                f"Temporal at {settings.temporal_address} refused the search attributes: {status.name}. Check its "
-                "state, AGENT_RUNS_TEMPORAL_API_KEY and AGENT_RUNS_TEMPORAL_NAMESPACE"
+                f"Temporal at {settings.temporal.address} refused the search attributes: {status.name}. Check its "
+                "state, TEMPORAL_API_KEY and TEMPORAL_NAMESPACE"
             ) from None
 
 

@@ -20,7 +20,7 @@ from tests.workflows.fake_worker import reached, running_worker
 
 @pytest.fixture(autouse=True)
 def _settings(temporal: Client, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AGENT_RUNS_TEMPORAL_ADDRESS", temporal.service_client.config.target_host)
+    monkeypatch.setenv("TEMPORAL_ADDRESS", temporal.service_client.config.target_host)
     monkeypatch.setenv("AGENT_RUNS_TASK_QUEUE", queue)
     monkeypatch.setenv("AGENT_RUNS_SEALING_KEY_FILE", str(tmp_path / "key.json"))
 

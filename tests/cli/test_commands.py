@@ -56,7 +56,7 @@ def nobody_listens() -> str:
 @pytest.fixture
 def settings(tmp_path: Path) -> dict[str, str]:
     return {
-        "AGENT_RUNS_TEMPORAL_ADDRESS": nobody_listens(),
+        "TEMPORAL_ADDRESS": nobody_listens(),
         "AGENT_RUNS_SEALING_KEY_FILE": str(tmp_path / "key.json"),
     }
 
@@ -116,7 +116,7 @@ def test_a_missing_file_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
 
 
 def test_an_unreachable_temporal_is_one_line_with_the_remedy(settings: dict[str, str]) -> None:
-    refused(run("show", "some-run", **settings), "AGENT_RUNS_TEMPORAL_ADDRESS")
+    refused(run("show", "some-run", **settings), "TEMPORAL_ADDRESS")
 
 
 def test_a_context_that_lacks_fields_names_each_and_the_remedy(tmp_path: Path, settings: dict[str, str]) -> None:
@@ -139,7 +139,7 @@ def test_a_context_that_is_no_object_is_refused_by_name(text: str, tmp_path: Pat
 
 
 def test_a_misspelt_setting_is_named() -> None:
-    refused(run("list", AGENT_RUNS_TEMPORAL_ADRESS="x"), "AGENT_RUNS_TEMPORAL_ADRESS")
+    refused(run("list", TEMPORAL_ADRESS="x"), "TEMPORAL_ADRESS")
 
 
 def test_a_real_cluster_needs_an_image(tmp_path: Path) -> None:

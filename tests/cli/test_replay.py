@@ -32,7 +32,7 @@ NORMAL = HERE / "normal.json"
 def environment(temporal: Client, queue: str, tmp_path: Path) -> dict[str, str]:
     """Variables of a command on the test's server."""
     return {
-        "AGENT_RUNS_TEMPORAL_ADDRESS": temporal.service_client.config.target_host,
+        "TEMPORAL_ADDRESS": temporal.service_client.config.target_host,
         "AGENT_RUNS_TASK_QUEUE": queue,
         "AGENT_RUNS_SEALING_KEY_FILE": str(tmp_path / "key.json"),
     }

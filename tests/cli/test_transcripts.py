@@ -30,7 +30,7 @@ NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 def environment(temporal: Client, queue: str, tmp_path: Path) -> dict[str, str]:
     """Variables of a command."""
     return {
-        "AGENT_RUNS_TEMPORAL_ADDRESS": temporal.service_client.config.target_host,
+        "TEMPORAL_ADDRESS": temporal.service_client.config.target_host,
         "AGENT_RUNS_TASK_QUEUE": queue,
         "AGENT_RUNS_SEALING_KEY_FILE": str(tmp_path / "key.json"),
         "AGENT_RUNS_TRANSCRIPTS_URL": f"sqlite+aiosqlite:///{tmp_path}/transcripts.db",

@@ -4,19 +4,18 @@ import pytest
 
 from agent_runs.client.connection import TemporalUnreachable, connect
 from agent_runs.client.settings import ClientSettings, SettingsError
+from agent_runs.client.temporal_server import TemporalServer
 from agent_runs.service.settings import WorkerSettings
 
 
 async def test_an_unreachable_server_is_named_with_the_remedy() -> None:
-    with pytest.raises(
-        TemporalUnreachable, match=r"127\.0\.0\.1:1 \(Connection refused\).*AGENT_RUNS_TEMPORAL_ADDRESS"
-    ):
-        await connect(ClientSettings(temporal_address="127.0.0.1:1"))
+    with pytest.raises(TemporalUnreachable, match=r"127\.0\.0\.1:1 \(Connection refused\).*TEMPORAL_ADDRESS"):
+        await connect(ClientSettings(temporal=TemporalServer(address="127.0.0.1:1")))
 
 
 def test_a_misspelt_setting_stops_the_start() -> None:
-    with pytest.raises(SettingsError, match="AGENT_RUNS_TEMPORAL_ADDRES: no such setting"):
-        ClientSettings.read({"AGENT_RUNS_TEMPORAL_ADDRES": "x"})
+    with pytest.raises(SettingsError, match="AGENT_RUNS_MAX_RUN: no such setting"):
+        ClientSettings.read({"AGENT_RUNS_MAX_RUN": "x"})
 
 
 def test_a_wrong_setting_is_named_without_its_value() -> None:

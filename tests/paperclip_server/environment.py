@@ -211,7 +211,7 @@ async def start_environment(folder: Path) -> AsyncIterator[Environment]:
             KEYS: str(folder / "keys"),
         }
         settings = {
-            "AGENT_RUNS_TEMPORAL_ADDRESS": stack.addresses.temporal,
+            "TEMPORAL_ADDRESS": stack.addresses.temporal,
             "AGENT_RUNS_WEB_UI": stack.addresses.web_ui,
             "AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL": stack.addresses.pages,
             "AGENT_RUNS_TRANSCRIPTS_KEY_FILE": f"{KEYS}/{SIGNING}",

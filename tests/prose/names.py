@@ -32,6 +32,7 @@ FOREIGN: Final = {
     "writer.py": "written by bench/host_loop.py",
     "AGENT_RUNS_MAX_RUN": "an example of a misspelt setting",
     "temporal_*": "metrics of Temporal's SDK",
+    "TEMPORAL_*": "settings of Temporal's SDKs",
     "history.timerProcessorMaxTimeShift": "a setting of Temporal's server",
     "DescribeTaskQueue": "a call of Temporal's server",
     "APIResource": "a kind of the Kubernetes API",

@@ -110,7 +110,7 @@ class System:
         """The environment of a process that is a caller."""
         settings = self.settings
         return {
-            "AGENT_RUNS_TEMPORAL_ADDRESS": self.temporal.service_client.config.target_host,
+            "TEMPORAL_ADDRESS": self.temporal.service_client.config.target_host,
             "AGENT_RUNS_TASK_QUEUE": settings.task_queue,
             "AGENT_RUNS_SEALING_KEY_FILE": str(settings.sealing_key_file),
             "AGENT_RUNS_TRANSCRIPTS_URL": settings.transcripts,

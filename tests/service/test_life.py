@@ -73,7 +73,7 @@ async def test_a_worker_serves_health_and_metrics_and_ends_by_sigterm_without_an
     health, metrics = free(), free()
     async with open_system(temporal, tmp_path) as system:
         own = {
-            "AGENT_RUNS_TEMPORAL_ADDRESS": temporal_host,
+            "TEMPORAL_ADDRESS": temporal_host,
             "AGENT_RUNS_KUBECONFIG": str(system.embedded.kubeconfig_path),
             "AGENT_RUNS_SEALING_KEY_FILE": str(tmp_path / "key.json"),
             "AGENT_RUNS_TRANSCRIPTS_URL": system.settings.transcripts,
@@ -106,7 +106,7 @@ async def test_a_sigterm_during_the_start_ends_the_worker_at_once(temporal: Clie
     ):
         address = silent.sockets[0].getsockname()
         own = {
-            "AGENT_RUNS_TEMPORAL_ADDRESS": f"127.0.0.1:{address[1]}",
+            "TEMPORAL_ADDRESS": f"127.0.0.1:{address[1]}",
             "AGENT_RUNS_KUBECONFIG": str(system.embedded.kubeconfig_path),
             "AGENT_RUNS_SEALING_KEY_FILE": str(tmp_path / "key.json"),
             "AGENT_RUNS_TRANSCRIPTS_URL": system.settings.transcripts,

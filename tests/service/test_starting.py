@@ -43,14 +43,18 @@ def environment(system: System, folder: Path, **changes: str | None) -> dict[str
     """What a worker needs to start, with changes; None leaves a variable out."""
     whole = {
         "PATH": os.environ["PATH"],
-        "AGENT_RUNS_TEMPORAL_ADDRESS": system.temporal.service_client.config.target_host,
+        "TEMPORAL_ADDRESS": system.temporal.service_client.config.target_host,
         "AGENT_RUNS_KUBECONFIG": str(system.embedded.kubeconfig_path),
         "AGENT_RUNS_SEALING_KEY_FILE": str(folder / "sealing-key.json"),
         "AGENT_RUNS_TRANSCRIPTS_URL": f"sqlite:///{folder}/transcripts.db",
         "AGENT_RUNS_TASK_QUEUE": system.settings.task_queue,
-        "AGENT_RUNS_TEMPORAL_API_KEY": SECRET,
+        "TEMPORAL_API_KEY": SECRET,
+        "TEMPORAL_TLS": "false",
     }
-    named = {f"AGENT_RUNS_{name.upper()}": value for name, value in changes.items()}
+    named = {
+        name.upper() if name.startswith("temporal_") else f"AGENT_RUNS_{name.upper()}": value
+        for name, value in changes.items()
+    }
     return {name: value for name, value in {**whole, **named}.items() if value is not None}
 
 
@@ -141,17 +145,22 @@ async def test_an_invalid_url_is_named_without_its_password(
 async def test_an_unreachable_temporal_is_named(starter: Process, system: System, tmp_path: Path) -> None:
     output = await startup_error(starter, environment(system, tmp_path, temporal_address=CLOSED))
     assert f"Temporal does not answer at {CLOSED} (Connection refused)" in output
-    assert "AGENT_RUNS_TEMPORAL_ADDRESS" in output
+    assert "TEMPORAL_ADDRESS" in output
 
 
 async def test_an_invalid_address_is_named(starter: Process, system: System, tmp_path: Path) -> None:
     output = await startup_error(starter, environment(system, tmp_path, temporal_address="not an address"))
-    assert "AGENT_RUNS_TEMPORAL_ADDRESS" in output
+    assert "TEMPORAL_ADDRESS" in output
+
+
+async def test_a_profile_that_does_not_exist_is_named(starter: Process, system: System, tmp_path: Path) -> None:
+    output = await startup_error(starter, environment(system, tmp_path, temporal_profile=SECRET))
+    assert output.startswith("worker: TEMPORAL_PROFILE: ")
 
 
 async def test_a_missing_namespace_is_named(starter: Process, system: System, tmp_path: Path) -> None:
     output = await startup_error(starter, environment(system, tmp_path, temporal_namespace="nowhere"))
-    assert "AGENT_RUNS_TEMPORAL_NAMESPACE: there is no namespace nowhere" in output
+    assert "TEMPORAL_NAMESPACE: there is no namespace nowhere" in output
 
 
 async def test_production_creates_no_key(starter: Process, system: System, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ async def test_slow_readers_of_a_large_transcript_cost_little_memory(tmp_path: P
     await store.close()
     headers = authorization(links.load_tokens(settings).mint(RUN))
     given = {
-        "AGENT_RUNS_TEMPORAL_ADDRESS": "127.0.0.1:1",
+        "TEMPORAL_ADDRESS": "127.0.0.1:1",
         "AGENT_RUNS_SEALING_KEY_FILE": str(settings.sealing_key_file),
         "AGENT_RUNS_TRANSCRIPTS_URL": f"sqlite:///{tmp_path}/transcripts.db",
     }
