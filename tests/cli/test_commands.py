@@ -139,7 +139,7 @@ def test_a_context_that_is_no_object_is_refused_by_name(text: str, tmp_path: Pat
 
 
 def test_a_misspelt_setting_is_named() -> None:
-    refused(run("list", TEMPORAL_ADRESS="x"), "TEMPORAL_ADRESS")
+    refused(run("list", AGENT_RUNS_TASK_QEUE="x"), "AGENT_RUNS_TASK_QEUE")
 
 
 def test_a_real_cluster_needs_an_image(tmp_path: Path) -> None:
