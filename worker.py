@@ -10,7 +10,6 @@ from datetime import timedelta
 from typing import Any, Final
 
 import structlog
-from pydantic import ValidationError
 from temporalio.client import Client
 from temporalio.worker import Worker
 
@@ -115,7 +114,6 @@ def temporal_worker(
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         graceful_shutdown_timeout=GRACEFUL_SHUTDOWN_TIMEOUT,
         sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
-        workflow_failure_exception_types=[ValidationError],
     )
 
 

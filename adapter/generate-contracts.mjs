@@ -4,7 +4,7 @@ import { compile } from "json-schema-to-typescript";
 
 const CALLERS = [
   ...["RunRequest", "RunConfig", "Secrets", "PromptSource", "WakePrompt", "SessionParams", "Outcome", "Stop"],
-  ...["OutputReceipt", "Cancel", "Cancelled", "Join", "Joined"],
+  ...["OutputReceipt", "Join", "Joined"],
 ];
 const target = new URL("src/contracts.ts", import.meta.url);
 const schema = JSON.parse(await readFile(new URL("../agent_runs/contracts/schema.json", import.meta.url), "utf8"));

@@ -31,6 +31,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from agent_runs.client.attach import attach
 from agent_runs.client.connection import run_to_end
+from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.paperclip.preparation import prepare
@@ -161,7 +162,7 @@ class System:
         with closing(sqlite3.connect(self.folder / "transcripts.db")) as database:
             yield Stream(handle, key, database, stop)
         stop.touch()
-        outcome = await handle.result()
+        outcome = await outcome_at_close(handle)
         texts = [line.data for line in await self.store.read(key, limit=10_000_000, max_bytes=1 << 40)]
         numbers = [int(text) for text in texts if text.isdigit()]
         wrong = [place for place, number in enumerate(numbers) if number != place][:1]

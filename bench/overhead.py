@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent_runs.client.connection import run_to_end
+from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.objects import Job
@@ -57,7 +58,7 @@ async def measure(count: int) -> list[Sample]:
             request = environment.request()
             started = time.time()
             handle = (await environment.start(request)).handle(environment.client)
-            await handle.result()
+            await outcome_at_close(handle)
             ended = time.time()
             key = AttemptKey(run=request.key)
             lines = [line for line in await environment.store.read(key) if line.stream == "stdout"]

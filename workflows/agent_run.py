@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any, Final, Literal
 
 from temporalio import exceptions, workflow
+from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
@@ -40,10 +41,11 @@ with workflow.unsafe.imports_passed_through():
         StreamLogs,
     )
     from agent_runs.contracts.outcome import Outcome, Report
-    from agent_runs.contracts.request import RunRequest, SessionParams
+    from agent_runs.contracts.request import SessionParams
     from agent_runs.paperclip import result
     from workflows import attributes, timers
     from workflows.attempt import Attempt
+    from workflows.boundary import close_with, publish_end, run_request
     from workflows.current_details import CurrentDetails, Phase
     from workflows.retries import RetryDecision, next_attempt
     from workflows.steps import (
@@ -69,9 +71,9 @@ class AgentRunWorkflow:
     """One run of one agent. Its id is `agent-run:<agent id>`: one run at a time per agent."""
 
     @workflow.init
-    def __init__(self, request: RunRequest) -> None:
+    def __init__(self, start: RawValue) -> None:
         """Prepares the state, so that updates and the current details find it before `run` begins."""
-        self._request = request
+        self._request = request = run_request(start)
         self._details = CurrentDetails.of(request)
         self._notes = request.notes
         self._attempts: list[Attempt] = []
@@ -87,7 +89,7 @@ class AgentRunWorkflow:
         self._released = False
 
     @workflow.run
-    async def run(self, request: RunRequest) -> Outcome:
+    async def run(self, start: RawValue) -> Outcome:  # noqa: ARG002 - Temporal passes what `__init__` has decoded
         """Makes attempts until one counts, then keeps the outcome until its caller has it."""
         attempts = asyncio.create_task(self._run_attempts())
         while not attempts.done():
@@ -96,24 +98,10 @@ class AgentRunWorkflow:
             except asyncio.CancelledError:
                 self._stop(RunCancelled.as_failure(workflow.cancellation_reason() or "Run cancelled"))
         self._outcome = outcome = self._build_outcome(attempts.result())
-        await self._retain_outcome(timedelta(seconds=request.outcome_retention_sec))
-        return outcome
+        await self._retain_outcome()
+        return close_with(outcome)
 
     # updates and signals of callers
-
-    @workflow.update(name=updates.CANCEL)
-    async def cancel(self, input: updates.Cancel) -> updates.Cancelled:
-        """Stops the agent in whatever phase, and answers once its work is judged and its pods are deleted."""
-        if self._outcome is None:
-            self._stop(RunCancelled.as_failure(input.reason))
-        outcome = await self._wait_for_outcome()
-        cancelled = outcome.error_code == RunCancelled.code
-        return updates.Cancelled(
-            outcome="cancelled" if cancelled else "ended before",
-            stop=self._attempts[-1].stop,
-            session_id=outcome.session_id,
-            failure_code=outcome.error_code,
-        )
 
     @workflow.update(name=updates.JOIN)
     async def join(self, input: updates.Join) -> updates.Joined:
@@ -161,7 +149,8 @@ class AgentRunWorkflow:
         self._collected = True
 
     def _join_kind(self, input: updates.Join) -> Literal["joined", "released", "refused"]:
-        if input.task and input.task == self._request.task:
+        """An outcome is delivered once: a wake that comes after `collected` gets a run of its own."""
+        if input.task and input.task == self._request.task and not self._collected:
             return "joined"
         return "released" if self._outcome is not None else "refused"
 
@@ -171,19 +160,21 @@ class AgentRunWorkflow:
             raise AssertionError("waited for it")
         return self._outcome
 
-    async def _retain_outcome(self, retention: timedelta) -> None:
+    async def _retain_outcome(self) -> None:
         """Keeps an outcome that nobody has fetched, for the next wake of the task.
 
         Ends early when another task needs the agent, or an operator cancels the workflow.
         """
-        if retention:
+        if self._retention:
             with suppress(TimeoutError, asyncio.CancelledError):
                 await workflow.wait_condition(
                     lambda: self._collected or self._released,
-                    timeout=retention,
+                    timeout=self._retention,
                     timeout_summary="outcome retention",
                 )
-        await workflow.wait_condition(workflow.all_handlers_finished)
+        while not workflow.all_handlers_finished():
+            with suppress(asyncio.CancelledError):  # too late to change how the run closes
+                await workflow.wait_condition(workflow.all_handlers_finished)
 
     def _stop(self, reason: Failure) -> None:
         """The first reason counts. Parsing and cleanup are not interrupted; the run sees the reason after them."""
@@ -468,9 +459,12 @@ class AgentRunWorkflow:
             transcript=last.key.transcript,
             notes=self._notes,
             billing_type="metered_api" if last.report and last.report.cost_estimated else "unknown",
-            stop=last.stop if last.failure or self._stopped_before_retry else None,
+            stop=last.stop,
         )
-        self._update_details(_final_phase(outcome), outcome.error_code, failure=outcome.error_message)
+        phase = _final_phase(outcome)
+        kept_until = (workflow.now() + self._retention).isoformat(timespec="seconds") if self._retention else None
+        self._update_details(phase, failure=outcome.error_message, **{"outcome kept until": kept_until})
+        publish_end(outcome, phase.value, self._retention)
         return outcome
 
     def _failure_of_activity(self, error: ActivityError) -> Failure:
@@ -484,16 +478,17 @@ class AgentRunWorkflow:
             return failure_of(cause)
         return ClusterUnavailable.as_failure(f"{error.activity_type} did not end in time: {cause}")
 
-    def _update_details(self, phase: Phase, failure_code: str | None = None, **values: str | None) -> None:
-        """Updates the current details, and the search attributes when the phase is one that operators filter by."""
+    @property
+    def _retention(self) -> timedelta:
+        return timedelta(seconds=self._request.outcome_retention_sec)
+
+    def _update_details(self, phase: Phase, **values: str | None) -> None:
+        """Updates the current details, and the search attribute when the phase is one that operators filter by."""
         changed = phase is not self._details.phase
         self._details = self._details.in_phase(phase, **values)
         workflow.set_current_details(self._details.markdown)
-        if changed and phase not in {Phase.PREPARING, Phase.FINISHING}:
-            changes = [attributes.RUN_PHASE.value_set(phase.value)]
-            if failure_code:
-                changes.append(attributes.FAILURE_KIND.value_set(failure_code))
-            workflow.upsert_search_attributes(changes)
+        if changed and phase in {Phase.SCHEDULING, Phase.RUNNING}:
+            workflow.upsert_search_attributes([attributes.RUN_PHASE.value_set(phase.value)])
 
 
 async def _run_timeout(limit: timedelta, run_time: timedelta) -> Failure:

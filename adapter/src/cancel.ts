@@ -7,10 +7,9 @@
  * Source: Paperclip 2026.916.1, observed.
  */
 
-import type { Cancelled } from "./contracts.ts";
-import { cancel } from "./outcome.ts";
+import { type Cancelled, cancel } from "./outcome.ts";
 import { PaperclipApi, paperclipApiUrl } from "./paperclip-api.ts";
-import { type CallOptions, callUntilAnswered, type Run, type Temporal } from "./temporal.ts";
+import type { CallOptions, Run, Temporal } from "./temporal.ts";
 import { Aborted, sleep, withLinkedSignal } from "./waits.ts";
 
 export const LEASE_LOST = "Legacy controller lease lost";
@@ -32,8 +31,8 @@ export function abortOf(signal: AbortSignal | undefined): Abort | undefined {
 }
 
 /**
- * Stops the run's agent. Resolves to undefined when no worker confirmed it in time: then the cancellation is requested
- * from Temporal itself, so that the next worker stops the agent, whatever becomes of this process.
+ * Stops the run's agent. Resolves to undefined when no worker confirmed it in time: the request stays in the run's
+ * history, so the next worker stops the agent, whatever becomes of this process.
  *
  * Rejects as `cancel` does, when the run will never answer.
  *
@@ -60,7 +59,6 @@ export async function stopAgent(
     });
   } catch (error) {
     if (!(error instanceof Aborted) || options.signal?.aborted) throw error;
-    void callUntilAnswered(temporal, () => run.cancel(), {}).catch(() => undefined);
     return undefined;
   }
 }

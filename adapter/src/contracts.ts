@@ -10,8 +10,6 @@ export interface Contracts {
   Outcome?: Outcome;
   Stop?: Stop;
   OutputReceipt?: OutputReceipt1;
-  Cancel?: Cancel;
-  Cancelled?: Cancelled;
   Join?: Join;
   Joined?: Joined;
 }
@@ -402,27 +400,6 @@ export interface Usage {
   [k: string]: unknown;
 }
 /**
- * Stops the agent. May be repeated: the first reason counts, and every caller gets the same result.
- */
-export interface Cancel {
-  reason?: string;
-  [k: string]: unknown;
-}
-/**
- * The result of a cancel.
- *
- * Attributes:
- *     outcome: `cancelled`, or `ended before`: the run already had an outcome of its own.
- *     failure_code: of the outcome; None when the run had succeeded before the cancel.
- */
-export interface Cancelled {
-  failureCode?: string | null;
-  outcome: "cancelled" | "ended before";
-  sessionId?: string | null;
-  stop: Stop;
-  [k: string]: unknown;
-}
-/**
  * A wake of an agent that is held by another run.
  *
  * Attributes:
@@ -441,8 +418,8 @@ export interface Join {
  * How a run answers a later wake.
  *
  * Attributes:
- *     kind: `joined`: the run continues for both, or the wake gets its uncollected outcome; `released`: the run had
- *         ended and only kept its outcome, so the agent is free: attach once more.
+ *     kind: `joined`: the run continues for both, or the wake gets its uncollected outcome; `released`: the run has
+ *         ended, and its outcome was collected or belongs to another task, so the agent is free: attach once more.
  *     run_id: Paperclip's id of the run that holds the agent, which names its output and outcome.
  */
 export interface Joined {

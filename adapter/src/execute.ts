@@ -9,10 +9,10 @@
 
 import { attach, attachWhenFree, findUncertainStart, type Progress, type Ticket, type Wake } from "./attach.ts";
 import { type Abort, abortOf, CANCEL_ANSWER_MS, stopAgent, wasCancelled } from "./cancel.ts";
-import type { Cancelled, Outcome } from "./contracts.ts";
+import type { Outcome } from "./contracts.ts";
 import { type LogFormat, OutageLog, RunLog } from "./log.ts";
 import { logFormatFor } from "./log-format.ts";
-import { EndedWithoutOutcome, fetchOutcome } from "./outcome.ts";
+import { type Cancelled, EndedWithoutOutcome, fetchOutcome } from "./outcome.ts";
 import { signalOnceStored, wasDelivered } from "./outcome-delivery.ts";
 import type { AdapterExecutionContext, AdapterExecutionResult } from "./paperclip.ts";
 import { paperclipHelpers } from "./paperclip-helpers.ts";

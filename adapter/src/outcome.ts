@@ -6,7 +6,8 @@
 
 import { randomUUID } from "node:crypto";
 import { WorkflowFailedError, WorkflowUpdateFailedError } from "@temporalio/client";
-import type { Cancelled, Outcome } from "./contracts.ts";
+import { ApplicationFailure, CancelledFailure } from "@temporalio/common";
+import type { Outcome, Stop } from "./contracts.ts";
 import {
   type CallOptions,
   Code,
@@ -19,7 +20,7 @@ import {
   type Run,
   type Temporal,
 } from "./temporal.ts";
-import { Aborted, BackOff } from "./waits.ts";
+import { Aborted, BackOff, withAbort } from "./waits.ts";
 
 /** The run is closed: it accepts no updates. */
 export class RunClosed extends Error {}
@@ -29,7 +30,7 @@ export class UpdateTimedOut extends Error {}
 export class EndedWithoutOutcome extends Error {
   /** Temporal's close status: `TERMINATED`, `FAILED`, `TIMED_OUT`, `CANCELLED`; or `NOT_FOUND`. */
   readonly closeStatus: string;
-  /** The workflow's input could not be decoded, so no activity of it ever ran. */
+  /** The workflow's input could not be read, so no activity of it ever ran. */
   readonly neverRan: boolean;
   constructor(closeStatus: string, message: string, neverRan = false) {
     super(message);
@@ -38,13 +39,23 @@ export class EndedWithoutOutcome extends Error {
   }
 }
 
+/** What a caller that stopped a run needs to know. */
+export interface Cancelled {
+  /** `ended before`: the run already had an outcome of its own. */
+  outcome: "cancelled" | "ended before";
+  stop: Stop;
+  sessionId: string | null;
+  /** Of the outcome; null when the run had succeeded before the cancel. */
+  failureCode: string | null;
+}
+
+/** The update for the outcome; also the memo key of the outcome of a run that closed as Canceled. */
 const OUTCOME = "outcome";
-const CANCEL = "cancel";
 const COLLECTED = "collected";
 const CANCELLED_CODE = "cancelled";
 /** One request of a long wait; the next one waits for the same update id. */
 const UPDATE_ROUND_MS = 30_000;
-const INPUT_UNREADABLE = "ValidationError";
+const INPUT_UNREADABLE = "invalid_request";
 
 /**
  * The outcome, as soon as there is one; waits through restarts of workers and of Temporal.
@@ -69,22 +80,29 @@ export async function signalCollected(temporal: Temporal, run: Run, options: Cal
   }
 }
 
-/** Stops the run's agent and reports how it ended. May be repeated, also after the end. Rejects as `fetchOutcome`. */
+/**
+ * Stops the run's agent and reports how it ended. May be repeated, also after the end: the first reason counts.
+ *
+ * Once Temporal has answered the request it is in the run's history, so it needs no worker and survives every restart.
+ * Therefore the request itself is never aborted. Rejects as `fetchOutcome`.
+ */
 export async function cancel(
   temporal: Temporal,
   run: Run,
   reason: string,
   options: CallOptions = {},
 ): Promise<Cancelled> {
-  try {
-    return await executeUpdate<Cancelled>(temporal, run, CANCEL, [{ reason }], options);
-  } catch (error) {
-    if (!(error instanceof RunClosed)) throw error;
-  }
-  const outcome = await resultOfClosed(temporal, run, options);
+  const request = callUntilAnswered(temporal, () => temporal.client.requestCancel(run, reason), {
+    ...options,
+    signal: undefined,
+  }).catch((error) => {
+    if (!isUnknownRun(error)) throw error; // it is closed
+  });
+  await withAbort(request, options.signal);
+  const outcome = await fetchOutcome(temporal, run, options);
   return {
     outcome: outcome.errorCode === CANCELLED_CODE ? "cancelled" : "ended before",
-    stop: outcome.stop ?? { agentStarted: true, agentStopped: true, killed: false, sessionPreserved: false },
+    stop: outcome.stop ?? { agentStarted: true, agentStopped: false, killed: false, sessionPreserved: false },
     sessionId: outcome.sessionId ?? null,
     failureCode: outcome.errorCode ?? null,
   };
@@ -146,8 +164,25 @@ async function resultOfClosed(temporal: Temporal, run: Run, options: CallOptions
   try {
     return (await callUntilAnswered(temporal, () => run.result(), options)) as Outcome;
   } catch (error) {
+    const outcome = await outcomeBehind(error, temporal, run, options);
+    if (outcome !== undefined) return outcome;
     throw withoutOutcome(error);
   }
+}
+
+/** The outcome of a run that closed as Failed, in the failure's details, or as Canceled, in the memo. */
+async function outcomeBehind(
+  error: unknown,
+  temporal: Temporal,
+  run: Run,
+  options: CallOptions,
+): Promise<Outcome | undefined> {
+  if (!(error instanceof WorkflowFailedError)) return undefined;
+  const { cause } = error;
+  if (cause instanceof ApplicationFailure) return cause.details?.[0] as Outcome | undefined;
+  if (!(cause instanceof CancelledFailure)) return undefined;
+  const { memo } = await callUntilAnswered(temporal, () => run.describe(), options);
+  return memo?.[OUTCOME] as Outcome | undefined;
 }
 
 function withoutOutcome(error: unknown): unknown {

@@ -6,7 +6,8 @@
  * recovery matrix, read and observed live.
  */
 
-import type { Cancelled, Outcome, Stop } from "./contracts.ts";
+import type { Outcome, Stop } from "./contracts.ts";
+import type { Cancelled } from "./outcome.ts";
 import type { AdapterExecutionResult, ErrorFamily, ExecutionRecovery, JsonObject } from "./paperclip.ts";
 import { decodeSession } from "./session.ts";
 
@@ -34,7 +35,7 @@ export interface ResultContext {
   /** Paperclip's id of the wake that started the run, when this wake joined it. */
   joinedRunId?: string;
   /** An operator's cancel and its answer. */
-  cancelled?: { by: Cancelled; at: Date };
+  cancelled?: { by: Pick<Cancelled, "outcome" | "stop">; at: Date };
   workflow?: { id: string; runId: string };
 }
 
@@ -152,7 +153,7 @@ function neverStartedEvidence(): ExecutionRecovery {
   return { kind: "bootstrap", providerWorkStarted: false };
 }
 
-function acknowledgement({ by, at }: { by: Cancelled; at: Date }): JsonObject {
+function acknowledgement({ by, at }: NonNullable<ResultContext["cancelled"]>): JsonObject {
   const forced = by.stop.killed ?? false;
   // an acknowledgement states that the agent has stopped
   if (!by.stop.agentStopped) return {};

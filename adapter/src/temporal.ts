@@ -8,6 +8,7 @@
  * its own for every call.
  */
 
+import { randomUUID } from "node:crypto";
 import { Connection, WorkflowClient, type WorkflowHandle } from "@temporalio/client";
 import common from "@temporalio/common";
 import proto from "@temporalio/proto";
@@ -42,13 +43,14 @@ const FINAL_CODES: ReadonlySet<number> = new Set([
   ...[Code.FAILED_PRECONDITION, Code.UNIMPLEMENTED, Code.UNAUTHENTICATED],
 ]);
 const NAMESPACE = /\bnamespace\b/i;
+const TASK_FAILED = /\bworkflow task in failed state\b/i;
 const CALL_TIMEOUT_MS = 10_000;
 /** Without these, gRPC's own pauses between connections grow to two minutes. */
 const RECONNECT_OPTIONS = { "grpc.initial_reconnect_backoff_ms": 250, "grpc.max_reconnect_backoff_ms": 5000 };
 export const WORKFLOW_TYPE = "AgentRunWorkflow";
 
-/** A handle of one workflow execution. */
-export type Run = WorkflowHandle;
+/** A handle of exactly one workflow execution. */
+export type Run = WorkflowHandle & { readonly workflowRunId: string };
 
 /** Errors that an operator can fix while a run is open: its outcome is worth waiting for. */
 export const CREDENTIAL_CODES: ReadonlySet<number> = new Set([Code.PERMISSION_DENIED, Code.UNAUTHENTICATED]);
@@ -112,6 +114,14 @@ export class AgentRunClient extends WorkflowClient {
       return holder;
     }
   }
+
+  /** Requests the run's cancellation with a reason, which the SDK's own handle cannot carry. */
+  async requestCancel(run: Run, reason: string): Promise<void> {
+    const { namespace, identity } = this.options;
+    const workflowExecution = { workflowId: run.workflowId, runId: run.workflowRunId };
+    const request = { namespace, identity, requestId: randomUUID(), workflowExecution, reason };
+    await this.workflowService.requestCancelWorkflowExecution(request);
+  }
 }
 
 /** A connection, the client that uses it, and the task queue for new runs. */
@@ -147,7 +157,8 @@ export async function disconnect(): Promise<void> {
 
 /** A handle of exactly this run, never of a later one of the same agent. */
 export function runOf(temporal: Temporal, workflowId: string, workflowRunId: string): Run {
-  return temporal.client.getHandle(workflowId, workflowRunId, { followRuns: false });
+  const handle = temporal.client.getHandle(workflowId, workflowRunId, { followRuns: false });
+  return Object.assign(handle, { workflowRunId });
 }
 
 /** One call with a timeout in milliseconds, aborted with `signal`. Rejects with `Aborted`, or as the call does. */
@@ -195,6 +206,8 @@ export function isOutage(error: unknown, { retryCodes }: Pick<CallOptions, "retr
   if (code === undefined) return false;
   // a server that starts does not know its namespaces yet
   if (code === Code.NOT_FOUND) return NAMESPACE.test(serverMessage(error));
+  // no update is taken while the worker's version cannot read the run; another version can
+  if (code === Code.FAILED_PRECONDITION && TASK_FAILED.test(serverMessage(error))) return true;
   return !FINAL_CODES.has(code) || retryCodes?.has(code) === true;
 }
 

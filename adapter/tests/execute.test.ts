@@ -248,7 +248,7 @@ describe.concurrent("a cancel", () => {
     expect(ended.resultJson).not.toHaveProperty("conversationContinuation");
     expect(texts(host)).toEqual(numbered(1, texts(host).length));
     expect(host.statuses("cancelling")[0]?.message).toContain("Cancelled by operator");
-    await until(async () => (await describeAgentRun(request)).status.name === "COMPLETED");
+    await until(async () => (await describeAgentRun(request)).status.name === "CANCELLED");
   });
 
   it("of an agent that has to be killed is acknowledged without evidence", async () => {

@@ -19,9 +19,9 @@ from agent_runs.agents.opencode.entries import entry, json_object
 from agent_runs.agents.opencode.events import printable
 from agent_runs.cli.transcript import render
 from agent_runs.contracts.outcome import GAP_STREAM, Outcome, OutputReceipt, Report, Usage
-from agent_runs.contracts.updates import Cancelled
 
 if TYPE_CHECKING:  # Temporal's client and SQLAlchemy, which `parse` does without
+    from agent_runs.client.outcome import Cancelled
     from agent_runs.client.runs import RunSummary
     from agent_runs.client.timeline import PhaseChange, Step
     from agent_runs.transcripts.store import Line
@@ -148,7 +148,8 @@ class TextDisplay:
         for run, ref in runs:
             took = "" if run.ended_at is None else _seconds(run.ended_at - run.started_at)
             started = f"{run.started_at:%Y-%m-%d %H:%M:%S}"
-            cells = (run.key.run_id, run.phase, started, took, run.failure_code, run.model, run.key.agent_id)
+            phase = f"{run.phase}, kept until {run.kept_until:%d. %H:%M}" if run.kept_until else run.phase
+            cells = (run.key.run_id, phase, started, took, run.failure_code, run.model, run.key.agent_id)
             first, *others = (Text(printable(cell or "", 128)) for cell in cells)
             if ref.page:
                 first.stylize(Style(link=ref.page))
@@ -280,6 +281,7 @@ class JsonDisplay:
                 failureCode=run.failure_code,
                 startedAt=run.started_at.isoformat(),
                 endedAt=run.ended_at.isoformat() if run.ended_at else None,
+                outcomeKeptUntil=run.kept_until.isoformat() if run.kept_until else None,
                 events=run.events,
                 webUi=ref.web_ui,
                 page=ref.page,

@@ -157,7 +157,9 @@ async def _ticket_of_joined_run(client: Client, request: RunRequest) -> Ticket |
         raise
     if run is None:
         return None
-    return Ticket("joined", run.workflow_id, run.workflow_run_id, run.key.run_id, closed=not run.open)
+    status = (await run.handle(client).describe()).status  # the list is a moment behind
+    closed = status is not ExecutionStatus.RUNNING
+    return Ticket("joined", run.workflow_id, run.workflow_run_id, run.key.run_id, closed=closed)
 
 
 async def _join_or_busy(

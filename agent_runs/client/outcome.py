@@ -1,25 +1,28 @@
 """Fetches the outcome of a run, acknowledges it, and cancels the run."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Literal, Self, TypeVar, cast
 
 from temporalio.client import (
+    WorkflowFailureError,
     WorkflowHandle,
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
+from temporalio.exceptions import ApplicationError, is_cancelled_exception
 from temporalio.service import RPCError, RPCStatusCode
 
 from agent_runs.contracts import updates
-from agent_runs.contracts.base import Contract
+from agent_runs.contracts.base import Contract, PaperclipContract
 from agent_runs.contracts.errors import RunCancelled
 from agent_runs.contracts.outcome import Outcome, Stop
 
 Result = TypeVar("Result")
 
-UPDATE_RETRY_INTERVAL: Final = timedelta(seconds=1)
+RPC_RETRY_INTERVAL: Final = timedelta(seconds=1)
 NON_RETRYABLE: Final = frozenset(
     {RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.INVALID_ARGUMENT}
 )
@@ -27,6 +30,30 @@ NON_RETRYABLE: Final = frozenset(
 
 class RunClosed(Exception):
     """The run is closed: it takes no updates any more."""
+
+
+class Cancelled(PaperclipContract):
+    """The result of a cancel.
+
+    Attributes:
+        outcome: `cancelled`, or `ended before`: the run already had an outcome of its own.
+        failure_code: of the outcome; None when the run had succeeded before the cancel.
+    """
+
+    outcome: Literal["cancelled", "ended before"]
+    stop: Stop
+    session_id: str | None = None
+    failure_code: str | None = None
+
+    @classmethod
+    def by(cls, outcome: Outcome) -> Self:
+        """What the outcome of a run says about its cancel."""
+        return cls(
+            outcome="cancelled" if outcome.error_code == RunCancelled.code else "ended before",
+            stop=outcome.stop or Stop(agent_started=True),
+            session_id=outcome.session_id,
+            failure_code=outcome.error_code,
+        )
 
 
 async def fetch_outcome(handle: WorkflowHandle[Any, Outcome], *, collect: bool) -> Outcome:
@@ -43,31 +70,54 @@ async def fetch_outcome(handle: WorkflowHandle[Any, Outcome], *, collect: bool) 
     try:
         outcome = await execute_update(handle, updates.OUTCOME, None, Outcome, update_id=updates.OUTCOME)
     except RunClosed:
-        return await handle.result()
+        return await outcome_at_close(handle)
     if collect:
         with suppress(RPCError):  # the run has closed: nothing is retained any more
             await handle.signal(updates.COLLECTED)
     return outcome
 
 
-async def cancel(handle: WorkflowHandle[Any, Outcome], reason: str) -> updates.Cancelled:
+async def outcome_at_close(handle: WorkflowHandle[Any, Outcome]) -> Outcome:
+    """Wait for the close of the run; its outcome is the same whether it closed Completed, Failed or Canceled.
+
+    Raises:
+        WorkflowFailureError: the run ended without an outcome (terminated, or its input could not be read).
+        RPCError: no such run, or not allowed.
+    """
+    try:
+        return await handle.result()
+    except WorkflowFailureError as error:
+        if isinstance(error.cause, ApplicationError) and error.cause.details:
+            return Outcome.model_validate(error.cause.details[0])
+        if is_cancelled_exception(error.cause):
+            kept: Outcome | None = await (await handle.describe()).memo_value(
+                updates.OUTCOME, default=None, type_hint=Outcome
+            )
+            if kept is not None:
+                return kept
+        raise
+
+
+async def request_cancel(handle: WorkflowHandle[Any, Outcome], reason: str) -> None:
+    """Have the run cancelled. On return the request is in the run's history, so it survives restarts of everything and
+    needs no worker. May be repeated: the first reason counts. Does nothing to a closed run.
+
+    Raises:
+        RPCError: not allowed.
+    """
+    with suppress(RunClosed):
+        await _until_answered(lambda: handle.cancel(reason=reason))
+
+
+async def cancel(handle: WorkflowHandle[Any, Outcome], reason: str) -> Cancelled:
     """Stop the run's agent and return the result. May be repeated, also after the run's end.
 
     Raises:
         WorkflowFailureError: the run ended without an outcome (terminated).
         RPCError: no such run, or not allowed.
     """
-    try:
-        return await execute_update(handle, updates.CANCEL, updates.Cancel(reason=reason), updates.Cancelled)
-    except RunClosed:
-        outcome = await handle.result()
-        was_cancelled = outcome.error_code == RunCancelled.code
-        return updates.Cancelled(
-            outcome="cancelled" if was_cancelled else "ended before",
-            stop=outcome.stop or Stop(agent_started=True, agent_stopped=True),
-            session_id=outcome.session_id,
-            failure_code=outcome.error_code,
-        )
+    await request_cancel(handle, reason)
+    return Cancelled.by(await fetch_outcome(handle, collect=False))
 
 
 async def execute_update(
@@ -107,11 +157,30 @@ async def execute_update(
                 raise RunClosed from None
             raise
         except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                raise RunClosed from None
-            if error.status in NON_RETRYABLE:
-                raise
-            await asyncio.sleep(UPDATE_RETRY_INTERVAL.total_seconds())
+            await _pause_after(error)
+
+
+async def _until_answered(call: Callable[[], Awaitable[None]]) -> None:
+    """Repeat an idempotent call until Temporal answers it.
+
+    Raises:
+        RunClosed: the run is closed, or Temporal does not know it.
+        RPCError: a retry would not help.
+    """
+    while True:
+        try:
+            return await call()
+        except RPCError as error:
+            await _pause_after(error)
+
+
+async def _pause_after(error: RPCError) -> None:
+    """Wait before a retry, if the error is one that a retry can help."""
+    if error.status is RPCStatusCode.NOT_FOUND:
+        raise RunClosed from None
+    if error.status in NON_RETRYABLE:
+        raise error
+    await asyncio.sleep(RPC_RETRY_INTERVAL.total_seconds())
 
 
 def _run_closed(error: WorkflowUpdateFailedError) -> bool:

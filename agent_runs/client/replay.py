@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from pydantic import ValidationError
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHistory
@@ -99,7 +98,6 @@ async def _failure(history: WorkflowHistory, *, debug: bool, workflow: type) -> 
         workflows=[workflow],
         workflow_runner=UnsandboxedWorkflowRunner() if debug else SandboxedWorkflowRunner(),
         data_converter=pydantic_data_converter,
-        workflow_failure_exception_types=[ValidationError],
         build_id="replay",  # else the SDK hashes every loaded module: 3 CPU seconds
         debug_mode=debug,
         runtime=_silent_runtime(),

@@ -4,7 +4,7 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus, WorkflowHandle
@@ -17,6 +17,8 @@ from workflows import attributes
 from workflows.agent_run import AgentRunWorkflow
 from workflows.current_details import FINAL
 
+Value = TypeVar("Value", str, datetime)
+
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 
 
@@ -26,7 +28,12 @@ class UnknownRun(Exception):
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run as Temporal's visibility store lists it; needs no worker."""
+    """One run as Temporal's visibility store lists it; needs no worker.
+
+    Attributes:
+        ended_at: when the run had its outcome, else when the workflow closed; None while the run goes on.
+        kept_until: of an open run that has ended: how long its outcome is kept for the next wake of its task.
+    """
 
     key: RunKey
     workflow_id: str
@@ -38,6 +45,7 @@ class RunSummary:
     open: bool
     started_at: datetime
     ended_at: datetime | None
+    kept_until: datetime | None
     events: int
 
     @property
@@ -98,9 +106,10 @@ async def list_runs(client: Client, condition: str = "", limit: int = 50) -> Asy
 
 
 def _summary(execution: WorkflowExecution) -> RunSummary:
-    def attribute(key: SearchAttributeKey[str]) -> str | None:
+    def attribute(key: SearchAttributeKey[Value]) -> Value | None:
         return execution.typed_search_attributes.get(key)
 
+    is_open = execution.status is WorkflowExecutionStatus.RUNNING
     return RunSummary(
         key=RunKey(
             agent_id=attribute(attributes.AGENT_ID) or "",
@@ -109,12 +118,21 @@ def _summary(execution: WorkflowExecution) -> RunSummary:
         ),
         workflow_id=execution.id,
         workflow_run_id=execution.run_id,
-        phase=attribute(attributes.RUN_PHASE) or "queued",
+        phase=_phase(execution, attribute(attributes.RUN_PHASE)),
         model=attribute(attributes.MODEL),
         failure_code=attribute(attributes.FAILURE_KIND),
         task_key=attribute(attributes.TASK_KEY),
-        open=execution.status is WorkflowExecutionStatus.RUNNING,
+        open=is_open,
         started_at=execution.start_time,
-        ended_at=execution.close_time,
+        ended_at=attribute(attributes.ENDED_AT) or execution.close_time,
+        kept_until=attribute(attributes.OUTCOME_KEPT_UNTIL) if is_open else None,
         events=execution.history_length,
     )
+
+
+def _phase(execution: WorkflowExecution, phase: str | None) -> str:
+    """The run's own phase; of a run that closed without an outcome, such as a terminated one, Temporal's status."""
+    status = execution.status
+    if status in (None, WorkflowExecutionStatus.RUNNING) or phase in FINAL:
+        return phase or "queued"
+    return "" if status is None else status.name.lower().replace("_", " ")

@@ -22,8 +22,6 @@ CALLER_CONTRACTS: Final[tuple[type[BaseModel], ...]] = (
     Secrets,
     PromptSource,
     Outcome,
-    updates.Cancel,
-    updates.Cancelled,
     updates.Join,
     updates.Joined,
 )

@@ -1,4 +1,4 @@
-"""Updates and signals of an open run: cancel it, join it, fetch its outcome."""
+"""Updates and signals of an open run: join it, fetch its outcome. A cancel is Temporal's own cancellation request."""
 
 from datetime import datetime
 from typing import Final, Literal
@@ -6,37 +6,15 @@ from typing import Final, Literal
 from pydantic import Field
 
 from agent_runs.contracts.base import PaperclipContract
-from agent_runs.contracts.outcome import Stop
 from agent_runs.contracts.request import Identifier, OptionalText
 
-CANCEL: Final = "cancel"
-"""Update: `Cancel` -> `Cancelled`, completed once the agent has stopped and its output is parsed."""
 JOIN: Final = "join"
 """Update: `Join` -> `Joined`. Refused as `AgentBusy` while the agent works on another task."""
 OUTCOME: Final = "outcome"
-"""Update: -> `Outcome`, completed as soon as there is one."""
+"""Update: -> `Outcome`, completed as soon as there is one. Also the memo key of the outcome of a cancelled run,
+because a workflow that closes as Canceled has no result."""
 COLLECTED: Final = "collected"
 """Signal: the caller has the outcome, so the run may close."""
-
-
-class Cancel(PaperclipContract):
-    """Stops the agent. May be repeated: the first reason counts, and every caller gets the same result."""
-
-    reason: str = "Run cancelled"
-
-
-class Cancelled(PaperclipContract):
-    """The result of a cancel.
-
-    Attributes:
-        outcome: `cancelled`, or `ended before`: the run already had an outcome of its own.
-        failure_code: of the outcome; None when the run had succeeded before the cancel.
-    """
-
-    outcome: Literal["cancelled", "ended before"]
-    stop: Stop
-    session_id: str | None = None
-    failure_code: str | None = None
 
 
 class Join(PaperclipContract):
@@ -58,8 +36,8 @@ class Joined(PaperclipContract):
     """How a run answers a later wake.
 
     Attributes:
-        kind: `joined`: the run continues for both, or the wake gets its uncollected outcome; `released`: the run had
-            ended and only kept its outcome, so the agent is free: attach once more.
+        kind: `joined`: the run continues for both, or the wake gets its uncollected outcome; `released`: the run has
+            ended, and its outcome was collected or belongs to another task, so the agent is free: attach once more.
         run_id: Paperclip's id of the run that holds the agent, which names its output and outcome.
     """
 

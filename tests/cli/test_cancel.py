@@ -11,6 +11,7 @@ from agent_runs.cli import runs
 from agent_runs.cli.display import JsonDisplay
 from agent_runs.cli.refusals import Refused
 from agent_runs.client.attach import attach
+from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.request import RunRequest
 from dev_stack.demo import context
@@ -33,7 +34,7 @@ async def test_a_cancel_reports_that_the_agent_stopped_and_its_session_is_kept(
         handle = await start(request_of_a_run)
         await reached(agent.started)
         code = await runs.cancel(request_of_a_run.run_id, "wrong branch", JsonDisplay(output))
-        outcome = await handle.result()
+        outcome = await outcome_at_close(handle)
         second_code = await runs.cancel(request_of_a_run.run_id, "once more", JsonDisplay(output))
     first, second = (json.loads(line) for line in output.getvalue().splitlines())
     assert (code, second_code) == (0, 0)

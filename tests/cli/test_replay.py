@@ -16,6 +16,7 @@ from agent_runs.cli.display import JsonDisplay
 from agent_runs.cli.refusals import Refused
 from agent_runs.cli.replay import replay
 from agent_runs.client.attach import attach
+from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.replay import read
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.request import RunRequest
@@ -73,7 +74,7 @@ async def test_an_open_and_a_closed_run_replay_and_can_be_saved(
         assert " events so far, " in out
         assert out.endswith(f"under build {build_id()}\n")
         await agent.end()
-        await handle.result()
+        await outcome_at_close(handle)
         code, out, error = await run(PROGRAM, "replay", name, "--save", str(saved), **environment)
         assert (code, error) == (0, "")
         assert " events, " in out

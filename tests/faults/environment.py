@@ -22,6 +22,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
 from agent_runs.client.attach import Ticket, attach
+from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.request import RunRequest
 from dev_stack.cluster.kinds import JOBS, PODS, SECRETS, Kind, Object
@@ -164,7 +165,7 @@ class Environment:
             await asyncio.sleep(POLL_SECONDS)
 
     async def outcome(self, ticket: Ticket) -> Outcome:
-        return await ticket.handle(self.system.temporal).result()
+        return await outcome_at_close(ticket.handle(self.system.temporal))
 
     async def until_step(self, ticket: Ticket, name: str, attempt: int = 1) -> PendingActivityInfo:
         """Returns once this step is executed, in this activity attempt or a later one."""

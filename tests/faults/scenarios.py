@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from agent_runs.client.attach import Ticket
-from agent_runs.client.outcome import cancel, fetch_outcome
+from agent_runs.client.outcome import Cancelled, cancel, fetch_outcome
 from agent_runs.contracts.outcome import Outcome
-from agent_runs.contracts.updates import Cancelled
 from dev_stack.cluster.kinds import JOBS, PODS, Object
 from tests.faults.checks import Expected
 from tests.faults.environment import EXITS_ON_SIGTERM, POLL_SECONDS, Environment, processes_of
@@ -511,19 +510,6 @@ async def cancel_running(env: Environment) -> Outcome:
     )
 
 
-async def cancel_by_temporal(env: Environment) -> Outcome:
-    """As an operator does it in the Web UI."""
-    env.agent(EXITS_ON_SIGTERM)
-    ticket = await env.start()
-    await env.worker()
-    await env.until_stored()
-    await ticket.handle(env.system.temporal).cancel(reason="wrong branch")
-    outcome = await env.outcome(ticket)
-    assert outcome.stop is not None
-    assert outcome.stop.agent_stopped
-    return outcome
-
-
 async def cancel_finishing(env: Environment) -> Outcome:
     """While the API server answers slowly to the cleanup: the run has succeeded and stays so."""
     env.agent(waits_for_release=False)
@@ -571,8 +557,6 @@ def cancel_rows() -> list[Row]:
         row(fault, "cancel-pending", "while no node takes the pod", cancel_pending, "cancelled"),
         row(fault, "cancel-running", "while the agent writes, by five callers, and once more after the end",
             cancel_running, "cancelled", quick=True),
-        row(fault, "cancel-by-temporal", "while the agent writes, by Temporal's own cancel", cancel_by_temporal,
-            "cancelled"),
         row(fault, "cancel-finishing", "while the Job of a succeeded run is cleaned up", cancel_finishing),
     ]  # fmt: skip
 

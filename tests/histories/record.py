@@ -16,10 +16,11 @@ from temporalio.worker import Worker
 
 from agent_runs.client.attach import attach
 from agent_runs.client.connection import run_to_end
+from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.request import RunRequest
 from agent_runs.service.build_id import build_id
-from tests.histories.scenarios import Handle, RecordedRun, Scenario, by_temporal, scenarios
+from tests.histories.scenarios import Handle, RecordedRun, Scenario, request_cancel, scenarios
 from tests.workflows.fake_activities import THROTTLE
 from workflows.agent_run import AgentRunWorkflow
 from workflows.attributes import ALL
@@ -41,7 +42,7 @@ async def record(client: Client, name: str, scenario: Scenario) -> None:
 
     run = RecordedRun(await attach_wake(scenario.request), scenario.request, attach_wake)
     queued = asyncio.create_task(_while_queued(scenario, run))
-    if scenario.while_queued is by_temporal:  # an update needs a worker to be answered
+    if scenario.while_queued is request_cancel:  # every other call needs a worker to be answered
         await queued
     async with Worker(
         client,
@@ -53,7 +54,7 @@ async def record(client: Client, name: str, scenario: Scenario) -> None:
     ):
         await queued
         await scenario.callers(run)
-        await run.handle.result()
+        await outcome_at_close(run.handle)
     history_file(name).write_text(as_text(await run.handle.fetch_history()))
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from temporalio.client import WorkflowHandle
 from temporalio.exceptions import ApplicationError
 
-from agent_runs.client.outcome import cancel, fetch_outcome
+from agent_runs.client.outcome import fetch_outcome, outcome_at_close
 from agent_runs.contracts.errors import (
     PodLost,
     PodScheduleFailed,
@@ -65,7 +65,7 @@ Callers = Callable[[RecordedRun], Awaitable[Any]]
 
 async def wait_for_end(run: RecordedRun) -> None:
     """The callers do nothing."""
-    await run.handle.result()
+    await outcome_at_close(run.handle)
 
 
 @dataclass(frozen=True)
@@ -202,22 +202,14 @@ def _never(until: str) -> Scenario:
 # cancels
 
 
-async def by_temporal(run: RecordedRun) -> None:
-    """An operator's cancel in Temporal's Web UI."""
+async def request_cancel(run: RecordedRun) -> None:
+    """As callers and operators do it, in every phase."""
     await run.handle.cancel(reason="wrong branch")
 
 
-async def by_update(run: RecordedRun) -> None:
-    """A caller's cancel, which is answered when the agent has stopped."""
-    await cancel(run.handle, "wrong branch")
-
-
-CANCELS: Final[dict[str, Callers]] = {"by-temporal": by_temporal, "by-update": by_update}
-
-
 def _cancels() -> dict[str, Callable[[], Scenario]]:
-    phases: dict[str, Callable[[Callers], Scenario]] = {
-        "queued": lambda cancel_run: Scenario(request(), FakeActivities(), while_queued=cancel_run),
+    phases: dict[str, Callable[[], Scenario]] = {
+        "queued": lambda: Scenario(request(), FakeActivities(), while_queued=request_cancel),
         "preparing": partial(_cancelled_during, "bundle_prompt"),
         "creating": partial(_cancelled_during, "create_job"),
         "scheduling": partial(_cancelled_waiting, "scheduled"),
@@ -227,14 +219,10 @@ def _cancels() -> dict[str, Callable[[], Scenario]]:
         "finishing": partial(_cancelled_during, "parse_transcript"),
         "retaining": _cancelled_retaining,
     }
-    return {
-        f"cancel-{phase}-{name}": partial(make, cancel_run)
-        for name, cancel_run in CANCELS.items()
-        for phase, make in phases.items()
-    }
+    return {f"cancel-{phase}": make for phase, make in phases.items()}
 
 
-def _cancelled_during(step: str, cancel_run: Callers) -> Scenario:
+def _cancelled_during(step: str) -> Scenario:
     """The cancel comes during an activity without heartbeats, which ends by itself."""
     begun, may_end = asyncio.Event(), asyncio.Event()
 
@@ -245,7 +233,7 @@ def _cancelled_during(step: str, cancel_run: Callers) -> Scenario:
 
     async def callers(run: RecordedRun) -> None:
         await begun.wait()
-        cancelling = asyncio.create_task(_cancel_and_wait(cancel_run, run))
+        cancelling = asyncio.create_task(_cancel_and_wait(run))
         await _until_cancel_requested(run.handle)
         may_end.set()
         await cancelling
@@ -253,7 +241,7 @@ def _cancelled_during(step: str, cancel_run: Callers) -> Scenario:
     return Scenario(request(), FakeActivities({step: slow}), callers)
 
 
-def _cancelled_waiting(until: str, cancel_run: Callers) -> Scenario:
+def _cancelled_waiting(until: str) -> Scenario:
     begun = asyncio.Event()
 
     async def wait(input: Any) -> Any:
@@ -264,22 +252,22 @@ def _cancelled_waiting(until: str, cancel_run: Callers) -> Scenario:
 
     async def callers(run: RecordedRun) -> None:
         await begun.wait()
-        await _cancel_and_wait(cancel_run, run)
+        await _cancel_and_wait(run)
 
     return Scenario(request(), FakeActivities({"await_schedule": wait}), callers)
 
 
-def _cancelled_running(cancel_run: Callers) -> Scenario:
+def _cancelled_running() -> Scenario:
     agent = FakeAgent()
 
     async def callers(run: RecordedRun) -> None:
         await agent.started.wait()
-        await _cancel_and_wait(cancel_run, run)
+        await _cancel_and_wait(run)
 
     return Scenario(request(), FakeActivities(agent.answers), callers)
 
 
-def _cancelled_pausing(cancel_run: Callers) -> Scenario:
+def _cancelled_pausing() -> Scenario:
     """The cancel comes in the pause between two attempts."""
 
     async def callers(run: RecordedRun) -> None:
@@ -287,35 +275,30 @@ def _cancelled_pausing(cancel_run: Callers) -> Scenario:
             started = event.timer_started_event_attributes
             if b"back-off" in event.user_metadata.summary.data and started.timer_id:
                 break
-        await _cancel_and_wait(cancel_run, run)
+        await _cancel_and_wait(run)
 
     return Scenario(request(), FakeActivities({"stream_logs": answer_with(lambda _: POD_LOST)}), callers)
 
 
-def _cancelled_retaining(cancel_run: Callers) -> Scenario:
+def _cancelled_retaining() -> Scenario:
     """The cancel comes while the outcome is kept."""
 
     async def callers(run: RecordedRun) -> None:
         await fetch_outcome(run.handle, collect=False)
-        await cancel_run(run)
-        if cancel_run is by_update:  # the update's result does not collect the outcome
-            await run.collect()
-        await run.handle.result()
+        await _cancel_and_wait(run)
 
     return Scenario(request(retention=DAY), FakeActivities(), callers)
 
 
-async def _cancel_and_wait(cancel_run: Callers, run: RecordedRun) -> None:
-    await cancel_run(run)
-    await run.handle.result()
+async def _cancel_and_wait(run: RecordedRun) -> None:
+    await request_cancel(run)
+    await outcome_at_close(run.handle)
 
 
 async def _until_cancel_requested(handle: Handle) -> None:
     """Returns once the cancel is in the history."""
     async for event in handle.fetch_history_events(wait_new_event=True):
-        if event.HasField("workflow_execution_cancel_requested_event_attributes") or event.HasField(
-            "workflow_execution_update_accepted_event_attributes"
-        ):
+        if event.HasField("workflow_execution_cancel_requested_event_attributes"):
             return
 
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from agent_runs.client.attach import Ticket, attach
-from agent_runs.client.outcome import cancel
+from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.request import RunRequest
@@ -79,7 +79,7 @@ class ObservedRun:
         return AttemptKey(run=self.request.key, attempt=attempt)
 
     async def outcome(self) -> Outcome:
-        return await self.ticket.handle(self.system.stack.client).result()
+        return await outcome_at_close(self.ticket.handle(self.system.stack.client))
 
     async def until_steps(self, steps: int = 2, attempt: int = 1) -> Pod:
         """The attempt's pod, once so many steps are stored, by a worker in another process."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent_runs.client.attach import attach
-from agent_runs.client.outcome import cancel
+from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.contracts.identity import AttemptKey
 from tests.real_cluster.stack import RealSystem, open_real_system
 from tests.runs.concurrent_attach import attach_all
@@ -35,7 +35,7 @@ async def test_fifty_callers_start_one_agent_once(tmp_path: Path) -> None:
         jobs: set[str] = set()
         while not jobs:
             jobs = {job.metadata.name for job in await system.cluster.jobs_of_agent("default", agent)}
-        await handle.result()
+        await outcome_at_close(handle)
     assert {ticket["workflow_run_id"] for ticket in tickets} == {winner["workflow_run_id"]}
     assert [ticket["kind"] for ticket in tickets].count("started") == 1
     assert len(jobs) == 1
@@ -48,7 +48,7 @@ async def test_a_cancelled_agent_stops_and_keeps_its_session(tmp_path: Path) -> 
         key = AttemptKey(run=request.key)
         await until_stored(system, key, 3)
         answer = await cancel(ticket.handle(system.stack.client), "wrong branch")
-        outcome = await ticket.handle(system.stack.client).result()
+        outcome = await outcome_at_close(ticket.handle(system.stack.client))
         job = await system.cluster.read_job("default", key.job_name)
     assert answer.outcome == "cancelled"
     assert answer.stop.agent_stopped

@@ -18,6 +18,7 @@ from temporalio.worker import Worker
 
 import worker
 from agent_runs.client.attach import Ticket, attach
+from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import Outcome
@@ -71,7 +72,7 @@ class System:
 
     async def outcome(self, raw: dict[str, Any]) -> Outcome:
         """Start and wait."""
-        return await (await self.start(raw)).handle(self.temporal).result()
+        return await outcome_at_close((await self.start(raw)).handle(self.temporal))
 
     async def lines(self, raw: dict[str, Any], attempt: int = 1) -> list[Line]:
         """The whole stored transcript of a run."""

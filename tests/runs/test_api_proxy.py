@@ -13,6 +13,7 @@ import pytest
 from temporalio.client import Client
 
 from agent_runs.client.attach import Ticket
+from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.outcome import Outcome
 from dev_stack.cluster.kinds import PODS
 from tests.pod.paperclip import FakePaperclip, serving
@@ -89,7 +90,7 @@ class ProxyRun:
         (self.folder / signal).touch()
 
     async def outcome(self, ticket: Ticket) -> Outcome:
-        return await ticket.handle(self.system.temporal).result()
+        return await outcome_at_close(ticket.handle(self.system.temporal))
 
     async def stdout(self) -> list[str]:
         return [line.decode() for line in await self.system.stdout(self.raw)]

@@ -3,6 +3,7 @@
 import uuid
 from typing import Any
 
+from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.request import RunRequest
 from tests.runs.concurrent_attach import attach_all
 from tests.runs.system import System, attempt_key
@@ -22,7 +23,7 @@ async def test_fifty_callers_of_two_processes_start_one_agent_once(system: Syste
     winner = next(ticket for ticket in tickets if ticket["kind"] == "started")
     gate.touch()
     handle = system.temporal.get_workflow_handle(winner["workflow_id"], run_id=winner["workflow_run_id"])
-    await handle.result()
+    await outcome_at_close(handle)
     jobs = [1 for method, path in system.embedded.requests if method == "POST" and path.endswith("/jobs")]
     assert len(tickets) == 50
     assert {ticket["workflow_run_id"] for ticket in tickets} == {winner["workflow_run_id"]}

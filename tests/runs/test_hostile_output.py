@@ -2,6 +2,7 @@
 
 import pytest
 
+from agent_runs.client.outcome import outcome_at_close
 from tests.runs.system import System
 
 FINISH = (
@@ -60,7 +61,7 @@ async def test_lines_that_look_like_frames_or_events_of_others_are_only_output(s
 async def test_a_million_lines_arrive_and_the_history_stays_small(system: System) -> None:
     raw = system.agent(f"cat > /dev/null; seq 1 1000000; {ANSWER}")
     ticket = await system.start(raw)
-    outcome = await ticket.handle(system.temporal).result()
+    outcome = await outcome_at_close(ticket.handle(system.temporal))
     info = (await ticket.handle(system.temporal).describe()).raw_description.workflow_execution_info
     assert outcome.failure is None, outcome.failure
     assert outcome.receipt is not None

@@ -19,6 +19,7 @@ import pytest
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import Client, WorkflowHandle
 
+from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.outcome import Outcome
 from tests.runs.system import System, attempt_key, open_system
 from tests.transcripts.stored_runs import stored_runs
@@ -171,7 +172,7 @@ async def test_five_workers_that_are_stopped_in_the_middle_cost_no_line(
                 process.send_signal(by)
                 assert await process.wait() == (0 if by == signal.SIGTERM else -signal.SIGKILL)
         async with system.worker_process():
-            outcome = await stream.handle.result()
+            outcome = await outcome_at_close(stream.handle)
         lines = await system.lines(stream.raw)
     stored, expected = [line.data for line in lines], output(0, END)
     assert len(stored) == len(expected)

@@ -6,6 +6,7 @@ import re
 import aiohttp
 
 from agent_runs.client import links
+from agent_runs.client.outcome import outcome_at_close
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.transcripts.tokens import authorization
 from agent_runs.web.run_info import TemporalRunInfo
@@ -22,7 +23,7 @@ def with_page(system: System) -> WorkerSettings:
 async def test_the_page_of_a_finished_run_shows_its_outcome(system: System) -> None:
     raw = system.agent(replay_script("tool-bash"))
     ticket = await system.start(raw)
-    outcome = await ticket.handle(system.temporal).result()
+    outcome = await outcome_at_close(ticket.handle(system.temporal))
     settings = with_page(system)
     async with transcript_service(settings, system.store, TemporalRunInfo(system.temporal, settings)) as base:
         run_id = raw["runId"]

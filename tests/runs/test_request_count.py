@@ -7,6 +7,7 @@ from pathlib import Path
 
 from temporalio.client import Client
 
+from agent_runs.client.outcome import outcome_at_close
 from tests.runs.system import attempt_key, open_system
 
 REQUESTS_PER_RUN = 12
@@ -42,7 +43,7 @@ async def test_runs_at_a_time_share_one_watch(temporal: Client, tmp_path: Path) 
         agents = [system.agent(SCRIPT) for _ in range(3)]
         tickets = [await system.start(agent) for agent in agents]
         for ticket in tickets:
-            await ticket.handle(temporal).result()
+            await outcome_at_close(ticket.handle(temporal))
         requests = list(system.embedded.requests)
     shared = Counter(requests) - Counter(of_single_runs(requests))
     assert shared.total() == SHARED_REQUESTS, listing(shared.elements())

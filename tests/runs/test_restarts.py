@@ -9,6 +9,7 @@ import pytest
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.client import Client
 
+from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.job.reference import job_ref
 from agent_runs.transcripts.store import PAGE_BYTES
@@ -52,7 +53,7 @@ async def test_a_run_outlives_five_rolls_of_its_worker(temporal: Client, tmp_pat
                 await system.until_stored(raw, LINES // 6 * number)
             file.touch()
         async with system.worker():
-            outcome = await ticket.handle(temporal).result()
+            outcome = await outcome_at_close(ticket.handle(temporal))
         stdout = await system.stdout(raw)
     assert_whole(stdout, outcome)
 
@@ -84,7 +85,7 @@ async def test_200_mb_of_output_cost_little_memory_no_history_and_are_stored_in_
 async def finished(system: System, raw: dict[str, Any]) -> tuple[WorkflowExecutionInfo, Outcome]:
     """Temporal's information about a run that has ended, and its outcome."""
     handle = (await system.start(raw)).handle(system.temporal)
-    outcome = await handle.result()
+    outcome = await outcome_at_close(handle)
     return (await handle.describe()).raw_description.workflow_execution_info, outcome
 
 
@@ -110,7 +111,7 @@ async def test_a_cancel_ends_the_agent_and_keeps_its_output(temporal: Client, tm
         ticket = await system.start(raw)
         await system.until_stored(raw, LINES // 2)
         await ticket.handle(temporal).cancel(reason="enough")
-        outcome = await ticket.handle(temporal).result()
+        outcome = await outcome_at_close(ticket.handle(temporal))
         assert await system.kubernetes.read_job("default", attempt_key(raw).job_name) is None
         stdout = await system.stdout(raw)
     assert outcome.error_code == "cancelled"
@@ -127,7 +128,7 @@ async def test_a_deleted_pod_is_a_named_failure_and_its_output_is_kept(temporal:
         assert job is not None
         (pod,) = await system.kubernetes.pods_of(job_ref(job))
         await system.kubernetes.delete_pod("default", pod.metadata.name, pod.metadata.uid, timedelta(seconds=2))
-        outcome = await ticket.handle(temporal).result()
+        outcome = await outcome_at_close(ticket.handle(temporal))
         stdout = await system.stdout(raw)
     assert outcome.error_code == "k8s_pod_lost"
     assert outcome.failure is not None

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from temporalio.client import Client
 
+from agent_runs.client.outcome import outcome_at_close
 from tests.runs.system import open_system
 
 CANARY = 'canary-8c1f2e "quoted" \\ back'
@@ -32,7 +33,7 @@ async def test_a_secret_that_the_agent_prints_is_nowhere_and_the_receipt_counts_
             await system.until_stored(raw, 5)
         signal.touch()
         async with system.worker():  # counts what is stored anew: the digest is over what the agent wrote
-            outcome = await ticket.handle(temporal).result()
+            outcome = await outcome_at_close(ticket.handle(temporal))
         lines = await system.lines(raw)
         events = (await ticket.handle(temporal).fetch_history()).events
     assert outcome.failure is None, outcome.failure

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent_runs.client.outcome import cancel
+from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.job.reference import job_ref
 from tests.runs.system import System, attempt_key
@@ -66,7 +66,7 @@ async def test_a_cancelled_agent_stops_at_once(system: System) -> None:
     ticket = await system.start(raw)
     await system.until_stored(raw)
     answer = await cancel(ticket.handle(system.temporal), "wrong branch")
-    outcome = await ticket.handle(system.temporal).result()
+    outcome = await outcome_at_close(ticket.handle(system.temporal))
     assert answer.outcome == "cancelled"
     assert answer.stop == outcome.stop
     assert_stopped(outcome, "cancelled", killed=False)
@@ -80,7 +80,7 @@ async def test_a_cancelled_agent_that_is_retained_stops_and_keeps_its_log(system
     ticket = await system.start(raw)
     await system.until_stored(raw)
     await cancel(ticket.handle(system.temporal), "wrong branch")
-    outcome = await ticket.handle(system.temporal).result()
+    outcome = await outcome_at_close(ticket.handle(system.temporal))
     assert_stopped(outcome, "cancelled", killed=False)
     (pod,) = await system.kubernetes.pods_of_agent("default", raw["agent"]["id"])
     status = pod.container("opencode")
@@ -140,6 +140,6 @@ async def test_a_cancel_before_the_agent_runs_starts_none(system: System, moment
     answer = await cancel(ticket.handle(system.temporal), "changed my mind")
     assert not answer.stop.agent_started
     assert answer.stop.agent_stopped
-    await ticket.handle(system.temporal).result()
+    await outcome_at_close(ticket.handle(system.temporal))
     assert await system.lines(raw) == []
     await assert_nothing_left(system, raw)

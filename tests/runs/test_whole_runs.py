@@ -6,6 +6,7 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.finish import FinishActivity
+from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.messages import Finish
 from tests.runs.system import System, attempt_key, replay_script
 
@@ -68,7 +69,7 @@ async def test_no_secret_enters_history_or_transcript(system: System, canary: st
     raw["config"]["env"]["SECRET_OF_A_USER"] = canary
     raw["authToken"] = canary
     ticket = await system.start(raw)
-    await ticket.handle(system.temporal).result()
+    await outcome_at_close(ticket.handle(system.temporal))
     assert canary.encode() not in await system.history_bytes(ticket)
     assert all(canary.encode() not in line.data for line in await system.lines(raw))
 
@@ -76,7 +77,7 @@ async def test_no_secret_enters_history_or_transcript(system: System, canary: st
 async def test_the_prompt_does_not_enter_the_history(system: System) -> None:
     raw = system.agent(replay_script("text-stdin"))
     ticket = await system.start(raw)
-    await ticket.handle(system.temporal).result()
+    await outcome_at_close(ticket.handle(system.temporal))
     assert raw["context"]["paperclipIssue"]["title"].encode() not in await system.history_bytes(ticket)
 
 

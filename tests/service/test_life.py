@@ -18,6 +18,7 @@ from temporalio.client import Client
 
 import worker
 from agent_runs.client.attach import attach
+from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.messages import StreamEnd
 from agent_runs.contracts.request import RunRequest
 from agent_runs.service.permissions import missing_permissions
@@ -133,7 +134,7 @@ async def test_a_second_sigterm_does_not_disturb_the_graceful_shutdown(temporal:
             assert await process.wait() == 0
         gate.touch()
         async with system.worker():
-            outcome = await ticket.handle(temporal).result()
+            outcome = await outcome_at_close(ticket.handle(temporal))
         assert_whole(await system.stdout(raw), outcome)
 
 
@@ -168,7 +169,7 @@ async def test_a_worker_with_more_runs_than_slots_logs_it_and_continues_when_one
             assert any(entry["event"] == "worker.slots_exhausted" and entry["slots"] == 2 for entry in logs)
             assert not [order for name, order in steps.calls if requests[2].run_id in str(order)], steps.calls
             ended.set()
-            outcomes = [await handle.result() for handle in handles]
+            outcomes = [await outcome_at_close(handle) for handle in handles]
     assert [outcome.exit_code for outcome in outcomes] == [0, 0, 0]
     assert slots.used == 0
     assert any(entry["event"] == "worker.slots_freed" for entry in logs)

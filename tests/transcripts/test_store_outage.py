@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
+from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
@@ -169,7 +170,7 @@ async def test_a_run_outlives_an_outage_of_the_store(
             with locked(tmp_path / "transcripts.db"):
                 gate.touch()
                 await refused.wait()
-            outcome = await ticket.handle(temporal).result()
+            outcome = await outcome_at_close(ticket.handle(temporal))
         kept = [line.data for line in await system.lines(raw) if line.stream == "stdout"]
         sealed = await system.store.receipt(attempt_key(raw))
     assert kept == [b"first", *(b"line %d" % n for n in range(100))]

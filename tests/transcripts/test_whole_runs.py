@@ -11,6 +11,7 @@ import pytest
 from temporalio.client import Client
 
 from agent_runs.client import links
+from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.transcripts import ServiceTranscripts
 from agent_runs.transcripts.tokens import authorization
@@ -83,7 +84,7 @@ async def test_a_run_on_postgresql_is_followed_and_shown_through_a_killed_worker
             await worker.wait()
         (tmp_path / "gate").touch()
         async with system.worker_process():
-            outcome = await ticket.handle(temporal).result()
+            outcome = await outcome_at_close(ticket.handle(temporal))
             page = await page_with(settings, run_id, ">succeeded<")
             newest = await page_with(settings, run_id, f"text {2 * HALF - 1}", "?at=end")
         seen = await following
@@ -128,7 +129,7 @@ async def test_a_run_outlives_an_outage_of_the_store_of_half_a_minute(
         at_its_end = len(await system.stdout(raw))
         await stored(system, raw, at_its_end + 1)
         stop.touch()
-        outcome = await ticket.handle(temporal).result()
+        outcome = await outcome_at_close(ticket.handle(temporal))
         *numbers, start, finish = await system.stdout(raw)
     assert away > 30
     assert numbers == [b"line %d" % number for number in range(len(numbers))]

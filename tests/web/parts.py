@@ -60,6 +60,7 @@ def run_info(phase: str = "running", outcome: Outcome | None = None, **more: obj
         open=outcome is None,
         started_at=NOON,
         ended_at=None if outcome is None else NOON + timedelta(minutes=3, seconds=20),
+        kept_until=None,
         events=1,
     )
     steps = [Step("create_job", NOON, NOON + timedelta(seconds=1))]

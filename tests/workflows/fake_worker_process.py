@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from pydantic import ValidationError
 from temporalio import activity
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
@@ -165,7 +164,6 @@ async def main(address: str, queue: str, folder: Path) -> None:
             activities=FakeAgents(client, store).fakes.activities,
             workflow_runner=UnsandboxedWorkflowRunner(),
             max_heartbeat_throttle_interval=THROTTLE,
-            workflow_failure_exception_types=[ValidationError],
         ),
     ):
         print(msgspec.json.encode({"transcripts": base}).decode(), flush=True)

@@ -15,7 +15,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
 from agent_runs.client.attach import attach, attach_when_free
-from agent_runs.client.outcome import cancel, fetch_outcome
+from agent_runs.client.outcome import cancel, fetch_outcome, outcome_at_close
 from agent_runs.client.runs import find_run
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts import updates
@@ -25,7 +25,7 @@ from agent_runs.contracts.messages import StreamEnd
 from agent_runs.contracts.outcome import ContainerEnd, Outcome, OutputReceipt
 from agent_runs.contracts.request import RunRequest, WakeContext
 from tests.workflows.fake_activities import FakeActivities, FakeAgent
-from tests.workflows.fake_worker import running_worker
+from tests.workflows.fake_worker import Handle, running_worker
 from workflows.agent_run import AgentRunWorkflow
 from workflows.attributes import ALL
 
@@ -47,7 +47,7 @@ async def test_the_next_wake_of_a_task_joins_its_open_run(
         tickets = [await attach(temporal, settings, wake("task", request_of_a_run, "second")) for _ in range(2)]
         await agent.end()
         outcome = await fetch_outcome(tickets[0].handle(temporal), collect=True)
-        assert await lost.result() == outcome
+        assert await outcome_at_close(lost) == outcome
         after = await attach(temporal, settings, wake("task", request_of_a_run, "second"))
         found = await find_run(temporal, "second")
     assert [(ticket.kind, ticket.run_id) for ticket in tickets] == [("joined", first.run_id)] * 2
@@ -90,8 +90,36 @@ async def test_an_outcome_that_nobody_fetched_is_given_to_the_next_wake_of_its_t
         ticket = await attach(temporal, settings, wake("task", request_of_a_run, "second"))
         assert ticket.kind == "joined"
         collected = await fetch_outcome(ticket.handle(temporal), collect=True)
-        assert await handle.result() == collected == read
+        assert await outcome_at_close(handle) == collected == read
     assert steps.names.count("create_job") == 1
+
+
+async def test_a_wake_after_a_collected_outcome_gets_a_run_of_its_own_also_while_no_worker_runs(
+    temporal: Client, queue: str, request_of_a_run: RunRequest
+) -> None:
+    settings, steps = ClientSettings(task_queue=queue), FakeActivities()
+    async with running_worker(temporal, queue, steps) as start:
+        first = await start(wake("task", request_of_a_run))
+        delivered = await fetch_outcome(first, collect=False)
+    await first.signal(updates.COLLECTED)  # stored, and seen by no worker yet
+    second = wake("task", request_of_a_run, "second")
+    attaching = asyncio.create_task(attach_when_free(temporal, settings, second, lambda _: None))
+    await join_requested(first)
+    async with running_worker(temporal, queue, steps):
+        ticket = await attaching
+        outcome = await fetch_outcome(ticket.handle(temporal), collect=True)
+    assert (ticket.kind, ticket.run_id) == ("started", "second")
+    assert ticket.workflow_run_id != first.run_id
+    assert await outcome_at_close(first) == delivered
+    assert outcome.result_json["transcript"].startswith("second/")
+    assert steps.names.count("create_job") == 2
+
+
+async def join_requested(handle: Handle) -> None:
+    """The server waits for a worker to answer the Update `join`; only that pending workflow task shows it."""
+    async with asyncio.timeout(30):
+        while not (await handle.describe()).raw_description.HasField("pending_workflow_task"):  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.05)
 
 
 async def test_an_outcome_that_nobody_fetched_is_released_for_another_task(
@@ -102,7 +130,7 @@ async def test_an_outcome_that_nobody_fetched_is_released_for_another_task(
         handle = await start(wake("task", request_of_a_run))
         await fetch_outcome(handle, collect=False)
         ticket = await attach(temporal, settings, wake("another", request_of_a_run, "other"))
-        assert (await handle.result()).exit_code == 0
+        assert (await outcome_at_close(handle)).exit_code == 0
         assert (await fetch_outcome(ticket.handle(temporal), collect=True)).exit_code == 0
     assert ticket.kind == "started"
 
@@ -115,7 +143,7 @@ async def test_a_cancel_does_not_collect_the_outcome(
         await fetch_outcome(handle, collect=False)
         assert (await cancel(handle, "too late")).outcome == "ended before"
         assert (await fetch_outcome(handle, collect=True)).exit_code == 0
-        await handle.result()
+        await outcome_at_close(handle)
 
 
 async def test_a_wake_without_a_task_joins_nothing(temporal: Client, queue: str, request_of_a_run: RunRequest) -> None:
@@ -140,6 +168,7 @@ async def skipping() -> AsyncIterator[WorkflowEnvironment]:
     ) as environment:
         kinds = {
             SearchAttributeIndexedValueType.KEYWORD: IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+            SearchAttributeIndexedValueType.DATETIME: IndexedValueType.INDEXED_VALUE_TYPE_DATETIME,
             SearchAttributeIndexedValueType.KEYWORD_LIST: IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD_LIST,
         }
         await environment.client.operator_service.add_search_attributes(
@@ -156,9 +185,9 @@ async def run_to_close(
     """Returns a run's outcome, and how long the run was open by the server's clock."""
     async with running_worker(client, queue, steps):
         handle = await client.start_workflow(
-            AgentRunWorkflow.run, request, id=workflow_id(request.agent.id), task_queue=queue
+            AgentRunWorkflow.__name__, request, id=workflow_id(request.agent.id), task_queue=queue, result_type=Outcome
         )
-        outcome, description = await handle.result(), await handle.describe()
+        outcome, description = await outcome_at_close(handle), await handle.describe()
     assert description.close_time is not None
     return outcome, description.close_time - description.start_time
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from agent_runs.client.outcome import cancel
+from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.contracts.errors import PodLost
 from agent_runs.contracts.messages import Finished, StreamEnd
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt
@@ -16,17 +16,17 @@ from tests.workflows.fake_activities import DEFAULTS, FakeActivities, FakeAgent,
 from tests.workflows.fake_worker import Handle, reached, running_worker
 
 
-async def by_update(handle: Handle) -> None:
+async def by_client(handle: Handle) -> None:
     answer = await cancel(handle, "wrong branch")
     assert answer.outcome == "cancelled"
     assert answer.stop.agent_stopped
 
 
-async def by_temporal(handle: Handle) -> None:
+async def by_operator(handle: Handle) -> None:
     await handle.cancel(reason="wrong branch")
 
 
-@pytest.mark.parametrize("how", [by_update, by_temporal])
+@pytest.mark.parametrize("how", [by_client, by_operator])
 @pytest.mark.parametrize("phase", ["introspect_pod", "bundle_prompt", "create_job", "await_schedule", "stream_logs"])
 async def test_a_cancel_ends_the_run_in_every_phase(
     temporal: Client,
@@ -49,7 +49,7 @@ async def test_a_cancel_ends_the_run_in_every_phase(
         handle = await start(request_of_a_run)
         await reached(agent.started if phase == "stream_logs" else begun)
         await how(handle)
-        outcome = await handle.result()
+        outcome = await outcome_at_close(handle)
     assert outcome.error_code == "cancelled"
     assert "wrong branch" in (outcome.error_message or "")
     assert outcome.stop is not None
@@ -72,7 +72,7 @@ async def test_a_cancelled_agent_keeps_its_session_and_its_last_output(
         await reached(agent.started)
         first, second = await asyncio.gather(cancel(handle, "the first reason"), cancel(handle, "the second"))
         third = await cancel(handle, "the third")
-        outcome = await handle.result()
+        outcome = await outcome_at_close(handle)
     assert first == second == third
     assert first.stop.session_preserved
     assert first.session_id == "ses_1"
@@ -98,7 +98,7 @@ async def test_a_late_cancel_reports_how_the_run_ended(
         cancelling = asyncio.create_task(cancel(handle, "too late"))
         await handle.cancel()
         may_end.set()
-        answer, outcome = await cancelling, await handle.result()
+        answer, outcome = await cancelling, await outcome_at_close(handle)
     assert answer.outcome == "ended before"
     assert answer.stop.agent_stopped
     assert answer.failure_code is None
@@ -122,7 +122,7 @@ async def test_a_cancel_between_two_attempts_prevents_the_next_one(
     async with running_worker(temporal, queue, steps) as start:
         handle = await start(request_of_a_run)
         await reached(cleaned)
-        answer, outcome = await cancel(handle, "enough"), await handle.result()
+        answer, outcome = await cancel(handle, "enough"), await outcome_at_close(handle)
     assert answer.outcome == "cancelled"
     assert outcome.error_code == "cancelled"
     assert [attempt.failure_code for attempt in outcome.attempts] == ["k8s_pod_lost"]

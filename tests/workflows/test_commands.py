@@ -47,7 +47,7 @@ BREAKING: dict[str, Edit] = {
     "a wait that gets a time-out": (
         "agent_run.py",
         "workflow.wait_condition(workflow.all_handlers_finished)",
-        "workflow.wait_condition(workflow.all_handlers_finished, timeout=retention)",
+        "workflow.wait_condition(workflow.all_handlers_finished, timeout=self._retention)",
     ),
     "a patch": (
         "agent_run.py",

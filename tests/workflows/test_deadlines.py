@@ -6,6 +6,7 @@ from typing import Any
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
+from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.messages import Silence
 from agent_runs.contracts.request import RunRequest
 from tests.workflows.fake_activities import GOOD, FakeActivities, FakeAgent, answer_with, until_cancelled
@@ -25,7 +26,7 @@ async def test_a_run_that_takes_too_long_is_stopped_and_its_last_output_counts(
     steps = FakeActivities(FakeAgent().answers)
     async with running_worker(temporal, queue, steps) as start:
         handle = await start(configured(request_of_a_run, timeout_sec=1))
-        outcome = await handle.result()
+        outcome = await outcome_at_close(handle)
         assert {"run timeout", "grace"} <= set(await timers(handle))
     assert outcome.timed_out
     assert outcome.error_code == "timeout"
@@ -46,7 +47,7 @@ async def test_an_agent_that_ignores_sigterm_is_killed_after_its_grace(
 ) -> None:
     steps = FakeActivities(FakeAgent(ignores_sigterm=True).answers)
     async with running_worker(temporal, queue, steps) as start:
-        outcome = await (await start(configured(request_of_a_run, timeout_sec=1, grace_sec=0))).result()
+        outcome = await outcome_at_close(await start(configured(request_of_a_run, timeout_sec=1, grace_sec=0)))
     assert outcome.timed_out
     assert outcome.stop is not None
     assert outcome.stop.killed
@@ -72,7 +73,7 @@ async def test_an_activity_that_does_not_return_is_ended_by_the_named_timer(
         request = configured(request_of_a_run, schedule_timeout_sec=1, start_timeout_sec=1)
         async with running_worker(temporal, f"{queue}-{until}", steps, sandboxed=False) as start:
             handle = await start(request.model_copy(update={"run_id": until}))
-            outcome = await handle.result()
+            outcome = await outcome_at_close(handle)
             assert timer in await timers(handle)
         assert outcome.error_code == code
         assert steps.names[-1] == "finish"
@@ -87,7 +88,7 @@ async def test_a_silent_agent_is_examined_before_it_is_stopped(
     steps = FakeActivities({**FakeAgent().answers, "examine_silence": answer_with(lambda _: silent)})
     async with running_worker(temporal, queue, steps) as start:
         handle = await start(configured(request_of_a_run, first_output_timeout_sec=1, silence_timeout_sec=2))
-        outcome = await handle.result()
+        outcome = await outcome_at_close(handle)
         assert "silence before the first line" in await timers(handle)
     assert outcome.error_code == "agent_silent"
     assert "last output: compiling; processes: cc1plus, make" in (outcome.error_message or "")
@@ -111,7 +112,7 @@ async def test_lost_contact_is_not_silence(temporal: Client, queue: str, request
     steps = FakeActivities({**agent.answers, "examine_silence": examine})
     async with running_worker(temporal, queue, steps) as start:
         request = configured(request_of_a_run, first_output_timeout_sec=1, silence_timeout_sec=1)
-        outcome = await (await start(request)).result()
+        outcome = await outcome_at_close(await start(request))
     assert outcome.failure is None
     assert "stop_agent" not in steps.names
     assert calls == 3
@@ -138,12 +139,12 @@ async def test_opencode_that_hangs_before_its_first_line_is_retried_once(
 
     request = configured(request_of_a_run, first_output_timeout_sec=1)
     async with running_worker(temporal, queue, steps_for(then_succeeds=True), sandboxed=False) as start:
-        outcome = await (await start(request)).result()
+        outcome = await outcome_at_close(await start(request))
     assert [attempt.failure_code for attempt in outcome.attempts] == ["opencode_start_hung", None]
     assert outcome.exit_code == 0
 
     agents = [FakeAgent(), FakeAgent()]
     async with running_worker(temporal, f"{queue}-second", steps_for(then_succeeds=False), sandboxed=False) as start:
-        outcome = await (await start(request.model_copy(update={"run_id": "second"}))).result()
+        outcome = await outcome_at_close(await start(request.model_copy(update={"run_id": "second"})))
     assert [attempt.failure_code for attempt in outcome.attempts] == ["opencode_start_hung"] * 2
     assert outcome.error_code == "opencode_start_hung"

@@ -7,6 +7,7 @@ import pytest
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
+from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.errors import (
     AgentFailed,
     ExitUnknown,
@@ -43,7 +44,7 @@ async def test_a_lost_pod_is_followed_by_an_attempt_with_the_same_session(
 ) -> None:
     steps = FakeActivities({"stream_logs": losing(1, PodLost.as_failure("evicted"))})
     async with running_worker(temporal, queue, steps, sandboxed=False) as start:
-        outcome = await (await start(request_of_a_run)).result()
+        outcome = await outcome_at_close(await start(request_of_a_run))
     jobs = [input for name, input in steps.calls if name == "create_job"]
     assert [input.session.session_id if input.session else None for input in jobs] == [None, "ses_1"]
     assert [input.resuming for name, input in steps.calls if name == "bundle_prompt"] == [False, True]
@@ -58,7 +59,7 @@ async def test_a_lost_pod_is_followed_by_an_attempt_with_the_same_session(
 async def test_the_infrastructure_budget_has_an_end(temporal: Client, queue: str, request_of_a_run: RunRequest) -> None:
     steps = FakeActivities({"stream_logs": losing(9, PodLost.as_failure("evicted"))})
     async with running_worker(temporal, queue, steps, sandboxed=False) as start:
-        outcome = await (await start(configured(request_of_a_run, infrastructure_retries=2))).result()
+        outcome = await outcome_at_close(await start(configured(request_of_a_run, infrastructure_retries=2)))
     assert [attempt.failure_code for attempt in outcome.attempts] == ["k8s_pod_lost"] * 3
     assert outcome.error_code == "k8s_pod_lost"
 
@@ -72,7 +73,7 @@ async def test_a_throttled_registry_is_followed_by_another_attempt(
         return FakeActivities.pod(input)
 
     async with running_worker(temporal, queue, FakeActivities({"await_schedule": wait}), sandboxed=False) as start:
-        outcome = await (await start(request_of_a_run)).result()
+        outcome = await outcome_at_close(await start(request_of_a_run))
     assert [attempt.failure_code for attempt in outcome.attempts] == ["k8s_image_registry_throttled", None]
 
 
@@ -86,7 +87,7 @@ async def test_other_failures_are_not_retried(
 ) -> None:
     steps = FakeActivities({"stream_logs": losing(9, failure)})
     async with running_worker(temporal, queue, steps, sandboxed=False) as start:
-        outcome = await (await start(request_of_a_run)).result()
+        outcome = await outcome_at_close(await start(request_of_a_run))
     assert outcome.error_code == failure.code
     assert steps.names.count("create_job") == 1
 
@@ -98,7 +99,7 @@ async def test_an_unknown_exit_code_is_never_a_success(
         return GOOD.model_copy(update={"failure": ExitUnknown.as_failure("no exit code"), "exit_code": 1})
 
     async with running_worker(temporal, queue, FakeActivities({"parse_transcript": parse}), sandboxed=False) as start:
-        outcome = await (await start(configured(request_of_a_run, infrastructure_retries=0))).result()
+        outcome = await outcome_at_close(await start(configured(request_of_a_run, infrastructure_retries=0)))
     assert outcome.error_code == "k8s_exit_unknown"
     assert outcome.exit_code != 0
 
@@ -109,7 +110,7 @@ async def test_no_attempt_follows_a_pod_that_may_still_run(
     unavailable = ApplicationError("the API server is unavailable", non_retryable=True)
     steps = FakeActivities({"stream_logs": losing(9, PodLost.as_failure("evicted")), "finish": fail_with(unavailable)})
     async with running_worker(temporal, queue, steps, sandboxed=False) as start:
-        outcome = await (await start(request_of_a_run)).result()
+        outcome = await outcome_at_close(await start(request_of_a_run))
     assert outcome.error_code == "k8s_pod_lost"
     assert steps.names.count("create_job") == 1
     assert any("cleanup of attempt 1 is incomplete" in note for note in outcome.result_json["notes"])

@@ -6,7 +6,7 @@ from typing import Any
 from temporalio.client import Client
 
 from agent_runs.client.attach import attach
-from agent_runs.client.outcome import fetch_outcome
+from agent_runs.client.outcome import fetch_outcome, outcome_at_close
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.errors import PodLost, SealedFieldUnreadable
 from agent_runs.contracts.messages import StreamEnd
@@ -85,7 +85,7 @@ async def test_the_running_agent_and_the_next_attempt_get_the_newest_token(
         await rotation.wait_for_calls(2)
         await agent.end()
         outcome = await fetch_outcome(first, collect=True)
-        await first.result()
+        await outcome_at_close(first)
     assert rotation.runs == ["second", "third"]
     assert {input.attempt.attempt for input in rotation.inputs} == {1}
     assert rotation.inputs[1].joined.sealed_secrets == "sealed for third"
@@ -113,7 +113,7 @@ async def test_a_failed_rotation_is_a_note_and_no_failure(
         await refused.wait()
         await agent.end()
         outcome = await fetch_outcome(first, collect=True)
-        await first.result()
+        await outcome_at_close(first)
     assert ticket.kind == "joined"
     assert outcome.failure is None
     (note,) = [note for note in notes(outcome) if "joined" in note]
@@ -132,6 +132,6 @@ async def test_an_agent_without_a_proxy_keeps_its_token_and_a_note_says_so(
         await attach(temporal, settings, wake(request_of_a_run, "second"))
         await agent.end()
         outcome = await fetch_outcome(first, collect=True)
-        await first.result()
+        await outcome_at_close(first)
     assert "rotate_token" not in steps.names
     assert any("AGENT_RUNS_API_PROXY_IMAGE" in note for note in notes(outcome))

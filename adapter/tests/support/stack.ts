@@ -36,7 +36,10 @@ export async function devServer(): Promise<DevServer> {
   const folder = mkdtempSync(join(tmpdir(), "adapter-temporal-"));
   const options = ["--ip", "127.0.0.1", "--port", String(port), "--http-port", String(await freePort())];
   const attributes = KEYWORDS.flatMap((name) => ["--search-attribute", `${name}=Keyword`]);
-  const lists = ["--search-attribute", "JoinedRunIds=KeywordList"];
+  const lists = ["JoinedRunIds=KeywordList", "EndedAt=Datetime", "OutcomeKeptUntil=Datetime"].flatMap((each) => [
+    "--search-attribute",
+    each,
+  ]);
   const quiet = ["--headless", "--log-level", "error", "--db-filename", join(folder, "temporal.db")];
   let child: ChildProcess | undefined;
   const server: DevServer = {

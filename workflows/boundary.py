@@ -1,0 +1,65 @@
+"""How a run's input comes in, and how its outcome decides the status that the workflow closes with."""
+
+import asyncio
+from datetime import timedelta
+
+from pydantic import ValidationError
+from temporalio import workflow
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from agent_runs.contracts import updates
+    from agent_runs.contracts.errors import InvalidRequest, RunCancelled
+    from agent_runs.contracts.outcome import Outcome
+    from agent_runs.contracts.request import RunRequest
+    from workflows import attributes
+
+MAX_LISTED_FIELDS = 20
+
+
+def run_request(start: RawValue) -> RunRequest:
+    """Decodes the workflow's input.
+
+    Only this may fail a run: whatever else cannot be decoded fails a workflow task, which Temporal retries until a
+    worker with a fitting version takes it.
+
+    Raises:
+        InvalidRequest: names the fields that are wrong; the run fails with it, because no worker will ever read it.
+    """
+    try:
+        request: RunRequest = workflow.payload_converter().from_payload(start.payload, RunRequest)
+    except ValidationError as error:
+        fields = [".".join(map(str, detail["loc"])) for detail in error.errors()[:MAX_LISTED_FIELDS]]
+        raise InvalidRequest(f"the run's input has wrong or missing fields: {', '.join(fields)}") from None
+    except (KeyError, RuntimeError, ValueError):
+        raise InvalidRequest("the run's input is no JSON object; start runs with `agent-runs start`") from None
+    return request
+
+
+def publish_end(outcome: Outcome, phase: str, retention: timedelta) -> None:
+    """Shows in the search attributes that the run has ended, how, and until when its outcome is kept."""
+    now = workflow.now()
+    workflow.upsert_search_attributes(
+        [
+            attributes.RUN_PHASE.value_set(phase),
+            attributes.ENDED_AT.value_set(now),
+            *([attributes.OUTCOME_KEPT_UNTIL.value_set(now + retention)] if retention else []),
+            *([attributes.FAILURE_KIND.value_set(outcome.error_code)] if outcome.error_code else []),
+        ]
+    )
+
+
+def close_with(outcome: Outcome) -> Outcome:
+    """Closes the workflow with the status that the run deserves, so that Temporal's own filters and metrics are true.
+
+    Raises:
+        ApplicationError: of a failed run: its type is the failure's code, its details are the outcome.
+        CancelledError: of a cancelled run, whose outcome is then in the memo.
+    """
+    if outcome.failure is None:
+        return outcome
+    if outcome.failure.code == RunCancelled.code and workflow.cancellation_reason() is not None:
+        workflow.upsert_memo({updates.OUTCOME: outcome})
+        raise asyncio.CancelledError
+    raise ApplicationError(outcome.failure.message, outcome, type=outcome.failure.code, non_retryable=True)
