@@ -13,6 +13,7 @@ import { Connection, WorkflowClient, type WorkflowHandle } from "@temporalio/cli
 import common from "@temporalio/common";
 import proto from "@temporalio/proto";
 import type { TemporalServer } from "./temporal-server.ts";
+import { traceHeaders } from "./trace-context.ts";
 import { Aborted, BackOff, type OutageListener, withLinkedSignal } from "./waits.ts";
 
 const { defineSearchAttributeKey, TypedSearchAttributes } = common;
@@ -92,7 +93,7 @@ export class AgentRunClient extends WorkflowClient {
       .map(([name, value]) => ({ key: defineSearchAttributeKey(name, "KEYWORD"), value: truncate(value, 200) }));
     const request = await this.createStartWorkflowRequest({
       workflowType: WORKFLOW_TYPE,
-      headers: {},
+      headers: traceHeaders(),
       options: {
         workflowId: start.workflowId,
         taskQueue: start.taskQueue,

@@ -9,6 +9,8 @@ import { disconnect, runOf, type Temporal } from "../src/temporal.ts";
 import { Aborted } from "../src/waits.ts";
 import { aRequest, type DevServer, devServer, type Standin, standin, temporalOf, until } from "./support/stack.ts";
 
+/** Where @opentelemetry/api keeps what a host's tracer has registered. */
+const OPEN_TELEMETRY = Symbol.for("opentelemetry.js.api.1");
 let server: DevServer;
 
 beforeAll(async () => {
@@ -32,6 +34,28 @@ describe("without a worker", () => {
     expect([first.kind, second.kind]).toEqual(["started", "joined"]);
     expect(second.workflowRunId).toBe(first.workflowRunId);
     expect(first.workflowId).toBe(workflowIdOf(wake.request.agent.id));
+  });
+
+  it("carries the trace of a host with a tracer into the run, and nothing else of it", async () => {
+    const header = async () => {
+      const ticket = await attach(temporal, { request: aRequest(), task: "task-1" });
+      const { events } = await runOf(temporal, ticket.workflowId, ticket.workflowRunId).fetchHistory();
+      return events?.[0]?.workflowExecutionStartedEventAttributes?.header?.fields?.["_tracer-data"]?.data;
+    };
+    expect(await header()).toBeUndefined();
+    const traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    Object.assign(globalThis, { [OPEN_TELEMETRY]: { context: { active: () => "active" }, propagation: { inject } } });
+    try {
+      expect(JSON.parse(Buffer.from((await header()) ?? []).toString())).toEqual({ traceparent });
+    } finally {
+      Reflect.deleteProperty(globalThis, OPEN_TELEMETRY);
+    }
+
+    function inject(context: unknown, carrier: object, { set }: { set(to: object, key: string, value: string): void }) {
+      expect(context).toBe("active");
+      set(carrier, "traceparent", traceparent);
+      set(carrier, "baggage", "secret=1");
+    }
   });
 
   it("creates one workflow for 25 request ids and 50 callers, and gives each the right ticket", async () => {

@@ -30,6 +30,7 @@ from agent_runs.client.checks import check_request
 from agent_runs.client.outcome import RunClosed, execute_update
 from agent_runs.client.runs import find_joined_run
 from agent_runs.client.settings import ClientSettings
+from agent_runs.client.tracing import start_header, traced
 from agent_runs.contracts import updates
 from agent_runs.contracts.identity import workflow_id
 from agent_runs.contracts.outcome import Outcome
@@ -92,6 +93,7 @@ class Ticket:
         return client.get_workflow_handle_for(AgentRunWorkflow.run, self.workflow_id, run_id=self.workflow_run_id)
 
 
+@traced
 async def attach(client: Client, settings: ClientSettings, request: RunRequest) -> Ticket:
     """Start the run, join it, or report who holds the agent. Idempotent by Paperclip's run id.
 
@@ -206,6 +208,7 @@ async def _start_request(
         input=Payloads(payloads=await converter.encode([request])),
         identity=client.identity,
         request_id=request.run_id,
+        header=start_header(client),
         workflow_id_reuse_policy=WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
         workflow_id_conflict_policy=WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
         search_attributes=search_attributes,

@@ -11,6 +11,7 @@ from temporalio.runtime import Runtime
 from temporalio.service import RPCError
 
 from agent_runs.client.settings import ClientSettings
+from agent_runs.client.tracing import close, interceptors
 
 EXIT_DELAY_SEC: Final = 0.3
 """Wait before the event loop of a process ends. Without it one process in four aborts, because the SDK's native threads
@@ -23,8 +24,11 @@ class TemporalUnreachable(Exception):
     """No Temporal server answers at the configured address, or it refuses the API key. The text names the remedy."""
 
 
-async def connect(settings: ClientSettings, runtime: Runtime | None = None) -> Client:
+async def connect(settings: ClientSettings, runtime: Runtime | None = None, program: str = "agent-runs") -> Client:
     """Connect a client to the configured namespace.
+
+    Args:
+        program: the service name in traces, unless `OTEL_SERVICE_NAME` names another.
 
     Raises:
         TemporalUnreachable: no server answers, or it refuses the API key.
@@ -39,6 +43,7 @@ async def connect(settings: ClientSettings, runtime: Runtime | None = None) -> C
             rpc_metadata=server.metadata,
             data_converter=pydantic_data_converter,
             runtime=runtime,
+            interceptors=interceptors(settings, program),
         )
     except (RuntimeError, RPCError, ValueError) as error:  # ValueError: not an address
         raise TemporalUnreachable(
@@ -63,6 +68,7 @@ def run_to_end(main: Callable[[], Awaitable[Result]]) -> Result:
         try:
             return await main()
         finally:
+            await close()
             await asyncio.sleep(EXIT_DELAY_SEC)
 
     return asyncio.run(delayed())

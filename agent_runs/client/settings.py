@@ -1,7 +1,7 @@
 """The settings that every process has, of a caller or of a worker: Temporal, sealing key, transcripts.
 
-Read once from `AGENT_RUNS_*` variables, and Temporal's own from `TEMPORAL_*`, and passed down; an unknown variable with
-our prefix stops the start-up, because it is a misspelt one.
+Read once from `AGENT_RUNS_*` variables and the standard ones of Temporal and OpenTelemetry, and passed down; an unknown
+variable with our prefix stops the start-up, because it is a misspelt one.
 """
 
 import os
@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from agent_runs.client.temporal_server import TemporalServer, UnusableProfile
+from agent_runs.client.tracing import UnusableTracing, is_traced
 
 PREFIX: Final = "AGENT_RUNS_"
 
@@ -68,8 +69,8 @@ WORKER_ONLY: Final = frozenset(
 """Settings of `agent_runs.service.settings`. A caller that shares the worker's environment ignores them."""
 
 
-TEMPORAL_FIELD: Final = "temporal"
-"""The field of Temporal's own settings, which have names and rules of their own."""
+STANDARD: Final = frozenset({"temporal", "traced"})
+"""Fields that Temporal's and OpenTelemetry's own variables set, with rules of their own."""
 
 
 class SettingsError(Exception):
@@ -81,6 +82,7 @@ class ClientSettings(BaseSettings):
 
     Attributes:
         temporal: the Temporal server, from `TEMPORAL_*` variables.
+        traced: runs are traced, as `OTEL_*` variables say.
         web_ui: URL of Temporal's Web UI, for links to it.
         sealing_key_file: JWK of the sealing key; a missing file is created with mode 0600, unless `production`.
         transcripts_url: SQLAlchemy URL of the transcript store (`sqlite:///…`, `postgresql://…`); None: see
@@ -96,6 +98,7 @@ class ClientSettings(BaseSettings):
     )
 
     temporal: TemporalServer = Field(default_factory=TemporalServer)
+    traced: bool = False
     task_queue: str = "agent-runs"
     web_ui: str | None = None
     sealing_key_file: Path = Path.home() / ".agent-runs" / "sealing-key.json"
@@ -123,7 +126,7 @@ class ClientSettings(BaseSettings):
             SettingsError: a setting is unknown or invalid.
         """
         present = os.environ if environment is None else environment
-        names = cls.model_fields.keys() - {TEMPORAL_FIELD}
+        names = cls.model_fields.keys() - STANDARD
         known = {f"{PREFIX}{name.upper()}" for name in names} | WORKER_ONLY | OTHER_READERS
         unknown = sorted(name for name in present if name.startswith(PREFIX) and name not in known)
         if unknown:
@@ -134,9 +137,10 @@ class ClientSettings(BaseSettings):
             name: present[f"{PREFIX}{name.upper()}"] for name in names if f"{PREFIX}{name.upper()}" in present
         }
         try:
-            values[TEMPORAL_FIELD] = TemporalServer.read(present, default_file=environment is None)
+            values["temporal"] = TemporalServer.read(present, default_file=environment is None)
+            values["traced"] = is_traced(present)
             return cls.model_validate({**values, **overrides})
-        except UnusableProfile as error:
+        except (UnusableProfile, UnusableTracing) as error:
             raise SettingsError(str(error)) from None
         except ValidationError as error:
             raise SettingsError(

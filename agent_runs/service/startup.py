@@ -99,7 +99,7 @@ async def connect_temporal(settings: WorkerSettings) -> Client:
         TemporalUnreachable: no server answers.
         CannotStart: the namespace does not exist, or metrics cannot be served.
     """
-    client = await connect(settings, _runtime(settings))
+    client = await connect(settings, _runtime(settings), "agent-runs-worker")
     try:
         await register_search_attributes(client)
     except RPCError as error:

@@ -76,6 +76,8 @@ def test_control_plane_secrets_are_not_inherited() -> None:
             "PAPERCLIP_SECRETS_MASTER_KEY_FILE",
             "AGENT_RUNS_SEALING_KEY",
             "TEMPORAL_API_KEY",
+            "OTEL_EXPORTER_OTLP_HEADERS",
+            "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY",
             "KUBERNETES_SERVICE_HOST",
             "POD_NAME",
         ],

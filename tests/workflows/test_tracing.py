@@ -1,0 +1,212 @@
+"""A traced run is one trace from attach to outcome, with a span for every activity, and no text of any error in it."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+from opentelemetry import baggage, context
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from temporalio.client import Client
+from temporalio.exceptions import ApplicationError
+
+from agent_runs.client import spans
+from agent_runs.client.attach import attach
+from agent_runs.client.connection import connect
+from agent_runs.client.outcome import fetch_outcome
+from agent_runs.client.settings import ClientSettings
+from agent_runs.client.spans import ErrorTextsRemoved, RunTracing
+from agent_runs.contracts.identity import workflow_id
+from agent_runs.contracts.request import RunRequest
+from tests.workflows.fake_activities import FakeActivities
+from tests.workflows.fake_worker import running_worker
+from workflows.agent_run import AgentRunWorkflow
+
+SECRET = "canary-of-a-secret"
+
+
+@pytest.fixture
+def exported() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def traced(temporal: Client, exported: InMemorySpanExporter) -> Client:
+    """The session's client, traced; its worker is then traced, too."""
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(cast("SpanExporter", ErrorTextsRemoved(exported))))
+    config = temporal.config()
+    config["interceptors"] = [RunTracing(provider)]
+    return Client(**config)
+
+
+def names(exported: InMemorySpanExporter, trace_id: int) -> set[str]:
+    return {span.name for span in exported.get_finished_spans() if span.context.trace_id == trace_id}
+
+
+def trace_ids(exported: InMemorySpanExporter) -> set[int]:
+    return {span.context.trace_id for span in exported.get_finished_spans()}
+
+
+def steps_of(exported: InMemorySpanExporter) -> set[str]:
+    """The activities that have a span of their execution."""
+    return {span.name.removeprefix("RunActivity:") for span in of_kind(exported, "RunActivity:")}
+
+
+def of_kind(exported: InMemorySpanExporter, prefix: str) -> list[ReadableSpan]:
+    return [span for span in exported.get_finished_spans() if span.name.startswith(prefix)]
+
+
+async def test_attach_workflow_activities_and_outcome_are_one_trace(
+    traced: Client, exported: InMemorySpanExporter, queue: str, request_of_a_run: RunRequest
+) -> None:
+    activities = FakeActivities()
+    request = request_of_a_run.model_copy(update={"outcome_retention_sec": 3600})
+    async with running_worker(traced, queue, activities):
+        ticket = await attach(traced, ClientSettings(task_queue=queue), request)
+        await fetch_outcome(ticket.handle(traced), collect=True)
+        await ticket.handle(traced).result()
+    (trace_id,) = trace_ids(exported)
+    assert steps_of(exported) == set(activities.names)
+    assert names(exported, trace_id) >= {
+        *("Attach:AgentRunWorkflow", "RunWorkflow:AgentRunWorkflow", "CompleteWorkflow:AgentRunWorkflow"),
+        *("StartWorkflowUpdate:outcome", "HandleUpdate:outcome", "SignalWorkflow:collected", "HandleSignal:collected"),
+    }
+    (attached,) = of_kind(exported, "Attach:")
+    assert attached.parent is None
+    assert {span.parent.span_id for span in of_kind(exported, "RunWorkflow:") if span.parent} == {
+        attached.context.span_id
+    }
+
+
+async def test_runs_that_one_caller_attaches_to_have_traces_of_their_own(
+    traced: Client, exported: InMemorySpanExporter, queue: str, request_of_a_run: RunRequest
+) -> None:
+    settings = ClientSettings(task_queue=queue)
+    async with running_worker(traced, queue, FakeActivities()):
+        requests = [request_of_a_run, other_agent(request_of_a_run)]
+        tickets = [await attach(traced, settings, request) for request in requests]
+        await asyncio.gather(*(ticket.handle(traced).result() for ticket in tickets))
+    assert len(trace_ids(exported)) == 2
+    for trace_id in trace_ids(exported):
+        assert {"Attach:AgentRunWorkflow", "RunActivity:create_job"} <= names(exported, trace_id)
+
+
+async def test_a_caller_that_is_traced_itself_has_the_run_in_its_own_trace(
+    traced: Client, exported: InMemorySpanExporter, queue: str, request_of_a_run: RunRequest
+) -> None:
+    own = TracerProvider(shutdown_on_exit=False).get_tracer("caller")
+    async with running_worker(traced, queue, FakeActivities()) as start:
+        token = context.attach(baggage.set_baggage("mine", SECRET))
+        with own.start_as_current_span("wake") as span:
+            handle = await start(request_of_a_run)
+            await handle.result()
+        context.detach(token)
+        history = b"".join(event.SerializeToString() for event in (await handle.fetch_history()).events)
+    trace_id = span.get_span_context().trace_id
+    assert trace_ids(exported) == {trace_id}
+    assert f'{{"traceparent":"00-{trace_id:032x}-'.encode() in history
+    assert SECRET.encode() not in history  # a caller's baggage
+
+
+async def test_a_run_that_was_started_without_a_trace_is_a_trace_with_its_temporal_run_id(
+    temporal: Client, traced: Client, exported: InMemorySpanExporter, queue: str, request_of_a_run: RunRequest
+) -> None:
+    activities = FakeActivities()
+    async with running_worker(traced, queue, activities):
+        ticket = await attach(temporal, ClientSettings(task_queue=queue), request_of_a_run)
+        await ticket.handle(temporal).result()
+    assert trace_ids(exported) == {uuid.UUID(ticket.workflow_run_id).int}
+    assert steps_of(exported) == set(activities.names)
+
+
+async def test_what_an_error_says_is_not_exported_only_its_type(
+    traced: Client, exported: InMemorySpanExporter, queue: str, request_of_a_run: RunRequest
+) -> None:
+    async def fail(_input: object) -> None:
+        raise ApplicationError(SECRET, SECRET, non_retryable=True) from ValueError(SECRET)
+
+    async with running_worker(traced, queue, FakeActivities({"create_job": fail})) as start:
+        await (await start(request_of_a_run)).result()
+    (failed,) = of_kind(exported, "RunActivity:create_job")
+    assert not failed.status.is_ok
+    assert failed.status.description == "ApplicationError"
+    assert [dict(event.attributes or {}) for event in failed.events] == [
+        {"exception.type": "temporalio.exceptions.ApplicationError"}
+    ]
+    assert SECRET not in "".join(span.to_json() for span in exported.get_finished_spans())
+
+
+def other_agent(request: RunRequest) -> RunRequest:
+    agent = request.agent.model_copy(update={"id": str(uuid.uuid4())})
+    return request.model_copy(update={"agent": agent, "run_id": str(uuid.uuid4())})
+
+
+# what OpenTelemetry's variables do
+
+
+class Collector:
+    """An OTLP receiver on a free port."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[Mapping[str, str], bytes]] = []
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[str]:
+        app = web.Application()
+        app.router.add_post("/v1/traces", self._receive)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        try:
+            yield site.name.replace(":0", f":{runner.addresses[0][1]}")
+        finally:
+            await runner.cleanup()
+
+    async def _receive(self, request: web.Request) -> web.Response:
+        self.requests.append((dict(request.headers), await request.read()))
+        return web.Response()
+
+    def spans(self) -> Iterator[tuple[str, Any]]:
+        """Each span with its service's name."""
+        for _, body in self.requests:
+            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                service = {pair.key: pair.value.string_value for pair in resource.resource.attributes}["service.name"]
+                yield from ((service, span) for scope in resource.scope_spans for span in scope.spans)
+
+
+async def test_the_standard_variables_switch_it_on_for_caller_and_worker(
+    temporal: Client, queue: str, request_of_a_run: RunRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collector, activities = Collector(), FakeActivities()
+    async with collector.serving() as address:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"api-key={SECRET}")
+        monkeypatch.setenv("TEMPORAL_ADDRESS", temporal.service_client.config.target_host)
+        client = await connect(ClientSettings.read(), program="test")
+        async with running_worker(client, queue, activities) as start:
+            await (await start(request_of_a_run)).result()
+        await spans.close()
+        received = list(collector.spans())
+    assert {service for service, _ in received} == {"test"}
+    assert len({span.trace_id for _, span in received}) == 1
+    assert {f"RunActivity:{name}" for name in activities.names} <= {span.name for _, span in received}
+    assert all(headers["api-key"] == SECRET for headers, _ in collector.requests)
+    assert SECRET.encode() not in b"".join(body for _, body in collector.requests)
+
+
+async def test_an_untraced_start_has_no_header(temporal: Client, queue: str, request_of_a_run: RunRequest) -> None:
+    async with running_worker(temporal, queue, FakeActivities()) as start:
+        handle = await start(request_of_a_run)
+        await handle.result()
+        events = (await handle.fetch_history()).events
+    assert not events[0].workflow_execution_started_event_attributes.header.fields
+    assert AgentRunWorkflow.__name__ == events[0].workflow_execution_started_event_attributes.workflow_type.name
+    assert handle.id == workflow_id(request_of_a_run.agent.id)
