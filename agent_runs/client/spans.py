@@ -143,7 +143,8 @@ class ErrorTextsRemoved:
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Export what is left."""
-        return self._exporter.force_flush(timeout_millis)
+        flushed: bool = self._exporter.force_flush(timeout_millis)
+        return flushed
 
 
 def _without_texts(span: ReadableSpan) -> ReadableSpan:
