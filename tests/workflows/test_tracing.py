@@ -2,14 +2,10 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import cast
 
 import pytest
-from aiohttp import web
 from opentelemetry import baggage, context
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -19,11 +15,12 @@ from temporalio.exceptions import ApplicationError
 from agent_runs.client import spans
 from agent_runs.client.attach import attach
 from agent_runs.client.connection import connect
-from agent_runs.client.outcome import fetch_outcome
+from agent_runs.client.outcome import fetch_outcome, outcome_at_close
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.spans import ErrorTextsRemoved, RunTracing
 from agent_runs.contracts.identity import workflow_id
 from agent_runs.contracts.request import RunRequest
+from tests.support.collector import Collector
 from tests.workflows.fake_activities import FakeActivities
 from tests.workflows.fake_worker import running_worker
 from workflows.agent_run import AgentRunWorkflow
@@ -133,7 +130,7 @@ async def test_what_an_error_says_is_not_exported_only_its_type(
         raise ApplicationError(SECRET, SECRET, non_retryable=True) from ValueError(SECRET)
 
     async with running_worker(traced, queue, FakeActivities({"create_job": fail})) as start:
-        await (await start(request_of_a_run)).result()
+        assert (await outcome_at_close(await start(request_of_a_run))).failure is not None
     (failed,) = of_kind(exported, "RunActivity:create_job")
     assert not failed.status.is_ok
     assert failed.status.description == "ApplicationError"
@@ -149,37 +146,6 @@ def other_agent(request: RunRequest) -> RunRequest:
 
 
 # what OpenTelemetry's variables do
-
-
-class Collector:
-    """An OTLP receiver on a free port."""
-
-    def __init__(self) -> None:
-        self.requests: list[tuple[Mapping[str, str], bytes]] = []
-
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator[str]:
-        app = web.Application()
-        app.router.add_post("/v1/traces", self._receive)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        try:
-            yield site.name.replace(":0", f":{runner.addresses[0][1]}")
-        finally:
-            await runner.cleanup()
-
-    async def _receive(self, request: web.Request) -> web.Response:
-        self.requests.append((dict(request.headers), await request.read()))
-        return web.Response()
-
-    def spans(self) -> Iterator[tuple[str, Any]]:
-        """Each span with its service's name."""
-        for _, body in self.requests:
-            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-                service = {pair.key: pair.value.string_value for pair in resource.resource.attributes}["service.name"]
-                yield from ((service, span) for scope in resource.scope_spans for span in scope.spans)
 
 
 async def test_the_standard_variables_switch_it_on_for_caller_and_worker(
