@@ -205,10 +205,11 @@ async def api_server_stopped_while_the_agent_writes(seconds: float, env: Environ
 
 async def api_server_stopped_before_the_job(seconds: float, env: Environment) -> Outcome:
     env.agent(waits_for_release=False)
-    env.system.embedded.faults.http(method="POST", path="/jobs$", status=503, times=None)
+    refused = env.system.embedded.faults.http(method="POST", path="/jobs$", status=503, times=None)
     ticket = await env.start()
     await env.worker()
     await env.until_step(ticket, "create_job", attempt=2)
+    refused.times = refused.hits  # from here on nothing answers at all
     await env.stop_api_server(seconds)
     return await env.outcome(ticket)
 
