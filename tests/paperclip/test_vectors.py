@@ -1,7 +1,7 @@
 import re
 from pathlib import Path
 
-from agent_runs.client.settings import OTHER_READERS, PREFIX, WORKER_ONLY, ClientSettings
+from agent_runs.client.settings import OTHER_READERS, PREFIX, STANDARD, WORKER_ONLY, ClientSettings
 from tests.paperclip.vectors import FILE, vectors
 
 PLUGIN = Path(__file__).parents[2] / "adapter" / "src" / "settings.ts"
@@ -13,5 +13,5 @@ def test_the_vectors_for_the_plugin_are_up_to_date() -> None:
 
 def test_both_sides_know_the_same_settings() -> None:
     plugin = {PREFIX + name for name in re.findall(r'"([A-Z_]+)"', PLUGIN.read_text())} - {PREFIX + PREFIX}
-    ours = {PREFIX + name.upper() for name in ClientSettings.model_fields}
+    ours = {PREFIX + name.upper() for name in ClientSettings.model_fields.keys() - STANDARD}
     assert ours | WORKER_ONLY | OTHER_READERS == plugin

@@ -10,7 +10,9 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ApplicationError
+from temporalio.worker import Replayer
 
 from agent_runs.client import spans
 from agent_runs.client.attach import attach
@@ -138,6 +140,26 @@ async def test_what_an_error_says_is_not_exported_only_its_type(
         {"exception.type": "temporalio.exceptions.ApplicationError"}
     ]
     assert SECRET not in "".join(span.to_json() for span in exported.get_finished_spans())
+
+
+async def test_a_history_replays_whether_its_worker_was_traced_or_not_and_a_replay_exports_nothing(
+    temporal: Client, traced: Client, exported: InMemorySpanExporter, queue: str, request_of_a_run: RunRequest
+) -> None:
+    histories = []
+    for client in (temporal, traced):
+        request = other_agent(request_of_a_run)
+        async with running_worker(client, queue, FakeActivities()) as start:
+            await (handle := await start(request)).result()
+            histories.append(await handle.fetch_history())
+    tracing = cast("RunTracing", traced.config()["interceptors"][0])
+    exported.clear()
+    for history in histories:
+        for interceptors in ([], [tracing]):
+            replayer = Replayer(
+                workflows=[AgentRunWorkflow], data_converter=pydantic_data_converter, interceptors=interceptors
+            )
+            await replayer.replay_workflow(history)
+    assert exported.get_finished_spans() == ()
 
 
 def other_agent(request: RunRequest) -> RunRequest:
