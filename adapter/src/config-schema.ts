@@ -23,7 +23,12 @@ const timeouts = field("Timeouts");
 const choices = (...values: string[]) => values.map((value) => ({ label: value, value }));
 
 const FORM_FIELDS: ConfigField[] = [
-  agent("variant", "Variant", "text", "The model's reasoning profile, passed to OpenCode as --variant."),
+  agent(
+    "variant",
+    "Variant",
+    "text",
+    "The model's reasoning profile, passed to OpenCode as --variant; empty: Paperclip's Thinking effort.",
+  ),
   agent(
     "dangerouslySkipPermissions",
     "Skip Permission Checks",

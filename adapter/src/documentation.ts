@@ -17,7 +17,7 @@ Don't use when:
 
 Core fields:
 - model (string, required): "<provider>/<model>", for example "anthropic/claude-sonnet-4-6"
-- variant (string): the model's reasoning profile
+- variant (string): the model's reasoning profile; without one Paperclip's "Thinking effort" (effort, thinkingEffort)
 - extraArgs (list of strings): additional arguments of "opencode run"
 - env (object): the agent's environment; secret references are resolved by Paperclip and passed on sealed
 - mcpServers (object): MCP servers in OpenCode's or Claude's spelling

@@ -18,10 +18,11 @@ import type { AdapterExecutionContext, AdapterExecutionResult } from "./papercli
 import { paperclipHelpers } from "./paperclip-helpers.ts";
 import { startReconciler } from "./reconcile.ts";
 import { InvalidRequest, type Prepared, prepare, sealToken } from "./request.ts";
-import { cancelledBeforeStart, failedResult, resultOf } from "./result.ts";
+import { cancelledBeforeStart, failedResult, resultOf, waitsForPerson } from "./result.ts";
 import { sealerFrom } from "./sealing.ts";
 import { ConfigurationError, type Settings, settingsFrom } from "./settings.ts";
 import { shutdownSignal, waitForRelease } from "./shutdown.ts";
+import { blockTask } from "./task.ts";
 import {
   attribute,
   type CallOptions,
@@ -33,7 +34,7 @@ import {
   type Temporal,
   temporalFor,
 } from "./temporal.ts";
-import { mint } from "./tokens.ts";
+import { linkTo, mint } from "./tokens.ts";
 import { follow, type Line, TranscriptIncomplete } from "./transcript.ts";
 import { Aborted, sleep, withLinkedSignal, yieldToEventLoop } from "./waits.ts";
 import { warmUp } from "./warm-up.ts";
@@ -394,13 +395,14 @@ class Execution {
   ): Promise<AdapterExecutionResult> {
     await this.#progress("finalize", "The run has ended");
     await this.#logGaps(outcome);
-    const base = this.#settings.transcriptsUrl?.replace(/\/+$/, "");
+    const base = this.#settings.transcriptsUrl;
     const result = resultOf(outcome, {
       recovery: this.#recovery,
       now: new Date(),
-      page: base && `${base}/runs/${encodeURIComponent(ticket.runId)}`,
+      page: base && (await linkTo(base, ticket.runId, this.#settings)),
       joinedRunId: ticket.runId === this.#ctx.runId ? undefined : ticket.runId,
       cancelled,
+      taskBlocked: cancelled === undefined && (await this.#blockTask(outcome)),
       workflow: { id: ticket.workflowId, runId: ticket.workflowRunId },
     });
     const code = result.errorCode ?? "succeeded";
@@ -414,6 +416,22 @@ class Execution {
     if (abortOf(this.#signal)?.kind === "lease lost") return result;
     await signalOnceStored(this.#temporal, run, { runId, workflowRunId: ticket.workflowRunId, token });
     return result;
+  }
+
+  /** Blocks the task of a failed run that only a person can help. False: Paperclip treats the failure as it does any. */
+  async #blockTask(outcome: Outcome): Promise<boolean> {
+    const { issueId, scheduledRetryAttempt: repeats } = this.#ctx.context;
+    const { failure } = outcome;
+    if (!this.#recovery || failure == null || typeof issueId !== "string") return false;
+    if (!waitsForPerson(outcome, typeof repeats === "number" ? repeats : 0)) return false;
+    const { code, message, nextStep } = failure;
+    const task = { issueId, agentId: this.#prepared.request.agent.id, code, message, nextStep };
+    const blocked = await blockTask(task, this.#settings.boardApiKey);
+    const state = blocked
+      ? "the task is blocked until somebody has done the next step and comments on it"
+      : "Paperclip may hold the task until an operator reconciles this run; AGENT_RUNS_BOARD_API_KEY avoids that";
+    await this.#log.status("note", `${state}. Next step: ${nextStep}`);
+    return blocked;
   }
 
   async #logGaps({ attempts = [] }: Outcome): Promise<void> {

@@ -32,11 +32,11 @@ export class PaperclipApi {
     this.#token = token;
   }
 
-  /** GETs a path, or POSTs a `body` to it. Never rejects. */
-  async request(path: string, body?: unknown): Promise<Answer> {
+  /** Sends a request; without a `body` a GET, with one a POST unless `method` says otherwise. Never rejects. */
+  async request(path: string, body?: unknown, method = body === undefined ? "GET" : "POST"): Promise<Answer> {
     try {
       const response = await fetch(`${this.#base}/api${path}`, {
-        method: body === undefined ? "GET" : "POST",
+        method,
         headers: {
           ...(this.#token ? { Authorization: `Bearer ${this.#token}` } : {}),
           ...(body === undefined ? {} : { "Content-Type": "application/json" }),

@@ -19,7 +19,7 @@ import { FINAL_PHASES } from "./attach.ts";
 import type { Outcome } from "./contracts.ts";
 import { fetchOutcome } from "./outcome.ts";
 import { type Answer, OPEN_RUN_STATES, objectOf, PaperclipApi, paperclipApiUrl } from "./paperclip-api.ts";
-import { neverStarted } from "./result.ts";
+import { agentStopped, neverStarted } from "./result.ts";
 import { type Settings, settingsFrom } from "./settings.ts";
 import { shutdownSignal } from "./shutdown.ts";
 import { callOnce, runOf, type Temporal, type TemporalSettings, temporalFor, WORKFLOW_TYPE } from "./temporal.ts";
@@ -192,12 +192,6 @@ export class Reconciler {
 /** Whether Paperclip failed after our return, for example by a deadlock of its database: its error code, without our result. */
 function resultDropped(body: Answer["body"], workflowRunId: string): boolean {
   return body.errorCode === "adapter_failed" && objectOf(body.resultJson).workflowRunId !== workflowRunId;
-}
-
-/** Whether no container of the run is left: it ended by itself, or Kubernetes reports that the stopped one is deleted. */
-export function agentStopped(outcome: Outcome): boolean {
-  if (outcome.stop != null) return outcome.stop.agentStopped === true;
-  return outcome.failure == null || typeof outcome.resultJson?.podExitCode === "number";
 }
 
 /** Paperclip's word for the result of the agent's work. */

@@ -14,7 +14,9 @@ import { decodeSession } from "./session.ts";
 const RESULT_MESSAGE_LIMIT = 4000;
 const SUMMARY_LIMIT = 16_000;
 const RETRY_DELAY_MS = 60_000;
-/** Paperclip starts the next turn of the conversation by itself. Internal to 2026.916. */
+/** How often Paperclip repeats a run by itself. */
+const REPEATS = 2;
+/** Paperclip holds no task, and repeats the run by itself unless the task is blocked. Internal to 2026.916. */
 const CONTINUATION = "continue_conversation_v1";
 /** Keys of `resultJson` that Paperclip acts on. A run must not set them. */
 const RESERVED_KEYS = ["executionCancellation", "executionRecovery", "conversationContinuation", "nativeCancellation"];
@@ -30,12 +32,14 @@ export interface ResultContext {
   /** The host knows recovery evidence and continuation (2026.916 and later). */
   recovery: boolean;
   now: Date;
-  /** Address of the run's page, without a token. */
+  /** Link to the run's page. */
   page?: string;
   /** Paperclip's id of the wake that started the run, when this wake joined it. */
   joinedRunId?: string;
   /** An operator's cancel and its answer. */
   cancelled?: { by: Pick<Cancelled, "outcome" | "stop">; at: Date };
+  /** The task is blocked until a person has done the next step. */
+  taskBlocked?: boolean;
   workflow?: { id: string; runId: string };
 }
 
@@ -52,13 +56,14 @@ export interface PluginFailure {
 /** The result of a run that has an outcome. */
 export function resultOf(outcome: Outcome, context: ResultContext): AdapterExecutionResult {
   const { cancelled, recovery } = context;
-  const failed = outcome.failure != null || Boolean(outcome.errorMessage) || outcome.timedOut === true;
+  const failed = hasFailed(outcome);
   const unstarted = neverStarted(outcome);
   const session = outcome.clearSession
     ? null
     : decodeSession(outcome.sessionParams ?? { sessionId: outcome.sessionId });
   const family = failed && cancelled === undefined ? familyOf(outcome, unstarted) : null;
-  const continues = recovery && failed && !unstarted && cancelled === undefined && mayContinue(family);
+  const repeated = failed && !unstarted && cancelled === undefined && mayContinue(family);
+  const continues = recovery && (repeated || context.taskBlocked === true);
   const result: AdapterExecutionResult = {
     exitCode: failed ? (outcome.exitCode ?? null) : 0,
     signal: outcome.signal ?? null,
@@ -69,7 +74,7 @@ export function resultOf(outcome: Outcome, context: ResultContext): AdapterExecu
     usageBasis: "per_run",
     provider: outcome.provider ?? null,
     biller: outcome.biller ?? null,
-    model: outcome.model ?? null,
+    model: modelWithin(outcome),
     billingType: outcome.billingType ?? "unknown",
     costUsd: numberOf(outcome.costUsd),
     summary: outcome.summary ? shorten(outcome.summary, SUMMARY_LIMIT) : null,
@@ -141,6 +146,26 @@ export function neverStarted(outcome: Outcome): boolean {
   return attempts.slice(0, -1).every((attempt) => UNSTARTED_CODES.has(attempt.failureCode ?? ""));
 }
 
+/** Whether no container of the run is left: it ended by itself, or Kubernetes reports that the stopped one is deleted. */
+export function agentStopped(outcome: Outcome): boolean {
+  if (outcome.stop != null) return outcome.stop.agentStopped === true;
+  return outcome.failure == null || typeof outcome.resultJson?.podExitCode === "number";
+}
+
+/**
+ * Whether a failed run's task should wait for a person: the agent has stopped, and Paperclip repeats the run no more.
+ *
+ * @param repeats how often Paperclip has repeated this run by itself.
+ */
+export function waitsForPerson(outcome: Outcome, repeats: number): boolean {
+  if (!hasFailed(outcome) || !agentStopped(outcome)) return false;
+  return repeats >= REPEATS || !mayContinue(familyOf(outcome, neverStarted(outcome)));
+}
+
+function hasFailed(outcome: Outcome): boolean {
+  return outcome.failure != null || Boolean(outcome.errorMessage) || outcome.timedOut === true;
+}
+
 function evidenceOf(stopped: Stop | null, unstarted: boolean, failed: boolean): ExecutionRecovery | undefined {
   if (unstarted && (failed || stopped !== null)) return neverStartedEvidence();
   if (stopped?.agentStopped && stopped.sessionPreserved && !stopped.killed) {
@@ -191,6 +216,12 @@ function facts(outcome: Outcome, { page, joinedRunId, workflow }: ResultContext)
   };
 }
 
+/** The model without the provider's name, which Paperclip shows before it. */
+function modelWithin({ model, provider }: Outcome): string | null {
+  if (!model || !provider || !model.startsWith(`${provider}/`)) return model ?? null;
+  return model.slice(provider.length + 1);
+}
+
 /** The cost as a number; Python writes exact decimals as text. */
 function numberOf(cost: number | string | null | undefined): number | null {
   if (cost === null || cost === undefined || cost === "") return null;
@@ -199,7 +230,7 @@ function numberOf(cost: number | string | null | undefined): number | null {
 }
 
 /** At most `limit` UTF-16 code units, without half a surrogate pair. */
-function shorten(text: string, limit: number): string {
+export function shorten(text: string, limit: number): string {
   if (text.length <= limit) return text;
   const start = text.slice(0, limit - 1);
   const last = start.charCodeAt(start.length - 1);

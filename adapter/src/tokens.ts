@@ -1,5 +1,6 @@
 /**
- * Signs tokens that grant access to the transcript of one run for an hour; each request gets a new one.
+ * Signs tokens that grant access to the transcript of one run: for an hour, a new one for each request, or for some days,
+ * for the link that people get.
  *
  * Same rules as `agent_runs/transcripts/tokens.py`: a compact JWS, HS256, `sub` = the run's id, `aud` =
  * `agent-runs.transcripts`. The key is the first one in the transcript service's key file, a JWK or JWK set of kty oct. It
@@ -12,6 +13,8 @@ import { base64url, SignJWT } from "jose";
 const AUDIENCE = "agent-runs.transcripts";
 const KEY_BYTES = 32;
 const TOKEN_LIFETIME_SECONDS = 3600;
+/** The life of a link, as of those that `agent-runs show` prints. */
+export const LINK_LIFETIME_SECONDS = 7 * 24 * 3600;
 
 /** The settings that this module needs. */
 export interface TokenSettings {
@@ -21,12 +24,22 @@ export interface TokenSettings {
 /** The key file has no key that can sign tokens. The message never quotes it. */
 export class UnusableTokenKey extends Error {}
 
-/** A token for one run. Rejects with `UnusableTokenKey`. */
-export async function mint(runId: string, settings: TokenSettings): Promise<string> {
+/** A token for one run; `lifetime` is in seconds. Rejects with `UnusableTokenKey`. */
+export async function mint(runId: string, settings: TokenSettings, lifetime = TOKEN_LIFETIME_SECONDS): Promise<string> {
   return await new SignJWT({ sub: runId, aud: AUDIENCE })
     .setProtectedHeader({ alg: "HS256" })
-    .setExpirationTime(Math.floor(Date.now() / 1000) + TOKEN_LIFETIME_SECONDS)
+    .setExpirationTime(Math.floor(Date.now() / 1000) + lifetime)
     .sign(await readKey(settings.transcriptsKeyFile));
+}
+
+/**
+ * The address of a run's page, with a token in it: whoever has the link reads this run's transcript, and nothing else,
+ * until it expires. Without a usable key the address alone.
+ */
+export async function linkTo(base: string, runId: string, settings: TokenSettings): Promise<string> {
+  const page = `${base.replace(/\/+$/, "")}/runs/${encodeURIComponent(runId)}`;
+  const token = await mint(runId, settings, LINK_LIFETIME_SECONDS).catch(() => undefined);
+  return token === undefined ? page : `${page}?token=${token}`;
 }
 
 /** The signing key. Read for every token, so that a rotated or late file is found. */

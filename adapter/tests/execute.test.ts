@@ -2,12 +2,15 @@
 
 import { randomUUID } from "node:crypto";
 import { createServer, type Server } from "node:http";
+import { temporal } from "@temporalio/proto";
+import { decodeJwt } from "jose";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { LEASE_LOST } from "../src/cancel.ts";
 import type { RunRequest } from "../src/contracts.ts";
 import { executeWith } from "../src/execute.ts";
 import { InvalidRequest } from "../src/request.ts";
 import { disconnect, runOf } from "../src/temporal.ts";
+import { LINK_LIFETIME_SECONDS } from "../src/tokens.ts";
 import { describeRun, type FakeHost, fakeHost, partsFor, sameAgent, wakeAgent } from "./support/paperclip-context.ts";
 import {
   aRequest,
@@ -78,6 +81,24 @@ describe.concurrent("a run", () => {
     );
     expect(host.chunks.every(({ chunk }) => chunk.endsWith("\n") && Buffer.byteLength(chunk) < 8000)).toBe(true);
     await until(async () => (await describeAgentRun(request)).status.name === "COMPLETED");
+  });
+
+  it("gives a link that opens this run's transcript for a week, and that Temporal never sees", async () => {
+    const request = aRequest();
+    const { resultJson } = await wake(request).result;
+    const link = new URL(String(resultJson?.transcriptPage));
+    expect(`${link.origin}${link.pathname}`).toBe(`${worker.transcripts}/runs/${request.runId}`);
+    const token = link.searchParams.get("token") ?? "";
+    const { sub, exp } = decodeJwt(token);
+    expect(sub).toBe(request.runId);
+    expect((exp ?? 0) - Date.now() / 1000).toBeLessThanOrEqual(LINK_LIFETIME_SECONDS);
+    const headers = { authorization: `Bearer ${token}` };
+    const read = (runId: string) => fetch(`${worker.transcripts}/runs/${runId}/transcript?attempt=1`, { headers });
+    expect((await read(request.runId)).status).toBe(200);
+    expect((await read(randomUUID())).status).toBe(403);
+    const { workflowId, runId } = await describeAgentRun(request);
+    const history = await runOf(temporalOf(server, worker.queue), workflowId, runId).fetchHistory();
+    expect(Buffer.from(temporal.api.history.v1.History.encode(history).finish()).includes(token)).toBe(false);
   });
 
   it("shows both attempts of a run whose pod was lost", async () => {

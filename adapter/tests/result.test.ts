@@ -100,7 +100,7 @@ describe("success", () => {
       sessionDisplayId: "ses_1",
       provider: "fake",
       biller: null,
-      model: "fake/model",
+      model: "model",
       billingType: "unknown",
       costUsd: 0.0125,
       summary: "done",

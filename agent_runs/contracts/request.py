@@ -247,6 +247,17 @@ class RunConfig(PaperclipContract):
         return {**value, "resources": merged}
 
 
+    @model_validator(mode="before")
+    @classmethod
+    def _thinking_effort(cls, value: object) -> object:
+        """Takes Paperclip's own "Thinking effort" for the variant: new agents have it as one key, changed ones as another."""
+        if not isinstance(value, dict) or _blank_is_absent(value.get("variant")) is not None:
+            return value
+        given = (value.get(name) for name in ("effort", "thinkingEffort"))
+        efforts = [effort for effort in given if isinstance(effort, str) and effort.strip()]
+        return {**value, "variant": efforts[0]} if efforts else value
+
+
 class AdapterConfig(RunConfig):
     """The agent's whole configuration as Paperclip resolves it for one run. `env` holds secrets in clear."""
 

@@ -36,8 +36,8 @@ curl -sS -X PATCH "$PAPERCLIP_API_URL/api/issues/$PAPERCLIP_TASK_ID" -o answer.t
   -H "Authorization: Bearer $PAPERCLIP_API_KEY" -H "X-Paperclip-Run-Id: $PAPERCLIP_RUN_ID" \\
   -H 'Content-Type: application/json'
 """
-STABLE, DISRUPTED = "stable", "disrupted"
-"""The Paperclip that stays up, and the one that scenarios kill."""
+STABLE, DISRUPTED, READABLE = "stable", "disrupted", "readable"
+"""The Paperclip that stays up, the one that scenarios kill, and the one whose runs' logs people can read."""
 HOST_PREFIX: Final = "[paperclip] "
 """Paperclip's own notes in a run's log begin so."""
 
@@ -130,6 +130,8 @@ class Environment:
         server.environment = {**self.plugin_settings, "AGENT_RUNS_PAPERCLIP_API_URL": server.url}
         if name == DISRUPTED:  # at first only comments wake agents
             server.environment["AGENT_RUNS_RECONCILE"] = "false"
+        if name == READABLE:
+            server.environment["AGENT_RUNS_RUN_LOG_FORMAT"] = "auto"
         await self.resources.enter_async_context(run_server(server))
         instance = Instance(server, await self.resources.enter_async_context(Api.open(server.url)), self.volume)
         await instance.set_up()
@@ -216,7 +218,7 @@ async def start_environment(folder: Path) -> AsyncIterator[Environment]:
             "AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL": stack.addresses.pages,
             "AGENT_RUNS_TRANSCRIPTS_KEY_FILE": f"{KEYS}/{SIGNING}",
             "AGENT_RUNS_SEALING_KEY_FILE": f"{KEYS}/{SEALING}",
-            "AGENT_RUNS_RUN_LOG_FORMAT": "json",  # comparable with the transcript, line by line
+            "AGENT_RUNS_RUN_LOG_FORMAT": "json",  # so that a log can be compared with the transcript
         }
         access = Access.read(stack.addresses.kubeconfig)
         assert access is not None

@@ -22,6 +22,10 @@ class Plan:
         exit_delay: seconds between its last line and its end.
         records: variables whose values it writes into FOLDER/recorded.json, with its configuration files.
         unknown_session: resumed with this session, it fails as OpenCode does for an unknown session.
+        refuses_start: it ends before its first event.
+        error: status of the provider that ends it; 0 for an error without one.
+        reason: why its last step ended.
+        signal: number of the signal that ends it.
     """
 
     lines: int = 5
@@ -33,6 +37,10 @@ class Plan:
     code: int = 0
     exit_delay: float = 0.0
     records: list[str] = field(default_factory=list)
+    refuses_start: bool = False
+    error: int | None = None
+    reason: str = "stop"
+    signal: int | None = None
 
     @property
     def texts(self) -> list[str]:

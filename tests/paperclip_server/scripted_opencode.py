@@ -25,6 +25,15 @@ def write_event(session: str, kind: str, **part: Any) -> None:
     sys.stdout.flush()
 
 
+def write_error(session: str, status: int) -> None:
+    data: dict[str, Any] = {"message": f"The provider answers {status}."}
+    error = {"name": "APIError", "data": {**data, "statusCode": status, "isRetryable": False}}
+    if status == 0:
+        error = {"name": "UnknownError", "data": data}
+    sys.stdout.write(json.dumps({"type": "error", "timestamp": 0, "sessionID": session, "error": error}) + "\n")
+    sys.stdout.flush()
+
+
 def report(method: str, path: str, body: Any) -> tuple[int, str]:
     """Sends a request to Paperclip as its skill teaches agents to: address and token from the environment."""
     request = urllib.request.Request(  # noqa: S310 - http, on this machine
@@ -71,6 +80,9 @@ def main(folder: Path, arguments: list[str]) -> int:
     if plan["unknown_session"] and option(arguments, "--session") == plan["unknown_session"]:
         sys.stderr.write(f"Error: Session not found: {plan['unknown_session']}\n")
         return 1
+    if plan["refuses_start"]:
+        sys.stderr.write("Error: Config file is not valid JSON\n")
+        return 1
     write_event(session, "step_start", id="prt_0")
     for number in range(1, plan["lines"] + 1):
         write_event(session, "text", id=f"prt_{number}", text=f"line {number}")
@@ -83,8 +95,13 @@ def main(folder: Path, arguments: list[str]) -> int:
         write_event(
             session, "text", id=f"prt_{name}", text=f"reported {name}: {status}{'' if status == 200 else ' ' + answer}"
         )
+    if plan["error"] is not None:
+        write_error(session, plan["error"])
+        return 1
+    if plan["signal"] is not None:
+        os.kill(os.getpid(), plan["signal"])
     tokens = {"input": 11, "output": 7, "reasoning": 0, "cache": {"read": 3, "write": 0}}
-    write_event(session, "step_finish", id="prt_end", reason="stop", cost=0.0125, tokens=tokens)
+    write_event(session, "step_finish", id="prt_end", reason=plan["reason"], cost=0.0125, tokens=tokens)
     time.sleep(plan["exit_delay"])
     return int(plan["code"])
 

@@ -12,6 +12,7 @@ The part of `config.model` after the slash is what the agent does:
     unschedulable    no node takes its pod
     pod-lost-once    a first attempt of five lines whose pod is lost, then a second one of five
     provider-fails   five lines, then a failure of the provider
+    provider-rejects the same, but the provider refuses the request
 
 FOLDER gets `transcripts.db` and `transcripts-key.json`. One line `{"transcripts": "http://…"}` on standard output shows
 that worker and service are up; the end of standard input stops them.
@@ -32,7 +33,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from agent_runs.client.connection import run_to_end
-from agent_runs.contracts.errors import PodLost, PodScheduleFailed, ProviderUnavailable
+from agent_runs.contracts.errors import PodLost, PodScheduleFailed, ProviderRejected, ProviderUnavailable
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.messages import AwaitSchedule, ParseTranscript, PodRef, StopAgent, StreamEnd, StreamLogs
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt, Report, Usage
@@ -43,6 +44,10 @@ from agent_runs.web.transcripts import app, serving
 from tests.workflows.fake_activities import THROTTLE, FakeActivities
 from workflows.agent_run import AgentRunWorkflow
 
+PROVIDER_FAILURES: Final = {
+    "provider-fails": ProviderUnavailable.as_failure("the provider answers 503"),
+    "provider-rejects": ProviderRejected.as_failure("the provider answers 404"),
+}
 LINE_INTERVAL: Final = 0.05
 """Seconds."""
 
@@ -93,7 +98,7 @@ class FakeAgents:
         if kind == "pod-lost-once" and key.attempt == 1:
             end = await self._write_lines(key, 5, 0)
             return end.model_copy(update={"failure": PodLost.as_failure("the node was lost")})
-        if kind in {"pod-lost-once", "provider-fails"}:
+        if kind == "pod-lost-once" or kind in PROVIDER_FAILURES:
             return await self._write_lines(key, 5, 0)
         return await self._write_until_stopped(key, silent=kind == "silent", ignores_sigterm=kind == "ignores-sigterm")
 
@@ -131,12 +136,12 @@ class FakeAgents:
         kind, *_ = await self._behaviour()
         if kind == "unschedulable":
             return Report(failure=input.stopped, exit_code=1)
-        fails = kind == "provider-fails"
+        failure = input.stopped or PROVIDER_FAILURES.get(kind)
         return Report(
-            failure=input.stopped or (ProviderUnavailable.as_failure("the provider answers 503") if fails else None),
+            failure=failure,
             session_id="ses_fake",
             summary="done",
-            exit_code=1 if fails or input.stopped else 0,
+            exit_code=0 if failure is None else 1,
             usage=Usage(input_tokens=10, output_tokens=2, cached_input_tokens=3),
             cost_usd=Decimal("0.0125"),
             events=3,

@@ -25,7 +25,7 @@ import {
   unlessBlank,
   wholeNumber,
 } from "./fields.ts";
-import { isObject, own, type PlainObject, present } from "./plain.ts";
+import { isObject, own, type Plain, type PlainObject, present } from "./plain.ts";
 import { InvalidRequest, type Problem } from "./problems.ts";
 import { isPrintable, strip, truthy } from "./python.ts";
 import { type ContextRuntime, decodedSession, type Session } from "./session.ts";
@@ -277,7 +277,15 @@ function asGiven(tidy: PlainObject): PlainObject {
   if (!isObject(given.config)) return given;
   // Paperclip's forms save an untouched field as an empty string.
   const filled = Object.fromEntries(Object.entries(given.config).filter(([, value]) => value !== ""));
-  return { ...given, config: filled as PlainObject };
+  return { ...given, config: withVariant(filled as PlainObject) };
+}
+
+/** Paperclip's own "Thinking effort" is the variant: new agents have it as one key, changed ones as another. */
+function withVariant(config: PlainObject): PlainObject {
+  const isGiven = (value: unknown) => typeof value === "string" && strip(value) !== "";
+  if (config.variant !== undefined && (typeof config.variant !== "string" || isGiven(config.variant))) return config;
+  const effort = [own(config, "effort"), own(config, "thinkingEffort")].find(isGiven) as Plain | undefined;
+  return effort === undefined ? config : { ...config, variant: effort };
 }
 
 const isFlat = (name: string): boolean => name.startsWith("resources.");

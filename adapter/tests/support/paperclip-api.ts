@@ -25,7 +25,8 @@ export async function paperclipApi(): Promise<FakeApi> {
     api.tokens.add(request.headers.authorization);
     let text = "";
     for await (const piece of request) text += piece;
-    const { status, body } = request.method === "POST" ? post(path, JSON.parse(text)) : get(path);
+    const change = { POST: post, PATCH: patch }[request.method ?? ""];
+    const { status, body } = change ? change(path, JSON.parse(text)) : get(path);
     response.writeHead(status, { "Content-Type": "application/json" }).end(JSON.stringify(body));
   });
   const api: FakeApi = {
@@ -51,6 +52,12 @@ export async function paperclipApi(): Promise<FakeApi> {
   function post(path: string, body: Body) {
     api.posts.push({ path, body });
     return api.answers;
+  }
+  function patch(path: string, body: Body) {
+    const id = path.split("/")[2] ?? "";
+    const permitted = api.answers.status < 300;
+    if (permitted) api.issues.set(id, { ...api.issues.get(id), ...body });
+    return { status: permitted ? 200 : api.answers.status, body: {} };
   }
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
   const address = server.address();

@@ -1,0 +1,44 @@
+/**
+ * Leaves the task of a failed run so that it waits for a person, and so that any comment wakes it again.
+ *
+ * Paperclip holds the task of a failed run of an external adapter: it refuses comments and retries until an operator gives
+ * evidence of what the agent did. It does not hold a task whose run asks for the conversation to be continued, but then it
+ * repeats the run by itself, twice, unless the task is blocked. So the task of a run that no repeat can help is blocked
+ * first, with the board as the one to unblock it and the run's next step as what to do, which Paperclip shows among the
+ * things that need attention. That takes board rights, as the reconciler does. Source: Paperclip 2026.916.1, read and observed.
+ */
+
+import { PaperclipApi, paperclipApiUrl } from "./paperclip-api.ts";
+import { shorten } from "./result.ts";
+
+/** Paperclip's limit for the text of what to do. */
+const ACTION_LIMIT = 2000;
+const WORKABLE: ReadonlySet<unknown> = new Set(["todo", "in_progress"]);
+
+/** Of a failed run: its task, and what a person has to know. */
+export interface FailedTask {
+  issueId: string;
+  agentId: string;
+  code: string;
+  message: string;
+  nextStep: string;
+}
+
+/** Blocks the task. False: it is not blocked, or no longer this agent's; or this Paperclip does not answer, or refuses. Never rejects. */
+export async function blockTask(task: FailedTask, boardApiKey: string | undefined): Promise<boolean> {
+  const base = paperclipApiUrl(process.env);
+  if (base === undefined) return false;
+  const api = new PaperclipApi(base, boardApiKey);
+  const path = `/issues/${encodeURIComponent(task.issueId)}`;
+  const { status, body } = await api.request(path);
+  if (status !== 200 || body.assigneeAgentId !== task.agentId) return false;
+  if (!WORKABLE.has(body.status)) return body.status === "blocked";
+  const unblockDescriptor = { owner: "board", action: actionOf(task) };
+  const answer = await api.request(path, { status: "blocked", unblockDescriptor }, "PATCH");
+  return answer.status >= 200 && answer.status < 300;
+}
+
+function actionOf({ code, message, nextStep }: FailedTask): string {
+  const then = `${nextStep} Then comment on this task: the agent continues.`;
+  return `${shorten(`${code}: ${message}`, ACTION_LIMIT - then.length - 1)}\n${then}`;
+}

@@ -1,0 +1,107 @@
+/** The task of a failed run: it waits for a person, is neither held nor repeated, and nobody else's task is touched. */
+
+import { randomUUID } from "node:crypto";
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from "vitest";
+import type { Outcome } from "../src/contracts.ts";
+import { waitsForPerson } from "../src/result.ts";
+import { disconnect } from "../src/temporal.ts";
+import { type FakeApi, paperclipApi } from "./support/paperclip-api.ts";
+import { fakeHost, wakeAgent } from "./support/paperclip-context.ts";
+import { aRequest, type DevServer, devServer, type Standin, standin } from "./support/stack.ts";
+
+const CONTINUES = { conversationContinuation: "continue_conversation_v1" };
+
+let server: DevServer;
+let worker: Standin;
+let api: FakeApi;
+
+beforeAll(async () => {
+  server = await devServer();
+  worker = await standin(server.address);
+});
+afterAll(async () => {
+  await worker.stop();
+  await disconnect();
+  await server.stop();
+});
+beforeEach(async () => {
+  api = await paperclipApi();
+});
+afterEach(async () => await api.stop());
+
+/** Runs an agent for a task in this state; its host, its result and what became of the task. */
+async function run(behaviour: string, issue: { [name: string]: unknown } = {}, context = {}, host = {}) {
+  const issueId = randomUUID();
+  const request = aRequest({ behaviour });
+  api.runs.set(request.runId, { status: "failed" });
+  api.issues.set(issueId, { id: issueId, assigneeAgentId: request.agent.id, status: "in_progress", ...issue });
+  const fake = fakeHost(request, { context: { issueId, ...context }, ...host });
+  const result = await wakeAgent(request, server, worker, {}, fake).result;
+  return { result, notes: fake.statuses("note"), issue: api.issues.get(issueId) };
+}
+
+describe("the task of a run that only a person can help", () => {
+  it("is blocked, with the next step for the board, and Paperclip neither holds nor repeats it", async () => {
+    const { result, issue, notes } = await run("provider-rejects");
+    expect(result).toMatchObject({ errorCode: "provider_rejected", resultJson: CONTINUES });
+    expect(issue).toMatchObject({ status: "blocked", unblockDescriptor: { owner: "board" } });
+    const { action } = (issue?.unblockDescriptor ?? {}) as { action?: string };
+    expect(action).toContain("provider_rejected: the provider answers 404");
+    expect(action).toContain("Check the model name");
+    expect(notes.at(-1)?.message).toContain("the task is blocked until");
+  });
+
+  it("is blocked when Paperclip has repeated the run as often as it does", async () => {
+    const before = await run("provider-fails", {}, { scheduledRetryAttempt: 1 });
+    expect(before.issue?.status).toBe("in_progress");
+    const last = await run("provider-fails", {}, { scheduledRetryAttempt: 2 });
+    expect(last.issue?.status).toBe("blocked");
+    expect(last.result.resultJson).toMatchObject(CONTINUES);
+  });
+
+  it.each([
+    ["is another agent's", { assigneeAgentId: "another" }],
+    ["is done", { status: "done" }],
+    ["is in review", { status: "in_review" }],
+  ])("is left alone when it %s", async (_, state) => {
+    const { result, issue } = await run("provider-rejects", state);
+    expect(issue).toMatchObject(state);
+    expect(result.resultJson).not.toHaveProperty("conversationContinuation");
+  });
+
+  it("is not repeated by Paperclip when it could not be blocked", async () => {
+    api.answers = { status: 403, body: {} };
+    const { result, notes } = await run("provider-rejects");
+    expect(result.resultJson).not.toHaveProperty("conversationContinuation");
+    expect(notes.at(-1)?.message).toContain("AGENT_RUNS_BOARD_API_KEY");
+  });
+
+  it("is left alone by a Paperclip that holds no tasks, and after a success", async () => {
+    const old = await run("provider-rejects", {}, {}, { onCancellationReady: undefined });
+    expect(old.issue?.status).toBe("in_progress");
+    const good = await run("lines:3");
+    expect(good.issue?.status).toBe("in_progress");
+  });
+
+  it("never has a wake without a task", async () => {
+    const { result } = await run("provider-rejects", {}, { issueId: undefined });
+    expect(result.resultJson).not.toHaveProperty("conversationContinuation");
+    expect(api.requests.some((path) => path.startsWith("PATCH"))).toBe(false);
+  });
+});
+
+describe("whether a person has to help", () => {
+  const failure = { code: "x", message: "x", nextStep: "x", budget: "agent" as const };
+  const ended = { failure, resultJson: { podExitCode: 1 } };
+  it.each<[string, Partial<Outcome>, number, boolean]>([
+    ["a success", {}, 0, false],
+    ["a failure", ended, 0, true],
+    ["an agent that may still work", { failure }, 0, false],
+    ["an unconfirmed stop", { failure, stop: { agentStarted: true, agentStopped: false } }, 0, false],
+    ["an outage of the provider", { ...ended, errorFamily: "transient_upstream" }, 0, false],
+    ["an outage that lasts", { ...ended, errorFamily: "transient_upstream" }, 2, true],
+    ["a timeout", { ...ended, timedOut: true }, 0, true],
+  ])("after %s", (_, outcome, repeats, expected) => {
+    expect(waitsForPerson(outcome, repeats)).toBe(expected);
+  });
+});

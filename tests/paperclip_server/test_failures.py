@@ -1,0 +1,133 @@
+"""Failed runs leave their tasks wakeable, ends deadlock nothing, and people can read a run's log and page."""
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+import aiohttp
+
+from tests.paperclip_server.api import Object
+from tests.paperclip_server.environment import READABLE, Environment, Instance, ScriptedAgent
+from tests.paperclip_server.scenarios import Schedule, scenario
+from tests.paperclip_server.scripted_agents import Plan
+from tests.paperclip_server.test_runs import STEPS, script, woken_by
+
+SWEEPS: Final = timedelta(seconds=25)
+"""Two rounds of Paperclip's own recovery, which would repeat a run or hold its task."""
+ENDS: Final = 60
+AGENTS: Final = 6
+
+
+@dataclass(frozen=True)
+class Failing:
+    """An agent that fails, and how."""
+
+    code: str
+    plan: Plan
+    config: dict[str, Any] = field(default_factory=dict)
+    repeated: bool = False
+    """Paperclip repeats the run by itself: an outage may pass."""
+
+
+def failing(code: str, /, *, repeated: bool = False, config: dict[str, Any] | None = None, **plan: Any) -> Failing:
+    return Failing(code, Plan(lines=2, reports={}, **plan), config or {}, repeated)
+
+
+FAILURES: Final = (
+    failing("adapter_failed", code=3),
+    failing("provider_rejected", error=404),
+    failing("provider_credentials", error=401),
+    failing("opencode_error", error=0),
+    failing("provider_unavailable", error=503, repeated=True),
+    failing("output_cut_off", reason="length"),
+    failing("model_refused", reason="content-filter"),
+    failing("step_limit_reached", reason="max_turns"),
+    failing("opencode_crashed", signal=11),
+    failing("opencode_start_failed", refuses_start=True),
+    failing("timeout", hold=2, config={"timeoutSec": 3}),
+    failing("invalid_request", repeated=True, config={"model": "no-slash"}),
+)
+
+
+@scenario(Schedule.CONCURRENT)
+async def test_the_task_of_a_failed_run_is_woken_by_a_comment_and_not_repeated(env: Environment) -> None:
+    instance = await env.instance(READABLE)
+    failed: list[tuple[Failing, ScriptedAgent, str, Object]] = []
+    for one in FAILURES:
+        ada = await instance.create_scripted_agent(f"Failing {one.code}", one.plan, **one.config)
+        issue = await instance.issue(ada.agent, f"Fail with {one.code}")
+        run = await instance.api.wait_ended(await instance.run(issue, agent=ada.agent))
+        failed.append((one, ada, issue, run))
+    assert [run["errorCode"] for _, _, _, run in failed] == [one.code for one, _, _, _ in failed]
+    await asyncio.sleep(SWEEPS.total_seconds())  # nothing must happen, which nothing announces
+    for one, ada, issue, _ in failed:
+        runs = await instance.api.runs(instance.company, issue, ada.agent)
+        task = await instance.api.read_issue(issue)
+        assert one.repeated or len(runs) == 1, (one.code, runs)
+        assert one.repeated or task["status"] == "blocked", (one.code, task["status"])
+        assert not task.get("executionBlocker"), (one.code, task["executionBlocker"])
+    for one, ada, issue, _ in failed:
+        ada.program.set_plan(Plan())
+        ada.program.release()
+        await instance.api.comment(issue, f"Corrected {one.code}, go on.")
+        woken = await woken_by(instance, issue, f"Corrected {one.code}")
+        assert woken["status"] == "succeeded" or one.code == "invalid_request", (one.code, woken["error"])
+    env.measurements["failures whose tasks a comment woke"] = str(len(failed))
+
+
+@scenario(Schedule.CONCURRENT)
+async def test_a_failed_run_can_be_retried_by_a_person(env: Environment) -> None:
+    instance = await env.instance(READABLE)
+    ada = await instance.create_scripted_agent("Retried", Plan(lines=2, reports={}, error=404))
+    issue = await instance.issue(ada.agent, "Fail, then retry")
+    run = await instance.api.wait_ended(await instance.run(issue, agent=ada.agent))
+    ada.program.set_plan(Plan())
+    woken = await instance.api.wakeup(ada.agent, issue, failedRunId=run["id"])
+    assert woken.get("status") != "skipped", woken
+    again = await instance.api.wait_ended(await instance.run(issue, 1, ada.agent))
+    assert again["status"] == "succeeded", again["error"]
+
+
+@scenario(Schedule.CONCURRENT)
+async def test_sixty_ends_deadlock_nothing(env: Environment) -> None:
+    instance = await env.instance(READABLE)
+    adas = [await instance.create_scripted_agent(f"Ending {number}") for number in range(AGENTS)]
+    ended = await asyncio.gather(*(end_often(instance, ada, ENDS // AGENTS) for ada in adas))
+    runs = [run for each in ended for run in each]
+    assert len(runs) == ENDS
+    assert {run["status"] for run in runs} == {"succeeded"}, [run["error"] for run in runs if run["error"]]
+    assert "deadlock detected" not in instance.server.log.read_text(errors="replace")
+    env.measurements["ends without a deadlock"] = str(len(runs))
+
+
+async def end_often(instance: Instance, ada: ScriptedAgent, times: int) -> list[Object]:
+    """Runs one agent for so many issues, one after the other."""
+    runs = []
+    for number in range(times):
+        issue = await instance.issue(ada.agent, f"End {ada.agent} {number}")
+        runs.append(await instance.api.wait_ended(await instance.run(issue, agent=ada.agent)))
+    return runs
+
+
+@scenario(Schedule.CONCURRENT)
+async def test_the_log_of_a_run_reads_as_text_and_the_link_to_its_page_opens(env: Environment) -> None:
+    instance = await env.instance(READABLE)
+    agent = await instance.create_opencode_agent("Readable", "script")
+    issue = await instance.issue(agent, "Work it off", script(STEPS))
+    run = await instance.api.wait_ended(await instance.run(issue, agent=agent))
+    log = await instance.api.log(run["id"])
+    text = "".join(entry.chunk for entry in log)
+    assert run["status"] == "succeeded", (run["error"], text[-2000:])
+    assert f"[agent-runs] run {run['id']} started\n" in text
+    assert "Here I go.\n" in text
+    assert "> bash: pwd > where.txt; pwd\n  /paperclip/" in text
+    assert "All of it is done.\n" in text
+    assert "[agent-runs] succeeded\n" in text
+    assert "level=INFO" not in text
+    assert not [line for line in text.splitlines() if line.startswith("{") and "type" in json.loads(line)], text
+    (env.folder / "readable-log.txt").write_text(text)
+    async with aiohttp.ClientSession() as browser, browser.get(run["resultJson"]["transcriptPage"]) as page:
+        assert page.status == 200, page.url
+        assert "All of it is done." in await page.text()
