@@ -20,7 +20,7 @@ import { startReconciler } from "./reconcile.ts";
 import { InvalidRequest, type Prepared, prepare, sealToken } from "./request.ts";
 import { cancelledBeforeStart, failedResult, resultOf, waitsForPerson } from "./result.ts";
 import { sealerFrom } from "./sealing.ts";
-import { ConfigurationError, type Settings, settingsFrom } from "./settings.ts";
+import { adapterTypeIn, ConfigurationError, type Settings, settingsFrom } from "./settings.ts";
 import { shutdownSignal, waitForRelease } from "./shutdown.ts";
 import { blockTask } from "./task.ts";
 import {
@@ -39,7 +39,6 @@ import { follow, type Line, TranscriptIncomplete } from "./transcript.ts";
 import { Aborted, sleep, withLinkedSignal, yieldToEventLoop } from "./waits.ts";
 import { warmUp } from "./warm-up.ts";
 
-const ADAPTER_TYPE = "opencode_k8s";
 /** For the last lines of a cancelled run, so that the answer comes in time. */
 const LAST_LINES_MS = CANCEL_ANSWER_MS - 3000;
 const LAST_LINES_LEAST_MS = 2000;
@@ -57,7 +56,8 @@ export interface Parts {
 
 /** Runs one wake. Rejects only if Paperclip's own dispatch gate refuses it. */
 export async function execute(ctx: AdapterExecutionContext): Promise<AdapterExecutionResult> {
-  const format = logFormatFor(process.env.AGENT_RUNS_RUN_LOG_FORMAT, (await paperclipHelpers()).version);
+  const { version } = await paperclipHelpers();
+  const format = logFormatFor(process.env.AGENT_RUNS_RUN_LOG_FORMAT, version, adapterTypeIn(process.env));
   const createParts = async () => {
     await warmUp();
     const settings = settingsFrom(process.env, ctx.config);
@@ -163,7 +163,7 @@ class Execution {
     const { request, environmentForLogs, prompt, promptMetrics, notes } = this.#prepared;
     const resumes = request.runtime?.sessionParams != null;
     // Paperclip does not hold tasks of a type that it knows as a conversation; internal, hence only where it knows recovery
-    const adapterType = this.#recovery ? this.#settings.reportAs : ADAPTER_TYPE;
+    const adapterType = this.#recovery ? this.#settings.reportAs : this.#settings.adapterType;
     await ignoreFailure(
       this.#ctx.onMeta?.({
         adapterType,

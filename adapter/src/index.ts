@@ -7,11 +7,12 @@ import { listModels, models, refreshModels } from "./models.ts";
 import type { ServerAdapterModule } from "./paperclip.ts";
 import { scheduleReconciler } from "./reconcile.ts";
 import { sessionCodec } from "./session.ts";
+import { adapterTypeIn } from "./settings.ts";
 import { listSkills } from "./skill-snapshot.ts";
 import { testEnvironment } from "./test-environment.ts";
 import { warmUp } from "./warm-up.ts";
 
-export const type = "opencode_k8s";
+export const type = adapterTypeIn(process.env);
 
 /**
  * Creates the adapter. Nothing is connected or read before the first call of one of its functions, except by the

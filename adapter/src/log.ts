@@ -50,8 +50,11 @@ export type StatusEvent =
   | "note"
   | "failure";
 
-/** `json`: lines for a parser; `text`: for people. */
-export type LogFormat = "json" | "text";
+/**
+ * `json`: lines for the plugin's own parser; `text`: for people; `events`: OpenCode's events for Paperclip's parser of its
+ * own OpenCode adapter, which shows every other line as it is, so the rest is text.
+ */
+export type LogFormat = "json" | "text" | "events";
 export type OnLog = (stream: "stdout" | "stderr", chunk: string) => Promise<void>;
 type Fields = { [name: string]: unknown };
 
@@ -174,6 +177,14 @@ function isStatus(text: string): boolean {
   return event !== undefined && event.type === STATUS_TYPE;
 }
 
+/** An event of OpenCode's that fits into a call, shortened if necessary; undefined for every other line. */
+function eventIn({ stream, text }: AgentLine): string | undefined {
+  if (stream === "stderr" || text.length > SHORTENED_LIMIT) return undefined;
+  const type = parsed(text.trim())?.type;
+  if (typeof type !== "string" || type === STATUS_TYPE) return undefined;
+  return fits(text) && !SEPARATORS.test(text) ? text : shortenedEvent(text);
+}
+
 /** The event with its long strings shortened; undefined when it is no event, or still too long. */
 function shortenedEvent(text: string): string | undefined {
   const event = parsed(text.trim());
@@ -243,7 +254,9 @@ export class RunLog {
   /** Writes one line of the agent. */
   line(line: AgentLine): Promise<void> {
     return this.#enqueue(async () => {
-      if (this.#format === "text") for (const shown of readable(line)) await this.#writeText(shown);
+      const event = this.#format === "events" ? eventIn(line) : undefined;
+      if (event !== undefined) await this.#write("stdout", event);
+      else if (this.#format !== "json") for (const shown of readable(line)) await this.#writeText(shown);
       else for await (const { stream, text } of linesFor(line)) await this.#write(stream, text);
       this.lines += 1;
     });
@@ -272,9 +285,9 @@ export class RunLog {
   }
 
   async #writeStatus(event: StatusEvent, message: string, fields: Fields): Promise<void> {
-    const shown = this.#format === "text" ? readableStatus(event, message) : undefined;
+    if (this.#format === "json") return await this.#write("stdout", statusLine(event, message, fields));
+    const shown = readableStatus(event, message);
     if (shown !== undefined) await this.#writeText(shown);
-    else if (this.#format === "json") await this.#write("stdout", statusLine(event, message, fields));
   }
 
   async #writeText({ stream, text }: Shown): Promise<void> {

@@ -13,6 +13,15 @@ import { ABSOLUTE_URL, isAbsoluteUrl } from "./request/context.ts";
 import { ADDRESS_REMEDY, isAddress, type TemporalServer, temporalServer, withoutLogin } from "./temporal-server.ts";
 
 const PREFIX = "AGENT_RUNS_";
+/** A type of its own, or that of Paperclip's OpenCode adapter, which this one then replaces. The first is the default. */
+const ADAPTER_TYPES = ["opencode_k8s", "opencode_local"] as const;
+export type AdapterType = (typeof ADAPTER_TYPES)[number];
+
+/** The type under which Paperclip loads this adapter; a wrong setting is refused elsewhere. */
+export function adapterTypeIn(environment: NodeJS.ProcessEnv): AdapterType {
+  const chosen = environment[`${PREFIX}ADAPTER_TYPE`]?.trim();
+  return ADAPTER_TYPES.find((type) => type === chosen) ?? ADAPTER_TYPES[0];
+}
 
 /** The settings of this plugin. They hold secrets and are never logged. */
 export interface Settings {
@@ -32,6 +41,8 @@ export interface Settings {
   readonly paperclipApiUrl?: string;
   /** What to do while another task's run has the agent. */
   readonly onBusy: "wait" | "refuse";
+  /** The type under which Paperclip loads this adapter. */
+  readonly adapterType: AdapterType;
   /** The adapter type that an invocation is reported as; some of Paperclip's behaviour depends on it. */
   readonly reportAs: "opencode_local" | "opencode_k8s";
   /** How a run's log is written; `auto` depends on the Paperclip, see `logFormatFor`. */
@@ -67,7 +78,7 @@ const PER_AGENT: Readonly<Record<string, string>> = {
 const PLUGIN_SETTINGS = [
   ...["TASK_QUEUE", "WEB_UI", "TRANSCRIPTS_PUBLIC_URL", "TRANSCRIPTS_KEY_FILE"],
   ...["SEALING_KEY_FILE", "SEALING_KEY", "PAPERCLIP_API_URL"],
-  ...["ON_BUSY", "REPORT_AS", "RUN_LOG_FORMAT", "BOARD_API_KEY", "RECONCILE", "PRODUCTION"],
+  ...["ON_BUSY", "ADAPTER_TYPE", "REPORT_AS", "RUN_LOG_FORMAT", "BOARD_API_KEY", "RECONCILE", "PRODUCTION"],
 ];
 /** Settings of the worker and the command line, which may share an environment with Paperclip. */
 const OTHER_SETTINGS = [
@@ -101,6 +112,7 @@ export function settingsFrom(environment: NodeJS.ProcessEnv, config: JsonObject 
     sealingKey: read.text("SEALING_KEY"),
     paperclipApiUrl: read.url("PAPERCLIP_API_URL"),
     onBusy: read.choice("ON_BUSY", ["wait", "refuse"]),
+    adapterType: read.choice("ADAPTER_TYPE", ADAPTER_TYPES),
     reportAs: read.choice("REPORT_AS", ["opencode_local", "opencode_k8s"]),
     logFormat: read.choice("RUN_LOG_FORMAT", ["auto", "json", "text"]),
     boardApiKey: read.text("BOARD_API_KEY"),

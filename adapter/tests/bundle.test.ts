@@ -12,9 +12,10 @@ const run = promisify(execFile);
 let folder: string;
 
 /** The JSON that a program prints in a new process, in a folder with nothing but the bundle. */
-async function outputOf(program: string): Promise<unknown> {
+async function outputOf(program: string, environment: NodeJS.ProcessEnv = {}): Promise<unknown> {
   const { stdout, stderr } = await run(process.execPath, ["--input-type=module", "--eval", program], {
     cwd: folder,
+    env: { ...process.env, ...environment },
   });
   expect(stderr).toBe("");
   return JSON.parse(stdout);
@@ -34,6 +35,11 @@ test("the entry loads from a folder without packages and creates the adapter, wi
     console.log(JSON.stringify({ type: adapter.type, execute: typeof adapter.execute, working }));
   `);
   expect(found).toEqual({ type: "opencode_k8s", execute: "function", working: [] });
+});
+
+test("the same build replaces Paperclip's own OpenCode adapter where a setting says so", async () => {
+  const program = 'console.log(JSON.stringify((await import("./index.js")).createServerAdapter().type))';
+  expect(await outputOf(program, { AGENT_RUNS_ADAPTER_TYPE: "opencode_local" })).toBe("opencode_local");
 });
 
 test("the command line's formatter loads from a folder without packages", async () => {

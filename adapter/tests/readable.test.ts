@@ -200,6 +200,25 @@ describe("the log of a run", () => {
     expect(log.lines).toBe(2);
   });
 
+  it("in place of Paperclip's own OpenCode adapter holds OpenCode's events, and text", async () => {
+    const chunks: string[] = [];
+    const log = new RunLog(async (stream, chunk) => void chunks.push(`${stream} ${chunk}`), "events");
+    await log.status("started", "run 1 started");
+    const long = event("text", { text: "x".repeat(20_000) });
+    const texts = [event("text", { text: "a" }), long, "plain", '{"type":"agent_run","event":"outcome"}'];
+    for (const [index, text] of texts.entries()) {
+      await log.line({ attempt: 1, sequence: index + 1, stream: "stdout", text });
+    }
+    await log.line({ attempt: 1, sequence: 9, stream: "stderr", text: "timestamp=1 level=INFO run=1" });
+    await log.close();
+    expect(chunks.length).toBe(5);
+    expect(chunks[0]).toBe("stdout [agent-runs] run 1 started\n");
+    expect(chunks[1]).toBe(`stdout ${texts[0]}\n`);
+    expect(JSON.parse(chunks[2]?.slice("stdout ".length) ?? "")).toMatchObject({ type: "text", truncated: true });
+    expect(chunks[3]).toBe("stdout plain\n");
+    expect(logFormatFor("auto", "2026.916.1", "opencode_local")).toBe("events");
+  });
+
   it("is text only where the Paperclip is known to load no parser, unless a setting decides", () => {
     expect(logFormatFor(undefined, "2026.916.1")).toBe("text");
     expect(logFormatFor("auto", "2026.916.1")).toBe("text");

@@ -52,7 +52,7 @@ _EXPECTED: Final = {
 OTHER_READERS: Final = frozenset(
     f"{PREFIX}{name}"
     for name in (
-        *("OPENCODE", "SEALING_KEY", "ON_BUSY", "REPORT_AS", "RUN_LOG_FORMAT"),
+        *("OPENCODE", "SEALING_KEY", "ON_BUSY", "ADAPTER_TYPE", "REPORT_AS", "RUN_LOG_FORMAT"),
         *("BOARD_API_KEY", "RECONCILE"),
     )
 )

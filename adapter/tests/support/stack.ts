@@ -106,6 +106,7 @@ export function settingsOf(server: DevServer, worker: { queue: string; transcrip
     transcriptsKeyFile: worker.keyFile ?? "",
     sealingKeyFile: "",
     onBusy: "wait" as "wait" | "refuse",
+    adapterType: "opencode_k8s" as const,
     reportAs: "opencode_local" as const,
     logFormat: "auto" as const,
     reconcile: false,
