@@ -246,11 +246,10 @@ class RunConfig(PaperclipContract):
                 merged[kind].setdefault(resource, amount)
         return {**value, "resources": merged}
 
-
     @model_validator(mode="before")
     @classmethod
     def _thinking_effort(cls, value: object) -> object:
-        """Takes Paperclip's own "Thinking effort" for the variant: new agents have it as one key, changed ones as another."""
+        """Takes Paperclip's own "Thinking effort" for the variant: one key of new agents, another of changed ones."""
         if not isinstance(value, dict) or _blank_is_absent(value.get("variant")) is not None:
             return value
         given = (value.get(name) for name in ("effort", "thinkingEffort"))

@@ -132,6 +132,11 @@ class Api:
         woken: Object = await self.post(f"/agents/{agent}/wakeup", {**body, **options})
         return woken
 
+    async def retry(self, agent: str, run: str) -> str:
+        """Retries a failed run, as the button of that name does; returns the id of the new run."""
+        body = {"source": "on_demand", "triggerDetail": "manual", "reason": "retry_failed_run", "failedRunId": run}
+        return str((await self.post(f"/agents/{agent}/wakeup", body))["id"])
+
     # runs
 
     async def runs(self, company: str, issue: str, agent: str | None = None) -> list[Object]:
