@@ -17,7 +17,6 @@ from activities.await_schedule import AwaitScheduleActivity
 from activities.bundle_prompt import BundlePromptActivity
 from activities.clean_up_previous_runs import CleanUpPreviousRunsActivity
 from activities.create_job import AgentPodSettings, CreateJobActivity, provider_settings
-from activities.examine_silence import ExamineSilenceActivity
 from activities.finish import FinishActivity
 from activities.introspect_pod import IntrospectPodActivity, PodOverrides
 from activities.parse_transcript import ParseTranscriptActivity
@@ -82,7 +81,6 @@ def activities(
         AwaitScheduleActivity(cluster).await_schedule,
         RotateTokenActivity(cluster, opener).rotate_token,
         StreamLogsActivity(cluster, store, SealedSecrets(requests, opener)).stream_logs,
-        ExamineSilenceActivity(cluster, store).examine_silence,
         StopAgentActivity(cluster).stop_agent,
         ParseTranscriptActivity(store).parse_transcript,
         FinishActivity(cluster).finish,

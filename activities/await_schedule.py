@@ -1,4 +1,4 @@
-"""Waits until a node has taken the agent's pod, or until its container runs, and names what keeps it from that."""
+"""Waits until the agent's container runs, and names what keeps it from that."""
 
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Final
 
 from temporalio import activity
 
-from agent_runs.contracts.messages import AwaitSchedule, PodRef
+from agent_runs.contracts.messages import AwaitSchedule, PodRef, StartProgress
 from agent_runs.job.manifest import PROXY_CONTAINER
 from agent_runs.kube.diagnosis import (
     Diagnosis,
@@ -42,10 +42,10 @@ class AwaitScheduleActivity:
 
     @activity.defn
     async def await_schedule(self, input: AwaitSchedule) -> PodRef:
-        """Returns the pod once a node has taken it or, if `until` is `running`, its agent container runs or has ended.
+        """Returns the pod once its agent container runs or has ended.
 
-        The time-outs are measured by the cluster's own timestamps, so they also run while no worker is there. The
-        heartbeat details are the reason for waiting.
+        The time-outs are measured by the cluster's own timestamps, so they also run while no worker is there.
+        Heartbeats carry a `StartProgress`.
 
         Raises:
             PodScheduleFailed: no node took the pod in time; the message is Kubernetes' own reason.
@@ -63,15 +63,12 @@ class AwaitScheduleActivity:
                 pod = pods[-1] if pods else None
                 match diagnosis := await monitor.diagnosis(pod):
                     case Running() | Ended() if pod is not None:
-                        if input.until == "running":
-                            await self._block_replacement_pods(input)
+                        await self._block_replacement_pods(input)
                         return pod_ref(input, pod)
                     case Failing():
                         raise diagnosis.as_error()
-                    case Waiting() if input.until == "scheduled" and pod is not None and pod.spec.node_name:
-                        return pod_ref(input, pod)
                     case Waiting():
-                        activity.heartbeat(diagnosis.reason)
+                        activity.heartbeat(StartProgress(reason=diagnosis.reason, scheduled=diagnosis.scheduled))
         raise AssertionError("a watch ends only by leaving it")
 
     async def _block_replacement_pods(self, input: AwaitSchedule) -> None:
@@ -159,10 +156,13 @@ def reason(diagnosis: Diagnosis) -> str:
 
 def pod_ref(input: AwaitSchedule, pod: Pod) -> PodRef:
     """Names this very pod for the activities that follow."""
+    status = pod.container(input.job.container)
+    running = status.state.running if status is not None else None
     return PodRef(
         namespace=input.job.namespace,
         name=pod.metadata.name,
         uid=pod.metadata.uid,
         node=pod.spec.node_name or None,
         container=input.job.container,
+        started_at=running.started_at if running is not None else None,
     )

@@ -15,13 +15,14 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from agent_runs.agents.opencode.fold import Fold
 from agent_runs.contracts.errors import PodLost, RunTimeout
 from agent_runs.contracts.identity import AttemptKey
-from agent_runs.contracts.messages import JobRef, StreamEnd, StreamLogs, StreamProgress
+from agent_runs.contracts.messages import JobRef, Silence, StreamEnd, StreamLogs, StreamProgress
 from agent_runs.contracts.outcome import GAP_STREAM, ContainerEnd, Gap, OutputReceipt
 from agent_runs.kube.diagnosis import Failing, termination_cause
 from agent_runs.kube.port import Cluster
 from agent_runs.logs.follower import Batch, Follower
 from agent_runs.logs.frames import LogLine
 from agent_runs.logs.log_resume import Cursor, Tally
+from agent_runs.logs.silence import SilenceClock, SilenceLimits, SilenceProof
 from agent_runs.paperclip.redaction import Redaction
 from agent_runs.requests.known_secrets import KnownSecrets
 from agent_runs.transcripts.store import Line, TranscriptStore, Writer
@@ -33,8 +34,8 @@ MIN_HEARTBEAT_INTERVAL: Final = timedelta(seconds=2)
 """Between heartbeats of one stream."""
 HEARTBEAT_INTERVAL_PER_STREAM: Final = timedelta(milliseconds=20)
 """Between heartbeats of all streams of this worker: each costs some 0.5 ms of CPU here, and more in Temporal."""
-MAX_HEARTBEAT_INTERVAL: Final = timedelta(seconds=10)
-"""Between heartbeats of one stream, however many there are: a third of the heartbeat time-out."""
+MAX_HEARTBEAT_INTERVAL: Final = timedelta(seconds=4)
+"""Between heartbeats of one stream, however many there are: two of them and a busy second fit into the time-out."""
 
 
 @dataclass
@@ -92,10 +93,13 @@ class StreamLogsActivity:
     async def stream_logs(self, input: StreamLogs) -> StreamEnd:
         """Stores the attempt's output until its container has ended, and returns how it ended.
 
+        Or until the agent has provably been silent for longer than one of the limits: then it returns the silence, and
+        everything that the agent wrote before is stored. The agent still runs; another `stream_logs` may continue.
+
         Continues where the store ends, so a killed worker costs no line and repeats none. Where in the log that is, the
         previous activity attempt's heartbeat shows, which is checked because it may be outdated. The store fences off
         an earlier activity attempt that still runs elsewhere. A sealed receipt is final: a later activity attempt only
-        learns how the container ended. Heartbeats carry a `StreamProgress` every 2 s, up to 10 s where one worker
+        learns how the container ended. Heartbeats carry a `StreamProgress` every 2 s, up to 4 s where one worker
         follows hundreds of streams. When the worker shuts down, another worker continues at once.
 
         Known secrets of the run are redacted before a line is stored; the receipt counts what the agent wrote.
@@ -109,17 +113,36 @@ class StreamLogsActivity:
         redaction = await self.secrets.redaction()
         state = await self._stored_state(input.attempt, redaction)
         sealed = await self.store.receipt(input.attempt)
-        checkpoint = Checkpoint(state, resume_cursor(state, last_heartbeat()))
-        async with (
-            heartbeats(checkpoint, self.throttle),
-            Follower(self.cluster, input.job, input.pod, checkpoint.cursor) as follower,
-        ):
+        checkpoint = Checkpoint(state, resume_cursor(state, last_heartbeat() or input.resume))
+        async with heartbeats(checkpoint, self.throttle), self._follower(input, checkpoint) as follower:
             async for batch in until_worker_shutdown(follower):
                 if sealed is None:
                     await self._store(input.attempt, batch, checkpoint, redaction, writer)
+            if follower.silent_for_too_long is not None:
+                silence = await self._silence(input, follower.silent_for_too_long, checkpoint)
+                return StreamEnd.unknown(silence)
         receipt = state.tally.receipt(follower.last, state.gaps, framed=follower.framed)
         receipt = await self.store.seal(input.attempt, receipt, writer)
         return await self._end(input.job, follower, receipt)
+
+    def _follower(self, input: StreamLogs, checkpoint: "Checkpoint") -> Follower:
+        return Follower(
+            self.cluster,
+            input.job,
+            input.pod,
+            checkpoint.cursor,
+            limits=SilenceLimits(input.first_output_timeout, input.silence_timeout),
+            has_stdout=checkpoint.state.tally.sizes["stdout"] > 0,
+        )
+
+    async def _silence(self, input: StreamLogs, clock: SilenceClock, checkpoint: "Checkpoint") -> Silence:
+        processes = await SilenceProof(self.cluster, input.pod).processes()
+        return Silence(
+            limit=clock.limit,
+            has_output=not clock.awaits_first_output,
+            progress=checkpoint.progress,
+            processes=processes,
+        )
 
     async def _end(self, job: JobRef, follower: Follower, receipt: OutputReceipt) -> StreamEnd:
         container = container_end(follower)
@@ -213,11 +236,11 @@ class Checkpoint:
         return progress.model_copy(update={"needed_from": cursor.first, "second": cursor.second})
 
 
-def last_heartbeat() -> StreamProgress:
-    """The details of the previous activity attempt's last heartbeat; the default if they cannot be read."""
+def last_heartbeat() -> StreamProgress | None:
+    """The details of the previous activity attempt's last heartbeat; None if there are none, or no readable ones."""
     with suppress(ValueError, IndexError):
         return StreamProgress.model_validate(activity.info().heartbeat_details[0])
-    return StreamProgress()
+    return None
 
 
 def resume_cursor(state: StreamState, hint: StreamProgress) -> Cursor:

@@ -15,8 +15,6 @@ with workflow.unsafe.imports_passed_through():
         AgentBusy,
         ClusterUnavailable,
         Failure,
-        PodScheduleFailed,
-        PodStartFailed,
         RunCancelled,
         RunTimeout,
         failure_of,
@@ -60,7 +58,7 @@ with workflow.unsafe.imports_passed_through():
         STOP_AGENT,
         STREAM_LOGS,
     )
-    from workflows.timers import TimerExpired, result_or_none, wait_all, wait_for_silence, with_timeout
+    from workflows.timers import result_or_none, silence_failure, start_timeout_failure, wait_all
 
 KILL_MARGIN: Final = timedelta(seconds=5)
 """Added to the grace: time for the kubelet to kill the container and for its last lines to arrive."""
@@ -249,8 +247,6 @@ class AgentRunWorkflow:
             work.cancel()
         try:
             await work
-        except TimerExpired as expired:
-            attempt.failure = expired.failure
         except ActivityError as error:
             attempt.failure = self._failure_of_activity(error)
         except asyncio.CancelledError:
@@ -335,7 +331,7 @@ class AgentRunWorkflow:
         return job
 
     async def _wait_for_pod(self, attempt: Attempt, job: JobRef) -> PodRef:
-        """Two timers: one until a node has taken the pod, one until the agent's container runs there."""
+        """Waits for a node, then for the start of the agent's container; both limits are the activity's own."""
         config = self._request.config
         wait = AwaitSchedule(
             attempt=attempt.key,
@@ -343,34 +339,32 @@ class AgentRunWorkflow:
             schedule_timeout=timedelta(seconds=config.schedule_timeout_sec),
             start_timeout=timedelta(seconds=config.start_timeout_sec),
         )
-        await with_timeout(
-            wait.schedule_timeout + timers.TIMER_MARGIN,
-            "schedule timeout",
-            AWAIT_SCHEDULE.start(wait.model_copy(update={"until": "scheduled"}), "wait for scheduling"),
-            PodScheduleFailed.as_failure(
-                f"no node took the pod within {wait.schedule_timeout}, and the cluster does not say why"
-            ),
-        )
-        return await with_timeout(
-            wait.start_timeout + timers.TIMER_MARGIN,
-            "start timeout",
-            AWAIT_SCHEDULE.start(wait, "wait for start"),
-            PodStartFailed.as_failure(
-                f"the agent's container did not run within {wait.start_timeout}, and the cluster does not say why"
-            ),
-        )
+        limit = wait.schedule_timeout + wait.start_timeout + timers.START_MARGIN
+        return await AWAIT_SCHEDULE.start(wait, "wait for start", schedule_to_close=limit)
 
     async def _follow_output(self, attempt: Attempt, job: JobRef, pod: PodRef) -> StreamEnd | None:
         """Follows the agent's output to its end. At a limit or a cancel the agent is stopped first; its last output
         counts."""
-        stream = STREAM_LOGS.start(StreamLogs(attempt=attempt.key, job=job, pod=pod), f"stream logs of {pod.name}")
-        limits = self._start_limits(attempt, job, pod)
+        config = self._request.config
+        input = StreamLogs(
+            attempt=attempt.key,
+            job=job,
+            pod=pod,
+            first_output_timeout=timedelta(seconds=config.first_output_timeout_sec),
+            silence_timeout=timedelta(seconds=config.silence_timeout_sec),
+        )
+        stream = STREAM_LOGS.start(input, f"stream logs of {pod.name}")
+        limits = self._start_limits()
         try:
             await workflow.wait([stream, *limits], return_when=asyncio.FIRST_COMPLETED)
-            exceeded = next((limit.result() for limit in limits if limit.done()), None)
-            if stream.done() or exceeded is None:
-                return await stream
-            attempt.failure = exceeded
+            silence = stream.result().silence if stream.done() else None
+            if stream.done() and silence is None:
+                return stream.result()
+            attempt.failure = next((limit.result() for limit in limits if limit.done()), None)
+            if silence is not None:
+                attempt.failure = attempt.failure or silence_failure(silence)
+                rest = StreamLogs(attempt=attempt.key, job=job, pod=pod, resume=silence.progress)
+                stream = STREAM_LOGS.start(rest, "follow until the agent has stopped")
         except asyncio.CancelledError:
             attempt.failure = self._stopped_by
         finally:
@@ -380,16 +374,11 @@ class AgentRunWorkflow:
         self._update_details(Phase.RUNNING, stopping=attempt.failure.message if attempt.failure else "")
         return await self._stop_gracefully(attempt, stream, StopAgent(job=job, pod=pod))
 
-    def _start_limits(self, attempt: Attempt, job: JobRef, pod: PodRef) -> list[asyncio.Task[Failure]]:
-        """The limits of a running agent; the result of each is the failure that exceeding it means."""
-        config = self._request.config
-        limits: list[asyncio.Task[Failure]] = []
-        if config.timeout_sec:
-            run_time = sum((earlier.run_time for earlier in self._attempts), timedelta())
-            limits.append(asyncio.create_task(_run_timeout(timedelta(seconds=config.timeout_sec), run_time)))
-        if config.first_output_timeout_sec or config.silence_timeout_sec:
-            limits.append(asyncio.create_task(wait_for_silence(config, attempt.key, job, pod)))
-        return limits
+    def _start_limits(self) -> list[asyncio.Task[Failure]]:
+        """The limits of a running agent that the workflow measures; the result is the failure of exceeding it."""
+        timeout = timedelta(seconds=self._request.config.timeout_sec)
+        run_time = sum((earlier.run_time for earlier in self._attempts), timedelta())
+        return [asyncio.create_task(_run_timeout(timeout, run_time))] if timeout else []
 
     async def _stop_gracefully(
         self, attempt: Attempt, stream: workflow.ActivityHandle[StreamEnd], input: StopAgent
@@ -476,6 +465,8 @@ class AgentRunWorkflow:
             cause = cause.cause or cause
         if isinstance(cause, ApplicationError):
             return failure_of(cause)
+        if error.activity_type == AWAIT_SCHEDULE.name:
+            return start_timeout_failure(self._request.config, cause)
         return ClusterUnavailable.as_failure(f"{error.activity_type} did not end in time: {cause}")
 
     @property

@@ -19,7 +19,6 @@ with workflow.unsafe.imports_passed_through():
         CleanUpPreviousRuns,
         CreateJob,
         DeletedObjects,
-        ExamineSilence,
         Finish,
         Finished,
         IntrospectPod,
@@ -29,7 +28,6 @@ with workflow.unsafe.imports_passed_through():
         PodRef,
         PromptBundle,
         RotateToken,
-        Silence,
         StopAgent,
         StreamEnd,
         StreamLogs,
@@ -45,7 +43,10 @@ retrying cannot help is non-retryable itself (`RunError.retryable`), and every w
 attempt, so a maximum would fail healthy runs."""
 
 HEARTBEAT: Final = timedelta(seconds=30)
-"""Outlasts a Temporal server that is unavailable for 25 s; a killed worker is noticed within it."""
+"""For activities that hold nobody up: outlasts a Temporal server that is unavailable for 25 s."""
+STREAM_HEARTBEAT: Final = timedelta(seconds=10)
+"""For `stream_logs`: a killed worker is replaced within it. An activity attempt that only loses its server for so long
+is replaced, too, which costs no line."""
 
 
 @dataclass(frozen=True)
@@ -108,11 +109,10 @@ AWAIT_SCHEDULE: Final = Step[AwaitSchedule, PodRef](
     "await_schedule", PodRef, timedelta(hours=1), heartbeat=HEARTBEAT, maximum_interval=timedelta(seconds=3)
 )
 STREAM_LOGS: Final = Step[StreamLogs, StreamEnd](
-    "stream_logs", StreamEnd, timedelta(days=30), heartbeat=HEARTBEAT, maximum_interval=timedelta(seconds=3)
+    "stream_logs", StreamEnd, timedelta(days=30), heartbeat=STREAM_HEARTBEAT, maximum_interval=INITIAL_INTERVAL
 )
-"""Runs as long as the agent: only its heartbeat time-out and the workflow's own timers end it."""
-EXAMINE_SILENCE: Final = Step[ExamineSilence, Silence]("examine_silence", Silence, API_CALLS, timedelta(minutes=2))
-"""Short: an agent that cannot be examined now is examined when the timer expires the next time."""
+"""Runs as long as the agent: only its heartbeat time-out and the workflow end it. The next worker comes soon, however
+many there were; a store that is unavailable is retried less often (`TranscriptsUnavailable.retry_delay`)."""
 ROTATE_TOKEN: Final = Step[RotateToken, bool]("rotate_token", bool, API_CALLS, API_OUTAGE, heartbeat=HEARTBEAT)
 """Runs concurrently with the agent, which never waits for it."""
 STOP_AGENT: Final = Step[StopAgent, bool]("stop_agent", bool, timedelta(seconds=15))

@@ -27,7 +27,6 @@ PHASES: Final = {
     "create_job": "creating",
     "await_schedule": "scheduling",
     "stream_logs": "running",
-    "examine_silence": "running",
     "stop_agent": "stopping",
     "parse_transcript": "finishing",
     "finish": "finishing",

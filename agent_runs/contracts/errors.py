@@ -5,6 +5,7 @@ adapters use keep their spelling. Each class states what to do next and whose bu
 belong to the failure, not to each call site.
 """
 
+from datetime import timedelta
 from typing import ClassVar, Final, Literal
 
 from temporalio.exceptions import ApplicationError
@@ -33,12 +34,14 @@ class RunError(ApplicationError):
         budget: `infrastructure`: another attempt may follow, on the infrastructure budget; `agent`: no attempt
             follows; `none`: no attempt follows, and nothing ran.
         retryable: whether Temporal retries an activity that fails with this error.
+        retry_delay: before Temporal retries; None leaves it to the activity's retry policy.
     """
 
     code: ClassVar[str] = "agent_run_failed"
     next_step: ClassVar[str] = "Read the run's transcript and the Temporal history."
     budget: ClassVar[Budget] = "agent"
     retryable: ClassVar[bool] = False
+    retry_delay: ClassVar[timedelta | None] = None
 
     def __init__(self, message: str, **details: str | int | None) -> None:
         super().__init__(
@@ -46,6 +49,7 @@ class RunError(ApplicationError):
             *([details] if details else []),
             type=self.code,
             non_retryable=not self.retryable,
+            next_retry_delay=self.retry_delay,
         )
 
     @classmethod
@@ -227,6 +231,7 @@ class TranscriptsUnavailable(RunError):
     )
     budget = "infrastructure"
     retryable = True
+    retry_delay = timedelta(seconds=3)  # every stream of a worker loses the store at the same moment
 
 
 class TranscriptFenced(RunError):

@@ -1,7 +1,7 @@
 """Inputs and results of the activities: small, one per message, without prompt, output or secrets."""
 
 from datetime import datetime, timedelta
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import Field
 
@@ -154,49 +154,39 @@ class AwaitSchedule(Contract):
     Attributes:
         schedule_timeout: until a node has taken the pod, wall clock from the creation of the Job.
         start_timeout: from there until the agent container runs (image pulls, volumes).
-        until: what to wait for.
     """
 
     attempt: AttemptKey
     job: JobRef
     schedule_timeout: timedelta = timedelta(minutes=10)
     start_timeout: timedelta = timedelta(minutes=10)
-    until: Literal["scheduled", "running"] = "running"
+
+
+class StartProgress(Contract):
+    """Heartbeat details of `await_schedule`.
+
+    Attributes:
+        reason: why the agent does not run yet.
+        scheduled: a node has taken its pod.
+    """
+
+    reason: str = ""
+    scheduled: bool = False
 
 
 class PodRef(Contract):
-    """One pod and the agent container in it."""
+    """One pod and the agent container in it.
+
+    Attributes:
+        started_at: when the agent container started, by the node's clock; None: it had not, or nobody knows.
+    """
 
     namespace: str
     name: str
     uid: str
     node: str | None = None
     container: str = AGENT_CONTAINER
-
-
-class StreamLogs(Contract):
-    """Input of `stream_logs`."""
-
-    attempt: AttemptKey
-    job: JobRef
-    pod: PodRef
-
-
-class StreamEnd(Contract):
-    """How the stream of one attempt ended: the container's own end and the receipt for its output.
-
-    Attributes:
-        failure: what ended the agent, or hid its end, from outside: a deleted pod, a lost node.
-    """
-
-    container: ContainerEnd
-    receipt: OutputReceipt
-    failure: Failure | None = None
-
-    @classmethod
-    def unknown(cls) -> Self:
-        """The end of a stream that was cut off: nothing is known, and nothing is assumed."""
-        return cls(container=ContainerEnd(), receipt=OutputReceipt())
+    started_at: datetime | None = None
 
 
 class StreamProgress(Contract):
@@ -213,6 +203,58 @@ class StreamProgress(Contract):
     lines: int = 0
     session_id: str | None = None
     last_output: str = ""
+
+
+class StreamLogs(Contract):
+    """Input of `stream_logs`. A limit of zero is none.
+
+    Attributes:
+        first_output_timeout: until the agent writes to stdout; until then `silence_timeout` does not count.
+        silence_timeout: how long the agent may write nothing.
+        resume: how far an earlier `stream_logs` of this attempt came.
+    """
+
+    attempt: AttemptKey
+    job: JobRef
+    pod: PodRef
+    first_output_timeout: timedelta = timedelta()
+    silence_timeout: timedelta = timedelta()
+    resume: StreamProgress = StreamProgress()
+
+
+class Silence(Contract):
+    """Why `stream_logs` ended although the agent runs: it has written nothing for too long.
+
+    Attributes:
+        limit: the limit that it exceeded.
+        has_output: the agent has written to stdout, so the limit is the one on silence.
+        progress: how far the output is stored, with the last output that people would want to read.
+        processes: what runs in the container, names without arguments, bounded; empty when it could not be learned.
+    """
+
+    limit: timedelta
+    has_output: bool = True
+    progress: StreamProgress = StreamProgress()
+    processes: tuple[str, ...] = ()
+
+
+class StreamEnd(Contract):
+    """How the stream of one attempt ended: the container's own end and the receipt for its output.
+
+    Attributes:
+        failure: what ended the agent, or hid its end, from outside: a deleted pod, a lost node.
+        silence: the agent has not ended, but was silent for too long; nothing else is known then.
+    """
+
+    container: ContainerEnd
+    receipt: OutputReceipt
+    failure: Failure | None = None
+    silence: Silence | None = None
+
+    @classmethod
+    def unknown(cls, silence: Silence | None = None) -> Self:
+        """The end of a stream that was cut off: nothing is known, and nothing is assumed."""
+        return cls(container=ContainerEnd(), receipt=OutputReceipt(), silence=silence)
 
 
 class ParseTranscript(Contract):
@@ -247,38 +289,6 @@ class DeletedObjects(Contract):
 
     jobs: tuple[str, ...] = ()
     pods: tuple[str, ...] = ()
-
-
-class ExamineSilence(Contract):
-    """Input of `examine_silence`: whether the agent really wrote nothing for so long.
-
-    Attributes:
-        before_first_line: whether the agent has written no line yet.
-        limit: how long the agent may be silent.
-    """
-
-    attempt: AttemptKey
-    job: JobRef
-    pod: PodRef
-    before_first_line: bool
-    limit: timedelta
-
-
-class Silence(Contract):
-    """Result of `examine_silence`.
-
-    Attributes:
-        silent_for: since the last line, or since the container started; None when it could not be learned, because the
-            store, the API server or the node did not answer.
-        has_output: the agent has written a first line.
-        last_output: the last line that people would want to read, bounded.
-        processes: what runs in the container, names without arguments, bounded; empty when it could not be learned.
-    """
-
-    silent_for: timedelta | None = None
-    has_output: bool = False
-    last_output: str = ""
-    processes: tuple[str, ...] = ()
 
 
 class StopAgent(Contract):

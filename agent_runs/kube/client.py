@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from math import ceil
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
@@ -424,13 +425,15 @@ class KubernetesCluster:
         container: str,
         *,
         follow: bool,
-        since: datetime | None = None,
+        since: datetime | timedelta | None = None,
         timestamps: bool = True,
         idle_timeout: timedelta | None = None,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Open the container's log and yield its pieces as they come; see the port."""
         query = [("container", container), ("follow", _flag(follow)), ("timestamps", _flag(timestamps))]
-        if since is not None:
+        if isinstance(since, timedelta):
+            query.append(("sinceSeconds", str(max(ceil(since.total_seconds()), 1))))
+        elif since is not None:
             query.append(("sinceTime", since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")))
         timeout = aiohttp.ClientTimeout(
             total=None, connect=CONNECT_TIMEOUT.total_seconds(), sock_read=_seconds(idle_timeout)

@@ -233,14 +233,15 @@ class Cluster(Protocol):
         container: str,
         *,
         follow: bool,
-        since: datetime | None = None,
+        since: datetime | timedelta | None = None,
         timestamps: bool = True,
         idle_timeout: timedelta | None = None,
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """Open the container's log and yield it in pieces of any size as it comes.
 
         Args:
-            since: whole seconds, inclusive: Kubernetes' own resolution.
+            since: a moment, in whole seconds, inclusive: Kubernetes' own resolution. Or whole seconds, at least one,
+                counted back from now by the node's own clock.
             idle_timeout: how long nothing may come before `LogCut` is raised; None means for ever.
 
         Raises:

@@ -1,4 +1,5 @@
-"""Follows the log of an agent's container until the container has ended and all of its output is in.
+"""Follows the log of an agent's container until the container has ended and all of its output is in, or until the agent
+has been silent for too long.
 
 The end of a log stream proves nothing: a kubelet that restarts ends it cleanly while the container runs, and a proxy
 or the API server may cut it at any time. So after every end the container's status is read, and following is over only
@@ -8,34 +9,39 @@ new. `agent_runs.logs.log_resume` decides what the text means; this module has c
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 import structlog
 
 from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable, PodLost
 from agent_runs.contracts.messages import JobRef, PodRef
 from agent_runs.contracts.outcome import ContainerEnd, Gap
-from agent_runs.job.manifest import RUN_DIRECTORY
-from agent_runs.job.secrets import RUNNER_KEY
 from agent_runs.kube.diagnosis import Ended, Failing, Running, diagnose
 from agent_runs.kube.objects import Job, Pod
 from agent_runs.kube.port import ExecFailed, LogCut, LogRefused
 from agent_runs.logs.frames import FRAME_LIMIT, LastFrame, LogLine
 from agent_runs.logs.log_resume import Cursor, LogReader, ReadResult
+from agent_runs.logs.silence import (
+    FIRST_CHECK_AFTER,
+    LIVE_AFTER,
+    LastOutput,
+    SilenceClock,
+    SilenceLimits,
+    SilenceProof,
+    WallClock,
+    utc_now,
+)
+from agent_runs.logs.source import ACKNOWLEDGE_COMMAND, REPLAY_COMMAND, Source
 
 TAIL_FRAMES: Final = 100_000
 """Frames requested at once when their number is not known."""
 BUFFER_BYTES: Final = 8 * 1024 * 1024
 """Bytes read ahead of the consumer. A reader that stalls loses output when the kubelet rotates the log."""
 
-REPLAY_COMMAND: Final = ("sh", f"{RUN_DIRECTORY}/secret/{RUNNER_KEY}", "--out", f"{RUN_DIRECTORY}/output", "--replay")
-"""The runner's command that repeats frames from its files."""
-ACKNOWLEDGE_COMMAND: Final = (*REPLAY_COMMAND[:-1], "--acknowledge")
-"""The runner's command that ends its wait for a reader."""
 EXEC_TIMEOUT: Final = timedelta(seconds=30)
 """How long a command in the container may be silent."""
 
@@ -87,43 +93,11 @@ class Batch:
         return sum(len(line.data) + 64 for line in self.lines)
 
 
-class Source(Protocol):
-    """What a follower needs of the `Cluster` port."""
-
-    def open_log(
-        self,
-        namespace: str,
-        pod: str,
-        container: str,
-        *,
-        follow: bool,
-        since: datetime | None,
-        idle_timeout: timedelta | None,
-    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Do the same as `Cluster.open_log`, with timestamps."""
-        ...
-
-    def exec_output(
-        self, namespace: str, pod: str, container: str, argv: Sequence[str], *, limit: int, idle_timeout: timedelta
-    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Do the same as `Cluster.exec_output`."""
-        ...
-
-    async def read_pod(self, namespace: str, name: str) -> Pod | None:
-        """Do the same as `Cluster.read_pod`."""
-        ...
-
-    def watch_pods(self, job: JobRef) -> AbstractAsyncContextManager[AsyncIterator[list[Pod]]]:
-        """Do the same as `Cluster.watch_pods`."""
-        ...
-
-    async def read_job(self, namespace: str, name: str) -> Job | None:
-        """Do the same as `Cluster.read_job`."""
-        ...
-
-
 class Follower:
     """Follows one container's log. Iterate it inside `async with`; then `termination`, `last` and `framed` are set.
+
+    With limits on silence it also ends, with `silent_for_too_long`, once the agent has provably written nothing for so
+    long and everything that it wrote before is stored (the consumer waits for more). See `agent_runs.logs.silence`.
 
     Raises (while iterating):
         ClusterForbidden: the worker was not allowed to read logs or pods for `FollowTiming.unreadable_timeout`.
@@ -136,6 +110,9 @@ class Follower:
         replay: the command that repeats frames; the numbers of the first and the last one are appended. None: gaps
             remain, and the log need not have frames.
         buffer: bytes read ahead of the consumer.
+        limits: how long the agent may be silent.
+        has_stdout: output on stdout is stored already.
+        wall_clock: this machine's.
     """
 
     def __init__(
@@ -148,6 +125,9 @@ class Follower:
         timing: FollowTiming | None = None,
         replay: Sequence[str] | None = REPLAY_COMMAND,
         buffer: int = BUFFER_BYTES,
+        limits: SilenceLimits | None = None,
+        has_stdout: bool = False,
+        wall_clock: WallClock = utc_now,
     ) -> None:
         self._cluster = cluster
         self._job = job
@@ -159,6 +139,12 @@ class Follower:
         self._forbidden: dict[str, float] = {}
         self._buffer = _Buffer(buffer)
         self._task: asyncio.Task[None] | None = None
+        self._limits = limits or SilenceLimits()
+        self._had_stdout = has_stdout
+        self._wall_clock = wall_clock
+        self._silence: SilenceClock | None = None  # until the follower starts, and without limits
+        self._silence_task: asyncio.Task[None] | None = None
+        self._newest_number = 0
         self._container_id = ""
         self._last_frame_at = 0.0
         self._log_ended = False  # after the last frame: most likely the runner does not wait for an acknowledgement
@@ -166,6 +152,7 @@ class Follower:
         self._is_pod_ending = False
         self.termination: Termination | None = None
         self.warning: str | None = None
+        self.silent_for_too_long: SilenceClock | None = None
         self.connections = 0
         self.backfilled = 0
 
@@ -191,16 +178,24 @@ class Follower:
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._run(), name=f"follow {self._pod.name}")
+        if self._limits != SilenceLimits():
+            now = asyncio.get_running_loop().time()
+            started = LastOutput.stamped(self._pod.started_at, now, self._wall_clock())
+            check_at = now + FIRST_CHECK_AFTER.total_seconds()
+            self._silence = SilenceClock(self._limits, started, check_at, has_stdout=self._had_stdout)
+            self._silence_task = asyncio.create_task(self._measure_silence(self._silence))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            if not self._task.cancelled():
-                self._task.exception()  # retrieved here; `next_batch` has raised it already
+        tasks = [task for task in (self._task, self._silence_task) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled():
+                task.exception()  # retrieved here; `next_batch` has raised it already
 
     async def __aiter__(self) -> AsyncIterator[Batch]:
         while (batch := await self.next_batch()) is not None:
@@ -214,8 +209,10 @@ class Follower:
         """Return what has come since the last call, None at the end; empty if nothing came in time, or after `wake`."""
         batch = await self._buffer.take(max_wait)
         if batch is None:
-            if self._task is not None:
-                await self._task  # raises what ended it
+            measured = self._silence_task is not None and self._silence_task.done()
+            ended = self._silence_task if measured else self._task
+            if ended is not None:
+                await ended  # raises what ended it
             return None
         self._delivered = batch.cursor = batch.cursor or self._delivered
         return batch
@@ -229,6 +226,48 @@ class Follower:
             self._apply_last_frame()
         finally:
             self._buffer.close()
+
+    async def _measure_silence(self, clock: SilenceClock) -> None:
+        """End following once the agent is provably silent for too long; return when no limit is left."""
+        loop, proof = (
+            asyncio.get_running_loop(),
+            SilenceProof(self._cluster, self._pod, replays=self._replay is not None),
+        )
+        while clock.limit:
+            left = clock.remaining(loop.time())
+            if left > timedelta():
+                await asyncio.sleep(min(left, self._limits.silence or left).total_seconds())
+            elif await self._is_silent(clock, proof):
+                self.silent_for_too_long = clock
+                self._buffer.close()
+                return
+            else:
+                clock.postpone(loop.time())
+
+    async def _is_silent(self, clock: SilenceClock, proof: SilenceProof) -> bool:
+        """Whether the agent is silent for too long, and all that it wrote before is stored."""
+        newest = self._log.newest
+        return (
+            self._has_nothing_left
+            and await proof.holds(clock, newest)
+            and (self._has_nothing_left and self._log.newest == newest and self.termination is None)
+        )
+
+    @property
+    def _has_nothing_left(self) -> bool:
+        """Whether all that was read is stored, and nothing is known to be missing."""
+        return self._buffer.stored and self._log.missing_range is None and self.last is None
+
+    def _note_output(self, opened: float) -> None:
+        """Note when the newest line came: just now, if this connection has been open for a while."""
+        if self._silence is None or self._log.newest_number <= self._newest_number:
+            return
+        self._newest_number, now = self._log.newest_number, asyncio.get_running_loop().time()
+        self._silence.has_stdout = self._silence.has_stdout or self._log.has_stdout
+        if now - opened >= LIVE_AFTER.total_seconds():
+            self._silence.note(LastOutput(now, observed=True))
+        elif (newest := self._log.newest) is not None:
+            self._silence.note(LastOutput.stamped(newest.written_at, now, self._wall_clock()))
 
     async def _until_ended(self) -> None:
         pause = _Backoff(self._timing)
@@ -371,7 +410,9 @@ class Follower:
                 idle_timeout=self._timing.idle_timeout,
             ) as pieces:
                 async for piece in pieces:
-                    read.progressed = await self._deliver(self._log.feed(piece)) or read.progressed
+                    result = self._log.feed(piece)
+                    self._note_output(opened)
+                    read.progressed = await self._deliver(result) or read.progressed
                     if self._log.missing_range is not None:
                         await self._backfill()
                     if self._log.spent:

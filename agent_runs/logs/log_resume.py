@@ -29,6 +29,7 @@ MAX_RECENT_DIGESTS: Final = 200_000
 """Lines of one second that are remembered of a log without frames; further ones count as new when repeated."""
 MAX_NOISE_LINES: Final = 20
 _STAMP: Final = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d{1,9})?(Z|[+-]\d\d:\d\d) ")
+_NANOSECONDS: Final = re.compile(r"(\.\d{6})\d+")
 _KUBELET_MESSAGE: Final = re.compile(rb"(?i)\s*(failed to|unable to|rpc error|error:)")
 _KUBELET_IN_FRAME: Final = re.compile(
     rb"(?i)rpc error: code =|unable to retrieve container logs|failed with err |error reading from "
@@ -77,6 +78,40 @@ class Cursor:
         if not (0 < after <= max(self.after, self.covered) and 0 < first <= after + 1):
             return self
         return replace(self, first=first, second=second)
+
+
+@dataclass(frozen=True, slots=True)
+class NewestLine:
+    """The newest line of a log that was read, new or repeated.
+
+    Attributes:
+        number: of its frame; the ordinal of a line in a log without frames.
+        stamp: RFC 3339, by the node's clock.
+    """
+
+    number: int
+    stamp: str
+    framed: bool
+
+    @property
+    def written_at(self) -> datetime | None:
+        """When it was written, by the node's clock."""
+        try:
+            return datetime.fromisoformat(_NANOSECONDS.sub(r"\1", self.stamp)).astimezone(UTC)
+        except ValueError:  # digits that are no date
+            return None
+
+    def equals(self, item: Frame | Junk) -> bool:
+        """Whether the log repeats this very line."""
+        if isinstance(item, Junk):
+            return not self.framed and item.timestamp == self.stamp
+        return self.framed and item.seq == self.number
+
+    def precedes(self, item: Frame | Junk) -> bool:
+        """Whether the log has a later line; what is no frame does not count where there are frames."""
+        if isinstance(item, Junk):
+            return not self.framed and (item.timestamp or "") > self.stamp
+        return self.framed and item.seq > self.number
 
 
 @dataclass
@@ -165,6 +200,23 @@ class LogReader:
     def framed(self) -> bool:
         """Whether the log has frames."""
         return isinstance(self._log, _FramedLog) or bool(self._start.framed)
+
+    @property
+    def newest_number(self) -> int:
+        """Number of the newest line that was read, new or repeated; 0 before the first."""
+        return self._log.newest_number if self._log is not None else 0
+
+    @property
+    def newest(self) -> NewestLine | None:
+        """The newest line that was read, new or repeated."""
+        if self._log is None or not self._log.newest_stamp:
+            return None
+        return NewestLine(self._log.newest_number, self._log.newest_stamp, isinstance(self._log, _FramedLog))
+
+    @property
+    def has_stdout(self) -> bool:
+        """Whether any output on stdout was read, new or repeated."""
+        return self._log is not None and self._log.has_stdout
 
     @property
     def last(self) -> LastFrame | None:
@@ -299,6 +351,9 @@ class _FramedLog:
         self.contiguous = True
         self.caught_up = True
         self.partial_line = b""
+        self.newest_number = 0
+        self.newest_stamp: str | None = None
+        self.has_stdout = False
         self.last: LastFrame | None = None
 
     @property
@@ -380,6 +435,7 @@ class _FramedLog:
 
     def _sort(self, items: Sequence[Frame | Junk], result: ReadResult, note: NoiseHandler) -> None:
         """Take new frames up to the first one that must not be delivered yet."""
+        self._note_newest(items)
         new: list[Frame] = []
         for index, item in enumerate(items):
             if isinstance(item, Junk):
@@ -404,6 +460,15 @@ class _FramedLog:
             self._number = item.seq
             new.append(item)
         self._take(new, result)
+
+    def _note_newest(self, items: Sequence[Frame | Junk]) -> None:
+        """Note what was read last, which may come before it is delivered."""
+        for item in reversed(items):
+            if isinstance(item, Frame):
+                if item.seq > self.newest_number and item.timestamp:
+                    self.newest_number, self.newest_stamp = item.seq, item.timestamp
+                break
+        self.has_stdout = self.has_stdout or any(isinstance(item, Frame) and item.stream == "stdout" for item in items)
 
     def _is_suspect(self, frame: Frame) -> bool:
         """Whether this frame's line may be a part of it followed by a message of the kubelet.
@@ -472,6 +537,15 @@ class _PlainLog:
         self._overlong = False
         self._is_first_line = True
         self.since = cursor.second
+        self.newest_stamp: str | None = None
+
+    @property
+    def newest_number(self) -> int:
+        return self._count if self.newest_stamp else 0
+
+    @property
+    def has_stdout(self) -> bool:
+        return self._count > 0
 
     @property
     def cursor(self) -> Cursor:
@@ -522,6 +596,8 @@ class _PlainLog:
             note(line)  # the end of a line that was cut by `since`, or a message of the kubelet
             return
         self._is_first_line = False
+        if stamp is not None:
+            self.newest_stamp = stamp[0].decode().rstrip()
         second = _second(stamp[1], stamp[2]) if stamp is not None else self.since
         if self._repeated(line, second, result):
             return

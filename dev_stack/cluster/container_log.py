@@ -23,11 +23,16 @@ _READ = 256 * 1024  # bytes at a time
 
 @dataclass(frozen=True)
 class LogOptions:
-    """The query of a log request."""
+    """The query of a log request.
+
+    Attributes:
+        whole_seconds: of `sinceTime` only the second counts; `sinceSeconds` is exact.
+    """
 
     follow: bool = False
     timestamps: bool = False
     since: datetime | None = None
+    whole_seconds: bool = True
 
 
 class ContainerLog:
@@ -124,7 +129,8 @@ class Entries:
 
     def __init__(self, options: LogOptions) -> None:
         self._stamped = options.timestamps
-        self._since = options.since.strftime("%Y-%m-%dT%H:%M:%S").encode() if options.since else b""
+        form = "%Y-%m-%dT%H:%M:%S" if options.whole_seconds else "%Y-%m-%dT%H:%M:%S.%f"
+        self._since = options.since.strftime(form).encode() if options.since else b""
         self._rest = b""
         self._line_begins = True
 

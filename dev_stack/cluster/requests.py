@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 
 from dev_stack.cluster.container_log import LogOptions
 from dev_stack.cluster.errors import bad_request
@@ -64,7 +64,7 @@ def version_of(query: Mapping[str, str]) -> int | None:
 
 def log_options(query: Mapping[str, str]) -> LogOptions:
     """The query of a log request; 400 for a bad time, and for what only a real kubelet can do."""
-    for name in ("tailLines", "limitBytes", "sinceSeconds", "previous"):
+    for name in ("tailLines", "limitBytes", "previous"):
         if query.get(name, "false") != "false":
             raise bad_request(f"{name}: the embedded cluster does not imitate this option of logs")
     since = query.get("sinceTime")
@@ -72,4 +72,10 @@ def log_options(query: Mapping[str, str]) -> LogOptions:
         moment = None if since is None else parse_stamp(since).astimezone(UTC)
     except ValueError:
         raise bad_request(f'parsing time "{since}" as "2006-01-02T15:04:05Z07:00": cannot parse') from None
-    return LogOptions(flag(query, "follow"), flag(query, "timestamps"), moment)
+    seconds = query.get("sinceSeconds")
+    if seconds is None:
+        return LogOptions(flag(query, "follow"), flag(query, "timestamps"), moment)
+    if not seconds.isdigit() or not int(seconds) or since is not None:
+        raise bad_request(f'sinceSeconds: Invalid value: "{seconds}": a positive number, without sinceTime')
+    moment = datetime.now(UTC) - timedelta(seconds=int(seconds))
+    return LogOptions(flag(query, "follow"), flag(query, "timestamps"), moment, whole_seconds=False)

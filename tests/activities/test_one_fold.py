@@ -9,7 +9,6 @@ from typing import NamedTuple
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from activities.examine_silence import last_output
 from activities.parse_transcript import ParseTranscriptActivity
 from activities.stream_logs import StreamState
 from agent_runs.agents.opencode.fold import Progress, fold_chunks
@@ -91,7 +90,7 @@ async def test_all_readers_of_a_line_agree(name: str, store: SqlTranscripts) -> 
     assert Observed.of(state.fold.progress) == Observed.of(parsed)
     assert Observed.of(page) == Observed.of(parsed)
     assert Observed.of(command_line) == Observed.of(parsed)
-    assert last_output(stored) == parsed.last_output
+    assert state.progress.last_output == parsed.last_output
     assert (command_line.failure, command_line.summary) == (parsed.failure, parsed.summary)
     assert command_line.warnings == parsed.warnings
 

@@ -65,6 +65,17 @@ async def test_since_the_future_is_empty(api: Api) -> None:
     assert await api.log(own, sinceTime=future) == ""
 
 
+async def test_since_seconds_count_back_from_now_by_the_nodes_clock(api: Api) -> None:
+    own = await api.run("echo old; sleep 3; echo new; sleep 600")
+    await api.until(f"pods/{own}", running)
+    async with api.follow(own) as log:
+        assert [await log.readline() for _ in range(2)] == [b"old\n", b"new\n"]
+    assert await api.log(own, sinceSeconds="600") == "old\nnew\n"
+    assert "old" not in await api.log(own, sinceSeconds="2")
+    await asyncio.sleep(2.5)  # the node's clock is what is tested
+    assert await api.log(own, sinceSeconds="1") == ""
+
+
 async def test_a_follow_is_live_and_ends_with_the_container(api: Api) -> None:
     volumes = [{"name": "v", "emptyDir": {}}]
     own = await api.run("echo first; sleep 1; echo second; printf third", volumes=volumes)

@@ -84,10 +84,20 @@ async def killed_while_cancelling(moment: str, env: Environment) -> Outcome:
     return await env.outcome(ticket)
 
 
-async def killed_while_examining_silence(moment: str, env: Environment) -> Outcome:
-    env.agent(silenceTimeoutSec=2, firstOutputTimeoutSec=1)
+async def killed_while_agent_is_silent(env: Environment) -> Outcome:
+    env.agent(silenceTimeoutSec=5)
     ticket = await env.start()
-    first_worker = await env.worker("examine_silence", moment)
+    first_worker = await env.worker()
+    await env.until_stored()
+    first_worker.send(signal.SIGKILL)
+    await env.worker()
+    return await env.outcome(ticket)
+
+
+async def killed_with_silence_unreported(env: Environment) -> Outcome:
+    env.agent(silenceTimeoutSec=2)
+    ticket = await env.start()
+    first_worker = await env.worker("stream_logs", "after")
     assert await first_worker.end() == -signal.SIGKILL
     await env.worker()
     return await env.outcome(ticket)
@@ -125,23 +135,32 @@ def worker_rows() -> list[Row]:
         for step in STEPS
         for moment, state in MOMENTS.items()
     ]
-    for moment, state in MOMENTS.items():
-        rows += [
-            row(
-                fault,
-                f"sigkill-{moment}-stop_agent",
-                f"SIGKILL when `stop_agent` of a cancel {state}",
-                partial(killed_while_cancelling, moment),
-                "cancelled",
-            ),
-            row(
-                fault,
-                f"sigkill-{moment}-examine_silence",
-                f"SIGKILL when `examine_silence` {state}",
-                partial(killed_while_examining_silence, moment),
-                "agent_silent",
-            ),
-        ]
+    rows += [
+        row(
+            fault,
+            f"sigkill-{moment}-stop_agent",
+            f"SIGKILL when `stop_agent` of a cancel {state}",
+            partial(killed_while_cancelling, moment),
+            "cancelled",
+        )
+        for moment, state in MOMENTS.items()
+    ]
+    rows += [
+        row(
+            fault,
+            "sigkill-in-silence",
+            "SIGKILL while the agent is silent; another worker takes over",
+            killed_while_agent_is_silent,
+            "agent_silent",
+        ),
+        row(
+            fault,
+            "sigkill-after-silence",
+            "SIGKILL when `stream_logs` has found the agent silent and reported nothing",
+            killed_with_silence_unreported,
+            "agent_silent",
+        ),
+    ]
     middle = "while the agent writes; another worker takes over"
     return [
         *rows,

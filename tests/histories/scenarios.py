@@ -19,7 +19,7 @@ from agent_runs.contracts.errors import (
     SealedFieldUnreadable,
     SessionUnavailable,
 )
-from agent_runs.contracts.messages import Silence, StreamEnd
+from agent_runs.contracts.messages import Silence, StartProgress, StreamEnd
 from agent_runs.contracts.outcome import ContainerEnd, Outcome, OutputReceipt, Report
 from agent_runs.contracts.request import AgentRef, RunConfig, RunRequest, Runtime, SessionParams, WakeContext
 from tests.workflows.fake_activities import (
@@ -140,42 +140,23 @@ def _fresh_restart() -> Scenario:
 
 
 def _limits() -> dict[str, Callable[[], Scenario]]:
-    silent = Silence(silent_for=timedelta(hours=2), has_output=True, last_output="compiling", processes=("make",))
+    silence = Silence(limit=timedelta(hours=1), processes=("make",))
     return {
         "timeout": lambda: Scenario(request(timeout_sec=1), FakeActivities(FakeAgent().answers)),
         "timeout-ignored-sigterm": lambda: Scenario(
             request(timeout_sec=1, grace_sec=0), FakeActivities(FakeAgent(ignores_sigterm=True).answers)
         ),
-        "silence": lambda: Scenario(
-            request(first_output_timeout_sec=1),
-            FakeActivities({**FakeAgent().answers, "examine_silence": answer_with(lambda _: silent)}),
-        ),
-        "lost-contact-is-not-silence": _lost_contact,
+        "silence": lambda: Scenario(request(), FakeActivities(FakeAgent(silence=silence).answers)),
         "start-hung-once": partial(_hung, then_succeeds=True),
         "start-hung-twice": partial(_hung, then_succeeds=False),
-        "schedule-timeout": partial(_never, "scheduled"),
-        "start-timeout": partial(_never, "running"),
+        "schedule-timeout": partial(_never, scheduled=False),
+        "start-timeout": partial(_never, scheduled=True),
     }
 
 
-def _lost_contact() -> Scenario:
-    agent, calls = FakeAgent(), iter(range(3))
-
-    async def examine(_input: object) -> Silence:
-        match next(calls):
-            case 0:
-                return Silence(has_output=True)  # it could not be learned
-            case 1:
-                raise api_unavailable()
-        await agent.end()  # it worked all the time, and now it has ended
-        return Silence(silent_for=timedelta(), has_output=True)
-
-    steps = FakeActivities({**agent.answers, "examine_silence": examine})
-    return Scenario(request(first_output_timeout_sec=1, silence_timeout_sec=1), steps)
-
-
 def _hung(*, then_succeeds: bool) -> Scenario:
-    agents = [FakeAgent(), FakeAgent()]
+    hung = Silence(limit=timedelta(minutes=7), has_output=False)
+    agents = [FakeAgent(silence=hung), FakeAgent(silence=hung)]
 
     async def stream(input: Any) -> Any:
         if then_succeeds and input.attempt.attempt == 2:
@@ -185,16 +166,12 @@ def _hung(*, then_succeeds: bool) -> Scenario:
     async def stop(input: Any) -> Any:
         return await agents[int(input.job.uid == "uid-2")].answers["stop_agent"](input)
 
-    hung = answer_with(lambda _: Silence(silent_for=timedelta(minutes=9)))
-    steps = FakeActivities({"stream_logs": stream, "stop_agent": stop, "examine_silence": hung})
-    return Scenario(request(first_output_timeout_sec=1), steps)
+    return Scenario(request(), FakeActivities({"stream_logs": stream, "stop_agent": stop}))
 
 
-def _never(until: str) -> Scenario:
-    async def wait(input: Any) -> Any:
-        if input.until == until:
-            await until_cancelled(input)
-        return FakeActivities.pod(input)
+def _never(*, scheduled: bool) -> Scenario:
+    async def wait(_input: object) -> None:
+        await until_cancelled(StartProgress(scheduled=scheduled))
 
     return Scenario(request(schedule_timeout_sec=1, start_timeout_sec=1), FakeActivities({"await_schedule": wait}))
 
@@ -212,8 +189,7 @@ def _cancels() -> dict[str, Callable[[], Scenario]]:
         "queued": lambda: Scenario(request(), FakeActivities(), while_queued=request_cancel),
         "preparing": partial(_cancelled_during, "bundle_prompt"),
         "creating": partial(_cancelled_during, "create_job"),
-        "scheduling": partial(_cancelled_waiting, "scheduled"),
-        "starting": partial(_cancelled_waiting, "running"),
+        "starting": _cancelled_starting,
         "running": _cancelled_running,
         "pausing": _cancelled_pausing,
         "finishing": partial(_cancelled_during, "parse_transcript"),
@@ -241,14 +217,12 @@ def _cancelled_during(step: str) -> Scenario:
     return Scenario(request(), FakeActivities({step: slow}), callers)
 
 
-def _cancelled_waiting(until: str) -> Scenario:
+def _cancelled_starting() -> Scenario:
     begun = asyncio.Event()
 
-    async def wait(input: Any) -> Any:
-        if input.until == until:
-            begun.set()
-            await until_cancelled(input)
-        return FakeActivities.pod(input)
+    async def wait(input: object) -> None:
+        begun.set()
+        await until_cancelled(input)
 
     async def callers(run: RecordedRun) -> None:
         await begun.wait()

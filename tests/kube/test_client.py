@@ -426,6 +426,14 @@ async def test_a_log_is_asked_for_by_whole_seconds(client: KubernetesCluster, sc
     assert headers["authorization"] == "Bearer the-token"
 
 
+async def test_a_log_is_asked_for_by_the_nodes_own_clock(client: KubernetesCluster, scripted: Scripted) -> None:
+    scripted.answer_with(200, "", "text/plain")
+    for since, seconds in ((timedelta(minutes=7), 420), (timedelta(milliseconds=1500), 2), (timedelta(), 1)):
+        assert await read_log(client, "p", since=since) == b""
+        assert f"sinceSeconds={seconds}" in scripted.requests[-1][1]
+        assert "sinceTime" not in scripted.requests[-1][1]
+
+
 async def test_many_open_logs_do_not_block_other_calls(client: KubernetesCluster, scripted: Scripted) -> None:
     done = asyncio.Event()
 

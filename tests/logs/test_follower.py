@@ -17,9 +17,10 @@ from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.diagnosis import DELETED, JOB_DELETED, Failing
 from agent_runs.kube.objects import Job, Pod
 from agent_runs.kube.port import ExecFailed, LogCut, LogGone, LogNotReady, LogUnavailable
-from agent_runs.logs.follower import ACKNOWLEDGE_COMMAND, REPLAY_COMMAND, Batch, Follower, FollowTiming
+from agent_runs.logs.follower import Batch, Follower, FollowTiming
 from agent_runs.logs.frames import LogLine
 from agent_runs.logs.log_resume import Cursor, Tally
+from agent_runs.logs.source import ACKNOWLEDGE_COMMAND, REPLAY_COMMAND
 from dev_stack.cluster import EmbeddedCluster
 from tests.kube.pods import container, job, pod, terminated
 from tests.kube.test_client import NAMESPACE, job_manifest, start_job, wait_for_phase
@@ -75,11 +76,12 @@ class ScriptedLog:
         container: str,
         *,
         follow: bool,
-        since: datetime | None,
+        since: datetime | timedelta | None,
         idle_timeout: timedelta | None,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         assert (namespace, pod, container) == ("n", POD.name, "opencode")
         assert idle_timeout is not None
+        assert not isinstance(since, timedelta)
         self.opened.append((follow, since))
         upto, error = self._connections.pop(0) if len(self._connections) > 1 else self._connections[0]
         if error is not None and not isinstance(error, LogCut):

@@ -16,7 +16,7 @@ from activities.await_schedule import AwaitScheduleActivity
 from activities.finish import FinishActivity
 from agent_runs.contracts.errors import ImagePullFailed, JobDeletedExternally, PodLost, PodScheduleFailed, RunError
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.contracts.messages import AwaitSchedule, Finish, JobRef, PodRef
+from agent_runs.contracts.messages import AwaitSchedule, Finish, JobRef, PodRef, StartProgress
 from agent_runs.job.secrets import prompt_secret
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.ownership import owner_labels
@@ -61,8 +61,8 @@ class Wait:
         pod: PodRef = await environment.run(AwaitScheduleActivity(self.kubernetes).await_schedule, order)
         return pod
 
-    def add_heartbeat(self, *details: str) -> None:
-        self.heartbeats += details
+    def add_heartbeat(self, progress: StartProgress) -> None:
+        self.heartbeats.append(progress.reason)
         self.new_heartbeat.set()
 
     async def until_heartbeat(self, text: str) -> None:
@@ -98,6 +98,7 @@ async def test_a_pod_that_runs_is_found_and_its_prompt_deleted(wait: Wait) -> No
     job = await wait.job()
     pod = await wait.pod(job)
     assert pod.name.startswith(job.name)
+    assert pod.started_at is not None
     assert await wait.kubernetes.read_secret_metadata(NAMESPACE, wait.attempt.prompt_secret_name) is None
 
 

@@ -14,7 +14,6 @@ from agent_runs.contracts.messages import (
     CleanUpPreviousRuns,
     CreateJob,
     DeletedObjects,
-    ExamineSilence,
     Finish,
     Finished,
     IntrospectPod,
@@ -118,7 +117,6 @@ DEFAULTS: Final[dict[str, tuple[type, Answer]]] = {
     "await_schedule": (AwaitSchedule, answer_with(FakeActivities.pod)),
     "stream_logs": (StreamLogs, answer_with(FakeActivities.ended)),
     "rotate_token": (RotateToken, answer_with(lambda _: True)),
-    "examine_silence": (ExamineSilence, answer_with(lambda _: Silence(silent_for=timedelta(), has_output=True))),
     "stop_agent": (StopAgent, answer_with(lambda _: True)),
     "parse_transcript": (ParseTranscript, answer_with(lambda _: GOOD)),
     "finish": (Finish, answer_with(lambda _: Finished(deleted=True))),
@@ -126,10 +124,10 @@ DEFAULTS: Final[dict[str, tuple[type, Answer]]] = {
 """The input type of each activity, and what it returns by default."""
 
 
-async def until_cancelled(_input: object) -> None:
+async def until_cancelled(progress: object) -> None:
     """An activity that only its cancellation ends, which arrives with a heartbeat."""
     while True:
-        activity.heartbeat()
+        activity.heartbeat(progress)
         await asyncio.sleep(0.05)
 
 
@@ -139,10 +137,12 @@ class FakeAgent:
 
     Attributes:
         ignores_sigterm: `stop_agent` does not end it.
+        silence: what `stream_logs` reports at once if it has a limit on silence.
         started: set once `stream_logs` runs.
     """
 
     ignores_sigterm: bool = False
+    silence: Silence | None = None
     started: asyncio.Event = field(default_factory=asyncio.Event)
     _stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -150,8 +150,10 @@ class FakeAgent:
     def answers(self) -> dict[str, Answer]:
         return {"stream_logs": self._stream, "stop_agent": self._stop}
 
-    async def _stream(self, _input: object) -> StreamEnd:
+    async def _stream(self, input: StreamLogs) -> StreamEnd:
         self.started.set()
+        if self.silence is not None and (input.first_output_timeout or input.silence_timeout):
+            return StreamEnd.unknown(self.silence)
         while not self._stopped.is_set():
             activity.heartbeat()
             await asyncio.sleep(0.05)

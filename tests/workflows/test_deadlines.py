@@ -1,15 +1,20 @@
 """Each timer has a name, ends the agent gracefully, and the outcome keeps session, usage and transcript."""
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from temporalio.client import Client
-from temporalio.exceptions import ApplicationError
 
 from agent_runs.client.outcome import outcome_at_close
-from agent_runs.contracts.messages import Silence
+from agent_runs.contracts.messages import Silence, StartProgress, StreamLogs, StreamProgress
 from agent_runs.contracts.request import RunRequest
-from tests.workflows.fake_activities import GOOD, FakeActivities, FakeAgent, answer_with, until_cancelled
+from agent_runs.logs.follower import Follower
+from agent_runs.logs.silence import SilenceLimits
+from tests.logs.timed_container import JOB, TimedContainer, worker_clock
+from tests.support.virtual_time import run_in_virtual_time
+from tests.workflows.fake_activities import GOOD, STOPPED, FakeActivities, FakeAgent, until_cancelled
 from tests.workflows.fake_worker import Handle, configured, running_worker
 
 
@@ -55,75 +60,78 @@ async def test_an_agent_that_ignores_sigterm_is_killed_after_its_grace(
     assert steps.last_input("finish").grace == timedelta()
 
 
-async def test_an_activity_that_does_not_return_is_ended_by_the_named_timer(
-    temporal: Client, queue: str, request_of_a_run: RunRequest, monkeypatch: Any
+@pytest.mark.parametrize(("scheduled", "code"), [(False, "k8s_pod_schedule_failed"), (True, "k8s_pod_start_failed")])
+async def test_an_activity_that_does_not_return_is_ended_and_its_last_heartbeat_names_the_failure(
+    scheduled: bool, code: str, temporal: Client, queue: str, request_of_a_run: RunRequest, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("workflows.timers.TIMER_MARGIN", timedelta())
-    for until, code, timer in (
-        ("scheduled", "k8s_pod_schedule_failed", "schedule timeout"),
-        ("running", "k8s_pod_start_failed", "start timeout"),
-    ):
+    monkeypatch.setattr("workflows.timers.START_MARGIN", timedelta())
 
-        async def wait(input: Any, until: str = until) -> Any:
-            if input.until == until:
-                await until_cancelled(input)
-            return FakeActivities.pod(input)
+    async def wait(_input: object) -> None:
+        await until_cancelled(StartProgress(reason="an image is pulled", scheduled=scheduled))
 
-        steps = FakeActivities({"await_schedule": wait})
-        request = configured(request_of_a_run, schedule_timeout_sec=1, start_timeout_sec=1)
-        async with running_worker(temporal, f"{queue}-{until}", steps, sandboxed=False) as start:
-            handle = await start(request.model_copy(update={"run_id": until}))
-            outcome = await outcome_at_close(handle)
-            assert timer in await timers(handle)
-        assert outcome.error_code == code
-        assert steps.names[-1] == "finish"
+    steps = FakeActivities({"await_schedule": wait})
+    request = configured(request_of_a_run, schedule_timeout_sec=1, start_timeout_sec=1)
+    async with running_worker(temporal, queue, steps, sandboxed=False) as start:
+        outcome = await outcome_at_close(await start(request))
+    assert outcome.error_code == code
+    assert "the cluster does not say why" in (outcome.error_message or "")
+    assert steps.names[-1] == "finish"
 
 
-async def test_a_silent_agent_is_examined_before_it_is_stopped(
+async def test_a_silent_agent_is_stopped_and_followed_to_its_end(
     temporal: Client, queue: str, request_of_a_run: RunRequest
 ) -> None:
-    silent = Silence(
-        silent_for=timedelta(hours=1), has_output=True, last_output="compiling", processes=("cc1plus", "make")
-    )
-    steps = FakeActivities({**FakeAgent().answers, "examine_silence": answer_with(lambda _: silent)})
+    progress = StreamProgress(sequence=7, needed_from=8, last_output="compiling")
+    silence = Silence(limit=timedelta(hours=1), progress=progress, processes=("cc1plus", "make"))
+    steps = FakeActivities(FakeAgent(silence=silence).answers)
     async with running_worker(temporal, queue, steps) as start:
-        handle = await start(configured(request_of_a_run, first_output_timeout_sec=1, silence_timeout_sec=2))
+        handle = await start(configured(request_of_a_run, first_output_timeout_sec=1, silence_timeout_sec=3600))
         outcome = await outcome_at_close(handle)
-        assert "silence before the first line" in await timers(handle)
+        assert await timers(handle) == ["grace"]
     assert outcome.error_code == "agent_silent"
-    assert "last output: compiling; processes: cc1plus, make" in (outcome.error_message or "")
-    assert steps.names.index("examine_silence") < steps.names.index("stop_agent")
+    assert outcome.error_message is not None
+    assert "no line for 3600s; last output: compiling; processes: cc1plus, make" in outcome.error_message
+    first, rest = [input for name, input in steps.calls if name == "stream_logs"]
+    assert (first.first_output_timeout, first.silence_timeout) == (timedelta(seconds=1), timedelta(hours=1))
+    assert (rest.first_output_timeout, rest.silence_timeout, rest.resume) == (timedelta(), timedelta(), progress)
+    assert steps.last_input("parse_transcript").end == STOPPED
     assert (outcome.session_id, outcome.usage) == ("ses_1", GOOD.usage)
 
 
-async def test_lost_contact_is_not_silence(temporal: Client, queue: str, request_of_a_run: RunRequest) -> None:
-    agent, calls = FakeAgent(), 0
+async def test_a_week_of_short_silences_adds_nothing_to_the_history(
+    temporal: Client, queue: str, request_of_a_run: RunRequest
+) -> None:
+    week = timedelta(days=7).total_seconds()
 
-    async def examine(_input: object) -> Silence:
-        nonlocal calls
-        calls += 1
-        if calls == 1:
-            return Silence(has_output=True)  # it could not be learned
-        if calls == 2:
-            raise ApplicationError("the API server is unavailable", non_retryable=True)
-        await agent.end()  # it worked all the time, and now it has ended
-        return Silence(silent_for=timedelta(), has_output=True)
+    async def follow(input: StreamLogs) -> Any:
+        """Follow a week of output, in virtual time: 59 s of silence, then a line."""
+        container = TimedContainer([(at, "stdout") for at in range(1, int(week), 59)], ends_at=week)
+        limits = SilenceLimits(input.first_output_timeout, input.silence_timeout)
+        async with Follower(container, JOB, container.pod_ref, limits=limits, wall_clock=worker_clock) as follower:
+            lines = sum([len(batch.lines) async for batch in follower])
+        assert (lines, follower.silent_for_too_long) == (len(container.outputs), None)
+        return FakeActivities.ended(input)
 
-    steps = FakeActivities({**agent.answers, "examine_silence": examine})
+    async def stream(input: StreamLogs) -> Any:
+        return await asyncio.to_thread(run_in_virtual_time, follow(input))
+
+    steps = FakeActivities({"stream_logs": stream})
     async with running_worker(temporal, queue, steps) as start:
-        request = configured(request_of_a_run, first_output_timeout_sec=1, silence_timeout_sec=1)
-        outcome = await outcome_at_close(await start(request))
+        handle = await start(configured(request_of_a_run, silence_timeout_sec=60))
+        outcome = await outcome_at_close(handle)
+        history = await handle.fetch_history()
+        assert await timers(handle) == []
     assert outcome.failure is None
-    assert "stop_agent" not in steps.names
-    assert calls == 3
+    assert steps.last_input("stream_logs").silence_timeout == timedelta(seconds=60)
+    assert len(history.events) < 60
 
 
 async def test_opencode_that_hangs_before_its_first_line_is_retried_once(
     temporal: Client, queue: str, request_of_a_run: RunRequest, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr("workflows.retries.FIRST_RETRY_PAUSE", timedelta(milliseconds=1))
-    hung = answer_with(lambda _: Silence(silent_for=timedelta(minutes=9)))
-    agents = [FakeAgent(), FakeAgent()]
+    hung = Silence(limit=timedelta(minutes=7), has_output=False)
+    agents = [FakeAgent(silence=hung), FakeAgent(silence=hung)]
 
     def steps_for(then_succeeds: bool) -> FakeActivities:  # a parameter of this test
         async def stream(input: Any) -> Any:
@@ -135,7 +143,7 @@ async def test_opencode_that_hangs_before_its_first_line_is_retried_once(
             second = input.job.uid == "uid-2"
             return await agents[int(second)].answers["stop_agent"](input)
 
-        return FakeActivities({"stream_logs": stream, "stop_agent": stop, "examine_silence": hung})
+        return FakeActivities({"stream_logs": stream, "stop_agent": stop})
 
     request = configured(request_of_a_run, first_output_timeout_sec=1)
     async with running_worker(temporal, queue, steps_for(then_succeeds=True), sandboxed=False) as start:
@@ -143,7 +151,7 @@ async def test_opencode_that_hangs_before_its_first_line_is_retried_once(
     assert [attempt.failure_code for attempt in outcome.attempts] == ["opencode_start_hung", None]
     assert outcome.exit_code == 0
 
-    agents = [FakeAgent(), FakeAgent()]
+    agents = [FakeAgent(silence=hung), FakeAgent(silence=hung)]
     async with running_worker(temporal, f"{queue}-second", steps_for(then_succeeds=False), sandboxed=False) as start:
         outcome = await outcome_at_close(await start(request.model_copy(update={"run_id": "second"})))
     assert [attempt.failure_code for attempt in outcome.attempts] == ["opencode_start_hung"] * 2
