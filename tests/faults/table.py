@@ -28,8 +28,8 @@ after a random number of lines, whose seed is the row's name. The same checks re
   attempt's lines. *gap*: lines were lost with the pod; the receipt does not say `verified`.
 - **right name**: the outcome's name and those of all attempts are the row's, with a message and a next step.
 - **nothing left over**: Jobs, pods, Secrets and processes of the agent.
-- **ends in bounded time**: seconds from attach to the outcome, mostly Temporal's time-outs: 10 s or 30 s for a heartbeat,
-  60 s for a step that has none, 10 s before the next attempt.
+- **ends in bounded time**: seconds from attach to the outcome, mostly Temporal's time-outs: 10 to 30 s for a
+  heartbeat, 60 s for a step that has none, 10 s before the next attempt.
 - **secrets absent**: token, environment, MCP header and prompt hold canaries. They are found in the agent's Secrets,
   and not in histories, transcript store, logs of workers and callers, nor any state of Jobs and pods.
 """

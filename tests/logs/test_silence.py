@@ -79,7 +79,7 @@ def test_an_agent_that_writes_just_in_time_for_a_week_is_not_silent_and_costs_on
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_silence_counts_from_the_last_line_of_either_stream(stream: str) -> None:
-    result = followed(TimedContainer([(1, "stdout"), (200, stream)], stalls=[]), limits=LIMIT)
+    result = followed(TimedContainer([(1, "stdout"), (200, stream)]))
     assert (result.is_silent, result.first_output, result.lines) == (True, False, 1)
     assert 61 <= result.at <= 62
     result = followed(TimedContainer([(1, "stdout"), (50, stream)]))
@@ -166,6 +166,7 @@ def test_different_clocks_never_make_an_agent_that_writes_look_silent(minutes: i
             result = await follow(container, cursor, until=until, has_stdout=True)
             cursor = result.cursor
             silences.append(result.is_silent)
+        assert len(container.opened) < 60  # a difference between the clocks costs a few reads after each take-over
         return silences
 
     assert not any(run_in_virtual_time(run()))
@@ -219,8 +220,9 @@ def test_a_connection_that_brings_nothing_is_not_silence() -> None:
     assert (result.is_silent, result.lines) == (False, len(container.outputs))
 
 
-def test_a_read_that_the_kubelet_answers_with_an_error_text_proves_nothing() -> None:
-    result = followed(TimedContainer([(1, "stdout")], unreadable=[(0, 300)]))
+@pytest.mark.parametrize("last_line", [1, 20])
+def test_a_read_that_the_kubelet_answers_with_an_error_text_proves_nothing(last_line: int) -> None:
+    result = followed(TimedContainer([(last_line, "stdout")], unreadable=[(0, 300)]))
     assert result.is_silent
     assert 300 <= result.at <= 300 + SLACK
 
