@@ -132,10 +132,11 @@ class Api:
         woken: Object = await self.post(f"/agents/{agent}/wakeup", {**body, **options})
         return woken
 
-    async def retry(self, agent: str, run: str) -> str:
-        """Retries a failed run, as the button of that name does; returns the id of the new run."""
+    async def retry(self, agent: str, run: str) -> str | None:
+        """Retries a failed run, as the button of that name does; the id of the new run, None while Paperclip refuses."""
         body = {"source": "on_demand", "triggerDetail": "manual", "reason": "retry_failed_run", "failedRunId": run}
-        return str((await self.post(f"/agents/{agent}/wakeup", body))["id"])
+        woken: Object = await self.post(f"/agents/{agent}/wakeup", body)
+        return str(woken["id"]) if "id" in woken else None
 
     # runs
 
