@@ -36,7 +36,7 @@ from agent_runs.transcripts.tokens import authorization
 from bench.agents import NAMESPACE, RATE
 from bench.follower import QUEUE, settings
 from bench.overhead import percentile
-from workflows.steps import HEARTBEAT
+from workflows.steps import STREAM_HEARTBEAT
 
 IDLE = timedelta(seconds=10)
 """Measured before any agent writes: what silent runs cost."""
@@ -57,7 +57,7 @@ class FollowWorkflow:
             task_queue=QUEUE,
             result_type=StreamEnd,
             start_to_close_timeout=timedelta(days=1),
-            heartbeat_timeout=HEARTBEAT,
+            heartbeat_timeout=STREAM_HEARTBEAT,
         )
         return end
 
@@ -230,7 +230,7 @@ def table(samples: Sequence[Sample], *, plain: bool) -> str:
         "line delay, p99": lambda s: f"{percentile(s.delays, 0.99):.0f} ms",
         "SSE readers": lambda s: str(s.readers),
         "requests of the activity, per run": lambda s: f"{sum(s.requests.values()) / s.runs:.1f}",
-        f"longest time without a heartbeat (time-out {HEARTBEAT.total_seconds():.0f} s)": lambda s: (
+        f"longest time without a heartbeat (time-out {STREAM_HEARTBEAT.total_seconds():.0f} s)": lambda s: (
             f"{s.longest:.1f} s"
         ),
         "activity attempts lost to a missed heartbeat": lambda s: str(s.retries),

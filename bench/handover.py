@@ -42,7 +42,7 @@ from dev_stack.cluster import EmbeddedCluster
 from dev_stack.demo import context
 from workflows.agent_run import AgentRunWorkflow
 from workflows.attributes import ALL
-from workflows.steps import HEARTBEAT, STREAM_LOGS
+from workflows.steps import STREAM_HEARTBEAT, STREAM_LOGS
 
 POLL_INTERVAL: Final = 0.002
 HAND_OFF_TIMEOUT: Final = 180
@@ -247,7 +247,9 @@ def table(took: dict[signal.Signals, list[float]]) -> str:
     for by, values in filter(lambda one: one[1], took.items()):
         shares = f"{statistics.median(values):.3f} | {percentile(values, 0.99):.3f} | {max(values):.3f}"
         lines.append(f"| {by.name}, {len(values)} times in one run | {shares} |")
-    lines.append(f"\nHeartbeat time-out {HEARTBEAT.total_seconds():.0f} s. Every line once and in order, verified.")
+    lines.append(
+        f"\nHeartbeat time-out {STREAM_HEARTBEAT.total_seconds():.0f} s. Every line once and in order, verified."
+    )
     return "\n".join(lines)
 
 

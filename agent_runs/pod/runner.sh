@@ -366,6 +366,8 @@ end_processes() { # CENTISECONDS
 stop() { # NAME NUMBER
     trap '' TERM INT HUP
     stopped="\"$1\""
+    # The signal may come after a fork and before its assignment.
+    if [ -n "$forwarder" ] && [ -z "$watcher" ] && [ "$!" != "$forwarder" ]; then watcher=$!; fi
     if [ -z "$forwarder" ]; then
         exit $((128 + $2))
     elif [ "$code" = null ]; then

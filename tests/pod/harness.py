@@ -97,6 +97,7 @@ class Runner:
     options: list[str] = field(default_factory=lambda: ["--acknowledge-timeout", "0"])
     env: dict[str, str] = field(default_factory=dict)
     wrapper: list[str] = field(default_factory=list)
+    script: Path = SCRIPT
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
@@ -109,7 +110,7 @@ class Runner:
 
     def argv(self, *command: str) -> list[str]:
         options = ["--out", self.out, "--dir", self.work, "--stdin", self.home / "prompt", "--grace", self.grace]
-        return [*self.wrapper, *self.shell, str(SCRIPT), *map(str, options), *self.options, "--", *command]
+        return [*self.wrapper, *self.shell, str(self.script), *map(str, options), *self.options, "--", *command]
 
     def start(self, *command: str, stdin: bytes = b"") -> Running:
         (self.home / "prompt").write_bytes(stdin)

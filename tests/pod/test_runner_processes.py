@@ -163,6 +163,21 @@ def test_a_stop_ends_the_command_politely(runner: Runner, tree: Tree, name: str)
     assert not alive(pid)
 
 
+def test_a_stop_while_the_runner_starts_ends_the_command(runner: Runner, tree: Tree, tmp_path: Path) -> None:
+    """On a busy machine the command may run before the runner has noted whom it started."""
+    line = "    watcher=$!\n"
+    assert SCRIPT.read_text().count(line) == 1
+    runner.script = tmp_path / "runner.sh"
+    runner.script.write_text(SCRIPT.read_text().replace(line, f"    sleep 1\n{line}"))
+    running = runner.start(*tree.process(POLITE))
+    (pid,) = tree.pids()
+    running.process.terminate()
+    ended = running.end()
+    assert (ended.code, ended.last.signal, ended.last.stopped_by) == (143, 15, "TERM")
+    assert (ended.last.grace_exceeded, ended.last.error) == (False, None)
+    assert not alive(pid)
+
+
 def test_the_command_may_end_its_work_within_the_grace(runner: Runner, tree: Tree) -> None:
     runner.grace = RUN_TIMEOUT
     farewell = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (print('farewell'), sys.exit(5))); "
