@@ -32,6 +32,7 @@ from agent_runs.requests.known_secrets import SealedSecrets
 from agent_runs.service import startup
 from agent_runs.service.build_id import build_id
 from agent_runs.service.health import Health, health_checks, health_service
+from agent_runs.service.heartbeats import Heartbeats
 from agent_runs.service.polling import Polling
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.service.slots import SLOTS_PER_RUN, Slots
@@ -52,6 +53,8 @@ STICKY_TIMEOUT: Final = timedelta(seconds=5)
 HEARTBEAT_THROTTLE: Final = timedelta(seconds=2)
 """Longest interval between heartbeats that are sent, so a cancel arrives within it."""
 
+WITHOUT_HEARTBEATS: Final = frozenset({"introspect_pod", "bundle_prompt", "create_job"})
+"""Activities that send none themselves."""
 REPORTED_ERRORS: Final = (*startup.STARTUP_ERRORS, CannotListen)
 """They end the start-up with their text, one line that names setting, reason and remedy."""
 
@@ -104,7 +107,7 @@ def temporal_worker(
         task_queue=settings.task_queue,
         workflows=[AgentRunWorkflow],
         activities=steps,
-        interceptors=[slots],
+        interceptors=[slots, Heartbeats(WITHOUT_HEARTBEATS)],
         build_id=build_id(),  # else the SDK hashes every loaded module: 3 CPU seconds
         identity=name or worker_identity(),
         max_concurrent_activities=slots.slots,

@@ -36,7 +36,7 @@ from agent_runs.transcripts.tokens import authorization
 from bench.agents import NAMESPACE, RATE
 from bench.follower import QUEUE, settings
 from bench.overhead import percentile
-from workflows.steps import STREAM_HEARTBEAT
+from workflows.limits import STREAM_HEARTBEAT
 
 IDLE = timedelta(seconds=10)
 """Measured before any agent writes: what silent runs cost."""

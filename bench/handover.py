@@ -42,7 +42,7 @@ from dev_stack.cluster import EmbeddedCluster
 from dev_stack.demo import context
 from workflows.agent_run import AgentRunWorkflow
 from workflows.attributes import ALL
-from workflows.steps import STREAM_HEARTBEAT, STREAM_LOGS
+from workflows.limits import STREAM_HEARTBEAT
 
 POLL_INTERVAL: Final = 0.002
 HAND_OFF_TIMEOUT: Final = 180
@@ -125,7 +125,7 @@ class Stream:
             pending = (await self.handle.describe()).raw_description.pending_activities
             for activity in pending:
                 started = activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
-                if started and activity.activity_type.name == STREAM_LOGS.name:
+                if started and activity.activity_type.name == "stream_logs":
                     return int(activity.last_worker_identity.rsplit(":", 1)[1])
             await asyncio.sleep(POLL_INTERVAL)
 

@@ -11,7 +11,7 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 
@@ -23,7 +23,6 @@ from agent_runs.client.outcome import fetch_outcome
 from agent_runs.client.timeline import Timeline, events
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import Outcome
-from workflows.agent_run import AgentRunWorkflow
 
 if TYPE_CHECKING:
     from agent_runs.client import transcripts as remote
@@ -102,7 +101,7 @@ class RunFollower:
         collect: acknowledge the outcome, as the run's caller: see `fetch_outcome`.
     """
 
-    handle: WorkflowHandle[AgentRunWorkflow, Outcome]
+    handle: WorkflowHandle[Any, Outcome]
     key: RunKey
     store: Transcripts
     display: Display
@@ -218,7 +217,7 @@ class RunOutput:
         return max(await self.store.attempts(self.run.run_id), default=0)
 
 
-async def read_timeline(handle: WorkflowHandle[AgentRunWorkflow, Outcome]) -> Timeline:
+async def read_timeline(handle: WorkflowHandle[Any, Outcome]) -> Timeline:
     """Read the timeline up to now.
 
     Raises:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from temporalio.api.common.v1 import Memo, Payload, Payloads, SearchAttributes, WorkflowType
 from temporalio.api.enums.v1 import WorkflowExecutionStatus, WorkflowIdConflictPolicy, WorkflowIdReusePolicy
@@ -32,11 +32,10 @@ from agent_runs.client.runs import find_joined_run
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.tracing import start_header, traced
 from agent_runs.contracts import updates
-from agent_runs.contracts.identity import workflow_id
+from agent_runs.contracts.identity import WORKFLOW_TYPE, workflow_id
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.request import RunRequest
 from workflows import attributes
-from workflows.agent_run import AgentRunWorkflow
 from workflows.current_details import FINAL, Phase
 
 RUNNING: Final = WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING
@@ -88,9 +87,9 @@ class Ticket:
     closed: bool = False
     holder: Holder | None = None
 
-    def handle(self, client: Client) -> WorkflowHandle[AgentRunWorkflow, Outcome]:
+    def handle(self, client: Client) -> WorkflowHandle[Any, Outcome]:
         """A handle of exactly this run, not of a later one of its agent."""
-        return client.get_workflow_handle_for(AgentRunWorkflow.run, self.workflow_id, run_id=self.workflow_run_id)
+        return client.get_workflow_handle(self.workflow_id, run_id=self.workflow_run_id, result_type=Outcome)
 
 
 @traced
@@ -203,7 +202,7 @@ async def _start_request(
     return StartWorkflowExecutionRequest(
         namespace=client.namespace,
         workflow_id=workflow_id(request.agent.id),
-        workflow_type=WorkflowType(name=AgentRunWorkflow.__name__),
+        workflow_type=WorkflowType(name=WORKFLOW_TYPE),
         task_queue=TaskQueue(name=settings.task_queue),
         input=Payloads(payloads=await converter.encode([request])),
         identity=client.identity,

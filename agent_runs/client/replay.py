@@ -19,6 +19,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from agent_runs.agents.opencode.events import printable
 from agent_runs.client.timeline import CLOSING_EVENTS
+from agent_runs.contracts.identity import WORKFLOW_TYPE
 from workflows.agent_run import AgentRunWorkflow
 
 # Texts of temporalio 1.35 (sdk-core); tests/workflows/test_commands.py provokes each of them.
@@ -70,8 +71,8 @@ def read(text: str) -> WorkflowHistory:
     except Exception as error:  # noqa: BLE001  # the SDK's converter raises many types
         raise InvalidHistory(f"not a history in Temporal's JSON ({type(error).__name__})") from None
     first = history.events[0] if history.events else HistoryEvent()
-    if first.workflow_execution_started_event_attributes.workflow_type.name != AgentRunWorkflow.__name__:
-        raise InvalidHistory(f"the first event does not start {AgentRunWorkflow.__name__}")
+    if first.workflow_execution_started_event_attributes.workflow_type.name != WORKFLOW_TYPE:
+        raise InvalidHistory(f"the first event does not start {WORKFLOW_TYPE}")
     return history
 
 

@@ -11,10 +11,9 @@ from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 from temporalio.common import SearchAttributeKey
 
 from agent_runs.client.settings import ClientSettings
-from agent_runs.contracts.identity import RunKey, workflow_id
+from agent_runs.contracts.identity import WORKFLOW_TYPE, RunKey, workflow_id
 from agent_runs.contracts.outcome import Outcome
 from workflows import attributes
-from workflows.agent_run import AgentRunWorkflow
 from workflows.current_details import FINAL
 
 Value = TypeVar("Value", str, datetime)
@@ -53,9 +52,9 @@ class RunSummary:
         """The run has its outcome, or is closed without one; an open run may retain its outcome for its caller."""
         return not self.open or self.phase in FINAL
 
-    def handle(self, client: Client) -> WorkflowHandle[AgentRunWorkflow, Outcome]:
+    def handle(self, client: Client) -> WorkflowHandle[Any, Outcome]:
         """A handle of exactly this run, not of a later one of its agent."""
-        return client.get_workflow_handle_for(AgentRunWorkflow.run, self.workflow_id, run_id=self.workflow_run_id)
+        return client.get_workflow_handle(self.workflow_id, run_id=self.workflow_run_id, result_type=Outcome)
 
 
 async def find_run(client: Client, name: str) -> RunSummary:
@@ -100,7 +99,7 @@ async def _newest(
 
 async def list_runs(client: Client, condition: str = "", limit: int = 50) -> AsyncIterator[RunSummary]:
     """List runs, newest first. `condition` is added to Temporal's list filter."""
-    query = f"WorkflowType = '{AgentRunWorkflow.__name__}'" + (f" AND {condition}" if condition else "")
+    query = f"WorkflowType = '{WORKFLOW_TYPE}'" + (f" AND {condition}" if condition else "")
     async for execution in client.list_workflows(query, limit=limit):
         yield _summary(execution)
 

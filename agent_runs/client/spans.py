@@ -2,7 +2,7 @@
 
 - The outcome of a run belongs to the trace in which the caller attached to it, also when no span is current by then.
 - A run that was started without a trace (by the plugin, mostly) begins one: its trace id is Temporal's run id.
-- Texts of errors are not exported: they may quote what a library was given. See `docs/adr/0011`.
+- Texts of errors are not exported: they may quote what a library was given. See `docs/adr/0012`.
 """
 
 import asyncio

@@ -9,6 +9,7 @@ from typing import Final
 
 from agent_runs.contracts.base import Contract
 
+WORKFLOW_TYPE: Final = "AgentRunWorkflow"
 WORKFLOW_ID_PREFIX: Final = "agent-run:"
 LABEL_LIMIT: Final = 63
 _SLUG: Final = 16

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError
@@ -15,7 +15,6 @@ from agent_runs.client.runs import RunSummary, find_by_run_id, web_ui_url
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.timeline import Step, Timeline, events
 from agent_runs.contracts.outcome import Outcome
-from workflows.agent_run import AgentRunWorkflow
 
 TEMPORAL_TIMEOUT: Final = timedelta(seconds=5)
 
@@ -85,7 +84,7 @@ class TemporalRunInfo:
         return RunInfo(run, timeline.steps, outcome, web_ui_url(self.settings, run.workflow_id, run.workflow_run_id))
 
 
-async def _outcome(handle: WorkflowHandle[AgentRunWorkflow, Outcome]) -> Outcome | None:
+async def _outcome(handle: WorkflowHandle[Any, Outcome]) -> Outcome | None:
     try:
         return await fetch_outcome(handle, collect=False)
     except WorkflowFailureError:

@@ -26,7 +26,7 @@ from agent_runs.logs.frames import LogLine
 from agent_runs.logs.log_resume import Cursor
 from agent_runs.transcripts.store import Line, SqlTranscripts
 from tests.support.sqlite import sqlite_url
-from workflows.steps import STREAM_HEARTBEAT
+from workflows.limits import STREAM_HEARTBEAT
 
 SECOND = datetime(2026, 11, 22, 1, 2, 3, tzinfo=UTC)
 KEY = AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="run-1"), attempt=1)

@@ -39,14 +39,14 @@ def environment(temporal: Client, queue: str, tmp_path: Path) -> dict[str, str]:
     }
 
 
-def edited(folder: Path, *changes: str) -> None:
+def edited(folder: Path, file: str, *changes: str) -> None:
     """Put an edited copy of the workflow's modules where Python finds it before the installed ones."""
     copy = shutil.copytree(Path(workflows.__file__).parent, folder / "workflows")
-    text = (copy / "agent_run.py").read_text()
+    text = (copy / file).read_text()
     for old, new in zip(changes[::2], changes[1::2], strict=True):
         assert old in text
         text = text.replace(old, new)
-    (copy / "agent_run.py").write_text(text)
+    (copy / file).write_text(text)
 
 
 async def run(*command: str, keys: str = "", **environment: str) -> tuple[int | None, str, str]:
@@ -92,7 +92,7 @@ async def test_a_run_that_no_worker_has_taken_replays(
 
 
 async def test_an_edit_is_found_and_the_output_names_both_sides_and_the_remedy(tmp_path: Path) -> None:
-    edited(tmp_path, "INTROSPECT_POD.start(", "CREATE_JOB.start(")
+    edited(tmp_path, "preparation.py", "activities.introspect_pod", "activities.create_job")
     code, out, error = await run(PROGRAM, "replay", "--file", str(NORMAL), PYTHONPATH=str(tmp_path))
     assert (code, error) == (1, "")
     assert len(out.splitlines()) == 1
@@ -105,24 +105,26 @@ async def test_an_edit_is_found_and_the_output_names_both_sides_and_the_remedy(t
 async def test_nothing_of_a_payload_is_shown_when_the_code_fails(tmp_path: Path) -> None:
     edited(
         tmp_path,
-        "        job = await self._create_job(attempt, profile, prompt)\n",
-        "        raise ValueError(self._request.sealed_prompt)\n",
+        "attempts.py",
+        "    job = await preparation.create_job(run, tokens, attempt, profile, prompt)\n",
+        "    raise ValueError(run.request.sealed_prompt)\n",
     )
     code, out, error = await run(PROGRAM, "replay", "--file", str(NORMAL), PYTHONPATH=str(tmp_path))
     assert (code, error) == (1, "")
-    assert " has ValueError at agent_run.py:" in out
+    assert " has ValueError at attempts.py:" in out
     assert "sealed" not in out
 
 
 async def test_a_breakpoint_in_the_workflow_stops_there(tmp_path: Path) -> None:
     edited(
         tmp_path,
-        "        attempt.started_at = workflow.now()\n",
-        "        breakpoint()\n        attempt.started_at = workflow.now()\n",
+        "attempts.py",
+        "    attempt.started_at = workflow.now()\n",
+        "    breakpoint()\n    attempt.started_at = workflow.now()\n",
     )
     debugged = (PROGRAM, "replay", "--file", str(NORMAL), "--debug")
     code, out, error = await run(
-        *debugged, keys="p job.namespace, self._details.phase.value\nq\n", PYTHONPATH=str(tmp_path)
+        *debugged, keys="p job.namespace, run.details.phase.value\nq\n", PYTHONPATH=str(tmp_path)
     )
     assert (code, error) == (0, "")
     assert "('default', 'scheduling')" in out
@@ -130,9 +132,9 @@ async def test_a_breakpoint_in_the_workflow_stops_there(tmp_path: Path) -> None:
 
 
 async def test_pdb_from_outside_stops_in_the_workflow_without_an_edit() -> None:
-    source = (Path(workflows.__file__).parent / "agent_run.py").read_text().splitlines()
-    line = 1 + source.index("        attempt.started_at = workflow.now()")
-    keys = f"b {Path(workflows.__file__).parent / 'agent_run.py'}:{line}\nc\np job.namespace\ncl 1\nc\nq\n"
+    file = Path(workflows.__file__).with_name("attempts.py")
+    line = 1 + file.read_text().splitlines().index("    attempt.started_at = workflow.now()")
+    keys = f"b {file}:{line}\nc\np job.namespace\ncl 1\nc\nq\n"
     debugger = (sys.executable, "-m", "pdb", "-m", "agent_runs.cli.main", "replay", "--file", str(NORMAL), "--debug")
     _, out, _ = await run(*debugger, keys=keys)
     assert "(Pdb) 'default'" in out

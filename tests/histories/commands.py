@@ -50,11 +50,10 @@ class Line:
 def fingerprint(folder: Path = SOURCE) -> str:
     """The commands of every function of the workflow's modules, as text."""
     modules = [Module.read(file) for file in sorted(folder.glob("*.py"))]
-    steps = {name: activity for module in modules for name, activity in module.steps.items()}
-    command_makers = _find_command_makers(modules, steps)
+    command_makers = _find_command_makers(modules)
     parts = []
     for module in modules:
-        lines = [str(line) for line in module.lines(steps, command_makers)]
+        lines = [str(line) for line in module.lines(command_makers)]
         if lines:
             parts.append("\n".join([module.name, *lines]))
     return "\n\n".join(parts) + "\n"
@@ -67,7 +66,6 @@ class Module:
     name: str
     tree: ast.Module
     constants: Mapping[str, str]
-    steps: Mapping[str, str]
     imported: Mapping[str, str]
     """Modules of ours by the name they have here."""
 
@@ -75,7 +73,7 @@ class Module:
     def read(cls, file: Path) -> "Module":
         tree = ast.parse(file.read_text())
         _check_import_names(tree, file.name)
-        return cls(file.name, tree, dict(_constants(tree)), dict(_steps(tree)), dict(_imported(tree)))
+        return cls(file.name, tree, dict(_constants(tree)), dict(_imported(tree)))
 
     @property
     def functions(self) -> Iterator[tuple[str, Function]]:
@@ -88,15 +86,13 @@ class Module:
                     if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
                         yield f"{node.name}.{inner.name}", inner
 
-    def lines(self, steps: Mapping[str, str], command_makers: frozenset[str]) -> Iterator[Line]:
-        """Its activities, its handlers, and the functions that make commands."""
-        for activity in sorted(self.steps.values()):
-            yield Line(1, f"activity {activity}")
+    def lines(self, command_makers: frozenset[str]) -> Iterator[Line]:
+        """Its handlers, and the functions that make commands."""
         for node in self.tree.body:
             if isinstance(node, ast.ClassDef) and (marks := self._marks(node.decorator_list)):
                 yield Line(1, f"class {node.name}: {', '.join(marks)}")
         for name, function in self.functions:
-            body = Reader(self, steps, command_makers).body(function, 2) if lookup_name(name) in command_makers else []
+            body = Reader(self, command_makers).body(function, 2) if lookup_name(name) in command_makers else []
             marks = self._marks(function.decorator_list)
             if body or marks:
                 yield Line(1, f"{name}:" + (f" {', '.join(marks)}" if marks else ""))
@@ -129,9 +125,8 @@ class Module:
 class Reader:
     """Reads one function in the order in which Python evaluates it."""
 
-    def __init__(self, module: Module, steps: Mapping[str, str], command_makers: frozenset[str]) -> None:
+    def __init__(self, module: Module, command_makers: frozenset[str]) -> None:
         self.module = module
-        self.steps = steps
         self.command_makers = command_makers
 
     def body(self, function: Function, depth: int) -> list[Line]:
@@ -185,8 +180,6 @@ class Reader:
                 yield from self._call(call, depth, "in a task of its own: ")
             case ast.Call():
                 yield from self._call(node, depth)
-            case ast.Name(id=name, ctx=ast.Load()) if name in self.steps:
-                yield Line(depth, f"activity {self.steps[name]} as a value")
             case ast.Name(ctx=ast.Load()) | ast.Attribute(ctx=ast.Load()) if self._ours(node):
                 yield Line(depth, f"{self._ours(node)} as a value")
             case _:
@@ -226,16 +219,14 @@ class Reader:
     def _command(self, call: ast.Call) -> str:
         """The command or wait that a call is for Temporal; empty if it is neither."""
         match call.func:
-            case ast.Attribute(value=ast.Name(id=step), attr="start") if step in self.steps:
-                return f"start {self.steps[step]}"
-            case ast.Name(id=step) if step in self.steps:
-                return f"run {self.steps[step]}"
             case ast.Attribute(value=ast.Name(id="workflow"), attr="wait_condition"):
                 return "wait_condition with a timer" if self._timed(call) else "wait_condition"
             case ast.Attribute(value=ast.Name(id="workflow"), attr=name) if name in {"patched", "deprecate_patch"}:
                 return f"{name} {self.module.value(call.args[0])}"
             case ast.Attribute(value=ast.Name(id="workflow"), attr=("wait" | "as_completed") as name):
                 return name
+            case ast.Attribute(value=ast.Name(id="workflow"), attr=("start_activity" | "execute_activity") as name):
+                return f"{name} {ast.unparse(call.args[0]).rpartition('.')[2]}"
             case ast.Attribute(value=ast.Name(id="workflow"), attr=name) if name in COMMANDS:
                 return name
             case ast.Attribute(value=ast.Name(id="asyncio"), attr=name) if name in TIMERS:
@@ -247,10 +238,10 @@ class Reader:
     def _ours(self, function: ast.expr) -> str:
         """The name of a function of the workflow that makes commands."""
         match function:
-            case ast.Attribute(value=ast.Name(id="self"), attr=name):
-                return name if f".{name}" in self.command_makers else ""
             case ast.Attribute(value=ast.Name(id=module), attr=name) if module in self.module.imported:
                 return name if name in self.command_makers else ""
+            case ast.Attribute(attr=name):
+                return name if f".{name}" in self.command_makers else ""
             case ast.Name(id=name) if name in self.command_makers:
                 return name
         return ""
@@ -260,7 +251,7 @@ class Reader:
         return len(call.args) > 1 or any(keyword.arg == "timeout" for keyword in call.keywords)
 
 
-def _find_command_makers(modules: Sequence[Module], steps: Mapping[str, str]) -> frozenset[str]:
+def _find_command_makers(modules: Sequence[Module]) -> frozenset[str]:
     """Functions that make commands, themselves or by what they call; of methods only the name, after a dot."""
     command_makers: frozenset[str] = frozenset()
     while True:
@@ -268,7 +259,7 @@ def _find_command_makers(modules: Sequence[Module], steps: Mapping[str, str]) ->
             lookup_name(name)
             for module in modules
             for name, function in module.functions
-            if not _only_leaves(Reader(module, steps, command_makers).body(function, 0))
+            if not _only_leaves(Reader(module, command_makers).body(function, 0))
         )
         if found <= command_makers:
             return command_makers
@@ -302,17 +293,6 @@ def _constants(tree: ast.Module) -> Iterator[tuple[str, str]]:
     for name, value in _assigned(tree):
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
             yield name, value.value
-
-
-def _steps(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Constants that are steps: `NAME = Step[In, Out]("activity", …)`."""
-    for name, value in _assigned(tree):
-        match value:
-            case ast.Call(
-                func=ast.Subscript(value=ast.Name(id="Step")) | ast.Name(id="Step"),
-                args=[ast.Constant(value=str(activity)), *_],
-            ):
-                yield name, activity
 
 
 def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:

@@ -133,7 +133,7 @@ class Api:
         return woken
 
     async def retry(self, agent: str, run: str) -> str | None:
-        """Retries a failed run, as the button does; the id of the new run, None while Paperclip refuses."""
+        """Retries a failed run, as its button does; the id of the new run, None while Paperclip refuses."""
         body = {"source": "on_demand", "triggerDetail": "manual", "reason": "retry_failed_run", "failedRunId": run}
         woken: Object = await self.post(f"/agents/{agent}/wakeup", body)
         return str(woken["id"]) if "id" in woken else None

@@ -24,7 +24,6 @@ from agent_runs.contracts.outcome import Outcome
 from tests.runs.system import System, attempt_key, open_system
 from tests.transcripts.stored_runs import stored_runs
 from workflows.agent_run import AgentRunWorkflow
-from workflows.steps import STREAM_LOGS
 
 STARTED = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
 
@@ -132,7 +131,7 @@ class Stream:
         """Returns once this process executes the step; its identity in Temporal ends with its process id."""
         while True:
             pending = (await self.handle.describe()).raw_description.pending_activities
-            steps = [step for step in pending if step.activity_type.name == STREAM_LOGS.name]
+            steps = [step for step in pending if step.activity_type.name == "stream_logs"]
             if steps and steps[0].state == STARTED and steps[0].last_worker_identity.endswith(f":{worker}"):
                 return
             await asyncio.sleep(0.02)

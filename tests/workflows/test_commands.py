@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -23,70 +24,66 @@ Undo the change, or put the new order behind `workflow.patched` and record its h
 Edit = tuple[str, str, str]
 """A file of the workflow, the text to replace in it, and the new text."""
 
-PROFILE = (
-    '        profile = INTROSPECT_POD.start(IntrospectPod(run=key.run, config=config), "read the worker\'s pod")\n'
-)
-PROMPT = (
-    "        prompt = BUNDLE_PROMPT.start(\n"
-    "            BundlePrompt(attempt=key, config=config, resuming=attempt.session is not None), "
-    '"build prompt Secret"\n        )\n'
-)
-SWAP: Edit = ("agent_run.py", PROFILE + PROMPT, PROMPT + PROFILE)
-PARSE = "        if attempt.job is not None:\n            attempt.report = await self._parse_transcript(attempt)\n"
+PREPARATION = (SOURCE / "preparation.py").read_text()
+START = PREPARATION.index("    profile = workflow.start_activity(")
+SECOND = PREPARATION.index("    prompt = workflow.start_activity(")
+PROFILE, PROMPT = PREPARATION[START:SECOND], PREPARATION[SECOND : PREPARATION.index("    if key.attempt == 1:")]
+SWAP: Edit = ("preparation.py", PROFILE + PROMPT, PROMPT + PROFILE)
+PARSE = "    if attempt.job is not None:\n        attempt.report = await _parse_transcript(run, attempt)\n"
 
 BREAKING: dict[str, Edit] = {
     "two activities swapped": SWAP,
-    "an activity left out": ("agent_run.py", PARSE, ""),
+    "an activity left out": ("finalization.py", PARSE, ""),
     "an activity out of its condition": (
-        "agent_run.py",
+        "finalization.py",
         PARSE,
-        "        attempt.report = await self._parse_transcript(attempt)\n",
+        "    attempt.report = await _parse_transcript(run, attempt)\n",
     ),
-    "a further timer": ("agent_run.py", PARSE, "        await workflow.sleep(1)\n" + PARSE),
-    "a timer of asyncio": ("agent_run.py", PARSE, "        await asyncio.sleep(1)\n" + PARSE),
+    "a further timer": ("finalization.py", PARSE, "    await workflow.sleep(1)\n" + PARSE),
+    "a timer of asyncio": ("finalization.py", PARSE, "    await asyncio.sleep(1)\n" + PARSE),
     "a wait that gets a time-out": (
         "agent_run.py",
         "workflow.wait_condition(workflow.all_handlers_finished)",
-        "workflow.wait_condition(workflow.all_handlers_finished, timeout=self._retention)",
+        "workflow.wait_condition(workflow.all_handlers_finished, timeout=self._run.retention)",
     ),
     "a patch": (
-        "agent_run.py",
+        "finalization.py",
         PARSE,
-        '        if workflow.patched("a change"):\n            await workflow.sleep(1)\n' + PARSE,
+        '    if workflow.patched("a change"):\n        await workflow.sleep(1)\n' + PARSE,
     ),
     "search attributes earlier": (
-        "agent_run.py",
-        "        attempt.started_at = workflow.now()\n",
-        "        self._update_details(Phase.RUNNING)\n        attempt.started_at = workflow.now()\n",
+        "attempts.py",
+        "    attempt.started_at = workflow.now()\n",
+        "    run.show(Phase.RUNNING)\n    attempt.started_at = workflow.now()\n",
     ),
-    "another activity": ("steps.py", '"stop_agent"', '"halt_agent"'),
+    "another activity": ("following.py", "activities.stop_agent", "activities.finish"),
     "an update with another name": ("agent_run.py", "name=updates.JOIN", 'name="enter"'),
     "a signal removed": ("agent_run.py", "    @workflow.signal(name=updates.COLLECTED)\n", ""),
     "a task that is awaited at once": (
-        "agent_run.py",
-        'asyncio.create_task(workflow.sleep(self._grace + KILL_MARGIN, summary="grace"))',
-        'await workflow.sleep(self._grace + KILL_MARGIN, summary="grace")',
+        "following.py",
+        'asyncio.create_task(workflow.sleep(limit, summary="grace"))',
+        'await workflow.sleep(limit, summary="grace")',
     ),
-    "a return before an activity": ("agent_run.py", PARSE, "        if attempt.killed:\n            return\n" + PARSE),
+    "a return before an activity": ("finalization.py", PARSE, "    if attempt.killed:\n        return\n" + PARSE),
 }
 HARMLESS: dict[str, Edit] = {
-    "a comment": ("agent_run.py", PARSE, "        # nobody reads this\n" + PARSE),
-    "a variable's name": ("agent_run.py", "creation", "creating"),
-    "an activity's constant": ("steps.py", "API_CALLS", "CALLS"),
+    "a comment": ("finalization.py", PARSE, "    # nobody reads this\n" + PARSE),
+    "a variable's name": ("preparation.py", "creation", "creating"),
+    "an activity's time-out": ("following.py", "timedelta(seconds=15)", "timedelta(seconds=20)"),
     "a longer time": (
-        "agent_run.py",
+        "following.py",
         "KILL_MARGIN: Final = timedelta(seconds=5)",
         "KILL_MARGIN: Final = timedelta(seconds=9)",
     ),
-    "a timer's summary": ("agent_run.py", 'summary="grace"', 'summary="grace period"'),
-    "a docstring": ("timers.py", '"""A timer expired before', '"""The timer expired before'),
-    "a condition in other words": ("agent_run.py", "if attempt.job is not None:", "if attempt.job:"),
+    "a timer's summary": ("following.py", 'summary="grace"', 'summary="grace period"'),
+    "a docstring": ("following.py", '"""SIGTERM, then the grace', '"""First SIGTERM, then the grace'),
+    "a condition in other words": ("finalization.py", "if attempt.job is not None:", "if attempt.job:"),
     "a further pure function": (
-        "timers.py",
+        "following.py",
         "def _silence_failure(",
         "def _twice(n: int) -> int:\n    return 2 * n\n\n\ndef _silence_failure(",
     ),
-    "a layout": ("agent_run.py", PARSE, PARSE.replace("(attempt)", "(\n                attempt\n            )")),
+    "a layout": ("finalization.py", PARSE, PARSE.replace("(run, attempt)", "(\n            run, attempt\n        )")),
 }
 
 
@@ -125,8 +122,8 @@ def test_an_edit_that_replay_does_not_see_leaves_the_fingerprint_alone(edit: Edi
 
 
 def test_commands_cannot_hide_behind_another_name(tmp_path: Path) -> None:
-    hidden = edited(("timers.py", "from temporalio import workflow", "from temporalio.workflow import sleep"), tmp_path)
-    with pytest.raises(ValueError, match=r"timers\.py: call `workflow"):
+    hidden = edited(("waits.py", "from temporalio import workflow", "from temporalio.workflow import sleep"), tmp_path)
+    with pytest.raises(ValueError, match=r"waits\.py: call `workflow"):
         fingerprint(hidden)
 
 
@@ -136,11 +133,13 @@ def edited_workflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
 
     def with_edit(edit: Edit) -> type:
         name = f"edited_{tmp_path.name.replace('-', '_')}"
-        shutil.copy(edited(edit, tmp_path) / "agent_run.py", tmp_path / f"{name}.py")
+        package = edited(edit, tmp_path).rename(tmp_path / name)
+        for file in package.glob("*.py"):
+            file.write_text(re.sub(r"from workflows\b", f"from {name}", file.read_text()))
         monkeypatch.syspath_prepend(tmp_path)
-        module = importlib.import_module(name)
-        monkeypatch.delitem(sys.modules, name)
-        monkeypatch.setitem(sys.modules, name, module)
+        module = importlib.import_module(f"{name}.agent_run")
+        for loaded in [each for each in sys.modules if each.partition(".")[0] == name]:
+            monkeypatch.setitem(sys.modules, loaded, sys.modules.pop(loaded))
         edited_class: type = module.AgentRunWorkflow
         return edited_class
 
@@ -182,15 +181,15 @@ async def test_a_timer_that_is_cancelled_in_the_history_only_is_found(
         await replay(history, workflow=edited_workflow(BREAKING["a task that is awaited at once"]))
     ).difference
     assert difference is not None
-    assert (difference.expected, difference.found) == ("TimerCanceled", "command Timer")
+    assert (difference.expected, difference.found) == ("TimerCanceled", "no command")
 
 
 async def test_an_error_of_the_code_is_named_with_its_place_but_without_its_text(
     edited_workflow: Callable[[Edit], type], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    workflow = edited_workflow(("agent_run.py", PARSE, '        raise ValueError("canary")\n'))
+    workflow = edited_workflow(("finalization.py", PARSE, '    raise ValueError("canary")\n'))
     difference = (await replay(read((HERE / "normal.json").read_text()), workflow=workflow)).difference
     assert isinstance(difference, Difference)
     assert difference.expected == "no error"
-    assert difference.found.startswith(f"ValueError at {workflow.__module__}.py:")
+    assert difference.found.startswith("ValueError at finalization.py:")
     assert "canary" not in str(difference) + "".join(capfd.readouterr())

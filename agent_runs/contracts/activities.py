@@ -1,0 +1,94 @@
+"""The activities as the workflow refers to them: name, input and result. The package `activities` implements them.
+
+Typed references without the implementations, so that neither the workflow nor its callers load what those need. A test
+holds every implementation to its signature here.
+"""
+
+from temporalio import activity
+
+from agent_runs.contracts.messages import (
+    AwaitSchedule,
+    BundlePrompt,
+    CleanUpPreviousRuns,
+    CreateJob,
+    DeletedObjects,
+    Finish,
+    Finished,
+    IntrospectPod,
+    JobRef,
+    ParseTranscript,
+    PodProfile,
+    PodRef,
+    PromptBundle,
+    RotateToken,
+    StopAgent,
+    StreamEnd,
+    StreamLogs,
+)
+from agent_runs.contracts.outcome import Report
+
+
+@activity.defn
+async def introspect_pod(input: IntrospectPod) -> PodProfile:
+    """Returns what the run's pod inherits from the worker's own."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def bundle_prompt(input: BundlePrompt) -> PromptBundle:
+    """Composes the prompt and puts it into a Secret."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def clean_up_previous_runs(input: CleanUpPreviousRuns) -> DeletedObjects:
+    """Deletes what earlier runs of the agent left."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def create_job(input: CreateJob) -> JobRef:
+    """Creates the attempt's Job, or adopts it."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def await_schedule(input: AwaitSchedule) -> PodRef:
+    """Returns the Job's pod once its agent runs or has ended."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def stream_logs(input: StreamLogs) -> StreamEnd:
+    """Stores the agent's output until its container has ended, or until it was silent for too long."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def rotate_token(input: RotateToken) -> bool:
+    """Gives a running agent the token of a later run; whether it was seen in the pod."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def stop_agent(input: StopAgent) -> bool:
+    """Asks the agent to end; False when its pod is already deleted."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def parse_transcript(input: ParseTranscript) -> Report:
+    """Returns what the attempt's output and its container's end show together."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def finish(input: Finish) -> Finished:
+    """Deletes what the attempt created."""
+    raise NotImplementedError
+
+
+ALL = (
+    *(introspect_pod, bundle_prompt, clean_up_previous_runs, create_job, await_schedule, stream_logs),
+    *(rotate_token, stop_agent, parse_transcript, finish),
+)

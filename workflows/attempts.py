@@ -1,0 +1,80 @@
+"""Makes the attempts of a run, one after the other: each is one Job, from its prompt to its cleanup."""
+
+import asyncio
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+with workflow.unsafe.imports_passed_through():
+    from agent_runs.contracts.identity import AttemptKey
+    from agent_runs.contracts.request import SessionParams
+    from agent_runs.paperclip import result
+    from workflows import finalization, following, preparation
+    from workflows.activity_failures import failure_of_activity
+    from workflows.attempt import Attempt
+    from workflows.current_details import Phase
+    from workflows.retries import RetryDecision, next_attempt
+    from workflows.run_state import RunState
+    from workflows.token_rotation import TokenRotation
+
+
+async def make_attempts(run: RunState, tokens: TokenRotation) -> None:
+    """Makes attempts until one counts or the run is stopped between two of them."""
+    session = run.request.runtime.session_params
+    while True:
+        attempt = await _make_attempt(run, tokens, session)
+        run.attempts.append(attempt)
+        retry = next_attempt(run.attempts, run.config)
+        if retry is None:
+            return
+        if run.stopped_by is not None or not await _pause_before(run, retry):
+            run.stopped_before_retry = run.stopped_by
+            return
+        session = _next_session(run, retry.session_id, attempt)
+
+
+async def _make_attempt(run: RunState, tokens: TokenRotation, session: SessionParams | None) -> Attempt:
+    """Makes one attempt. Cleanup follows each explicit end, never a bug in this code."""
+    attempt = run.current = Attempt(AttemptKey(run=run.request.key, attempt=len(run.attempts) + 1), session)
+    try:
+        await run.interruptibly(_run_agent(run, tokens, attempt))
+    except ActivityError as error:
+        attempt.failure = failure_of_activity(run, error)
+    except asyncio.CancelledError:
+        attempt.failure = run.stopped_by
+    run.current = None
+    await tokens.end()
+    attempt.run_time = workflow.now() - attempt.started_at if attempt.started_at else timedelta()
+    await finalization.finalize(run, attempt)
+    return attempt
+
+
+async def _run_agent(run: RunState, tokens: TokenRotation, attempt: Attempt) -> None:
+    """Prepare, create the Job, wait for its pod, follow its output."""
+    profile, prompt = await preparation.prepare(run, attempt)
+    job = await preparation.create_job(run, tokens, attempt, profile, prompt)
+    pod = await following.wait_for_pod(run, attempt, job)
+    attempt.started_at = workflow.now()
+    run.show(Phase.RUNNING, pod=pod.name, node=pod.node)
+    attempt.end = await following.follow_output(run, attempt, job, pod)
+    attempt.failure = attempt.failure or (attempt.end.failure if attempt.end else None)
+
+
+async def _pause_before(run: RunState, retry: RetryDecision) -> bool:
+    """Waits before the next attempt; False when the run was stopped meanwhile."""
+    if retry.pause:
+        number = len(run.attempts)
+        run.note(f"attempt {number} ended as {retry.reason}; another attempt follows")
+        run.show(Phase.PREPARING, attempt=f"{number + 1}, because of {retry.reason}")
+        try:
+            await run.interruptibly(workflow.sleep(retry.pause, summary=f"back-off after {retry.reason}"))
+        except asyncio.CancelledError:
+            return False
+    return run.stopped_by is None
+
+
+def _next_session(run: RunState, session_id: str | None, last: Attempt) -> SessionParams | None:
+    if session_id is None or (last.session is not None and last.session.session_id == session_id):
+        return None if session_id is None else last.session
+    return result.stored_session(run.request, session_id)

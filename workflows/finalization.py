@@ -1,0 +1,78 @@
+"""What follows an attempt, whatever ended it: its output is judged, and what it created is deleted."""
+
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+with workflow.unsafe.imports_passed_through():
+    from agent_runs.contracts import activities
+    from agent_runs.contracts.messages import Finish, ParseTranscript, StreamEnd
+    from agent_runs.contracts.outcome import Report
+    from workflows.activity_failures import failure_of_activity
+    from workflows.attempt import Attempt
+    from workflows.current_details import Phase
+    from workflows.limits import HEARTBEAT, RETRIES, STOPS_FIRST
+    from workflows.run_state import RunState
+
+
+async def finalize(run: RunState, attempt: Attempt) -> None:
+    """Judges what was written, then deletes what the attempt created. Neither is interrupted by a cancel."""
+    run.show(Phase.FINISHING)
+    if attempt.job is not None:
+        attempt.report = await _parse_transcript(run, attempt)
+    await _finish(run, attempt)
+
+
+async def _parse_transcript(run: RunState, attempt: Attempt) -> Report | None:
+    """The report of the stored transcript. An attempt without one still has its own failure."""
+    input = ParseTranscript(
+        attempt=attempt.key,
+        end=attempt.end or StreamEnd.unknown(),
+        resumed_session=attempt.session.session_id if attempt.session else None,
+        stopped=attempt.failure,
+        model=run.config.model,
+    )
+    try:
+        report = await workflow.execute_activity(
+            activities.parse_transcript,
+            input,
+            summary="parse transcript",
+            start_to_close_timeout=timedelta(minutes=10),
+            schedule_to_close_timeout=timedelta(hours=24),  # a store that is away for longer holds no agent
+            heartbeat_timeout=HEARTBEAT,
+            retry_policy=RETRIES,
+            cancellation_type=STOPS_FIRST,
+        )
+    except ActivityError as error:
+        attempt.failure = attempt.failure or failure_of_activity(run, error)
+        return None
+    run.show_report(report)
+    return report
+
+
+async def _finish(run: RunState, attempt: Attempt) -> None:
+    input = Finish(
+        attempt=attempt.key,
+        namespace=attempt.job.namespace if attempt.job else run.config.namespace,
+        job=attempt.job,
+        retain=run.config.retain_jobs,
+        grace=timedelta() if attempt.killed else run.grace,
+    )
+    try:
+        finished = await workflow.execute_activity(
+            activities.finish,
+            input,
+            summary="delete Job and Secrets",
+            start_to_close_timeout=timedelta(minutes=5),
+            schedule_to_close_timeout=timedelta(hours=1),
+            heartbeat_timeout=HEARTBEAT,
+            retry_policy=RETRIES,
+            cancellation_type=STOPS_FIRST,
+        )
+    except ActivityError as error:
+        run.note(f"cleanup of attempt {attempt.key.attempt} is incomplete: {str(error.cause)[:200]}")
+        workflow.logger.warning("finish.incomplete", extra={"failure": str(error.cause)})
+    else:
+        attempt.agent_started = finished.agent_started
+        attempt.pods_deleted = True

@@ -1,0 +1,138 @@
+"""From the creation of the Job to the end of its agent: the wait for its pod, its output, its stop."""
+
+import asyncio
+from datetime import timedelta
+from typing import Final
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from agent_runs.contracts import activities
+    from agent_runs.contracts.errors import AgentSilent, AgentStartHung, Failure, RunTimeout
+    from agent_runs.contracts.messages import AwaitSchedule, JobRef, PodRef, Silence, StopAgent, StreamEnd, StreamLogs
+    from workflows.attempt import Attempt
+    from workflows.current_details import Phase
+    from workflows.limits import HEARTBEAT, RETRIES, RETRIES_AT_ONCE, STOPS_FIRST, STREAM_HEARTBEAT
+    from workflows.run_state import RunState
+    from workflows.waits import result_or_none
+
+START_MARGIN: Final = timedelta(minutes=1)
+"""Added to the limits that `await_schedule` enforces itself, so that its own, more precise failure comes first."""
+KILL_MARGIN: Final = timedelta(seconds=5)
+"""Added to the grace: time for the kubelet to kill the container and for its last lines to arrive."""
+LONGEST_STREAM: Final = timedelta(days=30)
+"""The longest run that a configuration allows. A stream whose worker hangs or dies ends by its heartbeat time-out."""
+
+
+async def wait_for_pod(run: RunState, attempt: Attempt, job: JobRef) -> PodRef:
+    """Waits for a node, then for the start of the agent's container; both limits are the activity's own."""
+    wait = AwaitSchedule(
+        attempt=attempt.key,
+        job=job,
+        schedule_timeout=timedelta(seconds=run.config.schedule_timeout_sec),
+        start_timeout=timedelta(seconds=run.config.start_timeout_sec),
+    )
+    limit = wait.schedule_timeout + wait.start_timeout + START_MARGIN
+    return await workflow.execute_activity(
+        activities.await_schedule,
+        wait,
+        summary="wait for start",
+        start_to_close_timeout=limit,
+        schedule_to_close_timeout=limit,
+        heartbeat_timeout=HEARTBEAT,
+        retry_policy=RETRIES_AT_ONCE,
+        cancellation_type=STOPS_FIRST,
+    )
+
+
+async def follow_output(run: RunState, attempt: Attempt, job: JobRef, pod: PodRef) -> StreamEnd | None:
+    """Follows the agent's output to its end. At a limit or a cancel the agent is stopped first; its last output
+    counts."""
+    input = StreamLogs(
+        attempt=attempt.key,
+        job=job,
+        pod=pod,
+        first_output_timeout=timedelta(seconds=run.config.first_output_timeout_sec),
+        silence_timeout=timedelta(seconds=run.config.silence_timeout_sec),
+    )
+    stream = _stream_logs(input, f"stream logs of {pod.name}")
+    limits = _start_limits(run)
+    try:
+        await workflow.wait([stream, *limits], return_when=asyncio.FIRST_COMPLETED)
+        silence = stream.result().silence if stream.done() else None
+        if stream.done() and silence is None:
+            return stream.result()
+        attempt.failure = next((limit.result() for limit in limits if limit.done()), None)
+        if silence is not None:
+            attempt.failure = attempt.failure or _silence_failure(silence)
+            rest = StreamLogs(attempt=attempt.key, job=job, pod=pod, resume=silence.progress)
+            stream = _stream_logs(rest, "follow until the agent has stopped")
+    except asyncio.CancelledError:
+        attempt.failure = run.stopped_by
+    finally:
+        for limit in limits:
+            limit.cancel()
+    run.no_longer_interruptible()
+    run.show(Phase.RUNNING, stopping=attempt.failure.message if attempt.failure else "")
+    return await _stop_gracefully(run, attempt, stream, StopAgent(job=job, pod=pod))
+
+
+def _stream_logs(input: StreamLogs, summary: str) -> workflow.ActivityHandle[StreamEnd]:
+    return workflow.start_activity(
+        activities.stream_logs,
+        input,
+        summary=summary,
+        start_to_close_timeout=LONGEST_STREAM,
+        heartbeat_timeout=STREAM_HEARTBEAT,
+        retry_policy=RETRIES_AT_ONCE,
+        cancellation_type=STOPS_FIRST,
+    )
+
+
+def _start_limits(run: RunState) -> list[asyncio.Task[Failure]]:
+    """The limits of a running agent that the workflow measures; the result is the failure of exceeding it."""
+    timeout = timedelta(seconds=run.config.timeout_sec)
+    run_time = sum((earlier.run_time for earlier in run.attempts), timedelta())
+    return [asyncio.create_task(_run_timeout(timeout, run_time))] if timeout else []
+
+
+async def _run_timeout(limit: timedelta, run_time: timedelta) -> Failure:
+    """Enforces `timeoutSec`: the agents' run time in all attempts together; waiting for a node does not count."""
+    await workflow.sleep(max(limit - run_time, timedelta(milliseconds=1)), summary="run timeout")
+    return RunTimeout.as_failure(f"Timed out after {int(limit.total_seconds())}s")
+
+
+async def _stop_gracefully(
+    run: RunState, attempt: Attempt, stream: workflow.ActivityHandle[StreamEnd], input: StopAgent
+) -> StreamEnd | None:
+    """SIGTERM, then the grace: the stream ends with the container. After the grace the stream is cancelled, and
+    `finish` kills the container."""
+    limit = run.grace + KILL_MARGIN
+    stop = workflow.start_activity(
+        activities.stop_agent,
+        input,
+        summary="send SIGTERM",
+        start_to_close_timeout=timedelta(seconds=15),
+        schedule_to_close_timeout=limit,
+        retry_policy=RETRIES,
+        cancellation_type=workflow.ActivityCancellationType.TRY_CANCEL,
+    )
+    grace = asyncio.create_task(workflow.sleep(limit, summary="grace"))
+    await workflow.wait([stream, grace], return_when=asyncio.FIRST_COMPLETED)
+    attempt.killed = not stream.done()
+    for pending in (stream, stop, grace):
+        pending.cancel()
+    await workflow.wait([stream, stop])
+    result_or_none(stop)  # retrieves the exception
+    return result_or_none(stream)
+
+
+def _silence_failure(silence: Silence) -> Failure:
+    """The failure, with what was observed before the agent was stopped."""
+    last_output = silence.progress.last_output
+    observed = [f"last output: {last_output}"] if last_output else []
+    observed += [f"processes: {', '.join(silence.processes)}"] if silence.processes else []
+    seconds = f"{silence.limit.total_seconds():.0f}s"
+    if not silence.has_output:
+        return AgentStartHung.as_failure("; ".join([f"no first line within {seconds}", *observed]))
+    return AgentSilent.as_failure("; ".join([f"no line for {seconds}", *observed]))

@@ -1,0 +1,37 @@
+"""Time-outs, retries and the cancellation type that several activities of a run share, each with its reason.
+
+Facts behind the numbers were measured with temporalio 1.35 on a dev server; see docs/temporal.md.
+"""
+
+from datetime import timedelta
+from typing import Final
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+
+API_CALLS: Final = timedelta(minutes=1)
+"""A few calls to the API server, each with a time-out of its own well below this."""
+API_OUTAGE: Final = timedelta(minutes=15)
+"""How long an API server may be unavailable before an activity of a run that has nothing running yet fails."""
+
+HEARTBEAT: Final = timedelta(seconds=30)
+"""Outlasts a Temporal server that is unavailable for 25 s. Every activity sends heartbeats, so that a cancel reaches it
+within 2 s, whatever it waits for."""
+STREAM_HEARTBEAT: Final = timedelta(seconds=10)
+"""For `stream_logs`: a killed worker is replaced within it. An activity attempt that only loses its server for so long
+is replaced, too, which costs no line."""
+
+RETRIES: Final = RetryPolicy(
+    initial_interval=timedelta(seconds=1), backoff_coefficient=2.0, maximum_interval=timedelta(seconds=30)
+)
+"""The number of activity attempts is not limited: an error that retrying cannot help is non-retryable itself
+(`RunError.retryable`), and every worker hand-off costs an activity attempt, so a maximum would fail healthy runs."""
+RETRIES_AT_ONCE: Final = RetryPolicy(
+    initial_interval=timedelta(seconds=1), backoff_coefficient=2.0, maximum_interval=timedelta(seconds=1)
+)
+"""For activities as long as a run: every worker that stops costs one, and the next must come soon however many there
+were. A store that is unavailable is retried less often (`TranscriptsUnavailable.retry_delay`)."""
+
+STOPS_FIRST: Final = workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
+"""The workflow continues when the activity has stopped: nothing may be created or stored behind the back of what
+follows."""

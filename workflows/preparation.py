@@ -1,0 +1,106 @@
+"""What comes before the agent: what its Job needs, and the Job."""
+
+from datetime import timedelta
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from agent_runs.contracts import activities
+    from agent_runs.contracts.messages import (
+        BundlePrompt,
+        CleanUpPreviousRuns,
+        CreateJob,
+        IntrospectPod,
+        JobRef,
+        PodProfile,
+        PromptBundle,
+    )
+    from workflows.attempt import Attempt
+    from workflows.current_details import Phase
+    from workflows.limits import API_CALLS, API_OUTAGE, HEARTBEAT, RETRIES, STOPS_FIRST
+    from workflows.run_state import RunState
+    from workflows.token_rotation import TokenRotation
+    from workflows.waits import result_or_none, wait_all
+
+
+async def prepare(run: RunState, attempt: Attempt) -> tuple[PodProfile, PromptBundle]:
+    """What a Job needs, gathered concurrently; before the first one, what previous runs left is removed."""
+    key = attempt.key
+    run.show(Phase.PREPARING, attempt=str(key.attempt) if key.attempt > 1 else None)
+    profile = workflow.start_activity(
+        activities.introspect_pod,
+        IntrospectPod(run=key.run, config=run.config),
+        summary="read the worker's pod",
+        start_to_close_timeout=API_CALLS,
+        schedule_to_close_timeout=API_OUTAGE,
+        heartbeat_timeout=HEARTBEAT,
+        retry_policy=RETRIES,
+        cancellation_type=STOPS_FIRST,
+    )
+    prompt = workflow.start_activity(
+        activities.bundle_prompt,
+        BundlePrompt(attempt=key, config=run.config, resuming=attempt.session is not None),
+        summary="build prompt Secret",
+        start_to_close_timeout=API_CALLS,
+        schedule_to_close_timeout=API_OUTAGE,
+        heartbeat_timeout=HEARTBEAT,
+        retry_policy=RETRIES,
+        cancellation_type=STOPS_FIRST,
+    )
+    if key.attempt == 1:
+        await wait_all(profile, prompt, _clean_up_previous_runs(run, attempt))
+    else:
+        await wait_all(profile, prompt)
+    return profile.result(), prompt.result()
+
+
+def _clean_up_previous_runs(run: RunState, attempt: Attempt) -> workflow.ActivityHandle[object]:
+    return workflow.start_activity(
+        activities.clean_up_previous_runs,
+        CleanUpPreviousRuns(run=attempt.key.run, namespace=run.config.namespace, grace=run.grace),
+        summary="clean up previous runs",
+        start_to_close_timeout=timedelta(minutes=5),
+        schedule_to_close_timeout=timedelta(hours=1),
+        heartbeat_timeout=HEARTBEAT,
+        retry_policy=RETRIES,
+        cancellation_type=STOPS_FIRST,
+    )
+
+
+async def create_job(
+    run: RunState, tokens: TokenRotation, attempt: Attempt, profile: PodProfile, prompt: PromptBundle
+) -> JobRef:
+    """Creates the attempt's Job, or adopts the one that an earlier activity attempt has created."""
+    request, key = run.request, attempt.key
+    run.note(*prompt.warnings)
+    attempt.token_run_id = tokens.newest_run_id
+    creation = workflow.start_activity(
+        activities.create_job,
+        CreateJob(
+            attempt=key,
+            agent_name=request.agent.name,
+            task_id=request.task_id,
+            task_key=request.runtime.task_key,
+            config=request.config,
+            workspace=request.context.paperclip_workspace,
+            profile=profile,
+            prompt=prompt,
+            session=attempt.session,
+            joined=tokens.newest,
+        ),
+        summary=f"create Job {key.job_name}",
+        start_to_close_timeout=API_CALLS,
+        schedule_to_close_timeout=API_OUTAGE,
+        heartbeat_timeout=HEARTBEAT,
+        retry_policy=RETRIES,
+        cancellation_type=STOPS_FIRST,
+    )
+    try:
+        await wait_all(creation)
+    finally:
+        attempt.job = result_or_none(creation)  # also when the run was stopped meanwhile: cleanup needs it
+    job = creation.result()
+    run.note(*job.warnings)
+    tokens.begin()
+    run.show(Phase.SCHEDULING, job=f"{job.namespace}/{job.name}", transcript=job.page)
+    return job

@@ -1,0 +1,135 @@
+"""The state of a run that its steps share: request, attempts so far, what has stopped it, what operators see."""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Self
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from agent_runs.contracts.errors import Failure, RunCancelled
+    from agent_runs.contracts.outcome import Outcome, Report
+    from agent_runs.contracts.request import RunConfig, RunRequest
+    from agent_runs.paperclip import result
+    from workflows import attributes
+    from workflows.attempt import Attempt
+    from workflows.boundary import publish_end
+    from workflows.current_details import CurrentDetails, Phase
+
+
+@dataclass
+class RunState:
+    """The state of one run.
+
+    Attributes:
+        attempts: those that have ended.
+        current: the attempt that is being made.
+        stopped_by: why the run is to end: the first reason counts.
+        stopped_before_retry: the reason, when it came between two attempts.
+    """
+
+    request: RunRequest
+    details: CurrentDetails
+    notes: tuple[str, ...]
+    attempts: list[Attempt] = field(default_factory=list)
+    current: Attempt | None = None
+    stopped_by: Failure | None = None
+    stopped_before_retry: Failure | None = None
+    _interruptible: asyncio.Task[None] | None = None
+
+    @classmethod
+    def of(cls, request: RunRequest) -> Self:
+        """The state in which no worker has begun."""
+        return cls(request, CurrentDetails.of(request), request.notes)
+
+    @property
+    def config(self) -> RunConfig:
+        """The agent's configuration."""
+        return self.request.config
+
+    @property
+    def grace(self) -> timedelta:
+        """How long the agent may take to end after SIGTERM."""
+        return timedelta(seconds=self.config.grace_sec)
+
+    @property
+    def retention(self) -> timedelta:
+        """How long an outcome that nobody has fetched is kept."""
+        return timedelta(seconds=self.request.outcome_retention_sec)
+
+    # stopping
+
+    def stop(self, reason: Failure) -> None:
+        """Interrupts what may be interrupted. Parsing and cleanup may not; the run sees the reason after them."""
+        if self.stopped_by is None:
+            self.stopped_by = reason
+            if self._interruptible is not None:
+                self._interruptible.cancel()
+
+    async def interruptibly(self, work: Coroutine[Any, Any, None]) -> None:
+        """Does the work, unless the run is stopped.
+
+        Raises:
+            CancelledError: it was stopped before or meanwhile.
+        """
+        self._interruptible = asyncio.create_task(work)
+        if self.stopped_by is not None:
+            self._interruptible.cancel()
+        try:
+            await self._interruptible
+        finally:
+            self._interruptible = None
+
+    def no_longer_interruptible(self) -> None:
+        """The work is being stopped already, so a cancel has nothing to interrupt."""
+        self._interruptible = None
+
+    # what operators see
+
+    def note(self, *notes: str) -> None:
+        """Adds sentences for people to the outcome."""
+        self.notes += notes
+
+    def show(self, phase: Phase, **values: str | None) -> None:
+        """Updates the current details, and the search attribute when the phase is one that operators filter by."""
+        changed = phase is not self.details.phase
+        self.details = self.details.in_phase(phase, **values)
+        workflow.set_current_details(self.details.markdown)
+        if changed and phase in {Phase.SCHEDULING, Phase.RUNNING}:
+            workflow.upsert_search_attributes([attributes.RUN_PHASE.value_set(phase.value)])
+
+    def show_report(self, report: Report) -> None:
+        """Adds what the transcript shows to the current details, which appear with the next phase."""
+        self.details = self.details.with_report(report)
+
+    def build_outcome(self) -> Outcome:
+        """The outcome of the run; operators see from now on that it has ended."""
+        last = self.attempts[-1]
+        outcome = result.outcome(
+            self.request,
+            report=last.report,
+            failure=self.stopped_before_retry or last.failure,
+            end=last.end.container if last.end else None,
+            earlier=[attempt.report for attempt in self.attempts[:-1] if attempt.report],
+            receipt=last.end.receipt if last.end else None,
+            attempts=tuple(attempt.summary for attempt in self.attempts),
+            transcript=last.key.transcript,
+            notes=self.notes,
+            billing_type="metered_api" if last.report and last.report.cost_estimated else "unknown",
+            stop=last.stop,
+        )
+        phase = _final_phase(outcome)
+        kept_until = (workflow.now() + self.retention).isoformat(timespec="seconds") if self.retention else None
+        self.show(phase, failure=outcome.error_message, **{"outcome kept until": kept_until})
+        publish_end(outcome, phase.value, self.retention)
+        return outcome
+
+
+def _final_phase(outcome: Outcome) -> Phase:
+    if outcome.failure is None:
+        return Phase.SUCCEEDED
+    if outcome.timed_out:
+        return Phase.TIMED_OUT
+    return Phase.CANCELLED if outcome.error_code == RunCancelled.code else Phase.FAILED
