@@ -102,9 +102,18 @@ class Api:
         }
         return str((await self.post(f"/companies/{company}/agents", body))["id"])
 
-    async def issue(self, company: str, agent: str, title: str, description: str = "Please do it.") -> str:
+    async def project(self, company: str, name: str, folder: str) -> str:
+        """Creates a project whose workspace is this folder of the server."""
+        workspace = {"name": name, "cwd": folder, "isPrimary": True}
+        return str((await self.post(f"/companies/{company}/projects", {"name": name, "workspace": workspace}))["id"])
+
+    async def issue(
+        self, company: str, agent: str, title: str, description: str = "Please do it.", project: str | None = None
+    ) -> str:
         """Creates an issue that is assigned to the agent, which wakes it."""
         body = {"title": title, "description": description, "status": "todo", "assigneeAgentId": agent}
+        if project is not None:
+            body["projectId"] = project
         return str((await self.post(f"/companies/{company}/issues", body))["id"])
 
     async def read_issue(self, issue: str) -> Object:
