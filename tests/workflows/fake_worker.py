@@ -14,7 +14,9 @@ from agent_runs.client.attach import attach
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.request import RunRequest
+from agent_runs.service.heartbeats import Heartbeats
 from tests.workflows.fake_activities import THROTTLE, FakeActivities
+from worker import WITHOUT_HEARTBEATS
 from workflows.agent_run import AgentRunWorkflow
 
 Handle = WorkflowHandle[AgentRunWorkflow, Outcome]
@@ -46,6 +48,7 @@ async def running_worker(
         activities=steps.activities,
         workflow_runner=runner,
         max_heartbeat_throttle_interval=THROTTLE,
+        interceptors=[Heartbeats(WITHOUT_HEARTBEATS)],
     ):
         yield start
         replayer = Replayer(workflows=[AgentRunWorkflow], data_converter=pydantic_data_converter)

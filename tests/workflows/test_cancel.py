@@ -62,6 +62,30 @@ async def test_a_cancel_ends_the_run_in_every_phase(
         assert steps.last_input("finish").job is not None
 
 
+@pytest.mark.parametrize("phase", ["introspect_pod", "bundle_prompt", "create_job"])
+async def test_a_cancel_reaches_an_activity_that_waits_for_the_cluster_and_sends_no_heartbeats_itself(
+    temporal: Client, queue: str, request_of_a_run: RunRequest, phase: str
+) -> None:
+    begun, interrupted = asyncio.Event(), asyncio.Event()
+
+    async def never_answered(_input: object) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            interrupted.set()
+
+    async with running_worker(temporal, queue, FakeActivities({phase: never_answered})) as start:
+        handle = await start(request_of_a_run)
+        await reached(begun)
+        await handle.cancel()
+        await reached(interrupted)
+        outcome = await outcome_at_close(handle)
+    assert outcome.error_code == "cancelled"
+    assert outcome.stop is not None
+    assert not outcome.stop.agent_started
+
+
 async def test_a_cancelled_agent_keeps_its_session_and_its_last_output(
     temporal: Client, queue: str, request_of_a_run: RunRequest
 ) -> None:
