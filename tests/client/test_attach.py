@@ -6,7 +6,7 @@ import pytest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from agent_runs.client.attach import attach
+from agent_runs.client.attach import Ticket, attach, attach_when_free
 from agent_runs.client.runs import UnknownRun, find_run
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.errors import InvalidRequest
@@ -83,3 +83,24 @@ async def test_a_request_that_the_worker_could_not_use_is_refused_before_anythin
         await attach(temporal, ClientSettings(task_queue=queue), request)
     with pytest.raises(RPCError):
         await temporal.get_workflow_handle(workflow_id(request.agent.id)).describe()
+
+
+async def test_while_the_agent_is_held_the_server_is_asked_again_only_when_the_holder_has_ended(
+    temporal: Client, queue: str, request_of_a_run: RunRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, asked, busy = ClientSettings(task_queue=queue), list[Ticket](), asyncio.Event()
+
+    async def counted(client: Client, settings: ClientSettings, request: RunRequest) -> Ticket:
+        asked.append(await attach(client, settings, request))
+        return asked[-1]
+
+    monkeypatch.setattr("agent_runs.client.attach.attach", counted)
+    held = await attach(temporal, settings, request_of_a_run)
+    other = request_of_a_run.model_copy(update={"run_id": "another"})
+    waiting = asyncio.create_task(attach_when_free(temporal, settings, other, lambda _: busy.set()))
+    await busy.wait()
+    for _ in range(20):  # as many answers of the server as a caller without patience would have had
+        await held.handle(temporal).describe()
+    await held.handle(temporal).terminate()
+    assert (await waiting).kind == "started"
+    assert [ticket.kind for ticket in asked] == ["busy", "started"]

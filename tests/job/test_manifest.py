@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from agent_runs.contracts.errors import InvalidRequest, JobCreateFailed, PromptTooLarge
 from agent_runs.contracts.messages import EnvReference, PodProfile, SecretMount
 from agent_runs.contracts.request import SessionParams, Workspace
-from agent_runs.job.manifest import INIT_SCRIPT, ApiProxy, JobPlan, literal
+from agent_runs.job.manifest import INIT_SCRIPT, ApiProxy, JobPlan, keeps_sessions, literal
 from agent_runs.job.secrets import SECRET_LIMIT, prompt_secret
 from agent_runs.kube.objects import Metadata
 from agent_runs.kube.ownership import CONTENT_DIGEST, belongs_to, same_owner
@@ -468,3 +468,23 @@ def test_without_a_proxy_there_is_no_trace_of_it() -> None:
     assert plan.token_secret is None
     assert "api" not in {volume["name"] for volume in pod_spec(plan)["volumes"]}
     assert "annotations" not in plan.job["spec"]["template"]["metadata"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "data_claim", "task_key", "kept"),
+    [
+        ("workspace_subpath", "data", "task-1", True),
+        ("workspace_subpath", "data", None, False),
+        ("workspace_subpath", None, "task-1", False),
+        ("dedicated_pvc", None, None, True),
+        ("ephemeral", "data", "task-1", False),
+    ],
+)
+def test_sessions_are_kept_exactly_where_the_database_outlives_the_pod(
+    mode: str, data_claim: str | None, task_key: str | None, kept: bool
+) -> None:
+    profile = PodProfile(namespace="agents", image="registry.example/agent:1", data_claim=data_claim)
+    input = create_job_input(config={"agentDbMode": mode}, profile=profile, task_key=task_key)
+    assert keeps_sessions(input) is kept
+    temporary = [name for name, volume in volumes(job_plan(input)).items() if "emptyDir" in volume]
+    assert any("db" in name for name in temporary) is not kept

@@ -170,6 +170,13 @@ def test_a_line_of_five_megabytes_is_read_whole() -> None:
     assert len(report.summary) == 16_000
 
 
+def test_a_message_of_many_texts_is_kept_no_further_than_its_summary_needs() -> None:
+    text = b'{"type":"text","sessionID":"ses_1","part":{"messageID":"m","text":"%s"}}\n' % (b"x" * 1000)
+    fold = fold_chunks([text] * 2000)
+    assert len(fold.report(ContainerEnd(exit_code=0)).summary) == 16_000
+    assert deep_size(fold) < 500_000
+
+
 def test_a_big_odd_line_is_not_built_as_a_whole() -> None:
     """Arguments of a tool call may hold millions of small objects, next to half an emoji."""
     small = b"{}," * 1_000_000

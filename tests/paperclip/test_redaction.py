@@ -56,6 +56,23 @@ def test_a_line_without_a_secret_stays_as_it_is(line: bytes) -> None:
     assert REDACTION.redact(line) is line
 
 
+@pytest.mark.parametrize(("value", "redacted"), [("12345678", True), ("1234567", False)])
+def test_a_secret_of_eight_characters_is_redacted_and_a_shorter_one_would_hide_ordinary_text(
+    value: str, redacted: bool
+) -> None:
+    redaction = Redaction.from_secrets(Secrets(run_id="r", env={"PASSWORD": value}))
+    assert (value.encode() not in redaction.redact(f"it is {value}.".encode())) is redacted
+
+
+@pytest.mark.parametrize(("line", "redacted"), [("0123456789abcdef", True), ("0123456789abcde", False)])
+def test_a_line_of_sixteen_characters_of_a_secret_is_redacted_and_a_shorter_one_is_not(
+    line: str, redacted: bool
+) -> None:
+    secrets = Secrets(run_id="r", env={"DEPLOY_KEY": f"begin\n{line}\nend"}, secret_env=("DEPLOY_KEY",))
+    redaction = Redaction.from_secrets(secrets)
+    assert (line.encode() not in redaction.redact(f"it is {line}.".encode())) is redacted
+
+
 def test_the_marker_names_the_variable() -> None:
     assert b"GITHUB_TOKEN" in REDACTION.redact(b"token ghp_0123456789abcdef")
 
