@@ -13,6 +13,8 @@ import { shorten } from "./result.ts";
 
 /** Paperclip's limit for the text of what to do. */
 const ACTION_LIMIT = 2000;
+/** Of 5 s for each of two requests. */
+const ATTEMPTS = 4;
 const WORKABLE: ReadonlySet<unknown> = new Set(["todo", "in_progress"]);
 
 /** Of a failed run: its task, and what a person has to know. */
@@ -24,18 +26,33 @@ export interface FailedTask {
   nextStep: string;
 }
 
-/** Blocks the task. False: it is not blocked, or no longer this agent's; or this Paperclip does not answer, or refuses. Never rejects. */
+/**
+ * Blocks the task. False: it is not blocked, or no longer this agent's; or this Paperclip does not answer, or refuses.
+ *
+ * A request without an answer may have been carried out, as by a Paperclip that is busy, so the task is read again. Never
+ * rejects.
+ */
 export async function blockTask(task: FailedTask, boardApiKey: string | undefined): Promise<boolean> {
   const base = paperclipApiUrl(process.env);
   if (base === undefined) return false;
   const api = new PaperclipApi(base, boardApiKey);
+  for (let attempt = 1; attempt <= ATTEMPTS; attempt++) {
+    const blocked = await tryToBlock(api, task);
+    if (blocked !== undefined) return blocked;
+  }
+  return false;
+}
+
+/** Whether the task is blocked; undefined when a request had no answer. */
+async function tryToBlock(api: PaperclipApi, task: FailedTask): Promise<boolean | undefined> {
   const path = `/issues/${encodeURIComponent(task.issueId)}`;
   const { status, body } = await api.request(path);
+  if (status === 0) return undefined;
   if (status !== 200 || body.assigneeAgentId !== task.agentId) return false;
   if (!WORKABLE.has(body.status)) return body.status === "blocked";
   const unblockDescriptor = { owner: "board", action: actionOf(task) };
   const answer = await api.request(path, { status: "blocked", unblockDescriptor }, "PATCH");
-  return answer.status >= 200 && answer.status < 300;
+  return answer.status === 0 ? undefined : answer.status >= 200 && answer.status < 300;
 }
 
 function actionOf({ code, message, nextStep }: FailedTask): string {

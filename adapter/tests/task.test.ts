@@ -69,6 +69,13 @@ describe("the task of a run that only a person can help", () => {
     expect(result.resultJson).not.toHaveProperty("conversationContinuation");
   });
 
+  it("is blocked also when the answer to that is lost", async () => {
+    api.lostAnswers = 1;
+    const { result, issue } = await run("provider-rejects");
+    expect(issue?.status).toBe("blocked");
+    expect(result.resultJson).toMatchObject(CONTINUES);
+  });
+
   it("is not repeated by Paperclip when it could not be blocked", async () => {
     api.answers = { status: 403, body: {} };
     const { result, notes } = await run("provider-rejects");

@@ -13,6 +13,8 @@ export interface FakeApi {
   requests: string[];
   tokens: Set<string | undefined>;
   answers: { status: number; body: Body };
+  /** So many requests that change something are carried out and lose their answer. */
+  lostAnswers: number;
   base: string;
   stop(): Promise<void>;
 }
@@ -27,6 +29,7 @@ export async function paperclipApi(): Promise<FakeApi> {
     for await (const piece of request) text += piece;
     const change = { POST: post, PATCH: patch }[request.method ?? ""];
     const { status, body } = change ? change(path, JSON.parse(text)) : get(path);
+    if (change && api.lostAnswers-- > 0) return void response.destroy();
     response.writeHead(status, { "Content-Type": "application/json" }).end(JSON.stringify(body));
   });
   const api: FakeApi = {
@@ -36,6 +39,7 @@ export async function paperclipApi(): Promise<FakeApi> {
     requests: [],
     tokens: new Set(),
     answers: { status: 202, body: {} },
+    lostAnswers: 0,
     base: "",
     async stop() {
       delete process.env.PAPERCLIP_API_URL;
