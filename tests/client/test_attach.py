@@ -99,7 +99,7 @@ async def test_while_the_agent_is_held_the_server_is_asked_again_only_when_the_h
     other = request_of_a_run.model_copy(update={"run_id": "another"})
     waiting = asyncio.create_task(attach_when_free(temporal, settings, other, lambda _: busy.set()))
     await busy.wait()
-    for _ in range(20):  # as many answers of the server as a caller without patience would have had
+    for _ in range(20):  # a caller that asks at once would have had as many answers
         await held.handle(temporal).describe()
     await held.handle(temporal).terminate()
     assert (await waiting).kind == "started"
