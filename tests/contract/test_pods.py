@@ -196,6 +196,8 @@ async def test_a_changed_secret_reaches_a_running_pod_when_an_annotation_of_it_c
     script = "cat /v/a; echo; until [ -e /v/b ] && [ new = $(cat /v/a) ]; do sleep 0.1; done; cat /v/a"
     own = await api.run(script, volumes=volumes, container={"volumeMounts": [{"name": "v", "mountPath": "/v"}]})
     await api.until(f"pods/{own}", running)
+    async with api.follow(own) as log:  # a container runs a moment before its program does
+        assert await log.readline() == b"old\n"
     changed = await api.patch(f"secrets/{name}", {"data": {"a": "bmV3", "b": "bmV3"}})
     assert changed.code == 200
     pushes = 0
