@@ -86,8 +86,7 @@ class Command:
 
     def kill(self) -> None:
         """SIGKILL, if it runs."""
-        with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
+        send_signal(self.process, signal.SIGKILL)
 
 
 class Container:
@@ -164,8 +163,7 @@ class Container:
 
     def _signal(self, number: signal.Signals) -> None:
         if self.running:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(number)
+            send_signal(self._process, number)
 
     def _main_process(self) -> int:
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
@@ -183,6 +181,17 @@ class Container:
             _close_pipes(process)  # first, for a second cancel may come while we wait
             await process.wait()
             os.close(report)
+
+
+def send_signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Signal a process, if it runs.
+
+    `Process.send_signal` first polls the process, and so may reap one that has just ended before asyncio does, which
+    then reports 255 instead of its exit code. Seen with CPython 3.11.
+    """
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
 
 
 async def _spawn(spec: dict[str, Any]) -> tuple[asyncio.subprocess.Process, int]:
