@@ -3,8 +3,7 @@ import { readFile, writeFile } from "node:fs/promises";
 import { compile } from "json-schema-to-typescript";
 
 const CALLERS = [
-  ...["RunRequest", "RunConfig", "Secrets", "PromptSource", "WakePrompt", "SessionParams", "Outcome", "Stop"],
-  ...["OutputReceipt", "Join", "Joined"],
+  ...["RunStart", "SealedRun", "SealedJoin", "CheckStart", "SealedCheck", "CheckReport", "Outcome", "Join", "Joined"],
 ];
 const target = new URL("src/contracts.ts", import.meta.url);
 const schema = JSON.parse(await readFile(new URL("../agent_runs/contracts/schema.json", import.meta.url), "utf8"));

@@ -1,265 +1,97 @@
 // Generated from agent_runs/contracts/schema.json by `npm run contracts`. Do not edit.
 
 export interface Contracts {
-  RunRequest?: RunRequest;
-  RunConfig?: RunConfig;
-  Secrets?: Secrets;
-  PromptSource?: PromptSource;
-  WakePrompt?: WakePrompt1;
-  SessionParams?: SessionParams;
+  RunStart?: RunStart;
+  SealedRun?: SealedRun;
+  SealedJoin?: SealedJoin;
+  CheckStart?: CheckStart;
+  SealedCheck?: SealedCheck;
+  CheckReport?: CheckReport;
   Outcome?: Outcome;
-  Stop?: Stop;
-  OutputReceipt?: OutputReceipt1;
   Join?: Join;
   Joined?: Joined;
 }
 /**
- * The workflow's input: the part of an execution context without secrets, and two sealed fields.
+ * The workflow's input. An unknown field is refused: nothing but these counts, everything else is sealed.
  *
  * Attributes:
- *     sealed_secrets: compact JWE of `Secrets`.
- *     sealed_prompt: compact JWE of `PromptSource`.
- *     notes: for people, such as why a stored session is not resumed.
+ *     task: Paperclip's task; a later wake of the same task may join the run. None: no wake may.
+ *     sealed: compact JWE of `SealedRun`.
  *     outcome_retention_sec: how long an outcome that no caller has fetched is kept, in seconds. Until then the next
  *         wake of the same task gets it; a wake of another task ends the retention.
  */
-export interface RunRequest {
-  agent: AgentRef;
-  config: RunConfig;
-  context?: WakeContext;
-  notes?: string[];
+export interface RunStart {
+  agentId: string;
+  companyId: string;
   outcomeRetentionSec?: number;
   runId: string;
-  runtime?: Runtime;
-  sealedPrompt: string;
-  sealedSecrets: string;
-  [k: string]: unknown;
+  sealed: string;
+  task?: string | null;
 }
 /**
- * The agent of a run, by Paperclip's ids.
+ * The plaintext for a run: `context` is Paperclip's execution context as JSON, validated when it is opened.
  */
-export interface AgentRef {
-  companyId: string;
-  id: string;
-  name?: string;
+export interface SealedRun {
+  binding: Binding;
+  context: {
+    [k: string]: unknown;
+  };
+  host?: HostTexts;
   [k: string]: unknown;
 }
 /**
- * The part of the agent's configuration that may enter a history. All times in seconds.
+ * What a sealed text may be used for. It is part of the plaintext, so only who seals can choose it.
  *
  * Attributes:
- *     timeout_sec: run time of the agent in one run, all attempts together; 0 means no limit.
- *     grace_sec: how long OpenCode may take to end after SIGTERM.
- *     schedule_timeout_sec: until a node has taken the pod.
- *     start_timeout_sec: from there until the agent's container runs.
- *     first_output_timeout_sec: how long OpenCode may be silent before its first line; 0 means no limit.
- *     silence_timeout_sec: how long it may be silent after that; 0 means no limit. A running tool writes nothing.
- *     infrastructure_retries: further attempts after a lost pod or node, on a budget of their own.
- *     ttl_seconds_after_finished: how long Kubernetes keeps a finished Job that the worker did not delete.
- *     paperclip_api_url: address of Paperclip for pods, an absolute http(s) URL; overrides the worker's setting.
+ *     purpose: `run`: to start a run; `join`: to give a run the tokens of a later wake; `check`: to check an agent's
+ *         configuration.
+ *     workflow_id: of the only workflow that may open it.
+ *     run_id: Paperclip's id of the wake; of a check the id that the caller chose for it.
+ *     task: as the start or the join names it.
  */
-export interface RunConfig {
-  agentDbMode?: "workspace_subpath" | "dedicated_pvc" | "ephemeral";
-  agentDbStorageCapacity?: string;
-  agentDbStorageClass?: string | null;
-  cwd?: string | null;
-  dangerouslySkipPermissions?: boolean;
-  extraArgs?: string[];
-  firstOutputTimeoutSec?: number;
-  graceSec?: number;
-  image?: string | null;
-  imagePullPolicy?: "IfNotPresent" | "Always" | "Never";
-  infrastructureRetries?: number;
-  instructionsFilePath?: string | null;
-  labels?: {
-    [k: string]: string;
-  };
-  model: string;
-  namespace?: string | null;
-  nodeSelector?: {
+export interface Binding {
+  companyId: string;
+  purpose: "run" | "join" | "check";
+  runId: string;
+  task?: string | null;
+  workflowId: string;
+  [k: string]: unknown;
+}
+/**
+ * What only the process of Paperclip's server knows; the defaults are those of a caller that is somewhere else.
+ *
+ * Attributes:
+ *     wake_prompt: the wake as Paperclip's own helper renders it.
+ *     heartbeat_template: Paperclip's own template for this kind of wake, for an agent that has none.
+ *     repair_wake: Paperclip's own helper says that the wake asks for a repair: the agent then gets no heartbeat.
+ *     instructions: the text of the configured instructions file; None: the worker reads the file.
+ *     skills: texts of skills by key; None: the worker reads their files.
+ *     tool_servers: as Paperclip offers them.
+ *     address: Paperclip's address as its own process knows it.
+ *     pods_address: Paperclip's address as pods reach it, by the setting of that process.
+ *     notes: for people, such as a file that cannot be read.
+ */
+export interface HostTexts {
+  address?: string | null;
+  heartbeatTemplate?: string | null;
+  instructions?: string | null;
+  notes?: string[];
+  podsAddress?: string | null;
+  repairWake?: boolean;
+  skills?: {
     [k: string]: string;
   } | null;
-  paperclipApiUrl?: string | null;
-  paperclipRuntimeSkills?: RuntimeSkill[];
-  paperclipSkillSync?: SkillSync;
-  resources?: Resources;
-  resumeLastSession?: boolean;
-  retainJobs?: boolean;
-  scheduleTimeoutSec?: number;
-  serviceAccountName?: string | null;
-  silenceTimeoutSec?: number;
-  startTimeoutSec?: number;
-  timeoutSec?: number;
-  tolerations?: Toleration[] | null;
-  ttlSecondsAfterFinished?: number;
-  variant?: string | null;
+  toolServers?: ToolServer[];
+  wakePrompt?: WakePrompt;
   [k: string]: unknown;
 }
 /**
- * One skill that Paperclip offers: a folder with a SKILL.md on Paperclip's data volume.
+ * A tool server that Paperclip offers to the run, at Paperclip's own address of it.
  */
-export interface RuntimeSkill {
-  key: string;
-  missingDetail?: string | null;
-  required?: boolean;
-  runtimeName?: string | null;
-  source?: string | null;
-  sourceStatus?: string | null;
-  [k: string]: unknown;
-}
-/**
- * The skills chosen for the agent; None: nothing is chosen.
- */
-export interface SkillSync {
-  desiredSkills?: DesiredSkill[] | null;
-  [k: string]: unknown;
-}
-/**
- * A skill of an agent: its key, slug or runtime name.
- */
-export interface DesiredSkill {
-  key: string;
-  versionId?: string | null;
-  [k: string]: unknown;
-}
-/**
- * Requests and limits of the agent container.
- */
-export interface Resources {
-  limits?: ResourceAmounts;
-  requests?: ResourceAmounts1;
-  [k: string]: unknown;
-}
-/**
- * CPU and memory as Kubernetes quantities.
- */
-export interface ResourceAmounts {
-  cpu?: string | null;
-  memory?: string | null;
-  [k: string]: unknown;
-}
-/**
- * CPU and memory as Kubernetes quantities.
- */
-export interface ResourceAmounts1 {
-  cpu?: string | null;
-  memory?: string | null;
-  [k: string]: unknown;
-}
-/**
- * A Kubernetes toleration. Source: core/v1 Toleration.
- */
-export interface Toleration {
-  effect?: ("NoSchedule" | "PreferNoSchedule" | "NoExecute") | null;
-  key?: string | null;
-  operator?: ("Exists" | "Equal") | null;
-  tolerationSeconds?: number | null;
-  value?: string | null;
-  [k: string]: unknown;
-}
-/**
- * The part of the wake context that may enter a history: identifiers and reasons, no prose.
- */
-export interface WakeContext {
-  approvalId?: string | null;
-  approvalStatus?: string | null;
-  commentId?: string | null;
-  issueId?: string | null;
-  issueIds?: string[];
-  issueWorkMode?: string | null;
-  paperclipRuntimePrimaryUrl?: string | null;
-  paperclipWorkspace?: Workspace;
-  previousRunId?: string | null;
-  retryOfRunId?: string | null;
-  taskId?: string | null;
-  wakeCommentId?: string | null;
-  wakeReason?: string | null;
-  [k: string]: unknown;
-}
-/**
- * The execution workspace: `cwd` is its path on Paperclip's data volume and in the pod.
- */
-export interface Workspace {
-  agentHome?: string | null;
-  branchName?: string | null;
-  cwd?: string | null;
-  repoRef?: string | null;
-  repoUrl?: string | null;
-  source?: string | null;
-  strategy?: string | null;
-  workspaceId?: string | null;
-  worktreePath?: string | null;
-  [k: string]: unknown;
-}
-/**
- * Session and task of this wake. `session_params` is already decoded; None means a fresh session.
- */
-export interface Runtime {
-  sessionParams?: SessionParams | null;
-  taskKey?: string | null;
-  [k: string]: unknown;
-}
-/**
- * What Paperclip stores between runs so that the next one can resume. Source: the peers' session codec.
- */
-export interface SessionParams {
-  cwd?: string | null;
-  repoRef?: string | null;
-  repoUrl?: string | null;
-  sessionId: string;
-  workspaceId?: string | null;
-  [k: string]: unknown;
-}
-/**
- * What `sealedSecrets` holds. Opened by activities only, which put it into Kubernetes Secrets or redact it.
- *
- * Attributes:
- *     run_id: must equal the request's, so that a sealed field cannot be moved to another run.
- *     env: the agent's own environment (`config.env`).
- *     secret_env: names in `env` that Paperclip bound to its secrets; their values are kept out of transcripts.
- *     paperclip_env: `PAPERCLIP_*` values that are prose or bulky (wake payload, workspaces).
- *     mcp_servers: OpenCode's or Claude's spelling, with headers and tokens.
- */
-export interface Secrets {
-  authToken?: string | null;
-  env?: {
-    [k: string]: string;
-  };
-  mcpServers?: {
-    [k: string]: {
-      [k: string]: unknown;
-    };
-  };
-  paperclipEnv?: {
-    [k: string]: string;
-  };
-  runId: string;
-  secretEnv?: string[];
-  [k: string]: unknown;
-}
-/**
- * What `sealedPrompt` holds. Opened only by `bundle_prompt`, straight into a Kubernetes Secret.
- *
- * Attributes:
- *     agent, context: the template data of Paperclip, without secrets.
- *     instructions, skills: texts that the caller has read from its own disk; None: the worker reads the configured
- *         paths on Paperclip's data volume.
- */
-export interface PromptSource {
-  agent?: {
-    [k: string]: unknown;
-  };
-  bootstrapTemplate?: string | null;
-  context?: {
-    [k: string]: unknown;
-  };
-  instructions?: string | null;
-  promptTemplate?: string | null;
-  runId: string;
-  sessionHandoff?: string;
-  skills?: string[] | null;
-  taskMarkdown?: string;
-  wake?: WakePrompt;
+export interface ToolServer {
+  name: string;
+  token?: string | null;
+  url: string;
   [k: string]: unknown;
 }
 /**
@@ -271,11 +103,89 @@ export interface WakePrompt {
   [k: string]: unknown;
 }
 /**
- * The wake text as the caller rendered it, for a resumed session and for a fresh one.
+ * The plaintext for a join: the tokens that Paperclip has issued for the later wake. All None: the agent keeps its own.
+ *
+ * Attributes:
+ *     tools_token: of Paperclip's connection tools.
  */
-export interface WakePrompt1 {
-  fresh?: string;
-  resumed?: string;
+export interface SealedJoin {
+  authToken?: string | null;
+  binding: Binding;
+  toolsToken?: string | null;
+  [k: string]: unknown;
+}
+/**
+ * The input of a check.
+ *
+ * Attributes:
+ *     check_id: chosen by the caller; part of the workflow's id.
+ *     sealed: compact JWE of `SealedCheck`.
+ */
+export interface CheckStart {
+  checkId: string;
+  companyId: string;
+  sealed: string;
+  [k: string]: unknown;
+}
+/**
+ * The plaintext for a check: an agent's configuration as JSON, as a run would get it.
+ */
+export interface SealedCheck {
+  binding: Binding;
+  config: {
+    [k: string]: unknown;
+  };
+  host?: HostTexts1;
+  [k: string]: unknown;
+}
+/**
+ * What only the process of Paperclip's server knows; the defaults are those of a caller that is somewhere else.
+ *
+ * Attributes:
+ *     wake_prompt: the wake as Paperclip's own helper renders it.
+ *     heartbeat_template: Paperclip's own template for this kind of wake, for an agent that has none.
+ *     repair_wake: Paperclip's own helper says that the wake asks for a repair: the agent then gets no heartbeat.
+ *     instructions: the text of the configured instructions file; None: the worker reads the file.
+ *     skills: texts of skills by key; None: the worker reads their files.
+ *     tool_servers: as Paperclip offers them.
+ *     address: Paperclip's address as its own process knows it.
+ *     pods_address: Paperclip's address as pods reach it, by the setting of that process.
+ *     notes: for people, such as a file that cannot be read.
+ */
+export interface HostTexts1 {
+  address?: string | null;
+  heartbeatTemplate?: string | null;
+  instructions?: string | null;
+  notes?: string[];
+  podsAddress?: string | null;
+  repairWake?: boolean;
+  skills?: {
+    [k: string]: string;
+  } | null;
+  toolServers?: ToolServer[];
+  wakePrompt?: WakePrompt;
+  [k: string]: unknown;
+}
+/**
+ * What a check has found; without an error a run of this configuration is not refused for it.
+ */
+export interface CheckReport {
+  findings?: Finding[];
+  [k: string]: unknown;
+}
+/**
+ * One result of a check, in the shape of Paperclip's environment test.
+ *
+ * Attributes:
+ *     code: stable, in snake_case.
+ *     message: what was found, without values of the configuration.
+ *     hint: what to do about it.
+ */
+export interface Finding {
+  code: string;
+  hint?: string | null;
+  level: "info" | "warn" | "error";
+  message: string;
   [k: string]: unknown;
 }
 /**
@@ -373,6 +283,17 @@ export interface OutputReceipt1 {
   [k: string]: unknown;
 }
 /**
+ * What Paperclip stores between runs so that the next one can resume. Source: the peers' session codec.
+ */
+export interface SessionParams {
+  cwd?: string | null;
+  repoRef?: string | null;
+  repoUrl?: string | null;
+  sessionId: string;
+  workspaceId?: string | null;
+  [k: string]: unknown;
+}
+/**
  * What is known of an agent that was stopped. Paperclip needs it to continue the task.
  *
  * Attributes:
@@ -405,12 +326,12 @@ export interface Usage {
  * Attributes:
  *     run_id: Paperclip's id of the run that wants to join.
  *     task: the task of that run; only the same task may join.
- *     sealed_secrets: `Secrets`, sealed for the id of that run. From then on the agent reaches Paperclip with its
- *         token; None: the agent keeps its token.
+ *     sealed: compact JWE of `SealedJoin`, the tokens of that run. From then on the agent reaches Paperclip with them;
+ *         None: the agent keeps its token.
  */
 export interface Join {
   runId: string;
-  sealedSecrets?: string | null;
+  sealed?: string | null;
   task?: string | null;
   [k: string]: unknown;
 }

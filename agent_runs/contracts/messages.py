@@ -50,6 +50,13 @@ class PodProfile(Contract):
     source: str = "settings"
 
 
+class PrepareRun(Contract):
+    """Input of `prepare_run`; the sealed text is in the run's first event."""
+
+    run: RunKey
+    task: str | None = None
+
+
 class IntrospectPod(Contract):
     """Input of `introspect_pod`."""
 
@@ -92,11 +99,13 @@ class JoinedRun(Contract):
 
     Attributes:
         run_id: Paperclip's id of the later run.
-        sealed_secrets: its `Secrets`, sealed for that id.
+        sealed: its tokens, a compact JWE of `SealedJoin`.
     """
 
     run_id: str
-    sealed_secrets: str = Field(repr=False)
+    company_id: str
+    task: str | None = None
+    sealed: str = Field(repr=False)
 
 
 class CreateJob(Contract):

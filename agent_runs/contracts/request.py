@@ -1,8 +1,8 @@
 """What Paperclip passes to a run, and what of it enters a history.
 
 `ExecutionContext` is Paperclip's adapter execution context: unknown keys are ignored, known keys are validated, and an
-error names the field and the remedy. `RunRequest` is the workflow's input: the part without secrets, and two sealed
-fields. `Secrets` and `PromptSource` are the content of those; they never enter a history unsealed.
+error names the field and the remedy. `agent_runs.paperclip.preparation` splits it: `RunRequest` is the part without
+secrets, which the history holds; `Secrets` and `PromptSource` exist only inside the activities that need them.
 
 Source of the shapes: Paperclip 2026.916.1's `AdapterExecutionContext`, read and observed live.
 """
@@ -360,10 +360,7 @@ class RuntimeTools(PaperclipContract):
 
 
 class ExecutionContext(PaperclipContract):
-    """Paperclip's adapter execution context. Holds secrets: never logged, never in a history.
-
-    `wake_prompt` is an addition: a caller that has Paperclip's own renderer puts the rendered wake text there.
-    """
+    """Paperclip's adapter execution context. Holds secrets: never logged, never in a history."""
 
     run_id: Identifier
     agent: AgentRef
@@ -372,14 +369,13 @@ class ExecutionContext(PaperclipContract):
     context: WakeContext = WakeContext()
     auth_token: SecretStr | None = None
     runtime_tools: RuntimeTools | None = None
-    wake_prompt: WakePrompt | None = None
 
 
 class Secrets(PaperclipContract):
-    """What `sealedSecrets` holds. Opened by activities only, which put it into Kubernetes Secrets or redact it.
+    """What is secret of a run. Activities put it into Kubernetes Secrets or redact it.
 
     Attributes:
-        run_id: must equal the request's, so that a sealed field cannot be moved to another run.
+        run_id: Paperclip's id of the run that `auth_token` was issued for.
         env: the agent's own environment (`config.env`).
         secret_env: names in `env` that Paperclip bound to its secrets; their values are kept out of transcripts.
         paperclip_env: `PAPERCLIP_*` values that are prose or bulky (wake payload, workspaces).
@@ -395,7 +391,7 @@ class Secrets(PaperclipContract):
 
 
 class PromptSource(PaperclipContract):
-    """What `sealedPrompt` holds. Opened only by `bundle_prompt`, straight into a Kubernetes Secret.
+    """What the prompt is composed of. `bundle_prompt` puts it straight into a Kubernetes Secret.
 
     Attributes:
         agent, context: the template data of Paperclip, without secrets.
@@ -403,7 +399,6 @@ class PromptSource(PaperclipContract):
             paths on Paperclip's data volume.
     """
 
-    run_id: str
     wake: WakePrompt = WakePrompt()
     instructions: str | None = None
     skills: tuple[str, ...] | None = None
@@ -416,14 +411,10 @@ class PromptSource(PaperclipContract):
 
 
 class RunRequest(PaperclipContract):
-    """The workflow's input: the part of an execution context without secrets, and two sealed fields.
+    """The part of an execution context without secrets: the result of `prepare_run`, and what later steps use.
 
     Attributes:
-        sealed_secrets: compact JWE of `Secrets`.
-        sealed_prompt: compact JWE of `PromptSource`.
         notes: for people, such as why a stored session is not resumed.
-        outcome_retention_sec: how long an outcome that no caller has fetched is kept, in seconds. Until then the next
-            wake of the same task gets it; a wake of another task ends the retention.
     """
 
     run_id: Identifier
@@ -431,10 +422,7 @@ class RunRequest(PaperclipContract):
     runtime: Runtime = Runtime()
     config: RunConfig
     context: WakeContext = WakeContext()
-    sealed_secrets: str = Field(repr=False)
-    sealed_prompt: str = Field(repr=False)
     notes: tuple[str, ...] = ()
-    outcome_retention_sec: Seconds = 24 * 3600
 
     @property
     def key(self) -> RunKey:

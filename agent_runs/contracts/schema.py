@@ -10,22 +10,26 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from agent_runs.contracts import messages, updates
+from agent_runs.contracts import messages, start, updates
 from agent_runs.contracts.outcome import Outcome
-from agent_runs.contracts.request import ExecutionContext, PromptSource, RunRequest, Secrets
+from agent_runs.contracts.request import RunRequest
 
 SCHEMA_FILE: Final = Path(__file__).with_name("schema.json")
 
 CALLER_CONTRACTS: Final[tuple[type[BaseModel], ...]] = (
-    ExecutionContext,
-    RunRequest,
-    Secrets,
-    PromptSource,
+    start.RunStart,
+    start.SealedRun,
+    start.SealedJoin,
+    start.CheckStart,
+    start.SealedCheck,
+    start.CheckReport,
     Outcome,
     updates.Join,
     updates.Joined,
 )
 ACTIVITY_CONTRACTS: Final[tuple[type[BaseModel], ...]] = (
+    messages.PrepareRun,
+    RunRequest,
     messages.IntrospectPod,
     messages.PodProfile,
     messages.BundlePrompt,

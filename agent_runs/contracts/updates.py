@@ -23,13 +23,13 @@ class Join(PaperclipContract):
     Attributes:
         run_id: Paperclip's id of the run that wants to join.
         task: the task of that run; only the same task may join.
-        sealed_secrets: `Secrets`, sealed for the id of that run. From then on the agent reaches Paperclip with its
-            token; None: the agent keeps its token.
+        sealed: compact JWE of `SealedJoin`, the tokens of that run. From then on the agent reaches Paperclip with them;
+            None: the agent keeps its token.
     """
 
     run_id: Identifier
     task: OptionalText = None
-    sealed_secrets: str | None = Field(default=None, repr=False)
+    sealed: str | None = Field(default=None, repr=False)
 
 
 class Joined(PaperclipContract):

@@ -1,0 +1,150 @@
+"""How a run is started, and what is sealed for it.
+
+A caller starts the workflow with `RunStart`: a few readable ids, and one sealed text. The sealed text is a compact JWE
+(`agent_runs.paperclip.sealing`) of `SealedRun`, which holds Paperclip's whole execution context and the texts that only
+Paperclip's process can render or read. Each sealed plaintext begins with a `Binding`: whoever copies the sealed text
+elsewhere is refused when it is opened.
+"""
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import ConfigDict, Field
+
+from agent_runs.contracts.base import PaperclipContract
+from agent_runs.contracts.request import Identifier, OptionalText, Seconds, WakePrompt
+
+Purpose = Literal["run", "join", "check"]
+
+
+class Binding(PaperclipContract):
+    """What a sealed text may be used for. It is part of the plaintext, so only who seals can choose it.
+
+    Attributes:
+        purpose: `run`: to start a run; `join`: to give a run the tokens of a later wake; `check`: to check an agent's
+            configuration.
+        workflow_id: of the only workflow that may open it.
+        run_id: Paperclip's id of the wake; of a check the id that the caller chose for it.
+        task: as the start or the join names it.
+    """
+
+    purpose: Purpose
+    workflow_id: str
+    company_id: str
+    run_id: str
+    task: str | None = None
+
+
+class ToolServer(PaperclipContract):
+    """A tool server that Paperclip offers to the run, at Paperclip's own address of it."""
+
+    name: str
+    url: str
+    token: str | None = Field(default=None, repr=False)
+
+
+class HostTexts(PaperclipContract):
+    """What only the process of Paperclip's server knows; the defaults are those of a caller that is somewhere else.
+
+    Attributes:
+        wake_prompt: the wake as Paperclip's own helper renders it.
+        heartbeat_template: Paperclip's own template for this kind of wake, for an agent that has none.
+        repair_wake: Paperclip's own helper says that the wake asks for a repair: the agent then gets no heartbeat.
+        instructions: the text of the configured instructions file; None: the worker reads the file.
+        skills: texts of skills by key; None: the worker reads their files.
+        tool_servers: as Paperclip offers them.
+        address: Paperclip's address as its own process knows it.
+        pods_address: Paperclip's address as pods reach it, by the setting of that process.
+        notes: for people, such as a file that cannot be read.
+    """
+
+    wake_prompt: WakePrompt = WakePrompt()
+    heartbeat_template: str | None = None
+    repair_wake: bool = False
+    instructions: str | None = None
+    skills: dict[str, str] | None = None
+    tool_servers: tuple[ToolServer, ...] = ()
+    address: OptionalText = None
+    pods_address: OptionalText = None
+    notes: tuple[str, ...] = ()
+
+
+class SealedRun(PaperclipContract):
+    """The plaintext for a run: `context` is Paperclip's execution context as JSON, validated when it is opened."""
+
+    binding: Binding
+    context: dict[str, Any] = Field(repr=False)
+    host: HostTexts = Field(default=HostTexts(), repr=False)
+
+
+class SealedJoin(PaperclipContract):
+    """The plaintext for a join: the tokens that Paperclip has issued for the later wake. All None: the agent keeps its own.
+
+    Attributes:
+        tools_token: of Paperclip's connection tools.
+    """
+
+    binding: Binding
+    auth_token: str | None = Field(default=None, repr=False)
+    tools_token: str | None = Field(default=None, repr=False)
+
+
+class SealedCheck(PaperclipContract):
+    """The plaintext for a check: an agent's configuration as JSON, as a run would get it."""
+
+    binding: Binding
+    config: dict[str, Any] = Field(repr=False)
+    host: HostTexts = Field(default=HostTexts(), repr=False)
+
+
+class RunStart(PaperclipContract):
+    """The workflow's input. An unknown field is refused: nothing but these counts, everything else is sealed.
+
+    Attributes:
+        task: Paperclip's task; a later wake of the same task may join the run. None: no wake may.
+        sealed: compact JWE of `SealedRun`.
+        outcome_retention_sec: how long an outcome that no caller has fetched is kept, in seconds. Until then the next
+            wake of the same task gets it; a wake of another task ends the retention.
+    """
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    run_id: Identifier
+    agent_id: Identifier
+    company_id: Identifier
+    task: OptionalText = None
+    sealed: str = Field(repr=False)
+    outcome_retention_sec: Seconds = 24 * 3600
+
+
+class CheckStart(PaperclipContract):
+    """The input of a check.
+
+    Attributes:
+        check_id: chosen by the caller; part of the workflow's id.
+        sealed: compact JWE of `SealedCheck`.
+    """
+
+    check_id: Identifier
+    company_id: Identifier
+    sealed: str = Field(repr=False)
+
+
+class Finding(PaperclipContract):
+    """One result of a check, in the shape of Paperclip's environment test.
+
+    Attributes:
+        code: stable, in snake_case.
+        message: what was found, without values of the configuration.
+        hint: what to do about it.
+    """
+
+    code: str
+    level: Literal["info", "warn", "error"]
+    message: str
+    hint: str | None = None
+
+
+class CheckReport(PaperclipContract):
+    """What a check has found; without an error a run of this configuration is not refused for it."""
+
+    findings: tuple[Finding, ...] = ()
