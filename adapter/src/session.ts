@@ -23,7 +23,7 @@ export function decodeSession(raw: unknown): SessionParams | null {
   if (typeof raw !== "object" || raw === null || Array.isArray(raw)) return null;
   const sessionId = first(raw, ID_KEYS);
   if (sessionId === null) return null;
-  const found: SessionParams = { sessionId };
+  const found: SessionParams & { [field: string]: string } = { sessionId };
   for (const [field, keys] of Object.entries(FIELD_SPELLINGS)) {
     const value = first(raw, keys);
     if (value !== null) found[field] = value;

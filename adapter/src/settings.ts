@@ -9,7 +9,6 @@
 import { homedir } from "node:os";
 import { dirname, join } from "node:path";
 import type { JsonObject } from "./paperclip.ts";
-import { ABSOLUTE_URL, isAbsoluteUrl } from "./request/context.ts";
 import { ADDRESS_REMEDY, isAddress, type TemporalServer, temporalServer, withoutLogin } from "./temporal-server.ts";
 
 const PREFIX = "AGENT_RUNS_";
@@ -121,6 +120,16 @@ export function settingsFrom(environment: NodeJS.ProcessEnv, config: JsonObject 
   };
   read.throwProblems();
   return settings;
+}
+
+const ABSOLUTE_URL =
+  "must be an absolute http:// or https:// URL without a login, query or fragment, such as https://paperclip.example";
+
+/** Whether a request path can be appended to `address`: http(s), a host, no login, query or fragment. */
+function isAbsoluteUrl(address: string): boolean {
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what is refused
+  if (/[\s\x00-\x1f\x7f?#\\]/.test(address) || !/^https?:\/\/[^/@]+(?:\/|$)/i.test(address)) return false;
+  return URL.canParse(address) && new URL(address).port !== "0";
 }
 
 const YES = ["1", "on", "t", "true", "y", "yes"];

@@ -6,9 +6,8 @@ import { temporal } from "@temporalio/proto";
 import { decodeJwt } from "jose";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { LEASE_LOST } from "../src/cancel.ts";
-import type { RunRequest } from "../src/contracts.ts";
 import { executeWith } from "../src/execute.ts";
-import { InvalidRequest } from "../src/request.ts";
+import { InvalidRequest } from "../src/invalid-request.ts";
 import { disconnect, runOf } from "../src/temporal.ts";
 import { LINK_LIFETIME_SECONDS } from "../src/tokens.ts";
 import { describeRun, type FakeHost, fakeHost, partsFor, sameAgent, wakeAgent } from "./support/paperclip-context.ts";
@@ -17,6 +16,7 @@ import {
   type DevServer,
   devServer,
   freePort,
+  type Request,
   type Standin,
   standin,
   temporalOf,
@@ -36,11 +36,11 @@ afterAll(async () => {
   await server.stop();
 });
 
-function wake(request: RunRequest, changes: Parameters<typeof partsFor>[3] = {}, host = fakeHost(request)) {
+function wake(request: Request, changes: Parameters<typeof partsFor>[3] = {}, host = fakeHost(request)) {
   return wakeAgent(request, server, worker, changes, host);
 }
 
-function describeAgentRun(request: RunRequest) {
+function describeAgentRun(request: Request) {
   return describeRun(request, server, worker);
 }
 
@@ -191,7 +191,7 @@ describe.concurrent("a busy agent", () => {
     const first = wake(request);
     await running(first.host);
     const other = sameAgent(request, { config: { model: "fake/lines:2" }, context: { taskId: "task-2" } });
-    const second = wake(other, { task: "task-2" });
+    const second = wake(other);
     await until(() => second.host.statuses("busy").length > 0);
     expect(second.host.statuses("busy")[0]).toMatchObject({ holder: request.runId, task: "task-1" });
     first.host.abort("Cancelled");
@@ -205,7 +205,7 @@ describe.concurrent("a busy agent", () => {
     const first = wake(request);
     await running(first.host);
     const other = sameAgent(request, { context: { taskId: "task-2" } });
-    expect(await wake(other, { task: "task-2", onBusy: "refuse" }).result).toMatchObject({
+    expect(await wake(other, { onBusy: "refuse" }).result).toMatchObject({
       errorCode: "k8s_concurrent_run_blocked",
       executionRecovery: { kind: "bootstrap" },
     });
@@ -236,7 +236,7 @@ describe.concurrent("a cancel", () => {
     const request = aRequest({ behaviour: "works" });
     const first = wake(request);
     await running(first.host);
-    const second = wake(sameAgent(request, { context: { taskId: "task-2" } }), { task: "task-2" });
+    const second = wake(sameAgent(request, { context: { taskId: "task-2" } }));
     await until(() => second.host.statuses("busy").length > 0);
     second.host.abort("Cancelled by operator");
     expect(await second.result).toMatchObject({
