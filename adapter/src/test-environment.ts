@@ -9,10 +9,9 @@ import { randomUUID } from "node:crypto";
 import { WorkflowFailedError } from "@temporalio/client";
 import type { CheckReport, CheckStart } from "./contracts.ts";
 import { addresses } from "./host-texts.ts";
-import { InvalidRequest } from "./invalid-request.ts";
 import type { EnvironmentCheck, EnvironmentTestContext, EnvironmentTestResult } from "./paperclip.ts";
 import { paperclipHelpers } from "./paperclip-helpers.ts";
-import { type Sealer, sealerFrom } from "./sealing.ts";
+import { sealerFrom } from "./sealing.ts";
 import { ConfigurationError, type Settings, settingsFrom } from "./settings.ts";
 import { Code, callOnce, codeOf, serverMessage, temporalFor } from "./temporal.ts";
 import { mint } from "./tokens.ts";
@@ -48,11 +47,11 @@ async function allChecks(context: EnvironmentTestContext): Promise<EnvironmentCh
     if (!(error instanceof ConfigurationError)) throw error;
     return [check("settings", "error", error.message, "Correct the setting in the environment of Paperclip's server.")];
   }
-  const checks = [temporal(settings), sealing(settings, context), transcripts(settings), helpers()];
+  const checks = [temporal(settings, context), sealing(settings), transcripts(settings), helpers()];
   return (await Promise.all(checks)).flat();
 }
 
-async function temporal(settings: Settings): Promise<EnvironmentCheck[]> {
+async function temporal(settings: Settings, context: EnvironmentTestContext): Promise<EnvironmentCheck[]> {
   const found = temporalFor(settings);
   const { address, namespace } = settings.temporal;
   const variables = "TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_TLS and TEMPORAL_API_KEY";
@@ -61,43 +60,42 @@ async function temporal(settings: Settings): Promise<EnvironmentCheck[]> {
   return await tried(check("temporal_unreachable", "error", message, remedy), async () => {
     await callOnce(found, () => found.client.workflowService.describeNamespace({ namespace }), { timeout: TIMEOUT_MS });
     const reachable = check("temporal_reachable", "info", `Temporal answers at ${address}, namespace ${namespace}`);
-    return [reachable, ...(await workers(settings))];
+    const polled = await workers(settings);
+    return [reachable, polled, ...(polled.level === "error" ? [] : await configuration(settings, context))];
   });
 }
 
-async function workers(settings: Settings): Promise<EnvironmentCheck[]> {
-  const { taskQueue } = settings;
+async function workers(settings: Settings): Promise<EnvironmentCheck> {
+  const { taskQueue, temporal } = settings;
   const found = temporalFor(settings);
   const pollers = async (taskQueueType: number) => {
-    const request = { namespace: settings.temporal.namespace, taskQueue: { name: taskQueue }, taskQueueType };
+    const request = { namespace: temporal.namespace, taskQueue: { name: taskQueue }, taskQueueType };
     const call = () => found.client.workflowService.describeTaskQueue(request);
     return (await callOnce(found, call, { timeout: TIMEOUT_MS })).pollers?.length ?? 0;
   };
-  const message = `The workers of task queue ${taskQueue} cannot be listed`;
-  const remedy = "Allow the API key to describe task queues, or check with `agent-runs list` that a worker is running.";
-  return await tried(check("worker_unknown", "warn", message, remedy), async () => {
+  try {
     const counts = await Promise.all([pollers(WORKFLOW_TASKS), pollers(ACTIVITY_TASKS)]);
-    if (counts.every((count) => count > 0))
-      return [check("worker_polls", "info", `A worker polls task queue ${taskQueue}`)];
-    const start = "Start a worker (`agent-runs worker`) with the same AGENT_RUNS_TASK_QUEUE. Runs wait until then.";
-    return [check("worker_missing", "error", `No worker polls task queue ${taskQueue}`, start)];
-  });
+    if (counts.every((count) => count > 0)) return check("worker_polls", "info", `A worker polls queue ${taskQueue}`);
+  } catch (error) {
+    const message = `The workers of task queue ${taskQueue} cannot be listed: ${errorText(error)}`;
+    const remedy = "Allow the API key to describe task queues, or check with `agent-runs list` that a worker runs.";
+    return check("worker_unknown", "warn", message, remedy);
+  }
+  const remedy = "Start a worker (`agent-runs worker`) with the same AGENT_RUNS_TASK_QUEUE. Runs wait until then.";
+  return check("worker_missing", "error", `No worker polls task queue ${taskQueue}`, remedy);
 }
 
-async function sealing(settings: Settings, context: EnvironmentTestContext): Promise<EnvironmentCheck[]> {
+async function sealing(settings: Settings): Promise<EnvironmentCheck[]> {
   const remedy = "Set AGENT_RUNS_SEALING_KEY to the output of `agent-runs sealing-key`.";
-  return await tried(check("sealing_key_unusable", "error", "Requests cannot be sealed", remedy), async () => {
-    const sealer = await sealerFrom(settings);
-    const usable = check("sealing_key", "info", `Requests are sealed with key ${sealer.kid}`);
-    return [usable, ...(await configuration(context, settings, sealer))];
-  });
+  return await tried(check("sealing_key_unusable", "error", "Requests cannot be sealed", remedy), async () => [
+    check("sealing_key", "info", `Requests are sealed with key ${(await sealerFrom(settings)).kid}`),
+  ]);
 }
 
 /** What a worker finds in the agent's configuration. */
 async function configuration(
-  { companyId, config }: EnvironmentTestContext,
   settings: Settings,
-  sealer: Sealer,
+  { companyId, config }: EnvironmentTestContext,
 ): Promise<EnvironmentCheck[]> {
   const found = temporalFor(settings);
   const checkId = randomUUID();
@@ -105,11 +103,8 @@ async function configuration(
   const binding = { purpose: "check", workflowId, companyId, runId: checkId } as const;
   const host = addresses(settings, process.env);
   try {
-    const input: CheckStart = {
-      checkId,
-      companyId,
-      sealed: await sealer.seal({ binding, config: config ?? {}, host }),
-    };
+    const sealed = await (await sealerFrom(settings)).seal({ binding, config: config ?? {}, host });
+    const input: CheckStart = { checkId, companyId, sealed };
     const start = { workflowId, taskQueue: found.taskQueue, args: [input], workflowExecutionTimeout: "15 s" } as const;
     const call = () => found.client.execute(CHECK_WORKFLOW, start);
     const report: CheckReport = await callOnce(found, call, { timeout: TIMEOUT_MS });
@@ -117,7 +112,7 @@ async function configuration(
   } catch (error) {
     const late = codeOf(error) === Code.DEADLINE_EXCEEDED;
     const reason = late ? `no worker answered within ${TIMEOUT_MS / 1000} s` : errorText(error);
-    const level = error instanceof WorkflowFailedError || error instanceof InvalidRequest ? "error" : "warn";
+    const level = error instanceof WorkflowFailedError ? "error" : "warn";
     const remedy =
       "Start a worker (`agent-runs worker`) of this version with the same AGENT_RUNS_TASK_QUEUE and sealing key.";
     return [check("configuration_unchecked", level, `The agent's configuration is not checked: ${reason}`, remedy)];
@@ -137,13 +132,10 @@ async function transcripts(settings: Settings): Promise<EnvironmentCheck[]> {
   const remedy = `Check ${variable}, and start the service. Runs continue without it, their logs wait.`;
   const silent = check("transcripts_unreachable", "error", `No transcript service answers at ${base}`, remedy);
   return await tried(unusable, async () => {
-    const authorization = `Bearer ${await mint(PROBE_RUN_ID, settings)}`;
+    const headers = { authorization: `Bearer ${await mint(PROBE_RUN_ID, settings)}` };
     return await tried(silent, async () => {
       const url = `${base.replace(/\/+$/, "")}/runs/${PROBE_RUN_ID}/attempts`;
-      const { status, body } = await fetch(url, {
-        headers: { authorization },
-        signal: AbortSignal.timeout(TIMEOUT_MS),
-      });
+      const { status, body } = await fetch(url, { headers, signal: AbortSignal.timeout(TIMEOUT_MS) });
       await body?.cancel();
       if ([200, 404].includes(status))
         return [check("transcripts_reachable", "info", `Transcripts are served at ${base}`)];
