@@ -14,8 +14,9 @@ The part of `config.model` after the slash is what the agent does:
     provider-fails   five lines, then a failure of the provider
     provider-rejects the same, but the provider refuses the request
 
-FOLDER gets `transcripts.db` and `transcripts-key.json`. One line `{"transcripts": "http://…"}` on standard output shows
-that worker and service are up; the end of standard input stops them.
+FOLDER gets `transcripts.db`, `transcripts-key.json` and, unless it has one, `sealing-key.json`. One line
+`{"transcripts": "http://…"}` on standard output shows that worker and service are up; the end of standard input stops
+them.
 """
 
 import asyncio
@@ -32,16 +33,22 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
+from activities.check_configuration import CheckConfigurationActivity
+from activities.prepare_run import PrepareRunActivity
 from agent_runs.client.connection import run_to_end
 from agent_runs.contracts.errors import PodLost, PodScheduleFailed, ProviderRejected, ProviderUnavailable
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.messages import AwaitSchedule, ParseTranscript, PodRef, StopAgent, StreamEnd, StreamLogs
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt, Report, Usage
+from agent_runs.paperclip.preparation import Preparations
+from agent_runs.paperclip.sealing import Opener, load_or_create
+from agent_runs.service.preparations import HistoryPreparations
 from agent_runs.transcripts.store import Line, SqlTranscripts
 from agent_runs.transcripts.tokens import Tokens
 from agent_runs.web.access import Access
 from agent_runs.web.transcripts import app, serving
 from tests.workflows.fake_activities import THROTTLE, FakeActivities
+from workflows.agent_check import AgentCheckWorkflow
 from workflows.agent_run import AgentRunWorkflow
 
 PROVIDER_FAILURES: Final = {
@@ -53,10 +60,10 @@ LINE_INTERVAL: Final = 0.05
 
 
 class FakeAgents:
-    """What the fake agents do, by the model's name, which is read from the run's own history."""
+    """What the fake agents do, by the model's name, which is in what the caller has sealed."""
 
-    def __init__(self, client: Client, store: SqlTranscripts) -> None:
-        self._client = client
+    def __init__(self, preparations: Preparations, store: SqlTranscripts) -> None:
+        self._preparations = preparations
         self._store = store
         self._stopped: dict[str, asyncio.Event] = {}
 
@@ -65,6 +72,7 @@ class FakeAgents:
         """The activities that matter to a caller; all others return their defaults at once."""
         return FakeActivities(
             answers={
+                "prepare_run": PrepareRunActivity(self._preparations).prepare_run,
                 "await_schedule": self._await_schedule,
                 "stream_logs": self._stream_logs,
                 "stop_agent": self._stop_agent,
@@ -73,13 +81,7 @@ class FakeAgents:
         )
 
     async def _behaviour(self) -> list[str]:
-        info = activity.info()
-        handle = self._client.get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
-        async for event in handle.fetch_history_events():
-            payloads = event.workflow_execution_started_event_attributes.input.payloads
-            model: str = msgspec.json.decode(payloads[0].data)["config"]["model"]
-            return model.removeprefix("fake/").split(":")
-        raise AssertionError("a history without a first event")
+        return (await self._preparations.current()).request.config.model.removeprefix("fake/").split(":")
 
     def _stop_event(self, job_name: str) -> asyncio.Event:
         return self._stopped.setdefault(job_name, asyncio.Event())
@@ -159,14 +161,17 @@ async def main(address: str, queue: str, folder: Path) -> None:
     client = await Client.connect(address, data_converter=pydantic_data_converter)
     store = await SqlTranscripts.open(f"sqlite:///{folder / 'transcripts.db'}")
     service = app(store, Access(Tokens.load(folder / "transcripts-key.json")))
+    opener = Opener(load_or_create(folder / "sealing-key.json"))
+    checks = CheckConfigurationActivity(opener, None).check_configuration
+    agents = FakeAgents(HistoryPreparations(client, opener), store)
     ended = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     async with (
         serving(service) as base,
         Worker(
             client,
             task_queue=queue,
-            workflows=[AgentRunWorkflow],
-            activities=FakeAgents(client, store).fakes.activities,
+            workflows=[AgentRunWorkflow, AgentCheckWorkflow],
+            activities=[*agents.fakes.activities, checks],
             workflow_runner=UnsandboxedWorkflowRunner(),
             max_heartbeat_throttle_interval=THROTTLE,
         ),
