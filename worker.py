@@ -15,11 +15,13 @@ from temporalio.worker import Worker
 
 from activities.await_schedule import AwaitScheduleActivity
 from activities.bundle_prompt import BundlePromptActivity
+from activities.check_configuration import CheckConfigurationActivity
 from activities.clean_up_previous_runs import CleanUpPreviousRunsActivity
 from activities.create_job import AgentPodSettings, CreateJobActivity, provider_settings
 from activities.finish import FinishActivity
 from activities.introspect_pod import IntrospectPodActivity, PodOverrides
 from activities.parse_transcript import ParseTranscriptActivity
+from activities.prepare_run import PrepareRunActivity
 from activities.rotate_token import RotateTokenActivity
 from activities.stop_agent import StopAgentActivity
 from activities.stream_logs import StreamLogsActivity
@@ -27,13 +29,12 @@ from agent_runs.client import links
 from agent_runs.client.connection import run_to_end
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.kube.port import Cluster
-from agent_runs.requests.history import HistoryRequests
-from agent_runs.requests.known_secrets import SealedSecrets
 from agent_runs.service import startup
 from agent_runs.service.build_id import build_id
 from agent_runs.service.health import Health, health_checks, health_service
 from agent_runs.service.heartbeats import Heartbeats
 from agent_runs.service.polling import Polling
+from agent_runs.service.preparations import HistoryPreparations
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.service.slots import SLOTS_PER_RUN, Slots
 from agent_runs.service.stop_signals import StopSignals
@@ -42,6 +43,7 @@ from agent_runs.transcripts.store import TranscriptStore
 from agent_runs.web.run_info import TemporalRunInfo
 from agent_runs.web.serving import transcript_service
 from agent_runs.web.transcripts import CannotListen
+from workflows.agent_check import AgentCheckWorkflow
 from workflows.agent_run import AgentRunWorkflow
 
 log: Final[Any] = structlog.get_logger()
@@ -53,7 +55,7 @@ STICKY_TIMEOUT: Final = timedelta(seconds=5)
 HEARTBEAT_THROTTLE: Final = timedelta(seconds=2)
 """Longest interval between heartbeats that are sent, so a cancel arrives within it."""
 
-WITHOUT_HEARTBEATS: Final = frozenset({"introspect_pod", "bundle_prompt", "create_job"})
+WITHOUT_HEARTBEATS: Final = frozenset({"prepare_run", "introspect_pod", "bundle_prompt", "create_job"})
 """Activities that send none themselves."""
 REPORTED_ERRORS: Final = (*startup.STARTUP_ERRORS, CannotListen)
 """They end the start-up with their text, one line that names setting, reason and remedy."""
@@ -63,8 +65,8 @@ def activities(
     settings: WorkerSettings, client: Client, cluster: Cluster, store: TranscriptStore
 ) -> Sequence[Callable[..., Any]]:
     """All activities, each with the ports it needs."""
-    requests = HistoryRequests(client)
     opener = startup.load_opener(settings)
+    preparations = HistoryPreparations(client, opener)
     overrides = PodOverrides(settings.image, settings.namespace, settings.data_claim)
     with startup.blame("AGENT_RUNS_OPENCODE_CONFIG", "Set it to a readable JSON file, or unset it", InvalidRequest):
         provider_settings(settings.opencode_config)
@@ -77,13 +79,15 @@ def activities(
         page=links.page_url_without_token(settings),
     )
     return [
+        PrepareRunActivity(preparations).prepare_run,
+        CheckConfigurationActivity(opener, settings.paperclip_api_url).check_configuration,
         IntrospectPodActivity(cluster, overrides).introspect_pod,
-        BundlePromptActivity(cluster, requests, opener, settings.data_root).bundle_prompt,
+        BundlePromptActivity(cluster, preparations, settings.data_root).bundle_prompt,
         CleanUpPreviousRunsActivity(cluster).clean_up_previous_runs,
-        CreateJobActivity(cluster, requests, opener, pods).create_job,
+        CreateJobActivity(cluster, preparations, opener, pods).create_job,
         AwaitScheduleActivity(cluster).await_schedule,
         RotateTokenActivity(cluster, opener).rotate_token,
-        StreamLogsActivity(cluster, store, SealedSecrets(requests, opener)).stream_logs,
+        StreamLogsActivity(cluster, store, preparations).stream_logs,
         StopAgentActivity(cluster).stop_agent,
         ParseTranscriptActivity(store).parse_transcript,
         FinishActivity(cluster).finish,
@@ -105,7 +109,7 @@ def temporal_worker(
     return Worker(
         client,
         task_queue=settings.task_queue,
-        workflows=[AgentRunWorkflow],
+        workflows=[AgentRunWorkflow, AgentCheckWorkflow],
         activities=steps,
         interceptors=[slots, Heartbeats(WITHOUT_HEARTBEATS)],
         build_id=build_id(),  # else the SDK hashes every loaded module: 3 CPU seconds

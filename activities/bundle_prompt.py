@@ -8,17 +8,15 @@ from typing import Final
 
 from temporalio import activity
 
-from agent_runs.agents.opencode.command import command_line
 from agent_runs.contracts.messages import BundlePrompt, PromptBundle
 from agent_runs.contracts.pod import DATA_DIRECTORY
 from agent_runs.contracts.request import PromptSource, RunConfig
 from agent_runs.job.secrets import prompt_secret
 from agent_runs.kube.port import Cluster
 from agent_runs.paperclip import skills
+from agent_runs.paperclip.preparation import Preparations
 from agent_runs.paperclip.prompt import compose, instructions_section, join_skills
 from agent_runs.paperclip.safe_files import UnreadableFile, read_text
-from agent_runs.paperclip.sealing import Opener
-from agent_runs.requests.history import Requests
 
 INSTRUCTIONS_LIMIT: Final = 512 * 1024
 """Bytes of an instructions file; prompt and skills share a Secret of 1 MiB with it."""
@@ -26,16 +24,15 @@ INSTRUCTIONS_LIMIT: Final = 512 * 1024
 
 @dataclass(frozen=True)
 class BundlePromptActivity:
-    """The only place that opens the sealed prompt. Files are read below `data_root` only: an agent can put links there,
-    and the worker has files that agents must not see.
+    """Reads files below `data_root` only: an agent can put links there, and the worker has files that agents must not
+    see.
 
     Attributes:
         data_root: the worker's path of the volume that pods mount at `/paperclip`.
     """
 
     cluster: Cluster
-    requests: Requests
-    opener: Opener
+    preparations: Preparations
     data_root: Path
 
     @activity.defn
@@ -45,15 +42,13 @@ class BundlePromptActivity:
         A file that cannot be read is a warning, as in the existing adapters: the run continues without it.
 
         Raises:
-            InvalidRequest: OpenCode would misread `extraArgs`; checked here, before any object exists.
-            SealedFieldUnreadable: the prompt was sealed with another key.
+            SealedFieldUnreadable: sealed with a key that this worker does not hold.
             PromptTooLarge: the prompt does not fit into a Secret.
             JobCreateFailed: Kubernetes refused the Secret.
             ClusterUnavailable: the API server refused or timed out; retried.
         """
         config = input.config
-        command_line(model=config.model, directory="/", title="check", extra_args=config.extra_args)
-        source = self.opener.prompt(await self.requests.current())
+        source = (await self.preparations.current()).prompt
         texts = await asyncio.to_thread(self._read_texts, config, source)
         prompt = compose(
             source, instructions=texts.instructions, skills=texts.skills, resuming=input.resuming, run=input.attempt.run

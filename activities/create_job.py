@@ -22,6 +22,7 @@ from agent_runs.contracts.errors import (
 )
 from agent_runs.contracts.messages import CreateJob, JobRef
 from agent_runs.contracts.request import RunConfig, RunRequest, Secrets
+from agent_runs.contracts.start import SealedJoin
 from agent_runs.job import manifest
 from agent_runs.job.manifest import ApiProxy, JobPlan, PodSettings
 from agent_runs.job.pod_profile import inherited_literals
@@ -32,10 +33,10 @@ from agent_runs.kube.ownership import belongs_to
 from agent_runs.kube.port import AlreadyExists, Cluster
 from agent_runs.paperclip.environment import absolute_url, api_url_warning
 from agent_runs.paperclip.environment import environment as paperclip_environment
+from agent_runs.paperclip.preparation import Preparations
 from agent_runs.paperclip.proxy_env import API_KEY, API_URL, TOOLS_TOKEN, Placeholders, route_through_proxy
 from agent_runs.paperclip.sealing import Opener
 from agent_runs.pod import api_proxy
-from agent_runs.requests.history import Requests
 
 CONFIG_FILE: Final = f"{manifest.RUN_DIRECTORY}/secret/{CONFIG_KEY}"
 RUNNER_FILE: Final = Path(api_proxy.__file__).with_name("runner.sh")
@@ -67,10 +68,10 @@ class AgentPodSettings:
 
 @dataclass(frozen=True)
 class CreateJobActivity:
-    """Opens the sealed secrets and puts them into a Kubernetes Secret, nowhere else."""
+    """Puts the run's secrets into a Kubernetes Secret, nowhere else."""
 
     cluster: Cluster
-    requests: Requests
+    preparations: Preparations
     opener: Opener
     settings: AgentPodSettings
 
@@ -84,7 +85,7 @@ class CreateJobActivity:
 
         Raises:
             InvalidRequest: a field that can only be checked here, such as a label or an argument.
-            SealedFieldUnreadable: the secrets were sealed with another key.
+            SealedFieldUnreadable: sealed with a key that this worker does not hold.
             JobCreateFailed: Kubernetes refused Job or Secret. `ForeignObject`: the name belongs to another object.
             JobDeletedExternally: this attempt's Job existed and was deleted.
             ExitUnknown: this attempt's Job may have existed; how it ended is unknown.
@@ -156,8 +157,9 @@ class CreateJobActivity:
             raise ExitUnknown(f"Job {attempt.job_name} may have run and been removed; it is not created a second time")
 
     async def _plan(self, input: CreateJob) -> JobPlan:
-        request = await self.requests.current()
-        secrets, secrets_warnings = self._secrets(input, request)
+        prepared = await self.preparations.current()
+        request = prepared.request
+        secrets, secrets_warnings = self._secrets(input, prepared.secrets)
         own_pod = await self.cluster.own_pod()
         settings = self._settings(input, own_pod)
         inherited = inherited_literals(own_pod, settings.inherit_env) if own_pod else {}
@@ -169,16 +171,16 @@ class CreateJobActivity:
         warnings = (*plan.warnings, *secrets_warnings, *mcp_warnings, *([url_warning] if url_warning else []))
         return replace(plan, warnings=warnings)
 
-    def _secrets(self, input: CreateJob, request: RunRequest) -> tuple[Secrets, tuple[str, ...]]:
+    def _secrets(self, input: CreateJob, secrets: Secrets) -> tuple[Secrets, tuple[str, ...]]:
         """The run's secrets, with the tokens of the run that has joined it; if those cannot be opened, a warning."""
-        secrets = self.opener.secrets(request)
-        if input.joined is None:
+        joined = input.joined
+        if joined is None:
             return secrets, ()
         try:
-            later = self.opener.secrets(input.joined.sealed_secrets, input.joined.run_id)
+            tokens = self.opener.tokens(joined, input.attempt.run)
         except SealedFieldUnreadable as error:
-            return secrets, (f"run {input.joined.run_id} joined, but its token cannot be used: {error.message}",)
-        return replace_tokens(secrets, later), ()
+            return secrets, (f"run {joined.run_id} joined, but its token cannot be used: {error.message}",)
+        return replace_tokens(secrets, joined.run_id, tokens), ()
 
     def _settings(self, input: CreateJob, own_pod: Mapping[str, Any] | None) -> AgentPodSettings:
         """The worker's settings, completed from the agent's configuration and the worker's own pod."""
@@ -262,15 +264,15 @@ def route_through_api_proxy(
     return routed.environment, routed.mcp_servers, proxy
 
 
-def replace_tokens(secrets: Secrets, later: Secrets) -> Secrets:
+def replace_tokens(secrets: Secrets, run_id: str, tokens: SealedJoin) -> Secrets:
     """The secrets of the run that the agent was started for, with run id and tokens of a later run."""
-    if not later.auth_token:
+    if not tokens.auth_token:
         return secrets
-    tools = {name: value for name, value in later.paperclip_env.items() if name == TOOLS_TOKEN}
+    tools = {TOOLS_TOKEN: tokens.tools_token} if tokens.tools_token else {}
     return secrets.model_copy(
         update={
-            "run_id": later.run_id,
-            "auth_token": later.auth_token,
+            "run_id": run_id,
+            "auth_token": tokens.auth_token,
             "paperclip_env": {**secrets.paperclip_env, **tools},
         }
     )

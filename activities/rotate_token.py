@@ -14,7 +14,6 @@ from agent_runs.job.secrets import token_files
 from agent_runs.kube.objects import Pod
 from agent_runs.kube.ownership import TOKEN_RUN_ID
 from agent_runs.kube.port import Cluster, ExecFailed
-from agent_runs.paperclip.proxy_env import TOOLS_TOKEN
 from agent_runs.paperclip.sealing import Opener
 from agent_runs.pod.api_proxy import RUN_ID_FILE
 
@@ -36,7 +35,7 @@ MAX_RUN_ID: Final = 1024
 
 @dataclass(frozen=True)
 class RotateTokenActivity:
-    """Opens sealed secrets, as `create_job` does; they go straight into a Secret."""
+    """Opens the sealed tokens of a later run, as `create_job` does; they go straight into a Secret."""
 
     cluster: Cluster
     opener: Opener
@@ -50,14 +49,14 @@ class RotateTokenActivity:
         known to have arrived.
 
         Raises:
-            SealedFieldUnreadable: sealed for another run or with another key, or without a token.
+            SealedFieldUnreadable: sealed for another use or with another key, or without a token.
             ClusterUnavailable: the API server refused or timed out; retried.
         """
         joined, job = input.joined, input.job
-        secrets = self.opener.secrets(joined.sealed_secrets, joined.run_id)
-        if not secrets.auth_token:
-            raise SealedFieldUnreadable("agent-runs.secrets: there is no token in it")
-        files = token_files(secrets.run_id, secrets.auth_token, secrets.paperclip_env.get(TOOLS_TOKEN))
+        tokens = self.opener.tokens(joined, input.attempt.run)
+        if not tokens.auth_token:
+            raise SealedFieldUnreadable("there is no token in the sealed text")
+        files = token_files(joined.run_id, tokens.auth_token, tokens.tools_token)
         if not await self.cluster.change_secret(job.namespace, input.attempt.token_secret_name, files):
             return True  # the Job is deleted, and its Secrets with it
         for check in range(MAX_CHECKS):

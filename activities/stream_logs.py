@@ -13,7 +13,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from agent_runs.agents.opencode.fold import Fold
-from agent_runs.contracts.errors import PodLost, RunTimeout
+from agent_runs.contracts.errors import PodLost, RunTimeout, SealedFieldUnreadable, TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.messages import JobRef, Silence, StreamEnd, StreamLogs, StreamProgress
 from agent_runs.contracts.outcome import GAP_STREAM, ContainerEnd, Gap, OutputReceipt
@@ -23,8 +23,8 @@ from agent_runs.logs.follower import Batch, Follower
 from agent_runs.logs.frames import LogLine
 from agent_runs.logs.log_resume import Cursor, Tally
 from agent_runs.logs.silence import SilenceClock, SilenceLimits, SilenceProof
+from agent_runs.paperclip.preparation import Preparations
 from agent_runs.paperclip.redaction import Redaction
-from agent_runs.requests.known_secrets import KnownSecrets
 from agent_runs.transcripts.store import Line, TranscriptStore, Writer
 
 HAND_OFF_DELAY: Final = timedelta(milliseconds=100)
@@ -86,7 +86,7 @@ class StreamLogsActivity:
 
     cluster: Cluster
     store: TranscriptStore
-    secrets: KnownSecrets
+    preparations: Preparations
     throttle: HeartbeatThrottle = field(default_factory=HeartbeatThrottle)
 
     @activity.defn
@@ -105,12 +105,12 @@ class StreamLogsActivity:
         Known secrets of the run are redacted before a line is stored; the receipt counts what the agent wrote.
 
         Raises:
-            TranscriptsUnavailable: the store does not answer; retried.
+            TranscriptsUnavailable: the store does not answer, or this worker lacks the sealing key; retried.
             TranscriptFenced: a later activity attempt follows this output.
         """
         writer = this_writer()
         await self.store.claim(input.attempt, writer)  # first, so that no other writer adds lines after we have read
-        redaction = await self.secrets.redaction()
+        redaction = await self._redaction()
         state = await self._stored_state(input.attempt, redaction)
         sealed = await self.store.receipt(input.attempt)
         checkpoint = Checkpoint(state, resume_cursor(state, last_heartbeat() or input.resume))
@@ -166,6 +166,14 @@ class StreamLogsActivity:
         await self.store.append(key, rows(without_past_gaps(redacted, state), datetime.now(UTC)), writer)
         state.add(batch.lines, redacted.lines, batch.gaps)
         checkpoint.cursor = batch.cursor or checkpoint.cursor
+
+    async def _redaction(self) -> Redaction:
+        """The redaction of the run's secrets. Without them nothing is stored, because it could show one; the agent
+        continues, and its output is stored once a worker has the key."""
+        try:
+            return Redaction.from_secrets((await self.preparations.current()).secrets)
+        except SealedFieldUnreadable as error:
+            raise TranscriptsUnavailable(f"the run's secrets cannot be kept out of its transcript: {error}") from None
 
     async def _stored_state(self, key: AttemptKey, redaction: Redaction) -> StreamState:
         """The state after what earlier activity attempts have stored."""

@@ -27,7 +27,7 @@ from agent_runs.service.settings import WorkerSettings
 from agent_runs.transcripts.store import SqlTranscripts
 from agent_runs.web.run_info import NoRunInfo
 from agent_runs.web.serving import transcript_service
-from tests.activities.fake_secrets import FakeSecrets
+from tests.activities.fake_preparations import FakePreparations
 
 QUEUE = "bench"
 
@@ -90,7 +90,7 @@ async def serve(folder: Path) -> None:
     client = await Client.connect(own.temporal.address, data_converter=pydantic_data_converter, interceptors=[times])
     async with await KubernetesCluster.connect(str(own.kubeconfig)) as cluster:
         store = await SqlTranscripts.open(own.transcripts)
-        activities = [StreamLogsActivity(cluster, store, FakeSecrets()).stream_logs]
+        activities = [StreamLogsActivity(cluster, store, FakePreparations()).stream_logs]
         async with transcript_service(own, store, NoRunInfo()) as base, worker.temporal_worker(own, client, activities):
             print(base, flush=True)
             await asyncio.to_thread(sys.stdin.read)

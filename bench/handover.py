@@ -32,9 +32,9 @@ from temporalio.testing import WorkflowEnvironment
 from agent_runs.client.attach import attach
 from agent_runs.client.connection import run_to_end
 from agent_runs.client.outcome import outcome_at_close
+from agent_runs.client.wake import build_wake
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.outcome import Outcome
-from agent_runs.paperclip.preparation import prepare
 from agent_runs.paperclip.sealing import Sealer, load_or_create
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.transcripts.store import SqlTranscripts
@@ -152,10 +152,10 @@ class System:
         raw["config"]["timeoutSec"] = 0  # a busy machine needs long
         raw["config"]["env"] = {**raw["config"].get("env", {}), "PATH": f"{folder}:{os.environ['PATH']}"}
         sealer = Sealer(load_or_create(self.settings.sealing_key_file)[0].public)
-        request = prepare(raw, sealer).model_copy(update={"outcome_retention_sec": 0})
+        wake = build_wake(raw, sealer, outcome_retention_sec=0)
         client = self.environment.client
-        handle = (await attach(client, self.settings, request)).handle(client)
-        key = AttemptKey(run=request.key)
+        handle = (await attach(client, self.settings, wake)).handle(client)
+        key = AttemptKey(run=wake.key)
         notifier = self.store.notifier(key)
         while await self.store.last(key) is None:
             await notifier.wait_for_change(notifier.changes, timedelta(seconds=POLL_INTERVAL))

@@ -55,12 +55,12 @@ async def measure(count: int) -> list[Sample]:
         posts.watch(environment.cluster)
         samples = []
         for _ in range(count + 1):
-            request = environment.request()
+            wake = environment.wake()
             started = time.time()
-            handle = (await environment.start(request)).handle(environment.client)
+            handle = (await environment.start(wake)).handle(environment.client)
             await outcome_at_close(handle)
             ended = time.time()
-            key = AttemptKey(run=request.key)
+            key = AttemptKey(run=wake.key)
             lines = [line for line in await environment.store.read(key) if line.stream == "stdout"]
             info = (await handle.describe()).raw_description.workflow_execution_info
             samples.append(

@@ -28,8 +28,8 @@ class Sample:
 
 async def sample(environment: System) -> Sample:
     """One run, cancelled once its first line is stored."""
-    request = environment.request()
-    ticket, key = await environment.start(request), AttemptKey(run=request.key)
+    wake = environment.wake()
+    ticket, key = await environment.start(wake), AttemptKey(run=wake.key)
     notifier = environment.store.notifier(key)
     while not await environment.store.last(key):
         await notifier.wait_for_change(notifier.changes, timedelta(seconds=1))

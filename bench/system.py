@@ -15,9 +15,8 @@ from temporalio.testing import WorkflowEnvironment
 
 import worker
 from agent_runs.client.attach import Ticket, attach
-from agent_runs.contracts.request import RunRequest
+from agent_runs.client.wake import Wake, build_wake
 from agent_runs.kube.client import KubernetesCluster
-from agent_runs.paperclip.preparation import prepare
 from agent_runs.paperclip.sealing import Sealer, load_or_create
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.transcripts.store import SqlTranscripts
@@ -36,16 +35,16 @@ class System:
     store: SqlTranscripts
     programs: Path
 
-    def request(self) -> RunRequest:
+    def wake(self) -> Wake:
         """A run of an agent of its own; its outcome waits for nobody."""
         raw = context(agent_id=str(uuid.uuid4()))
         raw["config"]["env"] = {**raw["config"].get("env", {}), "PATH": f"{self.programs}:{os.environ['PATH']}"}
         sealer = Sealer(load_or_create(self.settings.sealing_key_file)[0].public)
-        return prepare(raw, sealer).model_copy(update={"outcome_retention_sec": 0})
+        return build_wake(raw, sealer, outcome_retention_sec=0)
 
-    async def start(self, request: RunRequest) -> Ticket:
+    async def start(self, wake: Wake) -> Ticket:
         """Attach, as every caller does."""
-        return await attach(self.client, self.settings, request)
+        return await attach(self.client, self.settings, wake)
 
 
 @asynccontextmanager

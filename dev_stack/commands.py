@@ -11,9 +11,9 @@ from typing import Final
 from agent_runs.cli.display import Display
 from agent_runs.cli.follow import DETACHED, Interrupted, Interrupts, RunFollower
 from agent_runs.cli.refusals import Refused
-from agent_runs.cli.runs import build_request, describe_holder, open_transcripts, run_ref, show_outcome
+from agent_runs.cli.runs import describe_holder, open_transcripts, run_ref, sealed_wake, show_outcome
 from agent_runs.client.attach import Ticket, attach
-from agent_runs.contracts.request import RunRequest
+from agent_runs.client.wake import Wake
 from dev_stack import demo as example
 from dev_stack.plan import Plan
 from dev_stack.stack import Stack
@@ -30,8 +30,8 @@ async def demo(plan: Plan, display: Display, *, scenario: str, keep: bool) -> in
     with Interrupts.installed() as interrupts:
         try:
             async with _running_stack(plan, display, interrupts) as stack:
-                request, ticket = await _start_run(stack, display, scenario)
-                code = await _follow_run(stack, display, interrupts, request, ticket)
+                wake, ticket = await _start_run(stack, display, scenario)
+                code = await _follow_run(stack, display, interrupts, wake, ticket)
                 display.note(f"{monotonic() - start:.1f} s in all")
                 if keep:
                     display.note("the stack stays up until Ctrl-C")
@@ -94,32 +94,30 @@ async def _running_stack(plan: Plan, display: Display, interrupts: Interrupts) -
         yield await interrupts.during(parts.enter_async_context(Stack.up(plan, display.note)))
 
 
-async def _start_run(stack: Stack, display: Display, scenario: str) -> tuple[RunRequest, Ticket]:
+async def _start_run(stack: Stack, display: Display, scenario: str) -> tuple[Wake, Ticket]:
     """A run of the demo's agent; of another agent while an earlier demonstration still holds that one."""
     for agent in (example.AGENT, str(uuid.uuid4())):
         raw = example.context(scenario, agent)
         example.prepare_volume(stack.plan.data_root, raw)
-        request = build_request(raw, stack.settings, display)
-        ticket = await attach(stack.client, stack.settings, request)
+        wake = sealed_wake(raw, stack.settings, display)
+        ticket = await attach(stack.client, stack.settings, wake)
         if ticket.kind != "busy":
-            return request, ticket
+            return wake, ticket
         display.note(f"{describe_holder(ticket)}; this demonstration takes another agent")
     raise Refused("the demo's agent is busy, and so is a new one: see the Web UI")
 
 
-async def _follow_run(
-    stack: Stack, display: Display, interrupts: Interrupts, request: RunRequest, ticket: Ticket
-) -> int:
+async def _follow_run(stack: Stack, display: Display, interrupts: Interrupts, wake: Wake, ticket: Ticket) -> int:
     """Follow the run to its outcome; Ctrl-C detaches."""
-    display.run(run_ref(stack.settings, request.key, ticket.workflow_id, ticket.workflow_run_id), ticket.kind)
+    display.run(run_ref(stack.settings, wake.key, ticket.workflow_id, ticket.workflow_run_id), ticket.kind)
     async with open_transcripts(stack.settings) as store:
-        followed = RunFollower(ticket.handle(stack.client), request.key, store, display, collect=True)
+        followed = RunFollower(ticket.handle(stack.client), wake.key, store, display, collect=True)
         try:
             outcome = await interrupts.during(stack.guard(followed.follow_to_end()))
         except Interrupted:
-            _print_how_to_resume(stack.plan, display, request.run_id)
+            _print_how_to_resume(stack.plan, display, wake.key.run_id)
             raise
-        return show_outcome(display, request.run_id, outcome)
+        return show_outcome(display, wake.key.run_id, outcome)
 
 
 def _print_how_to_resume(plan: Plan, display: Display, run_id: str) -> None:

@@ -14,11 +14,14 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
 from agent_runs.client.connection import EXIT_DELAY_SEC
-from agent_runs.contracts.request import AgentRef, RunConfig, RunRequest
+from agent_runs.contracts.request import AgentRef, RunConfig
+from tests.support.requests import FakeRequest
 from workflows.attributes import ALL
 
-# Shells start background jobs with SIGINT ignored, every process inherits that, and no shell can trap it then.
+# Shells start background jobs with SIGINT ignored, `nohup` starts programs with SIGHUP ignored; every process inherits
+# that, and no shell can trap it then.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # The gate finds the same today and tomorrow; `--hypothesis-profile default` searches anew.
 settings.register_profile("gate", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -48,13 +51,10 @@ def queue() -> str:
 
 
 @pytest.fixture
-def request_of_a_run() -> RunRequest:
-    """A valid request with ids of its own; its sealed fields hold nothing; its outcome waits for nobody."""
-    return RunRequest(
+def request_of_a_run() -> FakeRequest:
+    """A valid request with ids of its own; its outcome waits for nobody."""
+    return FakeRequest(
         run_id=str(uuid.uuid4()),
         agent=AgentRef(id=str(uuid.uuid4()), company_id="acme", name="Ada"),
         config=RunConfig(model="fake/scenario/text"),
-        sealed_secrets="sealed",
-        sealed_prompt="sealed",
-        outcome_retention_sec=0,
     )

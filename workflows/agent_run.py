@@ -14,7 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts.messages import JoinedRun
     from agent_runs.contracts.outcome import Outcome
     from workflows import attempts, attributes
-    from workflows.boundary import close_with, run_request
+    from workflows.boundary import close_with, run_start
     from workflows.run_state import RunState
     from workflows.token_rotation import TokenRotation
 
@@ -26,7 +26,7 @@ class AgentRunWorkflow:
     @workflow.init
     def __init__(self, start: RawValue) -> None:
         """Prepares the state, so that updates and the current details find it before `run` begins."""
-        self._run = RunState.of(run_request(start))
+        self._run = RunState.of(run_start(start))
         self._tokens = TokenRotation(self._run)
         self._outcome: Outcome | None = None
         self._joined: list[str] = []
@@ -89,11 +89,11 @@ class AgentRunWorkflow:
             workflow.upsert_search_attributes(
                 [attributes.JOINED_RUN_IDS.value_set(self._joined[-attributes.MAX_JOINED_RUN_IDS :])]
             )
-            if input.sealed_secrets and self._outcome is None:
-                self._tokens.use(JoinedRun(run_id=input.run_id, sealed_secrets=input.sealed_secrets))
+            if input.sealed and self._outcome is None:
+                self._tokens.use(JoinedRun(run_id=input.run_id, task=input.task, sealed=input.sealed))
         return updates.Joined(
             kind="joined" if joined else "released",
-            run_id=self._run.request.run_id,
+            run_id=self._run.start.run_id,
             phase=self._run.details.phase.value,
             since=workflow.info().start_time,
             finished=self._outcome is not None,
@@ -103,17 +103,17 @@ class AgentRunWorkflow:
     def refuse_another_task(self, input: updates.Join) -> None:
         """Refuses another task and names the run that holds the agent; a refusal leaves no event in the history."""
         if self._join_kind(input) == "refused":
-            request = self._run.request
+            start = self._run.start
             raise AgentBusy(
-                f"agent {request.agent.id} is held by run {request.run_id}",
-                holder=request.run_id,
-                task=request.task,
+                f"agent {start.agent_id} is held by run {start.run_id}",
+                holder=start.run_id,
+                task=start.task,
                 phase=self._run.details.phase.value,
                 since=workflow.info().start_time.isoformat(),
             )
 
     def _join_kind(self, input: updates.Join) -> Literal["joined", "released", "refused"]:
         """An outcome is delivered once: a wake that comes after `collected` gets a run of its own."""
-        if input.task and input.task == self._run.request.task and not self._collected:
+        if input.task and input.task == self._run.start.task and not self._collected:
             return "joined"
         return "released" if self._outcome is not None else "refused"

@@ -20,7 +20,9 @@ with workflow.unsafe.imports_passed_through():
 
 
 async def make_attempts(run: RunState, tokens: TokenRotation) -> None:
-    """Makes attempts until one counts or the run is stopped between two of them."""
+    """Makes attempts until one counts or the run is stopped between two of them. None without a valid request."""
+    if not await _prepare_run(run):
+        return
     session = run.request.runtime.session_params
     while True:
         attempt = await _make_attempt(run, tokens, session)
@@ -29,14 +31,25 @@ async def make_attempts(run: RunState, tokens: TokenRotation) -> None:
         if retry is None:
             return
         if run.stopped_by is not None or not await _pause_before(run, retry):
-            run.stopped_before_retry = run.stopped_by
+            run.stopped_before_attempt = run.stopped_by
             return
         session = _next_session(run, retry.session_id, attempt)
 
 
+async def _prepare_run(run: RunState) -> bool:
+    """Opens and checks the request. False when there is none; nothing has been created then."""
+    try:
+        await run.interruptibly(preparation.prepare_run(run))
+    except ActivityError as error:
+        run.stopped_before_attempt = failure_of_activity(run, error)
+    except asyncio.CancelledError:
+        run.stopped_before_attempt = run.stopped_by
+    return run.stopped_before_attempt is None
+
+
 async def _make_attempt(run: RunState, tokens: TokenRotation, session: SessionParams | None) -> Attempt:
     """Makes one attempt. Cleanup follows each explicit end, never a bug in this code."""
-    attempt = run.current = Attempt(AttemptKey(run=run.request.key, attempt=len(run.attempts) + 1), session)
+    attempt = run.current = Attempt(AttemptKey(run=run.key, attempt=len(run.attempts) + 1), session)
     try:
         await run.interruptibly(_run_agent(run, tokens, attempt))
     except ActivityError as error:

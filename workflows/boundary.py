@@ -12,13 +12,13 @@ with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts import updates
     from agent_runs.contracts.errors import InvalidRequest, RunCancelled
     from agent_runs.contracts.outcome import Outcome
-    from agent_runs.contracts.request import RunRequest
+    from agent_runs.contracts.start import RunStart
     from workflows import attributes
 
 MAX_LISTED_FIELDS = 20
 
 
-def run_request(start: RawValue) -> RunRequest:
+def run_start(start: RawValue) -> RunStart:
     """Decodes the workflow's input.
 
     Only this may fail a run: whatever else cannot be decoded fails a workflow task, which Temporal retries until a
@@ -28,13 +28,13 @@ def run_request(start: RawValue) -> RunRequest:
         InvalidRequest: names the fields that are wrong; the run fails with it, because no worker will ever read it.
     """
     try:
-        request: RunRequest = workflow.payload_converter().from_payload(start.payload, RunRequest)
+        decoded: RunStart = workflow.payload_converter().from_payload(start.payload, RunStart)
     except ValidationError as error:
         fields = [".".join(map(str, detail["loc"])) for detail in error.errors()[:MAX_LISTED_FIELDS]]
-        raise InvalidRequest(f"the run's input has wrong or missing fields: {', '.join(fields)}") from None
+        raise InvalidRequest(f"the run's input has wrong, missing or unknown fields: {', '.join(fields)}") from None
     except (KeyError, RuntimeError, ValueError):
         raise InvalidRequest("the run's input is no JSON object; start runs with `agent-runs start`") from None
-    return request
+    return decoded
 
 
 def publish_end(outcome: Outcome, phase: str, retention: timedelta) -> None:
@@ -44,6 +44,7 @@ def publish_end(outcome: Outcome, phase: str, retention: timedelta) -> None:
         [
             attributes.RUN_PHASE.value_set(phase),
             attributes.ENDED_AT.value_set(now),
+            *([attributes.MODEL.value_set(outcome.model)] if outcome.model else []),
             *([attributes.OUTCOME_KEPT_UNTIL.value_set(now + retention)] if retention else []),
             *([attributes.FAILURE_KIND.value_set(outcome.error_code)] if outcome.error_code else []),
         ]

@@ -7,6 +7,7 @@ from typing import Final, Self
 
 from agent_runs.contracts.outcome import Report
 from agent_runs.contracts.request import RunRequest
+from agent_runs.contracts.start import RunStart
 
 MAX_VALUE_LENGTH: Final = 400
 """Characters of one value, such as agent output."""
@@ -39,17 +40,20 @@ class CurrentDetails:
     """
 
     agent: str
-    model: str
     run_id: str
     task: str | None
+    model: str = ""
     phase: Phase = Phase.QUEUED
     values: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, request: RunRequest) -> Self:
+    def of(cls, start: RunStart) -> Self:
         """The current details of a run that no worker has begun."""
-        agent = request.agent.name or request.agent.id
-        return cls(agent=agent, model=request.config.model, run_id=request.run_id, task=request.task_id)
+        return cls(agent=start.agent_id, run_id=start.run_id, task=start.task)
+
+    def with_request(self, request: RunRequest) -> Self:
+        """These details with what the request says of the agent."""
+        return replace(self, agent=request.agent.name or request.agent.id, model=request.config.model)
 
     def in_phase(self, phase: Phase, **values: str | None) -> Self:
         """These details in another phase, with more values."""
@@ -71,9 +75,8 @@ class CurrentDetails:
     @property
     def markdown(self) -> str:
         """The details as Markdown, which the Web UI renders."""
-        rows = {"phase": self.phase.value, "agent": self.agent, "model": self.model, "run": self.run_id}
-        if self.task:
-            rows["task"] = self.task
+        known = {"model": self.model, "run": self.run_id, "task": self.task}
+        rows = {"phase": self.phase.value, "agent": self.agent, **{name: text for name, text in known.items() if text}}
         return "\n".join(f"- **{name}**: {_quoted(text)}" for name, text in {**rows, **self.values}.items())
 
 

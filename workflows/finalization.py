@@ -1,5 +1,6 @@
 """What follows an attempt, whatever ended it: its output is judged, and what it created is deleted."""
 
+import asyncio
 from datetime import timedelta
 
 from temporalio import workflow
@@ -8,7 +9,6 @@ from temporalio.exceptions import ActivityError
 with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts import activities
     from agent_runs.contracts.messages import Finish, ParseTranscript, StreamEnd
-    from agent_runs.contracts.outcome import Report
     from workflows.activity_failures import failure_of_activity
     from workflows.attempt import Attempt
     from workflows.current_details import Phase
@@ -17,15 +17,16 @@ with workflow.unsafe.imports_passed_through():
 
 
 async def finalize(run: RunState, attempt: Attempt) -> None:
-    """Judges what was written, then deletes what the attempt created. Neither is interrupted by a cancel."""
+    """Judges what was written, and deletes what the attempt created. Neither is interrupted by a cancel."""
     run.show(Phase.FINISHING)
-    if attempt.job is not None:
-        attempt.report = await _parse_transcript(run, attempt)
-    await _finish(run, attempt)
+    if attempt.job is None:
+        await _finish(run, attempt)
+    else:
+        await asyncio.gather(_parse_transcript(run, attempt), _finish(run, attempt))
 
 
-async def _parse_transcript(run: RunState, attempt: Attempt) -> Report | None:
-    """The report of the stored transcript. An attempt without one still has its own failure."""
+async def _parse_transcript(run: RunState, attempt: Attempt) -> None:
+    """Adds the report of the stored transcript. An attempt without one still has its own failure."""
     input = ParseTranscript(
         attempt=attempt.key,
         end=attempt.end or StreamEnd.unknown(),
@@ -46,9 +47,9 @@ async def _parse_transcript(run: RunState, attempt: Attempt) -> Report | None:
         )
     except ActivityError as error:
         attempt.failure = attempt.failure or failure_of_activity(run, error)
-        return None
-    run.show_report(report)
-    return report
+    else:
+        attempt.report = report
+        run.show_report(report)
 
 
 async def _finish(run: RunState, attempt: Attempt) -> None:

@@ -1,4 +1,4 @@
-"""What comes before the agent: what its Job needs, and the Job."""
+"""What comes before the agent: the request, what its Job needs, and the Job."""
 
 from datetime import timedelta
 
@@ -13,6 +13,7 @@ with workflow.unsafe.imports_passed_through():
         IntrospectPod,
         JobRef,
         PodProfile,
+        PrepareRun,
         PromptBundle,
     )
     from workflows.attempt import Attempt
@@ -21,6 +22,21 @@ with workflow.unsafe.imports_passed_through():
     from workflows.run_state import RunState
     from workflows.token_rotation import TokenRotation
     from workflows.waits import result_or_none, wait_all
+
+
+async def prepare_run(run: RunState) -> None:
+    """Opens what is sealed for the run, and checks all of it."""
+    run.show(Phase.PREPARING)
+    request = await workflow.execute_activity(
+        activities.prepare_run,
+        PrepareRun(run=run.key, task=run.start.task),
+        summary="open and check the request",
+        start_to_close_timeout=API_CALLS,  # for each try; without a worker the run waits, as nothing else needs it
+        heartbeat_timeout=HEARTBEAT,
+        retry_policy=RETRIES,
+        cancellation_type=STOPS_FIRST,
+    )
+    run.use(request)
 
 
 async def prepare(run: RunState, attempt: Attempt) -> tuple[PodProfile, PromptBundle]:

@@ -1,4 +1,4 @@
-"""The state of a run that its steps share: request, attempts so far, what has stopped it, what operators see."""
+"""The state of a run that its steps share: start, request, attempts so far, what has stopped it, what operators see."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -10,8 +10,10 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts.errors import Failure, RunCancelled
-    from agent_runs.contracts.outcome import Outcome, Report
+    from agent_runs.contracts.identity import RunKey
+    from agent_runs.contracts.outcome import Outcome, Report, Stop
     from agent_runs.contracts.request import RunConfig, RunRequest
+    from agent_runs.contracts.start import RunStart
     from agent_runs.paperclip import result
     from workflows import attributes
     from workflows.attempt import Attempt
@@ -24,25 +26,45 @@ class RunState:
     """The state of one run.
 
     Attributes:
+        start: what the caller has started the run with.
         attempts: those that have ended.
         current: the attempt that is being made.
         stopped_by: why the run is to end: the first reason counts.
-        stopped_before_retry: the reason, when it came between two attempts.
+        stopped_before_attempt: why no attempt was made, or no further one.
     """
 
-    request: RunRequest
+    start: RunStart
     details: CurrentDetails
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     attempts: list[Attempt] = field(default_factory=list)
     current: Attempt | None = None
     stopped_by: Failure | None = None
-    stopped_before_retry: Failure | None = None
+    stopped_before_attempt: Failure | None = None
+    _request: RunRequest | None = None
     _interruptible: asyncio.Task[None] | None = None
 
     @classmethod
-    def of(cls, request: RunRequest) -> Self:
+    def of(cls, start: RunStart) -> Self:
         """The state in which no worker has begun."""
-        return cls(request, CurrentDetails.of(request), request.notes)
+        return cls(start, CurrentDetails.of(start))
+
+    @property
+    def key(self) -> RunKey:
+        """Identifies the run in everything it creates."""
+        return self.start.key
+
+    @property
+    def request(self) -> RunRequest:
+        """What the start holds sealed, without secrets; known from the first attempt on."""
+        if self._request is None:
+            raise AssertionError("no attempt is made before the request is prepared")
+        return self._request
+
+    def use(self, request: RunRequest) -> None:
+        """From now on the request is known."""
+        self._request = request
+        self.details = self.details.with_request(request)
+        self.note(*request.notes)
 
     @property
     def config(self) -> RunConfig:
@@ -57,7 +79,7 @@ class RunState:
     @property
     def retention(self) -> timedelta:
         """How long an outcome that nobody has fetched is kept."""
-        return timedelta(seconds=self.request.outcome_retention_sec)
+        return timedelta(seconds=self.start.outcome_retention_sec)
 
     # stopping
 
@@ -97,7 +119,10 @@ class RunState:
         changed = phase is not self.details.phase
         self.details = self.details.in_phase(phase, **values)
         workflow.set_current_details(self.details.markdown)
-        if changed and phase in {Phase.SCHEDULING, Phase.RUNNING}:
+        if changed and phase is Phase.SCHEDULING:
+            model = attributes.MODEL.value_set(self.config.model)
+            workflow.upsert_search_attributes([attributes.RUN_PHASE.value_set(phase.value), model])
+        elif changed and phase is Phase.RUNNING:
             workflow.upsert_search_attributes([attributes.RUN_PHASE.value_set(phase.value)])
 
     def show_report(self, report: Report) -> None:
@@ -106,19 +131,19 @@ class RunState:
 
     def build_outcome(self) -> Outcome:
         """The outcome of the run; operators see from now on that it has ended."""
-        last = self.attempts[-1]
+        last = self.attempts[-1] if self.attempts else None
         outcome = result.outcome(
-            self.request,
-            report=last.report,
-            failure=self.stopped_before_retry or last.failure,
-            end=last.end.container if last.end else None,
+            self._request,
+            report=last.report if last else None,
+            failure=self.stopped_before_attempt or (last.failure if last else None),
+            end=last.end.container if last and last.end else None,
             earlier=[attempt.report for attempt in self.attempts[:-1] if attempt.report],
-            receipt=last.end.receipt if last.end else None,
+            receipt=last.end.receipt if last and last.end else None,
             attempts=tuple(attempt.summary for attempt in self.attempts),
-            transcript=last.key.transcript,
+            transcript=last.key.transcript if last else None,
             notes=self.notes,
-            billing_type="metered_api" if last.report and last.report.cost_estimated else "unknown",
-            stop=last.stop,
+            billing_type="metered_api" if last and last.report and last.report.cost_estimated else "unknown",
+            stop=last.stop if last else Stop(agent_stopped=True),
         )
         phase = _final_phase(outcome)
         kept_until = (workflow.now() + self.retention).isoformat(timespec="seconds") if self.retention else None

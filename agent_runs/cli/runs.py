@@ -21,10 +21,9 @@ from agent_runs.client.attach import Ticket, attach, attach_when_free
 from agent_runs.client.connection import connect
 from agent_runs.client.runs import RunSummary, UnknownRun, find_run, list_runs, web_ui_url
 from agent_runs.client.settings import ClientSettings
+from agent_runs.client.wake import Wake, build_wake
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.outcome import Outcome
-from agent_runs.contracts.request import RunRequest
-from agent_runs.paperclip.preparation import prepare_with_notes
 from agent_runs.paperclip.sealing import Sealer, load_or_create
 
 if TYPE_CHECKING:
@@ -41,15 +40,15 @@ MAX_CONTEXT_BYTES: Final = 32 * 1024 * 1024
 async def start(context: Path, display: Display, *, follow: bool, wait: bool) -> int:
     """Start the run of an execution context, or join the open run of its task."""
     settings = ClientSettings.read()
-    request = build_request(read_context(context), settings, display)
+    wake = sealed_wake(read_context(context), settings, display)
     client = await connect(settings)
     with Interrupts.installed() as interrupts:
         try:
-            ticket = await interrupts.during(_ticket(client, settings, request, display, wait=wait))
+            ticket = await interrupts.during(_ticket(client, settings, wake, display, wait=wait))
         except Interrupted:
             display.note("gave up waiting; nothing was started")
             return DETACHED
-        key = request.key.model_copy(update={"run_id": ticket.run_id})
+        key = wake.start.key.model_copy(update={"run_id": ticket.run_id})
         display.run(run_ref(settings, key, ticket.workflow_id, ticket.workflow_run_id), ticket.kind)
         if not follow:
             display.note(f"watch it: agent-runs logs {key.run_id} --follow")
@@ -62,9 +61,7 @@ async def start(context: Path, display: Display, *, follow: bool, wait: bool) ->
                 return detached(display, key.run_id)
 
 
-async def _ticket(
-    client: Client, settings: ClientSettings, request: RunRequest, display: Display, *, wait: bool
-) -> Ticket:
+async def _ticket(client: Client, settings: ClientSettings, wake: Wake, display: Display, *, wait: bool) -> Ticket:
     """Attach to the run.
 
     Raises:
@@ -72,9 +69,9 @@ async def _ticket(
     """
     if wait:
         return await attach_when_free(
-            client, settings, request, lambda busy: display.note(f"{describe_holder(busy)}; waiting")
+            client, settings, wake, lambda busy: display.note(f"{describe_holder(busy)}; waiting")
         )
-    ticket = await attach(client, settings, request)
+    ticket = await attach(client, settings, wake)
     if ticket.kind == "busy":
         raise Refused(
             f"{describe_holder(ticket)}; wait for it with --wait, or `agent-runs cancel {ticket.run_id}`", code=1
@@ -186,18 +183,18 @@ def read_context(file: Path) -> dict[str, Any]:
     return raw
 
 
-def build_request(raw: dict[str, Any], settings: ClientSettings, display: Display) -> RunRequest:
-    """Prepare the run request of a context, sealed with the configured key.
+def sealed_wake(raw: dict[str, Any], settings: ClientSettings, display: Display) -> Wake:
+    """Seal a context with the configured key.
 
     Raises:
         InvalidRequest: names every wrong field and the remedy.
         UnusableKey: the key file holds no key, or is missing in production.
     """
     keys = load_or_create(settings.sealing_key_file, create=not settings.production)
-    preparation = prepare_with_notes(raw, Sealer(keys[0].public))
-    for note in preparation.notes:
+    wake = build_wake(raw, Sealer(keys[0].public))
+    for note in wake.notes:
         display.note(note)
-    return preparation.request
+    return wake
 
 
 def run_ref(settings: ClientSettings, key: RunKey, workflow_id: str, workflow_run_id: str) -> RunRef:

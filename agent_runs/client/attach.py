@@ -26,15 +26,14 @@ from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSear
 from temporalio.converter import encode_search_attributes
 from temporalio.service import RPCError, RPCStatusCode
 
-from agent_runs.client.checks import check_request
 from agent_runs.client.outcome import RunClosed, execute_update
 from agent_runs.client.runs import find_joined_run
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.tracing import start_header, traced
+from agent_runs.client.wake import Wake
 from agent_runs.contracts import updates
 from agent_runs.contracts.identity import WORKFLOW_TYPE, workflow_id
 from agent_runs.contracts.outcome import Outcome
-from agent_runs.contracts.request import RunRequest
 from workflows import attributes
 from workflows.current_details import FINAL, Phase
 
@@ -93,17 +92,12 @@ class Ticket:
 
 
 @traced
-async def attach(client: Client, settings: ClientSettings, request: RunRequest) -> Ticket:
-    """Start the run, join it, or report who holds the agent. Idempotent by Paperclip's run id.
-
-    Raises:
-        InvalidRequest: a field that the worker could not use; nothing has been started.
-    """
-    check_request(request)
-    if (joined := await _ticket_of_joined_run(client, request)) is not None:
+async def attach(client: Client, settings: ClientSettings, wake: Wake) -> Ticket:
+    """Start the run, join it, or report who holds the agent. Idempotent by Paperclip's run id."""
+    if (joined := await _ticket_of_joined_run(client, wake)) is not None:
         return joined
     caller = str(uuid.uuid4())
-    start = await _start_request(client, settings, request, caller)
+    start = await _start_request(client, settings, wake, caller)
     deadline = asyncio.get_running_loop().time() + JOIN_TIMEOUT.total_seconds()
     while True:
         try:
@@ -112,19 +106,19 @@ async def attach(client: Client, settings: ClientSettings, request: RunRequest) 
             if (held := _already_started(error)) is None:
                 raise
         else:
-            return await _own_ticket(client, request, start.workflow_id, started, caller)
+            return await _own_ticket(client, wake, start.workflow_id, started, caller)
         last_attempt = asyncio.get_running_loop().time() >= deadline
-        if (ticket := await _join_or_busy(client, request, held, last_attempt=last_attempt)) is not None:
+        if (ticket := await _join_or_busy(client, wake, held, last_attempt=last_attempt)) is not None:
             return ticket
         await asyncio.sleep(START_RETRY_INTERVAL.total_seconds())
 
 
 async def attach_when_free(
-    client: Client, settings: ClientSettings, request: RunRequest, on_busy: Callable[[Ticket], None]
+    client: Client, settings: ClientSettings, wake: Wake, on_busy: Callable[[Ticket], None]
 ) -> Ticket:
     """As `attach`, but wait while another task has the agent; `on_busy` is called once per holder."""
     holder = ""
-    while (ticket := await attach(client, settings, request)).kind == "busy":
+    while (ticket := await attach(client, settings, wake)).kind == "busy":
         if ticket.workflow_run_id != holder:
             holder = ticket.workflow_run_id
             on_busy(ticket)
@@ -135,7 +129,7 @@ async def attach_when_free(
 
 
 async def _own_ticket(
-    client: Client, request: RunRequest, workflow_id: str, answer: StartWorkflowExecutionResponse, caller: str
+    client: Client, wake: Wake, workflow_id: str, answer: StartWorkflowExecutionResponse, caller: str
 ) -> Ticket:
     handle = client.get_workflow_handle(workflow_id, run_id=answer.run_id)
     starter = await (await handle.describe()).memo_value(CALLER, default=None, type_hint=str)
@@ -143,15 +137,15 @@ async def _own_ticket(
         "started" if starter == caller else "joined",
         workflow_id,
         answer.run_id,
-        request.run_id,
+        wake.start.run_id,
         closed=answer.status != RUNNING,
     )
 
 
-async def _ticket_of_joined_run(client: Client, request: RunRequest) -> Ticket | None:
+async def _ticket_of_joined_run(client: Client, wake: Wake) -> Ticket | None:
     """The ticket of the run that this wake has joined before: the server would start a new one once that is closed."""
     try:
-        run = await find_joined_run(client, request.agent.id, request.run_id)
+        run = await find_joined_run(client, wake.start.agent_id, wake.start.run_id)
     except RPCError as error:
         if error.status is RPCStatusCode.INVALID_ARGUMENT:  # no worker has registered the attribute: nothing was joined
             return None
@@ -164,10 +158,10 @@ async def _ticket_of_joined_run(client: Client, request: RunRequest) -> Ticket |
 
 
 async def _join_or_busy(
-    client: Client, request: RunRequest, held: WorkflowExecutionAlreadyStartedFailure, *, last_attempt: bool
+    client: Client, wake: Wake, held: WorkflowExecutionAlreadyStartedFailure, *, last_attempt: bool
 ) -> Ticket | None:
     """Join the run that holds the agent, or return a busy ticket; None when that run is closing: retry the start."""
-    handle = client.get_workflow_handle(workflow_id(request.agent.id), run_id=held.run_id)
+    handle = client.get_workflow_handle(workflow_id(wake.start.agent_id), run_id=held.run_id)
     execution = await handle.describe()
     task = await execution.memo_value(TASK, default="", type_hint=str) or None
     phase = execution.typed_search_attributes.get(attributes.RUN_PHASE) or Phase.QUEUED.value
@@ -175,12 +169,12 @@ async def _join_or_busy(
     busy = Ticket("busy", handle.id, held.run_id, held.start_request_id, holder=holder)
     if execution.status is not ExecutionStatus.RUNNING:
         return None
-    if not (task and task == request.task) and phase not in FINAL:
+    if not (task and task == wake.start.task) and phase not in FINAL:
         return busy
-    join = updates.Join(run_id=request.run_id, task=request.task, sealed_secrets=request.sealed_secrets)
+    join = updates.Join(run_id=wake.start.run_id, task=wake.start.task, sealed=wake.join)
     try:
         joined = await execute_update(
-            handle, updates.JOIN, join, updates.Joined, update_id=f"join:{request.run_id}", wait_limit=JOIN_TIMEOUT
+            handle, updates.JOIN, join, updates.Joined, update_id=f"join:{wake.start.run_id}", wait_limit=JOIN_TIMEOUT
         )
     except RunClosed:
         return None
@@ -194,25 +188,25 @@ async def _join_or_busy(
 
 
 async def _start_request(
-    client: Client, settings: ClientSettings, request: RunRequest, caller: str
+    client: Client, settings: ClientSettings, wake: Wake, caller: str
 ) -> StartWorkflowExecutionRequest:
     converter = client.data_converter
     search_attributes = SearchAttributes()
-    encode_search_attributes(_search_attributes(request), search_attributes)
+    encode_search_attributes(_search_attributes(wake), search_attributes)
     return StartWorkflowExecutionRequest(
         namespace=client.namespace,
-        workflow_id=workflow_id(request.agent.id),
+        workflow_id=workflow_id(wake.start.agent_id),
         workflow_type=WorkflowType(name=WORKFLOW_TYPE),
         task_queue=TaskQueue(name=settings.task_queue),
-        input=Payloads(payloads=await converter.encode([request])),
+        input=Payloads(payloads=await converter.encode([wake.start])),
         identity=client.identity,
-        request_id=request.run_id,
+        request_id=wake.start.run_id,
         header=start_header(client),
         workflow_id_reuse_policy=WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
         workflow_id_conflict_policy=WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
         search_attributes=search_attributes,
-        memo=Memo(fields={CALLER: await _payload(client, caller), TASK: await _payload(client, request.task or "")}),
-        user_metadata=UserMetadata(summary=await _payload(client, _summary(request))),
+        memo=Memo(fields={CALLER: await _payload(client, caller), TASK: await _payload(client, wake.start.task or "")}),
+        user_metadata=UserMetadata(summary=await _payload(client, wake.summary)),
     )
 
 
@@ -220,19 +214,12 @@ async def _payload(client: Client, value: str) -> Payload:
     return (await client.data_converter.encode([value]))[0]
 
 
-def _summary(request: RunRequest) -> str:
-    """The workflow's summary in Temporal's Web UI: identifiers only, because everybody who may list runs sees it."""
-    task = f" on {request.task_id}" if request.task_id else ""
-    return f"{request.agent.name or request.agent.id}{task} with {request.config.model}"[:200]
-
-
-def _search_attributes(request: RunRequest) -> TypedSearchAttributes:
+def _search_attributes(wake: Wake) -> TypedSearchAttributes:
     values: list[tuple[SearchAttributeKey[str], str | None]] = [
-        (attributes.AGENT_ID, request.agent.id),
-        (attributes.COMPANY_ID, request.agent.company_id),
-        (attributes.PAPERCLIP_RUN_ID, request.run_id),
-        (attributes.TASK_KEY, request.runtime.task_key or request.task_id),
-        (attributes.MODEL, request.config.model),
+        (attributes.AGENT_ID, wake.start.agent_id),
+        (attributes.COMPANY_ID, wake.start.company_id),
+        (attributes.PAPERCLIP_RUN_ID, wake.start.run_id),
+        (attributes.TASK_KEY, wake.task_key),
         (attributes.RUN_PHASE, "queued"),
     ]
     return TypedSearchAttributes([SearchAttributePair(key, value[:200]) for key, value in values if value])

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 from temporalio.api.common.v1 import Header
 from temporalio.client import Client, Interceptor
 
+from agent_runs.client.wake import Wake
 from agent_runs.contracts.identity import workflow_id
-from agent_runs.contracts.request import RunRequest
 
 if TYPE_CHECKING:
     from agent_runs.client.attach import Ticket
@@ -88,19 +88,19 @@ async def close() -> None:
         await spans.close()
 
 
-Attach = Callable[[Client, "ClientSettings", RunRequest], Awaitable["Ticket"]]
+Attach = Callable[[Client, "ClientSettings", Wake], Awaitable["Ticket"]]
 
 
 def traced(attach: Attach) -> Attach:
     """Put a span around an attach, if the client is traced."""
 
     @wraps(attach)
-    async def with_span(client: Client, settings: "ClientSettings", request: RunRequest) -> "Ticket":
+    async def with_span(client: Client, settings: "ClientSettings", wake: Wake) -> "Ticket":
         tracer = _tracer(client)
         if tracer is None:
-            return await attach(client, settings, request)
-        with tracer.attaching(workflow_id(request.agent.id)) as found:
-            ticket = await attach(client, settings, request)
+            return await attach(client, settings, wake)
+        with tracer.attaching(workflow_id(wake.start.agent_id)) as found:
+            ticket = await attach(client, settings, wake)
             found(ticket.workflow_run_id)
             return ticket
 

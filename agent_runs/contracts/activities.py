@@ -19,6 +19,7 @@ from agent_runs.contracts.messages import (
     ParseTranscript,
     PodProfile,
     PodRef,
+    PrepareRun,
     PromptBundle,
     RotateToken,
     StopAgent,
@@ -26,6 +27,20 @@ from agent_runs.contracts.messages import (
     StreamLogs,
 )
 from agent_runs.contracts.outcome import Report
+from agent_runs.contracts.request import RunRequest
+from agent_runs.contracts.start import CheckReport, CheckStart
+
+
+@activity.defn
+async def prepare_run(input: PrepareRun) -> RunRequest:
+    """Opens what is sealed for the run, and returns the part without secrets."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def check_configuration(input: CheckStart) -> CheckReport:
+    """Checks an agent's configuration as a run would."""
+    raise NotImplementedError
 
 
 @activity.defn
@@ -89,6 +104,15 @@ async def finish(input: Finish) -> Finished:
 
 
 ALL = (
-    *(introspect_pod, bundle_prompt, clean_up_previous_runs, create_job, await_schedule, stream_logs),
+    *(
+        prepare_run,
+        check_configuration,
+        introspect_pod,
+        bundle_prompt,
+        clean_up_previous_runs,
+        create_job,
+        await_schedule,
+        stream_logs,
+    ),
     *(rotate_token, stop_agent, parse_transcript, finish),
 )

@@ -11,6 +11,7 @@ from agent_runs.contracts.base import Contract
 
 WORKFLOW_TYPE: Final = "AgentRunWorkflow"
 WORKFLOW_ID_PREFIX: Final = "agent-run:"
+CHECK_WORKFLOW_TYPE: Final = "AgentCheckWorkflow"
 LABEL_LIMIT: Final = 63
 _SLUG: Final = 16
 
@@ -61,6 +62,11 @@ class AttemptKey(Contract):
 def workflow_id(agent_id: str) -> str:
     """`agent-run:<agent id>`: Temporal allows one open run per id, and that is the concurrency guard."""
     return f"{WORKFLOW_ID_PREFIX}{agent_id}"
+
+
+def check_workflow_id(check_id: str) -> str:
+    """`agent-check:<id>` of a check, whose id its caller has chosen."""
+    return f"agent-check:{check_id}"
 
 
 def label_value(text: str) -> str:

@@ -103,7 +103,6 @@ class JoinedRun(Contract):
     """
 
     run_id: str
-    company_id: str
     task: str | None = None
     sealed: str = Field(repr=False)
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import ConfigDict, Field
 
 from agent_runs.contracts.base import PaperclipContract
+from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.request import Identifier, OptionalText, Seconds, WakePrompt
 
 Purpose = Literal["run", "join", "check"]
@@ -77,7 +78,7 @@ class SealedRun(PaperclipContract):
 
 
 class SealedJoin(PaperclipContract):
-    """The plaintext for a join: the tokens that Paperclip has issued for the later wake. All None: the agent keeps its own.
+    """The plaintext for a join: the tokens that Paperclip has issued for the later wake; without one nothing changes.
 
     Attributes:
         tools_token: of Paperclip's connection tools.
@@ -114,6 +115,11 @@ class RunStart(PaperclipContract):
     task: OptionalText = None
     sealed: str = Field(repr=False)
     outcome_retention_sec: Seconds = 24 * 3600
+
+    @property
+    def key(self) -> RunKey:
+        """Identifies the run in everything it creates."""
+        return RunKey(agent_id=self.agent_id, company_id=self.company_id, run_id=self.run_id)
 
 
 class CheckStart(PaperclipContract):

@@ -1,14 +1,15 @@
 """Turns Paperclip's execution context into a run request that may enter a history.
 
 The context is validated in one go, so that an operator sees every wrong field at once by Paperclip's own path and
-never a value. What is secret or prose goes into two sealed fields; what only means something on Paperclip's host is
+never a value. What is secret or prose is separated from the request; what only means something on Paperclip's host is
 dropped. Nothing here touches a cluster: a context that cannot run fails before any object exists.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import field as attribute
+from typing import Any, Final, Protocol
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -25,12 +26,11 @@ from agent_runs.contracts.request import (
     Secrets,
     SessionParams,
     WakeContext,
-    WakePrompt,
 )
-from agent_runs.paperclip import session, skills
+from agent_runs.contracts.start import HostTexts
+from agent_runs.paperclip import session, skills, tools
 from agent_runs.paperclip.environment import absolute_url
 from agent_runs.paperclip.javascript import stringify, trim, well_formed
-from agent_runs.paperclip.sealing import Sealer
 from agent_runs.paperclip.wake import wake_payload
 
 NESTING_LIMIT: Final = 64
@@ -58,6 +58,9 @@ SCRATCH: Final = frozenset(
     {"PAPERCLIP_SCRATCH_DIR", "PAPERCLIP_RUN_SCRATCH_DIR", "PAPERCLIP_TASK_SCRATCH_DIR", "PAPERCLIP_TMPDIR"}
 )
 TEMPORARY: Final = frozenset({"TMPDIR", "TEMP", "TMP"})
+
+NOTE_LIMIT: Final = 500
+"""Characters of one note."""
 
 _CAPTURED_ABSENCE: Final = "[undefined]"
 _SECRET_FIELD: Final = re.compile(
@@ -115,54 +118,91 @@ class Problem:
 
 @dataclass(frozen=True)
 class Preparation:
-    """A request, and sentences for people about what was left out of it."""
+    """What a wake is split into.
+
+    Attributes:
+        request: may enter a history.
+        secrets, prompt: may not.
+    """
 
     request: RunRequest
-    notes: tuple[str, ...] = ()
+    secrets: Secrets = attribute(repr=False)
+    prompt: PromptSource = attribute(repr=False)
 
 
-def prepare(raw: Mapping[str, Any], seal: Sealer) -> RunRequest:
-    """The run request of a raw execution context, JSON as Paperclip passes it.
+class Preparations(Protocol):
+    """Gives an activity the prepared wake of its run."""
+
+    async def current(self) -> Preparation:
+        """Returns what the sealed text of the run holds that scheduled the calling activity.
+
+        Raises:
+            SealedFieldUnreadable: it cannot be opened, or is sealed for another use.
+            InvalidRequest: names every wrong field by its Paperclip path with the remedy, and quotes no value.
+        """
+        ...
+
+
+class WrongFields(ValueError):
+    """An execution context with wrong fields, which it lists."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        super().__init__("an execution context has wrong fields")
+        self.problems = tuple(dict.fromkeys(problems))
+
+
+def prepare(raw: Mapping[str, Any], host: HostTexts = HostTexts()) -> Preparation:  # noqa: B008 - it is frozen
+    """Splits a raw execution context, JSON as Paperclip passes it.
 
     Raises:
         InvalidRequest: names every wrong field by its Paperclip path with the remedy, and quotes no value.
     """
-    return prepare_with_notes(raw, seal).request
+    try:
+        return split(raw, host)
+    except WrongFields as wrong:
+        raise InvalidRequest(
+            "; ".join(map(str, wrong.problems)),
+            fields=", ".join(dict.fromkeys(problem.field for problem in wrong.problems))[:500],
+        ) from None
 
 
-def prepare_with_notes(raw: Mapping[str, Any], seal: Sealer) -> Preparation:
-    """Like `prepare`, with notes about what was left out: a session of another directory, a bulky variable.
+def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
+    """As `prepare`, for a caller that wants the wrong fields one by one.
 
     Raises:
-        InvalidRequest: names every wrong field by its Paperclip path with the remedy, and quotes no value.
+        WrongFields: lists every wrong field.
+        InvalidRequest: it is no JSON object, or nested too deeply.
     """
     tidy = _tidied(raw)
-    context = _validated(tidy)
+    addresses = tools.Addresses.of(host, _object(tidy.get("config")).get("paperclipApiUrl"))
+    context = _validated(_at_pods_addresses(tidy, addresses))
     wake = _wake_context(context, tidy)
     directory = session.working_directory(wake.paperclip_workspace, context.config)
     resume = session.resume(_stored_session(context), directory, enabled=context.config.resume_last_session)
     variables, oversized = _bounded(_paperclip_env(context, tidy))
     env = _agent_env(context.config, tidy)
+    token = context.auth_token.get_secret_value() if context.auth_token else None
+    own_servers = context.config.mcp_servers
     secrets = Secrets(
         run_id=context.run_id,
-        auth_token=context.auth_token.get_secret_value() if context.auth_token else None,
+        auth_token=token,
         env=env,
         secret_env=tuple(sorted(env.keys() & _bound_to_secrets(tidy))),
         paperclip_env=variables,
-        mcp_servers=context.config.mcp_servers,
+        mcp_servers={**own_servers, **tools.tool_servers(host.tool_servers, addresses, own_servers.keys(), token)},
     )
-    notes = tuple(note for note in (resume.reason, *oversized) if note)
+    config = _safe_config(context.config)
+    skill_texts, skill_notes = _skill_texts(config, host)
+    notes = (resume.reason, *oversized, *(note[:NOTE_LIMIT] for note in host.notes), *skill_notes)
     request = RunRequest(
         run_id=context.run_id,
         agent=context.agent,
         runtime=Runtime(session_params=resume.session, task_key=context.runtime.task_key),
-        config=_safe_config(context.config),
+        config=config,
         context=wake,
-        sealed_secrets=seal.seal(secrets),
-        sealed_prompt=seal.seal(_prompt_source(context, tidy)),
-        notes=notes,
+        notes=tuple(note for note in notes if note),
     )
-    return Preparation(request, notes)
+    return Preparation(request, secrets, _prompt_source(context, tidy, host, skill_texts))
 
 
 # reading
@@ -210,6 +250,16 @@ def _without_flat_resources(config: dict[str, Any]) -> dict[str, Any]:
     return config if sound else {name: value for name, value in config.items() if not name.startswith("resources.")}
 
 
+def _at_pods_addresses(tidy: dict[str, Any], addresses: tools.Addresses) -> dict[str, Any]:
+    """`tidy` with addresses of Paperclip that pods reach."""
+    moved = dict(tidy)
+    if isinstance(config := tidy.get("config"), dict) and addresses.pods is not None:
+        moved["config"] = {**config, "paperclipApiUrl": addresses.pods}
+    if isinstance(offered := tidy.get("runtimeTools"), dict):
+        moved["runtimeTools"] = tools.reachable_tools(offered, addresses)
+    return moved
+
+
 def _validated(tidy: dict[str, Any]) -> ExecutionContext:
     problems: list[Problem] = []
     try:
@@ -217,19 +267,11 @@ def _validated(tidy: dict[str, Any]) -> ExecutionContext:
     except ValidationError as error:
         problems = [_problem(detail) for detail in error.errors(include_url=False, include_input=False)]
         problems += _raw_problems(tidy)
-        raise _refusal(problems) from None
+        raise WrongFields(problems) from None
     problems = [*_raw_problems(tidy), *_deeper_problems(context)]
     if problems:
-        raise _refusal(problems)
+        raise WrongFields(problems)
     return context
-
-
-def _refusal(problems: list[Problem]) -> InvalidRequest:
-    listed = list(dict.fromkeys(problems))
-    return InvalidRequest(
-        "; ".join(map(str, listed)),
-        fields=", ".join(dict.fromkeys(problem.field for problem in listed))[:500],
-    )
 
 
 def _problem(detail: ErrorDetails) -> Problem:
@@ -396,18 +438,37 @@ def _bounded(env: dict[str, str]) -> tuple[dict[str, str], list[str]]:
     return {name: value for name, value in env.items() if name not in large}, notes
 
 
-def _prompt_source(context: ExecutionContext, tidy: dict[str, Any]) -> PromptSource:
+def _prompt_source(
+    context: ExecutionContext, tidy: dict[str, Any], host: HostTexts, skill_texts: tuple[str, ...] | None
+) -> PromptSource:
     raw = _object(tidy.get("context"))
     return PromptSource(
-        run_id=context.run_id,
-        wake=context.wake_prompt or WakePrompt(),
+        wake=host.wake_prompt,
+        instructions=host.instructions,
+        skills=skill_texts,
         task_markdown=_prose(raw.get("paperclipTaskMarkdown")),
         session_handoff=_prose(raw.get("paperclipSessionHandoffMarkdown")),
         bootstrap_template=context.config.bootstrap_prompt_template,
-        prompt_template=context.config.prompt_template,
+        prompt_template=_heartbeat(context.config, host),
         agent=_template_data(_object(tidy.get("agent"))),
         context=_template_data(raw),
     )
+
+
+def _heartbeat(config: AdapterConfig, host: HostTexts) -> str | None:
+    """The template of the heartbeat section: none on a wake that asks for a repair and says so in its own prose."""
+    if host.repair_wake and host.wake_prompt.fresh:
+        return " "
+    return config.prompt_template or host.heartbeat_template
+
+
+def _skill_texts(config: RunConfig, host: HostTexts) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """The texts of the selected skills that the host has read, and warnings; None: the worker reads them."""
+    if host.skills is None:
+        return None, ()
+    selection = skills.select(config.paperclip_runtime_skills, config.paperclip_skill_sync)
+    texts = [text for skill in selection.skills if (text := host.skills.get(skill.key)) is not None]
+    return tuple(texts), selection.warnings
 
 
 def _prose(value: Any) -> str:

@@ -42,7 +42,7 @@ _ELLIPSIS: Final = "…"
 
 
 def outcome(
-    request: RunRequest,
+    request: RunRequest | None,
     *,
     report: Report | None = None,
     failure: Failure | None = None,
@@ -58,7 +58,7 @@ def outcome(
     """The outcome of a run in Paperclip's terms.
 
     Args:
-        request: the run's request.
+        request: the run's request; None when it could not be prepared.
         report: the fold over the last attempt's output; None when there was none.
         failure: what ended the run from outside OpenCode; it counts before the report's own failure.
         end: how the last attempt's container ended; None when no container ran.
@@ -85,10 +85,10 @@ def outcome(
         error_family=_error_family(ended),
         usage=_usage(reports),
         session_id=session_id,
-        session_params=stored_session(request, session_id) if session_id is not None else None,
+        session_params=stored_session(request, session_id) if request and session_id is not None else None,
         session_display_id=session_id,
-        provider=provider(request.config.model),
-        model=request.config.model,
+        provider=provider(request.config.model) if request else None,
+        model=request.config.model if request else None,
         billing_type=billing_type,
         cost_usd=_cost(reports),
         result_json=_result_json(ended, report, end, attempts, receipt, transcript, notes),
@@ -141,14 +141,14 @@ def _signal(end: ContainerEnd | None) -> str | None:
 
 
 def _error_message(
-    request: RunRequest, failure: Failure | None, end: ContainerEnd | None, exit_code: int | None
+    request: RunRequest | None, failure: Failure | None, end: ContainerEnd | None, exit_code: int | None
 ) -> str | None:
     """The failure's message and the pod's reason. Never empty for a failure: Paperclip takes none for success."""
     if failure is None:
         return None
     if failure.code == RunCancelled.code:
         return _cut("; ".join(_distinct("Run cancelled", failure.message)), RESULT_MESSAGE_LIMIT)
-    if failure.code == RunTimeout.code and request.config.timeout_sec:
+    if failure.code == RunTimeout.code and request and request.config.timeout_sec:
         return f"Timed out after {request.config.timeout_sec}s"
     message = failure.message.strip() or f"OpenCode exited with code {-1 if exit_code is None else exit_code}"
     pod = f"Pod exited: {end.reason}" if end and end.reason else ""
@@ -181,12 +181,12 @@ def _cost(reports: Sequence[Report]) -> Decimal | None:
     return sum(costs, Decimal(0)) if costs else None
 
 
-def _session_id(request: RunRequest, reports: Sequence[Report]) -> str | None:
+def _session_id(request: RunRequest | None, reports: Sequence[Report]) -> str | None:
     """The last session seen; else the resumed one, unless OpenCode does not know it."""
     seen = [report.session_id for report in reports if report.session_id and not report.unknown_session]
     if seen:
         return seen[-1]
-    resumed = request.runtime.session_params
+    resumed = request.runtime.session_params if request else None
     return resumed.session_id if resumed and not any(report.unknown_session for report in reports) else None
 
 

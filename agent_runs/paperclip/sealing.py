@@ -1,12 +1,13 @@
-"""Seals secrets and prompt texts, which then may enter histories, and opens them where they are needed.
+"""Seals what enters a history unreadable, and opens it where it is needed.
 
-Format of a sealed field, which `adapter/src/sealing.ts` (`jose` + `node:zlib`) also writes: a compact JWE with the
-protected header
-`{"alg": "ECDH-ES", "enc": "A256GCM", "kid": <RFC 7638 thumbprint>, "typ": <kind>, "cty": "json+deflate"}`
-and an ephemeral key `epk`; kind is `agent-runs.secrets` or `agent-runs.prompt`. The plaintext is raw DEFLATE (RFC 1951,
-`zlib.deflateRawSync`) of the UTF-8 JSON text of `Secrets` or `PromptSource` in camelCase. JWE's own `zip` header is not
-used: `jose` dropped it. Keys are P-256 or X25519 JWKs; the caller holds only the public half. The run id is inside the
-plaintext and checked, so a sealed field cannot be moved to another run.
+Format of a sealed text, which `adapter/src/sealing.ts` (`jose` + `node:zlib`) also writes: a compact JWE with the
+protected header `{"alg": "ECDH-ES", "enc": "A256GCM", "kid": <RFC 7638 thumbprint>, "typ": "agent-runs.<purpose>",
+"cty": "json+deflate"}` and an ephemeral key `epk`. The plaintext is raw DEFLATE (RFC 1951, `zlib.deflateRawSync`) of
+the UTF-8 JSON text of `SealedRun`, `SealedJoin` or `SealedCheck` in camelCase. JWE's own `zip` header is not used:
+`jose` dropped it. Keys are P-256 or X25519 JWKs; the caller holds only the public half.
+
+Whoever may read a history can copy a sealed text. So the plaintext names what it is for (`Binding`), and the opener
+states what it is about to be used for; a difference is refused.
 
 Source: RFC 7516, RFC 7518 section 4.6, RFC 7638; joserfc 1.8.
 """
@@ -26,24 +27,23 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, OKPKey
 
 from agent_runs.contracts.errors import InvalidRequest, SealedFieldUnreadable
-from agent_runs.contracts.request import PromptSource, RunRequest, Secrets
+from agent_runs.contracts.identity import RunKey, workflow_id
+from agent_runs.contracts.messages import JoinedRun
+from agent_runs.contracts.start import Binding, SealedCheck, SealedJoin, SealedRun
 
 KEY_AGREEMENT_ALGORITHM: Final = "ECDH-ES"
 ENCRYPTION: Final = "A256GCM"
 CONTENT_TYPE: Final = "json+deflate"
-SEALED_KINDS: Final[dict[type[Secrets] | type[PromptSource], str]] = {
-    Secrets: "agent-runs.secrets",
-    PromptSource: "agent-runs.prompt",
-}
-SEALED_LIMIT: Final = 512 * 1024
-"""Bytes of one sealed field. Temporal refuses payloads over 2 MiB, and a request carries two fields."""
+SEALED_LIMIT: Final = 1024 * 1024
+"""Bytes of a sealed text. Temporal refuses payloads over 2 MiB."""
 
 HEADER_LIMIT: Final = 1024
 OPENED_LIMIT: Final = 16 * 1024 * 1024
-"""Bytes of an opened field: a small sealed field must not unpack into all of the memory."""
+"""Bytes of an opened text: a small sealed text must not unpack into all of the memory."""
 
 Key = ECKey | OKPKey
-Sealable = TypeVar("Sealable", Secrets, PromptSource)
+Content = SealedRun | SealedJoin | SealedCheck
+Opened = TypeVar("Opened", SealedRun, SealedJoin, SealedCheck)
 
 
 class _Registry(jwe.JWERegistry):
@@ -144,77 +144,99 @@ class Sealer:
 
     public: PublicKey
 
-    def seal(self, content: Secrets | PromptSource) -> str:
+    def seal(self, content: Content) -> str:
         """Compact JWE of `content`.
 
         Raises:
-            InvalidRequest: the sealed text would be larger than a history can carry.
+            InvalidRequest: the sealed text would be larger than a history can carry, or is no JSON.
         """
         header = {
             "alg": KEY_AGREEMENT_ALGORITHM,
             "enc": ENCRYPTION,
             "kid": self.public.kid,
-            "typ": SEALED_KINDS[type(content)],
+            "typ": _kind(content.binding),
             "cty": CONTENT_TYPE,
         }
+        try:
+            text = json.dumps(content.model_dump(exclude_defaults=True))
+        except (TypeError, ValueError, RecursionError):
+            raise InvalidRequest("the execution context must be JSON: text, numbers, lists and objects") from None
         deflate = zlib.compressobj(level=9, wbits=-zlib.MAX_WBITS)
-        packed = deflate.compress(content.model_dump_json(exclude_defaults=True).encode()) + deflate.flush()
+        packed = deflate.compress(text.encode()) + deflate.flush()
         if len(packed) > SEALED_LIMIT * 3 // 4:
             raise InvalidRequest(
-                f"the wake's {SEALED_KINDS[type(content)].partition('.')[2]} are too large: "
-                f"{len(packed)} bytes packed, {SEALED_LIMIT * 3 // 4} are possible; shorten the task, templates or env"
+                f"the wake is too large: {len(packed)} bytes packed, {SEALED_LIMIT * 3 // 4} are possible; "
+                "shorten the task, templates, instructions or env"
             )
         return jwe.encrypt_compact(header, packed, self.public.key, registry=_REGISTRY)
 
 
 class Opener:
-    """Opens with private keys, several during a rotation: the field's `kid` names the key."""
+    """Opens with private keys, several during a rotation: the header's `kid` names the key."""
 
     def __init__(self, keys: Iterable[SealingKey]) -> None:
         self._keys = {key.kid: key.key for key in keys}
 
-    def secrets(self, sealed: RunRequest | str, run_id: str | None = None) -> Secrets:
-        """The secrets of a request, or of one sealed text together with its run id.
+    def open(self, text: str, content: type[Opened], use: Binding) -> Opened:
+        """The plaintext of a sealed text.
+
+        Args:
+            text: compact JWE.
+            content: the type of the plaintext.
+            use: what the caller is about to use it for.
 
         Raises:
-            SealedFieldUnreadable: unknown key, damaged, another kind, or sealed for another run.
+            SealedFieldUnreadable: unknown key, damaged, or sealed for another use, which the message names.
         """
-        if isinstance(sealed, RunRequest):
-            return self._open(sealed.sealed_secrets, Secrets, run_id or sealed.run_id)
-        return self._open(sealed, Secrets, run_id)
-
-    def prompt(self, sealed: RunRequest | str, run_id: str | None = None) -> PromptSource:
-        """The prompt's sources of a request, or of one sealed text together with its run id.
-
-        Raises:
-            SealedFieldUnreadable: unknown key, damaged, another kind, or sealed for another run.
-        """
-        if isinstance(sealed, RunRequest):
-            return self._open(sealed.sealed_prompt, PromptSource, run_id or sealed.run_id)
-        return self._open(sealed, PromptSource, run_id)
-
-    def _open(self, text: str, content: type[Sealable], run_id: str | None) -> Sealable:
-        kind = SEALED_KINDS[content]
-        header = _header(text, kind)
+        header = _header(text)
         key = self._keys.get(str(header.get("kid")))
         if key is None:
-            raise SealedFieldUnreadable(f"{kind}: sealed with a key that this worker does not hold")
-        if header.get("typ") != kind or header.get("cty") != CONTENT_TYPE:
-            raise SealedFieldUnreadable(f"{kind}: the sealed field holds something else")
+            raise SealedFieldUnreadable("sealed with a key that this worker does not hold")
+        if header.get("typ") != _kind(use) or header.get("cty") != CONTENT_TYPE:
+            raise SealedFieldUnreadable("sealed for another purpose")
         try:
             packed = jwe.decrypt_compact(text, key, registry=_REGISTRY).plaintext
-            if packed is None:
-                raise SealedFieldUnreadable(f"{kind}: the sealed field is empty")
-            opened = content.model_validate_json(_inflate(packed))
-        except (JoseError, ValueError, TypeError, zlib.error):
+            opened = content.model_validate(json.loads(_inflate(packed or b"")))
+        except (JoseError, ValueError, TypeError, RecursionError, zlib.error):
             # The cause may quote what was sealed, so it is not kept.
-            raise SealedFieldUnreadable(f"{kind}: the sealed field is damaged or sealed with another key") from None
-        if not run_id or opened.run_id != run_id:
-            raise SealedFieldUnreadable(f"{kind}: sealed for another run")
+            raise SealedFieldUnreadable("the sealed text is damaged or sealed with another key") from None
+        if differences := _differences(opened.binding, use):
+            raise SealedFieldUnreadable(f"sealed for {' and '.join(differences)}")
         return opened
 
+    def tokens(self, joined: JoinedRun, run: RunKey) -> SealedJoin:
+        """The tokens of a later run that has joined `run`.
 
-def _header(text: str, kind: str) -> dict[str, Any]:
+        Raises:
+            SealedFieldUnreadable: unknown key, damaged, or sealed for another use, which the message names.
+        """
+        use = Binding(
+            purpose="join",
+            workflow_id=workflow_id(run.agent_id),
+            company_id=run.company_id,
+            run_id=joined.run_id,
+            task=joined.task,
+        )
+        return self.open(joined.sealed, SealedJoin, use)
+
+
+def _kind(binding: Binding) -> str:
+    return f"agent-runs.{binding.purpose}"
+
+
+def _differences(binding: Binding, use: Binding) -> list[str]:
+    """What a sealed text is for that its use is not, in words."""
+    words = {
+        "purpose": "another purpose",
+        "workflow_id": "another agent's workflow",
+        "company_id": "another company",
+        "run_id": "another run",
+        "task": "another task",
+    }
+    return [word for name, word in words.items() if getattr(binding, name) != getattr(use, name)]
+
+
+def _header(text: str) -> dict[str, Any]:
     """The protected header, not yet authenticated: it only chooses the key."""
     protected = text.partition(".")[0]
     try:
@@ -222,7 +244,7 @@ def _header(text: str, kind: str) -> dict[str, Any]:
     except ValueError:
         header = None
     if not isinstance(header, dict):
-        raise SealedFieldUnreadable(f"{kind}: not a compact JWE of ours")
+        raise SealedFieldUnreadable("not a compact JWE of ours")
     return header
 
 

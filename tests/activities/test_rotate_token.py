@@ -3,16 +3,15 @@
 import base64
 import uuid
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.rotate_token import RotateTokenActivity
 from agent_runs.contracts.errors import SealedFieldUnreadable
-from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.contracts.identity import AttemptKey, RunKey, workflow_id
 from agent_runs.contracts.messages import JobRef, JoinedRun, RotateToken
-from agent_runs.contracts.request import Secrets
+from agent_runs.contracts.start import Binding, SealedJoin
 from agent_runs.job.secrets import token_files, token_secret
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.ownership import TOKEN_RUN_ID
@@ -36,14 +35,20 @@ async def kubernetes(embedded: EmbeddedCluster) -> AsyncIterator[KubernetesClust
         yield cluster
 
 
-def rotation_input(run_id: str = "run-2", sealed_for: str | None = None, **secrets: Any) -> RotateToken:
-    attempt = AttemptKey(run=RunKey(agent_id=str(uuid.uuid4()), company_id="co", run_id="run-1"))
-    values = {"auth_token": "token-2", **secrets}
-    sealed = SEALER.seal(Secrets(run_id=sealed_for or run_id, **values))
+def rotation_input(
+    tools_token: str | None = None,
+    auth_token: str | None = "token-2",  # noqa: S107 - of a test
+    **sealed_for: str | None,
+) -> RotateToken:
+    run = RunKey(agent_id=str(uuid.uuid4()), company_id="co", run_id="run-1")
+    use = {"workflow_id": workflow_id(run.agent_id), "company_id": "co", "run_id": "run-2", "task": "task"}
+    binding = Binding.model_validate({"purpose": "join", **use, **sealed_for})
+    sealed = SEALER.seal(SealedJoin(binding=binding, auth_token=auth_token, tools_token=tools_token))
+    attempt = AttemptKey(run=run)
     return RotateToken(
         attempt=attempt,
         job=JobRef(namespace="default", name=attempt.job_name, uid="job-uid", has_api_proxy=True),
-        joined=JoinedRun(run_id=run_id, sealed_secrets=sealed),
+        joined=JoinedRun(run_id="run-2", task="task", sealed=sealed),
     )
 
 
@@ -61,7 +66,7 @@ def content(embedded: EmbeddedCluster, input: RotateToken) -> dict[str, str]:
 async def test_the_secret_gets_the_later_runs_tokens_also_when_repeated(
     embedded: EmbeddedCluster, kubernetes: KubernetesCluster
 ) -> None:
-    input = rotation_input(paperclip_env={"PAPERCLIP_RUNTIME_TOOLS_TOKEN": "tools-2", "OTHER": "x"})
+    input = rotation_input("tools-2")
     await kubernetes.create_secret(token_secret(input.attempt, "default", token_files("run-1", "token-1", "tools-1")))
     for _ in range(2):
         assert await rotate(kubernetes, input)
@@ -82,7 +87,16 @@ async def test_a_deleted_job_needs_no_token(kubernetes: KubernetesCluster) -> No
 
 
 @pytest.mark.parametrize(
-    "input", [rotation_input(sealed_for="run-3"), rotation_input(auth_token=None)], ids=["another run", "no token"]
+    "input",
+    [
+        rotation_input(run_id="run-3"),
+        rotation_input(workflow_id="agent-run:another"),
+        rotation_input(company_id="another"),
+        rotation_input(task="another"),
+        rotation_input(purpose="run"),
+        rotation_input(auth_token=None),
+    ],
+    ids=["another run", "another agent", "another company", "another task", "a start", "no token"],
 )
 async def test_what_was_not_sealed_for_this_run_changes_nothing(
     embedded: EmbeddedCluster, kubernetes: KubernetesCluster, input: RotateToken
@@ -97,7 +111,7 @@ async def test_what_was_not_sealed_for_this_run_changes_nothing(
 def test_the_input_shows_no_token() -> None:
     input = rotation_input()
     assert "token-2" not in repr(input)
-    assert input.joined.sealed_secrets not in repr(input)
+    assert input.joined.sealed not in repr(input)
 
 
 async def test_a_deleted_pod_is_not_annotated(kubernetes: KubernetesCluster) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from activities.create_job import AgentPodSettings, attempt_plan, own_image, replace_tokens
 from agent_runs.contracts.request import AgentRef, RunConfig, RunRequest, Secrets
+from agent_runs.contracts.start import Binding, SealedJoin
 from agent_runs.job.manifest import JobPlan
 from tests.job.inputs import create_job_input, pod_spec
 
@@ -16,12 +17,11 @@ FIRST = Secrets(
     env={"A": "a"},
     paperclip_env={"PAPERCLIP_RUNTIME_TOOLS_TOKEN": "tools-1", "PAPERCLIP_X": "x"},
 )
-LATER = Secrets(
-    run_id="run-2",
-    auth_token="token-2",
-    env={"A": "never"},
-    paperclip_env={"PAPERCLIP_RUNTIME_TOOLS_TOKEN": "tools-2", "PAPERCLIP_X": "never"},
-)
+
+
+def later(token: str | None) -> SealedJoin:
+    binding = Binding(purpose="join", workflow_id="agent-run:ada", company_id="acme", run_id="run-2")
+    return SealedJoin(binding=binding, auth_token=token, tools_token="tools-2")
 
 
 def plan_with(secrets: Secrets, **settings: Any) -> JobPlan:
@@ -29,8 +29,6 @@ def plan_with(secrets: Secrets, **settings: Any) -> JobPlan:
         run_id="run-1",
         agent=AgentRef(id="ada", company_id="acme"),
         config=RunConfig(model="fake/text"),
-        sealed_secrets="sealed",
-        sealed_prompt="sealed",
     )
     return attempt_plan(
         create_job_input(), request, secrets, {}, {}, AgentPodSettings(**{"paperclip_api_url": URL, **settings})
@@ -42,7 +40,7 @@ def names(plan: JobPlan) -> list[str]:
 
 
 def test_only_the_tokens_of_the_later_run_count() -> None:
-    assert replace_tokens(FIRST, LATER) == FIRST.model_copy(
+    assert replace_tokens(FIRST, "run-2", later("token-2")) == FIRST.model_copy(
         update={
             "run_id": "run-2",
             "auth_token": "token-2",
@@ -52,7 +50,7 @@ def test_only_the_tokens_of_the_later_run_count() -> None:
 
 
 def test_a_later_run_without_a_token_changes_nothing() -> None:
-    assert replace_tokens(FIRST, Secrets(run_id="run-2")) == FIRST
+    assert replace_tokens(FIRST, "run-2", later(None)) == FIRST
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.objects import Metadata
 from agent_runs.kube.port import ExecFailed
 from agent_runs.transcripts.store import Line, SqlTranscripts
-from tests.activities.fake_secrets import FakeSecrets
+from tests.activities.fake_preparations import FakePreparations
 
 NAMESPACE = "default"
 RUNNER = Path(__file__).parents[2] / "agent_runs" / "pod" / "runner.sh"
@@ -146,7 +146,7 @@ class FollowedRun:
             self._worker = ActivityEnvironment()
             now = datetime.now(UTC)
             self._worker.info = replace(self._worker.info, attempt=self.activity_attempts, scheduled_time=now)
-            step = StreamLogsActivity(self.cluster, self.store, FakeSecrets()).stream_logs
+            step = StreamLogsActivity(self.cluster, self.store, FakePreparations()).stream_logs
             order = StreamLogs(attempt=self.key, job=self.job, pod=self.pod)
             self._following = asyncio.ensure_future(self._worker.run(step, order))
             try:

@@ -13,8 +13,8 @@ from agent_runs.cli.refusals import Refused
 from agent_runs.client.attach import attach
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.settings import ClientSettings
-from agent_runs.contracts.request import RunRequest
 from dev_stack.demo import context
+from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import FakeActivities, FakeAgent
 from tests.workflows.fake_worker import reached, running_worker
 
@@ -27,7 +27,7 @@ def _settings(temporal: Client, queue: str, tmp_path: Path, monkeypatch: pytest.
 
 
 async def test_a_cancel_reports_that_the_agent_stopped_and_its_session_is_kept(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     agent, output = FakeAgent(), io.StringIO()
     async with running_worker(temporal, queue, FakeActivities(agent.answers)) as start:
@@ -46,11 +46,11 @@ async def test_a_cancel_reports_that_the_agent_stopped_and_its_session_is_kept(
 
 
 async def test_a_start_for_another_task_is_refused_with_the_holder_of_the_agent(
-    temporal: Client, queue: str, request_of_a_run: RunRequest, tmp_path: Path
+    temporal: Client, queue: str, request_of_a_run: FakeRequest, tmp_path: Path
 ) -> None:
     raw = context(agent_id=request_of_a_run.agent.id)
     (tmp_path / "context.json").write_text(json.dumps(raw))
-    held = await attach(temporal, ClientSettings(task_queue=queue), request_of_a_run)
+    held = await attach(temporal, ClientSettings(task_queue=queue), request_of_a_run.wake)
     with pytest.raises(Refused, match=f"held by run {request_of_a_run.run_id}.*--wait.*agent-runs cancel"):
         await runs.start(tmp_path / "context.json", JsonDisplay(io.StringIO()), follow=False, wait=False)
     await held.handle(temporal).terminate()

@@ -17,8 +17,8 @@ from agent_runs.client.attach import attach
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
-from agent_runs.contracts.request import RunRequest
 from agent_runs.transcripts.store import Line, SqlTranscripts
+from tests.support.requests import FakeRequest
 
 RUN = RunKey(agent_id="ada", company_id="acme", run_id="run-1")
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -122,9 +122,9 @@ class Listener(io.StringIO):
 
 
 async def test_a_run_that_no_worker_takes_and_that_is_terminated_is_reported_as_both(
-    temporal: Client, queue: str, store: SqlTranscripts, request_of_a_run: RunRequest
+    temporal: Client, queue: str, store: SqlTranscripts, request_of_a_run: FakeRequest
 ) -> None:
-    ticket = await attach(temporal, ClientSettings.read({}, task_queue=queue), request_of_a_run)
+    ticket = await attach(temporal, ClientSettings.read({}, task_queue=queue), request_of_a_run.wake)
     handle, listener = ticket.handle(temporal), Listener()
     followed = RunFollower(handle, request_of_a_run.key, store, JsonDisplay(listener), hint_after=timedelta())
     following = asyncio.create_task(followed.follow_to_end())

@@ -19,9 +19,9 @@ from agent_runs.client.attach import attach
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.replay import read
 from agent_runs.client.settings import ClientSettings
-from agent_runs.contracts.request import RunRequest
 from agent_runs.service.build_id import build_id
 from tests.histories.record import HERE
+from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import FakeActivities, FakeAgent
 from tests.workflows.fake_worker import reached, running_worker
 
@@ -62,7 +62,7 @@ async def run(*command: str, keys: str = "", **environment: str) -> tuple[int | 
 
 
 async def test_an_open_and_a_closed_run_replay_and_can_be_saved(
-    temporal: Client, queue: str, environment: dict[str, str], request_of_a_run: RunRequest, tmp_path: Path
+    temporal: Client, queue: str, environment: dict[str, str], request_of_a_run: FakeRequest, tmp_path: Path
 ) -> None:
     agent, saved, name = FakeAgent(), tmp_path / "saved.json", request_of_a_run.run_id
     async with running_worker(temporal, queue, FakeActivities(agent.answers)) as start:
@@ -83,9 +83,9 @@ async def test_an_open_and_a_closed_run_replay_and_can_be_saved(
 
 
 async def test_a_run_that_no_worker_has_taken_replays(
-    temporal: Client, environment: dict[str, str], request_of_a_run: RunRequest
+    temporal: Client, environment: dict[str, str], request_of_a_run: FakeRequest
 ) -> None:
-    await attach(temporal, ClientSettings.read(environment), request_of_a_run)
+    await attach(temporal, ClientSettings.read(environment), request_of_a_run.wake)
     code, out, _ = await run(PROGRAM, "replay", request_of_a_run.agent.id, **environment)
     assert code == 0
     assert "2 events so far, written by no worker" in out

@@ -19,8 +19,8 @@ from agent_runs.client.attach import attach
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.outcome import OutputReceipt
-from agent_runs.contracts.request import RunRequest
 from agent_runs.transcripts.store import Line, SqlTranscripts
+from tests.support.requests import FakeRequest
 
 PROGRAM = str(Path(sys.executable).with_name("agent-runs"))
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -69,10 +69,10 @@ async def service(environment: dict[str, str]) -> AsyncIterator[str]:
 
 
 async def test_logs_come_through_the_service_whose_url_is_set(
-    temporal: Client, environment: dict[str, str], request_of_a_run: RunRequest, tmp_path: Path
+    temporal: Client, environment: dict[str, str], request_of_a_run: FakeRequest, tmp_path: Path
 ) -> None:
     settings = ClientSettings.read(environment)
-    await attach(temporal, settings, request_of_a_run)
+    await attach(temporal, settings, request_of_a_run.wake)
     store = await SqlTranscripts.open(settings.transcripts)
     key = AttemptKey(run=request_of_a_run.key)
     await store.append(key, [Line(n, "stdout", b"line %d" % n, at=NOON) for n in (1, 2, 3)])

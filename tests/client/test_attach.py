@@ -11,25 +11,26 @@ from agent_runs.client.runs import UnknownRun, find_run
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.identity import workflow_id
-from agent_runs.contracts.request import RunConfig, RunRequest
+from agent_runs.contracts.request import RunConfig
+from tests.support.requests import FakeRequest
 
 
 async def test_the_same_run_attached_twice_is_one_run(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     settings = ClientSettings(task_queue=queue)
-    first = await attach(temporal, settings, request_of_a_run)
-    second = await attach(temporal, settings, request_of_a_run)
+    first = await attach(temporal, settings, request_of_a_run.wake)
+    second = await attach(temporal, settings, request_of_a_run.wake)
     assert (first.kind, second.kind) == ("started", "joined")
     assert first.workflow_run_id == second.workflow_run_id
 
 
 async def test_another_run_of_the_same_agent_is_refused_with_its_holder(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     settings = ClientSettings(task_queue=queue)
-    held = await attach(temporal, settings, request_of_a_run)
-    refused = await attach(temporal, settings, request_of_a_run.model_copy(update={"run_id": "another"}))
+    held = await attach(temporal, settings, request_of_a_run.wake)
+    refused = await attach(temporal, settings, request_of_a_run.model_copy(update={"run_id": "another"}).wake)
     assert (refused.kind, refused.workflow_run_id, refused.run_id) == (
         "busy",
         held.workflow_run_id,
@@ -40,23 +41,23 @@ async def test_another_run_of_the_same_agent_is_refused_with_its_holder(
 
 
 async def test_of_many_callers_at_once_exactly_one_starts_the_agent(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     settings = ClientSettings(task_queue=queue)
     requests = [request_of_a_run.model_copy(update={"run_id": f"run-{n % 25}"}) for n in range(50)]
-    tickets = await asyncio.gather(*(attach(temporal, settings, each) for each in requests))
+    tickets = await asyncio.gather(*(attach(temporal, settings, each.wake) for each in requests))
     assert len({ticket.workflow_run_id for ticket in tickets}) == 1
     assert sorted(ticket.kind for ticket in tickets) == ["busy"] * 48 + ["joined", "started"]
     assert len({ticket.run_id for ticket in tickets}) == 1
 
 
 async def test_a_run_that_has_ended_is_joined_closed(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     settings = ClientSettings(task_queue=queue)
-    ticket = await attach(temporal, settings, request_of_a_run)
+    ticket = await attach(temporal, settings, request_of_a_run.wake)
     await ticket.handle(temporal).terminate()
-    second = await attach(temporal, settings, request_of_a_run)
+    second = await attach(temporal, settings, request_of_a_run.wake)
     assert (second.kind, second.closed, second.workflow_run_id) == ("joined", True, ticket.workflow_run_id)
 
 
@@ -75,29 +76,29 @@ async def test_an_unknown_run_is_refused_by_name(temporal: Client) -> None:
     ],
 )
 async def test_a_request_that_the_worker_could_not_use_is_refused_before_anything_starts(
-    temporal: Client, queue: str, request_of_a_run: RunRequest, field: str, changes: dict[str, object]
+    temporal: Client, queue: str, request_of_a_run: FakeRequest, field: str, changes: dict[str, object]
 ) -> None:
     config = RunConfig.model_validate({"model": "fake/scenario/text", **changes})
     request = request_of_a_run.model_copy(update={"config": config})
     with pytest.raises(InvalidRequest, match=field):
-        await attach(temporal, ClientSettings(task_queue=queue), request)
+        await attach(temporal, ClientSettings(task_queue=queue), request.wake)
     with pytest.raises(RPCError):
         await temporal.get_workflow_handle(workflow_id(request.agent.id)).describe()
 
 
 async def test_while_the_agent_is_held_the_server_is_asked_again_only_when_the_holder_has_ended(
-    temporal: Client, queue: str, request_of_a_run: RunRequest, monkeypatch: pytest.MonkeyPatch
+    temporal: Client, queue: str, request_of_a_run: FakeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, asked, busy = ClientSettings(task_queue=queue), list[Ticket](), asyncio.Event()
 
-    async def counted(client: Client, settings: ClientSettings, request: RunRequest) -> Ticket:
-        asked.append(await attach(client, settings, request))
+    async def counted(client: Client, settings: ClientSettings, request: FakeRequest) -> Ticket:
+        asked.append(await attach(client, settings, request.wake))
         return asked[-1]
 
     monkeypatch.setattr("agent_runs.client.attach.attach", counted)
-    held = await attach(temporal, settings, request_of_a_run)
+    held = await attach(temporal, settings, request_of_a_run.wake)
     other = request_of_a_run.model_copy(update={"run_id": "another"})
-    waiting = asyncio.create_task(attach_when_free(temporal, settings, other, lambda _: busy.set()))
+    waiting = asyncio.create_task(attach_when_free(temporal, settings, other.wake, lambda _: busy.set()))
     await busy.wait()
     for _ in range(20):  # a caller that asks at once would have had as many answers
         await held.handle(temporal).describe()

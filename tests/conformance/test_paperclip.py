@@ -126,12 +126,10 @@ RUN = RunKey(agent_id="agent-1", company_id="company-1", run_id="run-1")
 
 
 def prompt_of(context: dict[str, Any], session: bool = False) -> tuple[str, dict[str, int]]:
-    context = with_value(
-        context, "wakePrompt", {"fresh": "## Paperclip Wake Payload", "resumed": "## Paperclip Resume Delta"}
-    )
     if session:
         context = with_value(context, "runtime.sessionParams", {"sessionId": "ses_1"})
-    request, _, source = opened(context)
+    wake = {"fresh": "## Paperclip Wake Payload", "resumed": "## Paperclip Resume Delta"}
+    request, _, source = opened(context, wake_prompt=wake)
     prompt = compose(source, resuming=request.runtime.session_params is not None, run=RUN)
     return prompt.text, prompt.metrics
 

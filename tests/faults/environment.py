@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from pydantic import TypeAdapter
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import Client
@@ -23,8 +24,8 @@ from temporalio.testing import WorkflowEnvironment
 
 from agent_runs.client.attach import Ticket, attach
 from agent_runs.client.outcome import outcome_at_close
+from agent_runs.client.wake import Wake
 from agent_runs.contracts.outcome import Outcome
-from agent_runs.contracts.request import RunRequest
 from dev_stack.cluster.kinds import JOBS, PODS, SECRETS, Kind, Object
 from dev_stack.cluster.store import Change
 from tests.conftest import FIXTURES
@@ -126,17 +127,16 @@ class Environment:
 
     async def start(self, *, retain_outcome: bool = False) -> Ticket:
         """Attach; the run ends without a caller that collects its outcome, unless `retain_outcome`."""
-        return await self.attach(
-            self.request() if retain_outcome else self.request().model_copy(update={"outcome_retention_sec": 0})
-        )
+        return await self.attach(self.wake(retain_outcome=retain_outcome))
 
-    async def attach(self, request: RunRequest) -> Ticket:
-        ticket = await attach(self.system.temporal, self.system.settings, request)
+    async def attach(self, wake: Wake) -> Ticket:
+        ticket = await attach(self.system.temporal, self.system.settings, wake)
         self.tickets.append(ticket)
         return ticket
 
-    def request(self) -> RunRequest:
-        return self.system.request(self.raw)
+    def wake(self, *, retain_outcome: bool = True, **changes: str) -> Wake:
+        """The agent's wake, with other fields of the context if some are given."""
+        return self.system.wake(self.raw | changes, outcome_retention_sec=24 * 3600 if retain_outcome else 0)
 
     async def worker(self, step: str = "", moment: str = "") -> ChildProcess:
         """A worker in a process of its own, which kills itself at that moment of that step if one is given."""
@@ -148,10 +148,10 @@ class Environment:
 
     async def caller(self, *, collects: bool = True) -> ChildProcess:
         """A caller in a process of its own, once it has its ticket."""
-        request, log = self.folder / "request.json", self.folder / "caller.log"
-        request.write_text(self.request().model_dump_json())
+        wake, log = self.folder / "wake.json", self.folder / "caller.log"
+        wake.write_bytes(TypeAdapter(Wake).dump_json(self.wake()))
         variables = {
-            "CALLER_REQUEST": str(request),
+            "CALLER_WAKE": str(wake),
             "CALLER_FOLDER": str(self.folder),
             "CALLER_COLLECTS": "yes" if collects else "",
         }

@@ -336,24 +336,24 @@ def cluster_rows() -> list[Row]:
 
 async def duplicate_wake(env: Environment) -> Outcome:
     env.agent()
-    request = env.request().model_copy(update={"outcome_retention_sec": 0})
-    tickets = await asyncio.gather(*(env.attach(request) for _ in range(20)))
+    wake = env.wake(retain_outcome=False)
+    tickets = await asyncio.gather(*(env.attach(wake) for _ in range(20)))
     assert sorted(ticket.kind for ticket in tickets) == ["joined"] * 19 + ["started"]
     await env.worker()
     await env.until_stored()
-    tickets.append(await env.attach(request))
+    tickets.append(await env.attach(wake))
     env.release_agent()
     outcomes = await asyncio.gather(*(env.outcome(ticket) for ticket in tickets))
     assert all(outcome == outcomes[0] for outcome in outcomes)
-    tickets.append(await env.attach(request))
+    tickets.append(await env.attach(wake))
     assert (tickets[-1].kind, tickets[-1].closed) == ("joined", True)
     return await env.outcome(tickets[-1])
 
 
 async def next_wake(env: Environment) -> Outcome:
     """The next wake of the task joins and collects the outcome, which ends its retention."""
-    request = env.request().model_copy(update={"run_id": f"{env.raw['runId']}-next"})
-    ticket = await env.attach(request)
+    wake = env.wake(runId=f"{env.raw['runId']}-next")
+    ticket = await env.attach(wake)
     assert (ticket.kind, ticket.run_id) == ("joined", env.raw["runId"])
     env.release_agent()
     outcome = await fetch_outcome(ticket.handle(env.system.temporal), collect=True)

@@ -18,9 +18,9 @@ from agent_runs.client.attach import attach
 from agent_runs.client.connection import run_to_end
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.settings import ClientSettings
-from agent_runs.contracts.request import RunRequest
 from agent_runs.service.build_id import build_id
 from tests.histories.scenarios import Handle, RecordedRun, Scenario, request_cancel, scenarios
+from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import THROTTLE
 from workflows.agent_run import AgentRunWorkflow
 from workflows.attributes import ALL
@@ -37,8 +37,8 @@ async def record(client: Client, name: str, scenario: Scenario) -> None:
     """Runs one scenario and writes its history."""
     queue = f"record-{name}"
 
-    async def attach_wake(request: RunRequest) -> Handle:
-        return (await attach(client, ClientSettings(task_queue=queue), request)).handle(client)
+    async def attach_wake(request: FakeRequest) -> Handle:
+        return (await attach(client, ClientSettings(task_queue=queue), request.wake)).handle(client)
 
     run = RecordedRun(await attach_wake(scenario.request), scenario.request, attach_wake)
     queued = asyncio.create_task(_while_queued(scenario, run))

@@ -13,6 +13,7 @@ from temporalio.exceptions import ApplicationError
 
 from agent_runs.client.outcome import fetch_outcome, outcome_at_close
 from agent_runs.contracts.errors import (
+    InvalidRequest,
     PodLost,
     PodScheduleFailed,
     PromptTooLarge,
@@ -21,7 +22,8 @@ from agent_runs.contracts.errors import (
 )
 from agent_runs.contracts.messages import Silence, StartProgress, StreamEnd
 from agent_runs.contracts.outcome import ContainerEnd, Outcome, OutputReceipt, Report
-from agent_runs.contracts.request import AgentRef, RunConfig, RunRequest, Runtime, SessionParams, WakeContext
+from agent_runs.contracts.request import AgentRef, RunConfig, Runtime, SessionParams, WakeContext
+from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import (
     DEFAULTS,
     GOOD,
@@ -35,7 +37,7 @@ from tests.workflows.fake_activities import (
 from workflows.agent_run import AgentRunWorkflow
 
 Handle = WorkflowHandle[AgentRunWorkflow, Outcome]
-Attach = Callable[[RunRequest], Awaitable[Handle]]
+Attach = Callable[[FakeRequest], Awaitable[Handle]]
 
 
 @dataclass
@@ -47,7 +49,7 @@ class RecordedRun:
     """
 
     handle: Handle
-    request: RunRequest
+    request: FakeRequest
     attach: Attach
 
     async def attach_later_wake(self, task: str) -> Handle:
@@ -77,22 +79,20 @@ class Scenario:
         while_queued: what they do before a worker takes the run.
     """
 
-    request: RunRequest
+    request: FakeRequest
     steps: FakeActivities
     callers: Callers = wait_for_end
     while_queued: Callers | None = None
 
 
-def request(*, retention: timedelta = timedelta(), session: str | None = None, **config: Any) -> RunRequest:
-    """A valid request; nobody opens its sealed fields."""
-    return RunRequest(
+def request(*, retention: timedelta = timedelta(), session: str | None = None, **config: Any) -> FakeRequest:
+    """A valid request."""
+    return FakeRequest(
         run_id=str(uuid.uuid4()),
         agent=AgentRef(id=str(uuid.uuid4()), company_id="acme", name="Ada"),
         runtime=Runtime(session_params=SessionParams(session_id=session) if session else None),
         config=RunConfig.model_validate({"model": "fake/scenario/text", **config}),
         context=WakeContext(task_id="task"),
-        sealed_secrets="sealed",
-        sealed_prompt="sealed",
         outcome_retention_sec=int(retention.total_seconds()),
     )
 
@@ -102,6 +102,7 @@ def scenarios() -> dict[str, Callable[[], Scenario]]:
     return {
         "normal": lambda: Scenario(request(), FakeActivities()),
         "unschedulable": partial(_failing, "await_schedule", PodScheduleFailed("0/3 nodes are available")),
+        "request-refused": partial(_failing, "prepare_run", InvalidRequest("config.model is missing")),
         "prompt-failed": partial(_failing, "bundle_prompt", PromptTooLarge("over 1 MB")),
         "cleanup-failed": lambda: _failing("finish", api_unavailable()),
         "parsing-failed": lambda: _failing("parse_transcript", api_unavailable()),

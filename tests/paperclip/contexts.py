@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_runs.contracts.request import PromptSource, RunRequest, Secrets
+from agent_runs.contracts.start import HostTexts
 from agent_runs.paperclip.preparation import prepare
 from agent_runs.paperclip.sealing import Opener, Sealer, SealingKey
 
@@ -53,6 +54,7 @@ def with_value(context: dict[str, Any], path: str, value: Any) -> dict[str, Any]
     return changed
 
 
-def opened(context: dict[str, Any]) -> tuple[RunRequest, Secrets, PromptSource]:
-    request = prepare(context, SEALER)
-    return request, OPENER.secrets(request), OPENER.prompt(request)
+def opened(context: dict[str, Any], **host: object) -> tuple[RunRequest, Secrets, PromptSource]:
+    """What becomes of a context, and of what only Paperclip's process knows."""
+    prepared = prepare(context, HostTexts.model_validate(host))
+    return prepared.request, prepared.secrets, prepared.prompt

@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.request import RunRequest
-from agent_runs.paperclip.preparation import BULKY_LIMIT, NESTING_LIMIT, VARIABLE_LIMIT, prepare, prepare_with_notes
-from tests.paperclip.contexts import NAMES, OPENER, SEALER, captured, minimal, opened, with_value
+from agent_runs.paperclip.preparation import BULKY_LIMIT, NESTING_LIMIT, VARIABLE_LIMIT, prepare
+from tests.paperclip.contexts import NAMES, captured, minimal, opened, with_value
 
 CANARY = "canary-5e1f"
 
 
 def refusal(context: Any) -> str:
     with pytest.raises(InvalidRequest) as caught:
-        prepare(context, SEALER)
+        prepare(context)
     assert caught.value.__context__ is None or caught.value.__suppress_context__  # else Temporal sends it along
     return caught.value.message
 
@@ -24,7 +24,7 @@ def refusal(context: Any) -> str:
 def test_every_captured_context_becomes_a_request(name: str) -> None:
     context = captured(name)
     request, secrets, prompt = opened(context)
-    assert request.run_id == secrets.run_id == prompt.run_id == context["runId"]
+    assert request.run_id == secrets.run_id == context["runId"]
     assert request.agent.id == context["agent"]["id"]
     assert request.config.model == context["config"]["model"]
     assert request.task_id == context["context"]["taskId"]
@@ -36,7 +36,7 @@ def test_every_captured_context_becomes_a_request(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_request_stays_small(name: str) -> None:
-    assert len(prepare(captured(name), SEALER).model_dump_json()) < 16_384
+    assert len(prepare(captured(name)).request.model_dump_json()) < 16_384
 
 
 def test_variables_that_describe_paperclips_host_are_dropped() -> None:
@@ -143,8 +143,8 @@ def test_every_wrong_field_is_named_at_once() -> None:
 
 def test_an_absent_setting_a_null_and_an_untouched_form_field_are_the_same() -> None:
     untouched = {"variant": "", "timeoutSec": "", "namespace": "", "agentDbMode": "", "labels": None, "tolerations": ""}
-    request = prepare(minimal(**untouched, resources={"requests": {"cpu": None}}), SEALER)
-    assert request.config == prepare(minimal(), SEALER).config
+    request = prepare(minimal(**untouched, resources={"requests": {"cpu": None}})).request
+    assert request.config == prepare(minimal()).request.config
 
 
 def test_a_lone_surrogate_does_not_break_a_request() -> None:
@@ -172,34 +172,34 @@ def test_a_stored_session_of_the_same_directory_is_resumed() -> None:
     context = captured("ctx-2")
     here = context["context"]["paperclipWorkspace"]["cwd"]
     context["runtime"]["sessionParams"] = {"sessionId": "ses_1", "cwd": f"{here}/", "__paperclipConfiguredModel": "m"}
-    stored = prepare(context, SEALER).runtime.session_params
+    stored = prepare(context).request.runtime.session_params
     assert stored is not None
     assert (stored.session_id, stored.cwd) == ("ses_1", f"{here}/")
 
 
 def test_a_session_of_another_directory_is_not_resumed_and_a_note_gives_the_reason() -> None:
-    result = prepare_with_notes(captured("ctx-2"), SEALER)  # its stored session belongs to /nowhere
+    result = prepare(captured("ctx-2"))  # its stored session belongs to /nowhere
     assert result.request.runtime.session_params is None
-    assert "/nowhere" in result.notes[0]
+    assert "/nowhere" in result.request.notes[0]
 
 
 def test_a_bare_session_id_is_enough_to_resume() -> None:
-    stored = prepare(captured("ctx-3"), SEALER).runtime.session_params
+    stored = prepare(captured("ctx-3")).request.runtime.session_params
     assert stored is not None
     assert stored.session_id == "dummy-session-1"
 
 
 def test_resume_last_session_off_starts_a_fresh_session() -> None:
     context = with_value(captured("ctx-3"), "config.resumeLastSession", False)
-    result = prepare_with_notes(context, SEALER)
+    result = prepare(context)
     assert result.request.runtime.session_params is None
-    assert "resumeLastSession" in result.notes[0]
+    assert "resumeLastSession" in result.request.notes[0]
 
 
 @pytest.mark.parametrize("params", [{}, None, {"cwd": "/elsewhere"}])
 def test_parameters_without_a_session_mean_a_fresh_one(params: Any) -> None:
     context = with_value(minimal(), "runtime.sessionParams", params)
-    assert prepare(context, SEALER).runtime.session_params is None
+    assert prepare(context).request.runtime.session_params is None
 
 
 # secrets
@@ -226,8 +226,6 @@ def planted() -> dict[str, Any]:
         "agent.adapterConfig.env.MY_SECRET.value",
         "agent.adapterConfig.apiKey",
         "agent.metadata.githubToken",
-        "wakePrompt.fresh",
-        "wakePrompt.resumed",
     ):
         context = with_value(context, path, f"{CANARY} {path}")
     context["config"]["mcpServers"] = {
@@ -241,11 +239,11 @@ def planted() -> dict[str, Any]:
     return context
 
 
-def test_no_secret_is_outside_the_sealed_fields() -> None:
-    result = prepare_with_notes(planted(), SEALER)
+def test_no_secret_is_in_the_request() -> None:
+    result = prepare(planted())
     assert CANARY not in result.request.model_dump_json()
     assert CANARY not in repr(result)
-    assert CANARY not in str(result.notes)
+    assert CANARY not in str(result.request.notes)
     assert result.request.context.paperclip_workspace.repo_url == "https://git.example/repo.git"
 
 
@@ -254,7 +252,7 @@ def test_no_secret_is_in_the_error_about_another_field() -> None:
     context["config"] |= {"timeoutSec": "soon", "cwd": "here", "mcpServers": {"docs": CANARY}}
     context["runtime"]["sessionParams"]["sessionId"] = 7
     with pytest.raises(InvalidRequest) as caught:
-        prepare(context, SEALER)
+        prepare(context)
     assert CANARY not in f"{caught.value} {caught.value.details} {caught.value.__cause__} {caught.value.__context__}"
 
 
@@ -268,9 +266,9 @@ def test_templates_cannot_reach_a_secret() -> None:
 
 def test_a_bulky_variable_is_left_out_and_a_note_names_it() -> None:
     context = with_value(minimal(), "context.paperclipWorkspaces", [{"cwd": "x" * BULKY_LIMIT}])
-    result = prepare_with_notes(context, SEALER)
-    assert OPENER.secrets(result.request).paperclip_env == {}
-    assert "PAPERCLIP_WORKSPACES_JSON" in result.notes[0]
+    result = prepare(context)
+    assert result.secrets.paperclip_env == {}
+    assert "PAPERCLIP_WORKSPACES_JSON" in result.request.notes[0]
 
 
 # anything at all
@@ -305,7 +303,6 @@ PATHS = [
     "context.paperclipWorkspaces",
     "context.issueIds",
     "runtimeTools",
-    "wakePrompt",
 ]
 
 
@@ -317,13 +314,13 @@ def test_any_context_gives_a_request_or_an_error_that_names_a_field(path: str, v
     if isinstance(request, RunRequest):
         assert request.model_validate_json(request.model_dump_json()) == request
         assert request.config.model.partition("/")[2]
-        assert OPENER.prompt(request).run_id == request.run_id == "run-1"
+        assert request.run_id == "run-1"
     else:
         assert request.message
 
 
 def refused_or_prepared(context: dict[str, Any]) -> RunRequest | InvalidRequest:
     try:
-        return prepare(context, SEALER)
+        return prepare(context).request
     except InvalidRequest as refused:
         return refused

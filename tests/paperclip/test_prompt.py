@@ -67,7 +67,7 @@ def test_metrics_count_utf_16_units_of_the_trimmed_sections() -> None:
 
 def test_the_prompt_of_a_real_wake_has_the_prose_paperclip_rendered() -> None:
     prose = (FIXTURES / "paperclip" / "prompt-1-fresh.md").read_text()
-    _, _, source = opened({**captured("ctx-1"), "wakePrompt": {"fresh": prose, "resumed": "delta"}})
+    _, _, source = opened(captured("ctx-1"), wake_prompt={"fresh": prose, "resumed": "delta"})
     prompt = compose(source, resuming=False, run=RUN)
     assert prompt.text.startswith(prose.strip()[:200])
     assert source.task_markdown in prompt.text

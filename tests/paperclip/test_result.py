@@ -29,11 +29,11 @@ from agent_runs.contracts.outcome import (
 )
 from agent_runs.paperclip.preparation import prepare
 from agent_runs.paperclip.result import outcome
-from tests.paperclip.contexts import SEALER, captured, with_value
+from tests.paperclip.contexts import captured, with_value
 
 CONTEXT = with_value(captured("ctx-4"), "config.timeoutSec", 600)
-REQUEST = prepare(CONTEXT, SEALER)
-RESUMED = prepare(with_value(CONTEXT, "runtime.sessionParams", {"sessionId": "ses_old"}), SEALER)
+REQUEST = prepare(CONTEXT).request
+RESUMED = prepare(with_value(CONTEXT, "runtime.sessionParams", {"sessionId": "ses_old"})).request
 CWD = CONTEXT["context"]["paperclipWorkspace"]["cwd"]
 SPEND = Usage(input_tokens=10, output_tokens=5, cached_input_tokens=3)
 SUCCESS = Report(
@@ -100,7 +100,7 @@ def test_the_session_is_bound_to_its_workspace_and_displayed_by_its_id() -> None
 
 def test_a_session_without_a_workspace_is_bound_to_where_it_ran() -> None:
     context = with_value(CONTEXT, "context.paperclipWorkspace", {})
-    result = outcome(prepare(context, SEALER), report=SUCCESS)
+    result = outcome(prepare(context).request, report=SUCCESS)
     assert result.session_params is not None
     assert result.session_params.cwd == "/paperclip"
 

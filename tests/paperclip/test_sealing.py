@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from joserfc import jwe
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
 from agent_runs.contracts.errors import InvalidRequest, SealedFieldUnreadable
-from agent_runs.contracts.request import PromptSource, Secrets
-from agent_runs.paperclip.preparation import prepare
+from agent_runs.contracts.start import Binding, HostTexts, SealedRun
 from agent_runs.paperclip.sealing import (
     OPENED_LIMIT,
     Opener,
@@ -26,123 +25,132 @@ from agent_runs.paperclip.sealing import (
     load_or_create,
     parse_keys,
 )
-from tests.paperclip.contexts import FIXTURES, KEY, OPENER, SEALER, captured
+from tests.paperclip.contexts import KEY, OPENER, SEALER
 
-VECTORS = json.loads((FIXTURES / "sealing" / "vectors.json").read_text())
-SEALED_BY_THE_ADAPTER = json.loads((FIXTURES / "sealing" / "adapter.json").read_text())["vectors"]
 CANARY = "canary-7a"
+USE = Binding(purpose="run", workflow_id="agent-run:ada", company_id="acme", run_id="run-1", task="task")
 TEXT = st.text(max_size=200)
-SECRETS = st.fixed_dictionaries(
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+HOSTS = st.fixed_dictionaries(
     {
-        "run_id": st.text(min_size=1, max_size=40),
-        "auth_token": st.none() | TEXT,
-        "env": st.dictionaries(TEXT, TEXT, max_size=5),
-        "paperclip_env": st.dictionaries(TEXT, TEXT, max_size=5),
-        "mcp_servers": st.dictionaries(
-            TEXT, st.dictionaries(TEXT, TEXT | st.booleans() | st.none(), max_size=3), max_size=3
-        ),
+        "wake_prompt": st.fixed_dictionaries({"fresh": TEXT, "resumed": TEXT}),
+        "instructions": st.none() | TEXT,
+        "skills": st.none() | st.dictionaries(TEXT, TEXT, max_size=3),
+        "notes": st.lists(TEXT, max_size=3),
     }
-).map(Secrets.model_validate)
-PROMPTS = st.fixed_dictionaries(
-    {
-        "run_id": st.text(min_size=1, max_size=40),
-        "wake": st.fixed_dictionaries({"fresh": TEXT, "resumed": TEXT}),
-        "task_markdown": TEXT,
-        "prompt_template": st.none() | TEXT,
-        "context": st.dictionaries(TEXT, TEXT | st.integers(-(2**53), 2**53) | st.lists(TEXT, max_size=3), max_size=3),
-    }
-).map(PromptSource.model_validate)
+).map(HostTexts.model_validate)
 
 
-def unreadable(text: str, run_id: str | None = "run-1", opener: Opener = OPENER) -> str:
+def sealed(context: dict[str, Any] | None = None, sealer: Sealer = SEALER, **use: str | None) -> str:
+    """A context that is sealed for the usual use, except where `use` says otherwise."""
+    return sealer.seal(SealedRun(binding=USE.model_copy(update=use), context=context or {"authToken": CANARY}))
+
+
+def unreadable(text: str, opener: Opener = OPENER) -> str:
     with pytest.raises(SealedFieldUnreadable) as caught:
-        opener.secrets(text, run_id)
+        opener.open(text, SealedRun, USE)
     assert CANARY not in f"{caught.value} {caught.value.details} {caught.value.__cause__}"
     assert caught.value.__context__ is None or caught.value.__suppress_context__  # else Temporal sends it along
     return caught.value.message
 
 
-@given(content=SECRETS)
-@settings(deadline=None)
-def test_sealed_secrets_open_unchanged(content: Secrets) -> None:
-    assert OPENER.secrets(SEALER.seal(content), content.run_id) == content
+@given(context=st.dictionaries(TEXT, ANYTHING, max_size=5), host=HOSTS)
+def test_a_sealed_context_opens_unchanged(context: dict[str, Any], host: HostTexts) -> None:
+    content = SealedRun(binding=USE, context=context, host=host)
+    assert OPENER.open(SEALER.seal(content), SealedRun, USE) == content
 
 
-@given(content=PROMPTS)
-@settings(deadline=None)
-def test_a_sealed_prompt_opens_unchanged(content: PromptSource) -> None:
-    assert OPENER.prompt(SEALER.seal(content), content.run_id) == content
-
-
-@pytest.mark.parametrize("vector", VECTORS["vectors"] + SEALED_BY_THE_ADAPTER, ids=lambda vector: vector["name"])
-def test_a_field_that_the_plugin_sealed_is_opened(vector: dict[str, Any]) -> None:
-    opener = Opener([SealingKey.from_jwk(jwk) for jwk in VECTORS["keys"]])
-    opens = {"secrets": opener.secrets, "prompt": opener.prompt}[vector["kind"]]
-    assert opens(vector["sealed"], vector["runId"]).model_dump(mode="json", exclude_defaults=True) == vector["opened"]
+def test_half_a_character_survives() -> None:
+    content = {"name": "half \ud83d emoji"}
+    assert OPENER.open(sealed(content), SealedRun, USE).context == content
 
 
 def test_the_format_is_the_documented_one() -> None:
-    sealed = SEALER.seal(Secrets(run_id="run-1", env={"A": CANARY}))
-    protected = sealed.split(".")[0]
+    text = sealed({"a": CANARY})
+    protected = text.split(".")[0]
     header = json.loads(base64.urlsafe_b64decode(protected + "=" * (-len(protected) % 4)))
     assert header.pop("epk")["crv"] == "P-256"
     assert header == {
         "alg": "ECDH-ES",
         "enc": "A256GCM",
         "kid": KEY.kid,
-        "typ": "agent-runs.secrets",
+        "typ": "agent-runs.run",
         "cty": "json+deflate",
     }
-    packed = jwe.decrypt_compact(sealed, KEY.key, algorithms=["ECDH-ES", "A256GCM"]).plaintext
+    packed = jwe.decrypt_compact(text, KEY.key, algorithms=["ECDH-ES", "A256GCM"]).plaintext
     assert packed is not None
-    assert json.loads(zlib.decompress(packed, wbits=-15)) == {"runId": "run-1", "env": {"A": CANARY}}
+    assert json.loads(zlib.decompress(packed, wbits=-15)) == {
+        "binding": {
+            "purpose": "run",
+            "workflowId": "agent-run:ada",
+            "companyId": "acme",
+            "runId": "run-1",
+            "task": "task",
+        },
+        "context": {"a": CANARY},
+    }
 
 
-def test_a_request_is_opened_with_its_own_run_id() -> None:
-    request = prepare(captured("ctx-1"), SEALER)
-    assert OPENER.secrets(request).run_id == OPENER.prompt(request).run_id == request.run_id
+@pytest.mark.parametrize(
+    ("use", "named"),
+    [
+        ({"workflow_id": "agent-run:another"}, "another agent's workflow"),
+        ({"company_id": "another"}, "another company"),
+        ({"run_id": "run-2"}, "another run"),
+        ({"task": "another"}, "another task"),
+        ({"task": None}, "another task"),
+        ({"purpose": "join"}, "another purpose"),
+        ({"purpose": "check"}, "another purpose"),
+        ({"run_id": "run-2", "company_id": "another"}, "another company and another run"),
+    ],
+)
+def test_what_was_sealed_for_another_use_is_refused_and_the_use_is_named(use: dict[str, Any], named: str) -> None:
+    assert named in unreadable(sealed(**use))
 
 
-def test_a_field_of_another_run_is_refused() -> None:
-    assert "another run" in unreadable(SEALER.seal(Secrets(run_id="run-2", auth_token=CANARY)))
+def test_a_purpose_that_only_the_header_names_is_refused() -> None:
+    binding = USE.model_copy(update={"purpose": "join"})
+    text = json.dumps(SealedRun(binding=binding, context={}).model_dump())
+    deflate = zlib.compressobj(wbits=-15)
+    assert "another purpose" in unreadable(_sealed(deflate.compress(text.encode()) + deflate.flush()))
 
 
-def test_without_a_run_id_nothing_is_opened() -> None:
-    assert "another run" in unreadable(SEALER.seal(Secrets(run_id="run-1", auth_token=CANARY)), None)
-
-
-def test_a_prompt_is_not_opened_as_secrets() -> None:
-    assert "something else" in unreadable(SEALER.seal(PromptSource(run_id="run-1", task_markdown=CANARY)))
+def test_what_is_no_json_is_refused_before_it_is_sent() -> None:
+    with pytest.raises(InvalidRequest, match="must be JSON"):
+        sealed({"clock": object()})
 
 
 def test_an_unknown_key_is_named_as_the_cause() -> None:
-    sealed = Sealer(SealingKey.generate().public).seal(Secrets(run_id="run-1", auth_token=CANARY))
-    assert "key that this worker does not hold" in unreadable(sealed)
+    assert "key that this worker does not hold" in unreadable(sealed(sealer=Sealer(SealingKey.generate().public)))
 
 
-def test_a_field_with_any_changed_character_is_refused() -> None:
-    sealed = SEALER.seal(Secrets(run_id="run-1", auth_token=CANARY))
-    for at in range(0, len(sealed), 7):
-        changed = "B" if sealed[at] != "B" else "C"
-        unreadable(sealed[:at] + changed + sealed[at + 1 :])
+def test_a_text_with_any_changed_character_is_refused() -> None:
+    text = sealed()
+    for at in range(0, len(text), 7):
+        changed = "B" if text[at] != "B" else "C"
+        unreadable(text[:at] + changed + text[at + 1 :])
 
 
 @pytest.mark.parametrize("text", ["", ".", "....", "sealed", "ey.ey.ey.ey.ey", "é.é.é.é.é", "W10....", "bnVsbA...."])
-def test_text_that_is_no_sealed_field_is_refused(text: str) -> None:
+def test_text_that_was_never_sealed_is_refused(text: str) -> None:
     unreadable(text)
 
 
-@pytest.mark.parametrize("opened", [b"", b"not json", b"[]", b"{}", b'{"runId": 5}', CANARY.encode()])
-def test_a_sealed_field_with_other_content_is_refused(opened: bytes) -> None:
+@pytest.mark.parametrize("opened", [b"", b"not json", b"[]", b"{}", b'{"binding": 5}', b"[" * 100_000, CANARY.encode()])
+def test_a_sealed_text_with_other_content_is_refused(opened: bytes) -> None:
     deflate = zlib.compressobj(wbits=-15)
     unreadable(_sealed(deflate.compress(opened) + deflate.flush()))
 
 
-def test_a_sealed_field_that_is_not_compressed_is_refused() -> None:
+def test_a_sealed_text_that_is_not_compressed_is_refused() -> None:
     unreadable(_sealed(CANARY.encode()))
 
 
-def test_a_field_that_unpacks_beyond_the_limit_is_refused() -> None:
+def test_a_text_that_unpacks_beyond_the_limit_is_refused() -> None:
     deflate = zlib.compressobj(level=9, wbits=-15)
     unreadable(_sealed(deflate.compress(b" " * (OPENED_LIMIT + 1)) + deflate.flush()))
 
@@ -152,20 +160,23 @@ def test_another_algorithm_is_refused_even_with_our_key() -> None:
 
 
 def _sealed(packed: bytes, enc: str = "A256GCM") -> str:
-    header = {"alg": "ECDH-ES", "enc": enc, "kid": KEY.kid, "typ": "agent-runs.secrets", "cty": "json+deflate"}
+    header = {"alg": "ECDH-ES", "enc": enc, "kid": KEY.kid, "typ": "agent-runs.run", "cty": "json+deflate"}
     return jwe.encrypt_compact(header, packed, KEY.public.key, algorithms=["ECDH-ES", "A256GCM", "A128GCM"])
 
 
-def test_a_field_too_large_for_a_history_is_refused_before_it_is_sent() -> None:
-    noise = base64.b85encode(random.Random(1).randbytes(600_000)).decode()
+def noise(size: int) -> str:
+    """Text that does not compress."""
+    return base64.b85encode(random.Random(1).randbytes(size)).decode()
+
+
+def test_a_wake_too_large_for_a_history_is_refused_before_it_is_sent() -> None:
     with pytest.raises(InvalidRequest, match="too large"):
-        SEALER.seal(PromptSource(run_id="run-1", task_markdown=noise))
+        sealed({"task": noise(1_000_000)})
 
 
-def test_a_wake_of_a_hundred_kilobytes_can_be_sealed() -> None:
-    noise = base64.b85encode(random.Random(1).randbytes(100_000)).decode()
-    content = PromptSource(run_id="run-1", task_markdown=noise)
-    assert OPENER.prompt(SEALER.seal(content), "run-1") == content
+def test_a_wake_of_half_a_megabyte_can_be_sealed() -> None:
+    content = {"task": noise(500_000)}
+    assert OPENER.open(sealed(content), SealedRun, USE).context == content
 
 
 # keys
@@ -176,9 +187,8 @@ def test_an_old_key_still_opens_during_a_rotation() -> None:
     text = json.dumps({"keys": [json.loads(new.to_jwk()), json.loads(old.to_jwk())]})
     keys = parse_keys(text)
     assert keys[0].kid == new.kid
-    content = Secrets(run_id="run-1")
     for key in (old, new):
-        assert Opener(keys).secrets(Sealer(key.public).seal(content), "run-1") == content
+        assert Opener(keys).open(sealed(sealer=Sealer(key.public)), SealedRun, USE).context == {"authToken": CANARY}
 
 
 def test_the_public_half_has_nothing_private() -> None:

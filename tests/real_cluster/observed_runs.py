@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from agent_runs.client.attach import Ticket, attach
 from agent_runs.client.outcome import cancel, outcome_at_close
+from agent_runs.client.wake import Wake
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.outcome import Outcome
-from agent_runs.contracts.request import RunRequest
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.objects import Pod
 from agent_runs.kube.ownership import agent_selector
@@ -61,7 +61,7 @@ class ObservedRun:
     """
 
     system: RealSystem
-    request: RunRequest
+    wake: Wake
     ticket: Ticket
     observer: PodObserver
     namespace: str
@@ -73,10 +73,10 @@ class ObservedRun:
 
     @property
     def agent_id(self) -> str:
-        return self.request.agent.id
+        return self.wake.key.agent_id
 
     def key(self, attempt: int = 1) -> AttemptKey:
-        return AttemptKey(run=self.request.key, attempt=attempt)
+        return AttemptKey(run=self.wake.key, attempt=attempt)
 
     async def outcome(self) -> Outcome:
         return await outcome_at_close(self.ticket.handle(self.system.stack.client))
@@ -195,11 +195,11 @@ async def observed_run(
     """A started run of an agent of its own; a test that fails cancels it."""
     agent_id = agent_id or str(uuid.uuid4())
     chosen = {"resources": SMALL_RESOURCES, "graceSec": 2, "namespace": namespace, **config}
-    request = system.request("script", agent_id, script=script(count, command=command), **chosen)
+    wake = system.wake("script", agent_id, script=script(count, command=command), **chosen)
     async with observe_pods(system.cluster, namespace, agent_id) as observer:
-        ticket = await attach(system.stack.client, system.stack.settings, request)
+        ticket = await attach(system.stack.client, system.stack.settings, wake)
         try:
-            yield ObservedRun(system, request, ticket, observer, namespace, count)
+            yield ObservedRun(system, wake, ticket, observer, namespace, count)
         except BaseException:
             async with asyncio.timeout(60):
                 await cancel(ticket.handle(system.stack.client), "the test is over")

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agent_runs.client.wake import Wake, build_wake
 from agent_runs.contracts.identity import AttemptKey
-from agent_runs.contracts.request import RunRequest
 from agent_runs.kube.client import KubernetesCluster
-from agent_runs.paperclip.preparation import prepare
 from agent_runs.paperclip.sealing import Sealer, load_or_create
 from agent_runs.transcripts.store import SqlTranscripts
 from dev_stack import demo
@@ -30,14 +29,15 @@ class RealSystem:
     cluster: KubernetesCluster
     store: SqlTranscripts
 
-    def request(
+    def wake(
         self,
         scenario: str,
         agent_id: str,
         script: Mapping[str, Any] | None = None,
         token: str | None = None,
+        run_id: str | None = None,
         **config: Any,
-    ) -> RunRequest:
+    ) -> Wake:
         """A run of an agent whose model plays this scenario; it ends without a caller that collects its outcome.
 
         Args:
@@ -48,10 +48,11 @@ class RealSystem:
         if script is not None:
             raw = rewritten(raw, f"<<<fake-llm\n{json.dumps(script)}\nfake-llm>>>")
         raw["config"] |= config
+        raw["runId"] = run_id or raw["runId"]
         raw["authToken"] = token or raw["authToken"]
         demo.prepare_volume(self.stack.plan.data_root, raw)
         sealer = Sealer(load_or_create(self.stack.settings.sealing_key_file)[0].public)
-        return prepare(raw, sealer).model_copy(update={"outcome_retention_sec": 0})
+        return build_wake(raw, sealer, outcome_retention_sec=0)
 
     async def stdout(self, key: AttemptKey) -> list[bytes]:
         """The stored lines of the agent's standard output."""

@@ -93,11 +93,11 @@ async def test_a_run_that_is_joined_uses_the_token_of_the_later_one(
     agent_id = str(uuid.uuid4())
     config: dict[str, Any] = {"paperclipApiUrl": paperclip.url, "retainJobs": True}
     async with observed_run(system, 1, agent_id=agent_id, command=JOINED, token=TOKENS[0], **config) as run:
-        paperclip.owner = (TOKENS[0], run.request.run_id)
+        paperclip.owner = (TOKENS[0], run.wake.key.run_id)
         pod = await run.observer.started_pod(1)
         await run.unless_ended(until_requests(paperclip, 1))
-        later = system.request("script", agent_id, token=TOKENS[1], **config)
-        paperclip.owner = (TOKENS[1], later.run_id)
+        later = system.wake("script", agent_id, token=TOKENS[1], **config)
+        paperclip.owner = (TOKENS[1], later.key.run_id)
         await run.unless_ended(run.execute(pod, "touch", "/tmp/joined"))
         await run.unless_ended(until_requests(paperclip, 2))
         joined = await attach(system.stack.client, system.stack.settings, later)
@@ -109,7 +109,7 @@ async def test_a_run_that_is_joined_uses_the_token_of_the_later_one(
         assert int(keys.removeprefix("keys ")) > 0
         assert tokens == "tokens 0 0"
         assert [note for note in (outcome.result_json or {}).get("notes") or [] if "joined" in note] == []
-        assert paperclip.requests[-1].headers["X-Paperclip-Run-Id"] == later.run_id
+        assert paperclip.requests[-1].headers["X-Paperclip-Run-Id"] == later.key.run_id
         await assert_no_token_in_specification(run, pod)
         await assert_job_ended(run, "Complete")
         await run.assert_guarantees(outcome, None)
@@ -126,7 +126,7 @@ async def test_the_job_ends_when_the_agents_container_is_killed(system: RealSyst
     skip_without(TOOL)
     config: dict[str, Any] = {"paperclipApiUrl": paperclip.url, "retainJobs": True}
     async with observed_run(system, 1, command=WORKING, token=TOKENS[0], **config) as run:
-        paperclip.owner = (TOKENS[0], run.request.run_id)
+        paperclip.owner = (TOKENS[0], run.wake.key.run_id)
         pod = await run.observer.started_pod(1)
         await run.unless_ended(until_requests(paperclip, 1))
         os.kill(first_process(pod), signal.SIGKILL)

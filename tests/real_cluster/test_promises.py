@@ -27,8 +27,8 @@ async def until_stored(system: RealSystem, key: AttemptKey, count: int) -> None:
 async def test_fifty_callers_start_one_agent_once(tmp_path: Path) -> None:
     async with open_real_system(tmp_path) as system:
         agent = str(uuid.uuid4())
-        request = system.request("slow-steps:5:1", agent)
-        share = [request] * 13 + [request.model_copy(update={"run_id": str(uuid.uuid4())}) for _ in range(12)]
+        wakes = [system.wake("slow-steps:5:1", agent, run_id=str(uuid.uuid4())) for _ in range(13)]
+        share = [wakes[0]] * 12 + wakes
         tickets = await attach_all(system.stack.client, system.stack.settings.task_queue, [share, share])
         winner = next(ticket for ticket in tickets if ticket["kind"] == "started")
         handle = system.stack.client.get_workflow_handle(winner["workflow_id"], run_id=winner["workflow_run_id"])
@@ -43,9 +43,9 @@ async def test_fifty_callers_start_one_agent_once(tmp_path: Path) -> None:
 
 async def test_a_cancelled_agent_stops_and_keeps_its_session(tmp_path: Path) -> None:
     async with open_real_system(tmp_path) as system:
-        request = system.request(SLOW, str(uuid.uuid4()), graceSec=20)
-        ticket = await attach(system.stack.client, system.stack.settings, request)
-        key = AttemptKey(run=request.key)
+        wake = system.wake(SLOW, str(uuid.uuid4()), graceSec=20)
+        ticket = await attach(system.stack.client, system.stack.settings, wake)
+        key = AttemptKey(run=wake.key)
         await until_stored(system, key, 3)
         answer = await cancel(ticket.handle(system.stack.client), "wrong branch")
         outcome = await outcome_at_close(ticket.handle(system.stack.client))

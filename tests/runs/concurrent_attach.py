@@ -1,7 +1,7 @@
-"""A caller in a process of its own: attaches all its requests concurrently.
+"""A caller in a process of its own: attaches all its wakes concurrently.
 
-`python -m tests.runs.concurrent_attach ADDRESS QUEUE` takes requests, one per line as JSON, until the line `go`; it
-prints one line of JSON per ticket, in the order of the requests.
+`python -m tests.runs.concurrent_attach ADDRESS QUEUE` takes wakes, one per line as JSON, until the line `go`; it
+prints one line of JSON per ticket, in the order of the wakes.
 """
 
 import asyncio
@@ -10,31 +10,34 @@ import json
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
+from pydantic import TypeAdapter
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from agent_runs.client.attach import attach
 from agent_runs.client.connection import run_to_end
 from agent_runs.client.settings import ClientSettings
-from agent_runs.contracts.request import RunRequest
+from agent_runs.client.wake import Wake
+
+WAKES: Final = TypeAdapter(Wake)
 
 
 async def main() -> None:
     address, queue = sys.argv[1:]
     client = await Client.connect(address, data_converter=pydantic_data_converter)
-    requests = []
+    wakes = []
     print("ready", flush=True)
     while (line := sys.stdin.readline().strip()) != "go":
-        requests.append(RunRequest.model_validate_json(line))
+        wakes.append(WAKES.validate_json(line))
     settings = ClientSettings(task_queue=queue)
-    for ticket in await asyncio.gather(*(attach(client, settings, request) for request in requests)):
+    for ticket in await asyncio.gather(*(attach(client, settings, wake) for wake in wakes)):
         print(json.dumps(dataclasses.asdict(ticket), default=str))
 
 
-async def attach_all(client: Client, queue: str, shares: Sequence[Sequence[RunRequest]]) -> list[dict[str, Any]]:
-    """The tickets of all requests, each share attached by a process of its own, all at the same time."""
+async def attach_all(client: Client, queue: str, shares: Sequence[Sequence[Wake]]) -> list[dict[str, Any]]:
+    """The tickets of all wakes, each share attached by a process of its own, all at the same time."""
     address = client.service_client.config.target_host
     callers = [
         await asyncio.create_subprocess_exec(
@@ -43,7 +46,7 @@ async def attach_all(client: Client, queue: str, shares: Sequence[Sequence[RunRe
         for _ in shares
     ]
     for caller, share in zip(callers, shares, strict=True):
-        await _send_requests(caller, share)
+        await _send_wakes(caller, share)
     for caller in callers:
         assert caller.stdin is not None
         caller.stdin.write(b"go\n")
@@ -52,12 +55,12 @@ async def attach_all(client: Client, queue: str, shares: Sequence[Sequence[RunRe
     return [json.loads(line) for printed, _ in answers for line in printed.splitlines()]
 
 
-async def _send_requests(caller: Process, share: Sequence[RunRequest]) -> None:
+async def _send_wakes(caller: Process, share: Sequence[Wake]) -> None:
     assert caller.stdin is not None
     assert caller.stdout is not None
     assert await caller.stdout.readline() == b"ready\n"
-    for request in share:
-        caller.stdin.write(request.model_dump_json().encode() + b"\n")
+    for wake in share:
+        caller.stdin.write(WAKES.dump_json(wake) + b"\n")
     await caller.stdin.drain()
 
 

@@ -20,11 +20,10 @@ import worker
 from agent_runs.client.attach import Ticket, attach
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.settings import ClientSettings
+from agent_runs.client.wake import Wake, build_wake
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import Outcome
-from agent_runs.contracts.request import RunRequest
 from agent_runs.kube.client import KubernetesCluster
-from agent_runs.paperclip.preparation import prepare
 from agent_runs.paperclip.sealing import Sealer, load_or_create
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.transcripts.store import Line, SqlTranscripts
@@ -62,13 +61,12 @@ class System:
 
     async def start(self, raw: dict[str, Any]) -> Ticket:
         """Attach, as every caller does; but nobody has to collect the outcome."""
-        return await attach(
-            self.temporal, self.settings, self.request(raw).model_copy(update={"outcome_retention_sec": 0})
-        )
+        return await attach(self.temporal, self.settings, self.wake(raw))
 
-    def request(self, raw: dict[str, Any]) -> RunRequest:
-        """The sealed request of a context."""
-        return prepare(raw, Sealer(load_or_create(self.settings.sealing_key_file)[0].public))
+    def wake(self, raw: dict[str, Any], *, outcome_retention_sec: int = 0) -> Wake:
+        """A wake with this context."""
+        sealer = Sealer(load_or_create(self.settings.sealing_key_file)[0].public)
+        return build_wake(raw, sealer, outcome_retention_sec=outcome_retention_sec)
 
     async def outcome(self, raw: dict[str, Any]) -> Outcome:
         """Start and wait."""

@@ -14,23 +14,22 @@ from activities.create_job import AgentPodSettings, CreateJobActivity
 from activities.finish import FinishActivity
 from agent_runs.contracts.errors import ExitUnknown, ForeignObject, JobDeletedExternally
 from agent_runs.contracts.messages import BundlePrompt, CreateJob, Finish, JobRef, PodProfile
-from agent_runs.contracts.request import RunRequest
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.objects import Metadata
-from agent_runs.paperclip.preparation import prepare
-from agent_runs.paperclip.sealing import Opener, Sealer, SealingKey
+from agent_runs.paperclip.preparation import Preparation, prepare
+from agent_runs.paperclip.sealing import Opener
 from dev_stack.demo import context
 from tests.runs.system import System, attempt_key
 
 
 @dataclass(frozen=True)
-class FixedRequest:
-    """The request of a run, without a Temporal that holds it."""
+class FixedPreparation:
+    """The prepared wake of a run, without a Temporal that holds it."""
 
-    request: RunRequest
+    prepared: Preparation
 
-    async def current(self) -> RunRequest:
-        return self.request
+    async def current(self) -> Preparation:
+        return self.prepared
 
 
 @dataclass(frozen=True)
@@ -52,16 +51,13 @@ class Creation:
 async def creation(system: System, tmp_path: Path) -> Creation:
     """An attempt whose prompt is there and whose Job is not."""
     raw = context(agent_id=str(uuid.uuid4()))
-    key = SealingKey.generate()
-    request = prepare(raw, Sealer(key.public))
-    requests, opener, attempt = FixedRequest(request), Opener([key]), attempt_key(raw)
-    bundling = BundlePromptActivity(system.kubernetes, requests, opener, tmp_path)
-    prompt = await ActivityEnvironment().run(
-        bundling.bundle_prompt, BundlePrompt(attempt=attempt, config=request.config)
-    )
+    prepared = prepare(raw)
+    config, preparations, attempt = prepared.request.config, FixedPreparation(prepared), attempt_key(raw)
+    bundling = BundlePromptActivity(system.kubernetes, preparations, tmp_path)
+    prompt = await ActivityEnvironment().run(bundling.bundle_prompt, BundlePrompt(attempt=attempt, config=config))
     profile = PodProfile(namespace="default", image="agent:test")
-    input = CreateJob(attempt=attempt, config=request.config, profile=profile, prompt=prompt)
-    return Creation(CreateJobActivity(system.kubernetes, requests, opener, AgentPodSettings()), input)
+    input = CreateJob(attempt=attempt, config=config, profile=profile, prompt=prompt)
+    return Creation(CreateJobActivity(system.kubernetes, preparations, Opener([]), AgentPodSettings()), input)
 
 
 @pytest.mark.parametrize("attempt", [pytest.param(2, id="next activity attempt"), pytest.param(1, id="after a reset")])

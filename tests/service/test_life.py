@@ -20,12 +20,12 @@ import worker
 from agent_runs.client.attach import attach
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.messages import StreamEnd
-from agent_runs.contracts.request import RunRequest
 from agent_runs.service.permissions import missing_permissions
 from agent_runs.service.polling import Polling
 from agent_runs.service.settings import WorkerSettings
 from tests.runs.system import open_system
 from tests.runs.test_restarts import LINES, assert_whole, pausing_agent
+from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import ENDED, FakeActivities
 
 
@@ -139,7 +139,7 @@ async def test_a_second_sigterm_does_not_disturb_the_graceful_shutdown(temporal:
 
 
 async def test_a_worker_with_more_runs_than_slots_logs_it_and_continues_when_one_is_free(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     follows, ended = asyncio.Semaphore(0), asyncio.Event()
 
@@ -160,10 +160,10 @@ async def test_a_worker_with_more_runs_than_slots_logs_it_and_continues_when_one
     requests = [request_of_a_run.model_copy(update={"agent": it, "run_id": f"run-{it.id}"}) for it in agents]
     with capture_logs() as logs:
         async with worker.temporal_worker(settings, temporal, steps.activities, slots, name):
-            handles = [(await attach(temporal, settings, it)).handle(temporal) for it in requests[:2]]
+            handles = [(await attach(temporal, settings, it.wake)).handle(temporal) for it in requests[:2]]
             await follows.acquire()
             await follows.acquire()
-            handles.append((await attach(temporal, settings, requests[2])).handle(temporal))
+            handles.append((await attach(temporal, settings, requests[2].wake)).handle(temporal))
             polls = await Polling(temporal, queue, name, slots).observe()
             assert (slots.full, polls.polls) == (True, True)
             assert any(entry["event"] == "worker.slots_exhausted" and entry["slots"] == 2 for entry in logs)

@@ -19,7 +19,7 @@ from agent_runs.contracts.outcome import OutputReceipt
 from agent_runs.kube.objects import Job, Pod
 from agent_runs.kube.port import Cluster
 from agent_runs.transcripts.store import SqlTranscripts, Writer
-from tests.activities.fake_secrets import FakeSecrets
+from tests.activities.fake_preparations import FakePreparations
 from tests.kube.pods import container, job, pod, terminated
 from tests.logs.kubelet import Log, framed
 
@@ -75,7 +75,7 @@ def copy(number: int, store: SqlTranscripts, kubelet: OneContainer) -> asyncio.T
     """The activity attempt of this number, as a worker runs it."""
     environment = ActivityEnvironment()
     environment.info = replace(environment.info, attempt=number, scheduled_time=SCHEDULED)
-    streaming = StreamLogsActivity(cast("Cluster", kubelet), store, FakeSecrets())
+    streaming = StreamLogsActivity(cast("Cluster", kubelet), store, FakePreparations())
     return asyncio.create_task(environment.run(streaming.stream_logs, INPUT))
 
 

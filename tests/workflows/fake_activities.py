@@ -21,6 +21,7 @@ from agent_runs.contracts.messages import (
     ParseTranscript,
     PodProfile,
     PodRef,
+    PrepareRun,
     PromptBundle,
     RotateToken,
     Silence,
@@ -29,6 +30,7 @@ from agent_runs.contracts.messages import (
     StreamLogs,
 )
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt, Report, Usage
+from tests.support.requests import prepared
 
 Answer = Callable[[Any], Awaitable[Any]]
 GOOD = Report(session_id="ses_1", summary="done", exit_code=0, usage=Usage(input_tokens=10, output_tokens=2), events=3)
@@ -110,6 +112,7 @@ def _prompt(input: BundlePrompt) -> PromptBundle:
 
 
 DEFAULTS: Final[dict[str, tuple[type, Answer]]] = {
+    "prepare_run": (PrepareRun, answer_with(prepared)),
     "introspect_pod": (IntrospectPod, answer_with(lambda _: PodProfile(namespace="default", image="agent:1"))),
     "bundle_prompt": (BundlePrompt, answer_with(_prompt)),
     "clean_up_previous_runs": (CleanUpPreviousRuns, answer_with(lambda _: DeletedObjects())),

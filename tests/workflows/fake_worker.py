@@ -13,14 +13,14 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from agent_runs.client.attach import attach
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.outcome import Outcome
-from agent_runs.contracts.request import RunRequest
 from agent_runs.service.heartbeats import Heartbeats
+from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import THROTTLE, FakeActivities
 from worker import WITHOUT_HEARTBEATS
 from workflows.agent_run import AgentRunWorkflow
 
 Handle = WorkflowHandle[AgentRunWorkflow, Outcome]
-Start = Callable[[RunRequest], Awaitable[Handle]]
+Start = Callable[[FakeRequest], Awaitable[Handle]]
 
 
 @asynccontextmanager
@@ -36,8 +36,8 @@ async def running_worker(
     runner = SandboxedWorkflowRunner() if sandboxed else UnsandboxedWorkflowRunner()
     handles: list[Handle] = []
 
-    async def start(request: RunRequest) -> Handle:
-        ticket = await attach(temporal, ClientSettings(task_queue=queue), request)
+    async def start(request: FakeRequest) -> Handle:
+        ticket = await attach(temporal, ClientSettings(task_queue=queue), request.wake)
         handles.append(ticket.handle(temporal))
         return handles[-1]
 
@@ -56,7 +56,7 @@ async def running_worker(
             await replayer.replay_workflow(await handle.fetch_history())
 
 
-def configured(request: RunRequest, **changes: Any) -> RunRequest:
+def configured(request: FakeRequest, **changes: Any) -> FakeRequest:
     """The request with another configuration."""
     return request.model_copy(update={"config": request.config.model_copy(update=changes)})
 

@@ -1,5 +1,5 @@
-"""A worker of the real workflows with fake agents, and a real transcript service, in a process of their own: what the
-plugin's tests run against. It opens and checks what the plugin has sealed as a real one does.
+"""A worker of the real workflow with fake agents, and a real transcript service, in a process of their own: what the
+plugin's tests run against.
 
     python -m tests.workflows.fake_worker_process ADDRESS QUEUE FOLDER
 
@@ -14,8 +14,9 @@ The part of `config.model` after the slash is what the agent does:
     provider-fails   five lines, then a failure of the provider
     provider-rejects the same, but the provider refuses the request
 
-FOLDER has the sealing key, `sealing-key.json`, and gets `transcripts.db` and `transcripts-key.json`. One line `{"transcripts": "http://…"}` on standard output shows
-that worker and service are up; the end of standard input stops them.
+FOLDER gets `transcripts.db`, `transcripts-key.json` and, unless it has one, `sealing-key.json`. One line
+`{"transcripts": "http://…"}` on standard output shows that worker and service are up; the end of standard input stops
+them.
 """
 
 import asyncio
@@ -39,6 +40,7 @@ from agent_runs.contracts.errors import PodLost, PodScheduleFailed, ProviderReje
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.messages import AwaitSchedule, ParseTranscript, PodRef, StopAgent, StreamEnd, StreamLogs
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt, Report, Usage
+from agent_runs.paperclip.preparation import Preparations
 from agent_runs.paperclip.sealing import Opener, load_or_create
 from agent_runs.service.preparations import HistoryPreparations
 from agent_runs.transcripts.store import Line, SqlTranscripts
@@ -58,12 +60,11 @@ LINE_INTERVAL: Final = 0.05
 
 
 class FakeAgents:
-    """What the fake agents do, by the model's name, which the run's first activity has written into its history."""
+    """What the fake agents do, by the model's name, which is in what the caller has sealed."""
 
-    def __init__(self, client: Client, store: SqlTranscripts, opener: Opener) -> None:
-        self._client = client
+    def __init__(self, preparations: Preparations, store: SqlTranscripts) -> None:
+        self._preparations = preparations
         self._store = store
-        self._prepare = PrepareRunActivity(HistoryPreparations(client, opener))
         self._stopped: dict[str, asyncio.Event] = {}
 
     @property
@@ -71,7 +72,7 @@ class FakeAgents:
         """The activities that matter to a caller; all others return their defaults at once."""
         return FakeActivities(
             answers={
-                "prepare_run": self._prepare.prepare_run,
+                "prepare_run": PrepareRunActivity(self._preparations).prepare_run,
                 "await_schedule": self._await_schedule,
                 "stream_logs": self._stream_logs,
                 "stop_agent": self._stop_agent,
@@ -80,14 +81,7 @@ class FakeAgents:
         )
 
     async def _behaviour(self) -> list[str]:
-        info = activity.info()
-        handle = self._client.get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
-        async for event in handle.fetch_history_events():
-            if event.HasField("activity_task_completed_event_attributes"):
-                payloads = event.activity_task_completed_event_attributes.result.payloads
-                model: str = msgspec.json.decode(payloads[0].data)["config"]["model"]
-                return model.removeprefix("fake/").split(":")
-        raise AssertionError("a history without a completed activity")
+        return (await self._preparations.current()).request.config.model.removeprefix("fake/").split(":")
 
     def _stop_event(self, job_name: str) -> asyncio.Event:
         return self._stopped.setdefault(job_name, asyncio.Event())
@@ -166,8 +160,10 @@ async def main(address: str, queue: str, folder: Path) -> None:
     """Runs worker and service until standard input ends."""
     client = await Client.connect(address, data_converter=pydantic_data_converter)
     store = await SqlTranscripts.open(f"sqlite:///{folder / 'transcripts.db'}")
-    opener = Opener(load_or_create(folder / "sealing-key.json"))
     service = app(store, Access(Tokens.load(folder / "transcripts-key.json")))
+    opener = Opener(load_or_create(folder / "sealing-key.json"))
+    checks = CheckConfigurationActivity(opener, None).check_configuration
+    agents = FakeAgents(HistoryPreparations(client, opener), store)
     ended = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     async with (
         serving(service) as base,
@@ -175,10 +171,7 @@ async def main(address: str, queue: str, folder: Path) -> None:
             client,
             task_queue=queue,
             workflows=[AgentRunWorkflow, AgentCheckWorkflow],
-            activities=[
-                *FakeAgents(client, store, opener).fakes.activities,
-                CheckConfigurationActivity(opener, None).check_configuration,
-            ],
+            activities=[*agents.fakes.activities, checks],
             workflow_runner=UnsandboxedWorkflowRunner(),
             max_heartbeat_throttle_interval=THROTTLE,
         ),

@@ -19,13 +19,14 @@ from agent_runs.contracts.errors import (
 from agent_runs.contracts.identity import workflow_id
 from agent_runs.contracts.messages import Finished, PromptBundle
 from agent_runs.contracts.outcome import Outcome, Report
-from agent_runs.contracts.request import RunRequest, Runtime, SessionParams
+from agent_runs.contracts.request import Runtime, SessionParams
+from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import GOOD, FakeActivities, fail_with
 from tests.workflows.fake_worker import running_worker
 from workflows.agent_run import AgentRunWorkflow
 
 
-async def test_a_run_calls_every_activity_in_order(temporal: Client, queue: str, request_of_a_run: RunRequest) -> None:
+async def test_a_run_calls_every_activity_in_order(temporal: Client, queue: str, request_of_a_run: FakeRequest) -> None:
     steps = FakeActivities()
     async with running_worker(temporal, queue, steps) as start:
         outcome = await outcome_at_close(await start(request_of_a_run))
@@ -39,7 +40,7 @@ async def test_a_run_calls_every_activity_in_order(temporal: Client, queue: str,
 
 
 async def test_the_history_of_a_normal_run_stays_small(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     sealed = request_of_a_run.model_copy(update={"sealed_prompt": "p" * 16_000, "sealed_secrets": "s" * 8_000})
     async with running_worker(temporal, queue, FakeActivities()) as start:
@@ -62,7 +63,7 @@ async def test_the_history_of_a_normal_run_stays_small(
     ],
 )
 async def test_a_failing_activity_names_the_failure_and_is_cleaned_up(
-    temporal: Client, queue: str, request_of_a_run: RunRequest, step: str, error: Any
+    temporal: Client, queue: str, request_of_a_run: FakeRequest, step: str, error: Any
 ) -> None:
     steps = FakeActivities({step: fail_with(error)})
     async with running_worker(temporal, queue, steps) as start:
@@ -76,7 +77,7 @@ async def test_a_failing_activity_names_the_failure_and_is_cleaned_up(
 
 
 async def test_cleanup_waits_for_the_activity_concurrent_to_the_failed_one(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     refused, bundled = asyncio.Event(), asyncio.Event()
 
@@ -101,7 +102,7 @@ async def test_cleanup_waits_for_the_activity_concurrent_to_the_failed_one(
 
 
 async def test_a_refused_session_is_followed_by_a_fresh_attempt_in_the_same_run(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     async def parse(input: Any) -> Report:
         if input.resumed_session:

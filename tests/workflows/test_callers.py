@@ -23,32 +23,33 @@ from agent_runs.contracts.errors import PodLost
 from agent_runs.contracts.identity import workflow_id
 from agent_runs.contracts.messages import StreamEnd
 from agent_runs.contracts.outcome import ContainerEnd, Outcome, OutputReceipt
-from agent_runs.contracts.request import RunRequest, WakeContext
+from agent_runs.contracts.request import WakeContext
+from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import FakeActivities, FakeAgent
 from tests.workflows.fake_worker import Handle, running_worker
 from workflows.agent_run import AgentRunWorkflow
 from workflows.attributes import ALL
 
 
-def wake(task: str | None, request: RunRequest, run_id: str | None = None) -> RunRequest:
+def wake(task: str | None, request: FakeRequest, run_id: str | None = None) -> FakeRequest:
     """A wake of a task, whose outcome is kept for a day."""
     changes = {"context": WakeContext(task_id=task), "outcome_retention_sec": 24 * 3600}
     return request.model_copy(update=changes | ({"run_id": run_id} if run_id else {}))
 
 
 async def test_the_next_wake_of_a_task_joins_its_open_run(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     agent, settings = FakeAgent(), ClientSettings(task_queue=queue)
     steps = FakeActivities(agent.answers)
     async with running_worker(temporal, queue, steps) as start:
         first = wake("task", request_of_a_run)
         lost = await start(first)
-        tickets = [await attach(temporal, settings, wake("task", request_of_a_run, "second")) for _ in range(2)]
+        tickets = [await attach(temporal, settings, wake("task", request_of_a_run, "second").wake) for _ in range(2)]
         await agent.end()
         outcome = await fetch_outcome(tickets[0].handle(temporal), collect=True)
         assert await outcome_at_close(lost) == outcome
-        after = await attach(temporal, settings, wake("task", request_of_a_run, "second"))
+        after = await attach(temporal, settings, wake("task", request_of_a_run, "second").wake)
         found = await find_run(temporal, "second")
     assert [(ticket.kind, ticket.run_id) for ticket in tickets] == [("joined", first.run_id)] * 2
     assert (after.kind, after.closed, after.workflow_run_id) == ("joined", True, tickets[0].workflow_run_id)
@@ -57,16 +58,16 @@ async def test_the_next_wake_of_a_task_joins_its_open_run(
 
 
 async def test_another_task_learns_which_run_holds_the_agent_and_may_wait(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     agent, settings, waits = FakeAgent(), ClientSettings(task_queue=queue), asyncio.Event()
     other = wake("another", request_of_a_run, "other")
     async with running_worker(temporal, queue, FakeActivities(agent.answers)) as start:
         first = wake("task", request_of_a_run)
         held = await start(first)
-        busy = await attach(temporal, settings, other)
-        waiting = asyncio.create_task(attach_when_free(temporal, settings, other, lambda _: waits.set()))
-        given_up = asyncio.create_task(attach_when_free(temporal, settings, other, lambda _: None))
+        busy = await attach(temporal, settings, other.wake)
+        waiting = asyncio.create_task(attach_when_free(temporal, settings, other.wake, lambda _: waits.set()))
+        given_up = asyncio.create_task(attach_when_free(temporal, settings, other.wake, lambda _: None))
         await waits.wait()
         given_up.cancel()
         await agent.end()
@@ -81,13 +82,13 @@ async def test_another_task_learns_which_run_holds_the_agent_and_may_wait(
 
 
 async def test_an_outcome_that_nobody_fetched_is_given_to_the_next_wake_of_its_task(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     settings, steps = ClientSettings(task_queue=queue), FakeActivities()
     async with running_worker(temporal, queue, steps) as start:
         handle = await start(wake("task", request_of_a_run))
         read = await fetch_outcome(handle, collect=False)  # reading it does not collect it
-        ticket = await attach(temporal, settings, wake("task", request_of_a_run, "second"))
+        ticket = await attach(temporal, settings, wake("task", request_of_a_run, "second").wake)
         assert ticket.kind == "joined"
         collected = await fetch_outcome(ticket.handle(temporal), collect=True)
         assert await outcome_at_close(handle) == collected == read
@@ -95,7 +96,7 @@ async def test_an_outcome_that_nobody_fetched_is_given_to_the_next_wake_of_its_t
 
 
 async def test_a_wake_after_a_collected_outcome_gets_a_run_of_its_own_also_while_no_worker_runs(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     settings, steps = ClientSettings(task_queue=queue), FakeActivities()
     async with running_worker(temporal, queue, steps) as start:
@@ -103,7 +104,7 @@ async def test_a_wake_after_a_collected_outcome_gets_a_run_of_its_own_also_while
         delivered = await fetch_outcome(first, collect=False)
     await first.signal(updates.COLLECTED)  # stored, and seen by no worker yet
     second = wake("task", request_of_a_run, "second")
-    attaching = asyncio.create_task(attach_when_free(temporal, settings, second, lambda _: None))
+    attaching = asyncio.create_task(attach_when_free(temporal, settings, second.wake, lambda _: None))
     await join_requested(first)
     async with running_worker(temporal, queue, steps):
         ticket = await attaching
@@ -123,20 +124,20 @@ async def join_requested(handle: Handle) -> None:
 
 
 async def test_an_outcome_that_nobody_fetched_is_released_for_another_task(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     settings = ClientSettings(task_queue=queue)
     async with running_worker(temporal, queue, FakeActivities()) as start:
         handle = await start(wake("task", request_of_a_run))
         await fetch_outcome(handle, collect=False)
-        ticket = await attach(temporal, settings, wake("another", request_of_a_run, "other"))
+        ticket = await attach(temporal, settings, wake("another", request_of_a_run, "other").wake)
         assert (await outcome_at_close(handle)).exit_code == 0
         assert (await fetch_outcome(ticket.handle(temporal), collect=True)).exit_code == 0
     assert ticket.kind == "started"
 
 
 async def test_a_cancel_does_not_collect_the_outcome(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     async with running_worker(temporal, queue, FakeActivities()) as start:
         handle = await start(wake("task", request_of_a_run))
@@ -146,7 +147,7 @@ async def test_a_cancel_does_not_collect_the_outcome(
         await outcome_at_close(handle)
 
 
-async def test_a_wake_without_a_task_joins_nothing(temporal: Client, queue: str, request_of_a_run: RunRequest) -> None:
+async def test_a_wake_without_a_task_joins_nothing(temporal: Client, queue: str, request_of_a_run: FakeRequest) -> None:
     agent = FakeAgent()
     async with running_worker(temporal, queue, FakeActivities(agent.answers)) as start:
         handle = await start(wake(None, request_of_a_run))
@@ -180,7 +181,7 @@ async def skipping() -> AsyncIterator[WorkflowEnvironment]:
 
 
 async def run_to_close(
-    client: Client, queue: str, steps: FakeActivities, request: RunRequest
+    client: Client, queue: str, steps: FakeActivities, request: FakeRequest
 ) -> tuple[Outcome, timedelta]:
     """Returns a run's outcome, and how long the run was open by the server's clock."""
     async with running_worker(client, queue, steps):
@@ -193,7 +194,7 @@ async def run_to_close(
 
 
 async def test_an_outcome_is_kept_for_a_day_and_no_longer(
-    skipping: WorkflowEnvironment, queue: str, request_of_a_run: RunRequest
+    skipping: WorkflowEnvironment, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     outcome, duration = await run_to_close(skipping.client, queue, FakeActivities(), wake("task", request_of_a_run))
     assert outcome.exit_code == 0
@@ -201,7 +202,7 @@ async def test_an_outcome_is_kept_for_a_day_and_no_longer(
 
 
 async def test_pauses_between_attempts_become_longer(
-    skipping: WorkflowEnvironment, queue: str, request_of_a_run: RunRequest
+    skipping: WorkflowEnvironment, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     async def lost(_input: object) -> StreamEnd:
         failure = PodLost.as_failure("node lost")

@@ -11,7 +11,7 @@ from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.contracts.errors import PodLost
 from agent_runs.contracts.messages import Finished, StreamEnd
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt
-from agent_runs.contracts.request import RunRequest
+from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import DEFAULTS, FakeActivities, FakeAgent, until_cancelled
 from tests.workflows.fake_worker import Handle, reached, running_worker
 
@@ -31,7 +31,7 @@ async def by_operator(handle: Handle) -> None:
 async def test_a_cancel_ends_the_run_in_every_phase(
     temporal: Client,
     queue: str,
-    request_of_a_run: RunRequest,
+    request_of_a_run: FakeRequest,
     phase: str,
     how: Callable[[Handle], Awaitable[None]],
 ) -> None:
@@ -64,7 +64,7 @@ async def test_a_cancel_ends_the_run_in_every_phase(
 
 @pytest.mark.parametrize("phase", ["introspect_pod", "bundle_prompt", "create_job"])
 async def test_a_cancel_reaches_an_activity_that_waits_for_the_cluster_and_sends_no_heartbeats_itself(
-    temporal: Client, queue: str, request_of_a_run: RunRequest, phase: str
+    temporal: Client, queue: str, request_of_a_run: FakeRequest, phase: str
 ) -> None:
     begun, interrupted = asyncio.Event(), asyncio.Event()
 
@@ -87,7 +87,7 @@ async def test_a_cancel_reaches_an_activity_that_waits_for_the_cluster_and_sends
 
 
 async def test_a_cancelled_agent_keeps_its_session_and_its_last_output(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     agent = FakeAgent()
     steps = FakeActivities(agent.answers)
@@ -107,7 +107,7 @@ async def test_a_cancelled_agent_keeps_its_session_and_its_last_output(
 
 
 async def test_a_late_cancel_reports_how_the_run_ended(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     parsing, may_end = asyncio.Event(), asyncio.Event()
 
@@ -130,7 +130,7 @@ async def test_a_late_cancel_reports_how_the_run_ended(
 
 
 async def test_a_cancel_between_two_attempts_prevents_the_next_one(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     async def lost(_input: object) -> StreamEnd:
         failure = PodLost.as_failure("evicted")

@@ -9,10 +9,10 @@ from temporalio.client import Client
 
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.messages import Silence, StartProgress, StreamLogs, StreamProgress
-from agent_runs.contracts.request import RunRequest
 from agent_runs.logs.follower import Follower
 from agent_runs.logs.silence import SilenceLimits
 from tests.logs.timed_container import JOB, TimedContainer, worker_clock
+from tests.support.requests import FakeRequest
 from tests.support.virtual_time import run_in_virtual_time
 from tests.workflows.fake_activities import GOOD, STOPPED, FakeActivities, FakeAgent, until_cancelled
 from tests.workflows.fake_worker import Handle, configured, running_worker
@@ -26,7 +26,7 @@ async def timers(handle: Handle) -> list[str]:
 
 
 async def test_a_run_that_takes_too_long_is_stopped_and_its_last_output_counts(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     steps = FakeActivities(FakeAgent().answers)
     async with running_worker(temporal, queue, steps) as start:
@@ -48,7 +48,7 @@ async def test_a_run_that_takes_too_long_is_stopped_and_its_last_output_counts(
 
 
 async def test_an_agent_that_ignores_sigterm_is_killed_after_its_grace(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     steps = FakeActivities(FakeAgent(ignores_sigterm=True).answers)
     async with running_worker(temporal, queue, steps) as start:
@@ -62,7 +62,7 @@ async def test_an_agent_that_ignores_sigterm_is_killed_after_its_grace(
 
 @pytest.mark.parametrize(("scheduled", "code"), [(False, "k8s_pod_schedule_failed"), (True, "k8s_pod_start_failed")])
 async def test_an_activity_that_does_not_return_is_ended_and_its_last_heartbeat_names_the_failure(
-    scheduled: bool, code: str, temporal: Client, queue: str, request_of_a_run: RunRequest, monkeypatch: Any
+    scheduled: bool, code: str, temporal: Client, queue: str, request_of_a_run: FakeRequest, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr("workflows.following.START_MARGIN", timedelta())
 
@@ -79,7 +79,7 @@ async def test_an_activity_that_does_not_return_is_ended_and_its_last_heartbeat_
 
 
 async def test_a_silent_agent_is_stopped_and_followed_to_its_end(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     progress = StreamProgress(sequence=7, needed_from=8, last_output="compiling")
     silence = Silence(limit=timedelta(hours=1), progress=progress, processes=("cc1plus", "make"))
@@ -99,7 +99,7 @@ async def test_a_silent_agent_is_stopped_and_followed_to_its_end(
 
 
 async def test_a_week_of_short_silences_adds_nothing_to_the_history(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     week = timedelta(days=7).total_seconds()
 
@@ -127,7 +127,7 @@ async def test_a_week_of_short_silences_adds_nothing_to_the_history(
 
 
 async def test_opencode_that_hangs_before_its_first_line_is_retried_once(
-    temporal: Client, queue: str, request_of_a_run: RunRequest, monkeypatch: Any
+    temporal: Client, queue: str, request_of_a_run: FakeRequest, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr("workflows.retries.FIRST_RETRY_PAUSE", timedelta(milliseconds=1))
     hung = Silence(limit=timedelta(minutes=7), has_output=False)

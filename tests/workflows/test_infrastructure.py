@@ -18,7 +18,7 @@ from agent_runs.contracts.errors import (
 )
 from agent_runs.contracts.messages import StreamEnd
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt, Report
-from agent_runs.contracts.request import RunRequest
+from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import GOOD, FakeActivities, fail_with
 from tests.workflows.fake_worker import configured, running_worker
 
@@ -40,7 +40,7 @@ def losing(count: int, failure: Failure) -> Any:
 
 
 async def test_a_lost_pod_is_followed_by_an_attempt_with_the_same_session(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     steps = FakeActivities({"stream_logs": losing(1, PodLost.as_failure("evicted"))})
     async with running_worker(temporal, queue, steps, sandboxed=False) as start:
@@ -56,7 +56,9 @@ async def test_a_lost_pod_is_followed_by_an_attempt_with_the_same_session(
     assert any("k8s_pod_lost" in note for note in outcome.result_json["notes"])
 
 
-async def test_the_infrastructure_budget_has_an_end(temporal: Client, queue: str, request_of_a_run: RunRequest) -> None:
+async def test_the_infrastructure_budget_has_an_end(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
+) -> None:
     steps = FakeActivities({"stream_logs": losing(9, PodLost.as_failure("evicted"))})
     async with running_worker(temporal, queue, steps, sandboxed=False) as start:
         outcome = await outcome_at_close(await start(configured(request_of_a_run, infrastructure_retries=2)))
@@ -65,7 +67,7 @@ async def test_the_infrastructure_budget_has_an_end(temporal: Client, queue: str
 
 
 async def test_a_throttled_registry_is_followed_by_another_attempt(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     async def wait(input: Any) -> Any:
         if input.attempt.attempt == 1:
@@ -83,7 +85,7 @@ async def test_a_throttled_registry_is_followed_by_another_attempt(
     ids=lambda failure: failure.code,
 )
 async def test_other_failures_are_not_retried(
-    temporal: Client, queue: str, request_of_a_run: RunRequest, failure: Failure
+    temporal: Client, queue: str, request_of_a_run: FakeRequest, failure: Failure
 ) -> None:
     steps = FakeActivities({"stream_logs": losing(9, failure)})
     async with running_worker(temporal, queue, steps, sandboxed=False) as start:
@@ -93,7 +95,7 @@ async def test_other_failures_are_not_retried(
 
 
 async def test_an_unknown_exit_code_is_never_a_success(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     async def parse(_input: object) -> Report:
         return GOOD.model_copy(update={"failure": ExitUnknown.as_failure("no exit code"), "exit_code": 1})
@@ -105,7 +107,7 @@ async def test_an_unknown_exit_code_is_never_a_success(
 
 
 async def test_no_attempt_follows_a_pod_that_may_still_run(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     unavailable = ApplicationError("the API server is unavailable", non_retryable=True)
     steps = FakeActivities({"stream_logs": losing(9, PodLost.as_failure("evicted")), "finish": fail_with(unavailable)})

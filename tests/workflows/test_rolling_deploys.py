@@ -9,7 +9,7 @@ from temporalio.contrib.pydantic import PydanticPayloadConverter, pydantic_data_
 
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.messages import PodProfile
-from agent_runs.contracts.request import RunRequest
+from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import FakeActivities, answer_with
 from tests.workflows.fake_worker import Handle, running_worker
 
@@ -30,7 +30,7 @@ class OtherVersion(PydanticPayloadConverter):
 
 
 async def test_a_result_with_a_field_that_this_version_does_not_know_is_read(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     newer = answer_with(lambda _: NewerProfile(namespace="default", image="agent:1"))
     async with running_worker(temporal, queue, FakeActivities({"introspect_pod": newer})) as start:
@@ -39,7 +39,7 @@ async def test_a_result_with_a_field_that_this_version_does_not_know_is_read(
 
 
 async def test_a_result_that_this_version_cannot_read_waits_for_a_version_that_can(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     config = temporal.config()
     config["data_converter"] = replace(pydantic_data_converter, payload_converter_class=OtherVersion)

@@ -10,7 +10,7 @@ from agent_runs.client.outcome import cancel, fetch_outcome, outcome_at_close
 from agent_runs.client.runs import find_by_run_id
 from agent_runs.contracts.errors import PodScheduleFailed, ProviderRejected
 from agent_runs.contracts.outcome import Outcome, Report
-from agent_runs.contracts.request import RunRequest
+from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import Answer, FakeActivities, FakeAgent, answer_with, fail_with
 from tests.workflows.fake_worker import configured, reached, running_worker
 
@@ -28,7 +28,7 @@ def rejected(_input: object) -> Report:
     ids=["the agent failed", "no agent was started"],
 )
 async def test_a_failed_run_closes_failed_with_its_code_and_its_outcome(
-    temporal: Client, queue: str, request_of_a_run: RunRequest, answers: dict[str, Answer], code: str
+    temporal: Client, queue: str, request_of_a_run: FakeRequest, answers: dict[str, Answer], code: str
 ) -> None:
     async with running_worker(temporal, queue, FakeActivities(answers)) as start:
         handle = await start(request_of_a_run)
@@ -43,7 +43,7 @@ async def test_a_failed_run_closes_failed_with_its_code_and_its_outcome(
 
 
 async def test_a_timed_out_run_closes_failed_with_the_code_timeout(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     async with running_worker(temporal, queue, FakeActivities(FakeAgent().answers)) as start:
         handle = await start(configured(request_of_a_run, timeout_sec=1))
@@ -55,7 +55,7 @@ async def test_a_timed_out_run_closes_failed_with_the_code_timeout(
 
 
 async def test_a_cancelled_run_closes_canceled_and_keeps_its_outcome(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     agent = FakeAgent()
     async with running_worker(temporal, queue, FakeActivities(agent.answers)) as start:
@@ -70,7 +70,7 @@ async def test_a_cancelled_run_closes_canceled_and_keeps_its_outcome(
 
 
 async def test_an_ended_run_that_keeps_its_outcome_is_listed_as_ended_and_until_when_it_is_kept(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     request = request_of_a_run.model_copy(update={"outcome_retention_sec": 3600})
     async with running_worker(temporal, queue, FakeActivities()) as start:

@@ -11,14 +11,15 @@ from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.errors import PodLost, SealedFieldUnreadable
 from agent_runs.contracts.messages import StreamEnd
 from agent_runs.contracts.outcome import ContainerEnd, Outcome, OutputReceipt
-from agent_runs.contracts.request import RunRequest, WakeContext
+from agent_runs.contracts.request import WakeContext
+from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import DEFAULTS, Answer, FakeActivities, FakeAgent, fail_with
 from tests.workflows.fake_worker import running_worker
 
 POD_LOST = StreamEnd(container=ContainerEnd(), receipt=OutputReceipt(), failure=PodLost.as_failure("the node was lost"))
 
 
-def wake(request: RunRequest, run_id: str | None = None) -> RunRequest:
+def wake(request: FakeRequest, run_id: str | None = None) -> FakeRequest:
     """A wake of one task, sealed for its own run."""
     changes: dict[str, Any] = {"context": WakeContext(task_id="task"), "outcome_retention_sec": 24 * 3600}
     later = {"run_id": run_id, "sealed_secrets": f"sealed for {run_id}"} if run_id else {}
@@ -60,7 +61,7 @@ def notes(outcome: Outcome) -> list[str]:
 
 
 async def test_the_running_agent_and_the_next_attempt_get_the_newest_token(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     agent, rotation, settings = FakeAgent(), FakeRotation(), ClientSettings(task_queue=queue)
 
@@ -78,10 +79,10 @@ async def test_the_running_agent_and_the_next_attempt_get_the_newest_token(
     async with running_worker(temporal, queue, steps) as start:
         first = await start(wake(request_of_a_run))
         await agent.started.wait()
-        await attach(temporal, settings, wake(request_of_a_run, "second"))
+        await attach(temporal, settings, wake(request_of_a_run, "second").wake)
         await rotation.wait_for_calls(1)
-        await attach(temporal, settings, wake(request_of_a_run, "second"))
-        await attach(temporal, settings, wake(request_of_a_run, "third"))
+        await attach(temporal, settings, wake(request_of_a_run, "second").wake)
+        await attach(temporal, settings, wake(request_of_a_run, "third").wake)
         await rotation.wait_for_calls(2)
         await agent.end()
         outcome = await fetch_outcome(first, collect=True)
@@ -95,7 +96,7 @@ async def test_the_running_agent_and_the_next_attempt_get_the_newest_token(
 
 
 async def test_a_failed_rotation_is_a_note_and_no_failure(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     agent, settings = FakeAgent(), ClientSettings(task_queue=queue)
     refused = asyncio.Event()
@@ -109,7 +110,7 @@ async def test_a_failed_rotation_is_a_note_and_no_failure(
     async with running_worker(temporal, queue, steps) as start:
         first = await start(wake(request_of_a_run))
         await agent.started.wait()
-        ticket = await attach(temporal, settings, wake(request_of_a_run, "second"))
+        ticket = await attach(temporal, settings, wake(request_of_a_run, "second").wake)
         await refused.wait()
         await agent.end()
         outcome = await fetch_outcome(first, collect=True)
@@ -122,14 +123,14 @@ async def test_a_failed_rotation_is_a_note_and_no_failure(
 
 
 async def test_an_agent_without_a_proxy_keeps_its_token_and_a_note_says_so(
-    temporal: Client, queue: str, request_of_a_run: RunRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     agent, settings = FakeAgent(), ClientSettings(task_queue=queue)
     steps = FakeActivities({**agent.answers, "create_job": create_job(has_api_proxy=False)})
     async with running_worker(temporal, queue, steps) as start:
         first = await start(wake(request_of_a_run))
         await agent.started.wait()
-        await attach(temporal, settings, wake(request_of_a_run, "second"))
+        await attach(temporal, settings, wake(request_of_a_run, "second").wake)
         await agent.end()
         outcome = await fetch_outcome(first, collect=True)
         await outcome_at_close(first)

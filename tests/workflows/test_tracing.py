@@ -21,8 +21,8 @@ from agent_runs.client.outcome import fetch_outcome, outcome_at_close
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.spans import ErrorTextsRemoved, RunTracing
 from agent_runs.contracts.identity import workflow_id
-from agent_runs.contracts.request import RunRequest
 from tests.support.collector import Collector
+from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import FakeActivities
 from tests.workflows.fake_worker import running_worker
 from workflows.agent_run import AgentRunWorkflow
@@ -63,12 +63,12 @@ def of_kind(exported: InMemorySpanExporter, prefix: str) -> list[ReadableSpan]:
 
 
 async def test_attach_workflow_activities_and_outcome_are_one_trace(
-    traced: Client, exported: InMemorySpanExporter, queue: str, request_of_a_run: RunRequest
+    traced: Client, exported: InMemorySpanExporter, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     activities = FakeActivities()
     request = request_of_a_run.model_copy(update={"outcome_retention_sec": 3600})
     async with running_worker(traced, queue, activities):
-        ticket = await attach(traced, ClientSettings(task_queue=queue), request)
+        ticket = await attach(traced, ClientSettings(task_queue=queue), request.wake)
         await fetch_outcome(ticket.handle(traced), collect=True)
         await ticket.handle(traced).result()
     (trace_id,) = trace_ids(exported)
@@ -85,12 +85,12 @@ async def test_attach_workflow_activities_and_outcome_are_one_trace(
 
 
 async def test_runs_that_one_caller_attaches_to_have_traces_of_their_own(
-    traced: Client, exported: InMemorySpanExporter, queue: str, request_of_a_run: RunRequest
+    traced: Client, exported: InMemorySpanExporter, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     settings = ClientSettings(task_queue=queue)
     async with running_worker(traced, queue, FakeActivities()):
         requests = [request_of_a_run, other_agent(request_of_a_run)]
-        tickets = [await attach(traced, settings, request) for request in requests]
+        tickets = [await attach(traced, settings, request.wake) for request in requests]
         await asyncio.gather(*(ticket.handle(traced).result() for ticket in tickets))
     assert len(trace_ids(exported)) == 2
     for trace_id in trace_ids(exported):
@@ -98,7 +98,7 @@ async def test_runs_that_one_caller_attaches_to_have_traces_of_their_own(
 
 
 async def test_a_caller_that_is_traced_itself_has_the_run_in_its_own_trace(
-    traced: Client, exported: InMemorySpanExporter, queue: str, request_of_a_run: RunRequest
+    traced: Client, exported: InMemorySpanExporter, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     own = TracerProvider(shutdown_on_exit=False).get_tracer("caller")
     async with running_worker(traced, queue, FakeActivities()) as start:
@@ -115,18 +115,18 @@ async def test_a_caller_that_is_traced_itself_has_the_run_in_its_own_trace(
 
 
 async def test_a_run_that_was_started_without_a_trace_is_a_trace_with_its_temporal_run_id(
-    temporal: Client, traced: Client, exported: InMemorySpanExporter, queue: str, request_of_a_run: RunRequest
+    temporal: Client, traced: Client, exported: InMemorySpanExporter, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     activities = FakeActivities()
     async with running_worker(traced, queue, activities):
-        ticket = await attach(temporal, ClientSettings(task_queue=queue), request_of_a_run)
+        ticket = await attach(temporal, ClientSettings(task_queue=queue), request_of_a_run.wake)
         await ticket.handle(temporal).result()
     assert trace_ids(exported) == {uuid.UUID(ticket.workflow_run_id).int}
     assert steps_of(exported) == set(activities.names)
 
 
 async def test_what_an_error_says_is_not_exported_only_its_type(
-    traced: Client, exported: InMemorySpanExporter, queue: str, request_of_a_run: RunRequest
+    traced: Client, exported: InMemorySpanExporter, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     async def fail(_input: object) -> None:
         raise ApplicationError(SECRET, SECRET, non_retryable=True) from ValueError(SECRET)
@@ -143,7 +143,7 @@ async def test_what_an_error_says_is_not_exported_only_its_type(
 
 
 async def test_a_history_replays_whether_its_worker_was_traced_or_not_and_a_replay_exports_nothing(
-    temporal: Client, traced: Client, exported: InMemorySpanExporter, queue: str, request_of_a_run: RunRequest
+    temporal: Client, traced: Client, exported: InMemorySpanExporter, queue: str, request_of_a_run: FakeRequest
 ) -> None:
     histories = []
     for client in (temporal, traced):
@@ -162,7 +162,7 @@ async def test_a_history_replays_whether_its_worker_was_traced_or_not_and_a_repl
     assert exported.get_finished_spans() == ()
 
 
-def other_agent(request: RunRequest) -> RunRequest:
+def other_agent(request: FakeRequest) -> FakeRequest:
     agent = request.agent.model_copy(update={"id": str(uuid.uuid4())})
     return request.model_copy(update={"agent": agent, "run_id": str(uuid.uuid4())})
 
@@ -171,7 +171,7 @@ def other_agent(request: RunRequest) -> RunRequest:
 
 
 async def test_the_standard_variables_switch_it_on_for_caller_and_worker(
-    temporal: Client, queue: str, request_of_a_run: RunRequest, monkeypatch: pytest.MonkeyPatch
+    temporal: Client, queue: str, request_of_a_run: FakeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collector, activities = Collector(), FakeActivities()
     async with collector.serving() as address:
@@ -190,7 +190,7 @@ async def test_the_standard_variables_switch_it_on_for_caller_and_worker(
     assert SECRET.encode() not in b"".join(body for _, body in collector.requests)
 
 
-async def test_an_untraced_start_has_no_header(temporal: Client, queue: str, request_of_a_run: RunRequest) -> None:
+async def test_an_untraced_start_has_no_header(temporal: Client, queue: str, request_of_a_run: FakeRequest) -> None:
     async with running_worker(temporal, queue, FakeActivities()) as start:
         handle = await start(request_of_a_run)
         await handle.result()

@@ -1,0 +1,62 @@
+"""Checks an agent's configuration as `prepare_run` does, for Paperclip's environment test."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from temporalio import activity
+
+from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.contracts.identity import check_workflow_id
+from agent_runs.contracts.start import Binding, CheckReport, CheckStart, Finding, SealedCheck
+from agent_runs.job.checks import check_config
+from agent_runs.paperclip.environment import api_url_warning
+from agent_runs.paperclip.preparation import WrongFields, split
+from agent_runs.paperclip.sealing import Opener
+
+CORRECT_FIELD = "Correct the field in the agent's configuration."
+
+
+@dataclass(frozen=True)
+class CheckConfigurationActivity:
+    """Creates nothing, and reads nothing but its input.
+
+    Attributes:
+        paperclip_api_url: the worker's setting, for an agent whose Paperclip names no address.
+    """
+
+    opener: Opener
+    paperclip_api_url: str | None
+
+    @activity.defn
+    async def check_configuration(self, input: CheckStart) -> CheckReport:
+        """Returns what is wrong with the configuration, or how its agents reach Paperclip.
+
+        Raises:
+            SealedFieldUnreadable: sealed with another key, or for another use.
+        """
+        use = Binding(
+            purpose="check",
+            workflow_id=check_workflow_id(input.check_id),
+            company_id=input.company_id,
+            run_id=input.check_id,
+        )
+        return CheckReport(findings=tuple(self._findings(self.opener.open(input.sealed, SealedCheck, use))))
+
+    def _findings(self, check: SealedCheck) -> Iterator[Finding]:
+        run = {"runId": "check", "agent": {"id": "check", "companyId": "check"}, "config": check.config}
+        try:
+            config = split(run, check.host).request.config
+            check_config(config)
+        except WrongFields as wrong:
+            for problem in wrong.problems:
+                yield Finding(code="agent_configuration", level="error", message=str(problem), hint=CORRECT_FIELD)
+            return
+        except InvalidRequest as refused:
+            yield Finding(code="agent_configuration", level="error", message=refused.message, hint=CORRECT_FIELD)
+            return
+        url = config.paperclip_api_url or self.paperclip_api_url
+        if warning := api_url_warning(url):
+            hint = "Set AGENT_RUNS_PAPERCLIP_API_URL, at Paperclip's server or at the worker."
+            yield Finding(code="paperclip_url", level="warn", message=warning, hint=hint)
+        else:
+            yield Finding(code="paperclip_url", level="info", message=f"Agents reach Paperclip at {url}")

@@ -1,0 +1,47 @@
+"""Opens what is sealed for the run, checks all of it, and returns the part without secrets, which the history holds."""
+
+from dataclasses import dataclass
+
+from temporalio import activity
+
+from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.contracts.messages import PrepareRun
+from agent_runs.contracts.request import RunRequest
+from agent_runs.job.checks import check_config
+from agent_runs.paperclip.preparation import Preparations
+
+
+@dataclass(frozen=True)
+class PrepareRunActivity:
+    """The first step of a run: nothing is created before it has succeeded."""
+
+    preparations: Preparations
+
+    @activity.defn
+    async def prepare_run(self, input: PrepareRun) -> RunRequest:
+        """Returns the request that all later steps use.
+
+        Raises:
+            InvalidRequest: names every wrong field by its Paperclip path with the remedy, and quotes no value; or the
+                ids and the task of the start are not those that are sealed.
+            SealedFieldUnreadable: sealed with another key, or for another use.
+        """
+        request = (await self.preparations.current()).request
+        _check_start(input, request)
+        check_config(request.config)
+        return request
+
+
+def _check_start(input: PrepareRun, request: RunRequest) -> None:
+    """The readable fields decide who holds the agent, and the sealed ones what runs: they must agree."""
+    started = {
+        "runId": (input.run.run_id, request.run_id),
+        "agent.id": (input.run.agent_id, request.agent.id),
+        "agent.companyId": (input.run.company_id, request.agent.company_id),
+        "task": (input.task, request.task),
+    }
+    if wrong := [field for field, (readable, sealed) in started.items() if readable != sealed]:
+        raise InvalidRequest(
+            f"{', '.join(wrong)}: the start and the sealed context differ; start the run with the context's own",
+            fields=", ".join(wrong),
+        )

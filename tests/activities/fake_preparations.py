@@ -1,0 +1,22 @@
+"""A run with secrets, for tests that call an activity without a workflow."""
+
+from agent_runs.contracts.request import AgentRef, PromptSource, RunConfig, RunRequest, Secrets
+from agent_runs.paperclip.preparation import Preparation
+
+REQUEST = RunRequest(
+    run_id="run", agent=AgentRef(id="ada", company_id="acme"), config=RunConfig(model="fake/scenario/text")
+)
+
+SECRETS = Secrets(
+    run_id="run",
+    auth_token="eyJhbGciOiJIUzI1NiJ9.run-token",
+    env={"ANTHROPIC_API_KEY": "sk-ant-0123456789", "GITHUB_TOKEN": "ghp_0123456789abcdef", "GREETING": "good morning"},
+    mcp_servers={"docs": {"headers": {"Authorization": "Bearer mcp-header-token"}}},
+)
+
+
+class FakePreparations:
+    """The prepared wake of a usual run."""
+
+    async def current(self) -> Preparation:
+        return Preparation(REQUEST, SECRETS, PromptSource())

@@ -1,0 +1,26 @@
+"""The workflow that checks an agent's configuration before a run, with the code that a run uses."""
+
+from datetime import timedelta
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from agent_runs.contracts import activities
+    from agent_runs.contracts.identity import CHECK_WORKFLOW_TYPE
+    from agent_runs.contracts.start import CheckReport, CheckStart
+
+
+@workflow.defn(name=CHECK_WORKFLOW_TYPE)
+class AgentCheckWorkflow:
+    """One check. Its caller waits for seconds and sets the workflow's own time-out; it creates nothing."""
+
+    @workflow.run
+    async def run(self, start: CheckStart) -> CheckReport:
+        """Asks one worker."""
+        return await workflow.execute_activity(
+            activities.check_configuration,
+            start,
+            summary="check the agent's configuration",
+            start_to_close_timeout=timedelta(seconds=10),
+            schedule_to_close_timeout=timedelta(minutes=1),
+        )
