@@ -165,7 +165,10 @@ async function tried(failure: EnvironmentCheck, work: () => Promise<EnvironmentC
   }
 }
 
+/** The error's message, and that of its first cause. */
 function errorText(error: unknown): string {
-  const cause = error instanceof Error && error.cause instanceof Error ? `: ${error.cause.message}` : "";
+  let first = error;
+  while (first instanceof Error && first.cause instanceof Error) first = first.cause;
+  const cause = first instanceof Error && first !== error ? `: ${first.message}` : "";
   return `${serverMessage(error)}${cause}`.slice(0, 300);
 }

@@ -1,7 +1,9 @@
 /** execute() against a real Temporal, the real workflow with stand-in steps, and a real transcript service. */
 
 import { randomUUID } from "node:crypto";
+import { readFile } from "node:fs/promises";
 import { createServer, type Server } from "node:http";
+import { join } from "node:path";
 import { temporal } from "@temporalio/proto";
 import { decodeJwt } from "jose";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
@@ -22,6 +24,18 @@ import {
   temporalOf,
   until,
 } from "./support/stack.ts";
+
+const FIXTURES = join(import.meta.dirname, "..", "..", "tests", "fixtures", "paperclip");
+const CAPTURED = [
+  "ctx-1-first-wake-no-session.json",
+  "ctx-2-comment-wake-with-session.json",
+  "ctx-3-handoff-wake-session-id-only.json",
+  "ctx-4-project-workspace-and-secret.json",
+  "ctx-5-after-operator-reconcile.json",
+  "ctx-6-resume-after-settled-cancel.json",
+  "ctx-7-auto-retry-after-process-lost-override-type.json",
+  "ctx-8-transient-retry-wake.json",
+];
 
 let server: DevServer;
 let worker: Standin;
@@ -135,17 +149,50 @@ describe.concurrent("a run", () => {
     expect(host.metas[0]?.adapterType).toBe("opencode_k8s");
   });
 
+  it.each(CAPTURED)("starts from the execution context that Paperclip passes: %s", async (file) => {
+    const data = JSON.parse(await readFile(join(FIXTURES, file), "utf8"));
+    const { agent, runtime, context } = data;
+    const config = { ...data.config, model: "fake/lines:3" };
+    const request = aRequest({ agent: { ...agent, id: randomUUID() }, runtime, context, config });
+    const { host, result } = wake(request);
+    expect(await result).toMatchObject({ exitCode: 0, sessionId: "ses_fake" });
+    expect(texts(host)).toEqual(numbered(1, 3));
+  });
+
+  it("reports a configuration that the worker refuses, with the evidence that nothing was started", async () => {
+    const request = aRequest({ config: { model: "nameless", timeoutSec: -1 } });
+    const ended = await wake(request).result;
+    expect(ended).toMatchObject({
+      ...{ errorCode: "invalid_request", errorFamily: null },
+      executionRecovery: { kind: "bootstrap", providerWorkStarted: false },
+      resultJson: { stopReason: "invalid_request" },
+    });
+    expect(ended.errorMessage).toMatch(/config\.model .*config\.timeoutSec /);
+    expect(ended).not.toHaveProperty("retryNotBefore");
+  });
+
+  it("reports the invocation without the agent's variables", async () => {
+    const context = { taskId: "task-1", paperclipWorkspace: { cwd: "/work/repo" } };
+    const { host, result } = wake(aRequest(), {}, fakeHost(aRequest(), { context }));
+    await result;
+    expect(host.metas[0]).toEqual({
+      ...{ adapterType: "opencode_local", command: "opencode", cwd: "/work/repo", prompt: "fresh" },
+      commandNotes: ["runs in Kubernetes, as a Temporal workflow", "a note"],
+      context: expect.objectContaining({ taskQueue: worker.queue }),
+    });
+  });
+
   it("reports a wrong request before anything is created", async () => {
     const request = aRequest();
     const host = fakeHost(request);
     const result = await executeWith(host.context, async () => {
-      throw new InvalidRequest("config.model must be <provider>/<model>");
+      throw new InvalidRequest("agent.id must be an id");
     });
     expect(result).toMatchObject({
       errorCode: "invalid_request",
       executionRecovery: { kind: "bootstrap", providerWorkStarted: false },
     });
-    expect(result.errorMessage).toContain("config.model");
+    expect(result.errorMessage).toContain("agent.id");
     expect(host.calls).toEqual([]);
   });
 

@@ -94,7 +94,11 @@ describe("a wrong environment is reported with a remedy", () => {
 
   it("another sealing key than the worker's", async () => {
     vi.stubEnv("AGENT_RUNS_SEALING_KEY_FILE", join(folder, "another-key.json"));
-    expect(levels(await tested())).toMatchObject({ sealing_key: "info", configuration_unchecked: "error" });
+    const found = await tested();
+    expect(levels(found)).toMatchObject({ sealing_key: "info", configuration_unchecked: "error" });
+    const { message, hint } = found.checks.find(({ code }) => code === "configuration_unchecked") ?? {};
+    expect(message).toMatch(/is not checked: .*sealed with a key that this worker does not hold/);
+    expect(hint).toContain("sealing key");
   });
 });
 
