@@ -8,8 +8,7 @@
  */
 
 import { type Cancelled, cancel } from "./outcome.ts";
-import type { JsonObject } from "./paperclip.ts";
-import { PaperclipApi, paperclipApiUrl } from "./paperclip-api.ts";
+import { objectOf, PaperclipApi, paperclipApiUrl } from "./paperclip-api.ts";
 import type { CallOptions, Run, Temporal } from "./temporal.ts";
 import { Aborted, sleep, withLinkedSignal } from "./waits.ts";
 
@@ -38,7 +37,8 @@ export function abortOf(signal: AbortSignal | undefined): Abort | undefined {
 }
 
 /** The agent's grace in seconds; the worker refuses a wrong one. */
-export function graceOf({ graceSec }: JsonObject): number {
+export function graceOf(config: unknown): number {
+  const { graceSec } = objectOf(config);
   return typeof graceSec === "number" && graceSec >= 0 && graceSec <= GRACE_LIMIT ? graceSec : GRACE;
 }
 

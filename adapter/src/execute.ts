@@ -60,7 +60,7 @@ export async function execute(ctx: AdapterExecutionContext): Promise<AdapterExec
   const format = logFormatFor(process.env.AGENT_RUNS_RUN_LOG_FORMAT, version, adapterTypeIn(process.env));
   const createParts = async () => {
     await warmUp();
-    const settings = settingsFrom(process.env, ctx.config);
+    const settings = settingsFrom(process.env, objectOf(ctx.config));
     startReconciler(settings);
     const sealer = await sealerFrom(settings);
     await yieldToEventLoop(); // each of these takes some ms the first time
@@ -320,7 +320,7 @@ class Execution {
   /** Copies the transcript into the log. Resolves also when it could not be read to its end; the log then has a gap. */
   async #copyTranscript(ticket: Ticket, outcome: Promise<Outcome>, signal: AbortSignal): Promise<void> {
     const base = this.#settings.transcriptsUrl;
-    const { model } = this.#ctx.config;
+    const { model } = objectOf(this.#ctx.config);
     const seen = { attempt: 1 };
     if (base === undefined) {
       const remedy = "set AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL to the transcript service's address";

@@ -99,9 +99,11 @@ async function instructionsText(
 async function toolServers(
   access: AdapterExecutionContext["runtimeMcp"],
 ): Promise<{ servers: ToolServer[]; note?: string }> {
-  if (typeof access?.getServers !== "function") return { servers: [] };
+  const getServers = access?.getServers;
+  if (typeof getServers !== "function") return { servers: [] };
   try {
-    const offered = await withAbort((async () => access.getServers())(), AbortSignal.timeout(TOOL_SERVERS_TIMEOUT_MS));
+    const asked = (async () => await getServers.call(access))();
+    const offered = await withAbort(asked, AbortSignal.timeout(TOOL_SERVERS_TIMEOUT_MS));
     return { servers: offered.slice(0, TOOL_SERVERS_LIMIT).flatMap(toolServer) };
   } catch {
     return { servers: [], note: "Paperclip did not name its tool servers; the agent does without" };

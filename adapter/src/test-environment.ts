@@ -10,6 +10,7 @@ import { WorkflowFailedError } from "@temporalio/client";
 import type { CheckReport, CheckStart } from "./contracts.ts";
 import { addresses } from "./host-texts.ts";
 import type { EnvironmentCheck, EnvironmentTestContext, EnvironmentTestResult } from "./paperclip.ts";
+import { objectOf } from "./paperclip-api.ts";
 import { paperclipHelpers } from "./paperclip-helpers.ts";
 import { sealerFrom } from "./sealing.ts";
 import { ConfigurationError, type Settings, settingsFrom } from "./settings.ts";
@@ -42,7 +43,7 @@ export async function testEnvironment(context: EnvironmentTestContext): Promise<
 async function allChecks(context: EnvironmentTestContext): Promise<EnvironmentCheck[]> {
   let settings: Settings;
   try {
-    settings = settingsFrom(process.env, context.config ?? {});
+    settings = settingsFrom(process.env, objectOf(context.config));
   } catch (error) {
     if (!(error instanceof ConfigurationError)) throw error;
     return [check("settings", "error", error.message, "Correct the setting in the environment of Paperclip's server.")];
@@ -103,7 +104,7 @@ async function configuration(
   const binding = { purpose: "check", workflowId, companyId, runId: checkId } as const;
   const host = addresses(settings, process.env);
   try {
-    const sealed = await (await sealerFrom(settings)).seal({ binding, config: config ?? {}, host });
+    const sealed = await (await sealerFrom(settings)).seal({ binding, config: objectOf(config), host });
     const input: CheckStart = { checkId, companyId, sealed };
     const start = { workflowId, taskQueue: found.taskQueue, args: [input], workflowExecutionTimeout: "15 s" } as const;
     const call = () => found.client.execute(CHECK_WORKFLOW, start);

@@ -10,6 +10,7 @@ test.each([
   [{ graceSec: -1 }, 60],
   [{ graceSec: Number.NaN }, 60],
   [{ graceSec: "30" }, 60],
+  [null, 60],
 ])("the grace of %j is %d s", (config, seconds) => {
   expect(graceOf(config)).toBe(seconds);
 });
