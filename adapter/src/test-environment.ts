@@ -52,38 +52,27 @@ async function allChecks(context: EnvironmentTestContext): Promise<EnvironmentCh
   return (await Promise.all(checks)).flat();
 }
 
+/** Temporal and the workers; when there is one, also what it finds in the agent's configuration. */
 async function temporal(settings: Settings, context: EnvironmentTestContext): Promise<EnvironmentCheck[]> {
-  const found = temporalFor(settings);
-  const { address, namespace } = settings.temporal;
-  const variables = "TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_TLS and TEMPORAL_API_KEY";
-  const remedy = `Start Temporal, or set ${variables}. Runs wait until Temporal answers.`;
-  const message = `Temporal does not answer for namespace ${namespace} at ${address}`;
-  return await tried(check("temporal_unreachable", "error", message, remedy), async () => {
-    await callOnce(found, () => found.client.workflowService.describeNamespace({ namespace }), { timeout: TIMEOUT_MS });
-    const reachable = check("temporal_reachable", "info", `Temporal answers at ${address}, namespace ${namespace}`);
-    const polled = await workers(settings);
-    return [reachable, polled, ...(polled.level === "error" ? [] : await configuration(settings, context))];
+  const { taskQueue, temporal } = settings;
+  const place = `at ${temporal.address}, namespace ${temporal.namespace}`;
+  const remedy = "Start Temporal, or set TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_TLS and TEMPORAL_API_KEY.";
+  return await tried(check("temporal_unreachable", "error", `Temporal does not answer ${place}`, remedy), async () => {
+    const counts = await Promise.all([pollers(settings, WORKFLOW_TASKS), pollers(settings, ACTIVITY_TASKS)]);
+    const reachable = check("temporal_reachable", "info", `Temporal answers ${place}`);
+    const polls = check("worker_polls", "info", `A worker polls task queue ${taskQueue}`);
+    if (!counts.includes(0)) return [reachable, polls, ...(await configuration(settings, context))];
+    const start = "Start a worker (`agent-runs worker`) with the same AGENT_RUNS_TASK_QUEUE. Runs wait until then.";
+    return [reachable, check("worker_missing", "error", `No worker polls task queue ${taskQueue}`, start)];
   });
 }
 
-async function workers(settings: Settings): Promise<EnvironmentCheck> {
-  const { taskQueue, temporal } = settings;
+async function pollers(settings: Settings, taskQueueType: number): Promise<number> {
   const found = temporalFor(settings);
-  const pollers = async (taskQueueType: number) => {
-    const request = { namespace: temporal.namespace, taskQueue: { name: taskQueue }, taskQueueType };
-    const call = () => found.client.workflowService.describeTaskQueue(request);
-    return (await callOnce(found, call, { timeout: TIMEOUT_MS })).pollers?.length ?? 0;
-  };
-  try {
-    const counts = await Promise.all([pollers(WORKFLOW_TASKS), pollers(ACTIVITY_TASKS)]);
-    if (counts.every((count) => count > 0)) return check("worker_polls", "info", `A worker polls queue ${taskQueue}`);
-  } catch (error) {
-    const message = `The workers of task queue ${taskQueue} cannot be listed: ${errorText(error)}`;
-    const remedy = "Allow the API key to describe task queues, or check with `agent-runs list` that a worker runs.";
-    return check("worker_unknown", "warn", message, remedy);
-  }
-  const remedy = "Start a worker (`agent-runs worker`) with the same AGENT_RUNS_TASK_QUEUE. Runs wait until then.";
-  return check("worker_missing", "error", `No worker polls task queue ${taskQueue}`, remedy);
+  const { taskQueue, temporal } = settings;
+  const request = { namespace: temporal.namespace, taskQueue: { name: taskQueue }, taskQueueType };
+  const call = () => found.client.workflowService.describeTaskQueue(request);
+  return (await callOnce(found, call, { timeout: TIMEOUT_MS })).pollers?.length ?? 0;
 }
 
 async function sealing(settings: Settings): Promise<EnvironmentCheck[]> {
@@ -125,24 +114,22 @@ async function transcripts(settings: Settings): Promise<EnvironmentCheck[]> {
   const variable = "AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL";
   if (base === undefined) {
     const remedy = `Set ${variable} to the address at which the worker serves transcripts (AGENT_RUNS_TRANSCRIPTS_LISTEN).`;
-    const message = "The transcript service's address is not set, so run logs stay empty";
-    return [check("transcripts_unset", "error", message, remedy)];
+    return [check("transcripts_unset", "error", "No transcript service is set, so run logs stay empty", remedy)];
   }
   const sameKey = "Set AGENT_RUNS_TRANSCRIPTS_KEY_FILE to the same file here and at the worker.";
   const unusable = check("transcripts_key_unusable", "error", "The transcript service's key cannot be used", sameKey);
   const remedy = `Check ${variable}, and start the service. Runs continue without it, their logs wait.`;
-  const silent = check("transcripts_unreachable", "error", `No transcript service answers at ${base}`, remedy);
+  const unreachable = check("transcripts_unreachable", "error", `No transcript service answers at ${base}`, remedy);
   return await tried(unusable, async () => {
     const headers = { authorization: `Bearer ${await mint(PROBE_RUN_ID, settings)}` };
-    return await tried(silent, async () => {
+    return await tried(unreachable, async () => {
       const url = `${base.replace(/\/+$/, "")}/runs/${PROBE_RUN_ID}/attempts`;
       const { status, body } = await fetch(url, { headers, signal: AbortSignal.timeout(TIMEOUT_MS) });
       await body?.cancel();
-      if ([200, 404].includes(status))
-        return [check("transcripts_reachable", "info", `Transcripts are served at ${base}`)];
-      const answer = `The transcript service at ${base} answers ${status}`;
-      if ([401, 403].includes(status)) return [check("transcripts_key_refused", "error", answer, sameKey)];
-      return [check("transcripts_unexpected", "warn", answer, `Check ${variable}, and read the worker's log.`)];
+      const refused = `The transcript service at ${base} refuses our token`;
+      if ([401, 403].includes(status)) return [check("transcripts_key_refused", "error", refused, sameKey)];
+      if (![200, 404].includes(status)) throw new Error(`status ${status}`);
+      return [check("transcripts_reachable", "info", `Transcripts are served at ${base}`)];
     });
   });
 }
