@@ -146,17 +146,21 @@ async def test_a_refused_session_is_followed_by_a_fresh_attempt_in_the_same_run(
     assert [attempt.failure_code for attempt in outcome.attempts] == ["session_unavailable", None]
 
 
+STARTED = {"runId": "r", "agentId": "a", "companyId": "c", "sealed": "s"}
+
+
 # the SDK has created the coroutine of `run` when `__init__` refuses the input, and does not await it
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     ("start", "named"),
     [
         ({"runId": "r"}, "agentId, companyId, sealed"),
-        ({"runId": "r", "agentId": "a", "companyId": "c", "sealed": "s", "image": "mine:1"}, "image"),
+        ({**STARTED, "image": "mine:1"}, "fields: image"),
+        ({**STARTED, "config": {"serviceAccountName": "admin"}}, "fields: config"),
         ("text", "input"),
         ([], "input"),
     ],
-    ids=["missing fields", "an unknown field", "text", "list"],
+    ids=["missing fields", "an image", "a configuration", "text", "list"],
 )
 async def test_an_input_that_cannot_be_read_fails_the_run_at_once_and_names_the_fields(
     temporal: Client, queue: str, start: Any, named: str
