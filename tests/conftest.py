@@ -18,8 +18,8 @@ from agent_runs.contracts.request import AgentRef, RunConfig
 from tests.support.requests import FakeRequest
 from workflows.attributes import ALL
 
-# Shells start background jobs with SIGINT ignored, `nohup` starts programs with SIGHUP ignored; every process inherits
-# that, and no shell can trap it then.
+# Shells start background jobs with SIGINT ignored, and programs that outlive a terminal ignore SIGHUP; every process
+# inherits that, and no shell can trap it then.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 

@@ -72,10 +72,10 @@ class InvalidRequest(RunError):
 
 
 class SealedFieldUnreadable(RunError):
-    """A sealed field cannot be opened: another key, damaged, or sealed for another run."""
+    """A sealed text cannot be opened: another key, damaged, or sealed for another use."""
 
     code = "sealed_field_unreadable"
-    next_step = "Give caller and worker the same sealing key (AGENT_RUNS_SEALING_KEY), then wake the agent again."
+    next_step = "Give caller and worker the same sealing key (AGENT_RUNS_SEALING_KEY), then wake the agent again; a copied start is refused."
     budget = "none"
 
 

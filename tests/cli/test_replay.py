@@ -107,7 +107,7 @@ async def test_nothing_of_a_payload_is_shown_when_the_code_fails(tmp_path: Path)
         tmp_path,
         "attempts.py",
         "    job = await preparation.create_job(run, tokens, attempt, profile, prompt)\n",
-        "    raise ValueError(run.request.sealed_prompt)\n",
+        "    raise ValueError(run.start.sealed)\n",
     )
     code, out, error = await run(PROGRAM, "replay", "--file", str(NORMAL), PYTHONPATH=str(tmp_path))
     assert (code, error) == (1, "")

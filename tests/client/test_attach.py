@@ -4,14 +4,13 @@ import asyncio
 
 import pytest
 from temporalio.client import Client
-from temporalio.service import RPCError
 
 from agent_runs.client.attach import Ticket, attach, attach_when_free
 from agent_runs.client.runs import UnknownRun, find_run
 from agent_runs.client.settings import ClientSettings
+from agent_runs.client.wake import Wake, build_wake
 from agent_runs.contracts.errors import InvalidRequest
-from agent_runs.contracts.identity import workflow_id
-from agent_runs.contracts.request import RunConfig
+from tests.paperclip.contexts import SEALER, minimal
 from tests.support.requests import FakeRequest
 
 
@@ -69,21 +68,18 @@ async def test_an_unknown_run_is_refused_by_name(temporal: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "changes"),
+    ("field", "config"),
     [
-        ("extraArgs", {"extra_args": ("--format", "default")}),
+        ("config.model", {"model": "nameless"}),
+        ("extraArgs", {"extraArgs": ["--format", "default"]}),
         ("cpu", {"resources": {"requests": {"cpu": "8"}, "limits": {"cpu": "1"}}}),
     ],
 )
-async def test_a_request_that_the_worker_could_not_use_is_refused_before_anything_starts(
-    temporal: Client, queue: str, request_of_a_run: FakeRequest, field: str, changes: dict[str, object]
+def test_a_context_that_the_worker_could_not_use_is_refused_before_anything_starts(
+    field: str, config: dict[str, object]
 ) -> None:
-    config = RunConfig.model_validate({"model": "fake/scenario/text", **changes})
-    request = request_of_a_run.model_copy(update={"config": config})
     with pytest.raises(InvalidRequest, match=field):
-        await attach(temporal, ClientSettings(task_queue=queue), request.wake)
-    with pytest.raises(RPCError):
-        await temporal.get_workflow_handle(workflow_id(request.agent.id)).describe()
+        build_wake(minimal(**config), SEALER)
 
 
 async def test_while_the_agent_is_held_the_server_is_asked_again_only_when_the_holder_has_ended(
@@ -91,8 +87,8 @@ async def test_while_the_agent_is_held_the_server_is_asked_again_only_when_the_h
 ) -> None:
     settings, asked, busy = ClientSettings(task_queue=queue), list[Ticket](), asyncio.Event()
 
-    async def counted(client: Client, settings: ClientSettings, request: FakeRequest) -> Ticket:
-        asked.append(await attach(client, settings, request.wake))
+    async def counted(client: Client, settings: ClientSettings, wake: Wake) -> Ticket:
+        asked.append(await attach(client, settings, wake))
         return asked[-1]
 
     monkeypatch.setattr("agent_runs.client.attach.attach", counted)

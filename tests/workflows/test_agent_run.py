@@ -9,16 +9,19 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from agent_runs.client.outcome import outcome_at_close
+from agent_runs.client.runs import find_run
 from agent_runs.contracts.errors import (
     ClusterForbidden,
     InvalidRequest,
     JobCreateFailed,
     PodScheduleFailed,
+    RunError,
+    SealedFieldUnreadable,
     SessionUnavailable,
 )
 from agent_runs.contracts.identity import workflow_id
 from agent_runs.contracts.messages import Finished, PromptBundle
-from agent_runs.contracts.outcome import Outcome, Report
+from agent_runs.contracts.outcome import Outcome, Report, Stop
 from agent_runs.contracts.request import Runtime, SessionParams
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import GOOD, FakeActivities, fail_with
@@ -30,25 +33,47 @@ async def test_a_run_calls_every_activity_in_order(temporal: Client, queue: str,
     steps = FakeActivities()
     async with running_worker(temporal, queue, steps) as start:
         outcome = await outcome_at_close(await start(request_of_a_run))
-    assert sorted(steps.names[:3]) == ["bundle_prompt", "clean_up_previous_runs", "introspect_pod"]
-    in_order = ["create_job", "await_schedule", "stream_logs", "parse_transcript", "finish"]
-    assert steps.names[3:] == in_order
+    assert steps.names[0] == "prepare_run"
+    assert sorted(steps.names[1:4]) == ["bundle_prompt", "clean_up_previous_runs", "introspect_pod"]
+    assert steps.names[4:7] == ["create_job", "await_schedule", "stream_logs"]
+    assert sorted(steps.names[7:]) == ["finish", "parse_transcript"]
     assert outcome.exit_code == 0
     assert outcome.failure is None
     assert outcome.session_id == "ses_1"
     assert outcome.usage == GOOD.usage
 
 
+@pytest.mark.parametrize(
+    "error",
+    [InvalidRequest("config.model is missing; config.cwd must be an absolute path"), SealedFieldUnreadable("damaged")],
+    ids=["wrong fields", "unreadable"],
+)
+async def test_a_request_that_is_refused_ends_the_run_by_name_and_nothing_else_is_done(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest, error: RunError
+) -> None:
+    steps = FakeActivities({"prepare_run": fail_with(error)})
+    async with running_worker(temporal, queue, steps) as start:
+        handle = await start(request_of_a_run)
+        outcome = await outcome_at_close(handle)
+        found = await find_run(temporal, request_of_a_run.run_id)
+    assert steps.names == ["prepare_run"]
+    assert outcome.failure == error.as_failure(error.message)
+    assert outcome.error_message == error.message
+    assert (outcome.exit_code, outcome.attempts, outcome.session_params) == (None, (), None)
+    assert outcome.stop == Stop(agent_started=False, agent_stopped=True)
+    assert (found.phase, found.failure_code) == ("failed", error.code)
+
+
 async def test_the_history_of_a_normal_run_stays_small(
     temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
-    sealed = request_of_a_run.model_copy(update={"sealed_prompt": "p" * 16_000, "sealed_secrets": "s" * 8_000})
+    sealed = request_of_a_run.model_copy(update={"sealed": "s" * 24_000})
     async with running_worker(temporal, queue, FakeActivities()) as start:
         handle = await start(sealed)
         await outcome_at_close(handle)
         description = await handle.describe()
         history = await handle.fetch_history()
-    assert len(history.events) <= 60
+    assert len(history.events) <= 62
     assert description.raw_description.workflow_execution_info.history_size_bytes <= 60 * 1024
 
 
@@ -121,10 +146,21 @@ async def test_a_refused_session_is_followed_by_a_fresh_attempt_in_the_same_run(
     assert [attempt.failure_code for attempt in outcome.attempts] == ["session_unavailable", None]
 
 
+STARTED = {"runId": "r", "agentId": "a", "companyId": "c", "sealed": "s"}
+
+
 # the SDK has created the coroutine of `run` when `__init__` refuses the input, and does not await it
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
-    ("start", "named"), [({"runId": "r"}, "config"), ("text", "input"), ([], "input")], ids=["fields", "text", "list"]
+    ("start", "named"),
+    [
+        ({"runId": "r"}, "agentId, companyId, sealed"),
+        ({**STARTED, "image": "mine:1"}, "fields: image"),
+        ({**STARTED, "config": {"serviceAccountName": "admin"}}, "fields: config"),
+        ("text", "input"),
+        ([], "input"),
+    ],
+    ids=["missing fields", "an image", "a configuration", "text", "list"],
 )
 async def test_an_input_that_cannot_be_read_fails_the_run_at_once_and_names_the_fields(
     temporal: Client, queue: str, start: Any, named: str

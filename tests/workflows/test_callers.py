@@ -186,7 +186,11 @@ async def run_to_close(
     """Returns a run's outcome, and how long the run was open by the server's clock."""
     async with running_worker(client, queue, steps):
         handle = await client.start_workflow(
-            AgentRunWorkflow.__name__, request, id=workflow_id(request.agent.id), task_queue=queue, result_type=Outcome
+            AgentRunWorkflow.__name__,
+            request.wake.start,
+            id=workflow_id(request.agent.id),
+            task_queue=queue,
+            result_type=Outcome,
         )
         outcome, description = await outcome_at_close(handle), await handle.describe()
     assert description.close_time is not None

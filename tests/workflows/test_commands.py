@@ -29,18 +29,18 @@ START = PREPARATION.index("    profile = workflow.start_activity(")
 SECOND = PREPARATION.index("    prompt = workflow.start_activity(")
 PROFILE, PROMPT = PREPARATION[START:SECOND], PREPARATION[SECOND : PREPARATION.index("    if key.attempt == 1:")]
 SWAP: Edit = ("preparation.py", PROFILE + PROMPT, PROMPT + PROFILE)
-PARSE = "    if attempt.job is not None:\n        attempt.report = await _parse_transcript(run, attempt)\n"
+FINALIZE = "        await asyncio.gather(_parse_transcript(run, attempt), _finish(run, attempt))\n"
 
 BREAKING: dict[str, Edit] = {
     "two activities swapped": SWAP,
-    "an activity left out": ("finalization.py", PARSE, ""),
+    "an activity left out": ("finalization.py", FINALIZE, "        await _finish(run, attempt)\n"),
     "an activity out of its condition": (
         "finalization.py",
-        PARSE,
-        "    attempt.report = await _parse_transcript(run, attempt)\n",
+        "    if attempt.job is None:\n        await _finish(run, attempt)\n    else:\n" + FINALIZE,
+        FINALIZE.removeprefix("    "),
     ),
-    "a further timer": ("finalization.py", PARSE, "    await workflow.sleep(1)\n" + PARSE),
-    "a timer of asyncio": ("finalization.py", PARSE, "    await asyncio.sleep(1)\n" + PARSE),
+    "a further timer": ("finalization.py", FINALIZE, "        await workflow.sleep(1)\n" + FINALIZE),
+    "a timer of asyncio": ("finalization.py", FINALIZE, "        await asyncio.sleep(1)\n" + FINALIZE),
     "a wait that gets a time-out": (
         "agent_run.py",
         "workflow.wait_condition(workflow.all_handlers_finished)",
@@ -48,8 +48,8 @@ BREAKING: dict[str, Edit] = {
     ),
     "a patch": (
         "finalization.py",
-        PARSE,
-        '    if workflow.patched("a change"):\n        await workflow.sleep(1)\n' + PARSE,
+        FINALIZE,
+        '        if workflow.patched("a change"):\n            await workflow.sleep(1)\n' + FINALIZE,
     ),
     "search attributes earlier": (
         "attempts.py",
@@ -64,10 +64,14 @@ BREAKING: dict[str, Edit] = {
         'asyncio.create_task(workflow.sleep(limit, summary="grace"))',
         'await workflow.sleep(limit, summary="grace")',
     ),
-    "a return before an activity": ("finalization.py", PARSE, "    if attempt.killed:\n        return\n" + PARSE),
+    "a return before an activity": (
+        "finalization.py",
+        FINALIZE,
+        "        if attempt.killed:\n            return\n" + FINALIZE,
+    ),
 }
 HARMLESS: dict[str, Edit] = {
-    "a comment": ("finalization.py", PARSE, "    # nobody reads this\n" + PARSE),
+    "a comment": ("finalization.py", FINALIZE, "        # nobody reads this\n" + FINALIZE),
     "a variable's name": ("preparation.py", "creation", "creating"),
     "an activity's time-out": ("following.py", "timedelta(seconds=15)", "timedelta(seconds=20)"),
     "a longer time": (
@@ -77,13 +81,17 @@ HARMLESS: dict[str, Edit] = {
     ),
     "a timer's summary": ("following.py", 'summary="grace"', 'summary="grace period"'),
     "a docstring": ("following.py", '"""SIGTERM, then the grace', '"""First SIGTERM, then the grace'),
-    "a condition in other words": ("finalization.py", "if attempt.job is not None:", "if attempt.job:"),
+    "a condition in other words": ("finalization.py", "if attempt.job is None:", "if not attempt.job:"),
     "a further pure function": (
         "following.py",
         "def _silence_failure(",
         "def _twice(n: int) -> int:\n    return 2 * n\n\n\ndef _silence_failure(",
     ),
-    "a layout": ("finalization.py", PARSE, PARSE.replace("(run, attempt)", "(\n            run, attempt\n        )")),
+    "a layout": (
+        "finalization.py",
+        FINALIZE,
+        FINALIZE.replace("(run, attempt)", "(\n            run, attempt\n        )"),
+    ),
 }
 
 
@@ -187,7 +195,7 @@ async def test_a_timer_that_is_cancelled_in_the_history_only_is_found(
 async def test_an_error_of_the_code_is_named_with_its_place_but_without_its_text(
     edited_workflow: Callable[[Edit], type], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    workflow = edited_workflow(("finalization.py", PARSE, '    raise ValueError("canary")\n'))
+    workflow = edited_workflow(("finalization.py", FINALIZE, '        raise ValueError("canary")\n'))
     difference = (await replay(read((HERE / "normal.json").read_text()), workflow=workflow)).difference
     assert isinstance(difference, Difference)
     assert difference.expected == "no error"

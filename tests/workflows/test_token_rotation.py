@@ -22,7 +22,7 @@ POD_LOST = StreamEnd(container=ContainerEnd(), receipt=OutputReceipt(), failure=
 def wake(request: FakeRequest, run_id: str | None = None) -> FakeRequest:
     """A wake of one task, sealed for its own run."""
     changes: dict[str, Any] = {"context": WakeContext(task_id="task"), "outcome_retention_sec": 24 * 3600}
-    later = {"run_id": run_id, "sealed_secrets": f"sealed for {run_id}"} if run_id else {}
+    later = {"run_id": run_id, "sealed": f"sealed for {run_id}"} if run_id else {}
     return request.model_copy(update=changes | later)
 
 
@@ -89,7 +89,7 @@ async def test_the_running_agent_and_the_next_attempt_get_the_newest_token(
         await outcome_at_close(first)
     assert rotation.runs == ["second", "third"]
     assert {input.attempt.attempt for input in rotation.inputs} == {1}
-    assert rotation.inputs[1].joined.sealed_secrets == "sealed for third"
+    assert rotation.inputs[1].joined.sealed == "sealed for third"
     created = [input.joined and input.joined.run_id for name, input in steps.calls if name == "create_job"]
     assert created == [None, "third"]
     assert [note for note in notes(outcome) if "joined" in note] == []

@@ -9,11 +9,13 @@ import pytest
 import worker
 from activities.await_schedule import AwaitScheduleActivity
 from activities.bundle_prompt import BundlePromptActivity
+from activities.check_configuration import CheckConfigurationActivity
 from activities.clean_up_previous_runs import CleanUpPreviousRunsActivity
 from activities.create_job import CreateJobActivity
 from activities.finish import FinishActivity
 from activities.introspect_pod import IntrospectPodActivity
 from activities.parse_transcript import ParseTranscriptActivity
+from activities.prepare_run import PrepareRunActivity
 from activities.rotate_token import RotateTokenActivity
 from activities.stop_agent import StopAgentActivity
 from activities.stream_logs import StreamLogsActivity
@@ -24,11 +26,13 @@ IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
     for method in (
         AwaitScheduleActivity.await_schedule,
         BundlePromptActivity.bundle_prompt,
+        CheckConfigurationActivity.check_configuration,
         CleanUpPreviousRunsActivity.clean_up_previous_runs,
         CreateJobActivity.create_job,
         FinishActivity.finish,
         IntrospectPodActivity.introspect_pod,
         ParseTranscriptActivity.parse_transcript,
+        PrepareRunActivity.prepare_run,
         RotateTokenActivity.rotate_token,
         StopAgentActivity.stop_agent,
         StreamLogsActivity.stream_logs,

@@ -1,0 +1,177 @@
+"""What was sealed for one run is of no use for anything else, on a real Temporal server and with a real worker."""
+
+import uuid
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+
+from agent_runs.client.attach import attach
+from agent_runs.client.outcome import outcome_at_close
+from agent_runs.client.wake import Wake, build_wake
+from agent_runs.contracts import updates
+from agent_runs.contracts.identity import (
+    CHECK_WORKFLOW_TYPE,
+    WORKFLOW_TYPE,
+    check_workflow_id,
+    workflow_id,
+)
+from agent_runs.contracts.outcome import Outcome
+from agent_runs.contracts.start import Binding, CheckReport, CheckStart, RunStart, SealedCheck
+from agent_runs.paperclip.sealing import Sealer, SealingKey, load_or_create
+from tests.runs.system import System, open_system
+
+DONE: Final = """\
+cat > /dev/null
+event() { printf '{"type":"%s","timestamp":1,"sessionID":"ses_1","part":{"messageID":"msg_1",%s}}\\n' "$1" "$2"; }
+event step_start '"type":"step-start"'
+event text '"type":"text","text":"done"'
+event step_finish '"type":"step-finish","reason":"stop","cost":0,"tokens":{"input":1,"output":1}'
+"""
+CANARY: Final = "canary-of-the-victim"
+
+
+def created(system: System) -> list[str]:
+    """What was created or changed in the cluster so far."""
+    return [path for method, path in system.embedded.requests if method in ("POST", "PUT", "PATCH")]
+
+
+async def victim(system: System) -> Wake:
+    """A run with a secret, which has ended; everybody who may read histories has its sealed text."""
+    raw = system.agent(DONE)
+    raw["config"]["env"]["SECRET_OF_A_USER"] = CANARY
+    wake = system.wake(raw)
+    outcome = await outcome_at_close((await attach(system.temporal, system.settings, wake)).handle(system.temporal))
+    assert outcome.failure is None, outcome.failure
+    return wake
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"agentId": "mallory"}, "sealed for another agent's workflow"),
+        ({"companyId": "mallory"}, "sealed for another company"),
+        ({"runId": "mallory"}, "sealed for another run"),
+        ({"task": "mallory"}, "sealed for another task"),
+        ({"task": None}, "sealed for another task"),
+    ],
+    ids=["another agent", "another company", "another run", "another task", "no task"],
+)
+async def test_a_copied_sealed_text_starts_nothing_for_anybody_else(
+    system: System, changes: dict[str, Any], named: str
+) -> None:
+    stolen = (await victim(system)).start.model_dump(mode="json")
+    start = RunStart.model_validate(stolen | changes)
+    before = created(system)
+    handle = await system.temporal.start_workflow(
+        WORKFLOW_TYPE,
+        start,
+        id=workflow_id(start.agent_id),
+        task_queue=system.settings.task_queue,
+        result_type=Outcome,
+    )
+    outcome = await outcome_at_close(handle)
+    assert outcome.failure is not None
+    assert (outcome.failure.code, outcome.attempts) == ("sealed_field_unreadable", ())
+    assert named in outcome.failure.message
+    assert created(system) == before
+    history = b"".join(event.SerializeToString() for event in (await handle.fetch_history()).events)
+    assert CANARY.encode() not in history
+
+
+async def test_a_copied_sealed_text_in_a_workflow_of_another_name_starts_nothing(system: System) -> None:
+    stolen, before = (await victim(system)).start, created(system)
+    handle = await system.temporal.start_workflow(
+        WORKFLOW_TYPE, stolen, id=f"mallory-{uuid.uuid4()}", task_queue=system.settings.task_queue, result_type=Outcome
+    )
+    outcome = await outcome_at_close(handle)
+    assert outcome.failure is not None
+    assert "sealed for another agent's workflow" in outcome.failure.message
+    assert created(system)[len(before) :] == []
+
+
+async def test_the_token_of_a_wake_joins_no_run_that_it_was_not_sealed_for(system: System) -> None:
+    """A run takes a joining wake on trust, because only its task counts; but no agent gets a token of another's."""
+    gate = system.programs / str(uuid.uuid4())
+    raw = system.agent(f"until [ -e {gate} ]; do sleep 0.05; done\n{DONE}")
+    other = system.wake(system.agent(DONE))
+    assert other.join is not None
+    ticket = await system.start(raw)
+    await system.until_stored(raw, 0)
+    join = updates.Join(run_id="later", task=system.wake(raw).start.task, sealed=other.join)
+    joined = await ticket.handle(system.temporal).execute_update(updates.JOIN, join, result_type=updates.Joined)
+    gate.touch()
+    outcome = await outcome_at_close(ticket.handle(system.temporal))
+    assert joined.kind == "joined"
+    assert outcome.failure is None
+    notes = " ".join(outcome.result_json["notes"])
+    assert "run later joined, but" in notes
+    assert other.join not in notes
+
+
+async def test_the_sealed_text_of_a_run_is_no_check(system: System) -> None:
+    stolen = (await victim(system)).start
+    check = CheckStart(check_id=str(uuid.uuid4()), company_id=stolen.company_id, sealed=stolen.sealed)
+    with pytest.raises(WorkflowFailureError) as refused:
+        await execute_check(system, check)
+    cause = refused.value.cause
+    assert cause is not None
+    assert isinstance(cause.__cause__, ApplicationError)
+    assert cause.__cause__.type == "sealed_field_unreadable"
+
+
+async def execute_check(system: System, check: CheckStart) -> CheckReport:
+    report: CheckReport = await system.temporal.execute_workflow(
+        CHECK_WORKFLOW_TYPE,
+        check,
+        id=check_workflow_id(check.check_id),
+        task_queue=system.settings.task_queue,
+        result_type=CheckReport,
+    )
+    return report
+
+
+@pytest.mark.parametrize(
+    ("config", "found"),
+    [
+        ({"model": "fake/x"}, {("paperclip_url", "warn")}),  # the worker's setting, a loopback address
+        ({"model": "fake/x", "paperclipApiUrl": "https://paperclip.example"}, {("paperclip_url", "info")}),
+        ({"model": "nameless", "timeoutSec": "soon"}, {("agent_configuration", "error")}),
+        ({"model": "fake/x", "extraArgs": ["--format", "x"]}, {("agent_configuration", "error")}),
+    ],
+)
+async def test_a_check_finds_what_a_run_would_be_refused_for(
+    system: System, config: dict[str, Any], found: set[tuple[str, str]]
+) -> None:
+    check_id, sealer = str(uuid.uuid4()), Sealer(load_or_create(system.settings.sealing_key_file)[0].public)
+    binding = Binding(purpose="check", workflow_id=check_workflow_id(check_id), company_id="acme", run_id=check_id)
+    sealed = sealer.seal(SealedCheck(binding=binding, config=config))
+    before = created(system)
+    report = await execute_check(system, CheckStart(check_id=check_id, company_id="acme", sealed=sealed))
+    assert {(finding.code, finding.level) for finding in report.findings} == found
+    assert created(system) == before
+
+
+async def test_a_rotated_key_opens_what_was_sealed_before_as_long_as_it_is_configured(
+    temporal: Client, tmp_path: Path
+) -> None:
+    async with open_system(temporal, tmp_path) as system:
+        file = system.settings.sealing_key_file
+        old = load_or_create(file)[0]
+        wakes = [build_wake(system.agent(DONE), Sealer(old.public), outcome_retention_sec=0) for _ in range(2)]
+        handles = [(await attach(temporal, system.settings, wake)).handle(temporal) for wake in wakes[:1]]
+        new = SealingKey.generate()
+        file.write_text(f'{{"keys": [{new.to_jwk()}, {old.to_jwk()}]}}')
+        async with system.worker():
+            assert (await outcome_at_close(handles[0])).failure is None
+        file.write_text(new.to_jwk())
+        handle = (await attach(temporal, system.settings, wakes[1])).handle(temporal)
+        async with system.worker():
+            refused = (await outcome_at_close(handle)).failure
+    assert refused is not None
+    assert (refused.code, refused.message) == (
+        "sealed_field_unreadable",
+        "sealed with a key that this worker does not hold",
+    )
