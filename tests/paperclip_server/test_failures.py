@@ -47,7 +47,7 @@ FAILURES: Final = (
     failing("opencode_crashed", signal=11),
     failing("opencode_start_failed", refuses_start=True),
     failing("timeout", hold=2, config={"timeoutSec": 3}),
-    failing("invalid_request", repeated=True, config={"model": "no-slash"}),
+    failing("invalid_request", config={"model": "no-slash"}),
 )
 
 
