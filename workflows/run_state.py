@@ -119,6 +119,7 @@ class RunState:
             notes=self.notes,
             billing_type="metered_api" if last.report and last.report.cost_estimated else "unknown",
             stop=last.stop,
+            ended_at=workflow.now(),
         )
         phase = _final_phase(outcome)
         kept_until = (workflow.now() + self.retention).isoformat(timespec="seconds") if self.retention else None

@@ -19,7 +19,6 @@ import { FINAL_PHASES } from "./attach.ts";
 import type { Outcome } from "./contracts.ts";
 import { fetchOutcome } from "./outcome.ts";
 import { type Answer, OPEN_RUN_STATES, objectOf, PaperclipApi, paperclipApiUrl } from "./paperclip-api.ts";
-import { agentStopped, neverStarted } from "./result.ts";
 import { type Settings, settingsFrom } from "./settings.ts";
 import { shutdownSignal } from "./shutdown.ts";
 import { callOnce, runOf, type Temporal, type TemporalSettings, temporalFor, WORKFLOW_TYPE } from "./temporal.ts";
@@ -172,7 +171,7 @@ export class Reconciler {
     const signal = AbortSignal.timeout(OUTCOME_TIMEOUT_MS);
     const outcome = await fetchOutcome(this.#temporal, handle, { signal }).catch(() => undefined);
     if (outcome === undefined) return "unknown";
-    if (!agentStopped(outcome)) return "nothing to do"; // a person has to decide
+    if (!outcome.agentStopped) return "nothing to do"; // a person has to decide
     const answer = await this.#api.request(`/issues/${encodeURIComponent(issueId)}/recovery-actions/resolve`, {
       actionId,
       outcome: "restored",
@@ -196,7 +195,7 @@ function resultDropped(body: Answer["body"], workflowRunId: string): boolean {
 
 /** Paperclip's word for the result of the agent's work. */
 export function actionOutcomeOf(outcome: Outcome): "completed" | "not_performed" | "mixed" {
-  if (neverStarted(outcome)) return "not_performed";
+  if (outcome.neverStarted) return "not_performed";
   return outcome.failure == null ? "completed" : "mixed";
 }
 
