@@ -218,7 +218,7 @@ def _error_family(failure: Failure | None, *, unstarted: bool) -> ErrorFamily | 
     """The family by which Paperclip repeats a run; one that never started is repeated only if infrastructure failed."""
     if failure is None:
         return None
-    transient = "transient_upstream" if failure.budget == "infrastructure" else None
+    transient: ErrorFamily | None = "transient_upstream" if failure.budget == "infrastructure" else None
     return transient if unstarted else ERROR_FAMILIES.get(failure.code) or transient
 
 
