@@ -149,7 +149,8 @@ def form_text() -> str:
 def _field(caption: Caption, group: str, schema: dict[str, Any]) -> dict[str, Any]:
     """The entry of one field. A default that is empty or false is left out, because the form begins so anyway."""
     value = _schema_of(caption.key, schema)
-    entry = {"key": caption.key, "label": caption.label, "type": _input(value), "hint": caption.hint, "group": group}
+    entry: dict[str, Any] = {"key": caption.key, "label": caption.label, "type": _input(value), "hint": caption.hint}
+    entry["group"] = group
     if value.get("default"):
         entry["default"] = value["default"]
     if "enum" in value:
