@@ -191,9 +191,19 @@ export interface Finding {
 /**
  * Maps one to one to Paperclip's AdapterExecutionResult; the fields after `clear_session` are additions.
  *
+ * Attributes:
+ *     error_message: of a failure never empty, because Paperclip takes none for success; at most 4000 characters.
+ *     error_family: what Paperclip acts on; of a run that never started None, unless its infrastructure failed.
+ *     retry_not_before: the earliest time of Paperclip's own retry, UTC.
+ *     session_params: what Paperclip stores, without absent fields; None with `clear_session`.
+ *     model: without the provider's name.
+ *     never_started: no attempt ever had a running agent, and none can start any more.
+ *     agent_stopped: no container of the run is left: it ended by itself, or Kubernetes has deleted it.
+ *
  * Source: Paperclip 2026.916.1, adapter-utils types.
  */
 export interface Outcome {
+  agentStopped?: boolean;
   attempts?: AttemptReport[];
   biller?: string | null;
   billingType?: "api" | "metered_api" | "unknown";
@@ -205,6 +215,7 @@ export interface Outcome {
   exitCode?: number | null;
   failure?: Failure | null;
   model?: string | null;
+  neverStarted?: boolean;
   provider?: string | null;
   receipt?: OutputReceipt1 | null;
   resultJson?: {

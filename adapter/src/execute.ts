@@ -398,10 +398,9 @@ class Execution {
     const base = this.#settings.transcriptsUrl;
     const result = resultOf(outcome, {
       recovery: this.#recovery,
-      now: new Date(),
       page: base && (await linkTo(base, ticket.runId, this.#settings)),
       joinedRunId: ticket.runId === this.#ctx.runId ? undefined : ticket.runId,
-      cancelled,
+      cancelledAt: cancelled?.at,
       taskBlocked: cancelled === undefined && (await this.#blockTask(outcome)),
       workflow: { id: ticket.workflowId, runId: ticket.workflowRunId },
     });
