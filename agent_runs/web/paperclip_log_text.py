@@ -224,9 +224,8 @@ def _subject(arguments: object) -> str:
         return arguments
     if not isinstance(arguments, dict | list):
         return ""
-    named = (arguments[name] for name in SUBJECTS if name in arguments) if isinstance(arguments, dict) else iter(())
-    subject = next((value for value in named if isinstance(value, str)), None)
-    return _compact(arguments) if subject is None else subject
+    named = map(_object(arguments).get, SUBJECTS)
+    return next((subject for subject in named if isinstance(subject, str)), None) or _compact(arguments)
 
 
 def _diff(patch: object) -> str:
@@ -288,7 +287,10 @@ def _is_unseen(character: str) -> bool:
 
 
 def _compact(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except RecursionError:
+        return "(nested too deeply)"
 
 
 def _object(value: object) -> dict[str, Any]:

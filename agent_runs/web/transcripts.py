@@ -54,6 +54,12 @@ KEEP_ALIVE: Final = timedelta(seconds=15)
 CHUNK_BYTES: Final = 256 * 1024
 """Of output per write to a reader. This, or one longer line, is a reader's memory."""
 
+LINE_COST: Final = 256
+"""The work on a line of a log, its bytes aside, in bytes that take as long."""
+
+INLINE_COST: Final = 16 * 1024
+"""Lines of a log that cost no more are encoded in the event loop, in some 5 ms: a thread costs more than one live line."""
+
 KEEP_ALIVE_COMMENT: Final = ": alive\n\n"
 RETRY: Final = timedelta(seconds=1)
 DRAIN_TIMEOUT: Final = timedelta(seconds=5)
@@ -218,8 +224,7 @@ class _Service:
         sent_at = self._now()
         after = events.cursor.first_line
         async for page in pages(self.store, key, after, done=done, poll=self.poll, max_bytes=CHUNK_BYTES):
-            encoded = events.encoded(page)
-            while piece := await asyncio.to_thread(next, encoded, b""):
+            async for piece in _pieces(events, page):
                 yield piece
                 sent_at = self._now()
                 if self.draining.is_set():
@@ -281,6 +286,17 @@ def as_json(line: Line) -> str:
     )
 
 
+async def _pieces(events: LogEvents, page: Sequence[Line]) -> AsyncIterator[bytes]:
+    """The events for these lines; what may take long is done in a thread."""
+    encoded = events.encoded(page)
+    if sum(LINE_COST + len(line.data) for line in page) <= INLINE_COST:
+        for piece in encoded:
+            yield piece
+        return
+    while piece := await asyncio.to_thread(next, encoded, b""):
+        yield piece
+
+
 async def _ndjson(stored: AsyncIterator[list[Line]], limit: int) -> AsyncIterator[str]:
     async for page in stored:
         yield "".join(f"{as_json(line)}\n" for line in page[:limit])
@@ -315,10 +331,10 @@ def parse_cursor(text: str) -> Cursor:
 
 
 def _parse_format(text: str) -> LogFormat:
-    found = next((each for each in FORMATS if each == text), None)
-    if found is None:
+    formats: dict[str, LogFormat] = {each: each for each in FORMATS}
+    if text not in formats:
         raise HTTPException(400, f"format: must be one of {', '.join(FORMATS)}")
-    return found
+    return formats[text]
 
 
 def error_response(_request: Request, error: Exception) -> Response:

@@ -42,6 +42,13 @@ def test_a_tool_without_a_known_subject_shows_its_arguments() -> None:
     assert shown(tool("odd", status="running", description="look")) == "> odd: look"
 
 
+def test_arguments_that_are_nested_deeply_are_shown_or_named() -> None:
+    for depth in range(900, 1010):
+        nested = "[" * depth + "]" * depth
+        data = f'{{"type":"tool_use","part":{{"tool":"odd","state":{{"input":{nested}}}}}}}'
+        assert shown(data).startswith(("> odd: [[[", "> odd: (nested too deeply)", '{"type":"tool_use"'))
+
+
 def test_a_failed_tool_call_says_so() -> None:
     failed = tool("read", status="error", input={"filePath": "x"}, error="not found")
     assert shown(failed) == "> read: x\n  failed: not found"
