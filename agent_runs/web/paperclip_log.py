@@ -118,9 +118,9 @@ def _pieces(data: bytes) -> Iterator[str]:
 
     They are the same pieces every time, so that they can be counted before they are written.
     """
-    start = 0
+    start, length = 0, _PIECE_BYTES
     while start < len(data) or start == 0:
-        length = _PIECE_BYTES
+        length = min(2 * length, _PIECE_BYTES)  # what follows is probably as dense as the piece before
         while True:
             end = _character_end(data, start + length)
             piece = data[start:end].decode("utf-8", errors="replace")

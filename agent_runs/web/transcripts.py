@@ -58,7 +58,7 @@ LINE_COST: Final = 256
 """The work on a line of a log, its bytes aside, in bytes that take as long."""
 
 INLINE_COST: Final = 16 * 1024
-"""Lines of a log that cost no more are encoded in the event loop, in some 5 ms: a thread costs more than one live line."""
+"""Lines of a log that cost no more are encoded in the event loop, in some 5 ms: a thread costs more than one line."""
 
 KEEP_ALIVE_COMMENT: Final = ": alive\n\n"
 RETRY: Final = timedelta(seconds=1)
