@@ -5,27 +5,30 @@ import { compile } from "json-schema-to-typescript";
 const CALLERS = [
   ...["RunStart", "SealedRun", "SealedJoin", "CheckStart", "SealedCheck", "CheckReport", "Outcome", "Join", "Joined"],
 ];
+/** Not part of a type; each of them next to a `$ref` or in a field would also make a second type of it. */
+const DROPPED = new Set(["title", "description", "default"]);
+/** Keywords whose values are schemas by name; there the names above are names of fields. */
+const BY_NAME = new Set(["properties", "$defs"]);
+
 const target = new URL("src/contracts.ts", import.meta.url);
 const schema = JSON.parse(await readFile(new URL("../agent_runs/contracts/schema.json", import.meta.url), "utf8"));
-// Without the titles that pydantic gives to every field: each would become a type of its own.
-const untitled = (node) => {
-  if (Array.isArray(node)) return node.map(untitled);
+const mapped = (object, change) =>
+  Object.fromEntries(Object.entries(object).map(([name, value]) => [name, change(value, name)]));
+const typesOnly = (node) => {
+  if (Array.isArray(node)) return node.map(typesOnly);
   if (node === null || typeof node !== "object") return node;
-  return Object.fromEntries(
-    Object.entries(node)
-      .filter(([name, value]) => !(name === "title" && typeof value === "string"))
-      .map(([name, value]) => [name, untitled(value)]),
-  );
+  const kept = Object.fromEntries(Object.entries(node).filter(([keyword]) => !DROPPED.has(keyword)));
+  return mapped(kept, (value, keyword) => (BY_NAME.has(keyword) ? mapped(value, typesOnly) : typesOnly(value)));
 };
 const root = {
   title: "Contracts",
   type: "object",
-  additionalProperties: false,
   properties: Object.fromEntries(CALLERS.map((name) => [name, { $ref: `#/$defs/${name}` }])),
-  $defs: untitled(schema.$defs),
+  $defs: mapped(schema.$defs, typesOnly),
 };
 const banner = "// Generated from agent_runs/contracts/schema.json by `npm run contracts`. Do not edit.\n";
-const text = await compile(root, "Contracts", { bannerComment: banner, format: true, style: { printWidth: 120 } });
+const options = { bannerComment: banner, additionalProperties: false, format: true, style: { printWidth: 120 } };
+const text = await compile(root, "Contracts", options);
 
 if (process.argv.includes("--check")) {
   const committed = await readFile(target, "utf8").catch(() => "");

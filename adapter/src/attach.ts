@@ -10,7 +10,7 @@
 
 import { randomUUID } from "node:crypto";
 import { WorkflowFailedError, WorkflowUpdateFailedError } from "@temporalio/client";
-import type { Join, Joined, RunRequest } from "./contracts.ts";
+import type { Join, Joined, RunStart } from "./contracts.ts";
 import { executeUpdate, RunClosed, signalCollected, UpdateTimedOut } from "./outcome.ts";
 import {
   attribute,
@@ -40,7 +40,8 @@ const JOIN_TIMEOUT_MS = 10_000;
 const CLOSING_POLL_MS = 50;
 /** Between requests for an agent that is held; the close of its run ends the pause. */
 const HOLDER_POLL_MS = 10_000;
-const IDENTIFIER = /^[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}$/;
+/** Paperclip's ids: safe in a query. */
+export const IDENTIFIER = /^[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}$/;
 
 /** The run that holds an agent. */
 export interface Holder {
@@ -73,11 +74,12 @@ export interface Ticket {
 
 /** A wake that needs a run. */
 export interface Wake {
-  request: RunRequest;
-  /** Its task: a later wake of the same task may join the run. */
-  task: string | null;
-  /** Secrets sealed for this wake, for an open run that it joins; called only then. */
-  sealedSecrets?(): Promise<string | undefined>;
+  start: RunStart;
+  /** For Temporal's lists; Paperclip's own key of the task, if it differs. */
+  agentName?: string;
+  taskKey?: string;
+  /** Seals the wake's own tokens, for an open run that it joins; called only then. */
+  sealJoin?(): Promise<string | undefined>;
   /** Whether the outcome that a finished run keeps has already been delivered to one of these wakes. */
   delivered?(runIds: readonly string[], workflowRunId: string): Promise<boolean>;
 }
@@ -105,16 +107,15 @@ export async function attach(
   options: CallOptions = {},
   progress: Progress = { uncertain: false },
 ): Promise<Ticket> {
-  const { request } = wake;
-  const joined = await joinedBefore(temporal, request.agent.id, request.runId, options);
+  const { agentId, runId } = wake.start;
+  const joined = await joinedBefore(temporal, agentId, runId, options);
   if (joined !== undefined) return joined;
   const caller = randomUUID();
   const start = startOf(temporal, wake, caller);
   const until = Date.now() + JOIN_TIMEOUT_MS;
   for (;;) {
     const answer = await sendStart(temporal, start, options, progress);
-    if (answer.kind === "own")
-      return await ownTicket(temporal, request.runId, start.workflowId, answer, caller, options);
+    if (answer.kind === "own") return await ownTicket(temporal, runId, start.workflowId, answer, caller, options);
     const lastAttempt = Date.now() >= until;
     const ticket = await joinOrBusy(temporal, wake, answer, lastAttempt, options);
     if (ticket !== undefined) return ticket;
@@ -243,12 +244,13 @@ async function latestRun(temporal: Temporal, query: string) {
 /** The ticket for an agent that another run holds; undefined when that run is about to close: start again. */
 async function joinOrBusy(
   temporal: Temporal,
-  { request, task, sealedSecrets, delivered }: Wake,
+  { start, sealJoin, delivered }: Wake,
   holding: { holder: string; workflowRunId: string },
   lastAttempt: boolean,
   options: CallOptions,
 ): Promise<Ticket | undefined> {
-  const workflowId = workflowIdOf(request.agent.id);
+  const { agentId, runId, task = null } = start;
+  const workflowId = workflowIdOf(agentId);
   const run = runOf(temporal, workflowId, holding.workflowRunId);
   const described = await callUntilAnswered(temporal, () => run.describe(), options);
   if (described.status.name !== "RUNNING") return undefined;
@@ -265,9 +267,9 @@ async function joinOrBusy(
     await waitForClose(temporal, run, options);
     return lastAttempt ? busy : undefined;
   }
-  const input: Join = { runId: request.runId, task, sealedSecrets: (await sealedSecrets?.()) ?? null };
+  const input: Join = { runId, task, sealed: (await sealJoin?.()) ?? null };
   try {
-    const id = `${JOIN}:${request.runId}`;
+    const id = `${JOIN}:${runId}`;
     const updateOptions = { outage: options.outage, id, timeout: JOIN_TIMEOUT_MS }; // not abortable: the run may have joined us
     const answer = await executeUpdate<Joined>(temporal, run, JOIN, [input], updateOptions);
     if (answer.kind === "joined") return { kind: "joined", ...address, runId: answer.runId, closed: false };
@@ -297,24 +299,21 @@ async function waitForClose(
   }
 }
 
-function startOf(temporal: Temporal, { request, task }: Wake, caller: string): StartOptions {
-  const { agent, config, context, runtime } = request;
-  const taskId = context?.taskId || context?.issueId || null;
-  const about = taskId ? ` on ${taskId}` : "";
+function startOf(temporal: Temporal, { start, agentName, taskKey }: Wake, caller: string): StartOptions {
+  const { agentId, companyId, runId, task } = start;
   return {
-    workflowId: workflowIdOf(agent.id),
-    requestId: request.runId,
+    workflowId: workflowIdOf(agentId),
+    requestId: runId,
     taskQueue: temporal.taskQueue,
-    input: request,
+    input: start,
     memo: { caller, task: task ?? "" },
     searchAttributes: {
-      AgentId: agent.id,
-      CompanyId: agent.companyId,
-      PaperclipRunId: request.runId,
-      TaskKey: runtime?.taskKey || taskId,
-      Model: config.model,
+      AgentId: agentId,
+      CompanyId: companyId,
+      PaperclipRunId: runId,
+      TaskKey: taskKey || task,
       RunPhase: "queued",
     },
-    summary: `${agent.name || agent.id}${about} with ${config.model}`.slice(0, 200),
+    summary: `${agentName || agentId}${task ? ` on ${task}` : ""}`.slice(0, 200),
   };
 }

@@ -8,7 +8,7 @@
  */
 
 import { type Cancelled, cancel } from "./outcome.ts";
-import { PaperclipApi, paperclipApiUrl } from "./paperclip-api.ts";
+import { objectOf, PaperclipApi, paperclipApiUrl } from "./paperclip-api.ts";
 import type { CallOptions, Run, Temporal } from "./temporal.ts";
 import { Aborted, sleep, withLinkedSignal } from "./waits.ts";
 
@@ -17,6 +17,12 @@ export const LEASE_LOST = "Legacy controller lease lost";
 export const CANCEL_ANSWER_MS = 55_000;
 /** Beyond the agent's own grace: for a worker to come back and for the pods to be deleted. */
 const CONFIRMATION_MARGIN_MS = 2 * 60_000;
+
+/** Seconds between SIGTERM and SIGKILL of an agent that does not set them, and the most that it may set. */
+const GRACE = 60;
+const GRACE_LIMIT = 30 * 24 * 3600;
+/** Milliseconds; Node takes a longer timer for none. */
+const TIMER_LIMIT = 2 ** 31 - 1;
 
 /** Why a run was aborted. */
 export type Abort = { kind: "cancel"; reason: string } | { kind: "lease lost" };
@@ -28,6 +34,12 @@ export function abortOf(signal: AbortSignal | undefined): Abort | undefined {
   const message = reason instanceof Error ? reason.message : typeof reason === "string" ? reason : "";
   if (message === LEASE_LOST) return { kind: "lease lost" };
   return { kind: "cancel", reason: message.slice(0, 500) || "Run cancelled" };
+}
+
+/** The agent's grace in seconds; the worker refuses a wrong one. */
+export function graceOf(config: unknown): number {
+  const { graceSec } = objectOf(config);
+  return typeof graceSec === "number" && graceSec >= 0 && graceSec <= GRACE_LIMIT ? graceSec : GRACE;
 }
 
 /**
@@ -45,7 +57,7 @@ export async function stopAgent(
   reason: string,
   grace: number,
   options: CallOptions,
-  timeout: number = CANCEL_ANSWER_MS + grace * 1000 + CONFIRMATION_MARGIN_MS,
+  timeout: number = Math.min(CANCEL_ANSWER_MS + grace * 1000 + CONFIRMATION_MARGIN_MS, TIMER_LIMIT),
 ): Promise<Cancelled | undefined> {
   try {
     return await withLinkedSignal([options.signal], async (controller) => {

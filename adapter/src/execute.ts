@@ -8,16 +8,18 @@
  */
 
 import { attach, attachWhenFree, findUncertainStart, type Progress, type Ticket, type Wake } from "./attach.ts";
-import { type Abort, abortOf, CANCEL_ANSWER_MS, stopAgent, wasCancelled } from "./cancel.ts";
+import { type Abort, abortOf, CANCEL_ANSWER_MS, graceOf, stopAgent, wasCancelled } from "./cancel.ts";
 import type { Outcome } from "./contracts.ts";
+import { InvalidRequest } from "./invalid-request.ts";
 import { type LogFormat, OutageLog, RunLog } from "./log.ts";
 import { logFormatFor } from "./log-format.ts";
 import { type Cancelled, EndedWithoutOutcome, fetchOutcome } from "./outcome.ts";
 import { signalOnceStored, wasDelivered } from "./outcome-delivery.ts";
 import type { AdapterExecutionContext, AdapterExecutionResult } from "./paperclip.ts";
+import { objectOf } from "./paperclip-api.ts";
 import { paperclipHelpers } from "./paperclip-helpers.ts";
 import { startReconciler } from "./reconcile.ts";
-import { InvalidRequest, type Prepared, prepare, sealToken } from "./request.ts";
+import { type Prepared, prepare } from "./request.ts";
 import { cancelledBeforeStart, failedResult, resultOf, waitsForPerson } from "./result.ts";
 import { sealerFrom } from "./sealing.ts";
 import { adapterTypeIn, ConfigurationError, type Settings, settingsFrom } from "./settings.ts";
@@ -50,8 +52,6 @@ export interface Parts {
   settings: Settings;
   temporal: Temporal;
   prepared: Prepared;
-  /** The wake's own tokens, sealed for it; undefined when it has none. */
-  sealToken(): Promise<string | undefined>;
 }
 
 /** Runs one wake. Rejects only if Paperclip's own dispatch gate refuses it. */
@@ -60,19 +60,13 @@ export async function execute(ctx: AdapterExecutionContext): Promise<AdapterExec
   const format = logFormatFor(process.env.AGENT_RUNS_RUN_LOG_FORMAT, version, adapterTypeIn(process.env));
   const createParts = async () => {
     await warmUp();
-    const settings = settingsFrom(process.env, ctx.config);
+    const settings = settingsFrom(process.env, objectOf(ctx.config));
     startReconciler(settings);
     const sealer = await sealerFrom(settings);
     await yieldToEventLoop(); // each of these takes some ms the first time
     const prepared = await prepare(ctx, settings, sealer, await paperclipHelpers());
     await yieldToEventLoop();
-    return {
-      settings,
-      temporal: temporalFor(settings),
-      prepared,
-      sealToken: async () =>
-        ctx.authToken ? await sealToken(sealer, ctx.runId, ctx.authToken, ctx.runtimeTools?.bearerToken) : undefined,
-    };
+    return { settings, temporal: temporalFor(settings), prepared };
   };
   return await executeWith(ctx, createParts, shutdownSignal, format);
 }
@@ -125,7 +119,6 @@ class Execution {
   readonly #settings: Settings;
   readonly #temporal: Temporal;
   readonly #prepared: Prepared;
-  readonly #sealToken: () => Promise<string | undefined>;
   readonly #log: RunLog;
   readonly #recovery: boolean;
   readonly #signal: AbortSignal;
@@ -136,7 +129,6 @@ class Execution {
     this.#settings = parts.settings;
     this.#temporal = parts.temporal;
     this.#prepared = parts.prepared;
-    this.#sealToken = parts.sealToken;
     this.#log = log;
     this.#recovery = recovery;
     this.#signal = signal;
@@ -160,21 +152,18 @@ class Execution {
 
   /** Reports the invocation to Paperclip. An error of Paperclip's is no reason to fail. */
   async #reportInvocation(): Promise<void> {
-    const { request, environmentForLogs, prompt, promptMetrics, notes } = this.#prepared;
-    const resumes = request.runtime?.sessionParams != null;
+    const { notes, wakeText } = this.#prepared;
+    const { cwd } = objectOf(objectOf(this.#ctx.context).paperclipWorkspace);
     // Paperclip does not hold tasks of a type that it knows as a conversation; internal, hence only where it knows recovery
     const adapterType = this.#recovery ? this.#settings.reportAs : this.#settings.adapterType;
     await ignoreFailure(
       this.#ctx.onMeta?.({
         adapterType,
         command: "opencode",
-        cwd: request.context?.paperclipWorkspace?.cwd ?? request.config.cwd ?? undefined,
-        commandArgs: ["run", "--format", "json", "--model", request.config.model],
+        ...(typeof cwd === "string" ? { cwd } : {}),
         commandNotes: ["runs in Kubernetes, as a Temporal workflow", ...notes],
-        env: environmentForLogs,
-        prompt: resumes ? prompt.resumed : prompt.fresh,
-        promptMetrics,
-        context: { temporal: this.#temporal.address, taskQueue: this.#temporal.taskQueue, agentRunId: request.runId },
+        prompt: wakeText,
+        context: { temporal: this.#temporal.address, taskQueue: this.#temporal.taskQueue, agentRunId: this.#ctx.runId },
       }),
     );
     await this.#progress("adapter_startup", "Asking Temporal for the agent");
@@ -182,10 +171,9 @@ class Execution {
 
   /** The ticket of the run to follow; or the result, when there is no run. */
   async #attach(): Promise<Ticket | AdapterExecutionResult> {
-    const { request, task } = this.#prepared;
     const delivered = (runIds: readonly string[], workflowRunId: string) =>
       wasDelivered(runIds, workflowRunId, this.#ctx.authToken);
-    const wake: Wake = { request, task, sealedSecrets: this.#sealToken, delivered };
+    const wake: Wake = { ...this.#prepared.wake, delivered };
     const options = { signal: this.#signal, outage: this.#outage };
     const progress: Progress = { uncertain: false };
     this.#log.phase = "waiting for the agent";
@@ -199,8 +187,8 @@ class Execution {
       if (!(error instanceof Aborted)) return await this.#failRefused(error, progress);
       const abort = abortOf(this.#signal) ?? { kind: "cancel", reason: "Run cancelled" };
       if (abort.kind === "cancel" && progress.uncertain) {
-        const { agent, runId } = request;
-        const ticket = await findUncertainStart(this.#temporal, agent.id, runId, { outage: this.#outage });
+        const { agentId, runId } = wake.start;
+        const ticket = await findUncertainStart(this.#temporal, agentId, runId, { outage: this.#outage });
         if (ticket !== undefined) return ticket;
       }
       return await this.#endUnstarted(abort);
@@ -304,8 +292,7 @@ class Execution {
   async #stopAgent(run: Run, reason: string, signal: AbortSignal): Promise<Cancelled | undefined> {
     this.#log.phase = "being stopped";
     await this.#log.status("cancelling", `${reason}: the agent is being stopped`, { reason });
-    const grace = this.#prepared.request.config.graceSec ?? 60;
-    return await stopAgent(this.#temporal, run, reason, grace, this.#callOptions(signal));
+    return await stopAgent(this.#temporal, run, reason, graceOf(this.#ctx.config), this.#callOptions(signal));
   }
 
   /** While a run is open, refused credentials are retried like an outage. */
@@ -333,7 +320,7 @@ class Execution {
   /** Copies the transcript into the log. Resolves also when it could not be read to its end; the log then has a gap. */
   async #copyTranscript(ticket: Ticket, outcome: Promise<Outcome>, signal: AbortSignal): Promise<void> {
     const base = this.#settings.transcriptsUrl;
-    const { request } = this.#prepared;
+    const { model } = objectOf(this.#ctx.config);
     if (base === undefined) {
       const remedy = "set AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL to the transcript service's address";
       await this.#log.status("note", `the agent's output is not shown here: ${remedy}`);
@@ -345,7 +332,7 @@ class Execution {
         attempt = call.attempt;
         await this.#log.status("attempt", `attempt ${attempt}`, { attempt });
       }
-      if (call.session) await this.#log.session(call.session, request.config.model);
+      if (call.session) await this.#log.session(call.session, typeof model === "string" ? model : "");
       await this.#log.call(call);
     };
     const token = () => mint(ticket.runId, this.#settings);
@@ -422,7 +409,7 @@ class Execution {
     if (!this.#recovery || failure == null || typeof issueId !== "string") return false;
     if (!waitsForPerson(outcome, typeof repeats === "number" ? repeats : 0)) return false;
     const { code, message, nextStep } = failure;
-    const task = { issueId, agentId: this.#prepared.request.agent.id, code, message, nextStep };
+    const task = { issueId, agentId: this.#ctx.agent.id, code, message, nextStep };
     const blocked = await blockTask(task, this.#settings.boardApiKey);
     const state = blocked
       ? "the task is blocked until somebody has done the next step and comments on it"
@@ -473,8 +460,7 @@ class Execution {
   async #stopIfCancelled(run: Run): Promise<void> {
     const { runId, authToken } = this.#ctx;
     if (abortOf(this.#ctx.signal)?.kind !== "cancel" && !(await wasCancelled(runId, authToken))) return;
-    const grace = this.#prepared.request.config.graceSec ?? 60;
-    await stopAgent(this.#temporal, run, "Run cancelled", grace, {}).catch(() => undefined);
+    await stopAgent(this.#temporal, run, "Run cancelled", graceOf(this.#ctx.config), {}).catch(() => undefined);
   }
 
   async #progress(phase: "adapter_startup" | "finalize", message: string): Promise<void> {

@@ -1,5 +1,5 @@
 /**
- * Paperclip's own prompt helpers, so that an agent's texts are those of the Paperclip it works for.
+ * Paperclip's own helpers, so that an agent's texts and skills are those of the Paperclip it works for.
  *
  * An adapter cannot import `@paperclipai/adapter-utils` by name: it is resolved from the adapter's own folder, where it
  * is not installed, and it forbids `require`. The server's own copy is found from the program that runs. A helper that is
@@ -19,6 +19,8 @@ export interface PaperclipHelpers {
   renderWakePrompt?(wake: unknown, options: JsonObject): string;
   /** Whether the wake asks for a repair; the agent then gets no heartbeat template. */
   isRecoveryWake?(wake: unknown): boolean;
+  /** Keys of the skills that an agent desires; a name of no skill is its own key. */
+  desiredSkills?(config: JsonObject, offered: readonly object[]): string[];
   /** The heartbeat template of an agent without one of its own, and that of a conversation. */
   readonly promptTemplate?: string;
   readonly conversationTemplate?: string;
@@ -64,9 +66,11 @@ async function loadFrom(folder: string): Promise<PaperclipHelpers | undefined> {
 function helpersIn(module: JsonObject, manifest: JsonObject): PaperclipHelpers {
   const render = module.renderPaperclipWakePrompt;
   const isRecovery = module.isPaperclipRecoveryWakePayload;
+  const desired = module.resolvePaperclipDesiredSkillNames;
   return {
     ...(typeof render === "function" ? { renderWakePrompt: (wake, options) => text(render(wake, options)) ?? "" } : {}),
     ...(typeof isRecovery === "function" ? { isRecoveryWake: (wake) => isRecovery(wake) === true } : {}),
+    ...(typeof desired === "function" ? { desiredSkills: (config, offered) => [...desired(config, offered)] } : {}),
     ...textAs("promptTemplate", module.DEFAULT_PAPERCLIP_AGENT_PROMPT_TEMPLATE),
     ...textAs("conversationTemplate", module.DEFAULT_PAPERCLIP_CONVERSATION_PROMPT_TEMPLATE),
     ...textAs("version", manifest.version),

@@ -5,7 +5,6 @@
  * Source: `@paperclipai/adapter-utils` 2026.916.1. What 2026.824.1 does not have is optional: ask for it before use.
  */
 
-export type Json = null | boolean | number | string | Json[] | { [name: string]: Json | undefined };
 export type JsonObject = { [name: string]: unknown };
 
 export interface AdapterAgent {
@@ -24,31 +23,16 @@ export interface AdapterRuntime {
 
 /** A connection-tools bearer for one run; lives an hour. */
 export interface RuntimeTools {
-  version: number;
-  guidance?: string;
-  mcpEndpoint?: string;
-  rest?: JsonObject;
   bearerToken?: string;
-  expiresAt?: string;
-  tools?: unknown;
-}
-
-export interface RuntimeMcpServer {
-  name: string;
-  url: string;
-  token?: string;
-  connectionId?: string;
+  [name: string]: unknown;
 }
 
 export interface InvocationMeta {
   adapterType: string;
   command: string;
   cwd?: string;
-  commandArgs?: string[];
   commandNotes?: string[];
-  env?: Record<string, string>;
   prompt?: string;
-  promptMetrics?: Record<string, number>;
   context?: JsonObject;
 }
 
@@ -64,26 +48,12 @@ export interface AdapterExecutionContext {
   onMeta?(meta: InvocationMeta): Promise<void>;
   /** 2026.916 and later. */
   onDispatch?(): Promise<void>;
-  onEvent?(event: {
-    eventType: string;
-    stream?: string;
-    level?: string;
-    message?: string;
-    payload?: JsonObject;
-  }): Promise<void>;
-  onRuntimeProgress?(update: {
-    phase: "git_sync" | "config_sync" | "adapter_startup" | "restore" | "export" | "finalize";
-    message: string;
-    currentToolName?: string;
-    lastAssistantSnippet?: string;
-    lastEventAt?: string;
-  }): Promise<void>;
+  onRuntimeProgress?(update: { phase: "adapter_startup" | "finalize"; message: string }): Promise<void>;
   /** Opts in to cancellation: from here on an operator's Stop waits for our acknowledgement. 2026.916 and later. */
   onCancellationReady?(): Promise<void>;
   signal?: AbortSignal;
   runtimeTools?: RuntimeTools;
-  runtimeMcp?: { getServers(): Promise<RuntimeMcpServer[]> | RuntimeMcpServer[] };
-  executionTarget?: { kind: string; [name: string]: unknown } | null;
+  runtimeMcp?: { getServers?(): Promise<unknown[]> | unknown[] };
 }
 
 export type ErrorFamily = "transient_upstream" | "provider_quota" | "model_refusal";
@@ -159,8 +129,6 @@ export interface SkillContext {
 export interface SkillEntry {
   key: string;
   runtimeName: string | null;
-  versionId?: string | null;
-  currentVersionId?: string | null;
   desired: boolean;
   managed: boolean;
   required?: boolean;
@@ -168,7 +136,6 @@ export interface SkillEntry {
   state: "available" | "configured" | "installed" | "missing" | "stale" | "external";
   origin?: "company_managed" | "user_installed" | "external_unknown" | "paperclip_required";
   originLabel?: string | null;
-  locationLabel?: string | null;
   readOnly?: boolean;
   sourcePath?: string | null;
   targetPath?: string | null;

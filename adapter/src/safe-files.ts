@@ -5,27 +5,29 @@
  * volume: neither a path nor a link that an agent planted there may lead out of it into a prompt.
  */
 import { constants } from "node:fs";
-import { type FileHandle, open, realpath } from "node:fs/promises";
+import { open, realpath } from "node:fs/promises";
 import { homedir } from "node:os";
 import { dirname, join, resolve, sep } from "node:path";
 
-/** A file that cannot be read. The message names it and the causeOf, never its content. */
+/** A file that cannot be read. The message names it and the cause, never its content. */
 export class UnreadableFile extends Error {
   override readonly name = "UnreadableFile";
 }
 
+/** O_NONBLOCK: opening a named pipe must not wait. O_NOFOLLOW: links are resolved already, a new one is an attack. */
+const FLAGS = constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK;
+
 /**
  * The UTF-8 text of the regular file at `path`, without a byte order mark.
  *
- * @param path absolute.
- * @param root the folder that must contain it, links resolvePath.
- * @param limit in readBytes.
+ * @param root the folder that must contain it once links are resolved.
+ * @param limit in bytes.
  * @throws UnreadableFile: missing, not below `root`, not a regular file, larger than `limit`, or not UTF-8.
  */
 export async function readText(path: string, { root, limit }: { root: string; limit: number }): Promise<string> {
   if (path.includes("\0")) throw new UnreadableFile("a path with a NUL character");
-  const real = await resolvePath(path);
-  if (!isInside(real, await resolvePath(root))) throw new UnreadableFile(`${path}: leads out of ${root}`);
+  const real = await resolved(path);
+  if (!isInside(real, await resolved(root))) throw new UnreadableFile(`${path}: leads out of ${root}`);
   const content = await readBytes(real, limit);
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(content);
@@ -47,46 +49,39 @@ function isInside(path: string, folder: string): boolean {
   return path === folder || path.startsWith(folder.endsWith(sep) ? folder : folder + sep);
 }
 
-async function resolvePath(path: string): Promise<string> {
-  return realpath(path).catch((error: unknown) => {
+async function resolved(path: string): Promise<string> {
+  return await realpath(path).catch((error: unknown) => {
     throw new UnreadableFile(`${path}: ${causeOf(error)}`);
   });
 }
 
 async function readBytes(real: string, limit: number): Promise<Buffer> {
-  // O_NONBLOCK: opening a named pipe must not wait. O_NOFOLLOW: links were resolvePath, a new one is an attack.
-  const flags = constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK;
-  const file = await open(real, flags).catch((error: unknown) => {
+  const file = await open(real, FLAGS).catch((error: unknown) => {
     throw new UnreadableFile(`${real}: ${causeOf(error)}`);
   });
   try {
-    return await readToLimit(file, real, limit);
+    const found = await file.stat();
+    if (!found.isFile()) throw new UnreadableFile(`${real}: not a regular file`);
+    if (found.size > limit) throw new UnreadableFile(`${real}: larger than ${limit} bytes`);
+    // one read is not all of it on every file system, and a growing file is cut at its first size
+    const buffer = Buffer.alloc(found.size);
+    let filled = 0;
+    let read: number;
+    do {
+      read = (await file.read(buffer, filled, buffer.length - filled, filled)).bytesRead;
+      filled += read;
+    } while (read > 0 && filled < buffer.length);
+    return buffer.subarray(0, filled);
   } finally {
     await file.close();
   }
-}
-
-async function readToLimit(file: FileHandle, real: string, limit: number): Promise<Buffer> {
-  const found = await file.stat();
-  if (!found.isFile()) throw new UnreadableFile(`${real}: not a regular file`);
-  if (found.size > limit) throw new UnreadableFile(`${real}: larger than ${limit} bytes`);
-  const buffer = Buffer.alloc(found.size);
-  let filled = 0;
-  while (filled < buffer.length) {
-    const { bytesRead } = await file.read(buffer, filled, buffer.length - filled, filled);
-    if (bytesRead === 0) break;
-    filled += bytesRead;
-  }
-  return buffer.subarray(0, filled);
 }
 
 const CAUSES: Record<string, string> = {
   ENOENT: "No such file or directory",
   EACCES: "Permission denied",
   ENOTDIR: "Not a directory",
-  EISDIR: "Is a directory",
   ELOOP: "links in a circle",
-  ENAMETOOLONG: "File name too long",
 };
 
 function causeOf(error: unknown): string {

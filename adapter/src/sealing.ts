@@ -1,6 +1,6 @@
 /**
- * Seals secrets and prompt texts, which then may enter histories. Same rules as `agent_runs/paperclip/sealing.py`, which
- * documents the format: a compact JWE, ECDH-ES + A256GCM, header `kid`, `typ` (the kind) and `cty`; the plaintext is raw DEFLATE
+ * Seals what only a worker may read, which then may enter histories. Same rules as `agent_runs/paperclip/sealing.py`, which
+ * documents the format: a compact JWE, ECDH-ES + A256GCM, header `kid`, `typ` (the purpose) and `cty`; the plaintext is raw DEFLATE
  * of JSON text. JWE's own `zip` is not used: `jose` dropped it. This side holds the public half and never opens.
  *
  * Source: RFC 7516, RFC 7518 section 4.6, RFC 7638; jose 6.
@@ -13,22 +13,23 @@ import { dirname, join } from "node:path";
 import { promisify } from "node:util";
 import { deflateRaw } from "node:zlib";
 import { CompactEncrypt, calculateJwkThumbprint, exportJWK, generateKeyPair, importJWK, type JWK } from "jose";
-import { isObject } from "./request/plain.ts";
-import { InvalidRequest } from "./request/problems.ts";
+import type { SealedCheck, SealedJoin, SealedRun } from "./contracts.ts";
+import { InvalidRequest } from "./invalid-request.ts";
+import { objectOf } from "./paperclip-api.ts";
 import { ConfigurationError, type Settings } from "./settings.ts";
 
-/** What is sealed: `Secrets` or `PromptSource`. */
-export type Kind = "secrets" | "prompt";
+/** Names in itself what it may be used for. */
+export type Content = SealedRun | SealedJoin | SealedCheck;
 
 /** Seals with one public key. */
 export interface Sealer {
   /**
    * The compact JWE of `content`. Compresses outside the event loop.
    *
-   * @throws InvalidRequest when the sealed text would be larger than a history can carry.
+   * @throws InvalidRequest: no JSON, or larger than a history can carry.
    */
-  seal(kind: Kind, content: object): Promise<string>;
-  /** RFC 7638 thumbprint: names the key in every sealed field. */
+  seal(content: Content): Promise<string>;
+  /** RFC 7638 thumbprint: names the key in every sealed text. */
   readonly kid: string;
 }
 
@@ -39,9 +40,8 @@ export class UnusableKey extends ConfigurationError {
   }
 }
 
-/** Bytes of one sealed field. Temporal refuses payloads over 2 MiB, and a request carries two fields. */
-const SEALED_LIMIT = 512 * 1024;
-const PACKED_LIMIT = (SEALED_LIMIT * 3) / 4;
+/** Bytes of a plaintext after DEFLATE: a sealed text then has 1 MiB. Temporal refuses payloads over 2 MiB. */
+const PACKED_LIMIT = 768 * 1024;
 const DEFLATE = { level: 9 };
 const OWNER_ONLY = 0o600;
 
@@ -72,28 +72,38 @@ export async function sealerOf(text: string, field: string): Promise<Sealer> {
   try {
     const jwk = publicHalf(JSON.parse(text));
     const [kid, key] = await Promise.all([calculateJwkThumbprint(jwk), importJWK(jwk, "ECDH-ES")]);
-    return { kid, seal: (kind, content) => seal(kind, content, kid, key) };
+    return { kid, seal: (content) => seal(content, kid, key) };
   } catch {
     // The cause may quote the key, so it is not kept.
     throw new UnusableKey("must hold a P-256 or X25519 JWK, or a JWK set with at least one, as JSON text", field);
   }
 }
 
-async function seal(kind: Kind, content: object, kid: string, key: PublicKey): Promise<string> {
-  const packed = await deflate(Buffer.from(JSON.stringify(content)), DEFLATE);
+async function seal(content: Content, kid: string, key: PublicKey): Promise<string> {
+  const { purpose } = content.binding;
+  const packed = await deflate(jsonOf(content), DEFLATE);
   if (packed.length > PACKED_LIMIT) {
     throw new InvalidRequest(
-      `the wake's ${kind} are too large: ${packed.length} bytes packed, ${PACKED_LIMIT} are possible; ` +
-        "shorten the task, templates or env",
+      `what is sealed for this ${purpose} is too large: ${packed.length} bytes packed, ${PACKED_LIMIT} are possible; ` +
+        "shorten the task, templates, instructions or env",
     );
   }
-  const header = { alg: "ECDH-ES", enc: "A256GCM", kid, typ: `agent-runs.${kind}`, cty: "json+deflate" };
+  const header = { alg: "ECDH-ES", enc: "A256GCM", kid, typ: `agent-runs.${purpose}`, cty: "json+deflate" };
   return await new CompactEncrypt(packed).setProtectedHeader(header).encrypt(key);
+}
+
+function jsonOf(content: Content): Buffer {
+  try {
+    return Buffer.from(JSON.stringify(content));
+  } catch {
+    throw new InvalidRequest("the execution context holds a value that JSON cannot carry, such as an object in itself");
+  }
 }
 
 /** The public half of the first key. Throws anything when there is none. */
 function publicHalf(parsed: unknown): JWK {
-  const first: unknown = isObject(parsed) && Array.isArray(parsed.keys) ? parsed.keys[0] : parsed;
+  const { keys } = objectOf(parsed);
+  const first: unknown = Array.isArray(keys) ? keys[0] : parsed;
   const { kty, crv, x, y } = first as JWK;
   if (kty === "EC" && crv === "P-256") return { kty, crv, x, y };
   if (kty === "OKP" && crv === "X25519") return { kty, crv, x };

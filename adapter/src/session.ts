@@ -7,10 +7,8 @@
 
 import type { AdapterSessionCodec, JsonObject } from "./paperclip.ts";
 
-export { decodeSession } from "./session-spellings.ts";
-
 /** Every spelling of the session id; the first one with a value counts. */
-export const ID_KEYS = ["sessionId", "session_id", "sessionID"];
+const ID_KEYS = ["sessionId", "session_id", "sessionID"];
 
 export const sessionCodec: AdapterSessionCodec = {
   deserialize: (raw) => (idOf(raw) === null ? null : (raw as JsonObject)),

@@ -1,76 +1,46 @@
-/** The skills of an agent, as Paperclip's skills page shows them. */
+/** The skills of an agent, as Paperclip's skills page shows them. They go into each prompt; nothing is installed. */
 
-import type { RuntimeSkill, SkillSync } from "./contracts.ts";
-import type { JsonObject, SkillContext, SkillEntry, SkillSnapshot } from "./paperclip.ts";
-import { desiredKeys, isAvailable, lastSegment, notOffered, requiredKeys } from "./skills.ts";
+import type { SkillContext, SkillEntry, SkillSnapshot } from "./paperclip.ts";
+import { type PaperclipHelpers, paperclipHelpers } from "./paperclip-helpers.ts";
+import { isAvailable, isRequired, offeredSkills, type RuntimeSkill, wantedKeys } from "./skills.ts";
 
-/** Every known skill and its state, sorted by key. Skills go into the prompt of each run; nothing is installed. */
+/** Every skill that Paperclip offers or the agent desires, sorted by key. */
 export async function listSkills(context: SkillContext): Promise<SkillSnapshot> {
-  return { ...snapshot(offeredIn(context.config), syncIn(context.config)), adapterType: context.adapterType };
+  return snapshot(context, await paperclipHelpers());
 }
 
-/** The snapshot, from the skills that Paperclip offers and those that the agent desires. */
-export function snapshot(offered: readonly RuntimeSkill[], sync: SkillSync): SkillSnapshot {
-  const required = new Set(requiredKeys(offered));
-  const desired = new Set([...required, ...desiredKeys(offered, sync)]);
-  const known = new Set(offered.map((skill) => skill.key));
+/** The snapshot, with Paperclip's rule of which skills an agent desires; without it only the required ones are. */
+export function snapshot({ adapterType, config }: SkillContext, helpers: PaperclipHelpers): SkillSnapshot {
+  const offered = offeredSkills(config);
+  const known = new Set(offered.map(({ key }) => key));
+  const desired = wantedKeys(config, helpers) ?? new Set(offered.filter(isRequired).map(({ key }) => key));
   const unknown = [...desired].filter((key) => !known.has(key)).sort();
-  const entries = [
-    ...offered.map((skill) => managed(skill, desired.has(skill.key), required.has(skill.key))),
-    ...unknown.map(absent),
-  ];
+  const entries = [...offered.map((skill) => managed(skill, desired.has(skill.key))), ...unknown.map(absent)];
   return {
-    adapterType: "opencode_k8s",
-    supported: true,
-    mode: "ephemeral",
-    desiredSkills: [...desired].sort(),
+    ...{ adapterType, supported: true, mode: "ephemeral", desiredSkills: [...desired].sort() },
     entries: entries.sort((one, other) => (one.key < other.key ? -1 : 1)),
-    warnings: unknown.map(notOffered),
+    warnings: unknown.map((key) => `Desired skill "${key}" is not available from the Paperclip skills directory.`),
   };
 }
 
-function offeredIn(config: JsonObject): RuntimeSkill[] {
-  const listed = Array.isArray(config.paperclipRuntimeSkills) ? config.paperclipRuntimeSkills : [];
-  return listed.filter((skill): skill is RuntimeSkill => typeof skill?.key === "string");
-}
-
-function syncIn(config: JsonObject): SkillSync {
-  const sync = config.paperclipSkillSync as { desiredSkills?: unknown } | null | undefined;
-  const desired = Array.isArray(sync?.desiredSkills) ? sync.desiredSkills : [];
-  const keys = desired.map((skill) => (typeof skill === "string" ? skill : skill?.key));
-  return { desiredSkills: keys.filter((key): key is string => typeof key === "string").map((key) => ({ key })) };
-}
-
-function managed(skill: RuntimeSkill, desired: boolean, required: boolean): SkillEntry {
+function managed(skill: RuntimeSkill, desired: boolean): SkillEntry {
+  const required = isRequired(skill);
   return {
-    key: skill.key,
-    runtimeName: skill.runtimeName ?? lastSegment(skill.key),
-    desired,
-    managed: true,
+    ...{ key: skill.key, desired, required, managed: true, readOnly: false },
+    runtimeName: skill.runtimeName ?? skill.key.slice(skill.key.lastIndexOf("/") + 1),
     state: isAvailable(skill) ? (desired ? "configured" : "available") : "missing",
-    required,
-    requiredReason: required ? "Paperclip's own skill: the agent needs it to report." : null,
+    requiredReason: required ? "Paperclip requires it for every agent." : null,
     origin: required ? "paperclip_required" : "company_managed",
     originLabel: required ? "Required by Paperclip" : "Managed by Paperclip",
-    readOnly: false,
     sourcePath: skill.source ?? null,
-    targetPath: null,
     detail: skill.missingDetail || (desired ? "Goes into the prompt of each Kubernetes Job." : null),
   };
 }
 
 function absent(key: string): SkillEntry {
   return {
-    key,
-    runtimeName: null,
-    desired: true,
-    managed: true,
-    state: "missing",
-    origin: "external_unknown",
-    originLabel: "External or notOffered",
-    readOnly: false,
-    sourcePath: null,
-    targetPath: null,
+    ...{ key, runtimeName: null, desired: true, managed: true, readOnly: false, state: "missing", sourcePath: null },
+    ...{ origin: "external_unknown", originLabel: "External or unavailable" },
     detail: "Paperclip offers no skill of this name.",
   };
 }

@@ -1,128 +1,98 @@
 /**
- * Selects the skills of a run from those that Paperclip offers, and reads them.
- *
- * Same rules as `agent_runs/paperclip/skills.py`. A skill is a folder with a SKILL.md on Paperclip's host. Paperclip's own
- * operational skill is always selected: without it an agent does not know how to report. Source: Paperclip 2026.916.1, adapter-utils and the bundled adapters.
+ * Reads the skills of a run. A skill is a folder with a SKILL.md on Paperclip's host; Paperclip says which ones an agent
+ * desires, and the worker makes the selection. Source: Paperclip 2026.916.1, adapter-utils.
  */
+
 import { stat } from "node:fs/promises";
 import { join } from "node:path";
-import type { RuntimeSkill, SkillSync } from "./contracts.ts";
-import { strip } from "./request/python.ts";
+import type { JsonObject } from "./paperclip.ts";
+import type { PaperclipHelpers } from "./paperclip-helpers.ts";
 import { readText, UnreadableFile } from "./safe-files.ts";
 
-/** Paperclip's own skill, which every agent gets. */
+/** A skill as Paperclip offers it. */
+export interface RuntimeSkill {
+  key: string;
+  runtimeName?: string | null;
+  /** Its folder on Paperclip's host. */
+  source?: string | null;
+  sourceStatus?: string | null;
+  missingDetail?: string | null;
+  required?: boolean;
+}
+
+/** Paperclip's own skill: without it an agent does not know how to report. */
 export const OPERATIONAL = "paperclipai/paperclip/paperclip";
-
 /** Bytes of one skill; all of them and the prompt share a Secret of 1 MiB. */
-export const SKILL_LIMIT = 256 * 1024;
+const SKILL_LIMIT = 256 * 1024;
+const TOTAL_LIMIT = 2 * 1024 * 1024;
+const FILES_LIMIT = 100;
 
-/** The skills to read, in Paperclip's order, and warnings for people. */
-export interface Selection {
-  readonly skills: RuntimeSkill[];
-  readonly warnings: string[];
+/** The skills that Paperclip offers to an agent. */
+export function offeredSkills(config: JsonObject): RuntimeSkill[] {
+  const listed = Array.isArray(config.paperclipRuntimeSkills) ? config.paperclipRuntimeSkills : [];
+  return listed.filter((skill): skill is RuntimeSkill => typeof skill?.key === "string");
 }
 
-/** The skills of one run: required and desired ones that are available. */
-export function selectSkills(offered: readonly RuntimeSkill[], sync: SkillSync): Selection {
-  const keys = wantedKeys(offered, sync);
-  const chosen = offered.filter((skill) => keys.has(skill.key));
-  const known = new Set(offered.map((skill) => skill.key));
-  const unknown = [...keys].filter((key) => !known.has(key)).sort();
-  return {
-    skills: chosen.filter(isAvailable),
-    warnings: [...chosen.filter((skill) => !isAvailable(skill)).map(leftOut), ...unknown.map(notOffered)],
-  };
-}
-
-/** The part of what Paperclip offers that `selectSkills` needs: hundreds of skills are too many for a history. */
-export function narrowSkills(
-  offered: readonly RuntimeSkill[],
-  sync: SkillSync,
-): { skills: RuntimeSkill[]; sync: { desiredSkills: { key: string }[] } } {
-  const keys = wantedKeys(offered, sync);
-  return {
-    skills: offered.filter((skill) => keys.has(skill.key)),
-    sync: { desiredSkills: desiredKeys(offered, sync).map((key) => ({ key })) },
-  };
-}
-
-/** Keys of the skills that every agent gets. */
-export function requiredKeys(offered: readonly RuntimeSkill[]): string[] {
-  return offered.filter((skill) => skill.required || skill.key === OPERATIONAL).map((skill) => skill.key);
-}
-
-/** Keys of the skills that the agent asks for; a name of no skill is its own key. */
-export function desiredKeys(offered: readonly RuntimeSkill[], sync: SkillSync): string[] {
-  const names = (sync.desiredSkills ?? []).map((skill) => strip(skill.key).toLowerCase());
-  return [...new Set(names.filter((name) => name !== "").map((name) => resolveKey(name, offered)))];
-}
-
-/** Whether Paperclip has the skill's folder. */
-export function isAvailable(skill: RuntimeSkill): boolean {
-  return Boolean(skill.source) && (skill.sourceStatus ?? "available") === "available";
-}
-
-/** The part after the last slash: a key's slug. */
-export function lastSegment(key: string): string {
-  return key.slice(key.lastIndexOf("/") + 1);
-}
-
-/** The warning about a desired skill that Paperclip does not offer. */
-export function notOffered(key: string): string {
-  return `Desired skill "${key}" is not available from the Paperclip skills directory.`;
-}
-
-/**
- * The trimmed text of each skill that can be read, and a note about each that cannot.
- *
- * A skill is SKILL.md in the folder `source`, else `source` itself as a file.
- */
-export async function readSkills(
-  skills: readonly RuntimeSkill[],
-  rootOf: (path: string) => string,
-): Promise<{ texts: string[]; notes: string[] }> {
-  const read = await Promise.all(skills.map((skill) => skillText(skill.source ?? "", rootOf)));
-  return {
-    texts: read.flatMap((found) => ("text" in found ? [found.text] : [])),
-    notes: read.flatMap((found) => ("note" in found ? [found.note] : [])),
-  };
-}
-
-async function skillText(
-  source: string,
-  rootOf: (path: string) => string,
-): Promise<{ text: string } | { note: string }> {
-  const path = (await isFolder(source)) ? join(source, "SKILL.md") : source;
+/** Keys of the skills that an agent desires or must have; undefined when Paperclip does not say which it desires. */
+export function wantedKeys(config: JsonObject, helpers: PaperclipHelpers): Set<string> | undefined {
+  const offered = offeredSkills(config);
   try {
-    return { text: (await readText(path, { root: rootOf(path), limit: SKILL_LIMIT })).trim() };
-  } catch (error) {
-    if (error instanceof UnreadableFile) return { note: `skill not readable: ${error.message}` };
-    throw error;
+    const desired = helpers.desiredSkills?.(config, offered);
+    return desired && new Set([...offered.filter(isRequired).map(({ key }) => key), ...desired]);
+  } catch {
+    return undefined;
   }
 }
 
-async function isFolder(path: string): Promise<boolean> {
-  return stat(path).then(
+/** Whether every agent gets the skill. */
+export function isRequired(skill: RuntimeSkill): boolean {
+  return skill.required === true || skill.key === OPERATIONAL;
+}
+
+/** Whether Paperclip has the skill's folder. */
+export function isAvailable({ source, sourceStatus }: RuntimeSkill): boolean {
+  return typeof source === "string" && source !== "" && (sourceStatus ?? "available") === "available";
+}
+
+/**
+ * The trimmed texts of the wanted skills by key, and a note about each that cannot be read. When Paperclip does not say
+ * which are wanted, all are read, the required ones first.
+ */
+export async function skillTexts(
+  config: JsonObject,
+  helpers: PaperclipHelpers,
+  rootOf: (path: string) => string,
+): Promise<{ texts: Record<string, string>; notes: string[] }> {
+  const wanted = wantedKeys(config, helpers);
+  const chosen = offeredSkills(config).filter((skill) => isAvailable(skill) && (wanted?.has(skill.key) ?? true));
+  const texts = new Map<string, string>();
+  const notes: string[] = [];
+  let bytes = 0;
+  for (const skill of chosen.sort((one, other) => Number(isRequired(other)) - Number(isRequired(one)))) {
+    const found = await skillText(skill.source ?? "", rootOf);
+    if (found.note !== undefined) notes.push(found.note);
+    if (found.text === undefined) continue;
+    bytes += Buffer.byteLength(found.text);
+    if (texts.size === FILES_LIMIT || bytes > TOTAL_LIMIT) {
+      notes.push(`skills from "${skill.key}" on are left out: ${FILES_LIMIT} files and 2 MiB in all are possible`);
+      break;
+    }
+    texts.set(skill.key, found.text);
+  }
+  return { texts: Object.fromEntries(texts), notes };
+}
+
+/** A skill is SKILL.md in the folder `source`, else `source` itself as a file. */
+async function skillText(source: string, rootOf: (path: string) => string): Promise<{ text?: string; note?: string }> {
+  const isFolder = await stat(source).then(
     (found) => found.isDirectory(),
     () => false,
   );
-}
-
-function wantedKeys(offered: readonly RuntimeSkill[], sync: SkillSync): Set<string> {
-  return new Set([...requiredKeys(offered), ...desiredKeys(offered, sync)]);
-}
-
-/** The key that `name` means: exact, else a unique runtime name, else a unique last segment; else itself. */
-function resolveKey(name: string, offered: readonly RuntimeSkill[]): string {
-  const readings = [
-    (skill: RuntimeSkill) => skill.key,
-    (skill: RuntimeSkill) => skill.runtimeName ?? "",
-    (skill: RuntimeSkill) => lastSegment(skill.key),
-  ];
-  const found = readings.map((reads) => offered.filter((skill) => reads(skill).toLowerCase() === name));
-  return found.find((skills) => skills.length === 1)?.[0]?.key ?? name;
-}
-
-function leftOut(skill: RuntimeSkill): string {
-  return `Skill "${skill.key}" is left out: ${skill.missingDetail || "Paperclip reports that its source is missing"}.`;
+  const path = isFolder ? join(source, "SKILL.md") : source;
+  try {
+    return { text: (await readText(path, { root: rootOf(path), limit: SKILL_LIMIT })).trim() };
+  } catch (error) {
+    if (!(error instanceof UnreadableFile)) throw error;
+    return { note: `skill not readable: ${error.message}` };
+  }
 }

@@ -1,22 +1,26 @@
 /**
- * Paperclip's "Test environment": checks everything that a run needs, in parallel, with a remedy for what is missing.
+ * Paperclip's "Test environment": checks everything that a run needs, in parallel, with a remedy for what is missing. A
+ * worker checks the agent's configuration, by the rules of a run.
  *
- * Only diagnosis: Paperclip blocks no run because of it. It never throws, and no check takes longer than
- * `CHECK_TIMEOUT_MS`.
+ * Only diagnosis: Paperclip blocks no run because of it. It never throws, and no call takes longer than `TIMEOUT_MS`.
  */
 
-import type { EnvironmentCheck, EnvironmentTestContext, EnvironmentTestResult, JsonObject } from "./paperclip.ts";
-import { type PaperclipHelpers, paperclipHelpers } from "./paperclip-helpers.ts";
-import { apiUrl } from "./request/api-url.ts";
-import { configProblems } from "./request/config.ts";
+import { randomUUID } from "node:crypto";
+import { WorkflowFailedError } from "@temporalio/client";
+import type { CheckReport, CheckStart } from "./contracts.ts";
+import { addresses } from "./host-texts.ts";
+import type { EnvironmentCheck, EnvironmentTestContext, EnvironmentTestResult } from "./paperclip.ts";
+import { objectOf } from "./paperclip-api.ts";
+import { paperclipHelpers } from "./paperclip-helpers.ts";
 import { sealerFrom } from "./sealing.ts";
 import { ConfigurationError, type Settings, settingsFrom } from "./settings.ts";
-import { callOnce, serverMessage, temporalFor } from "./temporal.ts";
+import { Code, callOnce, codeOf, serverMessage, temporalFor } from "./temporal.ts";
 import { mint } from "./tokens.ts";
 
 type Level = EnvironmentCheck["level"];
 
-const CHECK_TIMEOUT_MS = 8000;
+const TIMEOUT_MS = 8000;
+const CHECK_WORKFLOW = "AgentCheckWorkflow";
 const WORKFLOW_TASKS = 1;
 const ACTIVITY_TASKS = 2;
 /** The id of no run: the service answers 404 to a valid token and 401 or 403 to any other. */
@@ -24,7 +28,7 @@ const PROBE_RUN_ID = "environment-test";
 
 /** Checks Temporal, the worker's task queue, the transcript service, the keys, and the agent's configuration. */
 export async function testEnvironment(context: EnvironmentTestContext): Promise<EnvironmentTestResult> {
-  const checks = await allChecks(context.config ?? {}, process.env).catch((error: unknown) => [
+  const checks = await allChecks(context).catch((error: unknown) => [
     check("environment_test_failed", "error", `The test itself failed: ${errorText(error)}`, "Report this as a bug."),
   ]);
   const worst = (level: Level) => checks.some((each) => each.level === level);
@@ -36,157 +40,102 @@ export async function testEnvironment(context: EnvironmentTestContext): Promise<
   };
 }
 
-async function allChecks(config: JsonObject, environment: NodeJS.ProcessEnv): Promise<EnvironmentCheck[]> {
-  const ownFields = configProblems(config).map(({ field, remedy }) =>
-    check("agent_configuration", "error", `${field} ${remedy}`, "Correct the field in the agent's configuration."),
-  );
+async function allChecks(context: EnvironmentTestContext): Promise<EnvironmentCheck[]> {
   let settings: Settings;
   try {
-    settings = settingsFrom(environment, config);
+    settings = settingsFrom(process.env, objectOf(context.config));
   } catch (error) {
     if (!(error instanceof ConfigurationError)) throw error;
-    return [
-      check("settings", "error", error.message, "Correct the setting in the environment of Paperclip's server."),
-      ...ownFields,
-    ];
+    return [check("settings", "error", error.message, "Correct the setting in the environment of Paperclip's server.")];
   }
-  const checks = [temporal(settings), sealing(settings), transcripts(settings), paperclip(settings, config), helpers()];
-  return [...ownFields, ...(await Promise.all(checks)).flat()];
+  const checks = [temporal(settings, context), sealing(settings), transcripts(settings), helpers()];
+  return (await Promise.all(checks)).flat();
 }
 
-async function temporal(settings: Settings): Promise<EnvironmentCheck[]> {
-  const found = temporalFor(settings);
-  const { address, namespace } = settings.temporal;
-  const service = found.client.workflowService;
-  try {
-    await callOnce(found, () => service.describeNamespace({ namespace }), { timeout: CHECK_TIMEOUT_MS });
-  } catch (error) {
-    return [
-      check(
-        "temporal_unreachable",
-        "error",
-        `Temporal does not answer for namespace ${namespace} at ${address}: ${serverMessage(error)}`,
-        "Start Temporal, or set TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_TLS and TEMPORAL_API_KEY. " +
-          "Runs wait until Temporal answers.",
-      ),
-    ];
-  }
-  const reachable = check("temporal_reachable", "info", `Temporal answers at ${address}, namespace ${namespace}`);
-  return [reachable, await pollers(settings)];
+/** Temporal and the workers; when there is one, also what it finds in the agent's configuration. */
+async function temporal(settings: Settings, context: EnvironmentTestContext): Promise<EnvironmentCheck[]> {
+  const { taskQueue, temporal } = settings;
+  const place = `at ${temporal.address}, namespace ${temporal.namespace}`;
+  const remedy = "Start Temporal, or set TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_TLS and TEMPORAL_API_KEY.";
+  return await tried(check("temporal_unreachable", "error", `Temporal does not answer ${place}`, remedy), async () => {
+    const counts = await Promise.all([pollers(settings, WORKFLOW_TASKS), pollers(settings, ACTIVITY_TASKS)]);
+    const reachable = check("temporal_reachable", "info", `Temporal answers ${place}`);
+    const polls = check("worker_polls", "info", `A worker polls task queue ${taskQueue}`);
+    if (!counts.includes(0)) return [reachable, polls, ...(await configuration(settings, context))];
+    const start = "Start a worker (`agent-runs worker`) with the same AGENT_RUNS_TASK_QUEUE. Runs wait until then.";
+    return [reachable, check("worker_missing", "error", `No worker polls task queue ${taskQueue}`, start)];
+  });
 }
 
-async function pollers(settings: Settings): Promise<EnvironmentCheck> {
-  const { taskQueue } = settings;
+async function pollers(settings: Settings, taskQueueType: number): Promise<number> {
   const found = temporalFor(settings);
-  const hasPollers = async (taskQueueType: number) => {
-    const request = { namespace: settings.temporal.namespace, taskQueue: { name: taskQueue }, taskQueueType };
-    const answer = await callOnce(found, () => found.client.workflowService.describeTaskQueue(request), {
-      timeout: CHECK_TIMEOUT_MS,
-    });
-    return (answer.pollers?.length ?? 0) > 0;
-  };
-  try {
-    const kinds = await Promise.all([hasPollers(WORKFLOW_TASKS), hasPollers(ACTIVITY_TASKS)]);
-    if (kinds.every(Boolean)) return check("worker_polls", "info", `A worker polls task queue ${taskQueue}`);
-  } catch (error) {
-    return check(
-      "worker_unknown",
-      "warn",
-      `The workers of task queue ${taskQueue} cannot be listed: ${serverMessage(error)}`,
-      "Allow the API key to describe task queues, or check with `agent-runs list` that a worker is running.",
-    );
-  }
-  return check(
-    "worker_missing",
-    "error",
-    `No worker polls task queue ${taskQueue}`,
-    "Start a worker (`agent-runs worker`) with the same AGENT_RUNS_TASK_QUEUE. Runs wait until a worker polls it.",
-  );
+  const { taskQueue, temporal } = settings;
+  const request = { namespace: temporal.namespace, taskQueue: { name: taskQueue }, taskQueueType };
+  const call = () => found.client.workflowService.describeTaskQueue(request);
+  return (await callOnce(found, call, { timeout: TIMEOUT_MS })).pollers?.length ?? 0;
 }
 
 async function sealing(settings: Settings): Promise<EnvironmentCheck[]> {
+  const remedy = "Set AGENT_RUNS_SEALING_KEY to the output of `agent-runs sealing-key`.";
+  return await tried(check("sealing_key_unusable", "error", "Requests cannot be sealed", remedy), async () => [
+    check("sealing_key", "info", `Requests are sealed with key ${(await sealerFrom(settings)).kid}`),
+  ]);
+}
+
+/** What a worker finds in the agent's configuration. */
+async function configuration(
+  settings: Settings,
+  { companyId, config }: EnvironmentTestContext,
+): Promise<EnvironmentCheck[]> {
+  const found = temporalFor(settings);
+  const checkId = randomUUID();
+  const workflowId = `agent-check:${checkId}`;
+  const binding = { purpose: "check", workflowId, companyId, runId: checkId } as const;
+  const host = addresses(settings, process.env);
   try {
-    const { kid } = await sealerFrom(settings);
-    return [check("sealing_key", "info", `Secrets are sealed with key ${kid}`)];
+    const sealed = await (await sealerFrom(settings)).seal({ binding, config: objectOf(config), host });
+    const input: CheckStart = { checkId, companyId, sealed };
+    const start = { workflowId, taskQueue: found.taskQueue, args: [input], workflowExecutionTimeout: "15 s" } as const;
+    const call = () => found.client.execute(CHECK_WORKFLOW, start);
+    const report: CheckReport = await callOnce(found, call, { timeout: TIMEOUT_MS });
+    return (report.findings ?? []).map((each) => check(each.code, each.level, each.message, each.hint ?? undefined));
   } catch (error) {
-    return [
-      check(
-        "sealing_key_unusable",
-        "error",
-        errorText(error),
-        "Set AGENT_RUNS_SEALING_KEY to the output of `agent-runs sealing-key`.",
-      ),
-    ];
+    const late = codeOf(error) === Code.DEADLINE_EXCEEDED;
+    const reason = late ? `no worker answered within ${TIMEOUT_MS / 1000} s` : errorText(error);
+    const level = error instanceof WorkflowFailedError ? "error" : "warn";
+    const remedy =
+      "Start a worker (`agent-runs worker`) of this version with the same AGENT_RUNS_TASK_QUEUE and sealing key.";
+    return [check("configuration_unchecked", level, `The agent's configuration is not checked: ${reason}`, remedy)];
   }
 }
 
 async function transcripts(settings: Settings): Promise<EnvironmentCheck[]> {
   const base = settings.transcriptsUrl;
+  const variable = "AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL";
   if (base === undefined) {
-    const remedy =
-      "Set AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL to the address at which the worker serves transcripts " +
-      "(AGENT_RUNS_TRANSCRIPTS_LISTEN).";
-    return [
-      check(
-        "transcripts_unset",
-        "error",
-        "The transcript service's address is not set, so run logs stay empty",
-        remedy,
-      ),
-    ];
+    const remedy = `Set ${variable} to the address at which the worker serves transcripts (AGENT_RUNS_TRANSCRIPTS_LISTEN).`;
+    return [check("transcripts_unset", "error", "No transcript service is set, so run logs stay empty", remedy)];
   }
-  let token: string;
-  try {
-    token = await mint(PROBE_RUN_ID, settings);
-  } catch (error) {
-    return [
-      check("transcripts_key_unusable", "error", errorText(error), "Set it to the worker's own transcripts-key.json."),
-    ];
-  }
-  try {
-    const url = `${base.replace(/\/+$/, "")}/runs/${PROBE_RUN_ID}/attempts`;
-    const signal = AbortSignal.timeout(CHECK_TIMEOUT_MS);
-    const answer = await fetch(url, { headers: { authorization: `Bearer ${token}` }, signal });
-    await answer.body?.cancel();
-    return [transcriptsCheck(base, answer.status)];
-  } catch (error) {
-    const remedy =
-      "Check AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL, and start the service. Runs continue without it, their logs wait.";
-    return [
-      check(
-        "transcripts_unreachable",
-        "error",
-        `The transcript service does not answer at ${base}: ${errorText(error)}`,
-        remedy,
-      ),
-    ];
-  }
-}
-
-function transcriptsCheck(base: string, status: number): EnvironmentCheck {
-  if (status === 404 || status === 200)
-    return check("transcripts_reachable", "info", `Transcripts are served at ${base}`);
-  if (status === 401 || status === 403) {
-    const remedy = "Set AGENT_RUNS_TRANSCRIPTS_KEY_FILE to the same file here and at the worker.";
-    return check("transcripts_key_refused", "error", `The transcript service at ${base} refuses our token`, remedy);
-  }
-  return check(
-    "transcripts_unexpected",
-    "warn",
-    `The transcript service at ${base} answers ${status}`,
-    "Check that AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL is the transcript service, and read the worker's log.",
-  );
-}
-
-async function paperclip(settings: Settings, config: JsonObject): Promise<EnvironmentCheck[]> {
-  const { url, note } = apiUrl(settings, config, process.env);
-  if (note) return [check("paperclip_url", "warn", note, "Set AGENT_RUNS_PAPERCLIP_API_URL, here or at the worker.")];
-  return [check("paperclip_url", "info", `Agents reach Paperclip at ${url}`)];
+  const sameKey = "Set AGENT_RUNS_TRANSCRIPTS_KEY_FILE to the same file here and at the worker.";
+  const unusable = check("transcripts_key_unusable", "error", "The transcript service's key cannot be used", sameKey);
+  const remedy = `Check ${variable}, and start the service. Runs continue without it, their logs wait.`;
+  const unreachable = check("transcripts_unreachable", "error", `No transcript service answers at ${base}`, remedy);
+  return await tried(unusable, async () => {
+    const headers = { authorization: `Bearer ${await mint(PROBE_RUN_ID, settings)}` };
+    return await tried(unreachable, async () => {
+      const url = `${base.replace(/\/+$/, "")}/runs/${PROBE_RUN_ID}/attempts`;
+      const { status, body } = await fetch(url, { headers, signal: AbortSignal.timeout(TIMEOUT_MS) });
+      await body?.cancel();
+      const refused = `The transcript service at ${base} refuses our token`;
+      if ([401, 403].includes(status)) return [check("transcripts_key_refused", "error", refused, sameKey)];
+      if (![200, 404].includes(status)) throw new Error(`status ${status}`);
+      return [check("transcripts_reachable", "info", `Transcripts are served at ${base}`)];
+    });
+  });
 }
 
 async function helpers(): Promise<EnvironmentCheck[]> {
-  const found: PaperclipHelpers = await paperclipHelpers();
-  if (found.renderWakePrompt) return [];
+  if ((await paperclipHelpers()).renderWakePrompt) return [];
   const message = "Paperclip's own prompt helpers were not found; agents get the task without Paperclip's wake text";
   return [check("host_helpers", "warn", message, "Start Paperclip from its installed package.")];
 }
@@ -195,8 +144,19 @@ function check(code: string, level: Level, message: string, hint?: string): Envi
   return { code, level, message, ...(hint ? { hint } : {}) };
 }
 
+/** The checks that `work` gives; when it fails, `failure` with the reason. */
+async function tried(failure: EnvironmentCheck, work: () => Promise<EnvironmentCheck[]>): Promise<EnvironmentCheck[]> {
+  try {
+    return await work();
+  } catch (error) {
+    return [{ ...failure, message: `${failure.message}: ${errorText(error)}` }];
+  }
+}
+
+/** The error's message, and that of its first cause. */
 function errorText(error: unknown): string {
-  if (!(error instanceof Error)) return "unknown error";
-  const cause = error.cause instanceof Error ? `: ${error.cause.message}` : "";
-  return `${error.message}${cause}`.slice(0, 300);
+  let first = error;
+  while (first instanceof Error && first.cause instanceof Error) first = first.cause;
+  const cause = first instanceof Error && first !== error ? `: ${first.message}` : "";
+  return `${serverMessage(error)}${cause}`.slice(0, 300);
 }

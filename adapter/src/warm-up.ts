@@ -7,8 +7,6 @@
 import type { Connection } from "@temporalio/client";
 import proto from "@temporalio/proto";
 import { exportJWK, generateKeyPair } from "jose";
-import type { AdapterExecutionContext } from "./paperclip.ts";
-import { prepare } from "./request.ts";
 import { sealerOf } from "./sealing.ts";
 import { settingsFrom } from "./settings.ts";
 import { AgentRunClient, temporalFor } from "./temporal.ts";
@@ -52,7 +50,7 @@ export function warmUp(): Promise<void> {
 async function runSteps(): Promise<void> {
   await runInSlices(messageSteps());
   await runInSlices(methodSteps());
-  for (const step of [createConnection, encodeStart, prepareRequest, loadFetch]) {
+  for (const step of [createConnection, encodeStart, seal, loadFetch]) {
     await yieldToEventLoop();
     await step().catch(() => undefined); // an execution reports the same error
   }
@@ -71,23 +69,14 @@ async function encodeStart(): Promise<void> {
   await client.startOrAttach({ ...names, input: {}, memo: { task: "none" }, searchAttributes: { AgentId: "none" } });
 }
 
-/** Prepares a request that is not used, sealed with a key that is not kept. */
-async function prepareRequest(): Promise<void> {
+/** Seals a text that is not used, with a key that is not kept. */
+async function seal(): Promise<void> {
   const { publicKey } = await generateKeyPair("ECDH-ES", { crv: "P-256", extractable: true });
   await yieldToEventLoop();
   const sealer = await sealerOf(JSON.stringify(await exportJWK(publicKey)), "none");
   await yieldToEventLoop();
-  await sealer.seal("secrets", {});
-  await yieldToEventLoop();
-  const context: AdapterExecutionContext = {
-    runId: "none",
-    agent: { id: "none", companyId: "none", name: "none" },
-    runtime: { sessionId: null, sessionParams: null, sessionDisplayId: null, taskKey: null },
-    config: { model: "none/none", env: { NAME: "none" } },
-    context: { taskId: "none", paperclipWake: { reason: "none", issue: { id: "none" } } },
-    onLog: async () => undefined,
-  };
-  await prepare(context, settingsFrom({}), sealer, {}, {});
+  const binding = { purpose: "join", workflowId: "none", companyId: "none", runId: "none" } as const;
+  await sealer.seal({ binding });
 }
 
 /** Node loads `fetch` and its classes when they are first named. */

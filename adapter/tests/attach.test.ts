@@ -7,7 +7,16 @@ import { stopAgent } from "../src/cancel.ts";
 import { cancel, EndedWithoutOutcome, fetchOutcome, signalCollected } from "../src/outcome.ts";
 import { disconnect, runOf, type Temporal } from "../src/temporal.ts";
 import { Aborted } from "../src/waits.ts";
-import { aRequest, type DevServer, devServer, type Standin, standin, temporalOf, until } from "./support/stack.ts";
+import {
+  aRequest,
+  type DevServer,
+  devServer,
+  type Standin,
+  standin,
+  temporalOf,
+  until,
+  wakeOf,
+} from "./support/stack.ts";
 
 /** Where @opentelemetry/api keeps what a host's tracer has registered. */
 const OPEN_TELEMETRY = Symbol.for("opentelemetry.js.api.1");
@@ -28,17 +37,17 @@ describe("without a worker", () => {
   });
 
   it("creates one run per request id, also for a repeated call", async () => {
-    const wake = { request: aRequest(), task: "task-1" };
+    const wake = await wakeOf(aRequest());
     const first = await attach(temporal, wake);
     const second = await attach(temporal, wake);
     expect([first.kind, second.kind]).toEqual(["started", "joined"]);
     expect(second.workflowRunId).toBe(first.workflowRunId);
-    expect(first.workflowId).toBe(workflowIdOf(wake.request.agent.id));
+    expect(first.workflowId).toBe(workflowIdOf(wake.start.agentId));
   });
 
   it("carries the trace of a host with a tracer into the run, and nothing else of it", async () => {
     const header = async () => {
-      const ticket = await attach(temporal, { request: aRequest(), task: "task-1" });
+      const ticket = await attach(temporal, await wakeOf(aRequest()));
       const { events } = await runOf(temporal, ticket.workflowId, ticket.workflowRunId).fetchHistory();
       return events?.[0]?.workflowExecutionStartedEventAttributes?.header?.fields?.["_tracer-data"]?.data;
     };
@@ -59,13 +68,10 @@ describe("without a worker", () => {
   });
 
   it("creates one workflow for 25 request ids and 50 callers, and gives each the right ticket", async () => {
-    const agent = { id: randomUUID(), companyId: "acme" };
+    const agent = { id: randomUUID(), companyId: "acme", name: "Ada" };
     const ids = Array.from({ length: 25 }, () => randomUUID());
-    const attaching = [...ids, ...ids].map((runId) => {
-      const request = aRequest({ agent, runId });
-      return attach(temporal, { request, task: runId });
-    });
-    const tickets = await Promise.all(attaching);
+    const wakes = ids.map((runId) => wakeOf(aRequest({ agent, runId, context: { taskId: runId } })));
+    const tickets = await Promise.all([...wakes, ...wakes].map(async (wake) => attach(temporal, await wake)));
     expect(new Set(tickets.map((ticket) => ticket.workflowRunId)).size).toBe(1);
     expect(new Set(tickets.map((ticket) => ticket.runId)).size).toBe(1);
     const winner = tickets[0]?.runId;
@@ -78,15 +84,15 @@ describe("without a worker", () => {
 
   it("names the holder of the agent to another task", async () => {
     const request = aRequest();
-    const held = await attach(temporal, { request, task: "task-1" });
+    const held = await attach(temporal, await wakeOf(request));
     const other = aRequest({ agent: request.agent, context: { taskId: "task-2" } });
-    const refused = await attach(temporal, { request: other, task: "task-2" });
+    const refused = await attach(temporal, await wakeOf(other));
     expect(refused).toMatchObject({ kind: "busy", workflowRunId: held.workflowRunId, runId: request.runId });
     expect(refused.holder).toMatchObject({ runId: request.runId, task: "task-1", phase: "queued" });
   });
 
   it("joins a closed run, and rejects for its missing outcome", async () => {
-    const wake = { request: aRequest(), task: "task-1" };
+    const wake = await wakeOf(aRequest());
     const ticket = await attach(temporal, wake);
     const run = runOf(temporal, ticket.workflowId, ticket.workflowRunId);
     await run.terminate("a test");
@@ -99,7 +105,7 @@ describe("without a worker", () => {
 
   it("sets memo, search attributes and a summary", async () => {
     const request = aRequest();
-    const ticket = await attach(temporal, { request, task: "task-1" });
+    const ticket = await attach(temporal, await wakeOf(request));
     const description = await runOf(temporal, ticket.workflowId, ticket.workflowRunId).describe();
     expect(description.memo?.task).toBe("task-1");
     expect(description.searchAttributes).toMatchObject({
@@ -107,15 +113,14 @@ describe("without a worker", () => {
       CompanyId: ["acme"],
       PaperclipRunId: [request.runId],
       TaskKey: ["task-1"],
-      Model: [request.config.model],
       RunPhase: ["queued"],
     });
-    expect(await description.staticSummary()).toBe("Ada on task-1 with fake/lines:3");
+    expect(await description.staticSummary()).toBe("Ada on task-1");
   });
 
   it("finds the run of an unanswered start, and no other run", async () => {
     const request = aRequest();
-    const ticket = await attach(temporal, { request, task: null });
+    const ticket = await attach(temporal, await wakeOf(request));
     expect(await findUncertainStart(temporal, request.agent.id, request.runId)).toMatchObject({
       workflowRunId: ticket.workflowRunId,
     });
@@ -125,14 +130,14 @@ describe("without a worker", () => {
 
   it("can be aborted at once while it waits for a busy agent, and has started nothing", async () => {
     const request = aRequest();
-    await attach(temporal, { request, task: "task-1" });
+    await attach(temporal, await wakeOf(request));
     const waiting = new AbortController();
     const busyTickets: Ticket[] = [];
     const progress = { uncertain: false };
     const other = aRequest({ agent: request.agent, context: { taskId: "task-2" } });
     const attaching = attachWhenFree(
       temporal,
-      { request: other, task: "task-2" },
+      await wakeOf(other),
       (ticket) => {
         busyTickets.push(ticket);
         waiting.abort(new Error("enough"));
@@ -156,7 +161,7 @@ describe("with a worker", () => {
   afterAll(async () => await worker.stop());
 
   it("fetches the same outcome every time, and the run closes once the outcome is collected", async () => {
-    const ticket = await attach(temporal, { request: aRequest(), task: "task-1" });
+    const ticket = await attach(temporal, await wakeOf(aRequest()));
     const run = runOf(temporal, ticket.workflowId, ticket.workflowRunId);
     const [one, two] = await Promise.all([fetchOutcome(temporal, run), fetchOutcome(temporal, run)]);
     expect(one).toEqual(two);
@@ -169,11 +174,11 @@ describe("with a worker", () => {
 
   it("joins a later wake of the same task to the open run, also when it is repeated after the close", async () => {
     const request = aRequest({ behaviour: "silent" });
-    const first = await attach(temporal, { request, task: "task-1" });
+    const first = await attach(temporal, await wakeOf(request));
     const run = runOf(temporal, first.workflowId, first.workflowRunId);
     await until(async () => (await run.describe()).searchAttributes.RunPhase?.[0] === "running");
     const later = aRequest({ agent: request.agent });
-    const joined = await attach(temporal, { request: later, task: "task-1", sealedSecrets: async () => undefined });
+    const joined = await attach(temporal, await wakeOf(later));
     expect(joined).toMatchObject({ kind: "joined", workflowRunId: first.workflowRunId, runId: request.runId });
     const answer = await cancel(temporal, run, "a test");
     expect(answer).toMatchObject({ errorCode: "cancelled", agentStopped: true });
@@ -181,7 +186,7 @@ describe("with a worker", () => {
     await until(async () => (await run.describe()).status.name === "CANCELLED");
     // the wake that had joined is not given a new run once its run has closed
     await until(async () => {
-      const repeated = await attach(temporal, { request: later, task: "task-1" });
+      const repeated = await attach(temporal, await wakeOf(later));
       return repeated.kind === "joined" && repeated.closed && repeated.workflowRunId === first.workflowRunId;
     });
     expect(await cancel(temporal, run, "late")).toMatchObject({ errorCode: "cancelled" });
@@ -189,10 +194,10 @@ describe("with a worker", () => {
 
   it("waits for a busy agent, and starts when the other task's finished run is released", async () => {
     const request = aRequest({ behaviour: "lines:20:50" });
-    await attach(temporal, { request, task: "task-1" });
+    await attach(temporal, await wakeOf(request));
     const other = aRequest({ agent: request.agent, context: { taskId: "task-2" } });
     const busyTickets: Ticket[] = [];
-    const wake = { request: other, task: "task-2" };
+    const wake = await wakeOf(other);
     const onBusy = (busy: Ticket) => void busyTickets.push(busy);
     const ticket = await attachWhenFree(temporal, wake, onBusy, {}, { uncertain: false }, 500);
     expect(ticket).toMatchObject({ kind: "started", runId: other.runId });
@@ -210,7 +215,7 @@ describe("an outage of Temporal", () => {
     const messages: string[] = [];
     let recoveries = 0;
     const outage = { failed: (message: string) => void messages.push(message), recovered: () => void recoveries++ };
-    const wake = { request: aRequest(), task: "task-1" };
+    const wake = await wakeOf(aRequest());
     const attaching = attach(temporal, wake, { outage });
     await until(() => messages.length > 1);
     await server.start();
@@ -228,7 +233,8 @@ describe("a cancel that no worker answers", () => {
     const temporal = temporalOf(server, queue);
     const runs = await Promise.all(
       Array.from({ length: 10 }, async (_, number) => {
-        const ticket = await attach(temporal, { request: aRequest({ behaviour: "works" }), task: `task-${number}` });
+        const request = aRequest({ behaviour: "works", context: { taskId: `task-${number}` } });
+        const ticket = await attach(temporal, await wakeOf(request));
         return runOf(temporal, ticket.workflowId, ticket.workflowRunId);
       }),
     );

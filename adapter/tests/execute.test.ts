@@ -1,14 +1,15 @@
 /** execute() against a real Temporal, the real workflow with stand-in steps, and a real transcript service. */
 
 import { randomUUID } from "node:crypto";
+import { readFile } from "node:fs/promises";
 import { createServer, type Server } from "node:http";
+import { join } from "node:path";
 import { temporal } from "@temporalio/proto";
 import { decodeJwt } from "jose";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { LEASE_LOST } from "../src/cancel.ts";
-import type { RunRequest } from "../src/contracts.ts";
 import { executeWith } from "../src/execute.ts";
-import { InvalidRequest } from "../src/request.ts";
+import { InvalidRequest } from "../src/invalid-request.ts";
 import { disconnect, runOf } from "../src/temporal.ts";
 import { LINK_LIFETIME_SECONDS } from "../src/tokens.ts";
 import { describeRun, type FakeHost, fakeHost, partsFor, sameAgent, wakeAgent } from "./support/paperclip-context.ts";
@@ -17,11 +18,24 @@ import {
   type DevServer,
   devServer,
   freePort,
+  type Request,
   type Standin,
   standin,
   temporalOf,
   until,
 } from "./support/stack.ts";
+
+const FIXTURES = join(import.meta.dirname, "..", "..", "tests", "fixtures", "paperclip");
+const CAPTURED = [
+  "ctx-1-first-wake-no-session.json",
+  "ctx-2-comment-wake-with-session.json",
+  "ctx-3-handoff-wake-session-id-only.json",
+  "ctx-4-project-workspace-and-secret.json",
+  "ctx-5-after-operator-reconcile.json",
+  "ctx-6-resume-after-settled-cancel.json",
+  "ctx-7-auto-retry-after-process-lost-override-type.json",
+  "ctx-8-transient-retry-wake.json",
+];
 
 let server: DevServer;
 let worker: Standin;
@@ -36,11 +50,11 @@ afterAll(async () => {
   await server.stop();
 });
 
-function wake(request: RunRequest, changes: Parameters<typeof partsFor>[3] = {}, host = fakeHost(request)) {
+function wake(request: Request, changes: Parameters<typeof partsFor>[3] = {}, host = fakeHost(request)) {
   return wakeAgent(request, server, worker, changes, host);
 }
 
-function describeAgentRun(request: RunRequest) {
+function describeAgentRun(request: Request) {
   return describeRun(request, server, worker);
 }
 
@@ -135,17 +149,50 @@ describe.concurrent("a run", () => {
     expect(host.metas[0]?.adapterType).toBe("opencode_k8s");
   });
 
+  it.each(CAPTURED)("starts from the execution context that Paperclip passes: %s", async (file) => {
+    const data = JSON.parse(await readFile(join(FIXTURES, file), "utf8"));
+    const { agent, runtime, context } = data;
+    const config = { ...data.config, model: "fake/lines:3" };
+    const request = aRequest({ agent: { ...agent, id: randomUUID() }, runtime, context, config });
+    const { host, result } = wake(request);
+    expect(await result).toMatchObject({ exitCode: 0, sessionId: "ses_fake" });
+    expect(texts(host)).toEqual(numbered(1, 3));
+  });
+
+  it("reports a configuration that the worker refuses, with the evidence that nothing was started", async () => {
+    const request = aRequest({ config: { model: "nameless", timeoutSec: -1 } });
+    const ended = await wake(request).result;
+    expect(ended).toMatchObject({
+      ...{ errorCode: "invalid_request", errorFamily: null },
+      executionRecovery: { kind: "bootstrap", providerWorkStarted: false },
+      resultJson: { stopReason: "invalid_request" },
+    });
+    expect(ended.errorMessage).toMatch(/config\.model .*config\.timeoutSec /);
+    expect(ended).not.toHaveProperty("retryNotBefore");
+  });
+
+  it("reports the invocation without the agent's variables", async () => {
+    const context = { taskId: "task-1", paperclipWorkspace: { cwd: "/work/repo" } };
+    const { host, result } = wake(aRequest(), {}, fakeHost(aRequest(), { context }));
+    await result;
+    expect(host.metas[0]).toEqual({
+      ...{ adapterType: "opencode_local", command: "opencode", cwd: "/work/repo", prompt: "fresh" },
+      commandNotes: ["runs in Kubernetes, as a Temporal workflow", "a note"],
+      context: expect.objectContaining({ taskQueue: worker.queue }),
+    });
+  });
+
   it("reports a wrong request before anything is created", async () => {
     const request = aRequest();
     const host = fakeHost(request);
     const result = await executeWith(host.context, async () => {
-      throw new InvalidRequest("config.model must be <provider>/<model>");
+      throw new InvalidRequest("agent.id must be an id");
     });
     expect(result).toMatchObject({
       errorCode: "invalid_request",
       executionRecovery: { kind: "bootstrap", providerWorkStarted: false },
     });
-    expect(result.errorMessage).toContain("config.model");
+    expect(result.errorMessage).toContain("agent.id");
     expect(host.calls).toEqual([]);
   });
 
@@ -191,7 +238,7 @@ describe.concurrent("a busy agent", () => {
     const first = wake(request);
     await running(first.host);
     const other = sameAgent(request, { config: { model: "fake/lines:2" }, context: { taskId: "task-2" } });
-    const second = wake(other, { task: "task-2" });
+    const second = wake(other);
     await until(() => second.host.statuses("busy").length > 0);
     expect(second.host.statuses("busy")[0]).toMatchObject({ holder: request.runId, task: "task-1" });
     first.host.abort("Cancelled");
@@ -205,7 +252,7 @@ describe.concurrent("a busy agent", () => {
     const first = wake(request);
     await running(first.host);
     const other = sameAgent(request, { context: { taskId: "task-2" } });
-    expect(await wake(other, { task: "task-2", onBusy: "refuse" }).result).toMatchObject({
+    expect(await wake(other, { onBusy: "refuse" }).result).toMatchObject({
       errorCode: "k8s_concurrent_run_blocked",
       executionRecovery: { kind: "bootstrap" },
     });
@@ -236,7 +283,7 @@ describe.concurrent("a cancel", () => {
     const request = aRequest({ behaviour: "works" });
     const first = wake(request);
     await running(first.host);
-    const second = wake(sameAgent(request, { context: { taskId: "task-2" } }), { task: "task-2" });
+    const second = wake(sameAgent(request, { context: { taskId: "task-2" } }));
     await until(() => second.host.statuses("busy").length > 0);
     second.host.abort("Cancelled by operator");
     expect(await second.result).toMatchObject({

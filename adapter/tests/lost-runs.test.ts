@@ -3,7 +3,7 @@
 import { randomUUID } from "node:crypto";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from "vitest";
 import { LEASE_LOST } from "../src/cancel.ts";
-import type { Outcome, RunRequest } from "../src/contracts.ts";
+import type { Outcome } from "../src/contracts.ts";
 import { executeWith } from "../src/execute.ts";
 import { fetchOutcome, signalCollected } from "../src/outcome.ts";
 import { FIRST_REQUEST_MS } from "../src/outcome-delivery.ts";
@@ -12,7 +12,16 @@ import { actionOutcomeOf, Reconciler } from "../src/reconcile.ts";
 import { disconnect, runOf } from "../src/temporal.ts";
 import { type FakeApi, paperclipApi } from "./support/paperclip-api.ts";
 import { describeRun, fakeHost, partsFor, sameAgent, wakeAgent } from "./support/paperclip-context.ts";
-import { aRequest, type DevServer, devServer, type Standin, standin, temporalOf, until } from "./support/stack.ts";
+import {
+  aRequest,
+  type DevServer,
+  devServer,
+  type Request,
+  type Standin,
+  standin,
+  temporalOf,
+  until,
+} from "./support/stack.ts";
 
 let server: DevServer;
 let worker: Standin;
@@ -32,10 +41,10 @@ beforeEach(async () => {
 });
 afterEach(async () => await api.stop());
 
-const wake = (request: RunRequest) => wakeAgent(request, server, worker);
-const describeAgentRun = (request: RunRequest) => describeRun(request, server, worker);
+const wake = (request: Request) => wakeAgent(request, server, worker);
+const describeAgentRun = (request: Request) => describeRun(request, server, worker);
 
-async function phase(request: RunRequest): Promise<unknown> {
+async function phase(request: Request): Promise<unknown> {
   return (await describeAgentRun(request)).searchAttributes.RunPhase?.[0];
 }
 
@@ -44,7 +53,7 @@ async function lost(behaviour: string, issue: { [name: string]: unknown } = {}) 
   const issueId = randomUUID();
   const request = aRequest({ behaviour, context: { taskId: issueId, issueId } });
   const host = fakeHost(request);
-  const result = executeWith(host.context, partsFor(request, server, worker, { task: issueId }));
+  const result = executeWith(host.context, partsFor(request, server, worker));
   await until(() => host.agentLines().length > 0);
   host.abort(LEASE_LOST);
   await result;
@@ -134,7 +143,7 @@ describe("the reconciler", () => {
     await until(async () => (await client.count(`PaperclipRunId = '${runId}'${final}`)).count > 0);
   }
 
-  async function end(request: RunRequest): Promise<void> {
+  async function end(request: Request): Promise<void> {
     const { client } = temporalOf(server, worker.queue);
     await client.getHandle(`agent-run:${request.agent.id}`).cancel();
     await until(async () => (await phase(request)) === "cancelled");

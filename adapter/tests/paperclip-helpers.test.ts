@@ -23,6 +23,7 @@ test("the helpers of the program that runs are found, also through a link in .bi
   const program = await installed(`
     export const renderPaperclipWakePrompt = (wake, options) => wake.reason + options.resumedSession;
     export const isPaperclipRecoveryWakePayload = (wake) => wake.recovery === true;
+    export const resolvePaperclipDesiredSkillNames = (config, offered) => new Set([config.wanted, offered[0].key]);
     export const DEFAULT_PAPERCLIP_AGENT_PROMPT_TEMPLATE = "You are {{agent.id}}.";
   `);
   const link = join(program, "..", "..", "..", ".bin", "paperclipai");
@@ -32,6 +33,7 @@ test("the helpers of the program that runs are found, also through a link in .bi
     expect(host.version).toBe("2026.916.1");
     expect(host.renderWakePrompt?.({ reason: "assigned " }, { resumedSession: true })).toBe("assigned true");
     expect(host.isRecoveryWake?.({ recovery: true })).toBe(true);
+    expect(host.desiredSkills?.({ wanted: "a" }, [{ key: "b" }])).toEqual(["a", "b"]);
     expect(host.promptTemplate).toBe("You are {{agent.id}}.");
     expect(host.conversationTemplate).toBeUndefined();
   }

@@ -1,33 +1,43 @@
+import { readFileSync } from "node:fs";
 import { mkdir, mkdtemp, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { beforeEach, describe, expect, test } from "vitest";
+import { InvalidRequest } from "../src/invalid-request.ts";
 import type { AdapterExecutionContext } from "../src/paperclip.ts";
 import type { PaperclipHelpers } from "../src/paperclip-helpers.ts";
-import { apiUrl } from "../src/request/api-url.ts";
-import { InvalidRequest, type Prepared, prepare, sealToken } from "../src/request.ts";
+import { prepare } from "../src/request.ts";
 import { settingsFrom } from "../src/settings.ts";
-import { opened, sealer } from "./support/sealed-fields.ts";
-import { captured, type Data, minimal } from "./support/vectors.ts";
+import { type Data, opened, sealer } from "./support/sealed.ts";
 
 const CANARY = "canary-5e1f";
+const FIXTURES = new URL("../../tests/fixtures/paperclip/", import.meta.url);
 const HOST: PaperclipHelpers = {
-  renderWakePrompt: (wake, options) => `wake ${(wake as Data).reason} ${JSON.stringify(options)}`,
+  renderWakePrompt: (wake, options) => `wake ${(wake as Data)?.reason} ${JSON.stringify(options)}`,
   isRecoveryWake: (wake) => Boolean((wake as Data)?.recovery),
-  promptTemplate: "You are {{agent.id}} of {{companyId}}.",
+  promptTemplate: "You are {{agent.id}}.",
   conversationTemplate: "A conversation.",
 };
 
 let home: string;
-const environment = (more: NodeJS.ProcessEnv = {}): NodeJS.ProcessEnv => ({ PAPERCLIP_HOME: home, ...more });
 
 beforeEach(async () => {
   home = await mkdtemp(join(tmpdir(), "paperclip-"));
 });
 
-/** A context as Paperclip passes it: captured data with functions and foreign objects. */
+/** A real execution context, captured from a live Paperclip (tokens replaced). */
+function captured(file: string): Data {
+  return JSON.parse(readFileSync(new URL(file, FIXTURES), "utf8"));
+}
+
+/** The smallest context, with `changes` on top. */
+function minimal(changes: Data = {}): Data {
+  return { runId: "run-1", agent: { id: "agent-1", companyId: "company-1", name: "Ada" }, config: {}, ...changes };
+}
+
+/** The data with the functions and objects of the process that a live context has besides. */
 function live(data: Data, more: Partial<AdapterExecutionContext> = {}): AdapterExecutionContext {
-  return { ...data, onLog: async () => undefined, runtimeMcp: { getServers: () => [] }, ...more };
+  return { ...data, onLog: async () => undefined, startupTraceContext: { secret: CANARY }, runtimeMcp: {}, ...more };
 }
 
 interface Options {
@@ -37,92 +47,188 @@ interface Options {
 }
 
 async function prepared(ctx: AdapterExecutionContext, { host = HOST, env, settings = {} }: Options = {}) {
-  const result = await prepare(ctx, settingsFrom(settings, ctx.config), await sealer(), host, environment(env));
-  return { ...result, ...(await contents(result)) };
+  const environment = { PAPERCLIP_HOME: home, ...env };
+  const result = await prepare(ctx, settingsFrom(settings), await sealer(), host, environment);
+  const { header, content } = await opened(result.wake.start.sealed);
+  return { ...result, header, content, hostTexts: content.host };
 }
 
-async function contents({ request }: Prepared): Promise<{ secrets: Data; source: Data }> {
-  const [secrets, prompt] = await Promise.all([opened(request.sealedSecrets), opened(request.sealedPrompt)]);
-  return { secrets: secrets.content, source: prompt.content };
-}
+describe("the start of a run", () => {
+  test("has readable ids, and the captured context as it is, sealed for this run alone", async () => {
+    const data = captured("ctx-2-comment-wake-with-session.json");
+    const { wake, header, content } = await prepared(live(data));
+    const { sealed: _, ...ids } = wake.start;
+    const task = data.context.taskId;
+    expect(ids).toEqual({ runId: data.runId, agentId: data.agent.id, companyId: data.agent.companyId, task });
+    expect(header.typ).toBe("agent-runs.run");
+    expect(content.binding).toEqual({
+      purpose: "run",
+      workflowId: `agent-run:${data.agent.id}`,
+      ...{ companyId: data.agent.companyId, runId: data.runId, task },
+    });
+    const { runId, agent, runtime, config, context, authToken, runtimeTools } = data;
+    expect(content.context).toEqual({ runId, agent, runtime, config, context, authToken, runtimeTools });
+  });
 
-describe("texts", () => {
-  test("the wake has Paperclip's prose for a resumed session and for a fresh one", async () => {
-    const { source } = await prepared(live(captured("ctx-1-first-wake-no-session.json")));
-    expect(source.wake).toEqual({
-      fresh: 'wake issue_assigned {"conversationMode":false,"suppressIssueDescription":true,"resumedSession":false}',
-      resumed: 'wake issue_assigned {"conversationMode":false,"suppressIssueDescription":true,"resumedSession":true}',
+  test.each([
+    [{ context: { taskId: "task", issueId: "issue" }, runtime: { taskKey: "key" } }, "task"],
+    [{ context: { taskId: " ", issueId: " issue" }, runtime: { taskKey: "key" } }, " issue"],
+    [{ context: { taskId: 7 }, runtime: { taskKey: "key" } }, "key"],
+    [{ context: null }, null],
+    [{}, null],
+  ])("names the task: %j", async (changes, task) => {
+    const { wake, content } = await prepared(live(minimal(changes)));
+    expect(wake.start.task).toBe(task);
+    expect(content.binding.task).toBe(task);
+  });
+
+  test("has Paperclip's names for Temporal's lists", async () => {
+    const { wake } = await prepared(live(minimal({ runtime: { taskKey: "key" }, context: { taskId: "task" } })));
+    expect(wake).toMatchObject({ agentName: "Ada", taskKey: "key" });
+  });
+
+  test("carries the configuration unchecked: the worker refuses what is wrong", async () => {
+    const { content } = await prepared(live(minimal({ config: { model: 7, env: [CANARY] } })));
+    expect(content.context.config).toEqual({ model: 7, env: [CANARY] });
+  });
+
+  test("has what JSON has: no functions, and dates as text", async () => {
+    const agent = { ...minimal().agent, createdAt: new Date("2026-01-02T03:04:05Z"), call: () => 1, none: undefined };
+    const { content } = await prepared(live(minimal({ agent })));
+    expect(content.context.agent).toEqual({ ...minimal().agent, createdAt: "2026-01-02T03:04:05.000Z" });
+  });
+
+  test("shows nothing outside the sealed text", async () => {
+    const data = captured("ctx-4-project-workspace-and-secret.json");
+    data.authToken = CANARY;
+    data.config.env.MY_SECRET = CANARY;
+    data.runtimeTools.bearerToken = CANARY;
+    const { wake, notes, wakeText, content } = await prepared(live(data));
+    expect(JSON.stringify([wake, notes, wakeText])).not.toContain(CANARY);
+    expect(content.context.authToken).toBe(CANARY);
+  });
+});
+
+describe("a context that cannot be sent is refused", () => {
+  const refused = (data: Data) => prepared(live(data)).then(() => undefined, String);
+
+  test.each([
+    ["runId", minimal({ runId: undefined })],
+    ["runId", minimal({ runId: "run 1" })],
+    ["agent.id", minimal({ agent: { companyId: "company-1" } })],
+    ["agent.id", minimal({ agent: { id: "a' OR '1' = '1", companyId: "company-1" } })],
+    ["agent.companyId", minimal({ agent: { id: "agent-1", companyId: 5 } })],
+  ])("without %s", async (field, data) => {
+    expect(await refused(data)).toMatch(new RegExp(`^InvalidRequest: ${field} must start with a letter or digit`));
+  });
+
+  test("by all its wrong ids", async () => {
+    expect(await refused({})).toMatch(/runId must.*; agent\.id must.*; agent\.companyId must/);
+  });
+
+  test.each([
+    ["a cycle", { inner: {} as Data }],
+    ["a BigInt", { inner: 1n }],
+  ])("with what JSON cannot carry: %s", async (_, context) => {
+    if (typeof context.inner === "object") context.inner.outer = context;
+    expect(await refused(minimal({ context }))).toMatch(
+      /^InvalidRequest: the execution context holds a value that JSON/,
+    );
+  });
+
+  test("for which a history has no space", async () => {
+    const noise = Array.from({ length: 120_000 }, () => Math.random().toString(36)).join("");
+    const sent = prepared(live(minimal({ context: { paperclipTaskMarkdown: noise } })));
+    await expect(sent).rejects.toThrow(InvalidRequest);
+    await expect(sent).rejects.toThrow(/run is too large: [0-9]+ bytes packed, 786432 are possible; shorten the task/);
+  });
+});
+
+describe("a join", () => {
+  const tools = { version: 1, bearerToken: "tools" };
+
+  test("brings the wake's tokens, sealed for this wake alone", async () => {
+    const data = minimal({ context: { taskId: "task-1" }, authToken: "token", runtimeTools: tools });
+    const { wake } = await prepared(live(data));
+    const { header, content } = await opened((await wake.sealJoin?.()) ?? "");
+    expect(header.typ).toBe("agent-runs.join");
+    expect(content).toEqual({
+      binding: {
+        ...{ purpose: "join", workflowId: "agent-run:agent-1", companyId: "company-1", runId: "run-1", task: "task-1" },
+      },
+      ...{ authToken: "token", toolsToken: "tools" },
     });
   });
 
-  test("without Paperclip's renderer, or when it fails, the wake has no prose", async () => {
-    const ctx = live(captured("ctx-1-first-wake-no-session.json"));
-    expect((await prepared(ctx, { host: {} })).source.wake).toBeUndefined();
-    const broken: PaperclipHelpers = {
-      renderWakePrompt: () => {
-        throw new Error(CANARY);
-      },
+  test("of a wake without a token brings none", async () => {
+    const { wake } = await prepared(live(minimal({ runtimeTools: tools })));
+    expect(await wake.sealJoin?.()).toBeUndefined();
+  });
+});
+
+describe("Paperclip's texts", () => {
+  test("the wake is rendered for a resumed session and for a fresh one", async () => {
+    const fresh = await prepared(live(captured("ctx-1-first-wake-no-session.json")));
+    const text = (resumedSession: boolean) =>
+      `wake issue_assigned ${JSON.stringify({ conversationMode: false, suppressIssueDescription: true, resumedSession })}`;
+    expect(fresh.hostTexts.wakePrompt).toEqual({ fresh: text(false), resumed: text(true) });
+    expect(fresh.wakeText).toBe(text(false));
+    const resumed = await prepared(live(captured("ctx-2-comment-wake-with-session.json")));
+    expect(resumed.wakeText).toBe(resumed.hostTexts.wakePrompt.resumed);
+  });
+
+  test("without Paperclip's renderer, or when it fails, the wake has no text", async () => {
+    const ctx = live(minimal({ context: { paperclipWake: { reason: "assigned" } } }));
+    expect(await prepared(ctx, { host: {} })).toMatchObject({ wakeText: "", notes: [] });
+    const renderWakePrompt = () => {
+      throw new Error(CANARY);
     };
-    const { source, notes } = await prepared(ctx, { host: broken });
-    expect(source.wake).toBeUndefined();
-    expect(notes.join()).toContain("renderer failed");
+    const { hostTexts, notes, wakeText } = await prepared(ctx, { host: { renderWakePrompt } });
+    expect(hostTexts).toMatchObject({ wakePrompt: {}, notes });
+    expect(wakeText).toBe("");
+    expect(notes).toEqual([expect.stringContaining("renderer failed")]);
     expect(notes.join()).not.toContain(CANARY);
   });
 
-  test("an agent without a template of its own gets Paperclip's template for the mode", async () => {
-    const template = async (data: Data, host = HOST) => (await prepared(live(data), { host })).source.promptTemplate;
+  test("the heartbeat template is that of the wake's mode", async () => {
+    const template = async (data: Data, host = HOST) =>
+      (await prepared(live(data), { host })).hostTexts.heartbeatTemplate;
     expect(await template(minimal())).toBe(HOST.promptTemplate);
-    expect(await template(minimal({ promptTemplate: "Mine." }))).toBe("Mine.");
-    expect(await template({ ...minimal(), context: { conversationMode: true } })).toBe(HOST.conversationTemplate);
+    expect(await template(minimal({ context: { conversationMode: true } }))).toBe(HOST.conversationTemplate);
     expect(await template(minimal(), {})).toBeUndefined();
   });
 
-  test("a wake that asks for a repair gets no heartbeat", async () => {
-    const ctx = live({ ...minimal(), context: { paperclipWake: { reason: "r", recovery: { cause: "x" } } } });
-    const { prompt, promptMetrics } = await prepared(ctx);
-    expect(promptMetrics.heartbeatPromptChars).toBe(0);
-    expect(prompt.fresh).not.toContain("You are");
+  test("a wake that asks for a repair is marked", async () => {
+    const repair = async (data: Data) => (await prepared(live(data))).hostTexts.repairWake;
+    expect(await repair(minimal({ context: { paperclipWake: { recovery: { cause: "x" } } } }))).toBe(true);
+    expect(await repair(minimal())).toBe(false);
   });
 
-  test("instructions and skills are read from Paperclip's disk", async () => {
-    await mkdir(join(home, "skills", "one"), { recursive: true });
+  test("the addresses are Paperclip's own and our setting", async () => {
+    const env = { PAPERCLIP_RUNTIME_API_URL: "http://127.0.0.1:3100" };
+    const settings = { AGENT_RUNS_PAPERCLIP_API_URL: "http://pods" };
+    const { hostTexts } = await prepared(live(minimal()), { env, settings });
+    expect(hostTexts).toMatchObject({ address: "http://127.0.0.1:3100", podsAddress: "http://pods" });
+    const both = await prepared(live(minimal()), { env: { ...env, PAPERCLIP_API_URL: "http://first" } });
+    expect(both.hostTexts.address).toBe("http://first");
+    expect(both.hostTexts).not.toHaveProperty("podsAddress");
+  });
+});
+
+describe("the instructions file", () => {
+  const withFile = (path: string) => prepared(live(minimal({ config: { instructionsFilePath: path } })));
+
+  test("is read from Paperclip's disk", async () => {
     await writeFile(join(home, "AGENTS.md"), "\ufeffBe kind.\n");
-    await writeFile(join(home, "skills", "one", "SKILL.md"), "\n# One\n");
-    await writeFile(join(home, "skills", "two.md"), "# Two");
-    const config = {
-      instructionsFilePath: join(home, "AGENTS.md"),
-      paperclipRuntimeSkills: [
-        { key: "paperclipai/paperclip/paperclip", source: join(home, "skills", "one"), sourceStatus: "available" },
-        { key: "company/two", source: join(home, "skills", "two.md") },
-        { key: "company/three", source: join(home, "skills", "three") },
-        { key: "company/four", source: join(home, "skills", "one"), sourceStatus: "missing" },
-        { key: "company/five", source: join(home, "skills", "one") },
-      ],
-      paperclipSkillSync: { desiredSkills: ["two", "three", "four", "six"] },
-    };
-    const { source, request, notes, prompt, promptMetrics } = await prepared(live(minimal(config)));
-    expect(source.instructions).toBe("Be kind.\n");
-    expect(source.skills).toEqual(["# One", "# Two"]);
-    expect(notes.slice(0, 3)).toEqual([
-      'Skill "company/four" is left out: Paperclip reports that its source is missing.',
-      'Desired skill "six" is not available from the Paperclip skills directory.',
-      `skill not readable: ${join(home, "skills", "three")}: No such file or directory`,
-    ]);
-    expect(request.notes).toEqual(notes.slice(0, 3));
-    expect(prompt.fresh).toBe(
-      `Be kind.\n\n(These instructions were read from ${home}/AGENTS.md; relative paths in them start at ${home}.)\n\n` +
-        "# One\n\n---\n\n# Two\n\nYou are agent-1 of company-1.",
-    );
-    expect(promptMetrics).toMatchObject({ skillsBundleChars: 17, heartbeatPromptChars: 29, wakePromptChars: 0 });
+    expect((await withFile(join(home, "AGENTS.md"))).hostTexts.instructions).toBe("Be kind.\n");
   });
 
-  test("instructions that cannot be read give a note, and the request is prepared", async () => {
-    const { source, notes } = await prepared(live(minimal({ instructionsFilePath: join(home, "AGENTS.md") })));
-    expect(source.instructions).toBe("");
-    expect(notes[0]).toBe(`instructionsFilePath not readable: ${join(home, "AGENTS.md")}: No such file or directory`);
+  test.each([undefined, "", " "])("is none when %j is configured", async (instructionsFilePath) => {
+    const { hostTexts } = await prepared(live(minimal({ config: { instructionsFilePath } })));
+    expect(hostTexts).not.toHaveProperty("instructions");
   });
 
-  test.each(["file", "folder"])("a link that leads out of Paperclip's home is not followed: a %s", async (kind) => {
+  test.each(["file", "folder"])("is not read through a link that leads out of Paperclip's home: a %s", async (kind) => {
     const outside = await mkdtemp(join(tmpdir(), "outside-"));
     await writeFile(join(outside, "AGENTS.md"), CANARY);
     const place = join(home, "agent");
@@ -131,177 +237,135 @@ describe("texts", () => {
       await mkdir(place);
       await symlink(join(outside, "AGENTS.md"), join(place, "AGENTS.md"));
     }
-    const { source, notes } = await prepared(live(minimal({ instructionsFilePath: join(place, "AGENTS.md") })));
-    expect(source.instructions).toBe("");
-    expect(notes[0]).toContain(`leads out of ${home}`);
+    const { hostTexts } = await withFile(join(place, "AGENTS.md"));
+    expect(hostTexts.instructions).toBe("");
+    expect(hostTexts.notes).toEqual([expect.stringContaining(`leads out of ${home}`)]);
   });
 
-  test("instructions outside Paperclip's home are read from their own folder", async () => {
+  test("outside Paperclip's home is read from its own folder", async () => {
     const bundle = await mkdtemp(join(tmpdir(), "bundle-"));
     await writeFile(join(bundle, "AGENTS.md"), "Elsewhere.");
-    const { source } = await prepared(live(minimal({ instructionsFilePath: join(bundle, "AGENTS.md") })));
-    expect(source.instructions).toBe("Elsewhere.");
+    expect((await withFile(join(bundle, "AGENTS.md"))).hostTexts.instructions).toBe("Elsewhere.");
   });
 
   test.each([
+    ["missing", async () => undefined, "No such file or directory"],
     ["a folder", async (path: string) => void (await mkdir(path)), "not a regular file"],
     ["too large", (path: string) => writeFile(path, "x".repeat(512 * 1024 + 1)), "larger than 524288 bytes"],
     ["no text", (path: string) => writeFile(path, Buffer.from([0xff, 0xfe, 0x80])), "not UTF-8"],
-  ])("an unusable instructions file gives a note: %s", async (_, make, expected) => {
-    await make(join(home, "AGENTS.md"));
-    const { notes } = await prepared(live(minimal({ instructionsFilePath: join(home, "AGENTS.md") })));
-    expect(notes[0]).toContain(expected);
+  ])("that is unusable gives a note, and the run has none: %s", async (_, make, cause) => {
+    const path = join(home, "AGENTS.md");
+    await make(path);
+    const { hostTexts, notes } = await withFile(path);
+    expect(hostTexts.instructions).toBe("");
+    expect(notes).toEqual([`instructionsFilePath not readable: ${path}: ${cause}`]);
+  });
+
+  test("with a path of any length gives a short note", async () => {
+    const { notes } = await withFile(`${home}/${"x".repeat(2000)}`);
+    expect(notes[0]?.length).toBe(500);
   });
 });
 
-describe("Paperclip's address", () => {
-  const URLS = "http://127.0.0.1:3100";
-  const url = async (options: Options, config: Data = {}) => {
-    const { request, notes } = await prepared(live(minimal(config)), options);
-    return { url: request.config.paperclipApiUrl, notes };
-  };
+describe("tool servers", () => {
+  const withServers = (getServers: () => Data) => prepared(live(minimal(), { runtimeMcp: { getServers } }));
 
-  test("the agent's own comes first, then the plugin's, then Paperclip's unless it is a loopback address", async () => {
-    const ours = { AGENT_RUNS_PAPERCLIP_API_URL: "http://ours" };
-    const theirs = { PAPERCLIP_API_URL: "http://theirs" };
-    expect((await url({ settings: ours, env: theirs }, { paperclipApiUrl: "http://agent" })).url).toBe("http://agent");
-    expect((await url({ settings: ours, env: theirs })).url).toBe("http://ours");
-    expect((await url({ env: theirs })).url).toBe("http://theirs");
-    expect((await url({ env: { PAPERCLIP_RUNTIME_API_URL: "http://runtime" } })).url).toBe("http://runtime");
-  });
-
-  test.each([URLS, "http://localhost:3100", "http://[::1]:3100", "http://0.0.0.0:1", "http://paperclip.localhost"])(
-    "a loopback address is left out, with a note: %s",
-    async (address) => {
-      const found = await url({ env: { PAPERCLIP_API_URL: address } });
-      expect(found.url).toBeUndefined();
-      expect(found.notes[0]).toContain("which in a pod is the pod itself: set AGENT_RUNS_PAPERCLIP_API_URL");
-    },
-  );
-
-  test("a missing address gives a note", () => {
-    expect(apiUrl(settingsFrom({}), {}, {}).note).toContain("agents get no PAPERCLIP_API_URL and cannot report");
-  });
-
-  test("a wrong address is refused by its field", async () => {
-    const ctx = live(minimal({ paperclipApiUrl: "paperclip" }));
-    const refused = prepare(ctx, settingsFrom({}), await sealer(), HOST, environment());
-    await expect(refused).rejects.toThrow(/^config.paperclipApiUrl must be an absolute http:\/\/ or https:\/\/ URL/);
-  });
-});
-
-describe("tools", () => {
-  const servers = [
-    { name: "Paperclip projects", url: "http://127.0.0.1:3190/api/mcp/project-tools", token: "run", connectionId: "p" },
-    { name: "Paperclip projects", url: "http://localhost:3190/gateway?x=1", token: `${CANARY}-gateway` },
-    { name: "docs", url: "https://mcp.example/sse", token: `${CANARY}-docs` },
-    { name: "***", url: "https://open.example/" },
-    { name: 5, url: "https://x" },
-    "nonsense",
-  ];
-
-  test("tool servers are sealed, at addresses that pods reach, together with the agent's own", async () => {
-    const ctx = live(
-      { ...minimal({ mcpServers: { docs: { url: "https://mine" } } }), authToken: "run" },
-      { runtimeMcp: { getServers: async () => servers as never } },
-    );
-    const { secrets, request } = await prepared(ctx);
-    expect(secrets.mcpServers).toEqual({
-      docs: { url: "https://mine" },
-      "paperclip-projects": {
-        type: "remote",
-        url: "{env:PAPERCLIP_API_URL}/api/mcp/project-tools",
-        headers: { Authorization: "Bearer {env:PAPERCLIP_API_KEY}" },
-      },
-      "paperclip-projects-2": {
-        type: "remote",
-        url: "{env:PAPERCLIP_API_URL}/gateway?x=1",
-        headers: { Authorization: `Bearer ${CANARY}-gateway` },
-      },
-      "docs-2": {
-        type: "remote",
-        url: "https://mcp.example/sse",
-        headers: { Authorization: `Bearer ${CANARY}-docs` },
-      },
-      paperclip: { type: "remote", url: "https://open.example/" },
-    });
-    expect(JSON.stringify(request)).not.toContain(CANARY);
+  test("are named as Paperclip offers them", async () => {
+    const servers = [
+      { name: "projects", url: "http://127.0.0.1:3190/api/mcp", token: "run", connectionId: "p" },
+      { name: "docs", url: "https://mcp.example/sse", token: 5 },
+      { name: 5, url: "https://x" },
+      "nonsense",
+    ];
+    expect((await withServers(async () => servers)).hostTexts.toolServers).toEqual([
+      { name: "projects", url: "http://127.0.0.1:3190/api/mcp", token: "run" },
+      { name: "docs", url: "https://mcp.example/sse" },
+    ]);
+    const many = Array.from({ length: 70 }, (_, n) => ({ name: `n${n}`, url: "https://x" }));
+    expect((await withServers(() => many)).hostTexts.toolServers.length).toBe(64);
   });
 
   test.each([
-    ["throws", () => Promise.reject(new Error(CANARY))],
-    ["gives nonsense", () => Promise.resolve("nonsense" as never)],
-  ])("a Paperclip that does not name its servers gives a note: it %s", async (_, getServers) => {
-    const { secrets, notes } = await prepared(live(minimal(), { runtimeMcp: { getServers } }));
-    expect(secrets.mcpServers).toEqual({});
-    expect(notes[0]).toBe("Paperclip did not name its tool servers; the agent does without");
+    ["rejects", () => Promise.reject(new Error(CANARY))],
+    [
+      "throws",
+      () => {
+        throw new Error(CANARY);
+      },
+    ],
+    ["gives nonsense", () => 5],
+  ])("of a Paperclip that does not name them give a note: it %s", async (_, getServers) => {
+    const { hostTexts } = await withServers(getServers);
+    expect(hostTexts.toolServers).toEqual([]);
+    expect(hostTexts.notes).toEqual(["Paperclip did not name its tool servers; the agent does without"]);
   });
+});
 
-  test("connection tools are variables with addresses that pods reach", async () => {
-    const ctx = live(captured("ctx-4-project-workspace-and-secret.json"));
-    const { secrets } = await prepared(ctx, {
-      env: { PAPERCLIP_API_URL: "http://127.0.0.1:3190" },
-      settings: { AGENT_RUNS_PAPERCLIP_API_URL: "https://paperclip.example/base/" },
+describe("skills", () => {
+  const OPERATIONAL = "paperclipai/paperclip/paperclip";
+
+  /** A skill with a folder in Paperclip's home. */
+  async function skill(key: string, text: string): Promise<Data> {
+    const source = join(home, "skills", key);
+    await mkdir(source, { recursive: true });
+    await writeFile(join(source, "SKILL.md"), text);
+    return { key, source };
+  }
+
+  async function read(offered: Data[], desiredSkills?: PaperclipHelpers["desiredSkills"]) {
+    const ctx = live(minimal({ config: { paperclipRuntimeSkills: offered } }));
+    const { hostTexts } = await prepared(ctx, { host: { desiredSkills } });
+    return hostTexts;
+  }
+
+  test("are those that Paperclip's own helper names, the required ones, and Paperclip's own", async () => {
+    await writeFile(join(home, "one.md"), "# One");
+    const offered = [
+      await skill(OPERATIONAL, "\n# Paperclip\n"),
+      { ...(await skill("company/required", "# Required")), required: true },
+      { key: "company/one", source: join(home, "one.md"), sourceStatus: "available" },
+      { ...(await skill("company/missing", "# Missing")), sourceStatus: "missing" },
+      { key: "company/unreadable", source: join(home, "unreadable") },
+      await skill("company/other", "# Other"),
+    ];
+    const desired = ["company/one", "company/missing", "company/unreadable", "company/unknown"];
+    const { skills, notes } = await read([...offered, null, { key: 5 }], (config, entries) => {
+      expect(config.paperclipRuntimeSkills).toHaveLength(8);
+      expect(entries).toEqual(offered);
+      return desired;
     });
-    expect(secrets.paperclipEnv).toMatchObject({
-      PAPERCLIP_RUNTIME_TOOLS_MCP_URL: "https://paperclip.example/base/mcp/runtime-tools",
-      PAPERCLIP_RUNTIME_TOOLS_CONNECTIONS_SEARCH_URL: "https://paperclip.example/base/runtime-tools/connections/search",
-      PAPERCLIP_RUNTIME_TOOLS_TOKEN: "<REDACTED_JWT>",
-      PAPERCLIP_RUNTIME_TOOLS_AVAILABLE: "connections_search,connection_request",
+    expect(skills).toEqual({
+      [OPERATIONAL]: "# Paperclip",
+      "company/required": "# Required",
+      "company/one": "# One",
     });
+    expect(notes).toEqual([`skill not readable: ${join(home, "unreadable")}: No such file or directory`]);
+  });
+
+  test("are all that are offered when Paperclip does not say which", async () => {
+    const offered = [await skill("company/one", "# One"), await skill(OPERATIONAL, "# Paperclip")];
+    const all = { "company/one": "# One", [OPERATIONAL]: "# Paperclip" };
+    expect((await read(offered)).skills).toEqual(all);
+    const failing = () => {
+      throw new Error(CANARY);
+    };
+    expect(await read(offered, failing)).toMatchObject({ skills: all, notes: [] });
+  });
+
+  test("are bounded in number, the required ones first", async () => {
+    const { source } = await skill("company/shared", "# Shared");
+    const offered = Array.from({ length: 120 }, (_, n) => ({ key: `company/n${n}`, source }));
+    const { skills, notes } = await read([...offered, await skill(OPERATIONAL, "# Paperclip")]);
+    expect(Object.keys(skills)).toHaveLength(100);
+    expect(skills[OPERATIONAL]).toBe("# Paperclip");
+    expect(notes).toEqual(['skills from "company/n99" on are left out: 100 files and 2 MiB in all are possible']);
+  });
+
+  test("are bounded in size", async () => {
+    const { source } = await skill("company/large", "x".repeat(250 * 1024));
+    const offered = Array.from({ length: 10 }, (_, n) => ({ key: `company/n${n}`, source }));
+    const { skills, notes } = await read(offered);
+    expect(Object.keys(skills)).toHaveLength(8);
+    expect(notes[0]).toContain('from "company/n8" on');
   });
 });
-
-test("the environment for Paperclip's logs has the agent's variables by name only", async () => {
-  const ctx = live({ ...minimal({ env: { API_KEY: CANARY } }), context: { taskId: "task-1", wakeReason: "assigned" } });
-  const { environmentForLogs, task } = await prepared(ctx, { env: { PAPERCLIP_API_URL: "http://paperclip" } });
-  expect(environmentForLogs).toEqual({
-    API_KEY: "***REDACTED***",
-    PAPERCLIP_AGENT_ID: "agent-1",
-    PAPERCLIP_COMPANY_ID: "company-1",
-    PAPERCLIP_RUN_ID: "run-1",
-    PAPERCLIP_API_URL: "http://paperclip",
-    PAPERCLIP_TASK_ID: "task-1",
-    PAPERCLIP_WAKE_REASON: "assigned",
-  });
-  expect(task).toBe("task-1");
-});
-
-test("the task of a wake is the issue, else Paperclip's task key, else none", async () => {
-  const task = async (data: Data) => (await prepared(live(data))).task;
-  expect(await task({ ...minimal(), context: { issueId: "issue-1" }, runtime: { taskKey: "key" } })).toBe("issue-1");
-  expect(await task({ ...minimal(), runtime: { taskKey: "key" } })).toBe("key");
-  expect(await task(minimal())).toBeNull();
-});
-
-test("no secret is outside the sealed fields", async () => {
-  const data = captured("ctx-4-project-workspace-and-secret.json");
-  data.authToken = CANARY;
-  data.config.env.MY_SECRET = CANARY;
-  data.config.mcpServers = { docs: { url: `https://${CANARY}@mcp`, headers: { Authorization: CANARY } } };
-  data.runtimeTools.bearerToken = CANARY;
-  data.context.paperclipSecrets.manifest[0].value = CANARY;
-  data.context.paperclipWorkspace.repoUrl = `https://ada:${CANARY}@git.example/repo.git`;
-  const tracer = { startupTraceContext: { tracer: { secret: CANARY } } };
-  const { request, notes, environmentForLogs, prompt } = await prepared(live({ ...data, ...tracer }));
-  expect(JSON.stringify([request, notes, environmentForLogs, prompt])).not.toContain(CANARY);
-});
-
-test("a join brings the new run's tokens and nothing else", async () => {
-  const sealed = await sealToken(await sealer(), "run-2", "token", "tools");
-  expect(await opened(sealed)).toMatchObject({
-    header: { typ: "agent-runs.secrets" },
-    content: { runId: "run-2", authToken: "token", paperclipEnv: { PAPERCLIP_RUNTIME_TOOLS_TOKEN: "tools" } },
-  });
-  const bare = await sealToken(await sealer(), "run-2", undefined);
-  expect((await opened(bare)).content).toEqual({ runId: "run-2" });
-});
-
-test.each([["nonsense" as never], [null as never], [[] as never]])(
-  "a configuration of another type is refused",
-  async (config) => {
-    const ctx = live({ ...minimal(), config });
-    const refused = prepare(ctx, settingsFrom({}), await sealer(), HOST, environment());
-    await expect(refused).rejects.toThrow(InvalidRequest);
-  },
-);

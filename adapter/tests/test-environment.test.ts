@@ -34,7 +34,7 @@ beforeEach(() => {
   vi.stubEnv("AGENT_RUNS_TASK_QUEUE", worker.queue);
   vi.stubEnv("AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL", worker.transcripts);
   vi.stubEnv("AGENT_RUNS_TRANSCRIPTS_KEY_FILE", worker.keyFile);
-  vi.stubEnv("AGENT_RUNS_SEALING_KEY_FILE", join(folder, "sealing-key.json"));
+  vi.stubEnv("AGENT_RUNS_SEALING_KEY_FILE", worker.sealingKeyFile);
   vi.stubEnv("AGENT_RUNS_PAPERCLIP_API_URL", "http://paperclip.example:3100");
 });
 
@@ -44,7 +44,7 @@ describe("a complete environment", () => {
     const found = await vi.waitUntil(
       async () => {
         const latest = await tested();
-        return levels(latest).worker_missing === undefined && latest;
+        return levels(latest).worker_polls !== undefined && latest;
       },
       { timeout: 30_000, interval: 200 },
     );
@@ -92,19 +92,30 @@ describe("a wrong environment is reported with a remedy", () => {
     expect(JSON.stringify(found)).not.toContain("very-secret");
   });
 
-  it("a loopback address of Paperclip", async () => {
-    vi.stubEnv("AGENT_RUNS_PAPERCLIP_API_URL", undefined);
-    vi.stubEnv("PAPERCLIP_API_URL", "http://127.0.0.1:3100");
-    expect(levels(await tested())).toMatchObject({ paperclip_url: "warn" });
+  it("another sealing key than the worker's", async () => {
+    vi.stubEnv("AGENT_RUNS_SEALING_KEY_FILE", join(folder, "another-key.json"));
+    const found = await tested();
+    expect(levels(found)).toMatchObject({ sealing_key: "info", configuration_unchecked: "error" });
+    const { message, hint } = found.checks.find(({ code }) => code === "configuration_unchecked") ?? {};
+    expect(message).toMatch(/is not checked: .*sealed with a key that this worker does not hold/);
+    expect(hint).toContain("sealing key");
   });
+});
 
-  it("every wrong field of the agent", async () => {
+describe("a worker checks the agent's configuration", () => {
+  it("and reports every wrong field", async () => {
     const found = await tested({ model: "no-provider", timeoutSec: -1, kubeconfig: "/root/.kube/config" });
     const named = found.checks.filter(({ code }) => code === "agent_configuration").map(({ message }) => message);
     for (const field of ["config.model", "config.timeoutSec", "config.kubeconfig"]) {
       expect(named.some((message) => message.startsWith(`${field} `))).toBe(true);
     }
     expect(found.status).toBe("fail");
+  });
+
+  it("and reports an address of Paperclip that pods cannot reach", async () => {
+    vi.stubEnv("AGENT_RUNS_PAPERCLIP_API_URL", undefined);
+    vi.stubEnv("PAPERCLIP_API_URL", "http://127.0.0.1:3100");
+    expect(levels(await tested())).toMatchObject({ paperclip_url: "warn" });
   });
 });
 

@@ -2,11 +2,10 @@
 
 import { randomUUID } from "node:crypto";
 import { workflowIdOf } from "../../src/attach.ts";
-import type { RunRequest } from "../../src/contracts.ts";
 import { executeWith, type Parts } from "../../src/execute.ts";
 import type { AdapterExecutionContext, InvocationMeta } from "../../src/paperclip.ts";
 import { type Temporal, temporalFor } from "../../src/temporal.ts";
-import { type DevServer, type Standin, settingsOf, temporalOf } from "./stack.ts";
+import { type DevServer, preparedOf, type Request, type Standin, settingsOf, temporalOf } from "./stack.ts";
 
 export interface FakeHost {
   context: AdapterExecutionContext;
@@ -20,8 +19,8 @@ export interface FakeHost {
   agentLines(): string[];
 }
 
-/** @param request has the run id; the rest of the context is not used after the preparation. */
-export function fakeHost(request: RunRequest, changes: Partial<AdapterExecutionContext> = {}): FakeHost {
+/** @param request has the ids and the configuration; its task's context is not used after the preparation. */
+export function fakeHost(request: Request, changes: Partial<AdapterExecutionContext> = {}): FakeHost {
   const stop = new AbortController();
   const host: FakeHost = {
     calls: [],
@@ -32,9 +31,9 @@ export function fakeHost(request: RunRequest, changes: Partial<AdapterExecutionC
     agentLines: () => host.chunks.map(({ chunk }) => chunk.trimEnd()).filter((line) => !line.includes('"agent_run"')),
     context: {
       runId: request.runId,
-      agent: { ...request.agent, name: "Ada" },
-      runtime: { sessionId: null, sessionParams: null, sessionDisplayId: null, taskKey: null },
-      config: {},
+      agent: request.agent,
+      runtime: request.runtime,
+      config: request.config,
       context: {},
       authToken: "token",
       signal: stop.signal,
@@ -60,33 +59,25 @@ export function fakeHost(request: RunRequest, changes: Partial<AdapterExecutionC
   return host;
 }
 
-/** The parts of an execution against real services; the sealed fields are empty. */
+/** The parts of an execution against real services. */
 export function partsFor(
-  request: RunRequest,
+  request: Request,
   server: DevServer,
   worker: Pick<Standin, "queue"> & Partial<Standin>,
-  changes: { task?: string | null; onBusy?: "wait" | "refuse"; transcriptsUrl?: string; temporal?: Temporal } = {},
+  changes: { onBusy?: "wait" | "refuse"; transcriptsUrl?: string; temporal?: Temporal } = {},
 ): () => Promise<Parts> {
   const settings = { ...settingsOf(server, worker), onBusy: changes.onBusy ?? "wait" };
   if ("transcriptsUrl" in changes) settings.transcriptsUrl = changes.transcriptsUrl;
   return async () => ({
     settings,
     temporal: changes.temporal ?? temporalFor(settings),
-    sealToken: async () => "sealed",
-    prepared: {
-      request,
-      notes: ["a note"],
-      task: changes.task === undefined ? "task-1" : changes.task,
-      environmentForLogs: { NAME: "***" },
-      prompt: { fresh: "fresh", resumed: "resumed" },
-      promptMetrics: { promptChars: 5 },
-    },
+    prepared: { ...(await preparedOf(request)), notes: ["a note"] },
   });
 }
 
 /** Wakes an agent: starts an execution of the request against real services. */
 export function wakeAgent(
-  request: RunRequest,
+  request: Request,
   server: DevServer,
   worker: Standin,
   changes: Parameters<typeof partsFor>[3] = {},
@@ -96,12 +87,12 @@ export function wakeAgent(
 }
 
 /** The description of the agent's newest run. */
-export async function describeRun(request: RunRequest, server: DevServer, worker: Standin) {
+export async function describeRun(request: Request, server: DevServer, worker: Standin) {
   return await temporalOf(server, worker.queue).client.getHandle(workflowIdOf(request.agent.id)).describe();
 }
 
 /** A request of the same agent with a run id of its own. */
-export function sameAgent(request: RunRequest, changes: Partial<RunRequest> = {}): RunRequest {
+export function sameAgent(request: Request, changes: Partial<Request> = {}): Request {
   return { ...request, runId: randomUUID(), ...changes };
 }
 

@@ -8,14 +8,17 @@
 
 import { type ChildProcess, spawn } from "node:child_process";
 import { randomUUID } from "node:crypto";
-import { mkdtempSync } from "node:fs";
+import { mkdtempSync, writeFileSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
-import type { RunRequest } from "../../src/contracts.ts";
+import type { Wake } from "../../src/attach.ts";
+import type { AdapterExecutionContext } from "../../src/paperclip.ts";
+import { type Prepared, prepare } from "../../src/request.ts";
 import { type Temporal, temporalFor } from "../../src/temporal.ts";
+import { KEY, sealer } from "./sealed.ts";
 
 const ROOT = join(import.meta.dirname, "..", "..", "..");
 const KEYWORDS = ["AgentId", "CompanyId", "PaperclipRunId", "TaskKey", "Model", "RunPhase", "FailureKind"];
@@ -67,6 +70,7 @@ export interface Standin {
   /** Base URL of the transcript service. */
   transcripts: string;
   keyFile: string;
+  sealingKeyFile: string;
   kill(): Promise<void>;
   stop(): Promise<void>;
 }
@@ -74,6 +78,8 @@ export interface Standin {
 /** A worker of the real workflow with stand-in steps. */
 export async function standin(address: string, queue = `queue-${randomUUID()}`): Promise<Standin> {
   const folder = mkdtempSync(join(tmpdir(), "adapter-standin-"));
+  const sealingKeyFile = join(folder, "sealing-key.json");
+  writeFileSync(sealingKeyFile, JSON.stringify(KEY));
   const python = process.env.PYTHON || join(ROOT, ".venv", "bin", "python");
   const child = spawn(python, ["-m", "tests.workflows.fake_worker_process", address, queue, folder], {
     cwd: ROOT,
@@ -88,6 +94,7 @@ export async function standin(address: string, queue = `queue-${randomUUID()}`):
     queue,
     transcripts: JSON.parse(firstLine).transcripts,
     keyFile: join(folder, "transcripts-key.json"),
+    sealingKeyFile,
     kill: () => stopProcess(child, "SIGKILL"),
     async stop() {
       child.stdin.end();
@@ -118,19 +125,33 @@ export function temporalOf(server: DevServer, queue: string): Temporal {
   return temporalFor(settingsOf(server, { queue }));
 }
 
-/** A valid request with ids of its own; its sealed fields hold nothing; its outcome is kept for an hour. */
-export function aRequest(changes: Partial<RunRequest> & { behaviour?: string } = {}): RunRequest {
+/** The data of an execution context. */
+export type Request = Pick<AdapterExecutionContext, "runId" | "agent" | "runtime" | "config" | "context">;
+
+/** A valid request with ids of its own. */
+export function aRequest(changes: Partial<Request> & { behaviour?: string } = {}): Request {
   const { behaviour = "lines:3", ...rest } = changes;
   return {
     runId: randomUUID(),
     agent: { id: randomUUID(), companyId: "acme", name: "Ada" },
+    runtime: { sessionId: null, sessionParams: null, sessionDisplayId: null, taskKey: null },
     config: { model: `fake/${behaviour}`, graceSec: 1 },
     context: { taskId: "task-1" },
-    sealedSecrets: "sealed",
-    sealedPrompt: "sealed",
-    outcomeRetentionSec: 3600,
     ...rest,
   };
+}
+
+/** The request, sealed for the workers of these tests. */
+export async function preparedOf(request: Request): Promise<Prepared> {
+  const context = { ...request, authToken: "token", onLog: async () => undefined };
+  const renderWakePrompt = (_: unknown, { resumedSession }: object & { resumedSession?: unknown }) =>
+    resumedSession ? "resumed" : "fresh";
+  return await prepare(context, {}, await sealer(), { renderWakePrompt }, {});
+}
+
+/** The wake of such a request. */
+export async function wakeOf(request: Request): Promise<Wake> {
+  return (await preparedOf(request)).wake;
 }
 
 export async function until(condition: () => boolean | Promise<boolean>, timeout = 30_000): Promise<void> {
