@@ -1,4 +1,4 @@
-// Bundles the package: one ESM entry for Paperclip's server, one CommonJS file for its UI worker, one ESM CLI formatter.
+// Bundles the package: one ESM entry for Paperclip's server, one CommonJS file for its UI worker.
 // `node build.mjs [FOLDER]`; without one into dist.
 import { rm } from "node:fs/promises";
 import { join, resolve } from "node:path";
@@ -35,13 +35,5 @@ await Promise.all([
     platform: "neutral",
     format: "cjs",
     target: "es2020",
-  }),
-  build({
-    ...common,
-    entryPoints: ["src/cli.ts"],
-    outfile: join(folder, "cli.js"),
-    platform: "node",
-    format: "esm",
-    target: "node20",
   }),
 ]);

@@ -37,14 +37,14 @@ def run_start(start: RawValue) -> RunStart:
     return decoded
 
 
-def publish_end(outcome: Outcome, phase: str, retention: timedelta) -> None:
+def publish_end(outcome: Outcome, phase: str, model: str | None, retention: timedelta) -> None:
     """Shows in the search attributes that the run has ended, how, and until when its outcome is kept."""
     now = workflow.now()
     workflow.upsert_search_attributes(
         [
             attributes.RUN_PHASE.value_set(phase),
             attributes.ENDED_AT.value_set(now),
-            *([attributes.MODEL.value_set(outcome.model)] if outcome.model else []),
+            *([attributes.MODEL.value_set(model)] if model else []),
             *([attributes.OUTCOME_KEPT_UNTIL.value_set(now + retention)] if retention else []),
             *([attributes.FAILURE_KIND.value_set(outcome.error_code)] if outcome.error_code else []),
         ]

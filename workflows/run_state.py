@@ -144,11 +144,12 @@ class RunState:
             notes=self.notes,
             billing_type="metered_api" if last and last.report and last.report.cost_estimated else "unknown",
             stop=last.stop if last else Stop(agent_stopped=True),
+            ended_at=workflow.now(),
         )
         phase = _final_phase(outcome)
         kept_until = (workflow.now() + self.retention).isoformat(timespec="seconds") if self.retention else None
         self.show(phase, failure=outcome.error_message, **{"outcome kept until": kept_until})
-        publish_end(outcome, phase.value, self.retention)
+        publish_end(outcome, phase.value, self.details.model, self.retention)
         return outcome
 
 

@@ -82,6 +82,7 @@ export interface Finding {
   message: string;
 }
 export interface Outcome {
+  agentStopped?: boolean;
   attempts?: AttemptReport[];
   biller?: string | null;
   billingType?: "api" | "metered_api" | "unknown";
@@ -93,6 +94,7 @@ export interface Outcome {
   exitCode?: number | null;
   failure?: Failure | null;
   model?: string | null;
+  neverStarted?: boolean;
   provider?: string | null;
   receipt?: OutputReceipt | null;
   resultJson?: {

@@ -37,7 +37,7 @@ import {
   temporalFor,
 } from "./temporal.ts";
 import { linkTo, mint } from "./tokens.ts";
-import { follow, type Line, TranscriptIncomplete } from "./transcript.ts";
+import { follow, type LogCall, TranscriptIncomplete } from "./transcript.ts";
 import { Aborted, sleep, withLinkedSignal, yieldToEventLoop } from "./waits.ts";
 import { warmUp } from "./warm-up.ts";
 
@@ -321,27 +321,25 @@ class Execution {
   async #copyTranscript(ticket: Ticket, outcome: Promise<Outcome>, signal: AbortSignal): Promise<void> {
     const base = this.#settings.transcriptsUrl;
     const { model } = objectOf(this.#ctx.config);
-    const seen = { attempt: 1 };
     if (base === undefined) {
       const remedy = "set AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL to the transcript service's address";
       await this.#log.status("note", `the agent's output is not shown here: ${remedy}`);
       return;
     }
-    const reader = {
-      line: async (line: Line) => {
-        if (line.attempt !== seen.attempt) {
-          seen.attempt = line.attempt;
-          await this.#log.status("attempt", `attempt ${line.attempt}`, { attempt: line.attempt });
-        }
-        await this.#log.session(line, typeof model === "string" ? model : "");
-        await this.#log.line(line);
-      },
+    let attempt = 1;
+    const write = async (call: LogCall) => {
+      if (call.attempt !== attempt) {
+        attempt = call.attempt;
+        await this.#log.status("attempt", `attempt ${attempt}`, { attempt });
+      }
+      if (call.session) await this.#log.session(call.session, typeof model === "string" ? model : "");
+      await this.#log.call(call);
     };
     const token = () => mint(ticket.runId, this.#settings);
     const outage = new OutageLog(this.#log, "the transcript service answers again");
-    const decided = outcome.then((known) => ({ attempts: known.attempts?.length ?? 1 }));
+    const attempts = outcome.then((known) => known.attempts?.length ?? 1);
     try {
-      await follow({ base, runId: ticket.runId, token, outage }, reader, decided, signal);
+      await follow({ base, runId: ticket.runId, format: this.#log.format, token, write, outage }, attempts, signal);
     } catch (error) {
       if (error instanceof Aborted || error instanceof EndedWithoutOutcome) return;
       const message =
@@ -385,10 +383,9 @@ class Execution {
     const base = this.#settings.transcriptsUrl;
     const result = resultOf(outcome, {
       recovery: this.#recovery,
-      now: new Date(),
       page: base && (await linkTo(base, ticket.runId, this.#settings)),
       joinedRunId: ticket.runId === this.#ctx.runId ? undefined : ticket.runId,
-      cancelled,
+      cancelledAt: cancelled?.at,
       taskBlocked: cancelled === undefined && (await this.#blockTask(outcome)),
       workflow: { id: ticket.workflowId, runId: ticket.workflowRunId },
     });

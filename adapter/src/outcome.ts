@@ -7,7 +7,7 @@
 import { randomUUID } from "node:crypto";
 import { WorkflowFailedError, WorkflowUpdateFailedError } from "@temporalio/client";
 import { ApplicationFailure, CancelledFailure } from "@temporalio/common";
-import type { Outcome, Stop } from "./contracts.ts";
+import type { Outcome } from "./contracts.ts";
 import {
   type CallOptions,
   Code,
@@ -28,31 +28,20 @@ export class RunClosed extends Error {}
 export class UpdateTimedOut extends Error {}
 /** The run closed without an outcome: terminated, failed in its own code, or deleted by Temporal. */
 export class EndedWithoutOutcome extends Error {
-  /** Temporal's close status: `TERMINATED`, `FAILED`, `TIMED_OUT`, `CANCELLED`; or `NOT_FOUND`. */
-  readonly closeStatus: string;
   /** The workflow's input could not be read, so no activity of it ever ran. */
   readonly neverRan: boolean;
-  constructor(closeStatus: string, message: string, neverRan = false) {
+  constructor(message: string, neverRan = false) {
     super(message);
-    this.closeStatus = closeStatus;
     this.neverRan = neverRan;
   }
 }
 
-/** What a caller that stopped a run needs to know. */
-export interface Cancelled {
-  /** `ended before`: the run already had an outcome of its own. */
-  outcome: "cancelled" | "ended before";
-  stop: Stop;
-  sessionId: string | null;
-  /** Of the outcome; null when the run had succeeded before the cancel. */
-  failureCode: string | null;
-}
+/** The outcome of a run after a request to cancel it; its error code is `cancelled`, unless it had ended before. */
+export type Cancelled = Outcome;
 
 /** The update for the outcome; also the memo key of the outcome of a run that closed as Canceled. */
 const OUTCOME = "outcome";
 const COLLECTED = "collected";
-const CANCELLED_CODE = "cancelled";
 /** One request of a long wait; the next one waits for the same update id. */
 const UPDATE_ROUND_MS = 30_000;
 const INPUT_UNREADABLE = "invalid_request";
@@ -99,13 +88,7 @@ export async function cancel(
     if (!isUnknownRun(error)) throw error; // it is closed
   });
   await withAbort(request, options.signal);
-  const outcome = await fetchOutcome(temporal, run, options);
-  return {
-    outcome: outcome.errorCode === CANCELLED_CODE ? "cancelled" : "ended before",
-    stop: outcome.stop ?? { agentStarted: true, agentStopped: false, killed: false, sessionPreserved: false },
-    sessionId: outcome.sessionId ?? null,
-    failureCode: outcome.errorCode ?? null,
-  };
+  return await fetchOutcome(temporal, run, options);
 }
 
 /**
@@ -130,10 +113,7 @@ export async function executeUpdate<Answer>(
     const roundTimeout = Math.min(UPDATE_ROUND_MS, until - Date.now());
     if (roundTimeout <= 0) throw new UpdateTimedOut();
     try {
-      const call = () =>
-        args.length === 0
-          ? run.executeUpdate<Answer, []>(update, { updateId: id })
-          : run.executeUpdate<Answer, [unknown]>(update, { args, updateId: id });
+      const call = () => run.executeUpdate<Answer, [unknown]>(update, { args: args as [unknown], updateId: id });
       const answer = await callOnce(temporal, call, { signal, timeout: roundTimeout });
       outage?.recovered();
       return answer;
@@ -186,19 +166,14 @@ async function outcomeBehind(
 }
 
 function withoutOutcome(error: unknown): unknown {
-  if (isUnknownRun(error)) {
-    return new EndedWithoutOutcome("NOT_FOUND", "Temporal no longer knows this run");
-  }
+  if (isUnknownRun(error)) return new EndedWithoutOutcome("Temporal no longer knows this run");
   if (!(error instanceof WorkflowFailedError)) return error;
-  const cause = error.cause;
-  const closeStatus = cause?.name === "TerminatedFailure" ? "TERMINATED" : (cause?.name ?? "FAILED");
+  const { cause } = error;
+  const status = cause?.name === "TerminatedFailure" ? "TERMINATED" : (cause?.name ?? "FAILED");
   const type = (cause as { type?: unknown } | undefined)?.type;
   const detail = cause?.message ? `: ${cause.message.slice(0, 500)}` : "";
-  return new EndedWithoutOutcome(
-    closeStatus,
-    `the run ended in Temporal without an outcome (${closeStatus}${detail})`,
-    type === INPUT_UNREADABLE,
-  );
+  const message = `the run ended in Temporal without an outcome (${status}${detail})`;
+  return new EndedWithoutOutcome(message, type === INPUT_UNREADABLE);
 }
 
 /** Whether the workflow accepted the update and closed without completing it: Temporal has a failure type for this. */

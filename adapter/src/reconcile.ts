@@ -19,10 +19,9 @@ import { FINAL_PHASES } from "./attach.ts";
 import type { Outcome } from "./contracts.ts";
 import { fetchOutcome } from "./outcome.ts";
 import { type Answer, OPEN_RUN_STATES, objectOf, PaperclipApi, paperclipApiUrl } from "./paperclip-api.ts";
-import { agentStopped, neverStarted } from "./result.ts";
 import { type Settings, settingsFrom } from "./settings.ts";
 import { shutdownSignal } from "./shutdown.ts";
-import { callOnce, runOf, type Temporal, type TemporalSettings, temporalFor, WORKFLOW_TYPE } from "./temporal.ts";
+import { attribute, attributes, callOnce, runOf, type Temporal, temporalFor, WORKFLOW_TYPE } from "./temporal.ts";
 import { sleep } from "./waits.ts";
 
 const START_DELAY_MS = 5000;
@@ -48,19 +47,13 @@ interface OpenRun {
   workflowId: string;
   workflowRunId: string;
   agentId: string;
-  /** Paperclip's ids, the first wake's first. */
-  runIds: string[];
+  /** Paperclip's id of its last wake. */
+  runId: string;
   hasOutcome: boolean;
 }
 
 /** What one round did for a lost run. */
 export type Step = "released" | "woken" | "still working" | "nothing to do" | "refused" | "unknown";
-
-/** One lost run and what was done for it. */
-export interface StepReport {
-  runId: string;
-  step: Step;
-}
 
 /** Reconciles the lost runs of one Paperclip with the workflows of one Temporal namespace. */
 export class Reconciler {
@@ -69,10 +62,8 @@ export class Reconciler {
   readonly #wakeInterval: number;
   /** How often a lost run's hold was released: Paperclip's own recovery may restore it before a new run has begun. */
   readonly #released = new Map<string, number>();
-  /** Lost runs that are done. */
+  /** Lost runs that are done, and runs that this Paperclip does not know. */
   readonly #done = new Set<string>();
-  /** Runs that this Paperclip does not know. */
-  readonly #foreign = new Set<string>();
 
   constructor(temporal: Temporal, api: PaperclipApi, wakeInterval: number = WAKE_INTERVAL_MS) {
     this.#temporal = temporal;
@@ -80,19 +71,19 @@ export class Reconciler {
     this.#wakeInterval = wakeInterval;
   }
 
-  /** Checks every open run once. Rejects with `Aborted`, or when Temporal does not answer. */
-  async round(signal?: AbortSignal): Promise<StepReport[]> {
-    const reports: StepReport[] = [];
+  /** Checks every open run once; the step for each lost one. Rejects with `Aborted`, or when Temporal does not answer. */
+  async round(signal?: AbortSignal): Promise<{ runId: string; step: Step }[]> {
+    const steps: { runId: string; step: Step }[] = [];
     for (const run of await this.#openRuns()) {
-      const runId = run.runIds.at(-1);
-      if (runId === undefined || this.#done.has(runId) || this.#foreign.has(runId)) continue;
-      const step = await this.#reconcileRun(run, runId);
+      const { runId } = run;
+      if (this.#done.has(runId)) continue;
+      const step = await this.#reconcileRun(run);
       if (step === undefined) continue;
-      reports.push({ runId, step });
+      steps.push({ runId, step });
       if (this.#isDone(runId, step)) this.#done.add(runId);
       if (step === "woken" || step === "released") await sleep(this.#wakeInterval, signal);
     }
-    return reports;
+    return steps;
   }
 
   #isDone(runId: string, step: Step): boolean {
@@ -107,15 +98,11 @@ export class Reconciler {
     const query = `WorkflowType = '${WORKFLOW_TYPE}' AND ExecutionStatus = 'Running'`;
     await callOnce(this.#temporal, async () => {
       for await (const run of this.#temporal.client.list({ query, pageSize: OPEN_RUN_LIMIT })) {
-        const { AgentId, PaperclipRunId, JoinedRunIds, RunPhase } = run.searchAttributes as {
-          [name: string]: string[];
-        };
-        const [agentId] = AgentId ?? [];
-        if (agentId !== undefined) {
-          const runIds = [...(PaperclipRunId ?? []), ...(JoinedRunIds ?? [])];
-          const address = { workflowId: run.workflowId, workflowRunId: run.runId };
-          openRuns.push({ ...address, agentId, runIds, hasOutcome: FINAL_PHASES.has(RunPhase?.[0] ?? "") });
-        }
+        const agentId = attribute(run, "AgentId");
+        const runId = [...attributes(run, "PaperclipRunId"), ...attributes(run, "JoinedRunIds")].at(-1);
+        const hasOutcome = FINAL_PHASES.has(attribute(run, "RunPhase") ?? "");
+        if (agentId === undefined || runId === undefined) continue;
+        openRuns.push({ workflowId: run.workflowId, workflowRunId: run.runId, agentId, runId, hasOutcome });
         if (openRuns.length >= OPEN_RUN_LIMIT) break;
       }
     });
@@ -123,9 +110,10 @@ export class Reconciler {
   }
 
   /** undefined: this Paperclip has not lost the run. */
-  async #reconcileRun(run: OpenRun, runId: string): Promise<Step | undefined> {
+  async #reconcileRun(run: OpenRun): Promise<Step | undefined> {
+    const { runId } = run;
     const { status, body } = await this.#api.request(`/heartbeat-runs/${encodeURIComponent(runId)}`);
-    if (status === 404) this.#foreign.add(runId);
+    if (status === 404) this.#done.add(runId);
     if (status !== 200) return undefined;
     const ended = body.status === "failed" || body.status === "interrupted";
     const lost = ended && (LOST_CODES.has(body.errorCode) || resultDropped(body, run.workflowRunId));
@@ -135,20 +123,20 @@ export class Reconciler {
     const issue = await this.#api.request(`/issues/${encodeURIComponent(issueId)}`);
     if (issue.status !== 200) return issue.status === 0 ? "unknown" : "nothing to do";
     if (issue.body.assigneeAgentId !== run.agentId || CLOSED_ISSUE.has(issue.body.status)) return "nothing to do";
+    const wake = () => this.#wake(run, issueId, String(body.companyId));
+    if (issue.body.executionBlocker == null) return await wake();
     const blocker = objectOf(issue.body.executionBlocker);
-    if (issue.body.executionBlocker == null) return await this.#wake(run, runId, issueId, String(body.companyId));
     if (blocker.runId !== runId || typeof blocker.recoveryActionId !== "string") return "nothing to do";
-    const step = await this.#release(run, runId, issueId, blocker.recoveryActionId);
-    if (step === "released") await this.#wake(run, runId, issueId, String(body.companyId));
+    const step = await this.#release(run, issueId, blocker.recoveryActionId);
+    if (step === "released") await wake();
     return step;
   }
 
   /** Wakes the agent for a task that is not held, unless Paperclip has an open run of it. */
-  async #wake(run: OpenRun, runId: string, issueId: string, companyId: string): Promise<Step> {
-    const agent = encodeURIComponent(run.agentId);
-    const runs = await this.#api.request(
-      `/companies/${encodeURIComponent(companyId)}/heartbeat-runs?agentId=${agent}&limit=50`,
-    );
+  async #wake({ agentId, runId }: OpenRun, issueId: string, companyId: string): Promise<Step> {
+    const agent = encodeURIComponent(agentId);
+    const list = `/companies/${encodeURIComponent(companyId)}/heartbeat-runs?agentId=${agent}&limit=50`;
+    const runs = await this.#api.request(list);
     if (runs.status !== 200 || !Array.isArray(runs.body.list)) return "unknown";
     const hasOpenRun = runs.body.list.map(objectOf).some(({ status, contextSnapshot }) => {
       return OPEN_RUN_STATES.has(status) && objectOf(contextSnapshot).issueId === issueId;
@@ -166,22 +154,22 @@ export class Reconciler {
   }
 
   /** Releases the hold of a run whose agent has stopped. */
-  async #release(run: OpenRun, runId: string, issueId: string, actionId: string): Promise<Step> {
+  async #release(run: OpenRun, issueId: string, actionId: string): Promise<Step> {
     if (!run.hasOutcome) return "still working";
     const handle = runOf(this.#temporal, run.workflowId, run.workflowRunId);
     const signal = AbortSignal.timeout(OUTCOME_TIMEOUT_MS);
     const outcome = await fetchOutcome(this.#temporal, handle, { signal }).catch(() => undefined);
     if (outcome === undefined) return "unknown";
-    if (!agentStopped(outcome)) return "nothing to do"; // a person has to decide
+    if (!outcome.agentStopped) return "nothing to do"; // a person has to decide
     const answer = await this.#api.request(`/issues/${encodeURIComponent(issueId)}/recovery-actions/resolve`, {
       actionId,
       outcome: "restored",
       sourceIssueStatus: "todo",
       executionReconciliation: {
-        runId,
+        runId: run.runId,
         providerStopped: true,
         actionOutcome: actionOutcomeOf(outcome),
-        outcomeEvidence: evidenceFor(run, runId, outcome),
+        outcomeEvidence: evidenceFor(run, outcome),
       },
     });
     if (answer.status === 0 || answer.status >= 500) return "unknown";
@@ -196,36 +184,27 @@ function resultDropped(body: Answer["body"], workflowRunId: string): boolean {
 
 /** Paperclip's word for the result of the agent's work. */
 export function actionOutcomeOf(outcome: Outcome): "completed" | "not_performed" | "mixed" {
-  if (neverStarted(outcome)) return "not_performed";
+  if (outcome.neverStarted) return "not_performed";
   return outcome.failure == null ? "completed" : "mixed";
 }
 
-function evidenceFor(run: OpenRun, runId: string, outcome: Outcome): string {
-  const code = outcome.failure?.code ?? "succeeded";
-  const receipt = outcome.receipt;
-  const output = receipt
-    ? ` Output: ${receipt.lines ?? 0} lines stored, receipt ${receipt.state ?? "unverified"}.`
-    : "";
+function evidenceFor({ runId, workflowId, workflowRunId }: OpenRun, { failure, receipt }: Outcome): string {
+  const lines = receipt && `${receipt.lines ?? 0} lines stored, receipt ${receipt.state ?? "unverified"}`;
   return (
-    `Paperclip lost run ${runId}; its agent continued in Kubernetes and has ended: ${code}.${output} ` +
-    `Source: Temporal workflow ${run.workflowId}, run ${run.workflowRunId}, which keeps the outcome ` +
-    `and gives it to the next run of this task instead of starting the work again.`
+    `Paperclip lost run ${runId}; its agent continued in Kubernetes and has ended: ${failure?.code ?? "succeeded"}.` +
+    `${lines ? ` Output: ${lines}.` : ""} Source: Temporal workflow ${workflowId}, run ${workflowRunId}, which keeps the ` +
+    `outcome and gives it to the next run of this task instead of starting the work again.`
   );
 }
 
-/** Keeps a reconciler from starting twice, also when Paperclip reloads this module. */
-const RECONCILERS = Symbol.for("paperclip-adapter-opencode-k8s.reconcilers");
-
-function reconcilers(): Map<string, AbortController> {
-  const holder = globalThis as { [RECONCILERS]?: Map<string, AbortController> };
-  holder[RECONCILERS] ??= new Map();
-  return holder[RECONCILERS];
-}
+/** Keeps a second reconciler from starting, also when Paperclip reloads this module. */
+const RUNNING = Symbol.for("paperclip-adapter-opencode-k8s.reconciler");
+const host = globalThis as { [RUNNING]?: AbortController };
 
 /** Starts the reconciler some seconds after the adapter was loaded, with the settings of Paperclip's own environment. */
 export function scheduleReconciler(): void {
-  for (const earlier of reconcilers().values()) earlier.abort();
-  reconcilers().clear();
+  host[RUNNING]?.abort();
+  host[RUNNING] = undefined;
   setTimeout(() => {
     try {
       startReconciler(settingsFrom(process.env));
@@ -235,31 +214,24 @@ export function scheduleReconciler(): void {
   }, START_DELAY_MS).unref();
 }
 
-/** Starts the reconciler for this Temporal, unless it runs already. Returns at once; never throws. */
+/** Starts the reconciler, unless it runs already. Returns at once; never throws. */
 export function startReconciler(settings: Settings): void {
   const base = paperclipApiUrl(process.env);
-  if (!settings.reconcile || base === undefined) return;
-  const { address, namespace } = settings.temporal;
-  const key = `${address} ${namespace}`;
-  if (reconcilers().has(key)) return;
+  if (!settings.reconcile || base === undefined || host[RUNNING] !== undefined) return;
   const stop = new AbortController();
-  reconcilers().set(key, stop);
+  host[RUNNING] = stop;
   shutdownSignal().addEventListener("abort", () => stop.abort(), { once: true });
   void reconcileUntilAborted(settings, base, stop.signal).catch(() => undefined);
 }
 
-async function reconcileUntilAborted(
-  settings: TemporalSettings & { boardApiKey?: string },
-  base: string,
-  signal: AbortSignal,
-): Promise<void> {
+async function reconcileUntilAborted(settings: Settings, base: string, signal: AbortSignal): Promise<void> {
   const began = Date.now();
   const api = new PaperclipApi(base, settings.boardApiKey);
   await waitForBoardRights(api, settings.boardApiKey, signal);
   const reconciler = new Reconciler(temporalFor(settings), api);
   for (;;) {
-    const reports = await reconciler.round(signal).catch((): StepReport[] => []);
-    const waiting = reports.some(({ step }) => step === "still working" || step === "unknown");
+    const steps = await reconciler.round(signal).catch(() => []);
+    const waiting = steps.some(({ step }) => step === "still working" || step === "unknown");
     await sleep(waiting || Date.now() - began < FAST_POLL_PERIOD_MS ? FAST_POLL_MS : SLOW_POLL_MS, signal);
   }
 }

@@ -20,100 +20,8 @@ export interface TemporalServer {
   readonly metadata?: Readonly<Record<string, string>>;
 }
 
-export interface Problem {
-  readonly field: string;
-  readonly remedy: string;
-}
-
-type Variables = Readonly<Record<string, string>>;
-
-const PREFIX = "TEMPORAL_";
-const FILE = "TEMPORAL_CONFIG_FILE";
-const TLS = "TEMPORAL_TLS";
-const UNVERIFIED = "TEMPORAL_TLS_DISABLE_HOST_VERIFICATION";
-/** By which the SDK finds its default file. */
-const FOLDERS = ["HOME", "XDG_CONFIG_HOME", "APPDATA"];
-const FLAGS = ["true", "1", "false", "0"];
-const HOST_AND_PORT = /^(\[[0-9A-Fa-f:.]+\]|[^\s:/[\]]+):[0-9]{1,5}$/;
-
-export const ADDRESS_REMEDY = "must be HOST:PORT, such as temporal.example:7233";
-
-/** Whether it can be an address of Temporal. */
-export function isAddress(text: string): boolean {
-  return HOST_AND_PORT.test(text);
-}
-
-/** The server that the environment names; what is wrong is reported, never its value. */
-export function temporalServer(environment: NodeJS.ProcessEnv, report: (problem: Problem) => void): TemporalServer {
-  const variables = setVariables(environment);
-  const problems = wrongVariables(variables);
-  problems.forEach(report);
-  const server = problems.length === 0 ? serverOf(variables, report) : undefined;
-  return server ?? { address: "127.0.0.1:7233", namespace: "default", tls: false };
-}
-
-/** For an address that an agent's configuration names: key, certificate and headers are for the configured Temporal only. */
-export function withoutLogin(server: TemporalServer, address: string): TemporalServer {
-  const { namespace, tls } = server;
-  const trusted = typeof tls === "object" ? { serverRootCACertificate: tls.serverRootCACertificate } : tls;
-  return { address, namespace, tls: trusted };
-}
-
-function setVariables(environment: NodeJS.ProcessEnv): Variables {
-  const variables: Record<string, string> = {};
-  for (const [name, value] of Object.entries(environment)) {
-    const text = value?.trim();
-    if (text && (name.startsWith(PREFIX) || FOLDERS.includes(name))) variables[name] = text;
-  }
-  for (const name of [TLS, UNVERIFIED]) {
-    if (variables[name] !== undefined) variables[name] = variables[name].toLowerCase();
-  }
-  return variables;
-}
-
-function wrongVariables(variables: Variables): Problem[] {
-  const problems = [TLS, UNVERIFIED]
-    .filter((name) => !FLAGS.includes(variables[name] ?? "true"))
-    .map((field) => ({ field, remedy: "must be true or false" }));
-  if (["true", "1"].includes(variables[UNVERIFIED] ?? "")) {
-    const remedy = "must be unset: the server's certificate is always verified, by TEMPORAL_TLS_SERVER_CA_CERT_PATH";
-    problems.push({ field: UNVERIFIED, remedy });
-  }
-  const file = variables[FILE];
-  if (file !== undefined && !existsSync(file))
-    problems.push({ field: FILE, remedy: "must be a TOML file that exists" });
-  return problems;
-}
-
-function serverOf(variables: Variables, report: (problem: Problem) => void): TemporalServer | undefined {
-  try {
-    const profile = loadClientConfigProfile({ configFileStrict: true, overrideEnvVars: { ...variables } });
-    const address = profile.address ?? "127.0.0.1:7233";
-    if (!isAddress(address)) throw new Wrong(`${PREFIX}ADDRESS`, ADDRESS_REMEDY);
-    const tls = profile.tls === undefined ? profile.apiKey !== undefined : tlsOf(profile.tls);
-    const { apiKey, grpcMeta: metadata } = profile;
-    return { address, namespace: profile.namespace ?? "default", tls, apiKey, metadata };
-  } catch (error) {
-    report(problemOf(error, variables));
-    return undefined;
-  }
-}
-
-/** The SDK's own errors quote the file, which may hold secrets. */
-function problemOf(error: unknown, variables: Variables): Problem {
-  if (error instanceof Wrong) return { field: error.field, remedy: error.message };
-  const message = error instanceof Error ? error.message : "";
-  if (message.startsWith("Profile")) return { field: "TEMPORAL_PROFILE", remedy: "must name a profile of the file" };
-  const both = /^Cannot specify both (\w+)_path/.exec(message)?.[1]?.toUpperCase();
-  if (both !== undefined) {
-    return { field: `TEMPORAL_TLS_${both}_PATH`, remedy: `must be unset if TEMPORAL_TLS_${both}_DATA is set` };
-  }
-  const keys = /^Validation error: key\(s\) unrecognized.*?: ([\w, -]{1,200})$/.exec(message)?.[1];
-  const remedy = keys === undefined ? "must be a readable TOML file with profiles" : `must not have the key ${keys}`;
-  return { field: FILE, remedy: variables[FILE] === undefined ? `${remedy} (it is the default file)` : remedy };
-}
-
-class Wrong extends Error {
+/** A variable of Temporal's is wrong. The message is what it must be; it never quotes a value. */
+export class WrongVariable extends Error {
   readonly field: string;
   constructor(field: string, remedy: string) {
     super(remedy);
@@ -121,14 +29,64 @@ class Wrong extends Error {
   }
 }
 
+type Variables = Readonly<Record<string, string>>;
+
+const PREFIX = "TEMPORAL_";
+const FILE = "TEMPORAL_CONFIG_FILE";
+const UNVERIFIED = "TEMPORAL_TLS_DISABLE_HOST_VERIFICATION";
+const FLAGS = ["TEMPORAL_TLS", UNVERIFIED];
+/** By which the SDK finds its default file. */
+const FOLDERS = ["HOME", "XDG_CONFIG_HOME", "APPDATA"];
+const HOST_AND_PORT = /^(\[[0-9A-Fa-f:.]+\]|[^\s:/[\]]+):[0-9]{1,5}$/;
+
+/** The server that the environment names. Throws `WrongVariable` for the first one that is wrong. */
+export function temporalServer(environment: NodeJS.ProcessEnv): TemporalServer {
+  const profile = profileOf(variablesIn(environment));
+  const { address = "127.0.0.1:7233", namespace = "default", apiKey, grpcMeta: metadata } = profile;
+  const wellFormed = HOST_AND_PORT.test(address);
+  if (!wellFormed) throw new WrongVariable("TEMPORAL_ADDRESS", "must be HOST:PORT, such as temporal.example:7233");
+  return { address, namespace, tls: profile.tls ? tlsOf(profile.tls) : apiKey !== undefined, apiKey, metadata };
+}
+
+function variablesIn(environment: NodeJS.ProcessEnv): Variables {
+  const named = Object.entries(environment).filter(([name]) => name.startsWith(PREFIX) || FOLDERS.includes(name));
+  const texts = named.map(([name, value = ""]) => [name, FLAGS.includes(name) ? value.toLowerCase() : value] as const);
+  return Object.fromEntries(texts.map(([name, text]) => [name, text.trim()]).filter(([, text]) => text));
+}
+
+function profileOf(variables: Variables) {
+  const wrongFlag = FLAGS.find((name) => !["true", "1", "false", "0"].includes(variables[name] ?? "true"));
+  if (wrongFlag !== undefined) throw new WrongVariable(wrongFlag, "must be true or false");
+  if (["true", "1"].includes(variables[UNVERIFIED] ?? "")) {
+    const remedy = "must be unset: the server's certificate is always verified, by TEMPORAL_TLS_SERVER_CA_CERT_PATH";
+    throw new WrongVariable(UNVERIFIED, remedy);
+  }
+  const file = variables[FILE];
+  if (file !== undefined && !existsSync(file)) throw new WrongVariable(FILE, "must be a TOML file that exists");
+  try {
+    return loadClientConfigProfile({ configFileStrict: true, overrideEnvVars: { ...variables } });
+  } catch (error) {
+    throw wrongVariable(error instanceof Error ? error.message : "", file);
+  }
+}
+
+/** The SDK's own messages quote the file, which may hold secrets. */
+function wrongVariable(message: string, file: string | undefined): WrongVariable {
+  if (message.startsWith("Profile")) return new WrongVariable("TEMPORAL_PROFILE", "must name a profile of the file");
+  const both = /^Cannot specify both (\w+)_path/.exec(message)?.[1]?.toUpperCase();
+  if (both) return new WrongVariable(`TEMPORAL_TLS_${both}_PATH`, `must be unset if TEMPORAL_TLS_${both}_DATA is set`);
+  const keys = /^Validation error: key\(s\) unrecognized.*?: ([\w, -]{1,200})$/.exec(message)?.[1];
+  const remedy = keys === undefined ? "must be a readable TOML file with profiles" : `must not have the key ${keys}`;
+  return new WrongVariable(FILE, file === undefined ? `${remedy} (it is the default file)` : remedy);
+}
+
 function tlsOf(profile: ClientConfigTLS): TemporalServer["tls"] {
   if (profile.disabled) return false;
   const crt = pem("CLIENT_CERT", profile.clientCert, "CERTIFICATE");
   const key = pem("CLIENT_KEY", profile.clientKey, "PRIVATE KEY");
-  if ((crt === undefined) !== (key === undefined)) {
-    const missing = crt === undefined ? "CLIENT_CERT" : "CLIENT_KEY";
-    throw new Wrong(`TEMPORAL_TLS_${missing}_PATH`, "must be set: a client needs a certificate and its key");
-  }
+  const missing = crt && !key ? "CLIENT_KEY" : key && !crt && "CLIENT_CERT";
+  const remedy = "must be set: a client needs a certificate and its key";
+  if (missing) throw new WrongVariable(`TEMPORAL_TLS_${missing}_PATH`, remedy);
   return {
     serverNameOverride: profile.serverName,
     serverRootCACertificate: pem("SERVER_CA_CERT", profile.serverCACert, "CERTIFICATE"),
@@ -136,20 +94,14 @@ function tlsOf(profile: ClientConfigTLS): TemporalServer["tls"] {
   };
 }
 
-function pem(name: string, source: ConfigDataSource | undefined, kind: string): Uint8Array | undefined {
+function pem(name: string, source: ConfigDataSource | undefined, kind: string): Buffer | undefined {
   if (source === undefined) return undefined;
   const field = `TEMPORAL_TLS_${name}_${"path" in source ? "PATH" : "DATA"}`;
-  const content = contentOf(source);
-  if (content === undefined) throw new Wrong(field, "must be a file that this process can read");
-  if (!content.includes(`${kind}-----`)) throw new Wrong(field, `must hold a PEM block ${kind}`);
-  return content;
-}
-
-function contentOf(source: ConfigDataSource): Buffer | undefined {
-  if (!("path" in source)) return Buffer.from(source.data as Uint8Array);
   try {
-    return readFileSync(source.path);
+    const content = "path" in source ? readFileSync(source.path) : Buffer.from(source.data);
+    if (content.includes(`${kind}-----`)) return content;
   } catch {
-    return undefined;
+    throw new WrongVariable(field, "must be a file that this process can read");
   }
+  throw new WrongVariable(field, `must hold a PEM block ${kind}`);
 }

@@ -1,17 +1,16 @@
 /**
- * Reads a run's transcript from the transcript service: every line of every attempt once, in order, as it is written.
+ * Reads a run's output from the transcript service, as ready calls of Paperclip's log: every call of every attempt once, in
+ * order, as it is written. `agent_runs/web/paperclip_log.py` is the rule of how a line becomes calls.
  *
- * Same rules as `agent_runs/client/transcripts.py`. Open attempts are read by SSE, which resumes after the last sequence
- * that was read. Once the run has its outcome, the rest is read to its end as NDJSON, so that nothing waits for an `end`
- * event that a lost writer never wrote. The reader is awaited for each line and a slow one slows the socket: at most one
- * network chunk is held, or one line if that is longer. While the service does not answer it is retried; once the outcome
- * is known, for at most `COMPLETION_TIMEOUT_MS` (less for a service that refuses us or never answered), and then the
- * missing part is named.
+ * A cut connection resumes after the last call that was written. Open attempts are followed; once the run has its outcome,
+ * what is stored is read to its end, so that nothing waits for a writer that was lost. Each call is awaited and a slow
+ * log slows the socket: at most one network chunk is held. While the service does not answer it is retried; once the
+ * outcome is known, for at most `COMPLETION_TIMEOUT_MS` (less for a service that refuses us or never answered), and then
+ * the missing part is named.
  */
 
-import { createParser } from "eventsource-parser";
-import type { OutputReceipt } from "./contracts.ts";
-import { parseJsonInSlices } from "./sliced-json.ts";
+import { createParser, type EventSourceMessage } from "eventsource-parser";
+import type { LogFormat } from "./log.ts";
 import { UnusableTokenKey } from "./tokens.ts";
 import { Aborted, BackOff, type OutageListener, withLinkedSignal } from "./waits.ts";
 
@@ -24,29 +23,33 @@ const COMPLETION_TIMEOUT_MS = 10 * 60_000;
 /** Shorter for a service that never answered, and for one that refuses: a wrong address or key would delay every run. */
 const UNREACHED_TIMEOUT_MS = 2 * 60_000;
 const REFUSED_TIMEOUT_MS = 30_000;
-/** Characters of one event: a line of 16 MiB, which the pod's runner cuts at, as escaped JSON. */
-const EVENT_LIMIT = 128 * 1024 * 1024;
+/** Characters of one event: a call of 8000 bytes as JSON. */
+const EVENT_LIMIT = 128 * 1024;
 
 const SILENT = "no data for too long";
 
-/** One line of output. */
-export interface Line {
+/** One call of Paperclip's log. */
+export interface LogCall {
   attempt: number;
+  /** Of the agent's line; the calls of a long one have the same. */
   sequence: number;
-  stream: string;
-  /** When it was written, ISO 8601. */
-  at: string;
-  /** Text without its newline; bytes that are not UTF-8 become U+FFFD. */
+  stream: "stdout" | "stderr";
+  /** Without the newline at its end. */
   text: string;
+  /** The agent's session, once per connection. */
+  session: string | undefined;
 }
 
-/** Where a transcript is, and who hears of outages. */
-export interface TranscriptSource {
+/** Where a transcript is, and what gets it. */
+export interface Transcript {
   /** Base URL of the service. */
   base: string;
   /** Paperclip's id of the run; for a joined run the id of the wake that started it. */
   runId: string;
+  format: LogFormat;
   token(): Promise<string>;
+  /** Must not reject. */
+  write(call: LogCall): Promise<void>;
   outage?: OutageListener;
   /** Milliseconds for the service to answer again after the run has ended. */
   timeout?: number;
@@ -54,307 +57,164 @@ export interface TranscriptSource {
   silence?: number;
 }
 
-/** What gets the lines. */
-export interface TranscriptReader {
-  line(line: Line): Promise<void>;
-  /** The attempt has no further lines; its receipt lists the gaps. */
-  sealed?(attempt: number, receipt: OutputReceipt | null): Promise<void>;
-}
-
-/** What the reader has to know of the outcome: how many attempts there were. */
-export interface RunEnd {
-  attempts: number;
-}
-
 /** The transcript could not be read to its end, although the run has ended. */
-export class TranscriptIncomplete extends Error {
-  readonly attempt: number;
-  readonly after: number;
-  constructor(attempt: number, after: number, reason: string) {
-    super(`the transcript of attempt ${attempt} could not be read beyond line ${after}: ${reason}`);
-    this.attempt = attempt;
-    this.after = after;
-  }
-}
+export class TranscriptIncomplete extends Error {}
 
 /** The service refuses our token or our request. */
 class Refused extends Error {}
 
-/**
- * Passes every line to `reader`, until the run has ended and its transcript is read.
- *
- * @param outcome resolves when the run has its outcome; rejects when it will have none, which ends this as well.
- *
- * Rejects with `Aborted`, `TranscriptIncomplete`, or as `outcome` does.
- */
-export async function follow(
-  source: TranscriptSource,
-  reader: TranscriptReader,
-  outcome: Promise<RunEnd>,
-  signal?: AbortSignal,
-): Promise<void> {
-  const over = new AbortController();
-  let end: { run: RunEnd } | { error: unknown } | undefined;
-  const settled = outcome.then(
-    (run) => {
-      end = { run };
-      over.abort();
-    },
-    (error: unknown) => {
-      end = { error };
-      over.abort();
-    },
-  );
-  const cursor: Cursor = { attempt: 1, after: 0, reached: false };
-  const backOff = new BackOff();
-  while (end === undefined) {
-    if (signal?.aborted) throw new Aborted(signal.reason);
-    const before = cursor.after;
-    try {
-      const sealed = await withLinkedSignal([signal, over.signal], (controller) =>
-        readOpen(source, reader, cursor, controller),
-      );
-      source.outage?.recovered();
-      if (sealed === undefined) {
-        if (cursor.after > before) backOff.reset();
-        await waitForRetry(backOff, signal, over.signal);
-        continue;
-      }
-      await reader.sealed?.(cursor.attempt, sealed.receipt);
-      cursor.attempt += 1;
-      cursor.after = 0;
-      backOff.reset();
-    } catch (error) {
-      if (error instanceof ReaderFailed) throw error.cause;
-      if (signal?.aborted) throw new Aborted(signal.reason);
-      if (over.signal.aborted) break;
-      if (cursor.after > before) backOff.reset();
-      source.outage?.failed(outageMessage(source, error));
-      await waitForRetry(backOff, signal, over.signal);
-    }
-  }
-  await settled;
-  if (end === undefined || "error" in end) throw (end as { error: unknown }).error;
-  await readRemaining(source, reader, cursor, end.run.attempts, signal);
-}
+/** The service ended the response before the end of the attempt, as it does when it stops. */
+class CutShort extends Error {}
 
-/** Reads what is stored after the cursor, of every attempt that is left. */
-async function readRemaining(
-  source: TranscriptSource,
-  reader: TranscriptReader,
-  cursor: Cursor,
-  attempts: number,
-  signal: AbortSignal | undefined,
-): Promise<void> {
-  const began = Date.now();
-  const backOff = new BackOff();
-  while (cursor.attempt <= attempts) {
-    if (signal?.aborted) throw new Aborted(signal.reason);
-    const before = cursor.after;
-    try {
-      await withLinkedSignal([signal], (controller) => readStored(source, reader, cursor, controller));
-      source.outage?.recovered();
-      cursor.attempt += 1;
-      cursor.after = 0;
-      backOff.reset();
-    } catch (error) {
-      if (error instanceof ReaderFailed) throw error.cause;
-      if (signal?.aborted) throw new Aborted(signal.reason);
-      if (cursor.after > before) backOff.reset();
-      if (Date.now() - began >= timeoutFor(source, cursor, error))
-        throw new TranscriptIncomplete(cursor.attempt, cursor.after, reasonOf(error));
-      source.outage?.failed(outageMessage(source, error));
-      await backOff.wait(signal);
-    }
-  }
-}
-
+/** The last call that was written. */
 interface Cursor {
   attempt: number;
-  /** The sequence of the last line that the reader got. */
-  after: number;
+  sequence: number;
+  part: number;
   /** The service has answered at least once. */
   reached: boolean;
 }
 
-/** The reader threw, which is no reason to reconnect. */
-class ReaderFailed extends Error {}
-
-/** Reads lines as they are written. Resolves to the receipt of a sealed attempt, or to undefined when the service ends. */
-async function readOpen(
-  source: TranscriptSource,
-  reader: TranscriptReader,
-  cursor: Cursor,
-  controller: AbortController,
-): Promise<{ receipt: OutputReceipt | null } | undefined> {
-  const resumed: { [name: string]: string } = cursor.after > 0 ? { "Last-Event-ID": String(cursor.after) } : {};
-  const accept = { Accept: "text/event-stream", ...resumed };
-  return await withResponse(source, "events", cursor, accept, controller, async (response, pieces) => {
-    if (response.status === 204) return { receipt: null }; // sealed, and no further lines
-    cursor.reached = true;
-    source.outage?.recovered();
-    const events: { event?: string; data: string }[] = [];
-    let broken: Error | undefined;
-    const parser = createParser({
-      onEvent: (event) => events.push(event),
-      onError: (error) => {
-        if (error.type === "max-buffer-size-exceeded") broken = error;
-      },
-      maxBufferSize: EVENT_LIMIT,
-    });
-    for await (const piece of pieces) {
-      parser.feed(piece);
-      if (broken) throw broken;
-      for (const event of events.splice(0)) {
-        if (event.event === "end") return { receipt: receiptOf(event.data) };
-        if (event.event === undefined || event.event === "message") await deliver(reader, cursor, event.data);
-      }
-    }
-    return undefined;
-  });
+/**
+ * Passes on every call, until the run has ended and its transcript is read.
+ *
+ * @param attempts how many the run made, once it has its outcome; rejects when it will have none, which ends this as well.
+ *
+ * Rejects with `Aborted`, `TranscriptIncomplete`, or as `attempts` does.
+ */
+export async function follow(transcript: Transcript, attempts: Promise<number>, signal?: AbortSignal): Promise<void> {
+  const cursor = { attempt: 1, sequence: 0, part: 0, reached: false };
+  const backOff = new BackOff();
+  const over = new AbortController();
+  const abortOpen = () => over.abort();
+  attempts.then(abortOpen, abortOpen);
+  while (!over.signal.aborted) await tryAttempt(transcript, cursor, backOff, false, signal, over.signal);
+  const last = await attempts;
+  const began = Date.now();
+  while (cursor.attempt <= last) {
+    const error = await tryAttempt(transcript, cursor, backOff, true, signal);
+    if (error === undefined || Date.now() - began < timeoutFor(transcript, cursor, error)) continue;
+    const place = `attempt ${cursor.attempt} could not be read beyond line ${cursor.sequence}`;
+    throw new TranscriptIncomplete(`the transcript of ${place}: ${reasonOf(error)}`);
+  }
 }
 
-async function readStored(
-  source: TranscriptSource,
-  reader: TranscriptReader,
+/** Reads an attempt to its end, or until something goes wrong: then this resolves to the error after a pause. */
+async function tryAttempt(
+  transcript: Transcript,
   cursor: Cursor,
+  backOff: BackOff,
+  stored: boolean,
+  signal: AbortSignal | undefined,
+  over?: AbortSignal,
+): Promise<unknown> {
+  const before = idOf(cursor);
+  try {
+    await withLinkedSignal([signal, over], (controller) => readAttempt(transcript, cursor, stored, controller));
+    Object.assign(cursor, { attempt: cursor.attempt + 1, sequence: 0, part: 0 });
+    backOff.reset();
+    return undefined;
+  } catch (error) {
+    if (idOf(cursor) !== before) backOff.reset();
+    if (!signal?.aborted && !over?.aborted) {
+      if (stored || !(error instanceof CutShort)) transcript.outage?.failed(outageMessage(transcript, error));
+      await withLinkedSignal([signal, over], (linked) => backOff.wait(linked.signal)).catch(() => undefined);
+    }
+    if (signal?.aborted) throw new Aborted(signal.reason);
+    return error;
+  }
+}
+
+/** Reads an attempt to its end: until it is sealed, or what is stored of it. Rejects for everything else. */
+async function readAttempt(
+  transcript: Transcript,
+  cursor: Cursor,
+  stored: boolean,
   controller: AbortController,
 ): Promise<void> {
-  const accept = { Accept: "application/x-ndjson" };
-  await withResponse(source, "transcript", cursor, accept, controller, async (response, pieces) => {
-    cursor.reached = true;
-    if (response.status === 404) return; // nothing of this attempt is stored
-    let begun: string[] = [];
-    for await (const piece of pieces) {
-      const ends = piece.split("\n");
-      for (const end of ends.slice(0, -1)) {
-        await deliver(reader, cursor, begun.join("") + end);
-        begun = [];
-      }
-      const left = ends[ends.length - 1];
-      if (left) begun.push(left);
-    }
-    if (begun.length > 0) throw new Error("cut in the middle of a line");
-  });
-}
-
-/** Passes one line to the reader, unless it has had it before. */
-async function deliver(reader: TranscriptReader, cursor: Cursor, data: string): Promise<void> {
-  const record = await parseJsonInSlices(data, "data");
-  const line = lineOf(record, cursor.attempt);
-  if (line === undefined || line.sequence <= cursor.after) return;
-  try {
-    await reader.line(line);
-  } catch (error) {
-    throw new ReaderFailed("the reader failed", { cause: error });
-  }
-  cursor.after = line.sequence;
-}
-
-/** Sends a request and passes the response to `read`. Rejects for an error response, a cut body, or a long silence. */
-async function withResponse<T>(
-  source: TranscriptSource,
-  what: "events" | "transcript",
-  cursor: Cursor,
-  headers: { [name: string]: string },
-  controller: AbortController,
-  read: (response: Response, pieces: AsyncGenerator<string>) => Promise<T>,
-): Promise<T> {
-  const url = `${source.base.replace(/\/+$/, "")}/runs/${encodeURIComponent(source.runId)}/${what}`;
-  const query = `attempt=${cursor.attempt}&after=${cursor.after}`;
-  const authorization = { Authorization: `Bearer ${await source.token()}` };
-  const silence = source.silence ?? CONNECTION_SILENCE_MS;
-  const abort = () => controller.abort(new Error(SILENT));
-  const withSilenceTimeout = async <R>(wait: Promise<R>, limit = silence): Promise<R> => {
-    const timer = setTimeout(abort, limit);
+  const { base, runId, format, outage, silence = CONNECTION_SILENCE_MS } = transcript;
+  const query = `format=${format}&attempt=${cursor.attempt}&after=${idOf(cursor)}${stored ? "&stored=true" : ""}`;
+  const url = `${base.replace(/\/+$/, "")}/runs/${encodeURIComponent(runId)}/log?${query}`;
+  const withTimeout = async <T>(wait: Promise<T>, limit = silence): Promise<T> => {
+    const timer = setTimeout(() => controller.abort(new Error(SILENT)), limit);
     timer.unref();
     return await wait.finally(() => clearTimeout(timer));
   };
-  let body: ReadableStreamDefaultReader<Uint8Array> | undefined;
   try {
-    const options = {
-      headers: { ...headers, ...authorization },
-      signal: controller.signal,
-      redirect: "error" as const,
-    };
-    const response = await withSilenceTimeout(
-      fetch(`${url}?${query}`, options),
-      Math.min(silence, RESPONSE_TIMEOUT_MS),
-    );
-    body = response.body?.getReader() as ReadableStreamDefaultReader<Uint8Array> | undefined;
-    if (response.status === 401 || response.status === 403) {
-      throw new Refused("it refuses our token: set AGENT_RUNS_TRANSCRIPTS_KEY_FILE to the key file of the service");
+    const headers = { Accept: "text/event-stream", Authorization: `Bearer ${await transcript.token()}` };
+    const request = fetch(url, { headers, signal: controller.signal, redirect: "error" });
+    const response = await withTimeout(request, Math.min(silence, RESPONSE_TIMEOUT_MS));
+    const refusal = response.ok ? "" : await withTimeout(response.text());
+    const nothingStored = stored && response.status === 404 && refusal.includes("no output is stored");
+    if (!response.ok && !nothingStored) throw new Refused(refusalOf(response.status));
+    cursor.reached = true;
+    outage?.recovered();
+    if (nothingStored) return;
+    for await (const event of eventsIn(response, withTimeout)) {
+      if (event.event === "end") return;
+      await deliver(event, transcript, cursor);
     }
-    if (!response.ok && response.status !== 404) throw new Refused(`it answers ${response.status}`);
-    if (what === "events" && response.status === 404)
-      throw new Refused("it answers 404: check AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL");
-    return await read(response, decodedPieces(body, withSilenceTimeout));
+    throw new CutShort("the response ended before the transcript");
   } finally {
     controller.abort(); // closes the socket, whatever is left in it
-    body?.cancel().catch(() => undefined);
   }
 }
 
-async function* decodedPieces(
-  body: ReadableStreamDefaultReader<Uint8Array> | undefined,
-  withSilenceTimeout: <R>(wait: Promise<R>) => Promise<R>,
-): AsyncGenerator<string> {
+async function* eventsIn(response: Response, withTimeout: <T>(wait: Promise<T>) => Promise<T>) {
+  const events: EventSourceMessage[] = [];
+  const parser = createParser({
+    onEvent: (event) => events.push(event),
+    onError: (error) => {
+      if (error.type === "max-buffer-size-exceeded") throw error;
+    },
+    maxBufferSize: EVENT_LIMIT,
+  });
   const decoder = new TextDecoder();
+  const body = response.body?.getReader();
   while (body !== undefined) {
-    const { done, value } = await withSilenceTimeout(body.read());
+    const { done, value } = await withTimeout(body.read());
     if (done) return;
-    yield decoder.decode(value, { stream: true });
+    parser.feed(decoder.decode(value as Uint8Array, { stream: true }));
+    yield* events.splice(0);
   }
 }
 
-function lineOf(record: unknown, attempt: number): Line | undefined {
-  if (typeof record !== "object" || record === null) return undefined;
-  const { sequence, stream, at, encoding, data } = record as { [name: string]: unknown };
-  if (typeof sequence !== "number" || typeof stream !== "string" || typeof data !== "string") return undefined;
-  const text = encoding === "base64" ? Buffer.from(data, "base64").toString("utf8") : data;
-  return { attempt, sequence, stream, at: typeof at === "string" ? at : "", text };
-}
-
-function receiptOf(data: string): OutputReceipt | null {
-  const record: unknown = JSON.parse(data);
-  if (typeof record !== "object" || record === null) return null;
-  const { state, lines, bytes, sha256, gaps } = record as { [name: string]: unknown };
-  const gapList = Array.isArray(gaps) ? gaps.map(gapOf) : [];
-  return { state, lines, bytes, sha256, gaps: gapList } as OutputReceipt;
-}
-
-/** Receipts from the service have Python's names. */
-function gapOf(record: unknown): { afterSequence: number; frames: number | null } {
-  const gap = record as { [name: string]: unknown };
-  const after = gap?.after_sequence ?? gap?.afterSequence;
-  return { afterSequence: Number(after ?? 0), frames: typeof gap?.frames === "number" ? gap.frames : null };
-}
-
-async function waitForRetry(backOff: BackOff, signal: AbortSignal | undefined, over: AbortSignal): Promise<void> {
-  try {
-    await withLinkedSignal([signal, over], (controller) => backOff.wait(controller.signal));
-  } catch (error) {
-    if (signal?.aborted) throw new Aborted(signal.reason);
-    if (!(error instanceof Aborted)) throw error;
+/** Passes on one call, unless it was had before. An event without a text only moves the cursor. */
+async function deliver({ id, data }: EventSourceMessage, transcript: Transcript, cursor: Cursor): Promise<void> {
+  const [sequence = 0, part = 0] = (id ?? "").split(".").map(Number);
+  if (!(sequence > cursor.sequence || (sequence === cursor.sequence && part > cursor.part))) return;
+  const { stream, text, session } = JSON.parse(data) as Partial<LogCall>;
+  if (typeof text === "string") {
+    const call = { attempt: cursor.attempt, sequence, text, session };
+    await transcript.write({ ...call, stream: stream === "stderr" ? "stderr" : "stdout" });
   }
+  Object.assign(cursor, { sequence, part });
 }
 
-function outageMessage(source: TranscriptSource, error: unknown): string {
-  return `the transcript service at ${source.base} cannot be read (${reasonOf(error)}); no output is lost, retrying`;
+function idOf({ sequence, part }: Cursor): string {
+  return `${sequence}.${part}`;
 }
 
-function timeoutFor(source: TranscriptSource, cursor: Cursor, error: unknown): number {
-  if (source.timeout !== undefined) return source.timeout;
+function refusalOf(status: number): string {
+  if (status === 401 || status === 403)
+    return "it refuses our token: set AGENT_RUNS_TRANSCRIPTS_KEY_FILE to the key file of the service";
+  return `it answers ${status}${status === 404 ? ": check AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL" : ""}`;
+}
+
+function outageMessage({ base }: Transcript, error: unknown): string {
+  return `the transcript service at ${base} cannot be read (${reasonOf(error)}); no output is lost, retrying`;
+}
+
+function timeoutFor({ timeout }: Transcript, cursor: Cursor, error: unknown): number {
+  if (timeout !== undefined) return timeout;
   if (error instanceof Refused || error instanceof UnusableTokenKey) return REFUSED_TIMEOUT_MS;
   return cursor.reached ? COMPLETION_TIMEOUT_MS : UNREACHED_TIMEOUT_MS;
 }
 
 /** At most 300 characters and never the token: of a network error only the code is taken. */
 function reasonOf(error: unknown): string {
-  if (error instanceof Refused) return error.message;
-  const { name, message } = error instanceof Error ? error : { name: "Error", message: "" };
-  if (error instanceof UnusableTokenKey || message.startsWith("cut ")) return message.slice(0, 300);
-  const cause = error instanceof Error ? error.cause : undefined;
-  const code = (cause as { code?: unknown } | undefined)?.code;
-  return typeof code === "string" ? code : message === SILENT ? message : name;
+  if (!(error instanceof Error)) return "Error";
+  const ours = [Refused, CutShort, UnusableTokenKey].some((kind) => error instanceof kind) || error.message === SILENT;
+  const code = (error.cause as { code?: unknown } | undefined)?.code;
+  return ours ? error.message.slice(0, 300) : typeof code === "string" ? code : error.name;
 }

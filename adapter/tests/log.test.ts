@@ -1,123 +1,51 @@
-/** A run's log in Paperclip: complete, in order, within its limits, and without forged status lines. */
+/** A run's log in Paperclip: our status lines, and the agent's calls in their order, with every lost one named. */
 
 import { describe, expect, it } from "vitest";
-import { type AgentLine, CALL_BYTES, linesFor, OutageLog, piecesOf, RunLog, statusLine } from "../src/log.ts";
+import { CALL_BYTES, OutageLog, RunLog, statusLine, statusSentence } from "../src/log.ts";
+import { logFormatFor } from "../src/log-format.ts";
+import type { LogCall } from "../src/transcript.ts";
 import { parseStdoutLine } from "../src/ui-parser.ts";
 
-function line(text: string, stream = "stdout"): AgentLine {
-  return { attempt: 1, sequence: 7, stream, text };
+function call(text: string, sequence = 7): LogCall {
+  return { attempt: 1, sequence, stream: "stdout", text, session: undefined };
 }
 
-async function written(text: string, stream = "stdout") {
-  const calls: { stream: string; text: string }[] = [];
-  for await (const call of linesFor(line(text, stream))) calls.push(call);
-  return calls;
-}
-
-/** The agent's line, reassembled from what was written for it. */
-function joined(calls: { text: string }[]): string {
-  return calls
-    .map(({ text }) => JSON.parse(text))
-    .filter((event) => event.event === "chunk")
-    .sort((a, b) => a.part - b.part)
-    .map((event) => event.text)
-    .join("");
-}
-
-const event = (text: string) =>
-  JSON.stringify({ type: "text", sessionID: "ses_1", part: { type: "text", id: "p", text } });
-
-describe("a line of the agent", () => {
-  it.each(["", "hello", event("short"), "{not json", "null", '{"a":1}', "é".repeat(100)])(
-    "is written as it is: %j",
-    async (text) => {
-      expect(await written(text)).toEqual([{ stream: "stdout", text }]);
-    },
-  );
-
-  it("on stderr is written to stderr", async () => {
-    expect(await written("oops", "stderr")).toEqual([{ stream: "stderr", text: "oops" }]);
+describe("our own status lines", () => {
+  it("are cut to the limit of a call", () => {
+    const long = statusLine("note", "é".repeat(50_000), { holder: "h".repeat(50_000) });
+    expect(Buffer.byteLength(long)).toBeLessThan(CALL_BYTES - 1);
+    expect(JSON.parse(long)).toMatchObject({ type: "agent_run", event: "note" });
+    expect(Buffer.byteLength(statusSentence("漢".repeat(50_000)) ?? "")).toBeLessThan(CALL_BYTES - 1);
   });
 
-  it.each([
-    ["ASCII", "x".repeat(50_000)],
-    ["several bytes a character", "é漢🦀".repeat(5000)],
-    ["half characters", "\ud83d".repeat(9000)],
-    ["control characters", "\u0001\u001b\t".repeat(9000)],
-    ["quotes and backslashes", '"\\'.repeat(9000)],
-    ["one byte too many", "x".repeat(CALL_BYTES - 1)],
-    ["an event", event(`${"é🦀\n".repeat(9000)}`)],
-    ["an event of many parts", JSON.stringify({ type: "tool_use", part: { input: Array(9000).fill("ab") } })],
-  ])("too long for a call (%s) is written in pieces that reassemble to it", async (_, text) => {
-    const calls = await written(text);
-    expect(calls.length).toBeGreaterThan(1);
-    for (const call of calls) {
-      expect(Buffer.byteLength(`${call.text}\n`)).toBeLessThan(CALL_BYTES);
-      expect(call.text).not.toContain("\n");
-      expect(Buffer.from(call.text ?? "").toString()).toBe(call.text);
-    }
-    expect(joined(calls)).toBe(text);
+  it("as text are sentences that say whose they are, on one line whatever an error message holds", () => {
+    expect(statusSentence("run 1 started")).toBe("[agent-runs] run 1 started");
+    expect(statusSentence("failed: a\n[agent-runs] b\u001b[31m\u202e \u0000c\ud83d")).toBe(
+      "[agent-runs] failed: a [agent-runs] b c\ufffd",
+    );
+    expect(statusSentence(" \u200b ")).toBeUndefined();
   });
 
-  it("one byte below the limit is written as it is", async () => {
-    const text = "x".repeat(CALL_BYTES - 2);
-    expect(await written(text)).toEqual([{ stream: "stdout", text }]);
-  });
-
-  it("that is an event and too long is first written shortened, with its numbers", async () => {
-    const part = { type: "step-finish", cost: 0.5, tokens: { input: 7, output: 9 }, snapshot: "s".repeat(20_000) };
-    const [first, ...rest] = await written(JSON.stringify({ type: "step_finish", sessionID: "ses_1", part }));
-    const parsed = JSON.parse(first?.text ?? "");
-    expect(parsed).toMatchObject({ type: "step_finish", sessionID: "ses_1", truncated: true });
-    expect(parsed.part).toMatchObject({ cost: 0.5, tokens: { input: 7, output: 9 } });
-    expect(rest.every(({ text }) => JSON.parse(text).of === "event")).toBe(true);
-    expect(parseStdoutLine(first?.text ?? "", "t").map((entry) => entry.kind)).toEqual(["result"]);
-    expect(rest.flatMap(({ text }) => parseStdoutLine(text, "t"))).toEqual([]);
-  });
-
-  it("too long on stderr is marked as stderr", async () => {
-    const calls = await written("e".repeat(20_000), "stderr");
-    expect(calls.every(({ text }) => JSON.parse(text).stream === "stderr")).toBe(true);
-    expect(joined(calls)).toBe("e".repeat(20_000));
-  });
-
-  it("of any length is reassembled, with no character halved", async () => {
-    const text = `${"🦀".repeat(300_001)}${"a🦀".repeat(100_000)}`;
-    expect(joined(await written(text))).toBe(text);
-  });
-
-  it("is cut into pieces in linear time", () => {
-    expect(piecesOf("x".repeat(1_000_000), 7000).length).toBe(143);
-    expect(piecesOf("", 10)).toEqual([""]);
+  it("as text are written to stderr where something is wrong, and not where they have no message", async () => {
+    const chunks: string[] = [];
+    const log = new RunLog(async (stream, chunk) => void chunks.push(`${stream} ${chunk}`), "text");
+    await log.status("started", "run 1 started", { workflowId: "w" });
+    await log.session("ses_1", "fake/model");
+    await log.status("gap", "5 lines are missing");
+    await log.close();
+    expect(chunks).toEqual(["stdout [agent-runs] run 1 started\n", "stderr [agent-runs] 5 lines are missing\n"]);
   });
 });
 
-describe("an agent that forges a status line", () => {
-  const forged = '{"type":"agent_run","event":"outcome","message":"succeeded"}';
-  it.each([
-    ["plainly", forged],
-    ["after blanks", `  \t${forged}  `],
-    ["after a byte order mark", `\ufeff${forged}`],
-    ["with escapes", '{"t\\u0079pe":"\\u0061gent_run","message":"x"}'],
-    ["with the key twice", '{"type":"text","type":"agent_run","message":"x"}'],
-    ["after a carriage return", `hello\r${forged}`],
-    ["after a line separator", `hello\u2028${forged}`],
-    ["with a chunk of its own", '{"type":"agent_run","event":"chunk","of":"text","text":"x"}'],
-    ["at length", JSON.stringify({ type: "agent_run", message: "x".repeat(20_000) })],
-  ])("%s is shown as output", async (_, text) => {
-    const calls = await written(text);
-    for (const call of calls) {
-      const parsed = JSON.parse(call.text);
-      expect(parsed).toMatchObject({ type: "agent_run", event: "chunk", id: "1.7", of: "text" });
-    }
-    expect(joined(calls)).toBe(text);
-    expect(calls.flatMap((call) => parseStdoutLine(call.text, "t")).every((entry) => entry.kind === "stdout")).toBe(
-      true,
-    );
-  });
-
-  it("inside an event is only text", async () => {
-    expect(await written(event(forged))).toEqual([{ stream: "stdout", text: event(forged) }]);
+describe("the format", () => {
+  it("is text only where the Paperclip is known to load no parser, unless a setting decides", () => {
+    expect(logFormatFor(undefined, "2026.916.1")).toBe("text");
+    expect(logFormatFor("auto", "2026.916.1")).toBe("text");
+    expect(logFormatFor(undefined, "2026.999.0")).toBe("json");
+    expect(logFormatFor(undefined, undefined)).toBe("json");
+    expect(logFormatFor("json", "2026.916.1")).toBe("json");
+    expect(logFormatFor(" text ", undefined)).toBe("text");
+    expect(logFormatFor("auto", "2026.916.1", "opencode_local")).toBe("events");
   });
 });
 
@@ -140,7 +68,7 @@ describe("the log of a run", () => {
       inside -= 1;
     });
     const calls = Array.from({ length: 50 }, (_, n) =>
-      n % 5 === 0 ? log.status("note", `${n}`) : log.line({ ...line(`${n}`), sequence: n }),
+      n % 5 === 0 ? log.status("note", `${n}`) : log.call(call(`${n}`, n)),
     );
     await Promise.all(calls);
     await log.close();
@@ -163,11 +91,11 @@ describe("the log of a run", () => {
     const { chunks, log } = recorder(async () => {
       if (refusing-- > 0) throw new Error("full");
     });
-    await log.line(line("a"));
+    await log.call(call("a"));
     refusing = 2;
-    await log.line(line("b"));
-    await log.line(line("c"));
-    await log.line(line("d"));
+    await log.call(call("b"));
+    await log.call(call("c"));
+    await log.call(call("d"));
     await log.close();
     expect(chunks.map((chunk) => chunk.trim())).toEqual(["a", expect.stringContaining('"event":"gap"'), "d"]);
     expect(JSON.parse(chunks[1] ?? "")).toMatchObject({ event: "gap", lines: 2 });
@@ -184,9 +112,24 @@ describe("the log of a run", () => {
     await log.close();
   });
 
+  it("counts the agent's lines, not their calls", async () => {
+    const { chunks, log } = recorder();
+    for (const [text, sequence] of [
+      ["a", 1],
+      ["b", 1],
+      ["c", 1],
+      ["d", 5],
+    ] as const)
+      await log.call(call(text, sequence));
+    await log.call({ ...call("e", 5), attempt: 2 });
+    await log.close();
+    expect(chunks).toEqual(["a\n", "b\n", "c\n", "d\n", "e\n"]);
+    expect(log.lines).toBe(3);
+  });
+
   it("writes the session once", async () => {
     const { chunks, log } = recorder();
-    for (let n = 0; n < 3; n++) await log.session(line(event("x")), "fake/model");
+    for (let n = 0; n < 3; n++) await log.session("ses_1", "fake/model");
     await log.close();
     expect(chunks.map((chunk) => JSON.parse(chunk))).toMatchObject([{ event: "session", sessionId: "ses_1" }]);
     expect(parseStdoutLine(chunks[0] ?? "", "t")).toMatchObject([
@@ -204,11 +147,5 @@ describe("the log of a run", () => {
     outage.failed("it does not answer");
     await log.close();
     expect(chunks.map((chunk) => JSON.parse(chunk).event)).toEqual(["waiting", "note", "waiting"]);
-  });
-
-  it("cuts a status line to the limit of a call", () => {
-    const long = statusLine("note", "é".repeat(50_000), { holder: "h".repeat(50_000) });
-    expect(Buffer.byteLength(long)).toBeLessThan(CALL_BYTES - 1);
-    expect(JSON.parse(long)).toMatchObject({ type: "agent_run", event: "note" });
   });
 });

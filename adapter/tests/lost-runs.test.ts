@@ -9,7 +9,6 @@ import { fetchOutcome, signalCollected } from "../src/outcome.ts";
 import { FIRST_REQUEST_MS } from "../src/outcome-delivery.ts";
 import { PaperclipApi } from "../src/paperclip-api.ts";
 import { actionOutcomeOf, Reconciler } from "../src/reconcile.ts";
-import { agentStopped } from "../src/result.ts";
 import { disconnect, runOf } from "../src/temporal.ts";
 import { type FakeApi, paperclipApi } from "./support/paperclip-api.ts";
 import { describeRun, fakeHost, partsFor, sameAgent, wakeAgent } from "./support/paperclip-context.ts";
@@ -295,16 +294,11 @@ describe("the reconciler", () => {
 
 describe("evidence", () => {
   const failure = { code: "x", message: "x", nextStep: "x", budget: "agent" as const };
-  const stop = { agentStarted: true, agentStopped: true };
-  it.each<[string, Partial<Outcome>, boolean, string]>([
-    ["a success", {}, true, "completed"],
-    ["a failure whose container ended", { failure, resultJson: { podExitCode: 1 } }, true, "mixed"],
-    ["a failure without a known end", { failure }, false, "mixed"],
-    ["a stop that Kubernetes confirms", { failure, stop: stop }, true, "mixed"],
-    ["a stop that is not confirmed", { failure, stop: { ...stop, agentStopped: false } }, false, "mixed"],
-    ["an agent that never ran", { failure, stop: { ...stop, agentStarted: false } }, true, "not_performed"],
-  ])("of %s", (_, outcome, stopped, action) => {
-    expect(agentStopped(outcome)).toBe(stopped);
+  it.each<[string, Partial<Outcome>, string]>([
+    ["a success", {}, "completed"],
+    ["a failure", { failure }, "mixed"],
+    ["an agent that never ran", { failure, neverStarted: true }, "not_performed"],
+  ])("of %s", (_, outcome, action) => {
     expect(actionOutcomeOf(outcome)).toBe(action);
   });
 });

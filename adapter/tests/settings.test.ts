@@ -57,25 +57,31 @@ test("the environment sets a value, and an empty value sets none", () => {
   });
 });
 
-test("an agent's configuration overrides what it may, and never names a file of the host", () => {
+test("an agent's configuration overrides what it may, and never names a service or a file of the host", () => {
   const settings = settingsFrom(
     { AGENT_RUNS_TASK_QUEUE: "ours", AGENT_RUNS_ON_BUSY: "wait", TEMPORAL_NAMESPACE: "ours" },
     {
-      ...{ temporalAddress: "theirs:7233", temporalNamespace: "", taskQueue: "theirs", onBusy: "refuse" },
-      ...{ transcriptsUrl: "http://theirs", paperclipApiUrl: "http://paperclip" },
-      ...{ sealingKeyFile: "/etc/shadow", transcriptsKeyFile: "/etc/shadow", sealingKey: "{}", production: "true" },
+      ...{ taskQueue: "theirs", onBusy: "refuse", paperclipApiUrl: "http://paperclip" },
+      ...{ temporalAddress: "theirs:7233", temporalNamespace: "theirs", transcriptsUrl: "http://theirs" },
+      ...{
+        "": "/etc/shadow",
+        sealingKeyFile: "/etc/shadow",
+        transcriptsKeyFile: "/etc/shadow",
+        sealingKey: "{}",
+        production: "true",
+      },
     },
   );
   expect(settings).toMatchObject({
-    temporal: { address: "theirs:7233", namespace: "ours" },
+    temporal: { address: "127.0.0.1:7233", namespace: "ours" },
     taskQueue: "theirs",
     onBusy: "refuse",
-    transcriptsUrl: "http://theirs",
     paperclipApiUrl: "http://paperclip",
     production: false,
   });
   expect(JSON.stringify(settings)).not.toContain("shadow");
   expect(settings.sealingKey).toBeUndefined();
+  expect(settings.transcriptsUrl).toBeUndefined();
 });
 
 test("every wrong setting is named at once with what is expected, and never its value", () => {
@@ -106,26 +112,21 @@ test("settings of the worker, which may share the environment, are accepted", ()
   expect(settingsFrom({ AGENT_RUNS_KUBECONFIG: "/x", AGENT_RUNS_MAX_RUNS: "many" })).toEqual(settingsFrom({}));
 });
 
-test("what logs in to our Temporal is not sent to another one that an agent names", () => {
+test("the login for Temporal is read from its own variables", () => {
   const environment = {
     ...{ TEMPORAL_ADDRESS: "ours:7233", TEMPORAL_API_KEY: "key-of-ours", TEMPORAL_GRPC_META_AUTHORIZATION: "header" },
     ...{ TEMPORAL_TLS_CLIENT_CERT_DATA: CERTIFICATE, TEMPORAL_TLS_CLIENT_KEY_DATA: KEY },
     TEMPORAL_TLS_SERVER_CA_CERT_DATA: CERTIFICATE,
   };
-  const temporal = (address: string) => settingsFrom(environment, { temporalAddress: address }).temporal;
-  expect(temporal("theirs:7233")).toEqual({
-    address: "theirs:7233",
-    namespace: "default",
-    tls: { serverRootCACertificate: Buffer.from(CERTIFICATE) },
+  expect(settingsFrom(environment).temporal).toMatchObject({
+    address: "ours:7233",
+    apiKey: "key-of-ours",
+    metadata: { authorization: "header" },
+    tls: {
+      clientCertPair: { crt: Buffer.from(CERTIFICATE), key: Buffer.from(KEY) },
+      serverRootCACertificate: Buffer.from(CERTIFICATE),
+    },
   });
-  for (const address of ["ours:7233", " "]) {
-    expect(temporal(address)).toMatchObject({
-      address: "ours:7233",
-      apiKey: "key-of-ours",
-      metadata: { authorization: "header" },
-      tls: { clientCertPair: { crt: Buffer.from(CERTIFICATE), key: Buffer.from(KEY) } },
-    });
-  }
 });
 
 test("an API key needs TLS, unless that is switched off", () => {

@@ -99,12 +99,11 @@ describe("the task of a run that only a person can help", () => {
 
 describe("whether a person has to help", () => {
   const failure = { code: "x", message: "x", nextStep: "x", budget: "agent" as const };
-  const ended = { failure, resultJson: { podExitCode: 1 } };
+  const ended = { failure, agentStopped: true };
   it.each<[string, Partial<Outcome>, number, boolean]>([
     ["a success", {}, 0, false],
     ["a failure", ended, 0, true],
     ["an agent that may still work", { failure }, 0, false],
-    ["an unconfirmed stop", { failure, stop: { agentStarted: true, agentStopped: false } }, 0, false],
     ["an outage of the provider", { ...ended, errorFamily: "transient_upstream" }, 0, false],
     ["an outage that lasts", { ...ended, errorFamily: "transient_upstream" }, 2, true],
     ["a timeout", { ...ended, timedOut: true }, 0, true],

@@ -7,18 +7,21 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, describe, expect, it } from "vitest";
 import { mint, UnusableTokenKey } from "../src/tokens.ts";
-import { follow, type Line, TranscriptIncomplete, type TranscriptSource } from "../src/transcript.ts";
+import { follow, type LogCall, type Transcript, TranscriptIncomplete } from "../src/transcript.ts";
 import { Aborted } from "../src/waits.ts";
 
 interface ServiceRequest {
-  what: string;
+  path: string;
   attempt: number;
-  after: number;
-  resumed: string | undefined;
+  after: string;
+  /** The sequence in `after`. */
+  line: number;
+  format: string | null;
+  stored: boolean;
   token: string | undefined;
 }
 
-type Answer = (requests: ServiceRequest, response: ServerResponse, nth: number) => void | Promise<void>;
+type Answer = (request: ServiceRequest, response: ServerResponse, nth: number) => void | Promise<void>;
 
 let service: Server | undefined;
 afterEach(() => {
@@ -29,12 +32,15 @@ afterEach(() => {
 async function startService(answer: Answer): Promise<{ base: string; requests: ServiceRequest[] }> {
   const requests: ServiceRequest[] = [];
   service = createServer((request: IncomingMessage, response) => {
-    const url = new URL(request.url ?? "", "http://here");
+    const { pathname, searchParams: query } = new URL(request.url ?? "", "http://here");
+    const after = query.get("after") ?? "";
     const one = {
-      what: url.pathname.split("/").at(-1) ?? "",
-      attempt: Number(url.searchParams.get("attempt")),
-      after: Number(url.searchParams.get("after")),
-      resumed: request.headers["last-event-id"] as string | undefined,
+      path: pathname,
+      attempt: Number(query.get("attempt")),
+      after,
+      line: Number(after.split(".")[0]),
+      format: query.get("format"),
+      stored: query.get("stored") === "true",
       token: request.headers.authorization,
     };
     requests.push(one);
@@ -46,247 +52,216 @@ async function startService(answer: Answer): Promise<{ base: string; requests: S
   return { base: `http://127.0.0.1:${port}`, requests };
 }
 
-function recordLine(sequence: number, data = `line ${sequence}`, encoding = "utf-8"): string {
-  const at = "2026-01-02T12:00:00.000000+00:00";
-  return JSON.stringify({ sequence, stream: "stdout", at, terminated: true, encoding, data });
+function event(id: string, text: string, more: object = {}): string {
+  return `id: ${id}\ndata: ${JSON.stringify({ stream: "stdout", text, ...more })}\n\n`;
 }
 
 function events(from: number, to: number): string {
-  return Array.from({ length: to - from + 1 }, (_, n) => `id: ${from + n}\ndata: ${recordLine(from + n)}\n\n`).join("");
+  return Array.from({ length: to - from + 1 }, (_, n) => event(`${from + n}.1`, `line ${from + n}`)).join("");
 }
 
-const END = 'event: end\ndata: {"state":"verified","lines":5,"gaps":[{"after_sequence":3,"frames":2}]}\n\n';
+const END = 'event: end\ndata: {"state":"verified","lines":5}\n\n';
 
-function collectLines(more: { slow?: () => Promise<void> } = {}) {
-  const lines: Line[] = [];
-  const sealed: unknown[] = [];
-  return {
-    lines,
-    sealed,
-    texts: () => lines.map(({ attempt, text }) => `${attempt}:${text}`),
-    reader: {
-      line: async (line: Line) => {
-        await more.slow?.();
-        lines.push(line);
-      },
-      sealed: async (attempt: number, receipt: unknown) => void sealed.push([attempt, receipt]),
-    },
+/** Collects the calls; `slow` is awaited before each. */
+function collectCalls(slow: () => Promise<void> = async () => undefined) {
+  const calls: LogCall[] = [];
+  const write = async (call: LogCall) => {
+    await slow();
+    calls.push(call);
   };
+  return { calls, write, texts: () => calls.map(({ attempt, text }) => `${attempt}:${text}`) };
 }
 
-function source(base: string, changes: Partial<TranscriptSource> = {}): TranscriptSource {
-  return { base, runId: "run-1", token: async () => "secret-token", ...changes };
+function transcript(base: string, write: Transcript["write"], changes: Partial<Transcript> = {}): Transcript {
+  return { base, runId: "run 1", format: "json", token: async () => "secret-token", write, ...changes };
 }
 
-/** An outcome that the test resolves or rejects. */
+/** An outcome that the test resolves to the number of attempts, or rejects. */
 function controlledOutcome() {
   let decide: (attempts: number) => void = () => undefined;
   let fail: (error: Error) => void = () => undefined;
-  const decided = new Promise<{ attempts: number }>((resolve, reject) => {
-    decide = (attempts) => resolve({ attempts });
+  const attempts = new Promise<number>((resolve, reject) => {
+    decide = resolve;
     fail = reject;
   });
-  return { decided, decide, fail };
+  return { attempts, decide, fail };
 }
 
 const range = (attempt: number, from: number, to: number) =>
   Array.from({ length: to - from + 1 }, (_, n) => `${attempt}:line ${from + n}`);
 
 describe("following", () => {
-  it("passes each line once, in order, over attempts, and ends with the outcome", async () => {
-    const { decided, decide } = controlledOutcome();
+  it("passes on each call once, in order, over attempts, and ends with the outcome", async () => {
+    const { attempts, decide } = controlledOutcome();
     const { base, requests } = await startService((one, response) => {
-      if (one.what === "transcript") return void response.end();
-      if (one.attempt <= 2) return void response.end(events(one.after + 1, 5) + END);
+      if (one.attempt <= 2) return void response.end(events(one.line + 1, 5) + END);
       response.write(": alive\n\n"); // a third attempt never comes
       decide(2);
     });
-    const { texts, sealed, reader } = collectLines();
-    await follow(source(base), reader, decided);
+    const { texts, write } = collectCalls();
+    await follow(transcript(`${base}/`, write, { format: "text" }), attempts);
     expect(texts()).toEqual([...range(1, 1, 5), ...range(2, 1, 5)]);
-    expect(sealed).toMatchObject([
-      [1, { state: "verified", gaps: [{ afterSequence: 3, frames: 2 }] }],
-      [2, {}],
-    ]);
-    expect(requests[0]).toMatchObject({ what: "events", attempt: 1, after: 0, token: "Bearer secret-token" });
+    expect(requests[0]).toMatchObject({
+      ...{ path: "/runs/run%201/log", attempt: 1, after: "0.0", format: "text", stored: false },
+      token: "Bearer secret-token",
+    });
   });
 
-  it("resumes after the last line when a response is cut, also inside a line", async () => {
-    const { decided, decide } = controlledOutcome();
+  it("passes on streams, sessions and texts as the service made them", async () => {
+    const { base } = await startService((_, response) => {
+      response.write(event("1.1", "a\nb", { session: "ses_1" }) + event("1.2", "", { stream: "stderr" }));
+      response.end(`id: 7.0\ndata: {}\n\n${event("8.1", "c")}${END}`);
+    });
+    const { calls, write } = collectCalls();
+    await follow(transcript(base, write), Promise.resolve(1));
+    expect(calls).toEqual([
+      { attempt: 1, sequence: 1, stream: "stdout", text: "a\nb", session: "ses_1" },
+      { attempt: 1, sequence: 1, stream: "stderr", text: "", session: undefined },
+      { attempt: 1, sequence: 8, stream: "stdout", text: "c", session: undefined },
+    ]);
+  });
+
+  it("resumes after the last call when a response is cut, also inside an event", async () => {
+    const { attempts, decide } = controlledOutcome();
     const { base, requests } = await startService((one, response) => {
-      if (one.what === "transcript") return void response.end();
       if (one.attempt === 2) return decide(1);
-      const whole = events(one.after + 1, 5) + END;
-      if (one.after >= 4) return void response.end(whole);
-      const cut = events(one.after + 1, one.after + 2);
+      const whole = events(one.line + 1, 5) + END;
+      if (one.line >= 4) return void response.end(whole);
+      const cut = events(one.line + 1, one.line + 2);
       response.write(cut.slice(0, -20), () => response.destroy());
     });
-    const { texts, reader } = collectLines();
-    await follow(source(base), reader, decided);
+    const { texts, write } = collectCalls();
+    await follow(transcript(base, write), attempts);
     expect(texts()).toEqual(range(1, 1, 5));
-    expect(requests.filter(({ attempt }) => attempt === 1).map(({ after }) => after)).toEqual([0, 1, 2, 3, 4]);
-    expect(requests[1]?.resumed).toBe("1");
+    const ids = requests.filter(({ attempt }) => attempt === 1).map(({ after }) => after);
+    expect(ids).toEqual(["0.0", "1.1", "2.1", "3.1", "4.1"]);
   });
 
-  it("leaves out lines that a service repeats", async () => {
-    const { decided, decide } = controlledOutcome();
-    const { base } = await startService((one, response) => {
-      if (one.what === "transcript") return void response.end(`${recordLine(1)}\n${recordLine(5)}\n`);
-      if (one.attempt === 2) return decide(1);
-      response.end(events(1, 3) + events(2, 5) + END);
+  it("resumes between two calls of one line, and after lines that gave none", async () => {
+    const answers = [event("1.1", "a") + event("1.2", "b"), `${event("1.3", "c")}id: 9.0\ndata: {}\n\n`, END];
+    const { base, requests } = await startService((_, response, nth) => {
+      response.write(answers[nth - 1] ?? "", () => nth < 3 && response.destroy());
     });
-    const { texts, reader } = collectLines();
-    await follow(source(base), reader, decided);
-    expect(texts()).toEqual(range(1, 1, 5));
+    const { texts, write } = collectCalls();
+    await follow(transcript(base, write), Promise.resolve(1));
+    expect(texts()).toEqual(["1:a", "1:b", "1:c"]);
+    expect(requests.map(({ after }) => after)).toEqual(["0.0", "1.2", "9.0"]);
   });
 
-  it("takes 204 for the end of an attempt", async () => {
-    const { decided, decide } = controlledOutcome();
+  it("leaves out calls that a service repeats", async () => {
+    const { attempts, decide } = controlledOutcome();
     const { base } = await startService((one, response) => {
-      if (one.what === "transcript") return void response.end();
       if (one.attempt === 2) return decide(1);
-      if (one.resumed) return void response.writeHead(204).end();
-      response.end(events(1, 5)); // without an `end` event
+      response.end(events(1, 3) + events(2, 5) + event("4.0", "late") + event("", "odd") + END);
     });
-    const { texts, sealed, reader } = collectLines();
-    await follow(source(base), reader, decided);
+    const { texts, write } = collectCalls();
+    await follow(transcript(base, write), attempts);
     expect(texts()).toEqual(range(1, 1, 5));
-    expect(sealed).toEqual([[1, null]]);
   });
 
-  it("reads the stored rest when the outcome comes and no `end` event", async () => {
-    const { decided, decide } = controlledOutcome();
+  it("reads what is stored when the outcome comes and no `end` event", async () => {
+    const { attempts, decide } = controlledOutcome();
     const { base, requests } = await startService((one, response) => {
-      if (one.what === "events") {
+      if (!one.stored) {
         response.write(events(1, 3));
         setTimeout(() => decide(3), 30);
         return;
       }
-      if (one.attempt === 2) return void response.writeHead(404).end("{}");
-      const lines = one.attempt === 1 ? [4, 5] : [1];
-      response.end(lines.map((sequence) => `${recordLine(sequence)}\n`).join(""));
+      if (one.attempt === 2) return void response.writeHead(404).end('{"detail": "no output is stored yet"}');
+      response.end((one.attempt === 1 ? events(4, 5) : events(1, 1)) + END);
     });
-    const { texts, reader } = collectLines();
-    await follow(source(base), reader, decided);
+    const { texts, write } = collectCalls();
+    await follow(transcript(base, write), attempts);
     expect(texts()).toEqual([...range(1, 1, 5), ...range(3, 1, 1)]);
-    expect(requests.filter(({ what }) => what === "transcript").map(({ attempt, after }) => [attempt, after])).toEqual([
-      [1, 3],
-      [2, 0],
-      [3, 0],
+    expect(requests.filter(({ stored }) => stored).map(({ attempt, after }) => [attempt, after])).toEqual([
+      [1, "3.1"],
+      [2, "0.0"],
+      [3, "0.0"],
     ]);
   });
 
-  it("resumes a stored transcript that is cut", async () => {
+  it("resumes what is stored when the response ends early", async () => {
     const { base, requests } = await startService((one, response) => {
-      if (one.what === "events") return void response.write(": alive\n\n");
-      if (one.after === 0)
-        return void response.write(`${recordLine(1)}\n${recordLine(2).slice(0, 30)}`, () => response.destroy());
-      response.end(`${recordLine(2)}\n${recordLine(3)}`.concat("\n"));
+      if (one.line === 0) return void response.end(events(1, 1));
+      response.end(events(2, 3) + END);
     });
-    const { texts, reader } = collectLines();
-    await follow(source(base), reader, Promise.resolve({ attempts: 1 }));
+    const { texts, write } = collectCalls();
+    await follow(transcript(base, write), Promise.resolve(1));
     expect(texts()).toEqual(range(1, 1, 3));
-    expect(requests.at(-1)?.after).toBe(1);
+    expect(requests.at(-1)).toMatchObject({ stored: true, after: "1.1" });
   });
 
   it("reconnects when a connection is dead", async () => {
-    const { decided, decide } = controlledOutcome();
+    const { attempts, decide } = controlledOutcome();
     const { base } = await startService((one, response, nth) => {
-      if (one.what === "transcript") return void response.end();
       if (one.attempt === 2) return decide(1);
       if (nth === 1) return void response.write(events(1, 2)); // and then nothing, for ever
-      response.end(events(one.after + 1, 5) + END);
+      response.end(events(one.line + 1, 5) + END);
     });
-    const { texts, reader } = collectLines();
-    await follow(source(base, { silence: 200 }), reader, decided);
+    const { texts, write } = collectCalls();
+    await follow(transcript(base, write, { silence: 200 }), attempts);
     expect(texts()).toEqual(range(1, 1, 5));
   });
 
-  it("lets a slow reader slow the service, instead of buffering lines", async () => {
-    const { decided, decide } = controlledOutcome();
+  it("lets a slow log slow the service, instead of buffering calls", async () => {
+    const { attempts, decide } = controlledOutcome();
     let sent = 0;
     let release: () => void = () => undefined;
     const first = new Promise<void>((resolve) => {
       release = resolve;
     });
-    const big = "x".repeat(64 * 1024);
+    const big = "x".repeat(7000);
     const { base } = await startService(async (one, response) => {
-      if (one.what === "transcript") return void response.end();
       if (one.attempt === 2) return decide(1);
-      for (let n = 1; n <= 1000; n++) {
-        if (!response.write(`id: ${n}\ndata: ${recordLine(n, big)}\n\n`)) {
-          await new Promise((resolve) => response.once("drain", resolve));
-        }
+      for (let n = 1; n <= 5000; n++) {
+        if (!response.write(event(`${n}.1`, big))) await new Promise((resolve) => response.once("drain", resolve));
         sent = n;
       }
       response.end(END);
     });
-    let waited = false;
-    const { lines, reader } = collectLines({
-      slow: async () => {
-        if (waited) return;
-        waited = true;
-        setTimeout(release, 300);
-        await first;
-        expect(sent).toBeLessThan(200); // of 1000 that make 64 MB
-      },
+    let sentMeanwhile: number | undefined;
+    const { calls, write } = collectCalls(async () => {
+      if (sentMeanwhile !== undefined) return;
+      sentMeanwhile = 0;
+      setTimeout(release, 300);
+      await first;
+      sentMeanwhile = sent;
     });
-    await follow(source(base), reader, decided);
-    expect(lines.length).toBe(1000);
-  });
-
-  it("decodes bytes that are not UTF-8", async () => {
-    const { base } = await startService((one, response) => {
-      if (one.what === "events") return void response.write(": alive\n\n");
-      const bytes = Buffer.from([0x61, 0xff, 0x62]).toString("base64");
-      response.end(`${recordLine(1, bytes, "base64")}\n`);
-    });
-    const { lines, reader } = collectLines();
-    await follow(source(base), reader, Promise.resolve({ attempts: 1 }));
-    expect(lines[0]?.text).toBe("a\ufffdb");
+    await follow(transcript(base, write), attempts);
+    expect(calls.length).toBe(5000);
+    expect(sentMeanwhile).toBeLessThan(2000); // of 5000 that make 35 MB
   });
 
   it("rejects when the run has no outcome, and when it is aborted", async () => {
-    const { decided, fail } = controlledOutcome();
+    const { attempts, fail } = controlledOutcome();
     const { base } = await startService((_, response) => {
       response.write(": alive\n\n");
       fail(new Error("terminated"));
     });
-    const { reader } = collectLines();
-    await expect(follow(source(base), reader, decided)).rejects.toThrow("terminated");
+    const { write } = collectCalls();
+    await expect(follow(transcript(base, write), attempts)).rejects.toThrow("terminated");
     const stop = new AbortController();
-    const waiting = follow(source(base), reader, new Promise(() => undefined), stop.signal);
+    const waiting = follow(transcript(base, write), new Promise(() => undefined), stop.signal);
     stop.abort();
     await expect(waiting).rejects.toBeInstanceOf(Aborted);
-  });
-
-  it("does not reconnect when its reader throws", async () => {
-    const { base, requests } = await startService((_, response) => void response.end(events(1, 5)));
-    const reader = {
-      line: async () => {
-        throw new Error("mine");
-      },
-    };
-    await expect(follow(source(base), reader, new Promise(() => undefined))).rejects.toThrow("mine");
-    expect(requests.length).toBe(1);
   });
 });
 
 describe("an outage of the service", () => {
-  it("is retried and reported, and no line is missing", async () => {
-    const { decided, decide } = controlledOutcome();
+  it("is retried and reported, and no call is missing", async () => {
+    const { attempts, decide } = controlledOutcome();
     const messages: string[] = [];
     let recoveries = 0;
     const { base } = await startService((one, response, nth) => {
       if (nth <= 2) return void response.writeHead(503).end();
       if (nth === 3) return void response.destroy();
-      if (one.what === "transcript") return void response.end();
+      if (nth === 4) return void response.end(); // a service that stops ends its responses; that is no outage
       if (one.attempt === 2) return decide(1);
       response.end(events(1, 5) + END);
     });
     const outage = { failed: (message: string) => void messages.push(message), recovered: () => void recoveries++ };
-    const { texts, reader } = collectLines();
-    await follow(source(base, { outage }), reader, decided);
+    const { texts, write } = collectCalls();
+    await follow(transcript(base, write, { outage }), attempts);
     expect(texts()).toEqual(range(1, 1, 5));
     expect(messages.length).toBe(3);
     expect(messages[0]).toContain("503");
@@ -294,13 +269,18 @@ describe("an outage of the service", () => {
     expect(recoveries).toBeGreaterThan(0);
   });
 
-  it("is retried after the end of the run until the timeout, and the gap is named", async () => {
-    const { base } = await startService((_, response) => void response.destroy());
-    const { reader } = collectLines();
-    const reading = follow(source(base, { timeout: 300 }), reader, Promise.resolve({ attempts: 1 }));
+  it.each([
+    ["cuts connections", (response: ServerResponse) => response.destroy(), "attempt 1 could not be read beyond line 0"],
+    ["ends its responses", (response: ServerResponse) => response.end(), "the response ended before"],
+    ["sends an endless event", (response: ServerResponse) => response.end(`data: ${"x".repeat(200_000)}`), "line 0"],
+    ["has no such endpoint", (response: ServerResponse) => response.writeHead(404).end("Not Found"), "404"],
+  ])("that %s ends at the timeout after the end of the run, and the gap is named", async (_, answer, gap) => {
+    const { base } = await startService((_, response) => void answer(response));
+    const { write } = collectCalls();
+    const reading = follow(transcript(base, write, { timeout: 300 }), Promise.resolve(1));
     const error = await reading.catch((caught: unknown) => caught);
     expect(error).toBeInstanceOf(TranscriptIncomplete);
-    expect(error).toMatchObject({ attempt: 1, after: 0 });
+    expect(String(error)).toContain(gap);
   });
 
   it.each([
@@ -317,8 +297,8 @@ describe("an outage of the service", () => {
       },
       recovered: () => undefined,
     };
-    const { reader } = collectLines();
-    const reading = follow(source(base, { outage }), reader, new Promise(() => undefined), stop.signal);
+    const { write } = collectCalls();
+    const reading = follow(transcript(base, write, { outage }), new Promise(() => undefined), stop.signal);
     await expect(reading).rejects.toBeInstanceOf(Aborted);
     expect(messages[0]).toContain(expected);
   });

@@ -1,7 +1,6 @@
 import { readdirSync, readFileSync } from "node:fs";
 import vm from "node:vm";
 import { describe, expect, it } from "vitest";
-import { formatEvent } from "../src/cli.ts";
 import { parseStdoutLine } from "../src/ui-parser.ts";
 
 const TS = "2026-11-22T06:00:00.000Z";
@@ -178,29 +177,6 @@ it("nothing makes the parser throw", () => {
   for (const line of [...hostile, deep, '{"type":"user","part":{"message":{"content":[null,1]}}}', "\u0000", "{"]) {
     expect(() => parseStdoutLine(line, TS)).not.toThrow();
   }
-});
-
-describe("the formatter for terminals", () => {
-  it.each([
-    [{ type: "text", part: { text: " hi " } }, "hi", "hi"],
-    [{ type: "step_start", part: {} }, "", "[system] Starting step…"],
-    [
-      { type: "tool_use", part: { tool: "bash", state: { status: "completed", output: "ok" } } },
-      "",
-      "[tool:bash] → ok",
-    ],
-    [{ type: "tool_use", part: { tool: "bash", state: { status: "error", error: "no" } } }, "⚠ no", "[tool:bash] ✗ no"],
-    [
-      { type: "step_finish", part: { reason: "stop", cost: 0.01234, tokens: { input: 10, output: 5 } } },
-      "[step_finish] stop (tokens=15, cost=$0.0123)",
-      "[step_finish] stop (tokens=15, cost=$0.0123)",
-    ],
-    [{ type: "error", error: "bad" }, "✗ bad", "✗ bad"],
-    [{ type: "odd" }, "", "[odd]"],
-  ])("%j", (event, plain, debug) => {
-    expect(formatEvent(JSON.stringify(event))).toBe(plain);
-    expect(formatEvent(JSON.stringify(event), true)).toBe(debug);
-  });
 });
 
 it("the built file loads as Paperclip's worker loads it: CommonJS, without any import", async () => {

@@ -176,7 +176,7 @@ class TextDisplay:
             rows["next step"] = Text(printable(outcome.failure.next_step, 400))
         rows |= {
             "session": Text(outcome.session_id or "none"),
-            "model": Text(outcome.model or ""),
+            "model": Text("/".join(part for part in (outcome.provider, outcome.model) if part)),
             "tokens": Text(_tokens(outcome.usage)),
             "cost": Text("unknown" if outcome.cost_usd is None else f"${outcome.cost_usd:.6f}"),
             "output": Text(_receipt(outcome.receipt)),

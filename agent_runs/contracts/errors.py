@@ -75,7 +75,10 @@ class SealedFieldUnreadable(RunError):
     """A sealed text cannot be opened: another key, damaged, or sealed for another use."""
 
     code = "sealed_field_unreadable"
-    next_step = "Give caller and worker the same sealing key (AGENT_RUNS_SEALING_KEY), then wake the agent again; a copied start is refused."
+    next_step = (
+        "Give caller and worker the same sealing key (AGENT_RUNS_SEALING_KEY), then wake the agent again; "
+        "a copied start stays refused."
+    )
     budget = "none"
 
 

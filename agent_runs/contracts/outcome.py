@@ -4,6 +4,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Literal
 
+from pydantic import field_serializer
+
 from agent_runs.contracts.base import PaperclipContract
 from agent_runs.contracts.errors import Failure
 from agent_runs.contracts.request import SessionParams
@@ -128,6 +130,15 @@ class AttemptReport(PaperclipContract):
 class Outcome(PaperclipContract):
     """Maps one to one to Paperclip's AdapterExecutionResult; the fields after `clear_session` are additions.
 
+    Attributes:
+        error_message: of a failure never empty, because Paperclip takes none for success; at most 4000 characters.
+        error_family: what Paperclip acts on; of a run that never started None, unless its infrastructure failed.
+        retry_not_before: the earliest time of Paperclip's own retry, UTC.
+        session_params: what Paperclip stores, without absent fields; None with `clear_session`.
+        model: without the provider's name.
+        never_started: no attempt ever had a running agent, and none can start any more.
+        agent_stopped: no container of the run is left: it ended by itself, or Kubernetes has deleted it.
+
     Source: Paperclip 2026.916.1, adapter-utils types.
     """
 
@@ -156,3 +167,9 @@ class Outcome(PaperclipContract):
     attempts: tuple[AttemptReport, ...] = ()
     receipt: OutputReceipt | None = None
     stop: Stop | None = None
+    never_started: bool = False
+    agent_stopped: bool = False
+
+    @field_serializer("session_params")
+    def _present_fields(self, params: SessionParams | None) -> dict[str, str] | None:
+        return params.model_dump(exclude_none=True) if params else None

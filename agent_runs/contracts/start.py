@@ -98,7 +98,8 @@ class SealedCheck(PaperclipContract):
 
 
 class RunStart(PaperclipContract):
-    """The workflow's input. An unknown field is refused: nothing but these counts, everything else is sealed.
+    """The workflow's input. An unknown field is refused: nothing but these counts, everything else is sealed. So a new
+    field is known to all workers before a caller sends it.
 
     Attributes:
         task: Paperclip's task; a later wake of the same task may join the run. None: no wake may.

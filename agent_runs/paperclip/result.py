@@ -2,16 +2,29 @@
 
 Spend and session are reported on every outcome, also on timeouts and cancels, where the existing adapters drop them.
 A run is successful only when no failure is known, and then its exit code is 0: a missing exit code never means
-success. Output itself stays in the transcript; the result names it.
+success. Output itself stays in the transcript; the result names it. What depends on the Paperclip that gets the result
+(recovery evidence, acknowledged cancels, the link to the page) is added by the plugin, `adapter/src/result.ts`.
 Source: Paperclip 2026.916.1, adapter-utils types and the server's outcome rules.
 """
 
 import signal
 from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final, Literal
 
-from agent_runs.contracts.errors import ExitUnknown, Failure, RunCancelled, RunTimeout
+from agent_runs.contracts.errors import (
+    FAILURES,
+    ExitUnknown,
+    Failure,
+    InvalidRequest,
+    JobCreateFailed,
+    PodIntrospectionFailed,
+    PodScheduleFailed,
+    RunCancelled,
+    RunTimeout,
+    SealedFieldUnreadable,
+)
 from agent_runs.contracts.outcome import (
     SUMMARY_LIMIT,
     AttemptReport,
@@ -35,6 +48,17 @@ ERROR_FAMILIES: Final[dict[str, ErrorFamily]] = {
     "stream_eof_transient": "transient_upstream",
     "opencode_response_type_crash": "transient_upstream",
 }
+UNSTARTED: Final = (
+    InvalidRequest,
+    SealedFieldUnreadable,
+    PodIntrospectionFailed,
+    JobCreateFailed,
+    PodScheduleFailed,
+)
+"""Failures of a run attempt whose agent never ran."""
+UNSTARTED_CODES: Final = frozenset(code for code, error in FAILURES.items() if issubclass(error, UNSTARTED))
+RETRY_DELAY: Final = timedelta(seconds=60)
+"""Before Paperclip's own retry of a run that never started."""
 RESULT_MESSAGE_LIMIT: Final = 4000
 NOTES_LIMIT: Final = 10
 NOTE_LIMIT: Final = 500
@@ -54,6 +78,7 @@ def outcome(
     notes: Iterable[str] = (),
     billing_type: BillingType = "unknown",
     stop: Stop | None = None,
+    ended_at: datetime | None = None,
 ) -> Outcome:
     """The outcome of a run in Paperclip's terms.
 
@@ -69,6 +94,7 @@ def outcome(
         notes: sentences for people, such as why a stored session was not resumed.
         billing_type: how the provider charges.
         stop: what is known of an agent that was stopped; None when it ended by itself.
+        ended_at: when the run ended, UTC; None: not known, then a retry has no earliest time.
     """
     ended = failure or (
         report.failure if report else ExitUnknown.as_failure("nothing is known about how the run ended")
@@ -76,28 +102,34 @@ def outcome(
     reports = [*earlier, *([report] if report else [])]
     session_id = _session_id(request, reports)
     exit_code = _exit_code(ended, report, end)
+    clear_session = _clears(reports, session_id)
+    unstarted = ended is not None and _never_started(report, end, attempts, stop)
+    error_family = _error_family(ended, unstarted=unstarted)
     return Outcome(
         exit_code=exit_code,
         signal=_signal(end) if ended else None,
         timed_out=_is(ended, RunTimeout.code),
         error_message=_error_message(request, ended, end, exit_code),
         error_code=ended.code if ended else None,
-        error_family=_error_family(ended),
+        error_family=error_family,
+        retry_not_before=ended_at + RETRY_DELAY if ended_at and unstarted and error_family else None,
         usage=_usage(reports),
         session_id=session_id,
-        session_params=stored_session(request, session_id) if request and session_id is not None else None,
+        session_params=stored_session(request, session_id) if request and session_id and not clear_session else None,
         session_display_id=session_id,
         provider=provider(request.config.model) if request else None,
-        model=request.config.model if request else None,
+        model=request.config.model.partition("/")[2].strip() if request else None,
         billing_type=billing_type,
         cost_usd=_cost(reports),
         result_json=_result_json(ended, report, end, attempts, receipt, transcript, notes),
         summary=_cut(report.summary, SUMMARY_LIMIT) or None if report else None,
-        clear_session=_clears(reports, session_id),
+        clear_session=clear_session,
         failure=ended,
         attempts=attempts,
         receipt=receipt,
         stop=stop,
+        never_started=unstarted,
+        agent_stopped=_agent_stopped(ended, end, stop),
     )
 
 
@@ -163,10 +195,31 @@ def _distinct(*parts: str) -> list[str]:
     return list(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
 
-def _error_family(failure: Failure | None) -> ErrorFamily | None:
+def _never_started(
+    report: Report | None, end: ContainerEnd | None, attempts: Sequence[AttemptReport], stop: Stop | None
+) -> bool:
+    """Whether no attempt ever had a running agent, and none can start any more. Of the last one Kubernetes says so."""
+    if stop is None or stop.agent_started or not stop.agent_stopped or _has_run(report, end):
+        return False
+    return all(attempt.failure_code in UNSTARTED_CODES for attempt in attempts[:-1])
+
+
+def _has_run(report: Report | None, end: ContainerEnd | None) -> bool:
+    return end is not None or (report is not None and report.events > 0)
+
+
+def _agent_stopped(failure: Failure | None, end: ContainerEnd | None, stop: Stop | None) -> bool:
+    if stop is not None:
+        return stop.agent_stopped
+    return failure is None or (end is not None and end.exit_code is not None)
+
+
+def _error_family(failure: Failure | None, *, unstarted: bool) -> ErrorFamily | None:
+    """The family by which Paperclip repeats a run; one that never started is repeated only if infrastructure failed."""
     if failure is None:
         return None
-    return ERROR_FAMILIES.get(failure.code) or ("transient_upstream" if failure.budget == "infrastructure" else None)
+    transient: ErrorFamily | None = "transient_upstream" if failure.budget == "infrastructure" else None
+    return transient if unstarted else ERROR_FAMILIES.get(failure.code) or transient
 
 
 def _usage(reports: Sequence[Report]) -> Usage | None:
@@ -218,9 +271,10 @@ def _result_json(
         "stopReason": failure.code if failure else "completed",
         "nextStep": failure.next_step if failure else None,
         "budget": failure.budget if failure else None,
-        "agentStarted": end is not None or (report is not None and report.events > 0),
+        "agentStarted": _has_run(report, end),
         "transcript": transcript,
         "receipt": receipt.state if receipt else None,
+        "outputSha256": receipt.sha256 if receipt else None,
         "gaps": len(receipt.gaps) if receipt else 0,
         "lines": receipt.lines if receipt else 0,
         "attempts": len(attempts),

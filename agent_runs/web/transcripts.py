@@ -6,7 +6,12 @@ state of a reader is the last sequence it received, so a cut connection resumes 
     GET /runs/{run_id}/attempts                          [{"attempt": 1, "last": 57, "receipt": {…} or null}, …]
     GET /runs/{run_id}/transcript?attempt=1&after=0      NDJSON: what is stored so far; `&limit=N`: N lines at most
     GET /runs/{run_id}/events?attempt=1&after=0          SSE: one event per line, then `event: end` with the receipt
+    GET /runs/{run_id}/log?format=json&attempt=1         SSE: one event per call of Paperclip's log, then the same end
     GET /healthz                                         200 while the store answers and the service is not stopping
+
+The `id` of an event of a log is `<sequence>.<part>`, which `after` and Last-Event-ID take as well; `format` is `json`,
+`text` or `events` (`agent_runs.web.paperclip_log`). With `&stored=true` the stream ends with what is stored, sealed or
+not, and an attempt without output is 404.
 
 `attempt` defaults to 1, never to the newest: a cursor must not move into another attempt's sequences.
 Every request about a run needs its token (`agent_runs.web.access`). Errors are `{"detail": "…"}`.
@@ -17,10 +22,11 @@ import base64
 import json
 import re
 import socket
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, timedelta
+from functools import partial
 from typing import Any, Final
 
 import uvicorn
@@ -36,6 +42,8 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.transcripts.follow import pages
 from agent_runs.transcripts.store import Line, TranscriptStore
 from agent_runs.web.access import Access
+from agent_runs.web.log_events import Cursor, LogEvents
+from agent_runs.web.paperclip_log import FORMATS, LogFormat
 
 POLL: Final = timedelta(seconds=1)
 """Between queries for another process's writes, and for the stop of the service in a silent stream."""
@@ -45,6 +53,12 @@ KEEP_ALIVE: Final = timedelta(seconds=15)
 
 CHUNK_BYTES: Final = 256 * 1024
 """Of output per write to a reader. This, or one longer line, is a reader's memory."""
+
+LINE_COST: Final = 256
+"""The work on a line of a log, its bytes aside, in bytes that take as long."""
+
+INLINE_COST: Final = 16 * 1024
+"""Lines of a log that cost no more are encoded in the event loop, in some 5 ms: a thread costs more than one line."""
 
 KEEP_ALIVE_COMMENT: Final = ": alive\n\n"
 RETRY: Final = timedelta(seconds=1)
@@ -76,6 +90,7 @@ def app(
             Route("/runs/{run_id}/attempts", service.attempts),
             Route("/runs/{run_id}/transcript", service.transcript),
             Route("/runs/{run_id}/events", service.events),
+            Route("/runs/{run_id}/log", service.log),
             *routes,
         ],
         exception_handlers={TranscriptsUnavailable: _unavailable, HTTPException: errors or error_response},
@@ -161,8 +176,7 @@ class _Service:
         key = self._requested_attempt(request)
         after = parse_number(request.query_params.get("after", "0"), "after", least=0)
         limit = parse_number(request.query_params.get("limit", str(_MAX_NUMBER)), "limit", least=1)
-        if key.attempt not in await self.store.attempts(key.run.run_id):
-            raise HTTPException(404, f"transcript {key.transcript}: no output is stored yet")
+        await self._check_stored(key)
         stored = pages(self.store, key, after, done=_done, poll=self.poll, max_bytes=CHUNK_BYTES)
         disposition = {"Content-Disposition": f'attachment; filename="{_file_name(key)}"'}
         return StreamingResponse(
@@ -180,19 +194,55 @@ class _Service:
 
     async def _sse(self, key: AttemptKey, after: int) -> AsyncIterator[str]:
         yield f"retry: {RETRY // timedelta(milliseconds=1)}\n\n"
-
-        async def sealed() -> bool:
-            return await self._sealed(key)
-
         sent_at = self._now()
+        sealed = partial(self._sealed, key)
         async for page in pages(self.store, key, after, done=sealed, poll=self.poll, max_bytes=CHUNK_BYTES):
             if page or self._now() - sent_at >= self.keep_alive.total_seconds():
                 yield "".join(f"id: {line.sequence}\ndata: {as_json(line)}\n\n" for line in page) or KEEP_ALIVE_COMMENT
                 sent_at = self._now()
             if self.draining.is_set():
                 return
+        yield await self._end(key)
+
+    async def log(self, request: Request) -> Response:
+        """Ends with `event: end` once the attempt is sealed, or with `stored` after what is stored."""
+        key = self._requested_attempt(request)
+        query = request.query_params
+        log_format = _parse_format(query.get("format", "json"))
+        cursor = parse_cursor(request.headers.get("last-event-id") or query.get("after", "0"))
+        stored = query.get("stored") == "true"
+        if stored:
+            await self._check_stored(key)
+        events = LogEvents(key.attempt, log_format, cursor)
+        body = self._log_events(key, events, _done if stored else partial(self._sealed, key))
+        return StreamingResponse(body, media_type="text/event-stream", headers=_SSE_HEADERS)
+
+    async def _log_events(
+        self, key: AttemptKey, events: LogEvents, done: Callable[[], Awaitable[bool]]
+    ) -> AsyncIterator[str | bytes]:
+        yield f"retry: {RETRY // timedelta(milliseconds=1)}\n\n"
+        sent_at = self._now()
+        after = events.cursor.first_line
+        async for page in pages(self.store, key, after, done=done, poll=self.poll, max_bytes=CHUNK_BYTES):
+            async for piece in _pieces(events, page):
+                yield piece
+                sent_at = self._now()
+                if self.draining.is_set():
+                    return
+            if self._now() - sent_at >= self.keep_alive.total_seconds():
+                yield KEEP_ALIVE_COMMENT
+                sent_at = self._now()
+            if self.draining.is_set():
+                return
+        yield await self._end(key)
+
+    async def _end(self, key: AttemptKey) -> str:
         receipt = await self.store.receipt(key)
-        yield f"event: end\ndata: {receipt.model_dump_json() if receipt else 'null'}\n\n"
+        return f"event: end\ndata: {receipt.model_dump_json() if receipt else 'null'}\n\n"
+
+    async def _check_stored(self, key: AttemptKey) -> None:
+        if key.attempt not in await self.store.attempts(key.run.run_id):
+            raise HTTPException(404, f"transcript {key.transcript}: no output is stored yet")
 
     async def _sealed(self, key: AttemptKey) -> bool:
         return await self.store.receipt(key) is not None
@@ -236,6 +286,17 @@ def as_json(line: Line) -> str:
     )
 
 
+async def _pieces(events: LogEvents, page: Sequence[Line]) -> AsyncIterator[bytes]:
+    """The events for these lines; what may take long is done in a thread."""
+    encoded = events.encoded(page)
+    if sum(LINE_COST + len(line.data) for line in page) <= INLINE_COST:
+        for piece in encoded:
+            yield piece
+        return
+    while piece := await asyncio.to_thread(next, encoded, b""):
+        yield piece
+
+
 async def _ndjson(stored: AsyncIterator[list[Line]], limit: int) -> AsyncIterator[str]:
     async for page in stored:
         yield "".join(f"{as_json(line)}\n" for line in page[:limit])
@@ -260,6 +321,20 @@ def parse_number(text: str, name: str, *, least: int) -> int:
     ):
         raise HTTPException(400, f"{name}: must be a whole number, at least {least}")
     return int(text)
+
+
+def parse_cursor(text: str) -> Cursor:
+    """Parse `<sequence>.<part>`, or `<sequence>` for a whole line. Raises HTTPException 400."""
+    name = "Last-Event-ID or after"
+    sequence, dot, part = text.partition(".")
+    return Cursor(parse_number(sequence, name, least=0), parse_number(part, name, least=0) if dot else _MAX_NUMBER)
+
+
+def _parse_format(text: str) -> LogFormat:
+    formats: dict[str, LogFormat] = {each: each for each in FORMATS}
+    if text not in formats:
+        raise HTTPException(400, f"format: must be one of {', '.join(FORMATS)}")
+    return formats[text]
 
 
 def error_response(_request: Request, error: Exception) -> Response:

@@ -1,4 +1,5 @@
 import json
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -9,7 +10,9 @@ from agent_runs.contracts.errors import (
     AgentFailed,
     ClusterUnavailable,
     ExitUnknown,
+    ImageRegistryThrottled,
     OutOfMemory,
+    PodLost,
     PodScheduleFailed,
     ProviderQuota,
     RunCancelled,
@@ -25,10 +28,11 @@ from agent_runs.contracts.outcome import (
     Outcome,
     OutputReceipt,
     Report,
+    Stop,
     Usage,
 )
 from agent_runs.paperclip.preparation import prepare
-from agent_runs.paperclip.result import outcome
+from agent_runs.paperclip.result import RESULT_MESSAGE_LIMIT, outcome
 from tests.paperclip.contexts import captured, with_value
 
 CONTEXT = with_value(captured("ctx-4"), "config.timeoutSec", 600)
@@ -46,6 +50,9 @@ SUCCESS = Report(
     finish_reason="stop",
 )
 COMPLETED = ContainerEnd(exit_code=0, reason="Completed")
+ENDED_AT = datetime(2026, 1, 2, 12, tzinfo=UTC)
+UNSTARTED = Stop(agent_stopped=True)
+NO_NODE = PodScheduleFailed.as_failure("no node")
 
 
 def test_a_success_has_exit_code_zero_and_no_error() -> None:
@@ -53,8 +60,10 @@ def test_a_success_has_exit_code_zero_and_no_error() -> None:
     assert (result.exit_code, result.signal, result.timed_out) == (0, None, False)
     assert (result.error_message, result.error_code, result.error_family, result.failure) == (None, None, None, None)
     assert (result.summary, result.usage, result.cost_usd) == ("Done.", SPEND, Decimal("0.01"))
-    assert (result.model, result.provider) == (REQUEST.config.model, "anthropic")
+    assert f"{result.provider}/{result.model}" == REQUEST.config.model
+    assert result.provider == "anthropic"
     assert result.result_json["stopReason"] == "completed"
+    assert not result.never_started
 
 
 @pytest.mark.parametrize("code", sorted(FAILURES))
@@ -67,7 +76,10 @@ def test_no_failure_ever_looks_like_a_success(code: str, message: str, end: Cont
     for report in (None, SUCCESS, SUCCESS.model_copy(update={"failure": failure, "exit_code": None})):
         result = outcome(REQUEST, report=report, failure=failure, end=end)
         assert result.error_message
+        assert result.error_message.strip()
         assert result.error_code == code
+        assert (result.result_json["stopReason"], result.result_json["budget"]) == (code, failure.budget)
+        assert result.result_json["nextStep"] == failure.next_step
         assert result.exit_code != 0 or code == RunTimeout.code
         assert result.timed_out == (code == RunTimeout.code)
         assert Outcome.model_validate_json(result.model_dump_json()) == result
@@ -89,8 +101,7 @@ def test_spend_and_session_are_reported_however_a_run_ends(failure: Any) -> None
 def test_the_session_is_bound_to_its_workspace_and_displayed_by_its_id() -> None:
     result = outcome(REQUEST, report=SUCCESS)
     workspace = CONTEXT["context"]["paperclipWorkspace"]
-    assert result.session_params is not None
-    assert result.session_params.model_dump(exclude_none=True) == {
+    assert result.model_dump(mode="json")["sessionParams"] == {
         "sessionId": "ses_1",
         "cwd": CWD,
         "workspaceId": workspace["workspaceId"],
@@ -127,7 +138,8 @@ def test_a_fresh_session_after_an_unknown_one_is_kept() -> None:
 
 def test_a_session_that_must_not_be_used_again_is_cleared() -> None:
     report = SUCCESS.model_copy(update={"failure": StepLimitReached.as_failure("limit"), "clear_session": True})
-    assert outcome(REQUEST, report=report).clear_session
+    result = outcome(REQUEST, report=report)
+    assert (result.clear_session, result.session_params, result.session_id) == (True, None, "ses_1")
 
 
 def test_the_spend_of_lost_attempts_counts() -> None:
@@ -204,20 +216,21 @@ def test_the_result_is_bounded_whatever_the_agent_wrote() -> None:
             "last_output": flood[0],
         }
     )
-    failure = AgentFailed.as_failure("m" * 100_000)
+    failure = AgentFailed.as_failure("m").model_copy(update={"message": "m" * 100_000})
     attempts = tuple(AttemptReport(attempt=n, job_name="j", failure_code="timeout") for n in range(1, 50))
     result = outcome(REQUEST, report=report, failure=failure, attempts=attempts, notes=flood)
     assert result.summary is not None
     assert len(result.summary) == SUMMARY_LIMIT
+    assert 0 < len(result.error_message or "") <= RESULT_MESSAGE_LIMIT
     assert len(json.dumps(result.result_json)) < 40_000
 
 
 def test_the_result_names_the_transcript_and_the_state_of_its_receipt() -> None:
-    receipt = OutputReceipt(state="differs", lines=3, gaps=(Gap(after_sequence=1),))
+    receipt = OutputReceipt(state="differs", lines=3, gaps=(Gap(after_sequence=1),), sha256="abc")
     result = outcome(REQUEST, report=SUCCESS, receipt=receipt, transcript="run/1", notes=["left a session"])
     facts = result.result_json
     assert (facts["transcript"], facts["receipt"], facts["gaps"], facts["lines"]) == ("run/1", "differs", 1, 3)
-    assert facts["notes"] == ["left a session"]
+    assert (facts["notes"], facts["outputSha256"]) == (["left a session"], "abc")
     assert result.receipt == receipt
 
 
@@ -225,3 +238,67 @@ def test_the_result_states_that_the_agent_never_started() -> None:
     failure = PodScheduleFailed.as_failure("no node")
     assert outcome(REQUEST, failure=failure).result_json["agentStarted"] is False
     assert outcome(REQUEST, failure=failure, end=ContainerEnd()).result_json["agentStarted"] is True
+
+
+def _attempt(code: str) -> AttemptReport:
+    return AttemptReport(attempt=1, job_name="job", failure_code=code)
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"stop": UNSTARTED}, True),
+        ({"stop": UNSTARTED, "attempts": (_attempt(ImageRegistryThrottled.code), _attempt(PodLost.code))}, True),
+        ({"stop": UNSTARTED, "attempts": (_attempt(PodLost.code), _attempt(NO_NODE.code))}, False),
+        ({"stop": Stop()}, False),
+        ({"stop": None}, False),
+        ({"stop": Stop(agent_started=True, agent_stopped=True)}, False),
+        ({"stop": UNSTARTED, "end": ContainerEnd()}, False),
+        ({"stop": UNSTARTED, "report": SUCCESS}, False),
+    ],
+    ids=[
+        "the one attempt had no agent",
+        "no attempt had one",
+        "an earlier attempt had one",
+        "a pod may yet start",
+        "nothing is known",
+        "the agent had started",
+        "its container has ended",
+        "there is output",
+    ],
+)
+def test_a_run_never_started_when_no_attempt_can_have_had_an_agent(facts: dict[str, Any], expected: bool) -> None:
+    assert outcome(REQUEST, failure=NO_NODE, **facts).never_started is expected
+
+
+@pytest.mark.parametrize("code", sorted(FAILURES))
+def test_of_runs_that_never_started_only_infrastructure_failures_are_repeated(code: str) -> None:
+    failure = FAILURES[code].as_failure("why")
+    result = outcome(REQUEST, failure=failure, stop=UNSTARTED, ended_at=ENDED_AT)
+    repeated = failure.budget == "infrastructure"
+    assert (result.never_started, result.agent_stopped) == (True, True)
+    assert result.error_family == ("transient_upstream" if repeated else None)
+    assert result.retry_not_before == (ENDED_AT + timedelta(seconds=60) if repeated else None)
+    started = outcome(REQUEST, failure=failure, stop=Stop(agent_started=True, agent_stopped=True), ended_at=ENDED_AT)
+    assert (started.never_started, started.retry_not_before) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"report": SUCCESS}, True),
+        ({"failure": NO_NODE, "end": ContainerEnd(exit_code=1)}, True),
+        ({"failure": NO_NODE}, False),
+        ({"failure": NO_NODE, "end": ContainerEnd()}, False),
+        ({"failure": NO_NODE, "stop": Stop(agent_started=True, agent_stopped=True)}, True),
+        ({"failure": NO_NODE, "stop": Stop(agent_started=True), "end": ContainerEnd(exit_code=1)}, False),
+    ],
+    ids=["success", "container ended", "end unknown", "exit code unknown", "stop confirmed", "stop not confirmed"],
+)
+def test_an_agent_has_stopped_when_no_container_of_its_run_is_left(facts: dict[str, Any], expected: bool) -> None:
+    assert outcome(REQUEST, **facts).agent_stopped is expected
+
+
+def test_an_outcome_of_an_earlier_worker_claims_nothing() -> None:
+    result = Outcome.model_validate({"exitCode": 1})
+    assert (result.never_started, result.agent_stopped) == (False, False)

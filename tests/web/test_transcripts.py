@@ -210,7 +210,7 @@ async def test_a_reader_that_reconnects_after_the_end_gets_204(service: Service)
         assert (await anext(events(answer))).id == 2
 
 
-@pytest.mark.parametrize("path", ["attempts", "transcript", "events"])
+@pytest.mark.parametrize("path", ["attempts", "transcript", "events", "log"])
 @pytest.mark.parametrize(
     "header", ["", "Bearer ", "Bearer other", "Basic sesame", "Bearer sésame", "Bearer " + "x" * 5000]
 )
@@ -222,7 +222,7 @@ async def test_nobody_reads_without_a_token(service: Service, path: str, header:
         assert "token" in (await answer.json())["detail"]
 
 
-@pytest.mark.parametrize("path", ["attempts", "transcript", "events"])
+@pytest.mark.parametrize("path", ["attempts", "transcript", "events", "log"])
 async def test_a_token_of_another_run_is_refused(service: Service, path: str) -> None:
     await service.store.append(key(), batch(1, 1))
     async with service.get(f"/runs/run-1/{path}", headers=authorization(TOKENS.mint("run-2"))) as answer:
@@ -230,7 +230,7 @@ async def test_a_token_of_another_run_is_refused(service: Service, path: str) ->
         assert await answer.json() == {"detail": "this token is for another run"}
 
 
-@pytest.mark.parametrize("path", ["attempts", "transcript", "events"])
+@pytest.mark.parametrize("path", ["attempts", "transcript", "events", "log"])
 async def test_a_token_in_the_address_opens_nothing_but_the_page(service: Service, path: str) -> None:
     await service.store.append(key(), batch(1, 1))
     query = f"?token={TOKENS.mint('run-1')}"

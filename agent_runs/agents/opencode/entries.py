@@ -45,7 +45,7 @@ _DIRECTIONS: Final = dict.fromkeys([0x061C, 0x200E, 0x200F, *range(0x202A, 0x202
 """Characters that turn the direction of text: they make people see something else than what is there."""
 _BREAKS: Final = dict.fromkeys([0x85, 0x2028, 0x2029], "\n")
 _VISIBLE: Final = {**_DIRECTIONS, **_BREAKS}
-_SUBJECTS: Final = ("command", "filePath", "path", "pattern", "url", "description", "query", "name")
+SUBJECTS: Final = ("command", "filePath", "path", "pattern", "url", "description", "query", "name")
 """Arguments that show what a tool call is about, the most useful first."""
 
 
@@ -144,7 +144,7 @@ def _tool_title(part: dict[str, Any], state: dict[str, Any]) -> str:
     tool = _line(part.get("tool"), 40) or "tool"
     if tool == "invalid":
         return f"refused call of {_line(arguments.get('tool'), 40) or 'a tool'}"
-    subjects = (arguments[name] for name in _SUBJECTS if isinstance(arguments.get(name), str) and arguments[name])
+    subjects = (arguments[name] for name in SUBJECTS if isinstance(arguments.get(name), str) and arguments[name])
     subject = next(subjects, None)
     return f"{tool}  {_line(subject or state.get('title'), ENTRY_TITLE_LIMIT)}".rstrip()
 

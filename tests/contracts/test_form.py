@@ -1,0 +1,64 @@
+"""The form of an agent's configuration: the same fields as in the existing adapters, with the model's defaults."""
+
+from agent_runs.contracts.form import FORM_FILE, form, form_text
+from agent_runs.contracts.request import RunConfig
+
+FIELDS = form()["fields"]
+
+INPUTS = {
+    "variant": "text",
+    "dangerouslySkipPermissions": "toggle",
+    "agentDbMode": "select",
+    "agentDbStorageClass": "text",
+    "agentDbStorageCapacity": "text",
+    "serviceAccountName": "text",
+    "namespace": "text",
+    "image": "text",
+    "imagePullPolicy": "select",
+    "resources.requests.cpu": "text",
+    "resources.requests.memory": "text",
+    "resources.limits.cpu": "text",
+    "resources.limits.memory": "text",
+    "nodeSelector": "textarea",
+    "tolerations": "textarea",
+    "labels": "textarea",
+    "ttlSecondsAfterFinished": "number",
+    "retainJobs": "toggle",
+    "scheduleTimeoutSec": "number",
+    "startTimeoutSec": "number",
+    "firstOutputTimeoutSec": "number",
+    "silenceTimeoutSec": "number",
+    "infrastructureRetries": "number",
+    "paperclipApiUrl": "text",
+    "onBusy": "select",
+}
+
+
+def test_the_committed_form_is_fresh() -> None:
+    assert FORM_FILE.read_text() == form_text(), "run: python -m agent_runs.contracts.schema"
+
+
+def test_agents_of_the_existing_adapters_keep_their_fields_in_their_order() -> None:
+    assert [(field["key"], field["type"]) for field in FIELDS] == list(INPUTS.items())
+    assert [field["key"] for field in FIELDS if not (field["label"] and field["hint"].endswith("."))] == []
+
+
+def test_an_untouched_form_is_the_default_configuration() -> None:
+    untouched = {field["key"]: field["default"] for field in FIELDS if "default" in field}
+    assert len(untouched) > 8
+    assert RunConfig.model_validate({"model": "a/b", **untouched}) == RunConfig(model="a/b")
+
+
+def test_a_select_begins_with_a_choice_that_it_offers() -> None:
+    chosen = {
+        field["key"]: field["default"] in [option["value"] for option in field["options"]]
+        for field in FIELDS
+        if field["type"] == "select"
+    }
+    assert chosen == dict.fromkeys(["agentDbMode", "imagePullPolicy", "onBusy"], True)
+
+
+def test_the_volumes_fields_are_shown_only_for_a_volume_of_the_agents_own() -> None:
+    shown = {field["key"]: field["meta"]["visibleWhen"] for field in FIELDS if "meta" in field}
+    when = {"key": "agentDbMode", "value": "dedicated_pvc"}
+    assert shown == dict.fromkeys(["agentDbStorageClass", "agentDbStorageCapacity"], when)

@@ -1,0 +1,239 @@
+"""The calls of a run's log over real HTTP: each once and in order, however often the connection is cut."""
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from joserfc.jwk import OctKey
+
+from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.contracts.outcome import OutputReceipt
+from agent_runs.transcripts.store import Line, SqlTranscripts
+from agent_runs.transcripts.tokens import Tokens, authorization
+from agent_runs.web.access import Access
+from agent_runs.web.log_events import Cursor, LogEvents
+from agent_runs.web.paperclip_log import FORMATS, LogFormat, calls
+from agent_runs.web.transcripts import app, serving
+
+NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
+POLL = timedelta(milliseconds=20)
+TOKENS = Tokens([OctKey.generate_key(256)])
+INFO = b"timestamp=1 level=INFO run=1"
+
+
+def key(attempt: int = 1) -> AttemptKey:
+    return AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="run-1"), attempt=attempt)
+
+
+def line(sequence: int, data: bytes, stream: str = "stdout") -> Line:
+    return Line(sequence, stream, data, at=NOON)
+
+
+def text(words: str) -> bytes:
+    return json.dumps({"type": "text", "sessionID": "ses_1", "part": {"text": words}}).encode()
+
+
+@dataclass
+class Service:
+    store: SqlTranscripts
+    http: aiohttp.ClientSession
+
+    async def all(self, query: str = "", **headers: str) -> list[dict[str, str]]:
+        """Every event until the response ends."""
+        async with self.http.get(f"/runs/run-1/log?{query}", headers=headers) as answer:
+            assert answer.status == 200, await answer.text()
+            assert answer.headers["Content-Type"].startswith("text/event-stream")
+            return [event async for event in events(answer)]
+
+    async def status(self, query: str) -> tuple[int, str]:
+        async with self.http.get(f"/runs/run-1/log?{query}") as answer:
+            return answer.status, await answer.text() if answer.status != 200 else ""
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    store = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+    async with (
+        serving(app(store, Access(TOKENS), poll=POLL, keep_alive=2 * POLL)) as base,
+        aiohttp.ClientSession(base, headers=authorization(TOKENS.mint("run-1"))) as http,
+    ):
+        yield Service(store, http)
+    await store.close()
+
+
+async def events(answer: aiohttp.ClientResponse) -> AsyncIterator[dict[str, str]]:
+    """Fields of each event; `id` stays that of the last event that had one, as for an EventSource."""
+    fields: dict[str, str] = {}
+    last_id = "0"
+    while raw := await answer.content.readuntil(b"\n"):
+        name, _, value = raw.decode().removesuffix("\n").partition(": ")
+        if name:
+            fields[name] = value
+        elif "data" in fields:
+            last_id = fields.get("id", last_id)
+            yield {"event": "message", **fields, "id": last_id}
+        if not name:
+            fields = {}
+
+
+def data_of(found: list[dict[str, str]]) -> list[Any]:
+    return [json.loads(event["data"]) for event in found]
+
+
+async def test_each_call_is_one_event_and_the_end_carries_the_receipt(service: Service) -> None:
+    long = text("x" * 9000)
+    lines = [line(1, text("a")), line(2, b"oops", "stderr"), line(3, long)]
+    await service.store.append(key(), lines)
+    receipt = await service.store.seal(key(), OutputReceipt(state="verified", lines=3))
+    *found, end = await service.all()
+    assert [event["id"] for event in found] == ["1.1", "2.1", "3.1", "3.2", "3.3"]
+    expected = [call._asdict() for each in lines for call in calls(each, 1, "json")]
+    expected[0]["session"] = "ses_1"
+    assert data_of(found) == expected
+    assert (end["event"], OutputReceipt.model_validate_json(end["data"])) == ("end", receipt)
+
+
+async def test_calls_arrive_as_lines_are_written(service: Service) -> None:
+    async with service.http.get("/runs/run-1/log?format=text") as answer:
+        assert (answer.headers["X-Accel-Buffering"], answer.headers["Cache-Control"]) == ("no", "no-store")
+        stream = events(answer)
+        for sequence in (1, 2):
+            await service.store.append(key(), [line(sequence, text("a"))])
+            assert (await anext(stream))["id"] == f"{sequence}.1"
+        await service.store.seal(key(), OutputReceipt())
+        assert (await anext(stream))["event"] == "end"
+
+
+async def test_a_silent_stream_sends_keep_alives(service: Service) -> None:
+    async with service.http.get("/runs/run-1/log") as answer:
+        assert await answer.content.readuntil(b": alive\n\n")
+
+
+async def test_what_is_stored_ends_although_the_attempt_is_not_sealed(service: Service) -> None:
+    assert (await service.status("stored=true"))[0] == 404
+    await service.store.append(key(), [line(1, b"a")])
+    call, end = await service.all("stored=true")
+    assert json.loads(call["data"]) == {"stream": "stdout", "text": "a"}
+    assert (end["event"], end["data"]) == ("end", "null")
+    assert [event["event"] for event in await service.all("stored=true&after=1.1")] == ["end"]
+
+
+async def test_lines_without_a_call_move_the_cursor(service: Service) -> None:
+    hidden = [line(n, INFO, "stderr") for n in range(2, 500)]
+    await service.store.append(key(), [line(1, text("a")), *hidden])
+    await service.store.seal(key(), OutputReceipt())
+    found = await service.all("format=text")
+    assert [(event["id"], event["data"]) for event in found[:2]] == [
+        ("1.1", '{"stream":"stdout","text":"a","session":"ses_1"}'),
+        ("499.0", "{}"),
+    ]
+    assert [event["event"] for event in found] == ["message", "message", "end"]
+
+
+async def test_the_session_comes_once_also_when_its_event_gives_no_call(service: Service) -> None:
+    start = json.dumps({"type": "step_start", "sessionID": "ses_1", "part": {}}).encode()
+    await service.store.append(key(), [line(1, start)])
+    await service.store.append(key(), [line(2, text("a")), line(3, text("b"))])
+    found = data_of(await service.all("format=text&stored=true"))
+    assert [event.get("session") for event in found if event] == ["ses_1", None]
+
+
+MIXED = [
+    *(line(n, text(f"{n} ") if n % 2 else INFO, "stdout" if n % 2 else "stderr") for n in range(1, 60)),
+    line(60, text("é🦀" * 30_000)),
+    line(61, b"\x01" * 40_000),
+    *(line(n, INFO, "stderr") for n in range(62, 90)),
+    line(90, b"\xff" * 9000, "stderr"),
+    line(91, text("line\n" * 900)),
+]
+
+
+@pytest.mark.parametrize("log_format", FORMATS)
+@pytest.mark.parametrize("header", [True, False])
+async def test_a_reader_cut_anywhere_gets_every_call_once(
+    service: Service, log_format: LogFormat, header: bool
+) -> None:
+    chance = random.Random(f"{log_format}{header}")
+
+    async def write() -> None:
+        for first in range(0, len(MIXED), 5):
+            await service.store.append(key(), MIXED[first : first + 5])
+            await asyncio.sleep(0.001)
+        await service.store.seal(key(), OutputReceipt())
+
+    writing = asyncio.create_task(write())
+    seen: list[tuple[str, str]] = []
+    after, cuts, ended = "0", 0, False
+    while not ended:
+        query = f"format={log_format}" + ("" if header else f"&after={after}")
+        headers = {"Last-Event-ID": after} if header and after != "0" else {}
+        async with service.http.get(f"/runs/run-1/log?{query}", headers=headers) as answer:
+            stream = events(answer)
+            for _ in range(chance.randint(1, 8)):
+                event = await anext(stream)
+                ended = event["event"] == "end"
+                if ended:
+                    break
+                after = event["id"]
+                data = json.loads(event["data"])
+                seen += [(data["stream"], data["text"])] if "text" in data else []
+        cuts += 1
+    await writing
+    assert seen == [call for each in MIXED for call in calls(each, 1, log_format)]
+    assert cuts > 5
+
+
+async def test_a_whole_line_may_be_the_cursor(service: Service) -> None:
+    await service.store.append(key(), [line(1, text("x" * 9000)), line(2, b"b")])
+    found = await service.all("stored=true&after=1")
+    assert [event["id"] for event in found if event["event"] != "end"] == ["2.1"]
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("format=xml", "format: must be one of json, text, events"),
+        ("after=1.x", "after: must be a whole number"),
+        ("after=.1", "after: must be a whole number"),
+        ("after=1.2.3", "after: must be a whole number"),
+        ("attempt=0", "attempt: must be a whole number"),
+    ],
+)
+async def test_a_malformed_query_names_its_parameter(service: Service, query: str, reason: str) -> None:
+    status, body = await service.status(query)
+    assert (status, reason in body) == (400, True)
+
+
+@pytest.mark.parametrize(("token", "status"), [("", 401), (TOKENS.mint("run-2"), 403)])
+async def test_nobody_reads_without_the_runs_token(service: Service, token: str, status: int) -> None:
+    headers = {"Authorization": f"Bearer {token}"}
+    async with service.http.get("/runs/run-1/log", headers=headers) as answer:
+        assert answer.status == status
+
+
+async def test_a_stopping_service_closes_its_streams_also_inside_a_long_line(tmp_path: Path) -> None:
+    store = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+    await store.append(key(), [line(1, b"\x01" * 4_000_000)])
+    application = app(store, Access(TOKENS), poll=POLL)
+    headers = authorization(TOKENS.mint("run-1"))
+    async with serving(application) as base, aiohttp.ClientSession(base, headers=headers) as http:
+        answer = await http.get("/runs/run-1/log")
+        first = await anext(events(answer))
+        application.state.draining.set()
+        received = len(await answer.read())
+    assert first["id"] == "1.1"
+    assert received < 20_000_000  # of 28 MB; the end is not cut: that would raise ClientPayloadError
+    await store.close()
+
+
+def test_the_events_of_a_long_line_come_in_small_pieces() -> None:
+    pieces = list(LogEvents(1, "json", Cursor(0, 0)).encoded([line(1, b"x" * 2_000_000)]))
+    assert len(pieces) > 5
+    assert max(map(len, pieces)) < 300_000
