@@ -34,6 +34,8 @@ from temporalio.client import (
 from temporalio.contrib.opentelemetry import TracingInterceptor, TracingWorkflowInboundInterceptor
 from temporalio.worker import WorkflowInterceptorClassInput
 
+from agent_runs.contracts.identity import WORKFLOW_TYPE
+
 SCOPE: Final = "agent_runs"
 MAX_RUNS: Final = 1000
 """Runs whose trace a client remembers, the newest ones."""
@@ -72,7 +74,8 @@ class RunTracing(TracingInterceptor):
     def attaching(self, workflow_id: str) -> Iterator[Callable[[str], None]]:
         """A span of an attach; see `RunTracer`."""
         attributes = {"temporalWorkflowID": workflow_id}
-        with self.tracer.start_as_current_span("Attach:AgentRunWorkflow", kind=SpanKind.CLIENT, attributes=attributes):
+        name = f"Attach:{WORKFLOW_TYPE}"
+        with self.tracer.start_as_current_span(name, kind=SpanKind.CLIENT, attributes=attributes):
             trace = context.get_current()
             yield lambda run_id: self._remember(run_id, trace)
 

@@ -116,6 +116,7 @@ async def ended_in_the_middle(by: signal.Signals, env: Environment) -> Outcome:
 
 
 STEPS: Final = (
+    "prepare_run",
     "introspect_pod",
     "bundle_prompt",
     "clean_up_previous_runs",

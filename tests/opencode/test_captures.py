@@ -133,7 +133,7 @@ def test_a_hung_run_is_known_by_the_session_in_its_log() -> None:
     assert named("opencode-logged/hang-no-answer").opencode_version == "1.18.33"
 
 
-def test_a_subagents_session_is_not_the_runs() -> None:
+def test_a_child_session_is_not_the_runs() -> None:
     capture = Capture("opencode-logged/subagent")
     only_log = fold_chunks([], [capture.stderr]).report(capture.end)
     assert only_log.session_id == report_of(capture).session_id == "ses_dff8b2e70ffeeF7FB2Wh5zZlFi"
