@@ -301,6 +301,11 @@ def test_the_agent_sees_of_its_secret_only_runner_and_configuration_as_files() -
     assert "prompt-secret" not in {mount["name"] for mount in main_container(plan)["volumeMounts"]}
 
 
+def test_every_user_in_the_pod_can_read_the_files_of_the_secrets() -> None:
+    secrets = [volume["secret"] for volume in volumes(job_plan()).values() if "secret" in volume]
+    assert {secret["defaultMode"] for secret in secrets} == {0o444}
+
+
 @pytest.mark.parametrize(
     ("resources", "message"),
     [

@@ -32,7 +32,9 @@ TIMEOUT: Final = 300
 TESTS: Final[dict[str, tuple[str, ...]]] = {
     "agent_runs/client/attach.py": ("tests/client/test_attach.py", "tests/workflows/test_callers.py"),
     "agent_runs/client/outcome.py": ("tests/workflows/test_cancel.py", "tests/workflows/test_statuses.py"),
-    "workflows/retries.py": ("tests/workflows/test_infrastructure.py", "tests/workflows/test_agent_run.py"),
+    "workflows/retries.py": tuple(
+        f"tests/workflows/test_{name}.py" for name in ("infrastructure", "agent_run", "callers")
+    ),
     "agent_runs/transcripts/store.py": ("tests/transcripts",),
     "agent_runs/logs/log_resume.py": ("tests/logs",),
     "agent_runs/agents/opencode/fold.py": ("tests/opencode",),

@@ -4,7 +4,8 @@
     python mutants.py show MODULE OPERATOR N      the whole text of the module with this mutation
 
 The tool is Cosmic Ray, pinned in requirements.txt beside this file. Of its operators those are used that make another
-program in most places: `==` to `is`, say, is mostly the same program, and `|` in a type is no program.
+program in most places: `==` to `is`, say, is mostly the same program, `|` in a type is no program, and the `*` before
+keyword-only parameters counts as a multiplication.
 """
 
 import re
@@ -16,7 +17,7 @@ from cosmic_ray.ast import get_ast
 from cosmic_ray.mutating import mutate_code
 
 COMPARISONS = "Eq_NotEq|NotEq_Eq|Lt_LtE|LtE_Lt|Gt_GtE|GtE_Gt|Is_IsNot|IsNot_Is"
-ARITHMETIC = "Add_Sub|Sub_Add|Mul_Div|Div_Mul"
+ARITHMETIC = "Add_Sub|Sub_Add"
 OPERATORS = re.compile(
     rf"core/(ReplaceComparisonOperator_({COMPARISONS})|ReplaceBinaryOperator_({ARITHMETIC})|AddNot|NumberReplacer"
     r"|ReplaceAndWithOr|ReplaceOrWithAnd|ReplaceTrueWithFalse|ReplaceFalseWithTrue|ReplaceUnaryOperator_Delete_Not"

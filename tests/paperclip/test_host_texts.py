@@ -19,6 +19,8 @@ SERVERS = [
     {"name": "base", "url": "https://paperclip.example/base/api/mcp?y=2"},
     {"name": "beside", "url": "https://paperclip.example/basement"},
     {"name": "broken", "url": "http://[::1"},
+    {"name": "no scheme", "url": "//127.0.0.1/mcp"},
+    {"name": "no port", "url": "http://127.0.0.1:0/mcp"},
 ]
 
 
@@ -79,6 +81,8 @@ def test_tool_servers_are_at_addresses_that_pods_reach_together_with_the_agents_
         "base": {"type": "remote", "url": "{env:PAPERCLIP_API_URL}/api/mcp?y=2"},
         "beside": {"type": "remote", "url": "{env:PAPERCLIP_API_URL}/basement"},
         "broken": {"type": "remote", "url": "http://[::1"},
+        "no-scheme": {"type": "remote", "url": "//127.0.0.1/mcp"},
+        "no-port": {"type": "remote", "url": "http://127.0.0.1:0/mcp"},
     }
     assert CANARY not in request.model_dump_json()
 
