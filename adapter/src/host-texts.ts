@@ -3,7 +3,7 @@
  * Whatever fails gives a note instead.
  */
 
-import type { HostTexts, ToolServer, WakePrompt } from "./contracts.ts";
+import type { HostTexts, ToolServer, WakePrompt } from "../generated/contracts.ts";
 import type { AdapterExecutionContext, JsonObject } from "./paperclip.ts";
 import { objectOf } from "./paperclip-api.ts";
 import type { PaperclipHelpers } from "./paperclip-helpers.ts";

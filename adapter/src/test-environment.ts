@@ -7,7 +7,7 @@
 
 import { randomUUID } from "node:crypto";
 import { WorkflowFailedError } from "@temporalio/client";
-import type { CheckReport, CheckStart } from "./contracts.ts";
+import type { CheckReport, CheckStart } from "../generated/contracts.ts";
 import { addresses } from "./host-texts.ts";
 import type { EnvironmentCheck, EnvironmentTestContext, EnvironmentTestResult } from "./paperclip.ts";
 import { objectOf } from "./paperclip-api.ts";
