@@ -2,7 +2,7 @@
 
 import form from "../../agent_runs/contracts/form.json" with { type: "json" };
 import { execute } from "./execute.ts";
-import { listModels, models, refreshModels } from "./models.ts";
+import { listModels, models } from "./models.ts";
 import { scheduleReconciler } from "./reconcile.ts";
 import { sessionCodec } from "./session.ts";
 import { adapterTypeIn } from "./settings.ts";
@@ -26,7 +26,6 @@ export function createServerAdapter() {
     sessionCodec,
     models,
     listModels,
-    refreshModels,
     listSkills,
     // Paperclip stores the desired skills itself; nothing has to be installed
     syncSkills: listSkills,

@@ -60,18 +60,13 @@ async function readBytes(real: string, limit: number): Promise<Buffer> {
     throw new UnreadableFile(`${real}: ${causeOf(error)}`);
   });
   try {
-    const found = await file.stat();
-    if (!found.isFile()) throw new UnreadableFile(`${real}: not a regular file`);
-    if (found.size > limit) throw new UnreadableFile(`${real}: larger than ${limit} bytes`);
-    // one read is not all of it on every file system, and a growing file is cut at its first size
-    const buffer = Buffer.alloc(found.size);
-    let filled = 0;
-    let read: number;
-    do {
-      read = (await file.read(buffer, filled, buffer.length - filled, filled)).bytesRead;
-      filled += read;
-    } while (read > 0 && filled < buffer.length);
-    return buffer.subarray(0, filled);
+    if (!(await file.stat()).isFile()) throw new UnreadableFile(`${real}: not a regular file`);
+    const pieces: Buffer[] = [];
+    // one byte more than the limit at most, however fast the file grows
+    for await (const piece of file.createReadStream({ autoClose: false, end: limit })) pieces.push(piece);
+    const content = Buffer.concat(pieces);
+    if (content.length > limit) throw new UnreadableFile(`${real}: larger than ${limit} bytes`);
+    return content;
   } finally {
     await file.close();
   }
