@@ -8,6 +8,7 @@ import { constants } from "node:fs";
 import { open, realpath } from "node:fs/promises";
 import { homedir } from "node:os";
 import { dirname, join, resolve, sep } from "node:path";
+import { getSystemErrorMap } from "node:util";
 
 /** A file that cannot be read. The message names it and the cause, never its content. */
 export class UnreadableFile extends Error {
@@ -72,14 +73,7 @@ async function readBytes(real: string, limit: number): Promise<Buffer> {
   }
 }
 
-const CAUSES: Record<string, string> = {
-  ENOENT: "No such file or directory",
-  EACCES: "Permission denied",
-  ENOTDIR: "Not a directory",
-  ELOOP: "links in a circle",
-};
-
 function causeOf(error: unknown): string {
-  const code = (error as NodeJS.ErrnoException).code ?? "unknown";
-  return CAUSES[code] ?? code;
+  const { errno = 0, code = "unknown" } = error as NodeJS.ErrnoException;
+  return getSystemErrorMap().get(errno)?.[1] ?? code;
 }
