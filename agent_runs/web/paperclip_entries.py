@@ -121,7 +121,8 @@ def _text_entry(kind: str, text: str) -> Iterator[TranscriptEntry]:
 
 
 def _tool(part: dict[str, Any]) -> Iterator[TranscriptEntry]:
-    state, metadata = _object(part.get("state")), _object(_object(part.get("state")).get("metadata"))
+    state = _object(part.get("state"))
+    metadata = _object(state.get("metadata"))
     name = _first_text(part.get("tool"), part.get("type"))[:_NAME_LIMIT] or "tool"
     use = _first_text(part.get("callID"), part.get("id"))[:_NAME_LIMIT] or name
     arguments = state.get("description") if state.get("input") is None else state["input"]
@@ -149,7 +150,9 @@ def _diff(patch: str) -> Iterator[TranscriptEntry]:
 
 
 def _change(line: str) -> str:
-    return {"@@": "hunk"}.get(line[:2]) or {"+": "add", "-": "remove"}.get(line[:1], "context")
+    if line.startswith("@@"):
+        return "hunk"
+    return {"+": "add", "-": "remove"}.get(line[:1], "context")
 
 
 def _step_end(part: dict[str, Any]) -> TranscriptEntry:

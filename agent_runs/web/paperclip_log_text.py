@@ -1,4 +1,5 @@
-"""A line of an agent as a person reads it in a run's log in Paperclip, where no parser shows JSON lines.
+"""A line of an agent as a person reads it in a run's log in Paperclip, where no parser shows JSON lines: its entries
+(`agent_runs.web.paperclip_entries`) as text.
 
 Agent output is hostile: what is shown of it is bounded, has no ANSI codes, control or direction characters, and no line
 of it begins like one of ours or of Paperclip's. OpenCode's own INFO lines are left out. The transcript has everything.
