@@ -70,12 +70,6 @@ export interface AdapterExecutionResult {
   clearSession?: boolean;
 }
 
-export interface AdapterSessionCodec {
-  deserialize(raw: unknown): JsonObject | null;
-  serialize(params: JsonObject | null): JsonObject | null;
-  getDisplayId(params: JsonObject | null): string | null;
-}
-
 export interface EnvironmentTestContext {
   companyId: string;
   adapterType: string;
@@ -99,35 +93,6 @@ export interface EnvironmentTestResult {
 export interface AdapterModel {
   id: string;
   label: string;
-}
-
-export interface SkillContext {
-  adapterType: string;
-  config: JsonObject;
-}
-
-export interface SkillEntry {
-  key: string;
-  runtimeName: string | null;
-  desired: boolean;
-  managed: boolean;
-  required?: boolean;
-  requiredReason?: string | null;
-  state: "available" | "configured" | "missing";
-  origin: "company_managed" | "external_unknown" | "paperclip_required";
-  originLabel: string;
-  readOnly: boolean;
-  sourcePath: string | null;
-  detail: string | null;
-}
-
-export interface SkillSnapshot {
-  adapterType: string;
-  supported: boolean;
-  mode: "ephemeral";
-  desiredSkills: string[];
-  entries: SkillEntry[];
-  warnings: string[];
 }
 
 /** One entry of a run's transcript in Paperclip's UI; its kind decides which fields it has. */
