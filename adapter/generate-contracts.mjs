@@ -1,4 +1,4 @@
-// Writes src/contracts.ts from the Python contracts' JSON Schema. With `--check` only fails when the file is stale.
+// Writes generated/contracts.ts from the Python contracts' JSON Schema. With `--check` only fails when the file is stale.
 import { readFile, writeFile } from "node:fs/promises";
 import { compile } from "json-schema-to-typescript";
 
@@ -10,7 +10,7 @@ const DROPPED = new Set(["title", "description", "default"]);
 /** Keywords whose values are schemas by name; there the names above are names of fields. */
 const BY_NAME = new Set(["properties", "$defs"]);
 
-const target = new URL("src/contracts.ts", import.meta.url);
+const target = new URL("generated/contracts.ts", import.meta.url);
 const schema = JSON.parse(await readFile(new URL("../agent_runs/contracts/schema.json", import.meta.url), "utf8"));
 const mapped = (object, change) =>
   Object.fromEntries(Object.entries(object).map(([name, value]) => [name, change(value, name)]));
@@ -33,7 +33,7 @@ const text = await compile(root, "Contracts", options);
 if (process.argv.includes("--check")) {
   const committed = await readFile(target, "utf8").catch(() => "");
   if (committed !== text) {
-    process.stderr.write("src/contracts.ts is stale: run `npm run contracts`\n");
+    process.stderr.write("generated/contracts.ts is stale: run `npm run contracts`\n");
     process.exitCode = 1;
   }
 } else {

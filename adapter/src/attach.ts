@@ -10,7 +10,7 @@
 
 import { randomUUID } from "node:crypto";
 import { WorkflowFailedError, WorkflowUpdateFailedError } from "@temporalio/client";
-import type { Join, Joined, RunStart } from "./contracts.ts";
+import type { Join, Joined, RunStart } from "../generated/contracts.ts";
 import { executeUpdate, RunClosed, signalCollected, UpdateTimedOut } from "./outcome.ts";
 import {
   attribute,

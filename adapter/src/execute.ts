@@ -7,9 +7,9 @@
  * transcript service is a pause, reported in the log.
  */
 
+import type { Outcome } from "../generated/contracts.ts";
 import { attach, attachWhenFree, findUncertainStart, type Progress, type Ticket, type Wake } from "./attach.ts";
 import { type Abort, abortOf, CANCEL_ANSWER_MS, graceOf, stopAgent, wasCancelled } from "./cancel.ts";
-import type { Outcome } from "./contracts.ts";
 import { InvalidRequest } from "./invalid-request.ts";
 import { type LogFormat, OutageLog, RunLog } from "./log.ts";
 import { logFormatFor } from "./log-format.ts";

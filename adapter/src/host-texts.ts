@@ -3,7 +3,7 @@
  * Whatever fails gives a note instead.
  */
 
-import type { HostTexts, ToolServer, WakePrompt } from "./contracts.ts";
+import type { HostTexts, ToolServer, WakePrompt } from "../generated/contracts.ts";
 import type { AdapterExecutionContext, JsonObject } from "./paperclip.ts";
 import { objectOf } from "./paperclip-api.ts";
 import type { PaperclipHelpers } from "./paperclip-helpers.ts";
@@ -18,6 +18,10 @@ const TOOL_SERVERS_LIMIT = 64;
 const TOOL_SERVERS_TIMEOUT_MS = 5000;
 /** Characters. */
 const NOTE_LIMIT = 500;
+const RENDERER_FAILED =
+  "Paperclip's own renderer failed on this wake; the agent gets the task without Paperclip's wake text";
+const REPAIR_UNKNOWN = "Paperclip's own helper failed on this wake; it counts as one that asks for no repair";
+const NO_TOOL_SERVERS = "Paperclip did not name its tool servers; the agent does without";
 
 /** The texts, the tool servers and Paperclip's addresses, for one wake. */
 export async function hostTexts(
@@ -28,21 +32,27 @@ export async function hostTexts(
 ): Promise<HostTexts & { wakePrompt: WakePrompt; notes: string[] }> {
   const [config, context] = [objectOf(ctx.config), objectOf(ctx.context)];
   const rootOf = allowedRoot(environment);
-  const wake = wakePrompt(context, helpers);
-  const [tools, instructions, skills] = await Promise.all([
-    toolServers(ctx.runtimeMcp),
-    instructionsText(config.instructionsFilePath, rootOf),
-    skillTexts(config, helpers, rootOf),
-  ]);
-  const notes = [wake.note, tools.note, instructions.note, ...skills.notes].filter((note) => note !== undefined);
+  const notes: string[] = [];
+  /** What `work` gives; when it fails, `fallback` and a note. Nothing of an error is quoted except why a file cannot be read. */
+  async function noted<T>(fallback: T, note: string, work: () => T | Promise<T>): Promise<T> {
+    try {
+      return await work();
+    } catch (error) {
+      notes.push(error instanceof UnreadableFile ? `${note}: ${error.message}` : note);
+      return fallback;
+    }
+  }
   return {
-    wakePrompt: wake.prompt,
+    wakePrompt: await noted<WakePrompt>({}, RENDERER_FAILED, () => wakePrompt(context, helpers)),
     heartbeatTemplate: context.conversationMode === true ? helpers.conversationTemplate : helpers.promptTemplate,
-    repairWake: isRepair(context, helpers),
-    instructions: instructions.text,
-    skills: skills.texts,
-    toolServers: tools.servers,
+    repairWake: await noted(false, REPAIR_UNKNOWN, () => helpers.isRecoveryWake?.(context.paperclipWake) ?? false),
+    instructions: await noted("", "instructionsFilePath not readable", () =>
+      instructionsText(config.instructionsFilePath, rootOf),
+    ),
+    skills: await skillTexts(config, helpers, rootOf, notes),
+    toolServers: await noted([], NO_TOOL_SERVERS, () => toolServers(ctx.runtimeMcp)),
     ...addresses(settings, environment),
+    // evaluated last: all of the above add to it
     notes: notes.map((note) => [...note].slice(0, NOTE_LIMIT).join("")),
   };
 }
@@ -57,7 +67,7 @@ export function addresses(
 }
 
 /** The wake as Paperclip renders it, for a fresh session and for a resumed one: only the worker knows which it will be. */
-function wakePrompt(context: JsonObject, helpers: PaperclipHelpers): { prompt: WakePrompt; note?: string } {
+function wakePrompt(context: JsonObject, helpers: PaperclipHelpers): WakePrompt {
   const markdown = context.paperclipTaskMarkdown;
   const options = {
     conversationMode: context.conversationMode === true,
@@ -66,48 +76,20 @@ function wakePrompt(context: JsonObject, helpers: PaperclipHelpers): { prompt: W
   };
   const render = (resumedSession: boolean) =>
     helpers.renderWakePrompt?.(context.paperclipWake, { ...options, resumedSession }) ?? "";
-  try {
-    return { prompt: { fresh: render(false), resumed: render(true) } };
-  } catch {
-    const note = "Paperclip's own renderer failed on this wake; the agent gets the task without Paperclip's wake text";
-    return { prompt: {}, note };
-  }
-}
-
-function isRepair(context: JsonObject, helpers: PaperclipHelpers): boolean {
-  try {
-    return helpers.isRecoveryWake?.(context.paperclipWake) ?? false;
-  } catch {
-    return false;
-  }
+  return { fresh: render(false), resumed: render(true) };
 }
 
 /** The configured file's text. Sibling files stay on the host; the prompt names the folder at which relative paths start. */
-async function instructionsText(
-  path: unknown,
-  rootOf: (path: string) => string,
-): Promise<{ text?: string; note?: string }> {
-  if (typeof path !== "string" || path.trim() === "") return {};
-  try {
-    return { text: await readText(path, { root: rootOf(path), limit: INSTRUCTIONS_LIMIT }) };
-  } catch (error) {
-    if (!(error instanceof UnreadableFile)) throw error;
-    return { text: "", note: `instructionsFilePath not readable: ${error.message}` };
-  }
+async function instructionsText(path: unknown, rootOf: (path: string) => string): Promise<string | undefined> {
+  if (typeof path !== "string" || path.trim() === "") return undefined;
+  return await readText(path, { root: rootOf(path), limit: INSTRUCTIONS_LIMIT });
 }
 
-async function toolServers(
-  access: AdapterExecutionContext["runtimeMcp"],
-): Promise<{ servers: ToolServer[]; note?: string }> {
-  const getServers = access?.getServers;
-  if (typeof getServers !== "function") return { servers: [] };
-  try {
-    const asked = (async () => await getServers.call(access))();
-    const offered = await withAbort(asked, AbortSignal.timeout(TOOL_SERVERS_TIMEOUT_MS));
-    return { servers: offered.slice(0, TOOL_SERVERS_LIMIT).flatMap(toolServer) };
-  } catch {
-    return { servers: [], note: "Paperclip did not name its tool servers; the agent does without" };
-  }
+async function toolServers(access: AdapterExecutionContext["runtimeMcp"]): Promise<ToolServer[]> {
+  if (typeof access?.getServers !== "function") return [];
+  const asked = (async () => await access.getServers?.())();
+  const offered = await withAbort(asked, AbortSignal.timeout(TOOL_SERVERS_TIMEOUT_MS));
+  return (offered ?? []).slice(0, TOOL_SERVERS_LIMIT).flatMap(toolServer);
 }
 
 function toolServer(offered: unknown): ToolServer[] {

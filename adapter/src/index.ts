@@ -1,10 +1,8 @@
 /** The package's entry: Paperclip's server calls `createServerAdapter` once, synchronously, when it loads the adapter. */
 
-import { configSchema } from "./config-schema.ts";
-import { agentConfigurationDoc } from "./documentation.ts";
+import form from "../../agent_runs/contracts/form.json" with { type: "json" };
 import { execute } from "./execute.ts";
-import { listModels, models, refreshModels } from "./models.ts";
-import type { ServerAdapterModule } from "./paperclip.ts";
+import { listModels, models } from "./models.ts";
 import { scheduleReconciler } from "./reconcile.ts";
 import { sessionCodec } from "./session.ts";
 import { adapterTypeIn } from "./settings.ts";
@@ -18,7 +16,7 @@ export const type = adapterTypeIn(process.env);
  * Creates the adapter. Nothing is connected or read before the first call of one of its functions, except by the
  * reconciler, which begins some seconds later to look for runs that this server has lost.
  */
-export function createServerAdapter(): ServerAdapterModule {
+export function createServerAdapter() {
   scheduleReconciler();
   void warmUp();
   return {
@@ -28,12 +26,12 @@ export function createServerAdapter(): ServerAdapterModule {
     sessionCodec,
     models,
     listModels,
-    refreshModels,
     listSkills,
     // Paperclip stores the desired skills itself; nothing has to be installed
     syncSkills: listSkills,
-    getConfigSchema: configSchema,
-    agentConfigurationDoc,
+    // the values are saved flat into `adapterConfig`
+    getConfigSchema: () => structuredClone({ fields: form.fields }),
+    agentConfigurationDoc: form.documentation,
     supportsLocalAgentJwt: true,
     supportsInstructionsBundle: true,
     instructionsPathKey: "instructionsFilePath",

@@ -4,6 +4,7 @@
  */
 
 import { execFile } from "node:child_process";
+import { promisify } from "node:util";
 import type { AdapterModel } from "./paperclip.ts";
 
 const KNOWN_MODELS = [
@@ -24,12 +25,8 @@ let cached: { at: number; models: AdapterModel[] } | undefined;
 
 /** The output of a local `opencode models`, cached for a minute; empty without one: Paperclip then shows `models`. */
 export async function listModels(): Promise<AdapterModel[]> {
-  return cached && Date.now() - cached.at < CACHE_MS ? cached.models : refreshModels();
-}
-
-/** Like `listModels`, without the cache. */
-export async function refreshModels(): Promise<AdapterModel[]> {
-  const found = modelsIn(await runModelsCommand("opencode").catch(() => ""));
+  if (cached && Date.now() - cached.at < CACHE_MS) return cached.models;
+  const found = modelsIn(await runModelsCommand().catch(() => ""));
   if (found.length > 0) cached = { at: Date.now(), models: found };
   return found;
 }
@@ -46,11 +43,9 @@ function model(id: string): AdapterModel {
   return { id, label: id };
 }
 
-function runModelsCommand(command: string): Promise<string> {
+async function runModelsCommand(): Promise<string> {
   const passed = Object.entries(process.env).filter(([name]) => PASSED_VARIABLES.test(name));
   const env = { ...Object.fromEntries(passed), OPENCODE_DISABLE_PROJECT_CONFIG: "true" };
-  return new Promise((resolve, reject) => {
-    const limits = { timeout: COMMAND_TIMEOUT_MS, maxBuffer: OUTPUT_LIMIT, killSignal: "SIGKILL" as const };
-    execFile(command, ["models"], { env, ...limits }, (error, stdout) => (error ? reject(error) : resolve(stdout)));
-  });
+  const limits = { timeout: COMMAND_TIMEOUT_MS, maxBuffer: OUTPUT_LIMIT, killSignal: "SIGKILL" } as const;
+  return (await promisify(execFile)("opencode", ["models"], { env, ...limits })).stdout;
 }

@@ -7,7 +7,7 @@
 import { randomUUID } from "node:crypto";
 import { WorkflowFailedError, WorkflowUpdateFailedError } from "@temporalio/client";
 import { ApplicationFailure, CancelledFailure } from "@temporalio/common";
-import type { Outcome } from "./contracts.ts";
+import type { Outcome } from "../generated/contracts.ts";
 import {
   type CallOptions,
   Code,

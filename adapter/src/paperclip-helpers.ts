@@ -55,32 +55,25 @@ async function candidates(entry: string | undefined): Promise<string[]> {
 
 async function loadFrom(folder: string): Promise<PaperclipHelpers | undefined> {
   try {
-    const manifest: unknown = JSON.parse(await readFile(join(folder, "package.json"), "utf8"));
-    const module: unknown = await import(pathToFileURL(join(folder, "dist", "server-utils.js")).href);
-    return helpersIn(module as JsonObject, manifest as JsonObject);
+    const { version } = JSON.parse(await readFile(join(folder, "package.json"), "utf8"));
+    const module: JsonObject = await import(pathToFileURL(join(folder, "dist", "server-utils.js")).href);
+    return helpersIn(module, version);
   } catch {
     return undefined;
   }
 }
 
-function helpersIn(module: JsonObject, manifest: JsonObject): PaperclipHelpers {
+function helpersIn(module: JsonObject, version: unknown): PaperclipHelpers {
   const render = module.renderPaperclipWakePrompt;
   const isRecovery = module.isPaperclipRecoveryWakePayload;
   const desired = module.resolvePaperclipDesiredSkillNames;
+  const text = (value: unknown) => (typeof value === "string" && value !== "" ? value : undefined);
   return {
     ...(typeof render === "function" ? { renderWakePrompt: (wake, options) => text(render(wake, options)) ?? "" } : {}),
     ...(typeof isRecovery === "function" ? { isRecoveryWake: (wake) => isRecovery(wake) === true } : {}),
     ...(typeof desired === "function" ? { desiredSkills: (config, offered) => [...desired(config, offered)] } : {}),
-    ...textAs("promptTemplate", module.DEFAULT_PAPERCLIP_AGENT_PROMPT_TEMPLATE),
-    ...textAs("conversationTemplate", module.DEFAULT_PAPERCLIP_CONVERSATION_PROMPT_TEMPLATE),
-    ...textAs("version", manifest.version),
+    promptTemplate: text(module.DEFAULT_PAPERCLIP_AGENT_PROMPT_TEMPLATE),
+    conversationTemplate: text(module.DEFAULT_PAPERCLIP_CONVERSATION_PROMPT_TEMPLATE),
+    version: text(version),
   };
-}
-
-function text(value: unknown): string | undefined {
-  return typeof value === "string" ? value : undefined;
-}
-
-function textAs(name: keyof PaperclipHelpers, value: unknown): Partial<PaperclipHelpers> {
-  return text(value) ? { [name]: value } : {};
 }

@@ -7,39 +7,15 @@
 
 export type JsonObject = { [name: string]: unknown };
 
-export interface AdapterAgent {
-  id: string;
-  companyId: string;
-  name: string;
-  [column: string]: unknown;
-}
-
-export interface AdapterRuntime {
-  sessionId: string | null;
-  sessionParams: JsonObject | null;
-  sessionDisplayId: string | null;
-  taskKey: string | null;
-}
-
-/** A connection-tools bearer for one run; lives an hour. */
-export interface RuntimeTools {
-  bearerToken?: string;
-  [name: string]: unknown;
-}
-
-export interface InvocationMeta {
-  adapterType: string;
-  command: string;
-  cwd?: string;
-  commandNotes?: string[];
-  prompt?: string;
-  context?: JsonObject;
-}
-
 export interface AdapterExecutionContext {
   runId: string;
-  agent: AdapterAgent;
-  runtime: AdapterRuntime;
+  agent: { id: string; companyId: string; name: string };
+  runtime: {
+    sessionId: string | null;
+    sessionParams: JsonObject | null;
+    sessionDisplayId: string | null;
+    taskKey: string | null;
+  };
   /** Secret values are in clear in `config.env`. */
   config: JsonObject;
   context: JsonObject;
@@ -52,15 +28,21 @@ export interface AdapterExecutionContext {
   /** Opts in to cancellation: from here on an operator's Stop waits for our acknowledgement. 2026.916 and later. */
   onCancellationReady?(): Promise<void>;
   signal?: AbortSignal;
-  runtimeTools?: RuntimeTools;
+  /** With a bearer for connection tools, for one run; it lives an hour. */
+  runtimeTools?: { bearerToken?: string };
   runtimeMcp?: { getServers?(): Promise<unknown[]> | unknown[] };
 }
 
-export type ErrorFamily = "transient_upstream" | "provider_quota" | "model_refusal";
+export interface InvocationMeta {
+  adapterType: string;
+  command: string;
+  cwd?: string;
+  commandNotes?: string[];
+  prompt?: string;
+  context?: JsonObject;
+}
 
-export type ExecutionRecovery =
-  | { kind: "bootstrap"; providerWorkStarted: false }
-  | { kind: "interrupted"; providerStopped: true; sessionPreserved: true; actionOutcomes: "settled" };
+export type ErrorFamily = "transient_upstream" | "provider_quota" | "model_refusal";
 
 export interface AdapterExecutionResult {
   exitCode: number | null;
@@ -70,9 +52,11 @@ export interface AdapterExecutionResult {
   errorCode?: string | null;
   errorFamily?: ErrorFamily | null;
   retryNotBefore?: string | null;
-  executionRecovery?: ExecutionRecovery;
+  executionRecovery?:
+    | { kind: "bootstrap"; providerWorkStarted: false }
+    | { kind: "interrupted"; providerStopped: true; sessionPreserved: true; actionOutcomes: "settled" };
   usage?: { inputTokens: number; outputTokens: number; cachedInputTokens?: number };
-  usageBasis?: "per_run" | "session_cumulative" | null;
+  usageBasis?: "per_run";
   sessionId?: string | null;
   sessionParams?: JsonObject | null;
   sessionDisplayId?: string | null;
@@ -86,25 +70,17 @@ export interface AdapterExecutionResult {
   clearSession?: boolean;
 }
 
-export interface AdapterSessionCodec {
-  deserialize(raw: unknown): JsonObject | null;
-  serialize(params: JsonObject | null): JsonObject | null;
-  getDisplayId?(params: JsonObject | null): string | null;
+export interface EnvironmentTestContext {
+  companyId: string;
+  adapterType: string;
+  config: JsonObject;
 }
 
 export interface EnvironmentCheck {
   code: string;
   level: "info" | "warn" | "error";
   message: string;
-  detail?: string | null;
-  hint?: string | null;
-}
-
-export interface EnvironmentTestContext {
-  companyId: string;
-  adapterType: string;
-  config: JsonObject;
-  [name: string]: unknown;
+  hint?: string;
 }
 
 export interface EnvironmentTestResult {
@@ -119,91 +95,9 @@ export interface AdapterModel {
   label: string;
 }
 
-export interface SkillContext {
-  agentId: string;
-  companyId: string;
-  adapterType: string;
-  config: JsonObject;
+/** One entry of a run's transcript in Paperclip's UI; its kind decides which fields it has. */
+export interface TranscriptEntry {
+  kind: string;
+  ts: string;
+  [field: string]: unknown;
 }
-
-export interface SkillEntry {
-  key: string;
-  runtimeName: string | null;
-  desired: boolean;
-  managed: boolean;
-  required?: boolean;
-  requiredReason?: string | null;
-  state: "available" | "configured" | "installed" | "missing" | "stale" | "external";
-  origin?: "company_managed" | "user_installed" | "external_unknown" | "paperclip_required";
-  originLabel?: string | null;
-  readOnly?: boolean;
-  sourcePath?: string | null;
-  targetPath?: string | null;
-  detail?: string | null;
-}
-
-export interface SkillSnapshot {
-  adapterType: string;
-  supported: boolean;
-  mode: "unsupported" | "persistent" | "ephemeral";
-  desiredSkills: string[];
-  entries: SkillEntry[];
-  warnings: string[];
-}
-
-export interface ConfigField {
-  key: string;
-  label: string;
-  type: "text" | "select" | "toggle" | "number" | "textarea" | "combobox";
-  options?: { label: string; value: string; group?: string }[];
-  default?: unknown;
-  hint?: string;
-  required?: boolean;
-  group?: string;
-  meta?: JsonObject;
-}
-
-export interface ServerAdapterModule {
-  type: string;
-  execute(context: AdapterExecutionContext): Promise<AdapterExecutionResult>;
-  testEnvironment(context: EnvironmentTestContext): Promise<EnvironmentTestResult>;
-  sessionCodec?: AdapterSessionCodec;
-  models?: AdapterModel[];
-  listModels?(): Promise<AdapterModel[]>;
-  refreshModels?(): Promise<AdapterModel[]>;
-  listSkills?(context: SkillContext): Promise<SkillSnapshot>;
-  syncSkills?(context: SkillContext, desired: string[]): Promise<SkillSnapshot>;
-  getConfigSchema?(): { fields: ConfigField[] };
-  agentConfigurationDoc?: string;
-  supportsLocalAgentJwt?: boolean;
-  supportsInstructionsBundle?: boolean;
-  instructionsPathKey?: string;
-  requiresMaterializedRuntimeSkills?: boolean;
-  runtimeToolDelivery?: "native_mcp" | "environment" | "invocation_context";
-}
-
-/** One entry of a run's transcript in Paperclip's UI. */
-export type TranscriptEntry =
-  | { kind: "assistant" | "thinking"; ts: string; text: string; delta?: boolean }
-  | { kind: "user" | "stderr" | "system" | "stdout"; ts: string; text: string }
-  | { kind: "tool_call"; ts: string; name: string; input: unknown; toolUseId?: string }
-  | { kind: "tool_result"; ts: string; toolUseId: string; toolName?: string; content: string; isError: boolean }
-  | { kind: "init"; ts: string; model: string; sessionId: string }
-  | {
-      kind: "result";
-      ts: string;
-      text: string;
-      inputTokens: number;
-      outputTokens: number;
-      cachedTokens: number;
-      costUsd: number;
-      subtype: string;
-      isError: boolean;
-      errors: string[];
-    }
-  | {
-      kind: "diff";
-      ts: string;
-      changeType: "add" | "remove" | "context" | "hunk" | "file_header" | "truncation";
-      text: string;
-    };

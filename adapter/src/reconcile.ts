@@ -15,8 +15,8 @@
  * is bounded and idempotent, and nothing here rejects. Source: Paperclip 2026.916.1, its recovery routes, read and observed.
  */
 
+import type { Outcome } from "../generated/contracts.ts";
 import { FINAL_PHASES } from "./attach.ts";
-import type { Outcome } from "./contracts.ts";
 import { fetchOutcome } from "./outcome.ts";
 import { type Answer, OPEN_RUN_STATES, objectOf, PaperclipApi, paperclipApiUrl } from "./paperclip-api.ts";
 import { type Settings, settingsFrom } from "./settings.ts";

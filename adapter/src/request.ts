@@ -3,8 +3,8 @@
  * Paperclip's process can render or read. The worker validates the context; here nothing but the ids is checked.
  */
 
+import type { Binding, RunStart, SealedJoin, SealedRun } from "../generated/contracts.ts";
 import { IDENTIFIER, type Wake, workflowIdOf } from "./attach.ts";
-import type { Binding, RunStart, SealedJoin, SealedRun } from "./contracts.ts";
 import { hostTexts } from "./host-texts.ts";
 import { InvalidRequest } from "./invalid-request.ts";
 import type { AdapterExecutionContext } from "./paperclip.ts";

@@ -6,7 +6,7 @@
  * never otherwise. Source: Paperclip 2026.916.1, its outcome rules and recovery matrix, read and observed live.
  */
 
-import type { Outcome } from "./contracts.ts";
+import type { Outcome } from "../generated/contracts.ts";
 import type { AdapterExecutionResult, ErrorFamily, JsonObject } from "./paperclip.ts";
 
 const MESSAGE_LIMIT = 4000;

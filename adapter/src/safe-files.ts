@@ -8,6 +8,7 @@ import { constants } from "node:fs";
 import { open, realpath } from "node:fs/promises";
 import { homedir } from "node:os";
 import { dirname, join, resolve, sep } from "node:path";
+import { getSystemErrorMap } from "node:util";
 
 /** A file that cannot be read. The message names it and the cause, never its content. */
 export class UnreadableFile extends Error {
@@ -60,31 +61,19 @@ async function readBytes(real: string, limit: number): Promise<Buffer> {
     throw new UnreadableFile(`${real}: ${causeOf(error)}`);
   });
   try {
-    const found = await file.stat();
-    if (!found.isFile()) throw new UnreadableFile(`${real}: not a regular file`);
-    if (found.size > limit) throw new UnreadableFile(`${real}: larger than ${limit} bytes`);
-    // one read is not all of it on every file system, and a growing file is cut at its first size
-    const buffer = Buffer.alloc(found.size);
-    let filled = 0;
-    let read: number;
-    do {
-      read = (await file.read(buffer, filled, buffer.length - filled, filled)).bytesRead;
-      filled += read;
-    } while (read > 0 && filled < buffer.length);
-    return buffer.subarray(0, filled);
+    if (!(await file.stat()).isFile()) throw new UnreadableFile(`${real}: not a regular file`);
+    const pieces: Buffer[] = [];
+    // one byte more than the limit at most, however fast the file grows
+    for await (const piece of file.createReadStream({ autoClose: false, end: limit })) pieces.push(piece);
+    const content = Buffer.concat(pieces);
+    if (content.length > limit) throw new UnreadableFile(`${real}: larger than ${limit} bytes`);
+    return content;
   } finally {
     await file.close();
   }
 }
 
-const CAUSES: Record<string, string> = {
-  ENOENT: "No such file or directory",
-  EACCES: "Permission denied",
-  ENOTDIR: "Not a directory",
-  ELOOP: "links in a circle",
-};
-
 function causeOf(error: unknown): string {
-  const code = (error as NodeJS.ErrnoException).code ?? "unknown";
-  return CAUSES[code] ?? code;
+  const { errno = 0, code = "unknown" } = error as NodeJS.ErrnoException;
+  return getSystemErrorMap().get(errno)?.[1] ?? code;
 }

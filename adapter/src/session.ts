@@ -5,14 +5,14 @@
  * Paperclip calls this on every scheduler tick, with keys of its own in the parameters, with `{}` or with null.
  */
 
-import type { AdapterSessionCodec, JsonObject } from "./paperclip.ts";
+import type { JsonObject } from "./paperclip.ts";
 
 /** Every spelling of the session id; the first one with a value counts. */
 const ID_KEYS = ["sessionId", "session_id", "sessionID"];
 
-export const sessionCodec: AdapterSessionCodec = {
-  deserialize: (raw) => (idOf(raw) === null ? null : (raw as JsonObject)),
-  serialize: (params) => (idOf(params) === null ? null : params),
+export const sessionCodec = {
+  deserialize: (raw: unknown) => (idOf(raw) === null ? null : (raw as JsonObject)),
+  serialize: (params: JsonObject | null) => (idOf(params) === null ? null : params),
   getDisplayId: idOf,
 };
 

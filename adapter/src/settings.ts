@@ -44,8 +44,6 @@ export interface Settings {
   /** For the reconciler, where Paperclip requires a login. */
   readonly boardApiKey?: string;
   readonly reconcile: boolean;
-  /** In production no key is ever created. */
-  readonly production: boolean;
 }
 
 type Problem = { field: string; remedy: string };
@@ -70,7 +68,7 @@ const PER_AGENT: Record<string, string> = {
 const OTHER_SETTINGS = [
   ...["KUBECONFIG", "KUBE_CONTEXT", "NAMESPACE", "IMAGE", "INIT_IMAGE", "API_PROXY_IMAGE", "DATA_CLAIM", "DATA_ROOT"],
   ...["INHERIT_ENV", "OPENCODE_CONFIG", "OPENCODE", "MAX_RUNS", "TRANSCRIPTS_URL", "TRANSCRIPTS_LISTEN"],
-  ...["TRANSCRIPT_RETENTION_DAYS", "HEALTH_LISTEN", "METRICS_LISTEN"],
+  ...["TRANSCRIPT_RETENTION_DAYS", "HEALTH_LISTEN", "METRICS_LISTEN", "PRODUCTION"],
 ];
 const YES = /^(1|on|t|true|y|yes)$/i;
 const NO = /^(0|off|f|false|n|no)$/i;
@@ -101,7 +99,6 @@ export function settingsFrom(environment: NodeJS.ProcessEnv, config: JsonObject 
     logFormat: choice("RUN_LOG_FORMAT", ["auto", "json", "text"]),
     boardApiKey: text("BOARD_API_KEY"),
     reconcile: flag("RECONCILE", true),
-    production: flag("PRODUCTION", false),
   };
   throwProblems();
   return settings;

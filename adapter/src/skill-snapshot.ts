@@ -1,16 +1,25 @@
-/** The skills of an agent, as Paperclip's skills page shows them. They go into each prompt; nothing is installed. */
+/**
+ * The skills of an agent, as Paperclip's skills page shows them. They go into each prompt; nothing is installed.
+ *
+ * Source of the form: `@paperclipai/adapter-utils` 2026.916.1.
+ */
 
-import type { SkillContext, SkillEntry, SkillSnapshot } from "./paperclip.ts";
+import type { JsonObject } from "./paperclip.ts";
 import { type PaperclipHelpers, paperclipHelpers } from "./paperclip-helpers.ts";
 import { isAvailable, isRequired, offeredSkills, type RuntimeSkill, wantedKeys } from "./skills.ts";
 
+interface SkillContext {
+  adapterType: string;
+  config: JsonObject;
+}
+
 /** Every skill that Paperclip offers or the agent desires, sorted by key. */
-export async function listSkills(context: SkillContext): Promise<SkillSnapshot> {
+export async function listSkills(context: SkillContext) {
   return snapshot(context, await paperclipHelpers());
 }
 
 /** The snapshot, with Paperclip's rule of which skills an agent desires; without it only the required ones are. */
-export function snapshot({ adapterType, config }: SkillContext, helpers: PaperclipHelpers): SkillSnapshot {
+export function snapshot({ adapterType, config }: SkillContext, helpers: PaperclipHelpers) {
   const offered = offeredSkills(config);
   const known = new Set(offered.map(({ key }) => key));
   const desired = wantedKeys(config, helpers) ?? new Set(offered.filter(isRequired).map(({ key }) => key));
@@ -23,7 +32,7 @@ export function snapshot({ adapterType, config }: SkillContext, helpers: Papercl
   };
 }
 
-function managed(skill: RuntimeSkill, desired: boolean): SkillEntry {
+function managed(skill: RuntimeSkill, desired: boolean) {
   const required = isRequired(skill);
   return {
     ...{ key: skill.key, desired, required, managed: true, readOnly: false },
@@ -37,7 +46,7 @@ function managed(skill: RuntimeSkill, desired: boolean): SkillEntry {
   };
 }
 
-function absent(key: string): SkillEntry {
+function absent(key: string) {
   return {
     ...{ key, runtimeName: null, desired: true, managed: true, readOnly: false, state: "missing", sourcePath: null },
     ...{ origin: "external_unknown", originLabel: "External or unavailable" },

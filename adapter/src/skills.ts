@@ -55,44 +55,38 @@ export function isAvailable({ source, sourceStatus }: RuntimeSkill): boolean {
 }
 
 /**
- * The trimmed texts of the wanted skills by key, and a note about each that cannot be read. When Paperclip does not say
- * which are wanted, all are read, the required ones first.
+ * The trimmed texts of the wanted skills by key; `notes` gets one about each that cannot be read. When Paperclip does not
+ * say which are wanted, all are read, the required ones first.
  */
 export async function skillTexts(
   config: JsonObject,
   helpers: PaperclipHelpers,
   rootOf: (path: string) => string,
-): Promise<{ texts: Record<string, string>; notes: string[] }> {
+  notes: string[],
+): Promise<Record<string, string>> {
   const wanted = wantedKeys(config, helpers);
   const chosen = offeredSkills(config).filter((skill) => isAvailable(skill) && (wanted?.has(skill.key) ?? true));
   const texts = new Map<string, string>();
-  const notes: string[] = [];
   let bytes = 0;
-  for (const skill of chosen.sort((one, other) => Number(isRequired(other)) - Number(isRequired(one)))) {
-    const found = await skillText(skill.source ?? "", rootOf);
-    if (found.note !== undefined) notes.push(found.note);
-    if (found.text === undefined) continue;
-    bytes += Buffer.byteLength(found.text);
+  for (const { key, source } of chosen.sort((one, other) => Number(isRequired(other)) - Number(isRequired(one)))) {
+    const text = await skillText(source ?? "", rootOf).catch((error: unknown) => {
+      if (!(error instanceof UnreadableFile)) throw error;
+      notes.push(`skill not readable: ${error.message}`);
+    });
+    if (text === undefined) continue;
+    bytes += Buffer.byteLength(text);
     if (texts.size === FILES_LIMIT || bytes > TOTAL_LIMIT) {
-      notes.push(`skills from "${skill.key}" on are left out: ${FILES_LIMIT} files and 2 MiB in all are possible`);
+      notes.push(`skills from "${key}" on are left out: ${FILES_LIMIT} files and 2 MiB in all are possible`);
       break;
     }
-    texts.set(skill.key, found.text);
+    texts.set(key, text);
   }
-  return { texts: Object.fromEntries(texts), notes };
+  return Object.fromEntries(texts);
 }
 
 /** A skill is SKILL.md in the folder `source`, else `source` itself as a file. */
-async function skillText(source: string, rootOf: (path: string) => string): Promise<{ text?: string; note?: string }> {
-  const isFolder = await stat(source).then(
-    (found) => found.isDirectory(),
-    () => false,
-  );
-  const path = isFolder ? join(source, "SKILL.md") : source;
-  try {
-    return { text: (await readText(path, { root: rootOf(path), limit: SKILL_LIMIT })).trim() };
-  } catch (error) {
-    if (!(error instanceof UnreadableFile)) throw error;
-    return { note: `skill not readable: ${error.message}` };
-  }
+async function skillText(source: string, rootOf: (path: string) => string): Promise<string> {
+  const found = await stat(source).catch(() => undefined);
+  const path = found?.isDirectory() ? join(source, "SKILL.md") : source;
+  return (await readText(path, { root: rootOf(path), limit: SKILL_LIMIT })).trim();
 }

@@ -7,7 +7,7 @@
 
 import { randomUUID } from "node:crypto";
 import { WorkflowFailedError } from "@temporalio/client";
-import type { CheckReport, CheckStart } from "./contracts.ts";
+import type { CheckReport, CheckStart } from "../generated/contracts.ts";
 import { addresses } from "./host-texts.ts";
 import type { EnvironmentCheck, EnvironmentTestContext, EnvironmentTestResult } from "./paperclip.ts";
 import { objectOf } from "./paperclip-api.ts";
@@ -22,7 +22,6 @@ type Level = EnvironmentCheck["level"];
 const TIMEOUT_MS = 8000;
 const CHECK_WORKFLOW = "AgentCheckWorkflow";
 const WORKFLOW_TASKS = 1;
-const ACTIVITY_TASKS = 2;
 /** The id of no run: the service answers 404 to a valid token and 401 or 403 to any other. */
 const PROBE_RUN_ID = "environment-test";
 
@@ -58,21 +57,22 @@ async function temporal(settings: Settings, context: EnvironmentTestContext): Pr
   const place = `at ${temporal.address}, namespace ${temporal.namespace}`;
   const remedy = "Start Temporal, or set TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_TLS and TEMPORAL_API_KEY.";
   return await tried(check("temporal_unreachable", "error", `Temporal does not answer ${place}`, remedy), async () => {
-    const counts = await Promise.all([pollers(settings, WORKFLOW_TASKS), pollers(settings, ACTIVITY_TASKS)]);
+    const polled = await isPolled(settings);
     const reachable = check("temporal_reachable", "info", `Temporal answers ${place}`);
     const polls = check("worker_polls", "info", `A worker polls task queue ${taskQueue}`);
-    if (!counts.includes(0)) return [reachable, polls, ...(await configuration(settings, context))];
+    if (polled) return [reachable, polls, ...(await configuration(settings, context))];
     const start = "Start a worker (`agent-runs worker`) with the same AGENT_RUNS_TASK_QUEUE. Runs wait until then.";
     return [reachable, check("worker_missing", "error", `No worker polls task queue ${taskQueue}`, start)];
   });
 }
 
-async function pollers(settings: Settings, taskQueueType: number): Promise<number> {
+/** Whether a worker polls the task queue for workflow tasks; every worker of ours then polls for activities as well. */
+async function isPolled(settings: Settings): Promise<boolean> {
   const found = temporalFor(settings);
   const { taskQueue, temporal } = settings;
-  const request = { namespace: temporal.namespace, taskQueue: { name: taskQueue }, taskQueueType };
+  const request = { namespace: temporal.namespace, taskQueue: { name: taskQueue }, taskQueueType: WORKFLOW_TASKS };
   const call = () => found.client.workflowService.describeTaskQueue(request);
-  return (await callOnce(found, call, { timeout: TIMEOUT_MS })).pollers?.length ?? 0;
+  return ((await callOnce(found, call, { timeout: TIMEOUT_MS })).pollers?.length ?? 0) > 0;
 }
 
 async function sealing(settings: Settings): Promise<EnvironmentCheck[]> {

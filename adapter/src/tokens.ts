@@ -3,12 +3,12 @@
  * for the link that people get.
  *
  * Same rules as `agent_runs/transcripts/tokens.py`: a compact JWS, HS256, `sub` = the run's id, `aud` =
- * `agent-runs.transcripts`. The key is the first one in the transcript service's key file, a JWK or JWK set of kty oct. It
- * is read, never created: the service would not accept a key that it does not have.
+ * `agent-runs.transcripts`. The key is the first one in the transcript service's key file, a JWK or JWK set of kty oct.
  */
 
-import { readFile } from "node:fs/promises";
 import { base64url, SignJWT } from "jose";
+import { firstKey, keyFile } from "./key-files.ts";
+import { ConfigurationError } from "./settings.ts";
 
 const AUDIENCE = "agent-runs.transcripts";
 const KEY_BYTES = 32;
@@ -21,10 +21,7 @@ export interface TokenSettings {
   transcriptsKeyFile: string;
 }
 
-/** The key file has no key that can sign tokens. The message never quotes it. */
-export class UnusableTokenKey extends Error {}
-
-/** A token for one run; `lifetime` is in seconds. Rejects with `UnusableTokenKey`. */
+/** A token for one run; `lifetime` is in seconds. Rejects with `ConfigurationError`, which never quotes the key. */
 export async function mint(runId: string, settings: TokenSettings, lifetime = TOKEN_LIFETIME_SECONDS): Promise<string> {
   return await new SignJWT({ sub: runId, aud: AUDIENCE })
     .setProtectedHeader({ alg: "HS256" })
@@ -43,27 +40,18 @@ export async function linkTo(base: string, runId: string, settings: TokenSetting
 }
 
 /** The signing key. Read for every token, so that a rotated or late file is found. */
-async function readKey(file: string): Promise<Uint8Array> {
-  const remedy = "set AGENT_RUNS_TRANSCRIPTS_KEY_FILE to the key file of the transcript service";
-  let text: string;
-  try {
-    text = await readFile(file, "utf8");
-  } catch (error) {
-    const code = (error as NodeJS.ErrnoException).code ?? "unreadable";
-    throw new UnusableTokenKey(`${file} cannot be read (${code}): ${remedy}`);
-  }
-  const secret = secretIn(text);
-  if (secret === undefined || secret.length < KEY_BYTES) {
-    throw new UnusableTokenKey(`${file} holds no JWK of kty oct with at least ${KEY_BYTES} bytes: ${remedy}`);
-  }
-  return secret;
+async function readKey(path: string): Promise<Uint8Array> {
+  const field = "AGENT_RUNS_TRANSCRIPTS_KEY_FILE";
+  const secret = secretIn(await keyFile(path, field, "the worker's own file"));
+  if (secret !== undefined && secret.length >= KEY_BYTES) return secret;
+  const remedy = `names ${path}, which must hold a JWK of kty oct with at least ${KEY_BYTES} bytes: copy the worker's own file`;
+  throw new ConfigurationError([{ field, remedy }]);
 }
 
 function secretIn(text: string): Uint8Array | undefined {
   try {
-    const parsed = JSON.parse(text);
-    const jwk = Array.isArray(parsed.keys) ? parsed.keys[0] : parsed;
-    return jwk.kty === "oct" ? base64url.decode(jwk.k) : undefined;
+    const { kty, k } = firstKey(text);
+    return kty === "oct" && k !== undefined ? base64url.decode(k) : undefined;
   } catch {
     return undefined;
   }

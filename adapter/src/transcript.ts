@@ -11,7 +11,7 @@
 
 import { createParser, type EventSourceMessage } from "eventsource-parser";
 import type { LogFormat } from "./log.ts";
-import { UnusableTokenKey } from "./tokens.ts";
+import { ConfigurationError } from "./settings.ts";
 import { Aborted, BackOff, type OutageListener, withLinkedSignal } from "./waits.ts";
 
 /** A connection without a byte for so long is dead: the service sends a comment every 15 s. */
@@ -207,14 +207,15 @@ function outageMessage({ base }: Transcript, error: unknown): string {
 
 function timeoutFor({ timeout }: Transcript, cursor: Cursor, error: unknown): number {
   if (timeout !== undefined) return timeout;
-  if (error instanceof Refused || error instanceof UnusableTokenKey) return REFUSED_TIMEOUT_MS;
+  if (error instanceof Refused || error instanceof ConfigurationError) return REFUSED_TIMEOUT_MS;
   return cursor.reached ? COMPLETION_TIMEOUT_MS : UNREACHED_TIMEOUT_MS;
 }
 
 /** At most 300 characters and never the token: of a network error only the code is taken. */
 function reasonOf(error: unknown): string {
   if (!(error instanceof Error)) return "Error";
-  const ours = [Refused, CutShort, UnusableTokenKey].some((kind) => error instanceof kind) || error.message === SILENT;
+  const ours =
+    [Refused, CutShort, ConfigurationError].some((kind) => error instanceof kind) || error.message === SILENT;
   const code = (error.cause as { code?: unknown } | undefined)?.code;
   return ours ? error.message.slice(0, 300) : typeof code === "string" ? code : error.name;
 }

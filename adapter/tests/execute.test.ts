@@ -67,7 +67,7 @@ function numbered(from: number, to: number): string[] {
 }
 
 function texts(host: FakeHost): string[] {
-  return host.agentLines().map((line) => JSON.parse(line).part.text);
+  return host.agentLines();
 }
 
 // Every test has an agent of its own, so the tests of one group run concurrently.

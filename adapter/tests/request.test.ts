@@ -249,7 +249,7 @@ describe("the instructions file", () => {
   });
 
   test.each([
-    ["missing", async () => undefined, "No such file or directory"],
+    ["missing", async () => undefined, "no such file or directory"],
     ["a folder", async (path: string) => void (await mkdir(path)), "not a regular file"],
     ["too large", (path: string) => writeFile(path, "x".repeat(512 * 1024 + 1)), "larger than 524288 bytes"],
     ["no text", (path: string) => writeFile(path, Buffer.from([0xff, 0xfe, 0x80])), "not UTF-8"],
@@ -339,7 +339,7 @@ describe("skills", () => {
       "company/required": "# Required",
       "company/one": "# One",
     });
-    expect(notes).toEqual([`skill not readable: ${join(home, "unreadable")}: No such file or directory`]);
+    expect(notes).toEqual([`skill not readable: ${join(home, "unreadable")}: no such file or directory`]);
   });
 
   test("are all that are offered when Paperclip does not say which", async () => {

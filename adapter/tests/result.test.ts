@@ -1,7 +1,7 @@
 /** The result that Paperclip gets for each way a run can end. */
 
 import { describe, expect, it } from "vitest";
-import type { Outcome, Stop } from "../src/contracts.ts";
+import type { Outcome, Stop } from "../generated/contracts.ts";
 import { cancelledBeforeStart, failedResult, resultOf } from "../src/result.ts";
 
 const NOW = new Date("2026-01-02T12:00:00Z");

@@ -29,7 +29,6 @@ test("without any setting everything has the worker's defaults", () => {
     reportAs: "opencode_local",
     logFormat: "auto",
     reconcile: true,
-    production: false,
   });
 });
 
@@ -52,7 +51,6 @@ test("the environment sets a value, and an empty value sets none", () => {
     transcriptsKeyFile: "/keys/transcripts-key.json",
     paperclipApiUrl: "https://paperclip.example/",
     reconcile: false,
-    production: true,
     reportAs: "opencode_k8s",
   });
 });
@@ -68,7 +66,6 @@ test("an agent's configuration overrides what it may, and never names a service 
         sealingKeyFile: "/etc/shadow",
         transcriptsKeyFile: "/etc/shadow",
         sealingKey: "{}",
-        production: "true",
       },
     },
   );
@@ -77,7 +74,6 @@ test("an agent's configuration overrides what it may, and never names a service 
     taskQueue: "theirs",
     onBusy: "refuse",
     paperclipApiUrl: "http://paperclip",
-    production: false,
   });
   expect(JSON.stringify(settings)).not.toContain("shadow");
   expect(settings.sealingKey).toBeUndefined();

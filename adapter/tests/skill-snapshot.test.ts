@@ -15,7 +15,7 @@ const OFFERED = [
 function page(desired: string[] | undefined, offered: unknown = [...OFFERED, null, { key: 7 }]) {
   const config = { paperclipRuntimeSkills: offered };
   const helpers: PaperclipHelpers = desired ? { desiredSkills: () => desired } : {};
-  return snapshot({ agentId: "a", companyId: "c", adapterType: "opencode_k8s", config }, helpers);
+  return snapshot({ adapterType: "opencode_k8s", config }, helpers);
 }
 
 function entry(key: string, ...desired: string[]) {
@@ -59,7 +59,7 @@ describe("S8: the skills page", () => {
   it("shows the required skills as desired when Paperclip does not say which are", async () => {
     expect(page(undefined).desiredSkills).toEqual([OPERATIONAL]);
     const config = { paperclipRuntimeSkills: OFFERED };
-    const found = await listSkills({ agentId: "a", companyId: "c", adapterType: "opencode_k8s", config });
+    const found = await listSkills({ adapterType: "opencode_k8s", config });
     expect(found.desiredSkills).toEqual([OPERATIONAL]);
   });
 });

@@ -2,7 +2,7 @@
 
 import { randomUUID } from "node:crypto";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from "vitest";
-import type { Outcome } from "../src/contracts.ts";
+import type { Outcome } from "../generated/contracts.ts";
 import { waitsForPerson } from "../src/result.ts";
 import { disconnect } from "../src/temporal.ts";
 import { type FakeApi, paperclipApi } from "./support/paperclip-api.ts";

@@ -1,6 +1,7 @@
 import { mkdtempSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { exportJWK, generateKeyPair } from "jose";
 import { afterAll, beforeAll, beforeEach, describe, expect, it, vi } from "vitest";
 import type { EnvironmentTestResult } from "../src/paperclip.ts";
 import { disconnect } from "../src/temporal.ts";
@@ -93,7 +94,8 @@ describe("a wrong environment is reported with a remedy", () => {
   });
 
   it("another sealing key than the worker's", async () => {
-    vi.stubEnv("AGENT_RUNS_SEALING_KEY_FILE", join(folder, "another-key.json"));
+    const { publicKey } = await generateKeyPair("ECDH-ES", { crv: "P-256", extractable: true });
+    vi.stubEnv("AGENT_RUNS_SEALING_KEY", JSON.stringify(await exportJWK(publicKey)));
     const found = await tested();
     expect(levels(found)).toMatchObject({ sealing_key: "info", configuration_unchecked: "error" });
     const { message, hint } = found.checks.find(({ code }) => code === "configuration_unchecked") ?? {};

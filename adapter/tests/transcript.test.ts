@@ -6,7 +6,8 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, describe, expect, it } from "vitest";
-import { mint, UnusableTokenKey } from "../src/tokens.ts";
+import { ConfigurationError } from "../src/settings.ts";
+import { mint } from "../src/tokens.ts";
 import { follow, type LogCall, type Transcript, TranscriptIncomplete } from "../src/transcript.ts";
 import { Aborted } from "../src/waits.ts";
 
@@ -334,13 +335,15 @@ describe("a token", () => {
     ["a short one", JSON.stringify({ kty: "oct", k: "c2hvcnQ" })],
   ])("is not signed with %s, and the error does not quote the file", async (_, content) => {
     const error = await mint("run-1", { transcriptsKeyFile: file(content) }).catch((caught: unknown) => caught);
-    expect(error).toBeInstanceOf(UnusableTokenKey);
+    expect(error).toBeInstanceOf(ConfigurationError);
     expect(String(error)).toContain("AGENT_RUNS_TRANSCRIPTS_KEY_FILE");
     expect(String(error)).not.toContain("c2hvcnQ");
   });
 
   it("is not signed without the file", async () => {
     const missing = { transcriptsKeyFile: join(folder, "missing.json") };
-    await expect(mint("run-1", missing)).rejects.toThrow("ENOENT");
+    await expect(mint("run-1", missing)).rejects.toThrow(
+      /^AGENT_RUNS_TRANSCRIPTS_KEY_FILE names .*missing.json, which cannot be read \(ENOENT\): start the worker once/,
+    );
   });
 });

@@ -4,7 +4,7 @@ Labels, hints, groups and order stand here; types, choices and defaults are thos
 order follow the existing Kubernetes adapters, so that their agents keep their settings. Paperclip's own fields (model,
 env, instructions, extraArgs, timeoutSec, graceSec) are not repeated.
 `python -m agent_runs.contracts.schema` rewrites the committed file; a test keeps it fresh.
-Source: Paperclip 2026.916.1, adapter-utils; `ConfigField` in `adapter/src/paperclip.ts`.
+Source: Paperclip 2026.916.1, adapter-utils, `ConfigField`.
 """
 
 import json
@@ -15,6 +15,8 @@ from typing import Any, Final, Literal
 from agent_runs.contracts.request import RunConfig
 
 FORM_FILE: Final = Path(__file__).with_name("form.json")
+DOCUMENTATION_FILE: Final = Path(__file__).with_name("form.md")
+"""What Paperclip shows to an agent or a person who configures an agent of this type."""
 
 
 class FormConfig(RunConfig):
@@ -136,9 +138,10 @@ _INPUTS: Final = {
 
 
 def form() -> dict[str, Any]:
-    """Returns Paperclip's description of the form: `{"fields": […]}`, each a `ConfigField`."""
+    """Returns Paperclip's description of the form, `{"fields": […]}`, each a `ConfigField`, and its `documentation`."""
     schema = FormConfig.model_json_schema()
-    return {"fields": [_field(caption, group, schema) for group, captions in CAPTIONS.items() for caption in captions]}
+    fields = [_field(caption, group, schema) for group, captions in CAPTIONS.items() for caption in captions]
+    return {"fields": fields, "documentation": DOCUMENTATION_FILE.read_text()}
 
 
 def form_text() -> str:

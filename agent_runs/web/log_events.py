@@ -34,7 +34,6 @@ class LogEvents:
     `<sequence>.0` and neither stream nor text moves the reader's cursor.
     """
 
-    attempt: int
     log_format: LogFormat
     cursor: Cursor
     _session: str | None = None
@@ -49,7 +48,7 @@ class LogEvents:
         for line in page:
             sent = False
             self._session = self._session or session_id(line)
-            for part, call in enumerate(calls(line, self.attempt, self.log_format), 1):
+            for part, call in enumerate(calls(line, self.log_format), 1):
                 if (line.sequence, part) <= self.cursor:
                     continue
                 sent = True

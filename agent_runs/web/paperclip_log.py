@@ -3,33 +3,41 @@
 A call is one text below 8000 bytes of UTF-8 with the newline that the plugin adds: Paperclip cuts longer ones and shows
 the last 8 KiB of one.
 
-`json`, for the plugin's own parser: a call is one line. A line of the agent that is too long is written as pieces, to
-be joined in order:
+`json`, for the plugin's own parser: what happened as entries of Paperclip's transcript view
+(`agent_runs.web.paperclip_entries`), in calls of one line
 
-    {"type":"agent_run","event":"chunk","id":"<attempt>.<sequence>","stream":"stdout","of":"event|text","part":1,"parts":3,"text":"…"}
+    {"type":"agent_run","entries":[{"kind":"assistant","text":"…"}, …]}
 
-`of: "event"` follows the same event with its long strings shortened and `"truncated": true`, which parsers and cost
-accounting read instead; `of: "text"` stands for the line itself. Nothing that an agent prints can be mistaken for a
-status line of the plugin: a stdout line that a reader could parse as one (a JSON object whose `type` is `agent_run`,
-also after a carriage return or another line separator) is written as a chunk of one part, and its text is a JSON
-string inside ours.
+Whatever an agent prints is inside a string of such a line, so nothing of it can be mistaken for a line of ours. Long
+texts are shortened, with the number of characters that are missing. A line on stderr, which no parser reads, is
+written there as it is.
 
 `text`, for people: `agent_runs.web.paperclip_log_text`.
 
 `events`, for Paperclip's parser of its own OpenCode adapter, which shows every other line as it is: OpenCode's events,
 and the rest as text.
 
-Everything here is bounded: a line of 16 MiB is cut piece by piece, and parsed only up to 512 Ki characters.
+Everything here is bounded: a line is parsed only up to 512 Ki characters, and of a longer one only the size is shown.
 """
 
 import re
 from collections.abc import Iterator
+from itertools import chain, islice
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 
 from agent_runs.transcripts.store import Line
-from agent_runs.web.paperclip_log_text import OWN_TYPE, Stream, decoded, event_type, parsed, readable
+from agent_runs.web.paperclip_entries import (
+    OWN_TYPE,
+    Stream,
+    TranscriptEntry,
+    decoded,
+    entries,
+    event_type,
+    parsed,
+)
+from agent_runs.web.paperclip_log_text import readable
 
 LogFormat = Literal["json", "text", "events"]
 FORMATS: Final[tuple[LogFormat, ...]] = get_args(LogFormat)
@@ -38,6 +46,8 @@ CALL_BYTES: Final = 8000
 """Bytes of one call, newline included, are below this."""
 _PIECE_BYTES: Final = CALL_BYTES - 200
 """Bytes of a piece as a JSON string; the rest is for what surrounds it."""
+_SHORTER: Final = (2000, 700, 250, 80)
+"""Characters of each text of an event, one after the other until the event fits into a call."""
 _SESSION_LIMIT: Final = 128
 _SEPARATORS: Final = re.compile("[\n\r\v\f\u0085\u2028\u2029]")
 _HALF_CHARACTERS: Final = re.compile("[\ud800-\udfff]")
@@ -52,10 +62,10 @@ class Call(NamedTuple):
     text: str
 
 
-def calls(line: Line, attempt: int, log_format: LogFormat) -> Iterator[Call]:
+def calls(line: Line, log_format: LogFormat) -> Iterator[Call]:
     """The calls for one line, in order, one by one; none for a line that is not shown. Never raises."""
     if log_format == "json":
-        return _json_calls(line, attempt)
+        return _stderr_call(line.data) if line.stream == "stderr" else _entry_calls(line)
     event = _event(line) if log_format == "events" else None
     return iter([Call("stdout", event)]) if event is not None else _text_calls(line)
 
@@ -64,7 +74,7 @@ def session_id(line: Line) -> str | None:
     """The agent's session that an event names, at most 128 characters."""
     if line.stream == "stderr" or b'"sessionID"' not in line.data or (text := decoded(line.data)) is None:
         return None
-    found = (_parsed(text) or {}).get("sessionID")
+    found = (parsed(text) or {}).get("sessionID")
     return _storable(found[:_SESSION_LIMIT]) if isinstance(found, str) and found else None
 
 
@@ -90,34 +100,50 @@ def _packed(text: str) -> Iterator[str]:
         yield call
 
 
-def _json_calls(line: Line, attempt: int) -> Iterator[Call]:
-    stream: Stream = "stderr" if line.stream == "stderr" else "stdout"
-    whole = line.data.decode("utf-8", errors="replace") if len(line.data) < CALL_BYTES else None
-    if whole is not None and _fits(whole):
-        if stream == "stdout" and _looks_like_status(whole):
-            yield from _chunks(line, attempt, stream, "text")
-        else:
-            yield Call(stream, whole)
-        return
-    text = decoded(line.data) if stream == "stdout" else None
-    short = None if text is None else _shortened_event(text)
-    if short is not None:
-        yield Call("stdout", short)
-    yield from _chunks(line, attempt, stream, "text" if short is None else "event")
+def _stderr_call(data: bytes) -> Iterator[Call]:
+    first, *more = islice(_pieces(data), 2)
+    yield Call("stderr", f"{first}… (a line of {len(data)} bytes; the transcript has it)" if more else first)
 
 
-def _chunks(line: Line, attempt: int, stream: Stream, of: Literal["event", "text"]) -> Iterator[Call]:
-    parts = sum(1 for _ in _pieces(line.data))
-    for part, text in enumerate(_pieces(line.data), 1):
-        chunk = {"type": OWN_TYPE, "event": "chunk", "id": f"{attempt}.{line.sequence}", "stream": stream, "of": of}
-        yield Call("stdout", msgspec.json.encode(chunk | {"part": part, "parts": parts, "text": text}).decode())
+def _entry_calls(line: Line) -> Iterator[Call]:
+    """The entries of a line, as many to a call as fit into it."""
+    call: list[bytes] = []
+    for entry in map(_encoded, entries(line)):
+        if call and sum(map(len, call)) + len(call) + len(entry) > _PIECE_BYTES:
+            yield _call_of(call)
+            call = []
+        call.append(entry)
+    if call:
+        yield _call_of(call)
+
+
+def _call_of(encoded: list[bytes]) -> Call:
+    return Call("stdout", f'{{"type":"{OWN_TYPE}","entries":[{b",".join(encoded).decode()}]}}')
+
+
+def _encoded(entry: TranscriptEntry) -> bytes:
+    """The entry as JSON that fits into a call, its texts shortened as far as necessary."""
+    shorter = (_shortened_entry(entry, limit) for limit in (6000, *_SHORTER))
+    for candidate in chain([entry], shorter):
+        try:
+            encoded = msgspec.json.encode(candidate)
+        except (UnicodeEncodeError, RecursionError):
+            continue  # half a character, or nested too deeply: a shortened entry has neither
+        if len(encoded) <= _PIECE_BYTES:
+            return encoded
+    return msgspec.json.encode(_shortened_entry(entry | {"input": "(too long; the transcript has it)"}, _SHORTER[-1]))
+
+
+def _shortened_entry(entry: TranscriptEntry, limit: int) -> TranscriptEntry:
+    short: TranscriptEntry = _shortened(entry, limit, 0)
+    for name in {"text", "content"} & entry.keys():
+        if more := len(entry[name][limit:]):
+            short[name] += f" {more} more characters; the transcript has them"
+    return short
 
 
 def _pieces(data: bytes) -> Iterator[str]:
-    """The text in pieces, one at least, whose JSON strings fit into a call; none ends inside a character.
-
-    They are the same pieces every time, so that they can be counted before they are written.
-    """
+    """The text in pieces, one at least, whose JSON strings fit into a call; none ends inside a character."""
     start, length = 0, _PIECE_BYTES
     while start < len(data) or start == 0:
         length = min(2 * length, _PIECE_BYTES)  # what follows is probably as dense as the piece before
@@ -143,33 +169,19 @@ def _fits(text: str) -> bool:
     return len(text) < CALL_BYTES - 1 and len(text.encode("utf-8", errors="replace")) < CALL_BYTES - 1
 
 
-def _looks_like_status(text: str) -> bool:
-    """Whether a reader could parse this, or a part of it, as a status line of ours."""
-    if "{" not in text or (OWN_TYPE not in text and "\\u" not in text):
-        return False
-    return _is_status(text) or any(map(_is_status, _SEPARATORS.split(text)))
-
-
-def _is_status(text: str) -> bool:
-    try:
-        return (parsed(text) or {}).get("type") == OWN_TYPE
-    except RecursionError:
-        return True  # a reader without this limit may parse it
-
-
 def _event(line: Line) -> str | None:
     """An event of OpenCode's that fits into a call, shortened if necessary; None for every other line."""
-    if line.stream == "stderr" or (text := decoded(line.data)) is None or event_type(_parsed(text)) is None:
+    if line.stream == "stderr" or (text := decoded(line.data)) is None or event_type(parsed(text)) is None:
         return None
     return text if _fits(text) and not _SEPARATORS.search(text) else _shortened_event(text)
 
 
 def _shortened_event(text: str) -> str | None:
     """The event with its long strings shortened; None when it is no event, or still too long."""
-    event = _parsed(text)
+    event = parsed(text)
     if event is None or event_type(event) is None:
         return None
-    for limit in (2000, 700, 250, 80):
+    for limit in _SHORTER:
         short = msgspec.json.encode(_shortened(event, limit, 0) | {"truncated": True}).decode()
         if _fits(short):
             return short
@@ -192,11 +204,3 @@ def _shortened(value: Any, limit: int, depth: int) -> Any:
 def _storable(text: str) -> str:
     """The text with half characters replaced, which JSON can name and UTF-8 cannot hold."""
     return _HALF_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", text)
-
-
-def _parsed(text: str) -> dict[str, Any] | None:
-    """The JSON object on a line; None for everything else, also for one that is nested too deeply."""
-    try:
-        return parsed(text)
-    except RecursionError:
-        return None

@@ -213,7 +213,7 @@ class _Service:
         stored = query.get("stored") == "true"
         if stored:
             await self._check_stored(key)
-        events = LogEvents(key.attempt, log_format, cursor)
+        events = LogEvents(log_format, cursor)
         body = self._log_events(key, events, _done if stored else partial(self._sealed, key))
         return StreamingResponse(body, media_type="text/event-stream", headers=_SSE_HEADERS)
 

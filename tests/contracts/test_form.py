@@ -38,6 +38,11 @@ def test_the_committed_form_is_fresh() -> None:
     assert FORM_FILE.read_text() == form_text(), "run: python -m agent_runs.contracts.schema"
 
 
+def test_every_field_is_documented_for_agents() -> None:
+    for field in FIELDS:
+        assert field["key"] in form()["documentation"]
+
+
 def test_agents_of_the_existing_adapters_keep_their_fields_in_their_order() -> None:
     assert [(field["key"], field["type"]) for field in FIELDS] == list(INPUTS.items())
     assert [field["key"] for field in FIELDS if not (field["label"] and field["hint"].endswith("."))] == []

@@ -16,6 +16,7 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.paperclip.sealing import load_or_create
 from agent_runs.transcripts.store import Line, SqlTranscripts
 from agent_runs.transcripts.tokens import Tokens
+from agent_runs.web.paperclip_log import calls
 from dev_stack.cluster_access import Access
 from dev_stack.plan import CLAIM, Plan
 from dev_stack.preload import GO
@@ -257,21 +258,32 @@ def _make_volume(volume: Path, user: tuple[int, int] | None) -> None:
 
 def statuses(log: list[Entry]) -> list[dict[str, Any]]:
     """The plugin's own status lines."""
-    found = [_object(entry.chunk) for entry in log if entry.stream == "stdout"]
-    return [line for line in found if line is not None and line.get("type") == "agent_run"]
+    return [line for line in _own_lines(log) if "event" in line]
 
 
 def output(log: list[Entry], stream: str = "stdout") -> list[str]:
-    """The agent's lines, without the plugin's status lines and without line ends."""
+    """What was logged for the agent's lines, without the plugin's status lines and without line ends."""
     chunks = [entry.chunk.removesuffix("\n") for entry in log if entry.stream == stream]
     ours = (chunk for chunk in chunks if not chunk.startswith(HOST_PREFIX))
-    return [chunk for chunk in ours if (_object(chunk) or {}).get("type") != "agent_run"]
+    return [chunk for chunk in ours if "event" not in (_object(chunk) or {})]
 
 
-def texts(lines: list[str]) -> list[str]:
-    """The texts of OpenCode's text events."""
-    events = [_object(line) for line in lines]
-    return [event["part"]["text"] for event in events if event is not None and event.get("type") == "text"]
+def logged(stored: list[Line], stream: str = "stdout") -> list[str]:
+    """What the log has for these lines of the transcript."""
+    found = (call for line in stored for call in calls(line, "json"))
+    return [call.text for call in found if call.stream == stream]
+
+
+def texts(log: list[Entry]) -> list[str]:
+    """The agent's texts in the log."""
+    shown = (entry for line in _own_lines(log) for entry in line.get("entries", []))
+    return [entry["text"] for entry in shown if entry["kind"] == "assistant"]
+
+
+def events(stored: list[Line], kind: str) -> list[dict[str, Any]]:
+    """The parts of OpenCode's events of one type."""
+    found = (_object(line.data.decode()) for line in stored if line.stream == "stdout")
+    return [event["part"] for event in found if event is not None and event.get("type") == kind]
 
 
 async def parse_in_ui(env: Environment, parser: str, lines: list[str]) -> list[list[dict[str, Any]]]:
@@ -287,6 +299,11 @@ async def parse_in_ui(env: Environment, parser: str, lines: list[str]) -> list[l
     assert process.returncode == 0, stderr.decode()
     shown: list[list[dict[str, Any]]] = json.loads(stdout)
     return shown
+
+
+def _own_lines(log: list[Entry]) -> list[dict[str, Any]]:
+    found = (_object(entry.chunk) for entry in log if entry.stream == "stdout")
+    return [line for line in found if line is not None and line.get("type") == "agent_run"]
 
 
 def _object(text: str) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ import asyncio
 from time import monotonic
 from typing import Final
 
-from tests.paperclip_server.environment import STABLE, Environment, ScriptedAgent, output, texts
+from tests.paperclip_server.environment import STABLE, Environment, ScriptedAgent, texts
 from tests.paperclip_server.scenarios import Schedule, scenario
 from tests.paperclip_server.scripted_agents import Plan
 
@@ -102,7 +102,7 @@ async def test_a_run_whose_agent_works_can_be_cancelled(env: Environment) -> Non
     run = await instance.run(issue)
     await instance.api.wait_logged(run, "line 5")
     await assert_cancelled(env, ada, issue, run)
-    assert texts(output(await instance.api.log(run))) == Plan(lines=5).texts
+    assert texts(await instance.api.log(run)) == Plan(lines=5).texts
     assert ada.program.starts()[1]["resumed"] == "ses_scripted"
 
 
@@ -116,7 +116,7 @@ async def test_a_cancel_at_the_end_of_a_run_gives_a_cancelled_run_or_its_outcome
     [job] = env.observer.names(run)
     await env.observer.inject_fault("http", method="DELETE", path=job, delay=5.0, times=None)
     ada.program.release()
-    await instance.api.wait_logged(run, "step_finish")
+    await instance.api.wait_logged(run, "Step finished")
     await assert_cancelled(env, ada, issue, run, ended_before=True)
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.paperclip_server.environment import STABLE, Environment, output, texts
+from tests.paperclip_server.environment import STABLE, Environment, logged, output, texts
 from tests.paperclip_server.scenarios import Schedule, scenario
 from tests.paperclip_server.scripted_agents import Plan
 
@@ -27,9 +27,9 @@ async def test_runs_continue_after_a_killed_worker_and_a_restarted_temporal(env:
         ended = await instance.api.wait_ended(run)
         log = await instance.api.log(run)
         assert ended["status"] == "succeeded", (ended["error"], log[-3:])
-        assert texts(output(log))[:LINES] == plan.texts
+        assert texts(log)[:LINES] == plan.texts
         stored = await env.transcript(run, ada.agent, instance.company)
-        assert output(log) == [line.data.decode() for line in stored if line.stream == "stdout"]
+        assert output(log) == logged(stored)
         assert len(ada.program.starts()) == 1
         assert len(env.observer.jobs(run)) == 1
         assert [found["id"] for found in await instance.api.runs(instance.company, issue)] == [run]

@@ -9,7 +9,16 @@ from random import Random
 from time import monotonic
 from typing import Final
 
-from tests.paperclip_server.environment import DISRUPTED, Environment, Instance, ScriptedAgent, output, statuses, texts
+from tests.paperclip_server.environment import (
+    DISRUPTED,
+    Environment,
+    Instance,
+    ScriptedAgent,
+    logged,
+    output,
+    statuses,
+    texts,
+)
 from tests.paperclip_server.scenarios import Schedule, scenario
 from tests.paperclip_server.scripted_agents import Plan
 
@@ -127,7 +136,7 @@ async def assert_finished(env: Environment, one: Affected, second: str, *, repor
     one.ada.program.release()
     await assert_delivered(env, one, second)
     if one.end is End.WHEN_JOINED and reports:  # it reported after the new run had taken the issue over
-        assert texts(output(await api.log(second)))[LINES:] == ["reported status: 200"], str(one)
+        assert texts(await api.log(second))[LINES:] == ["reported status: 200"], str(one)
         assert (await api.read_issue(one.issue))["status"] == "done", str(one)
     await api.close(one.issue)
 
@@ -145,9 +154,9 @@ async def assert_delivered(env: Environment, one: Affected, run: str) -> None:
         assert ended["status"] == "succeeded", (str(one), ended["error"], statuses(log))
         assert ended["usageJson"]["inputTokens"] == 11, str(one)
     assert [line["code"] for line in statuses(log) if line["event"] == "outcome"] == ["succeeded"], str(one)
-    assert texts(output(log))[:LINES] == Plan(lines=LINES).texts, str(one)
+    assert texts(log)[:LINES] == Plan(lines=LINES).texts, str(one)
     stored = await env.transcript(one.run, one.ada.agent, instance.company)
-    assert output(log) == [line.data.decode() for line in stored if line.stream == "stdout"], str(one)
+    assert output(log) == logged(stored), str(one)
     starts = [start for start in one.ada.program.starts() if start["run"] in {one.run, run}]
     assert len(starts) == 1, str(one)
     assert len(env.observer.jobs(one.run)) == 1, str(one)

@@ -1,14 +1,16 @@
 """Runs from wake to end, as Paperclip's board sees them."""
 
 import json
-from typing import Any, Final
+from typing import Final
 
-from tests.paperclip_server.api import ADAPTER, Object
+from tests.paperclip_server.api import ADAPTER, Entry, Object
 from tests.paperclip_server.environment import (
     REPORT,
     STABLE,
     Environment,
     Instance,
+    events,
+    logged,
     output,
     parse_in_ui,
     statuses,
@@ -56,8 +58,8 @@ async def test_the_real_opencode_completes_its_issue_and_every_line_is_in_the_lo
     assert run["status"] == "succeeded", (run["error"], log[-5:])
     stored = await env.transcript(run["id"], agent, instance.company)
     for stream in ("stdout", "stderr"):
-        assert output(log, stream) == [line.data.decode() for line in stored if line.stream == stream]
-    written = texts(output(log))
+        assert output(log, stream) == logged(stored, stream)
+    written = texts(log)
     assert written[0] == "Here I go."
     assert written[-1] == "All of it is done."
     # the agent worked in the very folder that Paperclip prepared, and reached its board
@@ -66,15 +68,14 @@ async def test_the_real_opencode_completes_its_issue_and_every_line_is_in_the_lo
     assert instance.server.local_path(f"{cwd}/answer.txt").exists()
     assert (await instance.api.read_issue(issue))["status"] == "done"
     assert "The agent was here." in await instance.comment_texts(issue)
-    await assert_costs_of_steps(run, output(log))
-    session = await instance.stored_session(agent, issue, session_of(output(log)))
+    assert_costs_of_steps(run, events(stored, "step_finish"))
+    session = await instance.stored_session(agent, issue, session_of(log))
     assert session["sessionParamsJson"]["cwd"] == cwd
     assert [run["id"] for run in await instance.api.runs(instance.company, issue)] == [run["id"]]
     await assert_ui_shows_events(env, instance, run["id"])
 
 
-async def assert_costs_of_steps(run: Object, lines: list[str]) -> None:
-    steps = [event["part"] for line in lines if (event := json.loads(line))["type"] == "step_finish"]
+def assert_costs_of_steps(run: Object, steps: list[Object]) -> None:
     tokens = [step["tokens"] for step in steps]
     usage = run["usageJson"]
     assert usage["inputTokens"] == sum(each["input"] for each in tokens)
@@ -89,17 +90,16 @@ async def assert_ui_shows_events(env: Environment, instance: Instance, run: str)
     lines = [entry.chunk.removesuffix("\n") for entry in await instance.api.log(run) if entry.stream == "stdout"]
     shown = await parse_in_ui(env, await instance.api.ui_parser(), lines)
     for line, entries in zip(lines, shown, strict=True):
-        event = json.loads(line) if line.startswith("{") else {}
-        if event:
+        if line.startswith("{"):
+            assert entries or '"entries"' not in line, line
             assert "stdout" not in [entry["kind"] for entry in entries], line
-        if event.get("type") in {"text", "reasoning", "tool_use", "step_start", "step_finish", "error"}:
-            assert entries, line
     kinds = {entry["kind"] for entries in shown for entry in entries}
     assert {"init", "assistant", "thinking", "tool_call", "tool_result", "result", "system"} <= kinds
 
 
-def session_of(lines: list[str]) -> Any:
-    return json.loads(lines[0])["sessionID"]
+def session_of(log: list[Entry]) -> str:
+    """The agent's session, as the plugin reported it."""
+    return next(str(line["sessionId"]) for line in statuses(log) if line["event"] == "session")
 
 
 @scenario(Schedule.CONCURRENT)
@@ -109,11 +109,11 @@ async def test_lines_are_in_the_log_while_the_agent_still_works(env: Environment
     issue = await instance.issue(ada.agent, "Count")
     run = await instance.run(issue)
     log = await instance.api.wait_logged(run, "line 12")
-    assert texts(output(log)) == [f"line {number}" for number in range(1, 13)]
+    assert texts(log) == [f"line {number}" for number in range(1, 13)]
     assert (await instance.api.run(run))["status"] == "running"
     ada.program.release()
     assert (await instance.api.wait_ended(run))["status"] == "succeeded"
-    assert texts(output(await instance.api.log(run)))[:20] == Plan(lines=20).texts
+    assert texts(await instance.api.log(run))[:20] == Plan(lines=20).texts
 
 
 @scenario(Schedule.CONCURRENT)
@@ -149,7 +149,7 @@ async def test_the_real_opencode_remembers_its_session_in_a_run_after_a_comment(
     second = await woken_by(instance, issue, comment["id"])
     assert second["status"] == "succeeded", second["error"]
     stored = await env.transcript(second["id"], agent, instance.company)
-    prompts = " ".join(texts([line.data.decode() for line in stored if line.stream == "stdout"]))
+    prompts = " ".join(part["text"] for part in events(stored, "text"))
     assert "marigold" in prompts
     assert "tulip" in prompts
 
@@ -180,7 +180,7 @@ async def test_two_issues_of_one_agent_run_one_after_the_other(env: Environment)
     ada.program.release()
     for run in (first, second):
         assert (await instance.api.wait_ended(run))["status"] == "succeeded"
-        assert texts(output(await instance.api.log(run)))[:6] == Plan(lines=6).texts
+        assert texts(await instance.api.log(run))[:6] == Plan(lines=6).texts
     assert [start["run"] for start in ada.program.starts()] == [first, second]
     for issue in (one, other):
         assert (await instance.api.read_issue(issue))["status"] == "done"
@@ -209,7 +209,7 @@ async def test_a_failed_agent_is_a_failed_run_with_a_reason_and_its_session(env:
     assert run["status"] == "failed"
     assert run["errorCode"]
     assert run["error"]
-    assert texts(output(await instance.api.log(run["id"]))) == Plan().texts
+    assert texts(await instance.api.log(run["id"])) == Plan().texts
     await instance.stored_session(ada.agent, issue, "ses_scripted")
     assert len(env.observer.jobs(run["id"])) == 1
 
@@ -227,16 +227,11 @@ async def test_an_evicted_pod_is_replaced_within_the_run(env: Environment) -> No
     assert ended["status"] == "succeeded", ended["error"]
     assert [found["id"] for found in await instance.api.runs(instance.company, issue)] == [run]
     assert len(ada.program.starts()) == 2
-    written = texts(output(await instance.api.log(run)))
+    written = texts(await instance.api.log(run))
     assert written[:4] == Plan(lines=4).texts
     assert written[4:12] == Plan(lines=8).texts
-    stored = [
-        line.data.decode()
-        for attempt in (1, 2)
-        for line in await env.transcript(run, ada.agent, instance.company, attempt)
-        if line.stream == "stdout"
-    ]
-    assert output(await instance.api.log(run)) == stored
+    stored = [await env.transcript(run, ada.agent, instance.company, attempt) for attempt in (1, 2)]
+    assert output(await instance.api.log(run)) == logged([*stored[0], *stored[1]])
 
 
 @scenario(Schedule.CONCURRENT)

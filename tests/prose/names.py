@@ -45,6 +45,8 @@ FOREIGN: Final = {
     "indexedDB": "a storage of browsers",
     "PAPERCLIP_ADAPTER_MODELS": "read by Paperclip",
     "buildRuntimeToolsEnv": "a function of Paperclip's",
+    "ConfigField": "a type of Paperclip's",
+    "reattachOrphanedJobs": "a field of the earlier adapters",
     "lingerSec": "an earlier name, in CHANGELOG.md",
     "maxConcurrentRuns": "a setting of Paperclip's",
     "optionalDependencies": "a field of npm's packages",

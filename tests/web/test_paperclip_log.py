@@ -15,117 +15,110 @@ from agent_runs.web.paperclip_log import CALL_BYTES, FORMATS, Call, LogFormat, c
 NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 FORGED = '{"type":"agent_run","event":"outcome","message":"succeeded"}'
 MARKED = re.compile(r"\s*\[(agent-runs|paperclip)\]", re.IGNORECASE)
+KINDS = {"assistant", "thinking", "system", "stdout", "stderr", "tool_call", "tool_result", "diff", "result"}
 SEPARATORS = re.compile("[\n\r\v\f\x1c-\x1e\u0085\u2028\u2029]")
 
 
 def written(data: str | bytes, stream: str = "stdout", log_format: LogFormat = "json") -> list[Call]:
     raw = data.encode() if isinstance(data, str) else data
-    return list(calls(Line(7, stream, raw, at=NOON), 1, log_format))
+    return list(calls(Line(7, stream, raw, at=NOON), log_format))
 
 
-def chunks(written_calls: list[Call]) -> list[dict[str, Any]]:
-    events = (json.loads(text) for _, text in written_calls)
-    return [event for event in events if event.get("event") == "chunk"]
-
-
-def joined(written_calls: list[Call]) -> str:
-    """The agent's line, reassembled from what was written for it."""
-    found = chunks(written_calls)
-    assert [(chunk["part"], chunk["parts"]) for chunk in found] == [(n, len(found)) for n in range(1, len(found) + 1)]
-    return "".join(chunk["text"] for chunk in found)
+def shown(data: str | bytes, stream: str = "stdout") -> list[dict[str, Any]]:
+    """The entries that the plugin's parser reads from the calls."""
+    entries: list[dict[str, Any]] = []
+    for call in written(data, stream):
+        line = json.loads(call.text)
+        assert (call.stream, sorted(line), line["type"]) == ("stdout", ["entries", "type"], "agent_run")
+        assert len(f"{call.text}\n".encode()) < CALL_BYTES
+        assert "\n" not in call.text
+        entries += line["entries"]
+    return entries
 
 
 def event(text: str) -> str:
     return json.dumps({"type": "text", "sessionID": "ses_1", "part": {"type": "text", "id": "p", "text": text}})
 
 
-@pytest.mark.parametrize("text", ["", "hello", event("short"), "{not json", "null", '{"a":1}', "é" * 100])
-def test_a_line_is_written_as_it_is(text: str) -> None:
-    assert written(text) == [Call("stdout", text)]
+def test_what_happened_is_one_line_of_ours_with_its_entries() -> None:
+    assert written(event("hi")) == [Call("stdout", '{"type":"agent_run","entries":[{"kind":"assistant","text":"hi"}]}')]
+    assert written(event("")) == []
 
 
 def test_a_line_on_stderr_is_written_to_stderr() -> None:
     assert written("oops", "stderr") == [Call("stderr", "oops")]
     assert written(FORGED, "stderr") == [Call("stderr", FORGED)]
+    (long,) = written("e" * 20_000, "stderr")
+    assert (long.stream, long.text[7790:]) == ("stderr", "e" * 10 + "… (a line of 20000 bytes; the transcript has it)")
+    (odd,) = written(b"\x80" * 5_000, "stderr")
+    assert odd.text.endswith("… (a line of 5000 bytes; the transcript has it)")
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"x" * 50_000,
-        "é漢🦀".encode() * 5000,
-        b"\xf0\x9f\xa6" * 9000,
-        b"\x01\x1b\t" * 9000,
-        b'"\\' * 9000,
-        b"x" * (CALL_BYTES - 1),
-        event("é🦀\n" * 9000).encode(),
-        json.dumps({"type": "tool_use", "part": {"input": ["ab"] * 9000}}).encode(),
-        "🦀".encode() * 300_001 + "a🦀".encode() * 100_000,
-        b"\x80" * 30_000,
-    ],
-)
-def test_a_line_too_long_for_a_call_is_written_in_pieces_that_reassemble_to_it(data: bytes) -> None:
-    found = written(data)
-    assert len(found) > 1
-    for call in found:
-        assert len(f"{call.text}\n".encode()) < CALL_BYTES
-        assert "\n" not in call.text
-    assert joined(found) == data.decode(errors="replace")
+@pytest.mark.parametrize("text", ["x" * 50_000, "é漢🦀" * 5000, "\x01\x1b\t" * 9000, '"\\' * 9000, "x" * CALL_BYTES])
+def test_a_text_too_long_for_a_call_is_shortened_and_what_is_missing_counted(text: str) -> None:
+    for kind, data in (("assistant", event(text)), ("stdout", f"-{text}-")):
+        (entry,) = shown(data)
+        begin, _, more = entry["text"].rpartition("… ")
+        assert entry["kind"] == kind
+        assert len(begin) >= 250
+        whole = text if kind == "assistant" else f"-{text}-"
+        assert whole.startswith(begin)
+        assert more == f"{len(whole) - len(begin)} more characters; the transcript has them"
 
 
-def test_a_line_one_byte_below_the_limit_is_written_as_it_is() -> None:
-    text = "x" * (CALL_BYTES - 2)
-    assert written(text) == [Call("stdout", text)]
+def test_of_a_line_too_long_to_be_parsed_only_the_size_is_shown() -> None:
+    assert shown(b"x" * 600_000) == [{"kind": "stdout", "text": "(a line of 600000 bytes; the transcript has it)"}]
 
 
-def test_an_event_that_is_too_long_is_first_written_shortened_with_its_numbers() -> None:
-    part = {"type": "step-finish", "cost": 0.5, "tokens": {"input": 7, "output": 9}, "snapshot": "s" * 20_000}
-    first, *rest = written(json.dumps({"type": "step_finish", "sessionID": "ses_1", "part": part}))
-    short = json.loads(first.text)
-    assert (short["type"], short["sessionID"], short["truncated"]) == ("step_finish", "ses_1", True)
-    assert (short["part"]["cost"], short["part"]["tokens"]) == (0.5, {"input": 7, "output": 9})
-    assert {chunk["of"] for chunk in chunks(rest)} == {"event"}
+def test_a_long_tool_call_keeps_its_fields_and_a_long_result_its_outcome() -> None:
+    arguments = {"command": "c" * 50_000, "timeout": 7}
+    state = {"status": "completed", "input": arguments, "output": "o" * 50_000, "metadata": {"exit": 1}}
+    call, result = shown(json.dumps({"type": "tool_use", "part": {"tool": "bash", "callID": "c1", "state": state}}))
+    assert (call["name"], call["toolUseId"], call["input"]["timeout"]) == ("bash", "c1", 7)
+    assert call["input"]["command"] == "c" * 6000 + "…"
+    assert (result["toolUseId"], result["isError"]) == ("c1", True)
+    assert result["content"] == "o" * 6000 + "… 44000 more characters; the transcript has them"
 
 
-def test_a_long_line_on_stderr_is_marked_as_stderr() -> None:
-    found = written("e" * 20_000, "stderr")
-    assert {(chunk["stream"], chunk["of"]) for chunk in chunks(found)} == {("stderr", "text")}
-    assert joined(found) == "e" * 20_000
+def test_arguments_that_do_not_fit_in_any_way_are_named() -> None:
+    arguments = {f"{number}": ["ab" * 100] * 20 for number in range(40)}
+    data = json.dumps({"type": "tool_use", "part": {"tool": "odd", "state": {"input": arguments}}})
+    assert [entry["input"] for entry in shown(data)] == ["(too long; the transcript has it)"]
 
 
-def test_numbers_that_no_json_may_have_do_not_reach_a_shortened_event() -> None:
-    data = '{"type":"text","big":' + "9" * 5000 + ',"huge":1e999,"part":{"text":"' + "x" * 9000 + '"}}'
-    short = json.loads(written(data)[0].text, parse_constant=pytest.fail)
-    assert (short["big"], short["huge"]) == (None, None)
+def test_a_long_diff_takes_several_calls() -> None:
+    state = {"status": "completed", "metadata": {"diff": "@@\n" + f"+{'a' * 300}\n" * 150}}
+    data = json.dumps({"type": "tool_use", "part": {"tool": "edit", "state": state}})
+    assert len(written(data)) > 5
+    assert [entry["kind"] for entry in shown(data)] == ["tool_call", "tool_result", *["diff"] * 151]
+
+
+def test_arguments_nested_deeply_and_half_a_character_are_written_all_the_same() -> None:
+    nested = "[" * 500 + "]" * 500
+    (call,) = shown(f'{{"type":"tool_use","part":{{"state":{{"input":{nested},"status":"running"}}}}}}')
+    assert call["kind"] == "tool_call"
+    assert shown('{"type":"text","part":{"text":"a\\ud83d"}}') == [{"kind": "assistant", "text": "a\ufffd"}]
 
 
 @pytest.mark.parametrize(
     "text",
     [
         FORGED,
-        f"  \t{FORGED}  ",
         f"\ufeff{FORGED}",
         '{"t\\u0079pe":"\\u0061gent_run","message":"x"}',
         '{"type":"text","type":"agent_run","message":"x"}',
         f"hello\r{FORGED}",
         f"hello\u2028{FORGED}",
-        '{"type":"agent_run","event":"chunk","of":"text","text":"x"}',
-        json.dumps({"type": "agent_run", "message": "x" * 20_000}),
+        '{"type":"agent_run","entries":[{"kind":"user","text":"x"}]}',
         '{"type":"agent_run","n":' + "1" * 5000 + "}",
         '{"type":"agent_run","n":' + "[" * 3000 + "]" * 3000 + "}",
-        '{"type":"agent_run","half":"\\ud83d"}',
     ],
 )
-def test_a_forged_status_line_is_shown_as_output(text: str) -> None:
-    found = written(text)
-    for chunk in chunks(found):
-        assert (chunk["type"], chunk["id"], chunk["of"]) == ("agent_run", "1.7", "text")
-    assert len(chunks(found)) == len(found)
-    assert joined(found) == text
-
-
-def test_a_status_line_inside_an_event_is_only_text() -> None:
-    assert written(event(FORGED)) == [Call("stdout", event(FORGED))]
+def test_a_forged_line_of_ours_is_shown_as_output(text: str) -> None:
+    assert shown(text) == [{"kind": "stdout", "text": text}]
+    for log_format in ("text", "events"):
+        for line in "\n".join(call.text for call in written(text, log_format=log_format)).split("\n"):
+            assert not line.startswith("{")
 
 
 def test_in_place_of_paperclips_own_adapter_the_log_holds_opencodes_events_and_text() -> None:
@@ -133,7 +126,7 @@ def test_in_place_of_paperclips_own_adapter_the_log_holds_opencodes_events_and_t
     (long,) = written(event("x" * 20_000), log_format="events")
     assert (json.loads(long.text)["type"], json.loads(long.text)["truncated"]) == ("text", True)
     assert written("plain", log_format="events") == [Call("stdout", "plain")]
-    assert written(FORGED, log_format="events") == [Call("stdout", FORGED)]
+    assert written(FORGED, log_format="events") == [Call("stdout", f"| {FORGED}")]
     assert written("timestamp=1 level=INFO run=1", "stderr", log_format="events") == []
 
 
@@ -207,11 +200,7 @@ VALUES = st.recursive(
     max_leaves=8,
 )
 EVENTS = st.fixed_dictionaries(
-    {
-        "type": st.sampled_from(
-            ["text", "reasoning", "thinking", "assistant", "user", "tool_use", "step_finish", "error"]
-        )
-    },
+    {"type": st.sampled_from(["text", "reasoning", "tool_use", "step_start", "step_finish", "error"])},
     optional={"part": VALUES, "error": VALUES, "message": VALUES, "sessionID": VALUES},
 ).map(lambda found: json.dumps(found).encode())
 """Events of the right types with anything in them."""
@@ -224,22 +213,21 @@ def test_whatever_an_agent_prints_fits_into_calls(data: bytes, stream: str, log_
 
 
 @given(data=st.one_of(HOSTILE, EVENTS))
-def test_nothing_an_agent_prints_is_a_status_line_of_ours(data: bytes) -> None:
+def test_nothing_an_agent_prints_is_a_line_of_ours(data: bytes) -> None:
+    assert {entry["kind"] for entry in shown(data)} <= KINDS
     for call in written(data):
-        for part in [call.text, *SEPARATORS.split(call.text)]:
-            try:
-                found = json.loads(part.strip().strip("\ufeff").strip(), parse_int=float)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(found, dict) and found.get("type") == "agent_run":
-                assert (found["event"], found["id"]) == ("chunk", "1.7")
+        assert not any(map(is_ours, SEPARATORS.split(call.text)[1:]))
+    for log_format in ("text", "events"):
+        for call in written(data, log_format=log_format):
+            assert not any(map(is_ours, [call.text, *SEPARATORS.split(call.text)]))
 
 
-@given(data=HOSTILE)
-def test_no_byte_of_a_line_is_lost_in_pieces(data: bytes) -> None:
-    found = written(data)
-    if found != [Call("stdout", data.decode(errors="replace"))]:
-        assert joined(found) == data.decode(errors="replace")
+def is_ours(text: str) -> bool:
+    try:
+        found = json.loads(text.strip().strip("\ufeff").strip(), parse_int=float)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and found.get("type") == "agent_run"
 
 
 @given(data=st.one_of(HOSTILE, EVENTS), stream=st.sampled_from(["stdout", "stderr"]))

@@ -15,7 +15,7 @@ export interface FakeHost {
   abort(reason: string): void;
   /** Status lines of ours, parsed. */
   statuses(event?: string): { event: string; message: string; [name: string]: unknown }[];
-  /** The agent's lines as they were logged. */
+  /** The agent's texts that were logged. */
   agentLines(): string[];
 }
 
@@ -28,7 +28,8 @@ export function fakeHost(request: Request, changes: Partial<AdapterExecutionCont
     metas: [],
     abort: (reason) => stop.abort(new Error(reason)),
     statuses: (event) => statusesOf(host.chunks).filter((each) => event === undefined || each.event === event),
-    agentLines: () => host.chunks.map(({ chunk }) => chunk.trimEnd()).filter((line) => !line.includes('"agent_run"')),
+    agentLines: () =>
+      ownLines(host.chunks).flatMap(({ entries = [] }) => entries.map((entry: { text: string }) => entry.text)),
     context: {
       runId: request.runId,
       agent: request.agent,
@@ -97,12 +98,9 @@ export function sameAgent(request: Request, changes: Partial<Request> = {}): Req
 }
 
 function statusesOf(chunks: { chunk: string }[]) {
-  return chunks.flatMap(({ chunk }) => {
-    try {
-      const parsed = JSON.parse(chunk);
-      return parsed?.type === "agent_run" ? [parsed] : [];
-    } catch {
-      return [];
-    }
-  });
+  return ownLines(chunks).filter(({ event }) => event !== undefined);
+}
+
+function ownLines(chunks: { chunk: string }[]) {
+  return chunks.map(({ chunk }) => JSON.parse(chunk)).filter(({ type }) => type === "agent_run");
 }

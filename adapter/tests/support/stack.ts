@@ -117,7 +117,6 @@ export function settingsOf(server: DevServer, worker: { queue: string; transcrip
     reportAs: "opencode_local" as const,
     logFormat: "auto" as const,
     reconcile: false,
-    production: false,
   };
 }
 
