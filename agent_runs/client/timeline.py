@@ -21,6 +21,7 @@ from workflows.attributes import RUN_PHASE
 from workflows.current_details import FINAL
 
 PHASES: Final = {
+    "prepare_run": "preparing",
     "introspect_pod": "preparing",
     "bundle_prompt": "preparing",
     "clean_up_previous_runs": "preparing",

@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 
-from agent_runs.client.timeline import Timeline
+from agent_runs.client.timeline import PHASES, Timeline
+from agent_runs.contracts import activities
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -54,6 +55,11 @@ def test_each_phase_comes_once_with_its_time_and_summary() -> None:
         ("ended", 6, ""),
     ]
     assert timeline.closed
+
+
+def test_every_activity_of_a_run_belongs_to_a_phase_except_one_beside_it() -> None:
+    names = {reference.__name__ for reference in activities.ALL}
+    assert names - PHASES.keys() == {"rotate_token", "check_configuration"}
 
 
 def test_steps_have_their_own_times() -> None:

@@ -113,7 +113,7 @@ async def lines(env: Environment, outcome: Outcome) -> str:
     """Each line that the agent noted is stored once, in order; what is missing is named by its attempt's receipt."""
     texts = [await lines_of(env, attempt) for attempt in outcome.attempts]
     worst = [text for text in texts if text.startswith("no")] or [text for text in texts if text.startswith("gap")]
-    return worst[0] if worst else texts[-1]
+    return worst[0] if worst else texts[-1] if texts else "yes: 0"
 
 
 async def lines_of(env: Environment, attempt: AttemptReport) -> str:

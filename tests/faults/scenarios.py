@@ -570,7 +570,7 @@ async def until(condition: Callable[[], bool]) -> None:
 def cancel_rows() -> list[Row]:
     fault = "cancel"
     return [
-        row(fault, "cancel-queued", "before any worker has seen the run", cancel_queued, "cancelled"),
+        row(fault, "cancel-queued", "before any worker has seen the run", cancel_queued, "cancelled", attempts=()),
         row(fault, "cancel-bundling", "while the prompt is bundled", cancel_bundling, "cancelled"),
         row(fault, "cancel-creating", "while the Job is created", cancel_creating, "cancelled"),
         row(fault, "cancel-created", "while the agent writes and its creation is not yet known to have succeeded",
