@@ -14,7 +14,7 @@ import common from "@temporalio/common";
 import proto from "@temporalio/proto";
 import type { TemporalServer } from "./temporal-server.ts";
 import { traceHeaders } from "./trace-context.ts";
-import { Aborted, BackOff, type OutageListener, withLinkedSignal } from "./waits.ts";
+import { BackOff, type OutageListener, throwIfAborted, withLinkedSignal } from "./waits.ts";
 
 const { defineSearchAttributeKey, TypedSearchAttributes } = common;
 
@@ -62,12 +62,15 @@ export interface CallOptions {
   outage?: OutageListener;
   /** Additional codes that are retried like an outage. */
   retryCodes?: ReadonlySet<number>;
+  /** The signal counts between calls only: a call that was sent is always waited for. */
+  betweenCalls?: boolean;
 }
 
-/** The answer to a start: this request id has the agent, or the run of another request id has it. */
-export type StartAnswer =
-  | { kind: "own"; workflowRunId: string; open: boolean }
-  | { kind: "busy"; holder: string; workflowRunId: string };
+/** The answer to a start: the run of this request id, or of another one, the holder's. */
+export interface StartAnswer {
+  workflowRunId: string;
+  holder?: string;
+}
 
 export interface StartOptions {
   workflowId: string;
@@ -107,8 +110,7 @@ export class AgentRunClient extends WorkflowClient {
     });
     try {
       const answer = await this.workflowService.startWorkflowExecution({ ...request, requestId: start.requestId });
-      const running = proto.temporal.api.enums.v1.WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING;
-      return { kind: "own", workflowRunId: answer.runId, open: answer.status === running };
+      return { workflowRunId: answer.runId };
     } catch (error) {
       const holder = holderOf(error);
       if (holder === undefined) throw error;
@@ -168,7 +170,7 @@ export async function callOnce<T>(
   call: () => Promise<T>,
   { signal, timeout = CALL_TIMEOUT_MS }: { signal?: AbortSignal; timeout?: number } = {},
 ): Promise<T> {
-  if (signal?.aborted) throw new Aborted(signal.reason);
+  throwIfAborted(signal);
   try {
     return await withLinkedSignal([signal], (controller) =>
       temporal.connection.withDeadline(Date.now() + timeout, () =>
@@ -176,7 +178,7 @@ export async function callOnce<T>(
       ),
     );
   } catch (error) {
-    if (signal?.aborted) throw new Aborted(signal.reason);
+    throwIfAborted(signal);
     throw error;
   }
 }
@@ -187,16 +189,18 @@ export async function callUntilAnswered<T>(
   call: () => Promise<T>,
   options: CallOptions = {},
 ): Promise<T> {
+  const { signal, outage, betweenCalls } = options;
   const backOff = new BackOff();
   for (;;) {
+    throwIfAborted(signal);
     try {
-      const answer = await callOnce(temporal, call, { signal: options.signal });
-      options.outage?.recovered();
+      const answer = await callOnce(temporal, call, betweenCalls ? {} : { signal });
+      outage?.recovered();
       return answer;
     } catch (error) {
       if (!isOutage(error, options)) throw error;
-      options.outage?.failed(outageMessage(temporal, error));
-      await backOff.wait(options.signal);
+      outage?.failed(outageMessage(temporal, error));
+      await backOff.wait(signal);
     }
   }
 }
@@ -260,7 +264,7 @@ function holderOf(error: unknown): StartAnswer | undefined {
     for (const detail of proto.google.rpc.Status.decode(packed as Uint8Array).details) {
       if (!detail.type_url?.endsWith("WorkflowExecutionAlreadyStartedFailure") || !detail.value) continue;
       const held = proto.temporal.api.errordetails.v1.WorkflowExecutionAlreadyStartedFailure.decode(detail.value);
-      return { kind: "busy", holder: held.startRequestId, workflowRunId: held.runId };
+      return { holder: held.startRequestId, workflowRunId: held.runId };
     }
   }
   return undefined;
