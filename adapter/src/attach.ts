@@ -27,7 +27,7 @@ import {
   type Temporal,
   WORKFLOW_TYPE,
 } from "./temporal.ts";
-import { Aborted, type OutageListener, sleep } from "./waits.ts";
+import { type OutageListener, sleep } from "./waits.ts";
 
 /** Values of the search attribute RunPhase of a run that has its outcome. */
 export const FINAL_PHASES: ReadonlySet<string> = new Set(["succeeded", "failed", "timed out", "cancelled"]);
@@ -273,13 +273,11 @@ async function waitForClose(
   options: CallOptions,
   timeout: number = HOLDER_POLL_MS,
 ): Promise<void> {
-  const began = Date.now();
   try {
     await callOnce(temporal, () => run.result(), { signal: options.signal, timeout });
   } catch (error) {
-    if (error instanceof Aborted) throw error;
     if (error instanceof WorkflowFailedError || codeOf(error) === Code.DEADLINE_EXCEEDED) return;
-    await sleep(Math.max(0, Math.min(1000, timeout - (Date.now() - began))), options.signal);
+    await sleep(Math.min(1000, timeout), options.signal); // Temporal does not answer
   }
 }
 

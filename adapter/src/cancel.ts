@@ -7,7 +7,7 @@
  * Source: Paperclip 2026.916.1, observed.
  */
 
-import { objectOf, PaperclipApi, paperclipApiUrl } from "./paperclip-api.ts";
+import { objectOf, PaperclipApi } from "./paperclip-api.ts";
 
 export const LEASE_LOST = "Legacy controller lease lost";
 /** Of the 60 s that Paperclip waits for the answer to a cancel; the rest is for returning the result. */
@@ -49,8 +49,6 @@ export function confirmationTimeout(config: unknown): number {
  * this execution had opted in to cancellation. False when Paperclip does not answer.
  */
 export async function wasCancelled(runId: string, token: string | undefined): Promise<boolean> {
-  const base = paperclipApiUrl(process.env);
-  if (base === undefined) return false;
-  const { body } = await new PaperclipApi(base, token).request(`/heartbeat-runs/${encodeURIComponent(runId)}`);
+  const { body } = await new PaperclipApi(token).run(runId);
   return body.status === "cancelled";
 }

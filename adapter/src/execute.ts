@@ -387,7 +387,7 @@ class Execution {
     });
     const { runId, authToken: token } = this.#ctx;
     if (abortOf(this.#signal)?.kind === "lease lost") return result;
-    await signalOnceStored(this.#temporal, run, { runId, workflowRunId: ticket.workflowRunId, token });
+    signalOnceStored(this.#temporal, run, { runId, workflowRunId: ticket.workflowRunId, token });
     return result;
   }
 

@@ -18,7 +18,7 @@
 import { FINAL_PHASES } from "./attach.ts";
 import type { Outcome } from "./contracts.ts";
 import { fetchOutcome } from "./outcome.ts";
-import { type Answer, OPEN_RUN_STATES, objectOf, PaperclipApi, paperclipApiUrl } from "./paperclip-api.ts";
+import { type Answer, OPEN_RUN_STATES, objectOf, PaperclipApi } from "./paperclip-api.ts";
 import { settingsFrom } from "./settings.ts";
 import { shutdownSignal } from "./shutdown.ts";
 import { attribute, attributes, callOnce, runOf, type Temporal, temporalFor, WORKFLOW_TYPE } from "./temporal.ts";
@@ -112,7 +112,7 @@ export class Reconciler {
   /** undefined: this Paperclip has not lost the run. */
   async #reconcileRun(run: OpenRun): Promise<Step | undefined> {
     const { runId } = run;
-    const { status, body } = await this.#api.request(`/heartbeat-runs/${encodeURIComponent(runId)}`);
+    const { status, body } = await this.#api.run(runId);
     if (status === 404) this.#done.add(runId);
     if (status !== 200) return undefined;
     const ended = body.status === "failed" || body.status === "interrupted";
@@ -227,11 +227,10 @@ async function reconcileUntilAborted(stop: AbortController): Promise<void> {
 /** Resolves once the server has an address, answers, and we have board rights. Rejects when we have none. */
 async function boardApi(key: string | undefined, signal: AbortSignal): Promise<PaperclipApi> {
   for (;;) {
-    const base = paperclipApiUrl(process.env);
-    const api = base === undefined ? undefined : new PaperclipApi(base, key);
-    const { status, body } = (await api?.request("/health")) ?? {};
-    if (api !== undefined && status === 200) {
-      if (key !== undefined || body?.deploymentMode === "local_trusted") return api;
+    const api = new PaperclipApi(key);
+    const { status, body } = await api.request("/health");
+    if (status === 200) {
+      if (key !== undefined || body.deploymentMode === "local_trusted") return api;
       throw new Error("no board rights");
     }
     await sleep(FAST_POLL_MS, signal);

@@ -26,8 +26,6 @@ export interface TemporalSettings {
 
 /** The gRPC status codes that are handled here. */
 export const Code = {
-  CANCELLED: 1,
-  UNKNOWN: 2,
   INVALID_ARGUMENT: 3,
   DEADLINE_EXCEEDED: 4,
   NOT_FOUND: 5,
