@@ -10,6 +10,7 @@
 
 import { randomUUID } from "node:crypto";
 import { type WorkflowExecutionInfo, WorkflowFailedError, WorkflowUpdateFailedError } from "@temporalio/client";
+import common from "@temporalio/common";
 import type { Join, Joined, RunStart } from "./contracts.ts";
 import { executeUpdate, RunClosed, signalCollected, UpdateTimedOut } from "./outcome.ts";
 import {
@@ -28,6 +29,8 @@ import {
   WORKFLOW_TYPE,
 } from "./temporal.ts";
 import { type OutageListener, sleep } from "./waits.ts";
+
+const { defineSearchAttributeKey, TypedSearchAttributes } = common;
 
 /** Values of the search attribute RunPhase of a run that has its outcome. */
 export const FINAL_PHASES: ReadonlySet<string> = new Set(["succeeded", "failed", "timed out", "cancelled"]);
@@ -113,7 +116,7 @@ export async function attach(
   const start = startOf(temporal, wake, caller);
   const until = Date.now() + JOIN_TIMEOUT_MS;
   for (;;) {
-    const { holder, workflowRunId } = await sendStart(temporal, start, options, progress);
+    const { holder, workflowRunId } = await sendStart(temporal, wake.start.runId, start, options, progress);
     progress.uncertain = holder === undefined;
     const run = runOf(temporal, start.workflowId, workflowRunId);
     // an abort must not hide a run of our own, which may have begun
@@ -211,6 +214,7 @@ function ticketOf(found: Found): Ticket {
 /** Sends one start until the server has answered it. */
 async function sendStart(
   temporal: Temporal,
+  requestId: string,
   start: StartOptions,
   { signal, outage }: CallOptions,
   progress: Progress,
@@ -223,7 +227,7 @@ async function sendStart(
     recovered: () => outage?.recovered(),
   };
   const options = { signal, outage: listener, betweenCalls: true };
-  return await callUntilAnswered(temporal, () => temporal.client.startOrAttach(start), options);
+  return await callUntilAnswered(temporal, () => temporal.client.startOrAttach(requestId, start), options);
 }
 
 /** The ticket for an agent that another run holds; undefined when that run is about to close: start again. */
@@ -283,19 +287,18 @@ async function waitForClose(
 
 function startOf(temporal: Temporal, { start, agentName, taskKey }: Wake, caller: string): StartOptions {
   const { agentId, companyId, runId, task } = start;
+  const keywords = { AgentId: agentId, CompanyId: companyId, PaperclipRunId: runId, TaskKey: taskKey || task };
+  const pairs = Object.entries({ ...keywords, RunPhase: "queued" }).flatMap(([name, value]) =>
+    value ? [{ key: defineSearchAttributeKey(name, "KEYWORD"), value: value.slice(0, 200) }] : [],
+  );
   return {
     workflowId: workflowIdOf(agentId),
-    requestId: runId,
     taskQueue: temporal.taskQueue,
-    input: start,
+    args: [start],
     memo: { caller, task: task ?? "" },
-    searchAttributes: {
-      AgentId: agentId,
-      CompanyId: companyId,
-      PaperclipRunId: runId,
-      TaskKey: taskKey || task,
-      RunPhase: "queued",
-    },
-    summary: `${agentName || agentId}${task ? ` on ${task}` : ""}`.slice(0, 200),
+    typedSearchAttributes: new TypedSearchAttributes(pairs),
+    staticSummary: `${agentName || agentId}${task ? ` on ${task}` : ""}`.slice(0, 200),
+    workflowIdReusePolicy: "ALLOW_DUPLICATE",
+    workflowIdConflictPolicy: "FAIL",
   };
 }
