@@ -184,10 +184,11 @@ class Execution {
     const options = { signal: this.#signal, outage: this.#outage };
     const progress: Progress = { uncertain: false };
     this.#log.phase = "waiting for the agent";
+    const onBusy = (busy: Ticket) => void this.#logBusy(busy, "; waiting for its end");
     try {
       const ticket =
         this.#settings.onBusy === "wait"
-          ? await attachWhenFree(this.#temporal, wake, (busy) => void this.#logBusy(busy, "waiting"), options, progress)
+          ? await attachWhenFree(this.#temporal, wake, onBusy, options, progress)
           : await attach(this.#temporal, wake, options, progress);
       return ticket.kind === "busy" ? await this.#refuseBusy(ticket) : ticket;
     } catch (error) {
@@ -201,19 +202,16 @@ class Execution {
     }
   }
 
-  async #logBusy(ticket: Ticket, what: "waiting" | "refused"): Promise<string> {
-    const { holder } = ticket;
-    const task = holder?.task ? ` on task ${holder.task}` : "";
-    const since = holder ? ` since ${holder.since.toISOString()}` : "";
-    const note = holder?.note ? `; ${holder.note}` : "";
-    const message = `the agent is held by run ${ticket.runId}${task} (${holder?.phase ?? "running"}${since})${note}`;
-    const then = what === "waiting" ? "; waiting for its end" : "";
-    await this.#log.status("busy", `${message}${then}`, { holder: ticket.runId, task: holder?.task ?? null });
+  async #logBusy({ runId, holder }: Ticket, then = ""): Promise<string> {
+    const { task = null, phase = "running", since, note } = holder ?? {};
+    const state = `${task ? ` on task ${task}` : ""} (${phase}${since ? ` since ${since.toISOString()}` : ""})`;
+    const message = `the agent is held by run ${runId}${state}${note ? `; ${note}` : ""}`;
+    await this.#log.status("busy", message + then, { holder: runId, task });
     return message;
   }
 
   async #refuseBusy(ticket: Ticket): Promise<AdapterExecutionResult> {
-    const message = await this.#logBusy(ticket, "refused");
+    const message = await this.#logBusy(ticket);
     const nextStep = "Wait for the named run to end or cancel it, then wake the agent again.";
     const report = { code: "k8s_concurrent_run_blocked", message, nextStep, neverStarted: true };
     return failedResult({ ...report, family: "transient_upstream" }, this.#recovery);
@@ -251,15 +249,12 @@ class Execution {
     return await this.#returnOutcome(ticket, run, ending);
   }
 
-  async #logTicket(ticket: Ticket): Promise<void> {
-    const address = { workflowId: ticket.workflowId, workflowRunId: ticket.workflowRunId, runId: ticket.runId };
-    if (ticket.kind === "started") {
-      await this.#log.status("started", `run ${ticket.runId} started`, address);
-    } else {
-      const state = ticket.closed ? "which has ended" : "which is open";
-      const message = `joined run ${ticket.runId}, ${state}; its whole output follows from the first line`;
-      await this.#log.status("joined", message, address);
-    }
+  async #logTicket({ kind, workflowId, workflowRunId, runId, closed }: Ticket): Promise<void> {
+    const state = closed ? "which has ended" : "which is open";
+    const joined = `joined run ${runId}, ${state}; its whole output follows from the first line`;
+    const [event, message] =
+      kind === "started" ? (["started", `run ${runId} started`] as const) : (["joined", joined] as const);
+    await this.#log.status(event, message, { workflowId, workflowRunId, runId });
     this.#log.phase = "queued";
   }
 
@@ -368,7 +363,9 @@ class Execution {
     { outcome, cancelledAt }: { outcome: Outcome; cancelledAt: Date | undefined },
   ): Promise<AdapterExecutionResult> {
     await this.#progress("finalize", "The run has ended");
-    await this.#logGaps(outcome);
+    // where a place is known in time, the transcript service has named it there
+    const gaps = (outcome.attempts ?? []).flatMap(({ receipt }) => receipt?.gaps ?? []).length;
+    if (gaps > 0) await this.#log.status("gap", `output is missing in ${gaps} place(s), which the run's page names`);
     const base = this.#settings.transcriptsUrl;
     const result = resultOf(outcome, {
       recovery: this.#recovery,
@@ -380,11 +377,8 @@ class Execution {
     });
     const code = result.errorCode ?? "succeeded";
     const message = result.errorMessage ? `${code}: ${result.errorMessage}` : code;
-    await this.#log.status("outcome", message, {
-      code,
-      receipt: outcome.receipt?.state ?? null,
-      lines: this.#log.lines,
-    });
+    const receipt = outcome.receipt?.state ?? null;
+    await this.#log.status("outcome", message, { code, receipt, lines: this.#log.lines });
     const { runId, authToken: token } = this.#ctx;
     if (abortOf(this.#signal)?.kind === "lease lost") return result;
     signalOnceStored(this.#temporal, run, { runId, workflowRunId: ticket.workflowRunId, token });
@@ -405,16 +399,6 @@ class Execution {
       : "Paperclip may hold the task until an operator reconciles this run; AGENT_RUNS_BOARD_API_KEY avoids that";
     await this.#log.status("note", `${state}. Next step: ${nextStep}`);
     return blocked;
-  }
-
-  async #logGaps({ attempts = [] }: Outcome): Promise<void> {
-    for (const { attempt, receipt } of attempts) {
-      for (const { afterSequence, frames } of receipt?.gaps ?? []) {
-        const size = frames == null ? "an unknown number of" : `${frames}`;
-        const message = `${size} pieces of output after line ${afterSequence} of attempt ${attempt} are missing`;
-        await this.#log.status("gap", message, { attempt, after: afterSequence, frames: frames ?? null });
-      }
-    }
   }
 
   async #failWithoutOutcome(error: unknown, ticket: Ticket): Promise<AdapterExecutionResult> {

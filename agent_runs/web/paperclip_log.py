@@ -12,7 +12,8 @@ be joined in order:
 accounting read instead; `of: "text"` stands for the line itself. Nothing that an agent prints can be mistaken for a
 status line of the plugin: a stdout line that a reader could parse as one (a JSON object whose `type` is `agent_run`,
 also after a carriage return or another line separator) is written as a chunk of one part, and its text is a JSON
-string inside ours.
+string inside ours. Where the store says that output is missing, the call is a status line, `"event":"gap"`: no agent
+writes to that stream.
 
 `text`, for people: `agent_runs.web.paperclip_log_text`.
 
@@ -28,6 +29,8 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 
+from agent_runs.agents.opencode.entries import entry
+from agent_runs.contracts.outcome import GAP_STREAM
 from agent_runs.transcripts.store import Line
 from agent_runs.web.paperclip_log_text import OWN_TYPE, Stream, decoded, event_type, parsed, readable
 
@@ -39,6 +42,7 @@ CALL_BYTES: Final = 8000
 _PIECE_BYTES: Final = CALL_BYTES - 200
 """Bytes of a piece as a JSON string; the rest is for what surrounds it."""
 _SESSION_LIMIT: Final = 128
+_GAP_LIMIT: Final = 200
 _SEPARATORS: Final = re.compile("[\n\r\v\f\u0085\u2028\u2029]")
 _HALF_CHARACTERS: Final = re.compile("[\ud800-\udfff]")
 _CONTINUATION: Final = range(0x80, 0xC0)
@@ -91,6 +95,10 @@ def _packed(text: str) -> Iterator[str]:
 
 
 def _json_calls(line: Line, attempt: int) -> Iterator[Call]:
+    if line.stream == GAP_STREAM and (gap := entry(line.data, GAP_STREAM)):
+        status = {"type": OWN_TYPE, "event": GAP_STREAM, "message": gap.title[:_GAP_LIMIT]}
+        yield Call("stdout", msgspec.json.encode(status).decode())
+        return
     stream: Stream = "stderr" if line.stream == "stderr" else "stdout"
     whole = line.data.decode("utf-8", errors="replace") if len(line.data) < CALL_BYTES else None
     if whole is not None and _fits(whole):

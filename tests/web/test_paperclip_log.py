@@ -73,6 +73,11 @@ def test_a_line_too_long_for_a_call_is_written_in_pieces_that_reassemble_to_it(d
     assert joined(found) == data.decode(errors="replace")
 
 
+def test_missing_output_is_named_where_it_is_missing() -> None:
+    status = '{"type":"agent_run","event":"gap","message":"output is missing here: 7 frames"}'
+    assert written('{"frames": 7, "afterSequence": 1}', "gap") == [Call("stdout", status)]
+
+
 def test_a_line_one_byte_below_the_limit_is_written_as_it_is() -> None:
     text = "x" * (CALL_BYTES - 2)
     assert written(text) == [Call("stdout", text)]
