@@ -9,7 +9,8 @@
  */
 
 import { randomUUID } from "node:crypto";
-import { WorkflowFailedError, WorkflowUpdateFailedError } from "@temporalio/client";
+import { type WorkflowExecutionInfo, WorkflowFailedError, WorkflowUpdateFailedError } from "@temporalio/client";
+import common from "@temporalio/common";
 import type { Join, Joined, RunStart } from "../generated/contracts.ts";
 import { executeUpdate, RunClosed, signalCollected, UpdateTimedOut } from "./outcome.ts";
 import {
@@ -20,9 +21,6 @@ import {
   callOnce,
   callUntilAnswered,
   codeOf,
-  isOutage,
-  isUnknownRun,
-  outageMessage,
   type Run,
   runOf,
   type StartAnswer,
@@ -30,7 +28,9 @@ import {
   type Temporal,
   WORKFLOW_TYPE,
 } from "./temporal.ts";
-import { Aborted, BackOff, sleep } from "./waits.ts";
+import { type OutageListener, sleep } from "./waits.ts";
+
+const { defineSearchAttributeKey, TypedSearchAttributes } = common;
 
 /** Values of the search attribute RunPhase of a run that has its outcome. */
 export const FINAL_PHASES: ReadonlySet<string> = new Set(["succeeded", "failed", "timed out", "cancelled"]);
@@ -86,9 +86,12 @@ export interface Wake {
 
 /** How far a start has got, for a caller that aborts it. */
 export interface Progress {
-  /** A start was sent and not answered: the run may exist. */
+  /** A start was sent and not refused: the run may exist. */
   uncertain: boolean;
 }
+
+/** What Temporal knows of a run, of its description or of a list. */
+type Found = Omit<WorkflowExecutionInfo, "raw">;
 
 /** `agent-run:<agent id>`: Temporal allows one open run per id, and that is the concurrency guard. */
 export function workflowIdOf(agentId: string): string {
@@ -107,17 +110,23 @@ export async function attach(
   options: CallOptions = {},
   progress: Progress = { uncertain: false },
 ): Promise<Ticket> {
-  const { agentId, runId } = wake.start;
-  const joined = await joinedBefore(temporal, agentId, runId, options);
+  const joined = await joinedBefore(temporal, wake.start, options);
   if (joined !== undefined) return joined;
   const caller = randomUUID();
   const start = startOf(temporal, wake, caller);
   const until = Date.now() + JOIN_TIMEOUT_MS;
   for (;;) {
-    const answer = await sendStart(temporal, start, options, progress);
-    if (answer.kind === "own") return await ownTicket(temporal, runId, start.workflowId, answer, caller, options);
+    const { holder, workflowRunId } = await sendStart(temporal, wake.start.runId, start, options, progress);
+    progress.uncertain = holder === undefined;
+    const run = runOf(temporal, start.workflowId, workflowRunId);
+    // an abort must not hide a run of our own, which may have begun
+    const describing = progress.uncertain ? { outage: options.outage } : options;
+    const described = await callUntilAnswered(temporal, () => run.describe(), describing);
+    const found = { ...ticketOf(described), runId: holder ?? wake.start.runId };
+    // the server answers every repeat like the first start; the memo names the caller of that one
+    if (holder === undefined) return { ...found, kind: described.memo?.caller === caller ? "started" : "joined" };
     const lastAttempt = Date.now() >= until;
-    const ticket = await joinOrBusy(temporal, wake, answer, lastAttempt, options);
+    const ticket = await joinOrBusy(temporal, wake, found, described, lastAttempt, options);
     if (ticket !== undefined) return ticket;
     await sleep(CLOSING_POLL_MS, options.signal);
   }
@@ -155,124 +164,103 @@ export async function attachWhenFree(
  */
 export async function findUncertainStart(
   temporal: Temporal,
-  agentId: string,
-  runId: string,
+  { agentId, runId }: RunStart,
   options: CallOptions = {},
 ): Promise<Ticket | undefined> {
-  const workflowId = workflowIdOf(agentId);
-  try {
-    const described = await callUntilAnswered(
-      temporal,
-      () => temporal.client.getHandle(workflowId).describe(),
-      options,
-    );
-    if (attribute(described, "PaperclipRunId") !== runId) return undefined;
-    const closed = described.status.name !== "RUNNING";
-    return { kind: "joined", workflowId, workflowRunId: described.runId, runId, closed };
-  } catch (error) {
-    if (isUnknownRun(error)) return undefined;
-    throw error;
-  }
-}
-
-/** Sends one start until the server has answered. The signal is checked between calls only. */
-async function sendStart(
-  temporal: Temporal,
-  start: StartOptions,
-  options: CallOptions,
-  progress: Progress,
-): Promise<StartAnswer> {
-  const backOff = new BackOff();
-  for (;;) {
-    if (options.signal?.aborted) throw new Aborted(options.signal.reason);
-    try {
-      const answer = await callOnce(temporal, () => temporal.client.startOrAttach(start));
-      progress.uncertain = false;
-      options.outage?.recovered();
-      return answer;
-    } catch (error) {
-      if (!isOutage(error)) throw error;
-      progress.uncertain = true;
-      options.outage?.failed(outageMessage(temporal, error));
-      await backOff.wait(options.signal);
-    }
-  }
-}
-
-/** The server's answer is the same for the first start and for every repeat; the memo names the caller of the first. */
-async function ownTicket(
-  temporal: Temporal,
-  runId: string,
-  workflowId: string,
-  answer: { workflowRunId: string; open: boolean },
-  caller: string,
-  options: CallOptions,
-): Promise<Ticket> {
-  const run = runOf(temporal, workflowId, answer.workflowRunId);
-  const { memo } = await callUntilAnswered(temporal, () => run.describe(), { outage: options.outage });
-  const kind = memo?.caller === caller ? "started" : "joined";
-  return { kind, workflowId, workflowRunId: answer.workflowRunId, runId, closed: !answer.open };
+  const latest = () => temporal.client.getHandle(workflowIdOf(agentId)).describe();
+  const ticket = await findRun(temporal, latest, Code.NOT_FOUND, options);
+  return ticket?.runId === runId ? ticket : undefined;
 }
 
 /** The run that this wake has joined before; once that is closed, the server would start a new one. */
 async function joinedBefore(
   temporal: Temporal,
-  agentId: string,
-  runId: string,
+  { agentId, runId }: RunStart,
   options: CallOptions,
 ): Promise<Ticket | undefined> {
   if (!IDENTIFIER.test(runId) || !IDENTIFIER.test(agentId)) return undefined;
-  const workflowId = workflowIdOf(agentId);
-  const query = `WorkflowType = '${WORKFLOW_TYPE}' AND WorkflowId = '${workflowId}' AND JoinedRunIds = '${runId}'`;
+  const workflow = `WorkflowType = '${WORKFLOW_TYPE}' AND WorkflowId = '${workflowIdOf(agentId)}'`;
+  const query = `${workflow} AND JoinedRunIds = '${runId}'`;
+  const joined = async () => {
+    for await (const run of temporal.client.list({ query, pageSize: 1 })) return run;
+    return undefined;
+  };
+  // refused as long as no worker has registered the attribute
+  return await findRun(temporal, joined, Code.INVALID_ARGUMENT, options);
+}
+
+/** The ticket of a run that `find` finds; undefined when it finds none, or is answered with the code `none`. */
+async function findRun(
+  temporal: Temporal,
+  find: () => Promise<Found | undefined>,
+  none: number,
+  options: CallOptions,
+): Promise<Ticket | undefined> {
   try {
-    const described = await callUntilAnswered(temporal, () => latestRun(temporal, query), options);
-    if (described === undefined) return undefined;
-    const first = attribute(described, "PaperclipRunId") ?? runId;
-    const closed = described.status.name !== "RUNNING";
-    return { kind: "joined", workflowId, workflowRunId: described.runId, runId: first, closed };
+    const found = await callUntilAnswered(temporal, find, options);
+    return found && ticketOf(found);
   } catch (error) {
-    if (codeOf(error) === Code.INVALID_ARGUMENT) return undefined; // no worker has registered the attribute yet
+    if (codeOf(error) === none) return undefined;
     throw error;
   }
 }
 
-async function latestRun(temporal: Temporal, query: string) {
-  for await (const run of temporal.client.list({ query, pageSize: 1 })) return run;
-  return undefined;
+function ticketOf(found: Found): Ticket {
+  const { workflowId, runId: workflowRunId, status } = found;
+  const runId = attribute(found, "PaperclipRunId") ?? "";
+  return { kind: "joined", workflowId, workflowRunId, runId, closed: status.name !== "RUNNING" };
+}
+
+/** Sends one start until the server has answered it. */
+async function sendStart(
+  temporal: Temporal,
+  requestId: string,
+  start: StartOptions,
+  { signal, outage }: CallOptions,
+  progress: Progress,
+): Promise<StartAnswer> {
+  const listener: OutageListener = {
+    failed(message) {
+      progress.uncertain = true;
+      outage?.failed(message);
+    },
+    recovered: () => outage?.recovered(),
+  };
+  const options = { signal, outage: listener, betweenCalls: true };
+  return await callUntilAnswered(temporal, () => temporal.client.startOrAttach(requestId, start), options);
 }
 
 /** The ticket for an agent that another run holds; undefined when that run is about to close: start again. */
 async function joinOrBusy(
   temporal: Temporal,
   { start, sealJoin, delivered }: Wake,
-  holding: { holder: string; workflowRunId: string },
+  ticket: Ticket,
+  described: Found,
   lastAttempt: boolean,
   options: CallOptions,
 ): Promise<Ticket | undefined> {
-  const { agentId, runId, task = null } = start;
-  const workflowId = workflowIdOf(agentId);
-  const run = runOf(temporal, workflowId, holding.workflowRunId);
-  const described = await callUntilAnswered(temporal, () => run.describe(), options);
-  if (described.status.name !== "RUNNING") return undefined;
+  if (ticket.closed) return undefined;
+  const { runId, task = null } = start;
   const theirs = typeof described.memo?.task === "string" && described.memo.task ? described.memo.task : null;
   const phase = attribute(described, "RunPhase") ?? "queued";
-  const holder: Holder = { runId: holding.holder, task: theirs, phase, since: described.startTime };
-  const address = { workflowId, workflowRunId: holding.workflowRunId };
-  const busy: Ticket = { kind: "busy", ...address, runId: holding.holder, closed: false, holder };
+  const holder: Holder = { runId: ticket.runId, task: theirs, phase, since: described.startTime };
+  const busy: Ticket = { ...ticket, kind: "busy", holder };
   const same = theirs !== null && theirs === task;
-  if (!same && !FINAL_PHASES.has(phase)) return busy;
-  const runIds = [holding.holder, ...attributes(described, "JoinedRunIds")];
-  if (same && FINAL_PHASES.has(phase) && (await delivered?.(runIds, holding.workflowRunId))) {
+  const ended = FINAL_PHASES.has(phase);
+  if (!same && !ended) return busy;
+  const run = runOf(temporal, ticket.workflowId, ticket.workflowRunId);
+  const runIds = [ticket.runId, ...attributes(described, "JoinedRunIds")];
+  if (same && ended && (await delivered?.(runIds, ticket.workflowRunId))) {
     await signalCollected(temporal, run, { outage: options.outage });
     await waitForClose(temporal, run, options);
     return lastAttempt ? busy : undefined;
   }
   const input: Join = { runId, task, sealed: (await sealJoin?.()) ?? null };
   try {
-    const id = `${JOIN}:${runId}`;
-    const updateOptions = { outage: options.outage, id, timeout: JOIN_TIMEOUT_MS }; // not abortable: the run may have joined us
+    // not abortable: the run may have joined us
+    const updateOptions = { outage: options.outage, id: `${JOIN}:${runId}`, timeout: JOIN_TIMEOUT_MS };
     const answer = await executeUpdate<Joined>(temporal, run, JOIN, [input], updateOptions);
-    if (answer.kind === "joined") return { kind: "joined", ...address, runId: answer.runId, closed: false };
+    if (answer.kind === "joined") return { ...ticket, runId: answer.runId };
     return lastAttempt ? busy : undefined;
   } catch (error) {
     if (error instanceof RunClosed) return undefined;
@@ -289,31 +277,28 @@ async function waitForClose(
   options: CallOptions,
   timeout: number = HOLDER_POLL_MS,
 ): Promise<void> {
-  const began = Date.now();
   try {
     await callOnce(temporal, () => run.result(), { signal: options.signal, timeout });
   } catch (error) {
-    if (error instanceof Aborted) throw error;
     if (error instanceof WorkflowFailedError || codeOf(error) === Code.DEADLINE_EXCEEDED) return;
-    await sleep(Math.max(0, Math.min(1000, timeout - (Date.now() - began))), options.signal);
+    await sleep(Math.min(1000, timeout), options.signal); // Temporal does not answer
   }
 }
 
 function startOf(temporal: Temporal, { start, agentName, taskKey }: Wake, caller: string): StartOptions {
   const { agentId, companyId, runId, task } = start;
+  const keywords = { AgentId: agentId, CompanyId: companyId, PaperclipRunId: runId, TaskKey: taskKey || task };
+  const pairs = Object.entries({ ...keywords, RunPhase: "queued" }).flatMap(([name, value]) =>
+    value ? [{ key: defineSearchAttributeKey(name, "KEYWORD"), value: value.slice(0, 200) }] : [],
+  );
   return {
     workflowId: workflowIdOf(agentId),
-    requestId: runId,
     taskQueue: temporal.taskQueue,
-    input: start,
+    args: [start],
     memo: { caller, task: task ?? "" },
-    searchAttributes: {
-      AgentId: agentId,
-      CompanyId: companyId,
-      PaperclipRunId: runId,
-      TaskKey: taskKey || task,
-      RunPhase: "queued",
-    },
-    summary: `${agentName || agentId}${task ? ` on ${task}` : ""}`.slice(0, 200),
+    typedSearchAttributes: new TypedSearchAttributes(pairs),
+    staticSummary: `${agentName || agentId}${task ? ` on ${task}` : ""}`.slice(0, 200),
+    workflowIdReusePolicy: "ALLOW_DUPLICATE",
+    workflowIdConflictPolicy: "FAIL",
   };
 }

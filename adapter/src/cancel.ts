@@ -1,5 +1,5 @@
 /**
- * What an aborted run means, and how its agent is stopped.
+ * What an aborted run means, and how long its cancel may take.
  *
  * Paperclip's signal has two meanings. "Legacy controller lease lost": this server no longer owns the run, because it
  * shuts down, was suspended, or lost its database. That alone must not stop anything, because the run can be joined later.
@@ -7,10 +7,7 @@
  * Source: Paperclip 2026.916.1, observed.
  */
 
-import { type Cancelled, cancel } from "./outcome.ts";
-import { objectOf, PaperclipApi, paperclipApiUrl } from "./paperclip-api.ts";
-import type { CallOptions, Run, Temporal } from "./temporal.ts";
-import { Aborted, sleep, withLinkedSignal } from "./waits.ts";
+import { objectOf, PaperclipApi } from "./paperclip-api.ts";
 
 export const LEASE_LOST = "Legacy controller lease lost";
 /** Of the 60 s that Paperclip waits for the answer to a cancel; the rest is for returning the result. */
@@ -42,37 +39,9 @@ export function graceOf(config: unknown): number {
   return typeof graceSec === "number" && graceSec >= 0 && graceSec <= GRACE_LIMIT ? graceSec : GRACE;
 }
 
-/**
- * Stops the run's agent. Resolves to undefined when no worker confirmed it in time: the request stays in the run's
- * history, so the next worker stops the agent, whatever becomes of this process.
- *
- * Rejects as `cancel` does, when the run will never answer.
- *
- * @param grace of the agent, in seconds.
- * @param timeout in milliseconds.
- */
-export async function stopAgent(
-  temporal: Temporal,
-  run: Run,
-  reason: string,
-  grace: number,
-  options: CallOptions,
-  timeout: number = Math.min(CANCEL_ANSWER_MS + grace * 1000 + CONFIRMATION_MARGIN_MS, TIMER_LIMIT),
-): Promise<Cancelled | undefined> {
-  try {
-    return await withLinkedSignal([options.signal], async (controller) => {
-      const answered = new AbortController();
-      const answer = cancel(temporal, run, reason, { ...options, signal: controller.signal });
-      const timer = sleep(timeout, answered.signal).then(
-        () => controller.abort(),
-        () => undefined,
-      );
-      return await answer.finally(() => answered.abort()).finally(() => timer);
-    });
-  } catch (error) {
-    if (!(error instanceof Aborted) || options.signal?.aborted) throw error;
-    return undefined;
-  }
+/** Milliseconds for a worker to confirm that the agent has stopped; the request itself stays in the run's history. */
+export function confirmationTimeout(config: unknown): number {
+  return Math.min(CANCEL_ANSWER_MS + graceOf(config) * 1000 + CONFIRMATION_MARGIN_MS, TIMER_LIMIT);
 }
 
 /**
@@ -80,8 +49,6 @@ export async function stopAgent(
  * this execution had opted in to cancellation. False when Paperclip does not answer.
  */
 export async function wasCancelled(runId: string, token: string | undefined): Promise<boolean> {
-  const base = paperclipApiUrl(process.env);
-  if (base === undefined) return false;
-  const { body } = await new PaperclipApi(base, token).request(`/heartbeat-runs/${encodeURIComponent(runId)}`);
+  const { body } = await new PaperclipApi(token).run(runId);
   return body.status === "cancelled";
 }

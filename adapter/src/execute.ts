@@ -9,18 +9,17 @@
 
 import type { Outcome } from "../generated/contracts.ts";
 import { attach, attachWhenFree, findUncertainStart, type Progress, type Ticket, type Wake } from "./attach.ts";
-import { type Abort, abortOf, CANCEL_ANSWER_MS, graceOf, stopAgent, wasCancelled } from "./cancel.ts";
+import { type Abort, abortOf, CANCEL_ANSWER_MS, confirmationTimeout, wasCancelled } from "./cancel.ts";
 import { InvalidRequest } from "./invalid-request.ts";
 import { type LogFormat, OutageLog, RunLog } from "./log.ts";
 import { logFormatFor } from "./log-format.ts";
-import { type Cancelled, EndedWithoutOutcome, fetchOutcome } from "./outcome.ts";
+import { EndedWithoutOutcome, fetchOutcome, requestCancel } from "./outcome.ts";
 import { signalOnceStored, wasDelivered } from "./outcome-delivery.ts";
 import type { AdapterExecutionContext, AdapterExecutionResult } from "./paperclip.ts";
 import { objectOf } from "./paperclip-api.ts";
 import { paperclipHelpers } from "./paperclip-helpers.ts";
-import { startReconciler } from "./reconcile.ts";
 import { type Prepared, prepare } from "./request.ts";
-import { cancelledBeforeStart, failedResult, resultOf, waitsForPerson } from "./result.ts";
+import { cancelledBeforeStart, failedResult, type PluginFailure, resultOf, waitsForPerson } from "./result.ts";
 import { sealerFrom } from "./sealing.ts";
 import { adapterTypeIn, ConfigurationError, type Settings, settingsFrom } from "./settings.ts";
 import { shutdownSignal, waitForRelease } from "./shutdown.ts";
@@ -61,7 +60,6 @@ export async function execute(ctx: AdapterExecutionContext): Promise<AdapterExec
   const createParts = async () => {
     await warmUp();
     const settings = settingsFrom(process.env, objectOf(ctx.config));
-    startReconciler(settings);
     const sealer = await sealerFrom(settings);
     await yieldToEventLoop(); // each of these takes some ms the first time
     const prepared = await prepare(ctx, settings, sealer, await paperclipHelpers());
@@ -83,34 +81,43 @@ export async function executeWith(
   format: LogFormat = "json",
 ): Promise<AdapterExecutionResult> {
   const log = new RunLog(ctx.onLog, format);
-  const recovery = typeof ctx.onCancellationReady === "function";
   try {
-    let parts: Parts;
-    try {
-      parts = await createParts();
-    } catch (error) {
-      return await refuseRequest(error, log, recovery);
-    }
+    const parts = await createParts().catch((error: unknown) => wrongRequest(error));
+    if ("code" in parts) return await fail(ctx, log, parts);
     return await withLinkedSignal([ctx.signal, onShutdown()], ({ signal }) =>
-      new Execution(ctx, parts, log, recovery, signal).run(),
+      new Execution(ctx, parts, log, signal).run(),
     );
   } finally {
     await log.close();
   }
 }
 
-async function refuseRequest(error: unknown, log: RunLog, recovery: boolean): Promise<AdapterExecutionResult> {
+/** Whether the host knows recovery evidence (2026.916 and later). */
+function knowsRecovery(ctx: AdapterExecutionContext): boolean {
+  return typeof ctx.onCancellationReady === "function";
+}
+
+/** Logs a failure of the plugin's own and returns it as the result. */
+async function fail(
+  ctx: AdapterExecutionContext,
+  log: RunLog,
+  failure: PluginFailure,
+): Promise<AdapterExecutionResult> {
+  await log.status("failure", failure.message);
+  return failedResult(failure, knowsRecovery(ctx));
+}
+
+function wrongRequest(error: unknown): PluginFailure {
   const ours = error instanceof InvalidRequest || error instanceof ConfigurationError;
   const message = ours ? error.message : `the request could not be prepared: ${nameOf(error)}`;
-  await log.status("failure", message);
   const nextStep =
     "Correct the named field, in the agent's configuration or in Paperclip's environment, then wake the agent again.";
-  return failedResult({ code: "invalid_request", message, nextStep, neverStarted: true }, recovery);
+  return { code: "invalid_request", message, nextStep, neverStarted: true };
 }
 
 /** How following a run ended. */
 type Ending =
-  | { kind: "outcome"; outcome: Outcome; cancelled?: { by: Cancelled; at: Date } }
+  | { kind: "outcome"; outcome: Outcome; cancelledAt: Date | undefined }
   | { kind: "unconfirmed" }
   | { kind: "lease lost" };
 
@@ -121,16 +128,17 @@ class Execution {
   readonly #prepared: Prepared;
   readonly #log: RunLog;
   readonly #recovery: boolean;
+  /** Of this execution alone, so that listeners end with it. */
   readonly #signal: AbortSignal;
   readonly #outage: OutageLog;
 
-  constructor(ctx: AdapterExecutionContext, parts: Parts, log: RunLog, recovery: boolean, signal: AbortSignal) {
+  constructor(ctx: AdapterExecutionContext, parts: Parts, log: RunLog, signal: AbortSignal) {
     this.#ctx = ctx;
     this.#settings = parts.settings;
     this.#temporal = parts.temporal;
     this.#prepared = parts.prepared;
     this.#log = log;
-    this.#recovery = recovery;
+    this.#recovery = knowsRecovery(ctx);
     this.#signal = signal;
     this.#outage = new OutageLog(log, "Temporal answers again");
   }
@@ -144,8 +152,7 @@ class Execution {
     await this.#ctx.onDispatch?.();
     await yieldToEventLoop();
     const ticket = await this.#attach();
-    if (!("workflowRunId" in ticket)) return ticket;
-    return await this.#followRun(ticket);
+    return "workflowRunId" in ticket ? await this.#followRun(ticket) : ticket;
   }
 
   // before the attach
@@ -177,37 +184,34 @@ class Execution {
     const options = { signal: this.#signal, outage: this.#outage };
     const progress: Progress = { uncertain: false };
     this.#log.phase = "waiting for the agent";
+    const onBusy = (busy: Ticket) => void this.#logBusy(busy, "; waiting for its end");
     try {
       const ticket =
         this.#settings.onBusy === "wait"
-          ? await attachWhenFree(this.#temporal, wake, (busy) => void this.#logBusy(busy, "waiting"), options, progress)
+          ? await attachWhenFree(this.#temporal, wake, onBusy, options, progress)
           : await attach(this.#temporal, wake, options, progress);
       return ticket.kind === "busy" ? await this.#refuseBusy(ticket) : ticket;
     } catch (error) {
-      if (!(error instanceof Aborted)) return await this.#failRefused(error, progress);
-      const abort = abortOf(this.#signal) ?? { kind: "cancel", reason: "Run cancelled" };
+      const abort = abortOf(this.#signal);
+      if (abort === undefined || !(error instanceof Aborted)) return await this.#failRefused(error, progress);
       if (abort.kind === "cancel" && progress.uncertain) {
-        const { agentId, runId } = wake.start;
-        const ticket = await findUncertainStart(this.#temporal, agentId, runId, { outage: this.#outage });
+        const ticket = await findUncertainStart(this.#temporal, wake.start, { outage: this.#outage });
         if (ticket !== undefined) return ticket;
       }
       return await this.#endUnstarted(abort);
     }
   }
 
-  async #logBusy(ticket: Ticket, what: "waiting" | "refused"): Promise<string> {
-    const { holder } = ticket;
-    const task = holder?.task ? ` on task ${holder.task}` : "";
-    const since = holder ? ` since ${holder.since.toISOString()}` : "";
-    const note = holder?.note ? `; ${holder.note}` : "";
-    const message = `the agent is held by run ${ticket.runId}${task} (${holder?.phase ?? "running"}${since})${note}`;
-    const then = what === "waiting" ? "; waiting for its end" : "";
-    await this.#log.status("busy", `${message}${then}`, { holder: ticket.runId, task: holder?.task ?? null });
+  async #logBusy({ runId, holder }: Ticket, then = ""): Promise<string> {
+    const { task = null, phase = "running", since, note } = holder ?? {};
+    const state = `${task ? ` on task ${task}` : ""} (${phase}${since ? ` since ${since.toISOString()}` : ""})`;
+    const message = `the agent is held by run ${runId}${state}${note ? `; ${note}` : ""}`;
+    await this.#log.status("busy", message + then, { holder: runId, task });
     return message;
   }
 
   async #refuseBusy(ticket: Ticket): Promise<AdapterExecutionResult> {
-    const message = await this.#logBusy(ticket, "refused");
+    const message = await this.#logBusy(ticket);
     const nextStep = "Wait for the named run to end or cancel it, then wake the agent again.";
     const report = { code: "k8s_concurrent_run_blocked", message, nextStep, neverStarted: true };
     return failedResult({ ...report, family: "transient_upstream" }, this.#recovery);
@@ -215,10 +219,9 @@ class Execution {
 
   async #failRefused(error: unknown, progress: Progress): Promise<AdapterExecutionResult> {
     const message = `Temporal at ${this.#temporal.address} refused the run: ${serverMessage(error)}`;
-    await this.#log.status("failure", message);
     const nextStep = "Check TEMPORAL_NAMESPACE, TEMPORAL_TLS and TEMPORAL_API_KEY, then wake the agent again.";
-    const report = { code: "temporal_refused", message, nextStep, neverStarted: !progress.uncertain };
-    return failedResult(report, this.#recovery);
+    const neverStarted = !progress.uncertain;
+    return await fail(this.#ctx, this.#log, { code: "temporal_refused", message, nextStep, neverStarted });
   }
 
   async #endUnstarted(abort: Abort): Promise<AdapterExecutionResult> {
@@ -232,89 +235,73 @@ class Execution {
   async #followRun(ticket: Ticket): Promise<AdapterExecutionResult> {
     const run = runOf(this.#temporal, ticket.workflowId, ticket.workflowRunId);
     await this.#logTicket(ticket);
+    const following = new AbortController();
     let ending: Ending;
     try {
-      ending = await this.#follow(ticket, run);
+      ending = await this.#follow(ticket, run, following.signal);
     } catch (error) {
       return await this.#failWithoutOutcome(error, ticket);
+    } finally {
+      following.abort();
     }
     if (ending.kind === "lease lost") return await this.#detach(run);
     if (ending.kind === "unconfirmed") return await this.#failUnconfirmed();
     return await this.#returnOutcome(ticket, run, ending);
   }
 
-  async #logTicket(ticket: Ticket): Promise<void> {
-    const address = { workflowId: ticket.workflowId, workflowRunId: ticket.workflowRunId, runId: ticket.runId };
-    if (ticket.kind === "started") {
-      await this.#log.status("started", `run ${ticket.runId} started`, address);
-    } else {
-      const state = ticket.closed ? "which has ended" : "which is open";
-      const message = `joined run ${ticket.runId}, ${state}; its whole output follows from the first line`;
-      await this.#log.status("joined", message, address);
-    }
+  async #logTicket({ kind, workflowId, workflowRunId, runId, closed }: Ticket): Promise<void> {
+    const state = closed ? "which has ended" : "which is open";
+    const joined = `joined run ${runId}, ${state}; its whole output follows from the first line`;
+    const [event, message] =
+      kind === "started" ? (["started", `run ${runId} started`] as const) : (["joined", joined] as const);
+    await this.#log.status(event, message, { workflowId, workflowRunId, runId });
     this.#log.phase = "queued";
   }
 
   /** Follows the run to its end, or until this process has to release it. */
-  async #follow(ticket: Ticket, run: Run): Promise<Ending> {
-    const detach = new AbortController();
-    const stop = new AbortWatch(this.#signal);
-    try {
-      const outcome = fetchOutcome(this.#temporal, run, this.#callOptions(detach.signal));
-      await yieldToEventLoop();
-      const output = new AbortController();
-      const reading = this.#copyTranscript(ticket, outcome, output.signal);
-      reading.catch(() => undefined); // handled where it is awaited
-      void this.#logPhases(run, outcome, detach.signal);
-      const abort = await Promise.race([stop.aborted, waitSettled(outcome).then(() => undefined)]);
-      if (abort?.kind === "lease lost") {
-        output.abort();
-        return { kind: "lease lost" };
-      }
-      const answer = abort && this.#stopAgent(run, abort.reason, detach.signal);
-      if (answer !== undefined) {
-        const by = await Promise.race([answer, failureOf(outcome)]);
-        if (by === undefined) return { kind: "unconfirmed" };
-      }
-      const decided = await outcome;
-      const lateAbort = await this.#drainTranscript(reading, stop);
-      output.abort();
-      if (lateAbort?.kind === "lease lost") return { kind: "lease lost" };
-      const cancellation = answer ?? (lateAbort && this.#stopAgent(run, lateAbort.reason, detach.signal));
-      const by = await cancellation;
-      return { kind: "outcome", outcome: decided, cancelled: by && { by, at: new Date() } };
-    } finally {
-      detach.abort();
-      stop.release();
-    }
+  async #follow(ticket: Ticket, run: Run, signal: AbortSignal): Promise<Ending> {
+    const aborted = whenAborted(this.#signal);
+    // while a run is open, refused credentials are retried like an outage
+    const options = { signal, outage: this.#outage, retryCodes: CREDENTIAL_CODES };
+    const outcome = fetchOutcome(this.#temporal, run, options);
+    const ended = outcome.then(
+      () => undefined,
+      () => undefined,
+    );
+    await yieldToEventLoop();
+    const reading = this.#copyTranscript(ticket, outcome, signal);
+    reading.catch(() => undefined); // handled where it is awaited
+    void this.#logPhases(run, ended, signal);
+    const abort = await Promise.race([aborted, ended]);
+    if (abort?.kind === "lease lost") return { kind: "lease lost" };
+    if (abort !== undefined && !(await this.#stopAgent(run, abort.reason, outcome, options)))
+      return { kind: "unconfirmed" };
+    const known = await outcome;
+    await this.#drainTranscript(reading, aborted);
+    const last = abortOf(this.#signal);
+    if (last?.kind === "lease lost") return { kind: "lease lost" };
+    return { kind: "outcome", outcome: known, cancelledAt: last && new Date() };
   }
 
-  async #stopAgent(run: Run, reason: string, signal: AbortSignal): Promise<Cancelled | undefined> {
+  /** Stops the agent. False: no worker confirmed it in time; the request stays, so the next worker stops the agent. */
+  async #stopAgent(run: Run, reason: string, outcome: Promise<Outcome>, options: CallOptions): Promise<boolean> {
     this.#log.phase = "being stopped";
     await this.#log.status("cancelling", `${reason}: the agent is being stopped`, { reason });
-    return await stopAgent(this.#temporal, run, reason, graceOf(this.#ctx.config), this.#callOptions(signal));
+    const request = requestCancel(this.#temporal, run, reason, options);
+    const confirmed = Promise.all([request, outcome]).then(() => true);
+    const late = sleep(confirmationTimeout(this.#ctx.config), options.signal).then(() => false);
+    return await Promise.race([confirmed, late]);
   }
 
-  /** While a run is open, refused credentials are retried like an outage. */
-  #callOptions(signal: AbortSignal): CallOptions {
-    return { signal, outage: this.#outage, retryCodes: CREDENTIAL_CODES };
-  }
-
-  /** Waits for the transcript, for a cancelled run only until the answer is due. Resolves to the abort, if one came. */
-  async #drainTranscript(reading: Promise<void>, stop: AbortWatch): Promise<Abort | undefined> {
-    const read = reading.then(() => "read" as const);
-    const first = await Promise.race([read, stop.aborted]);
-    if (first === "read") return stop.abort;
-    if (first.kind === "lease lost") return first;
-    const left = (stop.at ?? Date.now()) + LAST_LINES_MS - Date.now();
-    const enough = sleep(Math.max(left, LAST_LINES_LEAST_MS)).then(() => "late" as const);
-    if ((await Promise.race([read, enough])) === "late") {
-      await this.#log.status(
-        "gap",
-        "the last lines are missing here: the answer to the cancel does not wait for them; the transcript has them",
-      );
-    }
-    return first;
+  /** Waits for the transcript: after a cancel only until its answer is due, after a lost lease not at all. */
+  async #drainTranscript(reading: Promise<void>, aborted: Promise<TimedAbort>): Promise<void> {
+    const limit = aborted.then(async ({ kind, at }) => {
+      if (kind === "cancel") await sleep(Math.max(at + LAST_LINES_MS - Date.now(), LAST_LINES_LEAST_MS));
+      return kind;
+    });
+    if ((await Promise.race([reading, limit])) !== "cancel") return;
+    const message = "the answer to the cancel does not wait for them; the transcript has them";
+    await this.#log.status("gap", `the last lines are missing here: ${message}`);
   }
 
   /** Copies the transcript into the log. Resolves also when it could not be read to its end; the log then has a gap. */
@@ -349,15 +336,12 @@ class Execution {
   }
 
   /** Logs the phase of a run while it writes nothing. Best effort: outages are reported elsewhere. */
-  async #logPhases(run: Run, outcome: Promise<Outcome>, signal: AbortSignal): Promise<void> {
-    const over = new AbortController();
-    void waitSettled(outcome).then(() => over.abort());
-    let lines = -1;
-    await withLinkedSignal([signal, over.signal], async (controller) => {
-      for (;;) {
-        if (lines === this.#log.lines) await this.#logPhase(run, controller.signal);
-        lines = this.#log.lines;
-        await sleep(PHASE_POLL_MS, controller.signal);
+  async #logPhases(run: Run, ended: Promise<void>, signal: AbortSignal): Promise<void> {
+    await withLinkedSignal([signal], async (open) => {
+      void ended.then(() => open.abort());
+      for (let lines = -1; ; lines = this.#log.lines) {
+        if (lines === this.#log.lines) await this.#logPhase(run, open.signal);
+        await sleep(PHASE_POLL_MS, open.signal);
       }
     }).catch(() => undefined);
   }
@@ -376,29 +360,28 @@ class Execution {
   async #returnOutcome(
     ticket: Ticket,
     run: Run,
-    { outcome, cancelled }: { outcome: Outcome; cancelled?: { by: Cancelled; at: Date } },
+    { outcome, cancelledAt }: { outcome: Outcome; cancelledAt: Date | undefined },
   ): Promise<AdapterExecutionResult> {
     await this.#progress("finalize", "The run has ended");
-    await this.#logGaps(outcome);
+    // where a place is known in time, the transcript service has named it there
+    const gaps = (outcome.attempts ?? []).flatMap(({ receipt }) => receipt?.gaps ?? []).length;
+    if (gaps > 0) await this.#log.status("gap", `output is missing in ${gaps} place(s), which the run's page names`);
     const base = this.#settings.transcriptsUrl;
     const result = resultOf(outcome, {
       recovery: this.#recovery,
       page: base && (await linkTo(base, ticket.runId, this.#settings)),
       joinedRunId: ticket.runId === this.#ctx.runId ? undefined : ticket.runId,
-      cancelledAt: cancelled?.at,
-      taskBlocked: cancelled === undefined && (await this.#blockTask(outcome)),
+      cancelledAt,
+      taskBlocked: cancelledAt === undefined && (await this.#blockTask(outcome)),
       workflow: { id: ticket.workflowId, runId: ticket.workflowRunId },
     });
     const code = result.errorCode ?? "succeeded";
     const message = result.errorMessage ? `${code}: ${result.errorMessage}` : code;
-    await this.#log.status("outcome", message, {
-      code,
-      receipt: outcome.receipt?.state ?? null,
-      lines: this.#log.lines,
-    });
+    const receipt = outcome.receipt?.state ?? null;
+    await this.#log.status("outcome", message, { code, receipt, lines: this.#log.lines });
     const { runId, authToken: token } = this.#ctx;
     if (abortOf(this.#signal)?.kind === "lease lost") return result;
-    await signalOnceStored(this.#temporal, run, { runId, workflowRunId: ticket.workflowRunId, token });
+    signalOnceStored(this.#temporal, run, { runId, workflowRunId: ticket.workflowRunId, token });
     return result;
   }
 
@@ -418,35 +401,23 @@ class Execution {
     return blocked;
   }
 
-  async #logGaps({ attempts = [] }: Outcome): Promise<void> {
-    for (const { attempt, receipt } of attempts) {
-      for (const { afterSequence, frames } of receipt?.gaps ?? []) {
-        const size = frames == null ? "an unknown number of" : `${frames}`;
-        const message = `${size} pieces of output after line ${afterSequence} of attempt ${attempt} are missing`;
-        await this.#log.status("gap", message, { attempt, after: afterSequence, frames: frames ?? null });
-      }
-    }
-  }
-
   async #failWithoutOutcome(error: unknown, ticket: Ticket): Promise<AdapterExecutionResult> {
     const ended = error instanceof EndedWithoutOutcome;
     const reason = ended ? error.message : `run ${ticket.runId} cannot be followed: ${serverMessage(error)}`;
-    await this.#log.status("failure", reason);
     if (ended && error.neverRan) {
       const nextStep = "Deploy the same version of adapter and worker, then wake the agent again.";
       const message = `the worker could not read the request: ${reason}`;
-      return failedResult({ code: "invalid_request", message, nextStep, neverStarted: true }, this.#recovery);
+      return await fail(this.#ctx, this.#log, { code: "invalid_request", message, nextStep, neverStarted: true });
     }
     const message = `${reason}; whether its agent still works is not known, and the agent's next run ends it first`;
     const nextStep = "Read the Temporal history and the transcript, check the agent's work, then wake it again.";
-    return failedResult({ code: "agent_run_failed", message, nextStep }, this.#recovery);
+    return await fail(this.#ctx, this.#log, { code: "agent_run_failed", message, nextStep });
   }
 
   async #failUnconfirmed(): Promise<AdapterExecutionResult> {
     const message = "no worker confirmed in time that the agent has stopped; Temporal keeps the request";
-    await this.#log.status("failure", message);
     const nextStep = "Check that a worker is running (`agent-runs list`); the agent stops as soon as one is.";
-    return failedResult({ code: "cancel_unconfirmed", message, nextStep }, this.#recovery);
+    return await fail(this.#ctx, this.#log, { code: "cancel_unconfirmed", message, nextStep });
   }
 
   /** Leaves the run open: Paperclip drops this result. The agent is stopped only if Paperclip reports a cancelled run. */
@@ -460,7 +431,7 @@ class Execution {
   async #stopIfCancelled(run: Run): Promise<void> {
     const { runId, authToken } = this.#ctx;
     if (abortOf(this.#ctx.signal)?.kind !== "cancel" && !(await wasCancelled(runId, authToken))) return;
-    await stopAgent(this.#temporal, run, "Run cancelled", graceOf(this.#ctx.config), {}).catch(() => undefined);
+    await requestCancel(this.#temporal, run, "Run cancelled").catch(() => undefined);
   }
 
   async #progress(phase: "adapter_startup" | "finalize", message: string): Promise<void> {
@@ -468,41 +439,17 @@ class Execution {
   }
 }
 
-/** An operator's cancel or the loss of the lease, whenever it comes. */
-class AbortWatch {
-  readonly aborted: Promise<Abort>;
-  readonly release: () => void;
-  at: number | undefined;
-  abort: Abort | undefined;
+type TimedAbort = Abort & { at: number };
 
-  constructor(signal: AbortSignal) {
-    let resolveAborted: (abort: Abort) => void = () => undefined;
-    this.aborted = new Promise((resolve) => {
-      resolveAborted = resolve;
-    });
+/** Resolves when `signal` is aborted, with why and when. */
+function whenAborted(signal: AbortSignal): Promise<TimedAbort> {
+  return new Promise((resolve) => {
     const onAbort = () => {
-      this.at = Date.now();
-      this.abort = abortOf(signal);
-      if (this.abort !== undefined) resolveAborted(this.abort);
+      const abort = abortOf(signal);
+      if (abort !== undefined) resolve({ ...abort, at: Date.now() });
     };
     signal.addEventListener("abort", onAbort, { once: true });
-    if (signal.aborted) onAbort();
-    this.release = () => signal.removeEventListener("abort", onAbort);
-  }
-}
-
-/** Resolves when `work` has settled. */
-async function waitSettled(work: Promise<unknown>): Promise<void> {
-  await work.then(
-    () => undefined,
-    () => undefined,
-  );
-}
-
-/** Never resolves; rejects when `work` does. */
-function failureOf(work: Promise<unknown>): Promise<never> {
-  return new Promise((_, reject) => {
-    work.catch(reject);
+    onAbort();
   });
 }
 

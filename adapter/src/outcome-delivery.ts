@@ -14,7 +14,7 @@
  */
 
 import { signalCollected } from "./outcome.ts";
-import { OPEN_RUN_STATES, objectOf, PaperclipApi, paperclipApiUrl } from "./paperclip-api.ts";
+import { OPEN_RUN_STATES, objectOf, PaperclipApi } from "./paperclip-api.ts";
 import { shutdownSignal } from "./shutdown.ts";
 import type { Run, Temporal } from "./temporal.ts";
 import { BackOff, sleep, withLinkedSignal } from "./waits.ts";
@@ -27,8 +27,6 @@ const LONGEST_INTERVAL_MS = 10_000;
 /** Paperclip's own limit for its work after a run has returned, and a margin. */
 const STORED_TIMEOUT_MS = 90_000;
 const UNREACHABLE_TIMEOUT_MS = 15_000;
-/** Without a Paperclip to ask: for the signal to arrive before the result is returned. */
-const SIGNAL_TIMEOUT_MS = 5000;
 
 /** What identifies a stored result. */
 export interface Delivery {
@@ -41,33 +39,17 @@ export interface Delivery {
 /** A returned outcome of which it is not yet known whether Paperclip has stored it, by workflow run. */
 const pending = new Map<string, { hurry: AbortController; delivered: Promise<boolean> }>();
 
-/** Signals the run that its outcome was collected, now or when its result is stored. Returns soon; never rejects. */
-export async function signalOnceStored(temporal: Temporal, run: Run, delivery: Delivery): Promise<void> {
-  const api = apiFor(delivery.token);
-  const signal = () => signalCollected(temporal, run).catch(() => undefined);
-  if (api === undefined) {
-    await Promise.race([signal(), sleep(SIGNAL_TIMEOUT_MS)]);
-    return;
-  }
+/** Signals the run that its outcome was collected, once its result is stored. Never throws. */
+export function signalOnceStored(temporal: Temporal, run: Run, delivery: Delivery): void {
   const hurry = new AbortController();
-  const delivered = deliver(api, delivery, signal, hurry).catch(() => false);
+  const delivered = waitUntilStored(delivery, hurry.signal)
+    .catch(() => false)
+    .then(async (stored) => {
+      if (stored) await signalCollected(temporal, run).catch(() => undefined);
+      return stored;
+    });
   pending.set(delivery.workflowRunId, { hurry, delivered });
   void delivered.then(() => pending.delete(delivery.workflowRunId));
-}
-
-/** Sends the signal once the result is stored. False: it was not. */
-async function deliver(
-  api: PaperclipApi,
-  delivery: Delivery,
-  signal: () => Promise<void>,
-  hurry: AbortController,
-): Promise<boolean> {
-  await withLinkedSignal([hurry.signal, shutdownSignal()], ({ signal: early }) => sleep(FIRST_REQUEST_MS, early)).catch(
-    () => undefined,
-  );
-  const stored = await waitUntilStored(api, delivery);
-  if (stored) await signal();
-  return stored;
 }
 
 /**
@@ -81,21 +63,21 @@ export async function wasDelivered(runIds: readonly string[], workflowRunId: str
     delivery.hurry.abort();
     return await delivery.delivered;
   }
-  const api = apiFor(token);
-  if (api === undefined) return false;
   for (const runId of [...runIds].reverse()) {
-    if ((await recordState(api, { runId, workflowRunId })) === "stored") return true;
+    if ((await recordState({ runId, workflowRunId, token })) === "stored") return true;
   }
   return false;
 }
 
 /** Waits for Paperclip's record. False: Paperclip ended the run otherwise, or is shutting down; the run keeps its outcome. */
-async function waitUntilStored(api: PaperclipApi, delivery: Delivery): Promise<boolean> {
+async function waitUntilStored(delivery: Delivery, hurry: AbortSignal): Promise<boolean> {
   const began = Date.now();
+  const pause = withLinkedSignal([hurry, shutdownSignal()], ({ signal }) => sleep(FIRST_REQUEST_MS, signal));
+  await pause.catch(() => undefined);
   const backOff = new BackOff(REQUEST_INTERVAL_MS, LONGEST_INTERVAL_MS);
-  let lastAnswer = began;
+  let lastAnswer = Date.now();
   for (;;) {
-    const state = await recordState(api, delivery);
+    const state = await recordState(delivery);
     if (state === "stored" || state === "unknown run") return true;
     if (state === "ended otherwise") return false;
     const now = Date.now();
@@ -108,15 +90,10 @@ async function waitUntilStored(api: PaperclipApi, delivery: Delivery): Promise<b
 
 type RecordState = "stored" | "ended otherwise" | "open" | "unknown run" | "no answer";
 
-async function recordState(api: PaperclipApi, { runId, workflowRunId }: Delivery): Promise<RecordState> {
-  const { status, body } = await api.request(`/heartbeat-runs/${encodeURIComponent(runId)}`);
+async function recordState({ runId, workflowRunId, token }: Delivery): Promise<RecordState> {
+  const { status, body } = await new PaperclipApi(token).run(runId);
   if (status === 404 || status === 401 || status === 403) return "unknown run";
   if (status !== 200) return "no answer";
   if (OPEN_RUN_STATES.has(body.status)) return "open";
   return objectOf(body.resultJson).workflowRunId === workflowRunId ? "stored" : "ended otherwise";
-}
-
-function apiFor(token: string | undefined): PaperclipApi | undefined {
-  const base = paperclipApiUrl(process.env);
-  return base === undefined ? undefined : new PaperclipApi(base, token);
 }

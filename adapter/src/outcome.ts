@@ -4,7 +4,6 @@
  * Same rules as `agent_runs/client/outcome.py`: same Updates, same ids, same meaning of a closed run.
  */
 
-import { randomUUID } from "node:crypto";
 import { WorkflowFailedError, WorkflowUpdateFailedError } from "@temporalio/client";
 import { ApplicationFailure, CancelledFailure } from "@temporalio/common";
 import type { Outcome } from "../generated/contracts.ts";
@@ -20,7 +19,7 @@ import {
   type Run,
   type Temporal,
 } from "./temporal.ts";
-import { Aborted, BackOff, withAbort } from "./waits.ts";
+import { BackOff } from "./waits.ts";
 
 /** The run is closed: it accepts no updates. */
 export class RunClosed extends Error {}
@@ -35,9 +34,6 @@ export class EndedWithoutOutcome extends Error {
     this.neverRan = neverRan;
   }
 }
-
-/** The outcome of a run after a request to cancel it; its error code is `cancelled`, unless it had ended before. */
-export type Cancelled = Outcome;
 
 /** The update for the outcome; also the memo key of the outcome of a run that closed as Canceled. */
 const OUTCOME = "outcome";
@@ -57,7 +53,7 @@ export async function fetchOutcome(temporal: Temporal, run: Run, options: CallOp
   } catch (error) {
     if (!(error instanceof RunClosed)) throw error;
   }
-  return await resultOfClosed(temporal, run, options);
+  return await outcomeAtClose(temporal, run, options);
 }
 
 /** Signals that the outcome was collected, so that the run need not keep it. Does nothing for a closed run. */
@@ -70,25 +66,23 @@ export async function signalCollected(temporal: Temporal, run: Run, options: Cal
 }
 
 /**
- * Stops the run's agent and reports how it ended. May be repeated, also after the end: the first reason counts.
+ * Has the run cancelled. May be repeated: the first reason counts. Does nothing to a closed run.
  *
- * Once Temporal has answered the request it is in the run's history, so it needs no worker and survives every restart.
- * Therefore the request itself is never aborted. Rejects as `fetchOutcome`.
+ * Once Temporal has answered, the request is in the run's history, so it needs no worker and survives every restart.
+ * Therefore it is never aborted.
  */
-export async function cancel(
+export async function requestCancel(
   temporal: Temporal,
   run: Run,
   reason: string,
   options: CallOptions = {},
-): Promise<Cancelled> {
-  const request = callUntilAnswered(temporal, () => temporal.client.requestCancel(run, reason), {
-    ...options,
-    signal: undefined,
-  }).catch((error) => {
+): Promise<void> {
+  try {
+    const call = () => temporal.client.requestCancel(run, reason);
+    await callUntilAnswered(temporal, call, { ...options, signal: undefined });
+  } catch (error) {
     if (!isUnknownRun(error)) throw error; // it is closed
-  });
-  await withAbort(request, options.signal);
-  return await fetchOutcome(temporal, run, options);
+  }
 }
 
 /**
@@ -104,71 +98,49 @@ export async function executeUpdate<Answer>(
   run: Run,
   update: string,
   args: [] | [unknown],
-  { id = randomUUID(), timeout, ...options }: CallOptions & { id?: string; timeout?: number },
+  { id, timeout = Number.POSITIVE_INFINITY, ...options }: CallOptions & { id: string; timeout?: number },
 ): Promise<Answer> {
-  const { signal, outage } = options;
+  const call = () => run.executeUpdate<Answer, [unknown]>(update, { args: args as [unknown], updateId: id });
   const backOff = new BackOff();
-  const until = timeout === undefined ? Number.POSITIVE_INFINITY : Date.now() + timeout;
+  const until = Date.now() + timeout;
   for (;;) {
     const roundTimeout = Math.min(UPDATE_ROUND_MS, until - Date.now());
     if (roundTimeout <= 0) throw new UpdateTimedOut();
     try {
-      const call = () => run.executeUpdate<Answer, [unknown]>(update, { args: args as [unknown], updateId: id });
-      const answer = await callOnce(temporal, call, { signal, timeout: roundTimeout });
-      outage?.recovered();
-      return answer;
+      return await callOnce(temporal, call, { signal: options.signal, timeout: roundTimeout });
     } catch (error) {
-      if (error instanceof Aborted) throw error;
       if (closedBeforeAnswer(error) || isUnknownRun(error)) throw new RunClosed();
       if (!isOutage(error, options)) throw error;
       if (codeOf(error) === Code.DEADLINE_EXCEEDED)
         backOff.reset(); // no worker answered in this round
-      else outage?.failed(outageMessage(temporal, error));
+      else options.outage?.failed(outageMessage(temporal, error));
     }
-    await backOff.wait(signal);
-    await waitUntilReachable(temporal, run, options);
+    await backOff.wait(options.signal);
+    // an unanswered update does not show whether Temporal answers; a deleted run is reported by the next update
+    await callUntilAnswered(temporal, () => run.describe(), options).catch((error) => {
+      if (!isUnknownRun(error)) throw error;
+    });
   }
 }
 
-/** Waits until Temporal answers: an unanswered update does not show that. Rejects with `RunClosed` for a deleted run. */
-async function waitUntilReachable(temporal: Temporal, run: Run, options: CallOptions): Promise<void> {
-  try {
-    await callUntilAnswered(temporal, () => run.describe(), options);
-  } catch (error) {
-    if (isUnknownRun(error)) throw new RunClosed();
-    throw error;
-  }
-}
-
-async function resultOfClosed(temporal: Temporal, run: Run, options: CallOptions): Promise<Outcome> {
+/** The outcome of a closed run: its result, the details of its failure, or the memo of a cancelled one. */
+async function outcomeAtClose(temporal: Temporal, run: Run, options: CallOptions): Promise<Outcome> {
   try {
     return (await callUntilAnswered(temporal, () => run.result(), options)) as Outcome;
   } catch (error) {
-    const outcome = await outcomeBehind(error, temporal, run, options);
-    if (outcome !== undefined) return outcome;
-    throw withoutOutcome(error);
+    if (isUnknownRun(error)) throw new EndedWithoutOutcome("Temporal no longer knows this run");
+    if (!(error instanceof WorkflowFailedError)) throw error;
+    const { cause } = error;
+    let kept: unknown;
+    if (cause instanceof ApplicationFailure) kept = cause.details?.[0];
+    else if (cause instanceof CancelledFailure)
+      kept = (await callUntilAnswered(temporal, () => run.describe(), options)).memo?.[OUTCOME];
+    if (kept === undefined) throw withoutOutcome(cause);
+    return kept as Outcome;
   }
 }
 
-/** The outcome of a run that closed as Failed, in the failure's details, or as Canceled, in the memo. */
-async function outcomeBehind(
-  error: unknown,
-  temporal: Temporal,
-  run: Run,
-  options: CallOptions,
-): Promise<Outcome | undefined> {
-  if (!(error instanceof WorkflowFailedError)) return undefined;
-  const { cause } = error;
-  if (cause instanceof ApplicationFailure) return cause.details?.[0] as Outcome | undefined;
-  if (!(cause instanceof CancelledFailure)) return undefined;
-  const { memo } = await callUntilAnswered(temporal, () => run.describe(), options);
-  return memo?.[OUTCOME] as Outcome | undefined;
-}
-
-function withoutOutcome(error: unknown): unknown {
-  if (isUnknownRun(error)) return new EndedWithoutOutcome("Temporal no longer knows this run");
-  if (!(error instanceof WorkflowFailedError)) return error;
-  const { cause } = error;
+function withoutOutcome(cause: Error | undefined): EndedWithoutOutcome {
   const status = cause?.name === "TerminatedFailure" ? "TERMINATED" : (cause?.name ?? "FAILED");
   const type = (cause as { type?: unknown } | undefined)?.type;
   const detail = cause?.message ? `: ${cause.message.slice(0, 500)}` : "";

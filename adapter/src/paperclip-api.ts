@@ -22,18 +22,24 @@ export interface Answer {
   body: { [name: string]: unknown };
 }
 
-/** Sends requests with one token, or without any. */
+/** Sends requests with one token, or without any. Without an address every request has the answer 404. */
 export class PaperclipApi {
-  readonly #base: string;
+  readonly #base: string | undefined;
   readonly #token: string | undefined;
 
-  constructor(base: string, token: string | undefined) {
+  constructor(token: string | undefined, base: string | undefined = paperclipApiUrl(process.env)) {
     this.#base = base;
     this.#token = token;
   }
 
+  /** Paperclip's record of a run. */
+  async run(runId: string): Promise<Answer> {
+    return await this.request(`/heartbeat-runs/${encodeURIComponent(runId)}`);
+  }
+
   /** Sends a request; without a `body` a GET, with one a POST unless `method` says otherwise. Never rejects. */
   async request(path: string, body?: unknown, method = body === undefined ? "GET" : "POST"): Promise<Answer> {
+    if (this.#base === undefined) return { status: 404, body: {} };
     try {
       const response = await fetch(`${this.#base}/api${path}`, {
         method,

@@ -18,8 +18,8 @@
 import type { Outcome } from "../generated/contracts.ts";
 import { FINAL_PHASES } from "./attach.ts";
 import { fetchOutcome } from "./outcome.ts";
-import { type Answer, OPEN_RUN_STATES, objectOf, PaperclipApi, paperclipApiUrl } from "./paperclip-api.ts";
-import { type Settings, settingsFrom } from "./settings.ts";
+import { type Answer, OPEN_RUN_STATES, objectOf, PaperclipApi } from "./paperclip-api.ts";
+import { settingsFrom } from "./settings.ts";
 import { shutdownSignal } from "./shutdown.ts";
 import { attribute, attributes, callOnce, runOf, type Temporal, temporalFor, WORKFLOW_TYPE } from "./temporal.ts";
 import { sleep } from "./waits.ts";
@@ -112,7 +112,7 @@ export class Reconciler {
   /** undefined: this Paperclip has not lost the run. */
   async #reconcileRun(run: OpenRun): Promise<Step | undefined> {
     const { runId } = run;
-    const { status, body } = await this.#api.request(`/heartbeat-runs/${encodeURIComponent(runId)}`);
+    const { status, body } = await this.#api.run(runId);
     if (status === 404) this.#done.add(runId);
     if (status !== 200) return undefined;
     const ended = body.status === "failed" || body.status === "interrupted";
@@ -197,38 +197,26 @@ function evidenceFor({ runId, workflowId, workflowRunId }: OpenRun, { failure, r
   );
 }
 
-/** Keeps a second reconciler from starting, also when Paperclip reloads this module. */
+/** Keeps a second reconciler from running when Paperclip reloads this module. */
 const RUNNING = Symbol.for("paperclip-adapter-opencode-k8s.reconciler");
 const host = globalThis as { [RUNNING]?: AbortController };
 
-/** Starts the reconciler some seconds after the adapter was loaded, with the settings of Paperclip's own environment. */
+/** Starts the reconciler some seconds after the adapter was loaded. Returns at once; never throws. */
 export function scheduleReconciler(): void {
   host[RUNNING]?.abort();
-  host[RUNNING] = undefined;
-  setTimeout(() => {
-    try {
-      startReconciler(settingsFrom(process.env));
-    } catch {
-      // every run and the environment test report wrong settings
-    }
-  }, START_DELAY_MS).unref();
+  host[RUNNING] = new AbortController();
+  // wrong settings are reported by every run and by the environment test
+  void reconcileUntilAborted(host[RUNNING]).catch(() => undefined);
 }
 
-/** Starts the reconciler, unless it runs already. Returns at once; never throws. */
-export function startReconciler(settings: Settings): void {
-  const base = paperclipApiUrl(process.env);
-  if (!settings.reconcile || base === undefined || host[RUNNING] !== undefined) return;
-  const stop = new AbortController();
-  host[RUNNING] = stop;
+async function reconcileUntilAborted(stop: AbortController): Promise<void> {
+  const { signal } = stop;
+  await sleep(START_DELAY_MS, signal);
+  const settings = settingsFrom(process.env);
+  if (!settings.reconcile) return;
   shutdownSignal().addEventListener("abort", () => stop.abort(), { once: true });
-  void reconcileUntilAborted(settings, base, stop.signal).catch(() => undefined);
-}
-
-async function reconcileUntilAborted(settings: Settings, base: string, signal: AbortSignal): Promise<void> {
+  const reconciler = new Reconciler(temporalFor(settings), await boardApi(settings.boardApiKey, signal));
   const began = Date.now();
-  const api = new PaperclipApi(base, settings.boardApiKey);
-  await waitForBoardRights(api, settings.boardApiKey, signal);
-  const reconciler = new Reconciler(temporalFor(settings), api);
   for (;;) {
     const steps = await reconciler.round(signal).catch(() => []);
     const waiting = steps.some(({ step }) => step === "still working" || step === "unknown");
@@ -236,12 +224,13 @@ async function reconcileUntilAborted(settings: Settings, base: string, signal: A
   }
 }
 
-/** Resolves once the server answers and we have board rights. Rejects when it answers and we have none. */
-async function waitForBoardRights(api: PaperclipApi, key: string | undefined, signal: AbortSignal): Promise<void> {
+/** Resolves once the server has an address, answers, and we have board rights. Rejects when we have none. */
+async function boardApi(key: string | undefined, signal: AbortSignal): Promise<PaperclipApi> {
   for (;;) {
+    const api = new PaperclipApi(key);
     const { status, body } = await api.request("/health");
     if (status === 200) {
-      if (key !== undefined || body.deploymentMode === "local_trusted") return;
+      if (key !== undefined || body.deploymentMode === "local_trusted") return api;
       throw new Error("no board rights");
     }
     await sleep(FAST_POLL_MS, signal);

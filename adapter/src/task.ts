@@ -8,7 +8,7 @@
  * things that need attention. That takes board rights, as the reconciler does. Source: Paperclip 2026.916.1, read and observed.
  */
 
-import { PaperclipApi, paperclipApiUrl } from "./paperclip-api.ts";
+import { PaperclipApi } from "./paperclip-api.ts";
 import { shorten } from "./result.ts";
 
 /** Paperclip's limit for the text of what to do. */
@@ -33,9 +33,7 @@ export interface FailedTask {
  * rejects.
  */
 export async function blockTask(task: FailedTask, boardApiKey: string | undefined): Promise<boolean> {
-  const base = paperclipApiUrl(process.env);
-  if (base === undefined) return false;
-  const api = new PaperclipApi(base, boardApiKey);
+  const api = new PaperclipApi(boardApiKey);
   for (let attempt = 1; attempt <= ATTEMPTS; attempt++) {
     const blocked = await tryToBlock(api, task);
     if (blocked !== undefined) return blocked;

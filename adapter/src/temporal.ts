@@ -9,14 +9,11 @@
  */
 
 import { randomUUID } from "node:crypto";
-import { Connection, WorkflowClient, type WorkflowHandle } from "@temporalio/client";
-import common from "@temporalio/common";
+import { Connection, WorkflowClient, type WorkflowHandle, type WorkflowStartInput } from "@temporalio/client";
 import proto from "@temporalio/proto";
 import type { TemporalServer } from "./temporal-server.ts";
 import { traceHeaders } from "./trace-context.ts";
-import { Aborted, BackOff, type OutageListener, withLinkedSignal } from "./waits.ts";
-
-const { defineSearchAttributeKey, TypedSearchAttributes } = common;
+import { BackOff, type OutageListener, throwIfAborted, withLinkedSignal } from "./waits.ts";
 
 /** The settings that this module needs. */
 export interface TemporalSettings {
@@ -26,8 +23,6 @@ export interface TemporalSettings {
 
 /** The gRPC status codes that are handled here. */
 export const Code = {
-  CANCELLED: 1,
-  UNKNOWN: 2,
   INVALID_ARGUMENT: 3,
   DEADLINE_EXCEEDED: 4,
   NOT_FOUND: 5,
@@ -62,23 +57,17 @@ export interface CallOptions {
   outage?: OutageListener;
   /** Additional codes that are retried like an outage. */
   retryCodes?: ReadonlySet<number>;
+  /** The signal counts between calls only: a call that was sent is always waited for. */
+  betweenCalls?: boolean;
 }
 
-/** The answer to a start: this request id has the agent, or the run of another request id has it. */
-export type StartAnswer =
-  | { kind: "own"; workflowRunId: string; open: boolean }
-  | { kind: "busy"; holder: string; workflowRunId: string };
-
-export interface StartOptions {
-  workflowId: string;
-  requestId: string;
-  taskQueue: string;
-  input: unknown;
-  memo: { [name: string]: unknown };
-  /** Keyword attributes; absent values are left out, long ones are truncated. */
-  searchAttributes: { [name: string]: string | null | undefined };
-  summary: string;
+/** The answer to a start: the run of this request id, or of another one, the holder's. */
+export interface StartAnswer {
+  workflowRunId: string;
+  holder?: string;
 }
+
+export type StartOptions = WorkflowStartInput["options"];
 
 /** A workflow client that can start by request id. */
 export class AgentRunClient extends WorkflowClient {
@@ -87,28 +76,12 @@ export class AgentRunClient extends WorkflowClient {
    *
    * Rejects with gRPC's error when the server refuses for another reason or does not answer.
    */
-  async startOrAttach(start: StartOptions): Promise<StartAnswer> {
-    const pairs = Object.entries(start.searchAttributes)
-      .filter((pair): pair is [string, string] => Boolean(pair[1]))
-      .map(([name, value]) => ({ key: defineSearchAttributeKey(name, "KEYWORD"), value: truncate(value, 200) }));
-    const request = await this.createStartWorkflowRequest({
-      workflowType: WORKFLOW_TYPE,
-      headers: traceHeaders(),
-      options: {
-        workflowId: start.workflowId,
-        taskQueue: start.taskQueue,
-        args: [start.input],
-        memo: start.memo,
-        typedSearchAttributes: new TypedSearchAttributes(pairs),
-        staticSummary: start.summary,
-        workflowIdReusePolicy: "ALLOW_DUPLICATE",
-        workflowIdConflictPolicy: "FAIL",
-      },
-    });
+  async startOrAttach(requestId: string, options: StartOptions): Promise<StartAnswer> {
+    const input = { workflowType: WORKFLOW_TYPE, headers: traceHeaders(), options };
+    const request = { ...(await this.createStartWorkflowRequest(input)), requestId };
     try {
-      const answer = await this.workflowService.startWorkflowExecution({ ...request, requestId: start.requestId });
-      const running = proto.temporal.api.enums.v1.WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING;
-      return { kind: "own", workflowRunId: answer.runId, open: answer.status === running };
+      const answer = await this.workflowService.startWorkflowExecution(request);
+      return { workflowRunId: answer.runId };
     } catch (error) {
       const holder = holderOf(error);
       if (holder === undefined) throw error;
@@ -168,7 +141,7 @@ export async function callOnce<T>(
   call: () => Promise<T>,
   { signal, timeout = CALL_TIMEOUT_MS }: { signal?: AbortSignal; timeout?: number } = {},
 ): Promise<T> {
-  if (signal?.aborted) throw new Aborted(signal.reason);
+  throwIfAborted(signal);
   try {
     return await withLinkedSignal([signal], (controller) =>
       temporal.connection.withDeadline(Date.now() + timeout, () =>
@@ -176,7 +149,7 @@ export async function callOnce<T>(
       ),
     );
   } catch (error) {
-    if (signal?.aborted) throw new Aborted(signal.reason);
+    throwIfAborted(signal);
     throw error;
   }
 }
@@ -187,16 +160,18 @@ export async function callUntilAnswered<T>(
   call: () => Promise<T>,
   options: CallOptions = {},
 ): Promise<T> {
+  const { signal, outage, betweenCalls } = options;
   const backOff = new BackOff();
   for (;;) {
+    throwIfAborted(signal);
     try {
-      const answer = await callOnce(temporal, call, { signal: options.signal });
-      options.outage?.recovered();
+      const answer = await callOnce(temporal, call, betweenCalls ? {} : { signal });
+      outage?.recovered();
       return answer;
     } catch (error) {
       if (!isOutage(error, options)) throw error;
-      options.outage?.failed(outageMessage(temporal, error));
-      await backOff.wait(options.signal);
+      outage?.failed(outageMessage(temporal, error));
+      await backOff.wait(signal);
     }
   }
 }
@@ -219,22 +194,26 @@ export function isUnknownRun(error: unknown): boolean {
 
 /** The gRPC status behind an error of the SDK; undefined when the error is not the server's. */
 export function codeOf(error: unknown): number | undefined {
-  for (let at = error, depth = 0; at instanceof Error && depth < 8; at = at.cause, depth++) {
-    const code = (at as { code?: unknown }).code;
+  for (const { code, name } of causesOf(error)) {
     if (typeof code === "number") return code;
-    if (at.name === "WorkflowNotFoundError") return Code.NOT_FOUND;
+    if (name === "WorkflowNotFoundError") return Code.NOT_FOUND;
   }
   return undefined;
 }
 
 /** The server's error message in one line of at most 200 characters, without what was sent. */
 export function serverMessage(error: unknown): string {
-  let message = error instanceof Error ? error.message : "unknown error";
-  for (let at = error, depth = 0; at instanceof Error && depth < 8; at = at.cause, depth++) {
-    const details = (at as { details?: unknown }).details;
-    if (typeof details === "string" && details) message = details;
-  }
-  return truncate(message.replace(/\s+/g, " "), 200);
+  const details = causesOf(error).map((each) => each.details);
+  const innermost = details.findLast((text): text is string => typeof text === "string" && text !== "");
+  const message = innermost ?? (error instanceof Error ? error.message : "unknown error");
+  return message.replace(/\s+/g, " ").slice(0, 200);
+}
+
+/** The error and the errors behind it, with what gRPC adds to one. */
+function causesOf(error: unknown): (Error & { code?: unknown; details?: unknown })[] {
+  const causes: Error[] = [];
+  for (let at = error; at instanceof Error && causes.length < 8; at = at.cause) causes.push(at);
+  return causes;
 }
 
 /** The log message about a Temporal that does not answer. */
@@ -260,12 +239,8 @@ function holderOf(error: unknown): StartAnswer | undefined {
     for (const detail of proto.google.rpc.Status.decode(packed as Uint8Array).details) {
       if (!detail.type_url?.endsWith("WorkflowExecutionAlreadyStartedFailure") || !detail.value) continue;
       const held = proto.temporal.api.errordetails.v1.WorkflowExecutionAlreadyStartedFailure.decode(detail.value);
-      return { kind: "busy", holder: held.startRequestId, workflowRunId: held.runId };
+      return { holder: held.startRequestId, workflowRunId: held.runId };
     }
   }
   return undefined;
-}
-
-function truncate(text: string, limit: number): string {
-  return text.length > limit ? text.slice(0, limit) : text;
 }

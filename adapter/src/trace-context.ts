@@ -8,29 +8,24 @@ import common, { type Headers } from "@temporalio/common";
 const API = Symbol.for("opentelemetry.js.api.1");
 /** The header of Temporal's own interceptors. */
 const HEADER = "_tracer-data";
-/** Not the host's baggage, which may hold anything: histories last. */
-const PASSED_ON = ["traceparent", "tracestate"];
 
-type Carrier = Record<string, string>;
 interface OpenTelemetry {
   context?: { active(): unknown };
-  propagation?: {
-    inject(context: unknown, carrier: Carrier, setter: { set(to: Carrier, key: string, value: string): void }): void;
-  };
+  propagation?: { inject(context: unknown, carrier: Record<string, string>): void };
 }
 
 /** Headers of a start, none without a current span. */
 export function traceHeaders(): Headers {
   const { context, propagation } = (globalThis as { [API]?: OpenTelemetry })[API] ?? {};
   if (context === undefined || propagation === undefined) return {};
-  const carrier: Carrier = {};
-  const set = (to: Carrier, key: string, value: string) => {
-    if (PASSED_ON.includes(key)) to[key] = value;
-  };
+  const carrier: Record<string, string> = {};
   try {
-    propagation.inject(context.active(), carrier, { set });
+    propagation.inject(context.active(), carrier);
   } catch {
     return {}; // a tracer that fails is no reason to start no run
   }
-  return carrier.traceparent === undefined ? {} : { [HEADER]: common.defaultPayloadConverter.toPayload(carrier) };
+  // not the host's baggage, which may hold anything: histories last
+  const { traceparent, tracestate } = carrier;
+  if (traceparent === undefined) return {};
+  return { [HEADER]: common.defaultPayloadConverter.toPayload({ traceparent, tracestate }) };
 }

@@ -17,6 +17,10 @@ export interface OutageListener {
   recovered(): void;
 }
 
+export function throwIfAborted(signal: AbortSignal | undefined): void {
+  if (signal?.aborted) throw new Aborted(signal.reason);
+}
+
 /** Lets the host's other work have the event loop. Unlike an immediate it keeps no process alive. */
 export function yieldToEventLoop(): Promise<void> {
   return sleep(0);

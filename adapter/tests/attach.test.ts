@@ -3,8 +3,7 @@
 import { randomUUID } from "node:crypto";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { attach, attachWhenFree, findUncertainStart, type Ticket, workflowIdOf } from "../src/attach.ts";
-import { stopAgent } from "../src/cancel.ts";
-import { cancel, EndedWithoutOutcome, fetchOutcome, signalCollected } from "../src/outcome.ts";
+import { EndedWithoutOutcome, fetchOutcome, requestCancel, signalCollected } from "../src/outcome.ts";
 import { disconnect, runOf, type Temporal } from "../src/temporal.ts";
 import { Aborted } from "../src/waits.ts";
 import {
@@ -60,10 +59,9 @@ describe("without a worker", () => {
       Reflect.deleteProperty(globalThis, OPEN_TELEMETRY);
     }
 
-    function inject(context: unknown, carrier: object, { set }: { set(to: object, key: string, value: string): void }) {
+    function inject(context: unknown, carrier: object) {
       expect(context).toBe("active");
-      set(carrier, "traceparent", traceparent);
-      set(carrier, "baggage", "secret=1");
+      Object.assign(carrier, { traceparent, baggage: "secret=1" });
     }
   });
 
@@ -120,12 +118,11 @@ describe("without a worker", () => {
 
   it("finds the run of an unanswered start, and no other run", async () => {
     const request = aRequest();
-    const ticket = await attach(temporal, await wakeOf(request));
-    expect(await findUncertainStart(temporal, request.agent.id, request.runId)).toMatchObject({
-      workflowRunId: ticket.workflowRunId,
-    });
-    expect(await findUncertainStart(temporal, request.agent.id, randomUUID())).toBeUndefined();
-    expect(await findUncertainStart(temporal, randomUUID(), request.runId)).toBeUndefined();
+    const { start, ...wake } = await wakeOf(request);
+    const ticket = await attach(temporal, { start, ...wake });
+    expect(await findUncertainStart(temporal, start)).toMatchObject({ workflowRunId: ticket.workflowRunId });
+    expect(await findUncertainStart(temporal, { ...start, runId: randomUUID() })).toBeUndefined();
+    expect(await findUncertainStart(temporal, { ...start, agentId: randomUUID() })).toBeUndefined();
   });
 
   it("can be aborted at once while it waits for a busy agent, and has started nothing", async () => {
@@ -180,8 +177,8 @@ describe("with a worker", () => {
     const later = aRequest({ agent: request.agent });
     const joined = await attach(temporal, await wakeOf(later));
     expect(joined).toMatchObject({ kind: "joined", workflowRunId: first.workflowRunId, runId: request.runId });
-    const answer = await cancel(temporal, run, "a test");
-    expect(answer).toMatchObject({ errorCode: "cancelled", agentStopped: true });
+    await requestCancel(temporal, run, "a test");
+    expect(await fetchOutcome(temporal, run)).toMatchObject({ errorCode: "cancelled", agentStopped: true });
     await signalCollected(temporal, run);
     await until(async () => (await run.describe()).status.name === "CANCELLED");
     // the wake that had joined is not given a new run once its run has closed
@@ -189,7 +186,8 @@ describe("with a worker", () => {
       const repeated = await attach(temporal, await wakeOf(later));
       return repeated.kind === "joined" && repeated.closed && repeated.workflowRunId === first.workflowRunId;
     });
-    expect(await cancel(temporal, run, "late")).toMatchObject({ errorCode: "cancelled" });
+    await requestCancel(temporal, run, "late");
+    expect(await fetchOutcome(temporal, run)).toMatchObject({ errorCode: "cancelled" });
   });
 
   it("waits for a busy agent, and starts when the other task's finished run is released", async () => {
@@ -238,8 +236,7 @@ describe("a cancel that no worker answers", () => {
         return runOf(temporal, ticket.workflowId, ticket.workflowRunId);
       }),
     );
-    const answers = await Promise.all(runs.map((run) => stopAgent(temporal, run, "a test", 1, {}, 1000)));
-    expect(answers).toEqual(runs.map(() => undefined));
+    await Promise.all(runs.map((run) => requestCancel(temporal, run, "a test")));
     await server.kill();
     await server.start();
     const worker = await standin(server.address, queue);

@@ -128,7 +128,7 @@ describe("a run is released", () => {
 describe("the reconciler", () => {
   let reconciler: Reconciler;
   beforeEach(() => {
-    reconciler = new Reconciler(temporalOf(server, worker.queue), new PaperclipApi(api.base, "board-key"), 0);
+    reconciler = new Reconciler(temporalOf(server, worker.queue), new PaperclipApi("board-key", api.base), 0);
   });
 
   const stepsOf = async (runId: string) => {
