@@ -13,7 +13,13 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from agent_runs.agents.opencode.fold import Fold
-from agent_runs.contracts.errors import PodLost, RunTimeout, SealedFieldUnreadable, TranscriptsUnavailable
+from agent_runs.contracts.errors import (
+    InvalidRequest,
+    PodLost,
+    RunTimeout,
+    SealedFieldUnreadable,
+    TranscriptsUnavailable,
+)
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.messages import JobRef, Silence, StreamEnd, StreamLogs, StreamProgress
 from agent_runs.contracts.outcome import GAP_STREAM, ContainerEnd, Gap, OutputReceipt
@@ -168,11 +174,14 @@ class StreamLogsActivity:
         checkpoint.cursor = batch.cursor or checkpoint.cursor
 
     async def _redaction(self) -> Redaction:
-        """The redaction of the run's secrets. Without them nothing is stored, because it could show one; the agent
-        continues, and its output is stored once a worker has the key."""
+        """The redaction of the run's secrets. Without them nothing is stored, because it could show one.
+
+        The agent continues, and its output is stored once a worker has the key; or, during a roll, once a worker comes
+        whose rules do not refuse what `prepare_run` has taken.
+        """
         try:
             return Redaction.from_secrets((await self.preparations.current()).secrets)
-        except SealedFieldUnreadable as error:
+        except (SealedFieldUnreadable, InvalidRequest) as error:
             raise TranscriptsUnavailable(f"the run's secrets cannot be kept out of its transcript: {error}") from None
 
     async def _stored_state(self, key: AttemptKey, redaction: Redaction) -> StreamState:

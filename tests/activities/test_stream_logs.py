@@ -3,6 +3,8 @@
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import cast
 
 import pytest
 from temporalio.testing import ActivityEnvironment
@@ -12,24 +14,52 @@ from activities.stream_logs import (
     MIN_HEARTBEAT_INTERVAL,
     Checkpoint,
     HeartbeatThrottle,
+    StreamLogsActivity,
     StreamState,
     last_heartbeat,
     resume_cursor,
     rows,
     without_past_gaps,
 )
+from agent_runs.contracts.errors import InvalidRequest, SealedFieldUnreadable, TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.contracts.messages import ParseTranscript, StreamEnd, StreamProgress
+from agent_runs.contracts.messages import JobRef, ParseTranscript, PodRef, StreamEnd, StreamLogs, StreamProgress
 from agent_runs.contracts.outcome import ContainerEnd, Gap, OutputReceipt
+from agent_runs.kube.port import Cluster
 from agent_runs.logs.follower import Batch
 from agent_runs.logs.frames import LogLine
 from agent_runs.logs.log_resume import Cursor
+from agent_runs.paperclip.preparation import Preparation
 from agent_runs.transcripts.store import Line, SqlTranscripts
 from tests.support.sqlite import sqlite_url
 from workflows.limits import STREAM_HEARTBEAT
 
 SECOND = datetime(2026, 11, 22, 1, 2, 3, tzinfo=UTC)
 KEY = AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="run-1"), attempt=1)
+
+
+class Refusing:
+    """Preparations of a worker that cannot open, or will not take, what another one has taken."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    async def current(self) -> Preparation:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [SealedFieldUnreadable("another key"), InvalidRequest("config.image is not allowed")])
+async def test_without_the_runs_secrets_nothing_is_stored_and_another_worker_tries(
+    error: Exception, tmp_path: Path
+) -> None:
+    store = await SqlTranscripts.open(sqlite_url(tmp_path))
+    streaming = StreamLogsActivity(cast("Cluster", None), store, Refusing(error))
+    job, pod = JobRef(namespace="n", name="j", uid="u"), PodRef(namespace="n", name="p", uid="u")
+    with pytest.raises(TranscriptsUnavailable) as refused:
+        await ActivityEnvironment().run(streaming.stream_logs, StreamLogs(attempt=KEY, job=job, pod=pod))
+    assert not refused.value.non_retryable
+    assert await store.last(KEY) is None
+    await store.close()
 
 
 def state(*sequences: int, gaps: tuple[Gap, ...] = ()) -> StreamState:
