@@ -256,6 +256,11 @@ def test_reserved_labels_are_not_an_agents_to_set() -> None:
     assert any("team" in warning for warning in plan.warnings)
 
 
+def test_a_job_runs_one_pod_once() -> None:
+    spec = job_plan().job["spec"]
+    assert (spec["completions"], spec["parallelism"], spec["backoffLimit"]) == (1, 1, 0)
+
+
 def test_deadline_and_ttl_of_a_job() -> None:
     spec = job_plan(create_job_input(config={"timeoutSec": 100, "graceSec": 20, "ttlSecondsAfterFinished": 0})).job[
         "spec"

@@ -347,6 +347,14 @@ def test_a_log_without_frames_is_deduplicated_by_position(
     assert [line.sequence for line in delivered] == list(range(1, len(delivered) + 1))
 
 
+def test_of_a_log_without_frames_only_an_overlong_line_is_not_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_runs.logs.log_resume.LINE_LIMIT", 1000)
+    log = Log([b"short\n", b"x" * 3000 + b"\n", b"short again\n"], [10])
+    lines = resume(Cursor(), log.text(None)).lines
+    assert [line.whole for line in lines] == [True, False, True]
+    assert len(lines[1].data) < 1000
+
+
 def test_a_rotated_log_without_frames_has_a_gap_of_unknown_size() -> None:
     log = Log([b"%d\n" % number for number in range(30)], [10])
     begun = resume(Cursor(), log.text(None, 10))

@@ -220,6 +220,16 @@ def test_a_provider_error_about_sessions_does_not_clear_ours(data: dict[str, obj
     assert report.clear_session is False
 
 
+def test_a_timeout_does_not_undo_an_answer_that_opencode_finished_by_itself() -> None:
+    timeout = RunTimeout.as_failure("Timed out after 5s")
+    for exit_code, expected in ((0, None), (1, "timeout"), (143, "timeout")):
+        assert code(folded(*FINISHED).report(ContainerEnd(exit_code=exit_code), stopped=timeout)) == expected
+
+
+def test_text_without_a_finished_step_is_no_success() -> None:
+    assert code(folded(line("text", text="Done.")).report(ContainerEnd(exit_code=0))) is not None
+
+
 def test_a_cancel_stands_whatever_the_output_shows() -> None:
     cancelled = RunCancelled.as_failure("Run cancelled")
     for end in (ContainerEnd(exit_code=0), ContainerEnd(), ContainerEnd(exit_code=143)):
