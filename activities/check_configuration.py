@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from temporalio import activity
 
 from agent_runs.contracts.errors import InvalidRequest
-from agent_runs.contracts.identity import check_workflow_id
 from agent_runs.contracts.start import Binding, CheckReport, CheckStart, Finding, SealedCheck
 from agent_runs.job.checks import check_config
 from agent_runs.paperclip.environment import api_url_warning
@@ -36,7 +35,7 @@ class CheckConfigurationActivity:
         """
         use = Binding(
             purpose="check",
-            workflow_id=check_workflow_id(input.check_id),
+            workflow_id=activity.info().workflow_id or "",
             company_id=input.company_id,
             run_id=input.check_id,
         )

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 from temporalio.client import Client, WorkflowFailureError
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError
 
 from agent_runs.client.attach import attach
 from agent_runs.client.outcome import outcome_at_close
@@ -122,15 +122,30 @@ async def test_the_sealed_text_of_a_run_is_no_check(system: System) -> None:
     assert cause.__cause__.type == "sealed_field_unreadable"
 
 
-async def execute_check(system: System, check: CheckStart) -> CheckReport:
+async def execute_check(system: System, check: CheckStart, workflow: str | None = None) -> CheckReport:
     report: CheckReport = await system.temporal.execute_workflow(
         CHECK_WORKFLOW_TYPE,
         check,
-        id=check_workflow_id(check.check_id),
+        id=workflow or check_workflow_id(check.check_id),
         task_queue=system.settings.task_queue,
         result_type=CheckReport,
     )
     return report
+
+
+async def test_a_copied_check_is_refused_in_a_workflow_of_another_name(system: System) -> None:
+    check_id, sealer = str(uuid.uuid4()), Sealer(load_or_create(system.settings.sealing_key_file)[0].public)
+    binding = Binding(purpose="check", workflow_id=check_workflow_id(check_id), company_id="acme", run_id=check_id)
+    check = CheckStart(
+        check_id=check_id,
+        company_id="acme",
+        sealed=sealer.seal(SealedCheck(binding=binding, config={"model": "fake/x"})),
+    )
+    with pytest.raises(WorkflowFailureError) as refused:
+        await execute_check(system, check, "mallory")
+    assert isinstance(refused.value.cause, ActivityError)
+    assert isinstance(refused.value.cause.cause, ApplicationError)
+    assert "another agent's workflow" in refused.value.cause.cause.message
 
 
 @pytest.mark.parametrize(
