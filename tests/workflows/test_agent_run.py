@@ -9,7 +9,6 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from agent_runs.client.outcome import outcome_at_close
-from agent_runs.client.runs import find_run
 from agent_runs.contracts.errors import (
     ClusterForbidden,
     InvalidRequest,
@@ -27,6 +26,7 @@ from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import GOOD, FakeActivities, fail_with
 from tests.workflows.fake_worker import running_worker
 from workflows.agent_run import AgentRunWorkflow
+from workflows.attributes import FAILURE_KIND, RUN_PHASE
 
 
 async def test_a_run_calls_every_activity_in_order(temporal: Client, queue: str, request_of_a_run: FakeRequest) -> None:
@@ -55,13 +55,13 @@ async def test_a_request_that_is_refused_ends_the_run_by_name_and_nothing_else_i
     async with running_worker(temporal, queue, steps) as start:
         handle = await start(request_of_a_run)
         outcome = await outcome_at_close(handle)
-        found = await find_run(temporal, request_of_a_run.run_id)
+        shown = (await handle.describe()).typed_search_attributes
     assert steps.names == ["prepare_run"]
     assert outcome.failure == error.as_failure(error.message)
     assert outcome.error_message == error.message
     assert (outcome.exit_code, outcome.attempts, outcome.session_params) == (None, (), None)
     assert outcome.stop == Stop(agent_started=False, agent_stopped=True)
-    assert (found.phase, found.failure_code) == ("failed", error.code)
+    assert (shown[RUN_PHASE], shown[FAILURE_KIND]) == ("failed", error.code)
 
 
 async def test_the_history_of_a_normal_run_stays_small(
