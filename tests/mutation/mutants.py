@@ -25,6 +25,10 @@ OPERATORS = re.compile(
 )
 
 
+UNJUDGED = re.compile(r"_?[A-Z][A-Z_]*: Final = [^{(]*$|@")
+"""Lines whose mutants mean nothing: limits, which may as well be one larger, and options of decorators."""
+
+
 def positions(path: Path, name: str) -> list[int]:
     """The line of each occurrence of what the operator changes, in the tool's order."""
     operator = plugins.get_operator(name)()
@@ -44,8 +48,10 @@ def main() -> None:
     if command == "list":
         for module in arguments:
             for name in filter(OPERATORS.fullmatch, plugins.operator_names()):
+                lines = Path(module).read_text().splitlines()
                 for occurrence, line in enumerate(positions(Path(module), name)):
-                    print(module, name, occurrence, line)
+                    if not UNJUDGED.match(lines[line - 1]):
+                        print(module, name, occurrence, line)
     else:
         module, name, number = arguments
         sys.stdout.write(mutate_code(Path(module).read_text(), plugins.get_operator(name)(), int(number)) or "")

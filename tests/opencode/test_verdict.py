@@ -226,6 +226,15 @@ def test_a_timeout_does_not_undo_an_answer_that_opencode_finished_by_itself() ->
         assert code(folded(*FINISHED).report(ContainerEnd(exit_code=exit_code), stopped=timeout)) == expected
 
 
+def test_every_line_that_was_cut_is_counted_in_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_runs.agents.opencode.fold.LINE_LIMIT", 1000)
+    report = folded(b"no event " * 200, b'{"type":"text","text":"' + b"x" * 2000, *FINISHED).report(
+        ContainerEnd(exit_code=0)
+    )
+    assert code(report) is None
+    assert [warning for warning in report.warnings if warning.startswith("2 over-long line(s)")]
+
+
 def test_text_without_a_finished_step_is_no_success() -> None:
     assert code(folded(line("text", text="Done.")).report(ContainerEnd(exit_code=0))) is not None
 

@@ -1,6 +1,7 @@
 """Secrets that Paperclip passed to a run are redacted in the agent's output."""
 
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -49,6 +50,16 @@ def test_a_secret_is_redacted_in_any_position_and_spelling(value: str) -> None:
         assert b"[[secret:" in hidden
         assert REDACTION.restore(hidden) == line.encode()
     assert json.loads(REDACTION.redact(event.encode()))["type"] == "text"
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("plain", [False, True])
+def test_no_character_of_a_spelled_secret_is_left(value: str, plain: bool) -> None:
+    line, empty = value, ""
+    for _ in range(2):
+        line, empty = json.dumps(line, ensure_ascii=plain), json.dumps(empty)
+        hidden = REDACTION.redact(line.encode()).decode()
+        assert re.sub(r"\[\[secret:[^]]*\]\]", "", hidden) == empty
 
 
 @pytest.mark.parametrize("line", [b"good morning", b"a-task-to-be-seen", b"short", b"", b"\xff\x00"])
