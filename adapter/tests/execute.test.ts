@@ -172,11 +172,11 @@ describe.concurrent("a run", () => {
   });
 
   it("reports the invocation without the agent's variables", async () => {
-    const context = { taskId: "task-1", paperclipWorkspace: { cwd: "/work/repo" } };
+    const context = { taskId: "task-1", paperclipWorkspace: { cwd: "/projects/repo" } };
     const { host, result } = wake(aRequest(), {}, fakeHost(aRequest(), { context }));
     await result;
     expect(host.metas[0]).toEqual({
-      ...{ adapterType: "opencode_local", command: "opencode", cwd: "/work/repo", prompt: "fresh" },
+      ...{ adapterType: "opencode_local", command: "opencode", cwd: "/projects/repo", prompt: "fresh" },
       commandNotes: ["runs in Kubernetes, as a Temporal workflow", "a note"],
       context: expect.objectContaining({ taskQueue: worker.queue }),
     });

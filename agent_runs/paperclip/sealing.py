@@ -94,7 +94,7 @@ class PublicKey:
 
     @property
     def kid(self) -> str:
-        """RFC 7638 thumbprint: names the key in every sealed field."""
+        """RFC 7638 thumbprint: names the key in every sealed text."""
         return self.key.thumbprint()
 
     def to_jwk(self) -> str:

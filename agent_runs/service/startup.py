@@ -139,7 +139,7 @@ def _runtime(settings: WorkerSettings) -> Runtime | None:
 
 
 def load_opener(settings: WorkerSettings) -> Opener:
-    """Load the key that opens sealed fields.
+    """Load the key that opens sealed texts.
 
     Raises:
         CannotStart: the file holds no usable key.

@@ -27,6 +27,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 
+from agent_runs.paperclip.javascript import well_formed
 from agent_runs.transcripts.store import Line
 from agent_runs.web.paperclip_entries import (
     OWN_TYPE,
@@ -50,7 +51,6 @@ _SHORTER: Final = (2000, 700, 250, 80)
 """Characters of each text of an event, one after the other until the event fits into a call."""
 _SESSION_LIMIT: Final = 128
 _SEPARATORS: Final = re.compile("[\n\r\v\f\u0085\u2028\u2029]")
-_HALF_CHARACTERS: Final = re.compile("[\ud800-\udfff]")
 _CONTINUATION: Final = range(0x80, 0xC0)
 """Bytes of a character of UTF-8 after its first."""
 
@@ -75,7 +75,7 @@ def session_id(line: Line) -> str | None:
     if line.stream == "stderr" or b'"sessionID"' not in line.data or (text := decoded(line.data)) is None:
         return None
     found = (parsed(text) or {}).get("sessionID")
-    return _storable(found[:_SESSION_LIMIT]) if isinstance(found, str) and found else None
+    return well_formed(found[:_SESSION_LIMIT]) if isinstance(found, str) and found else None
 
 
 def _text_calls(line: Line) -> Iterator[Call]:
@@ -190,7 +190,7 @@ def _shortened_event(text: str) -> str | None:
 
 def _shortened(value: Any, limit: int, depth: int) -> Any:
     if isinstance(value, str):
-        return _storable(f"{value[:limit]}…" if len(value) > limit else value)
+        return well_formed(f"{value[:limit]}…" if len(value) > limit else value)
     if not isinstance(value, dict | list):
         return value
     if depth > 8:
@@ -198,9 +198,4 @@ def _shortened(value: Any, limit: int, depth: int) -> Any:
     if isinstance(value, list):
         return [_shortened(item, limit, depth + 1) for item in value[:20]]
     items = list(value.items())[:40]
-    return {_storable(key[:80]): _shortened(item, limit, depth + 1) for key, item in items}
-
-
-def _storable(text: str) -> str:
-    """The text with half characters replaced, which JSON can name and UTF-8 cannot hold."""
-    return _HALF_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", text)
+    return {well_formed(key[:80]): _shortened(item, limit, depth + 1) for key, item in items}

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from agent_runs.agents.opencode.entries import SUBJECTS
 from agent_runs.contracts.outcome import GAP_STREAM
+from agent_runs.paperclip.javascript import well_formed
 from agent_runs.transcripts.store import Line
 from agent_runs.web.paperclip_entries import BLANKS, OWN_TYPE, Stream, TranscriptEntry, compact, entries
 
@@ -26,7 +27,6 @@ _HIDDEN: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]"
 )
 """Control characters except tab and LF, invisible characters, and those that turn the direction of text."""
-_HALF_CHARACTERS: Final = re.compile("[\ud800-\udfff]")
 _LONGEST_MARK: Final = max(map(len, MARKS))
 _BLANK_LETTERS: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")
 """Letters and symbols that look like a blank."""
@@ -135,7 +135,7 @@ def _one_line(text: str, limit: int) -> str:
 def _cleaned(text: str) -> str:
     """Without ANSI codes, control, invisible and direction characters; every kind of line break is LF."""
     visible = _HIDDEN.sub("", _BREAKS.sub("\n", _ANSI.sub("", text)))
-    return _HALF_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", visible).lstrip("\n").rstrip()
+    return well_formed(visible).lstrip("\n").rstrip()
 
 
 def _without_mark(line: str) -> str:

@@ -1,0 +1,65 @@
+"""The first step refuses what the start and the sealed context do not agree on, and what no Job could be made of."""
+
+from typing import Any
+
+import pytest
+from temporalio.testing import ActivityEnvironment
+
+from activities.prepare_run import PrepareRunActivity
+from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.contracts.identity import RunKey
+from agent_runs.contracts.messages import PrepareRun
+from agent_runs.contracts.request import RunRequest
+from agent_runs.paperclip.preparation import Preparation, prepare
+from tests.paperclip.contexts import minimal, with_value
+
+RUN = RunKey(agent_id="agent-1", company_id="company-1", run_id="run-1")
+
+
+class Opened:
+    """The prepared wake of a run, opened."""
+
+    def __init__(self, context: dict[str, Any]) -> None:
+        self.context = context
+
+    async def current(self) -> Preparation:
+        return prepare(self.context)
+
+
+async def prepared(context: dict[str, Any], task: str | None = None) -> RunRequest:
+    step = PrepareRunActivity(Opened(context)).prepare_run
+    request: RunRequest = await ActivityEnvironment().run(step, PrepareRun(run=RUN, task=task))
+    return request
+
+
+async def test_a_start_with_the_ids_and_the_task_of_its_context_is_prepared() -> None:
+    context = with_value(minimal(), "context.taskId", "task-1")
+    assert (await prepared(context, "task-1")).key == RUN
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("runId", "runId"),
+        ("agent.id", "agent.id"),
+        ("agent.companyId", "agent.companyId"),
+        ("context.taskId", "task"),
+    ],
+)
+async def test_a_context_of_other_ids_than_its_start_is_refused_by_the_field(path: str, field: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"^invalid_request: {field}: "):
+        await prepared(with_value(minimal(), path, "another"))
+
+
+@pytest.mark.parametrize(
+    ("field", "config"),
+    [
+        ("extraArgs", {"extraArgs": ["--format", "default"]}),
+        ("cpu", {"resources": {"requests": {"cpu": "8"}, "limits": {"cpu": "1"}}}),
+    ],
+)
+async def test_a_configuration_of_which_no_job_could_be_made_is_refused_before_anything_exists(
+    field: str, config: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidRequest, match=field):
+        await prepared(minimal(**config))
