@@ -17,9 +17,9 @@ from agent_runs.kube.port import Cluster, ExecFailed
 from agent_runs.paperclip.sealing import Opener
 from agent_runs.pod.api_proxy import RUN_ID_FILE
 
-MAX_CHECKS: Final = 10
+MAX_CHECKS: Final = 60
 CHECK_INTERVAL: Final = timedelta(seconds=1)
-"""Between checks whether the kubelet has updated the token in the pod."""
+"""Between checks whether the kubelet has updated the token in the pod. A busy one needed more than ten seconds."""
 EXEC_IDLE_TIMEOUT: Final = timedelta(seconds=5)
 READ_RUN_ID: Final = (
     "python3",
@@ -67,9 +67,13 @@ class RotateTokenActivity:
             await self.cluster.annotate_pod(
                 job.namespace, pod.metadata.name, pod.metadata.uid, {TOKEN_RUN_ID: f"{joined.run_id}/{check}"}
             )
-            seen = await self._run_id_in(pod)
-            if seen is None or seen == joined.run_id:
-                return seen is not None
+            try:
+                if await self._run_id_in(pod) == joined.run_id:
+                    return True
+            except ExecFailed as failure:
+                activity.logger.info("the run id in the pod was not read: %s", failure)
+            except ClusterForbidden:
+                return False
             await asyncio.sleep(CHECK_INTERVAL.total_seconds())
         return False
 
@@ -80,20 +84,17 @@ class RotateTokenActivity:
         running = [pod for pod, status in agents if status is None or status.state.terminated is None]
         return running[-1] if running else None
 
-    async def _run_id_in(self, pod: Pod) -> str | None:
-        """The run whose token is in the pod; None when it cannot be read."""
+    async def _run_id_in(self, pod: Pod) -> str:
+        """The run whose token is in the pod."""
         text = b""
-        try:
-            async with self.cluster.exec_output(
-                pod.metadata.namespace,
-                pod.metadata.name,
-                PROXY_CONTAINER,
-                READ_RUN_ID,
-                limit=MAX_RUN_ID,
-                idle_timeout=EXEC_IDLE_TIMEOUT,
-            ) as pieces:
-                async for piece in pieces:
-                    text += piece
-        except (ExecFailed, ClusterForbidden):
-            return None
+        async with self.cluster.exec_output(
+            pod.metadata.namespace,
+            pod.metadata.name,
+            PROXY_CONTAINER,
+            READ_RUN_ID,
+            limit=MAX_RUN_ID,
+            idle_timeout=EXEC_IDLE_TIMEOUT,
+        ) as pieces:
+            async for piece in pieces:
+                text += piece
         return text.decode(errors="replace").strip()

@@ -1,6 +1,8 @@
 """Gives a running agent the Paperclip token of the wake that joined its run last."""
 
 import asyncio
+from datetime import timedelta
+from typing import Final
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
@@ -9,8 +11,12 @@ with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts import activities
     from agent_runs.contracts.messages import JobRef, JoinedRun, RotateToken
     from workflows.attempt import Attempt
-    from workflows.limits import API_CALLS, API_OUTAGE, HEARTBEAT, RETRIES, STOPS_FIRST
+    from workflows.limits import API_OUTAGE, HEARTBEAT, RETRIES, STOPS_FIRST
     from workflows.run_state import RunState
+
+
+KUBELET_UPDATE: Final = timedelta(minutes=7)
+"""`rotate_token` looks 60 times, and each look takes at most 5 s."""
 
 
 class TokenRotation:
@@ -67,7 +73,7 @@ async def _rotate_token(input: RotateToken) -> str | None:
             activities.rotate_token,
             input,
             summary=f"rotate token to run {input.joined.run_id}",
-            start_to_close_timeout=API_CALLS,
+            start_to_close_timeout=KUBELET_UPDATE,
             schedule_to_close_timeout=API_OUTAGE,
             heartbeat_timeout=HEARTBEAT,
             retry_policy=RETRIES,

@@ -41,7 +41,8 @@ TRANSIENT_ERROR_TIMEOUT: Final = timedelta(seconds=30)
 REGISTRY_TIMEOUT: Final = timedelta(minutes=2)
 """For a registry that is down, slow or throttling."""
 VOLUME_TIMEOUT: Final = timedelta(minutes=3)
-"""For volumes: the kubelet reports FailedMount after two minutes, and attaching a disk often needs a second attempt."""
+"""For volumes: the kubelet reports FailedMount after two minutes, and attaching a disk often needs a second attempt.
+Also for a kubelet that cannot read Secrets."""
 
 _PERMANENT_PULL_ERROR: Final = re.compile(
     r"not found|manifest unknown|no such image|does not exist|unauthori[sz]ed|authentication required|access denied"
@@ -54,6 +55,8 @@ _TRANSIENT_PULL_ERROR: Final = re.compile(
     r"|no such host|temporary failure|TLS handshake|network is unreachable",
     re.IGNORECASE,
 )
+_UNREAD_SECRET: Final = re.compile(r"failed to sync (secret|configmap) cache")
+"""The kubelet has not read the object within a second: it or the API server is slow. Seen on a busy cluster."""
 _VOLUME_MESSAGE: Final = re.compile(r"pvc|persistentvolumeclaim|volume|bind|mount", re.IGNORECASE)
 _PULL_REASONS: Final = {"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "SignatureValidationFailed"}
 _INVALID_IMAGE_REASONS: Final = {"InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
@@ -281,7 +284,8 @@ def _diagnose_start(pod: Pod, status: ContainerStatus, events: Sequence[Event], 
     if waiting.reason in _VOLUME_REASONS:
         return Failing(PodScheduleFailed, f'Volume mount failed for "{status.name}": {cause}')
     if waiting.reason in _CREATION_REASONS:
-        return _wait(pod, f"{title} cannot be created: {waiting.reason}: {cause}", timeout=TRANSIENT_ERROR_TIMEOUT)
+        timeout = VOLUME_TIMEOUT if _UNREAD_SECRET.search(cause) else TRANSIENT_ERROR_TIMEOUT
+        return _wait(pod, f"{title} cannot be created: {waiting.reason}: {cause}", timeout=timeout)
     return _wait(pod, f"{title} waits for an unknown reason: {waiting.reason}: {cause}", timeout=VOLUME_TIMEOUT)
 
 

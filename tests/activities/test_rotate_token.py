@@ -1,20 +1,25 @@
 """The rotation of a running agent's token, seen from the cluster."""
 
 import base64
+import json
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.rotate_token import RotateTokenActivity
-from agent_runs.contracts.errors import SealedFieldUnreadable
+from agent_runs.contracts.errors import ClusterForbidden, SealedFieldUnreadable
 from agent_runs.contracts.identity import AttemptKey, RunKey, workflow_id
 from agent_runs.contracts.messages import JobRef, JoinedRun, RotateToken
 from agent_runs.contracts.start import Binding, SealedJoin
 from agent_runs.job.secrets import token_files, token_secret
 from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.objects import Pod, decode
 from agent_runs.kube.ownership import TOKEN_RUN_ID
+from agent_runs.kube.port import ExecFailed
 from agent_runs.paperclip.sealing import Opener, Sealer, SealingKey
 from dev_stack.cluster import EmbeddedCluster
 from dev_stack.cluster.kinds import SECRETS
@@ -50,6 +55,39 @@ def rotation_input(
         job=JobRef(namespace="default", name=attempt.job_name, uid="job-uid", has_api_proxy=True),
         joined=JoinedRun(run_id="run-2", task="task", sealed=sealed),
     )
+
+
+class StartingProxy(KubernetesCluster):
+    """Its pod runs, and commands in its proxy fail as `failures` say before one prints the new run id."""
+
+    failures: list[Exception]
+    annotations: list[str]
+
+    async def pods_of(self, job: JobRef) -> list[Pod]:
+        body = {"metadata": {"name": "pod", "namespace": job.namespace, "uid": "uid"}, "spec": {"nodeName": "node"}}
+        return [decode(json.dumps(body).encode(), Pod)]
+
+    async def annotate_pod(self, *about: Any) -> bool:
+        self.annotations += about[-1].values()
+        return True
+
+    @asynccontextmanager
+    async def exec_output(self, *_: object, **__: object) -> AsyncIterator[AsyncIterator[bytes]]:
+        if self.failures:
+            raise self.failures.pop(0)
+
+        async def printed() -> AsyncIterator[bytes]:
+            yield b"run-2\n"
+
+        yield printed()
+
+
+async def rotate_with(embedded: EmbeddedCluster, *failures: Exception) -> tuple[bool, list[str]]:
+    async with await StartingProxy.connect(str(embedded.kubeconfig_path)) as cluster:
+        cluster.failures, cluster.annotations = list(failures), []
+        input = rotation_input()
+        await cluster.create_secret(token_secret(input.attempt, "default", token_files("run-1", "token-1", None)))
+        return await rotate(cluster, input), cluster.annotations
 
 
 async def rotate(kubernetes: KubernetesCluster, input: RotateToken) -> bool:
@@ -112,6 +150,20 @@ def test_the_input_shows_no_token() -> None:
     input = rotation_input()
     assert "token-2" not in repr(input)
     assert input.joined.sealed not in repr(input)
+
+
+async def test_a_command_that_fails_in_the_pod_is_repeated(embedded: EmbeddedCluster) -> None:
+    seen, annotations = await rotate_with(embedded, ExecFailed("the connection broke"), ExecFailed("no python3 yet"))
+    assert seen
+    assert annotations == ["run-2/0", "run-2/1", "run-2/2"]
+
+
+async def test_a_worker_that_may_run_no_commands_does_not_know_whether_the_token_arrived(
+    embedded: EmbeddedCluster,
+) -> None:
+    seen, annotations = await rotate_with(embedded, ClusterForbidden("cannot create pods/exec: 403"))
+    assert not seen
+    assert annotations == ["run-2/0"]
 
 
 async def test_a_deleted_pod_is_not_annotated(kubernetes: KubernetesCluster) -> None:

@@ -170,6 +170,18 @@ def test_without_a_pod_the_job_decides_and_never_for_success(
             id="Secret just created",
         ),
         pytest.param(
+            pod(
+                waiting(
+                    "CreateContainerConfigError", "failed to sync secret cache: timed out waiting for the condition"
+                )
+            ),
+            [],
+            180,
+            PodScheduleFailed,
+            "failed to sync secret cache",
+            id="a kubelet too busy to read the Secret",
+        ),
+        pytest.param(
             pod(waiting("ContainerCreating")),
             [event("FailedMount", "old", when="2026-11-21T22:00:00Z"), event("FailedMount", "timed out")],
             180,
