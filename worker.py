@@ -16,7 +16,6 @@ from temporalio.worker import Worker
 from activities.await_schedule import AwaitScheduleActivity
 from activities.bundle_prompt import BundlePromptActivity
 from activities.check_configuration import CheckConfigurationActivity
-from activities.clean_up_previous_runs import CleanUpPreviousRunsActivity
 from activities.create_job import AgentPodSettings, CreateJobActivity, provider_settings
 from activities.finish import FinishActivity
 from activities.introspect_pod import IntrospectPodActivity, PodOverrides
@@ -83,7 +82,6 @@ def activities(
         CheckConfigurationActivity(opener, settings.paperclip_api_url).check_configuration,
         IntrospectPodActivity(cluster, overrides).introspect_pod,
         BundlePromptActivity(cluster, preparations, settings.data_root).bundle_prompt,
-        CleanUpPreviousRunsActivity(cluster).clean_up_previous_runs,
         CreateJobActivity(cluster, preparations, opener, pods).create_job,
         AwaitScheduleActivity(cluster).await_schedule,
         RotateTokenActivity(cluster, opener).rotate_token,

@@ -31,6 +31,7 @@ from agent_runs.job.secrets import CONFIG_KEY
 from agent_runs.kube.objects import Job, Metadata
 from agent_runs.kube.ownership import belongs_to
 from agent_runs.kube.port import AlreadyExists, Cluster
+from agent_runs.kube.previous_runs import remove_previous_runs
 from agent_runs.paperclip.environment import absolute_url, api_url_warning
 from agent_runs.paperclip.environment import environment as paperclip_environment
 from agent_runs.paperclip.preparation import Preparations
@@ -44,6 +45,9 @@ PROXY_FILE: Final = Path(api_proxy.__file__)
 PLACEHOLDERS: Final = Placeholders(key=api_proxy.KEY_PLACEHOLDER, tools=api_proxy.TOOLS_PLACEHOLDER)
 WORKER_CONTAINER: Final = "worker"
 """In a pod of several containers, the one whose image has Python (deploy/base/worker.yaml)."""
+
+
+MAX_NAMED_PODS: Final = 5
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ class CreateJobActivity:
     async def create_job(self, input: CreateJob) -> JobRef:
         """Creates the Job of this attempt, or adopts the one that an earlier activity attempt has created.
 
+        Before the first attempt's Job it ends the pods of the agent's previous runs and waits until none of them runs.
         An agent never runs twice for one attempt. A deleted Job is not created a second time: its prompt Secret is
         deleted with it, and a run Secret older than a finished Job's shortest lifetime shows that a Job may have
         existed. A first activity attempt that creates the run Secret need not search for earlier objects.
@@ -91,9 +96,22 @@ class CreateJobActivity:
             ExitUnknown: this attempt's Job may have existed; how it ended is unknown.
             ClusterUnavailable: the API server refused or timed out; retried.
         """
+        ended = await self._remove_previous_runs(input) if input.attempt.attempt == 1 else ()
         job = await self._create_or_adopt(input)
+        if ended:
+            note = f"pods of previous runs were ended: {', '.join(ended[:MAX_NAMED_PODS])}"
+            job = job.model_copy(update={"warnings": (*job.warnings, note)})
         page = self.settings.page(input.attempt.run.run_id) if self.settings.page else None
         return job.model_copy(update={"keeps_sessions": manifest.keeps_sessions(input), "page": page})
+
+    async def _remove_previous_runs(self, input: CreateJob) -> tuple[str, ...]:
+        return await remove_previous_runs(
+            self.cluster,
+            input.prompt.namespace,
+            input.attempt.run,
+            grace=timedelta(seconds=input.config.grace_sec),
+            progress=activity.heartbeat,
+        )
 
     async def _create_or_adopt(self, input: CreateJob) -> JobRef:
         if activity.info().attempt == 1:

@@ -9,9 +9,10 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from agent_runs.client.connection import run_to_end
-from agent_runs.client.outcome import outcome_at_close
+from agent_runs.client.outcome import fetch_outcome, outcome_at_close
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.objects import Job
@@ -55,11 +56,12 @@ async def measure(count: int) -> list[Sample]:
         posts.watch(environment.cluster)
         samples = []
         for _ in range(count + 1):
-            wake = environment.wake()
+            wake = environment.wake(retention=timedelta(hours=1))
             started = time.time()
             handle = (await environment.start(wake)).handle(environment.client)
-            await outcome_at_close(handle)
+            await fetch_outcome(handle, collect=True)
             ended = time.time()
+            await outcome_at_close(handle)
             key = AttemptKey(run=wake.key)
             lines = [line for line in await environment.store.read(key) if line.stream == "stdout"]
             info = (await handle.describe()).raw_description.workflow_execution_info
@@ -86,8 +88,12 @@ def table(samples: Sequence[Sample]) -> str:
         "start to Job POST": [sample.to_post for sample in samples],
         "container end to result": [sample.to_result for sample in samples],
     }
-    history = f"| history | {max(sample.events for sample in samples)} events | {max(s.size for s in samples)} bytes |"
-    return f"{milliseconds(rows)}\n{history}"
+    events, sizes = [sample.events for sample in samples], [sample.size for sample in samples]
+    return (
+        f"{milliseconds(rows)}\n\n| history, the caller's messages included | p50 | most |\n|---|---|---|\n"
+        f"| events | {statistics.median(events):.0f} | {max(events)} |\n"
+        f"| bytes | {statistics.median(sizes):.0f} | {max(sizes)} |"
+    )
 
 
 def milliseconds(rows: Mapping[str, Sequence[float]]) -> str:

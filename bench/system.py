@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from temporalio.client import Client
@@ -35,12 +36,12 @@ class System:
     store: SqlTranscripts
     programs: Path
 
-    def wake(self) -> Wake:
-        """A run of an agent of its own; its outcome waits for nobody."""
+    def wake(self, *, retention: timedelta = timedelta()) -> Wake:
+        """A run of an agent of its own; `retention` is how long its outcome waits for its caller."""
         raw = context(agent_id=str(uuid.uuid4()))
         raw["config"]["env"] = {**raw["config"].get("env", {}), "PATH": f"{self.programs}:{os.environ['PATH']}"}
         sealer = Sealer(load_or_create(self.settings.sealing_key_file)[0].public)
-        return build_wake(raw, sealer, outcome_retention_sec=0)
+        return build_wake(raw, sealer, outcome_retention_sec=int(retention.total_seconds()))
 
     async def start(self, wake: Wake) -> Ticket:
         """Attach, as every caller does."""

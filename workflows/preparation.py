@@ -1,6 +1,7 @@
 """What comes before the agent: the request, what its Job needs, and the Job."""
 
 from datetime import timedelta
+from typing import Final
 
 from temporalio import workflow
 
@@ -8,7 +9,6 @@ with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts import activities
     from agent_runs.contracts.messages import (
         BundlePrompt,
-        CleanUpPreviousRuns,
         CreateJob,
         IntrospectPod,
         JobRef,
@@ -22,6 +22,9 @@ with workflow.unsafe.imports_passed_through():
     from workflows.run_state import RunState
     from workflows.token_rotation import TokenRotation
     from workflows.waits import result_or_none, wait_all
+
+PREVIOUS_PODS: Final = timedelta(minutes=5)
+"""For each try of `create_job`, which waits until no pod of the agent's previous runs is left."""
 
 
 async def prepare_run(run: RunState) -> None:
@@ -40,7 +43,7 @@ async def prepare_run(run: RunState) -> None:
 
 
 async def prepare(run: RunState, attempt: Attempt) -> tuple[PodProfile, PromptBundle]:
-    """What a Job needs, gathered concurrently; before the first one, what previous runs left is removed."""
+    """What a Job needs, gathered concurrently."""
     key = attempt.key
     run.show(Phase.PREPARING, attempt=str(key.attempt) if key.attempt > 1 else None)
     profile = workflow.start_activity(
@@ -63,30 +66,15 @@ async def prepare(run: RunState, attempt: Attempt) -> tuple[PodProfile, PromptBu
         retry_policy=RETRIES,
         cancellation_type=STOPS_FIRST,
     )
-    if key.attempt == 1:
-        await wait_all(profile, prompt, _clean_up_previous_runs(run, attempt))
-    else:
-        await wait_all(profile, prompt)
+    await wait_all(profile, prompt)
     return profile.result(), prompt.result()
-
-
-def _clean_up_previous_runs(run: RunState, attempt: Attempt) -> workflow.ActivityHandle[object]:
-    return workflow.start_activity(
-        activities.clean_up_previous_runs,
-        CleanUpPreviousRuns(run=attempt.key.run, namespace=run.config.namespace, grace=run.grace),
-        summary="clean up previous runs",
-        start_to_close_timeout=timedelta(minutes=5),
-        schedule_to_close_timeout=timedelta(hours=1),
-        heartbeat_timeout=HEARTBEAT,
-        retry_policy=RETRIES,
-        cancellation_type=STOPS_FIRST,
-    )
 
 
 async def create_job(
     run: RunState, tokens: TokenRotation, attempt: Attempt, profile: PodProfile, prompt: PromptBundle
 ) -> JobRef:
-    """Creates the attempt's Job, or adopts the one that an earlier activity attempt has created."""
+    """Removes what previous runs of the agent left, and creates the attempt's Job, or adopts the one that an earlier
+    activity attempt has created."""
     request, key = run.request, attempt.key
     run.note(*prompt.warnings)
     attempt.token_run_id = tokens.newest_run_id
@@ -105,8 +93,8 @@ async def create_job(
             joined=tokens.newest,
         ),
         summary=f"create Job {key.job_name}",
-        start_to_close_timeout=API_CALLS,
-        schedule_to_close_timeout=API_OUTAGE,
+        start_to_close_timeout=PREVIOUS_PODS,
+        schedule_to_close_timeout=timedelta(hours=1),
         heartbeat_timeout=HEARTBEAT,
         retry_policy=RETRIES,
         cancellation_type=STOPS_FIRST,

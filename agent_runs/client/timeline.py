@@ -24,7 +24,6 @@ PHASES: Final = {
     "prepare_run": "preparing",
     "introspect_pod": "preparing",
     "bundle_prompt": "preparing",
-    "clean_up_previous_runs": "preparing",
     "create_job": "creating",
     "await_schedule": "scheduling",
     "stream_logs": "running",

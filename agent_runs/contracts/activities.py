@@ -9,9 +9,7 @@ from temporalio import activity
 from agent_runs.contracts.messages import (
     AwaitSchedule,
     BundlePrompt,
-    CleanUpPreviousRuns,
     CreateJob,
-    DeletedObjects,
     Finish,
     Finished,
     IntrospectPod,
@@ -56,14 +54,8 @@ async def bundle_prompt(input: BundlePrompt) -> PromptBundle:
 
 
 @activity.defn
-async def clean_up_previous_runs(input: CleanUpPreviousRuns) -> DeletedObjects:
-    """Deletes what earlier runs of the agent left."""
-    raise NotImplementedError
-
-
-@activity.defn
 async def create_job(input: CreateJob) -> JobRef:
-    """Creates the attempt's Job, or adopts it."""
+    """Removes what previous runs of the agent left, and creates the attempt's Job, or adopts it."""
     raise NotImplementedError
 
 
@@ -109,7 +101,6 @@ ALL = (
         check_configuration,
         introspect_pod,
         bundle_prompt,
-        clean_up_previous_runs,
         create_job,
         await_schedule,
         stream_logs,

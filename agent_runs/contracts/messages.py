@@ -279,26 +279,6 @@ class ParseTranscript(Contract):
     model: str
 
 
-class CleanUpPreviousRuns(Contract):
-    """Input of `clean_up_previous_runs`: before a Job is created, nothing of this agent's earlier runs may be left.
-
-    Attributes:
-        namespace: where Jobs of this agent go; None for the worker's own.
-        grace: how long a pod of an earlier run may take to end after SIGTERM.
-    """
-
-    run: RunKey
-    namespace: str | None = None
-    grace: timedelta = timedelta(seconds=60)
-
-
-class DeletedObjects(Contract):
-    """What `clean_up_previous_runs` deleted: names of Jobs that had not ended, and of pods that ran."""
-
-    jobs: tuple[str, ...] = ()
-    pods: tuple[str, ...] = ()
-
-
 class StopAgent(Contract):
     """Input of `stop_agent`: SIGTERM to the agent; pod, log and exit code stay readable."""
 

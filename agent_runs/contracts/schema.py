@@ -45,8 +45,6 @@ ACTIVITY_CONTRACTS: Final[tuple[type[BaseModel], ...]] = (
     messages.StreamEnd,
     messages.StreamProgress,
     messages.ParseTranscript,
-    messages.CleanUpPreviousRuns,
-    messages.DeletedObjects,
     messages.Silence,
     messages.StopAgent,
     messages.Finish,

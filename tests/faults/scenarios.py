@@ -119,7 +119,6 @@ STEPS: Final = (
     "prepare_run",
     "introspect_pod",
     "bundle_prompt",
-    "clean_up_previous_runs",
     "create_job",
     "await_schedule",
     "stream_logs",

@@ -11,9 +11,7 @@ from temporalio import activity
 from agent_runs.contracts.messages import (
     AwaitSchedule,
     BundlePrompt,
-    CleanUpPreviousRuns,
     CreateJob,
-    DeletedObjects,
     Finish,
     Finished,
     IntrospectPod,
@@ -115,7 +113,6 @@ DEFAULTS: Final[dict[str, tuple[type, Answer]]] = {
     "prepare_run": (PrepareRun, answer_with(prepared)),
     "introspect_pod": (IntrospectPod, answer_with(lambda _: PodProfile(namespace="default", image="agent:1"))),
     "bundle_prompt": (BundlePrompt, answer_with(_prompt)),
-    "clean_up_previous_runs": (CleanUpPreviousRuns, answer_with(lambda _: DeletedObjects())),
     "create_job": (CreateJob, answer_with(_job)),
     "await_schedule": (AwaitSchedule, answer_with(FakeActivities.pod)),
     "stream_logs": (StreamLogs, answer_with(FakeActivities.ended)),

@@ -10,7 +10,6 @@ import worker
 from activities.await_schedule import AwaitScheduleActivity
 from activities.bundle_prompt import BundlePromptActivity
 from activities.check_configuration import CheckConfigurationActivity
-from activities.clean_up_previous_runs import CleanUpPreviousRunsActivity
 from activities.create_job import CreateJobActivity
 from activities.finish import FinishActivity
 from activities.introspect_pod import IntrospectPodActivity
@@ -27,7 +26,6 @@ IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
         AwaitScheduleActivity.await_schedule,
         BundlePromptActivity.bundle_prompt,
         CheckConfigurationActivity.check_configuration,
-        CleanUpPreviousRunsActivity.clean_up_previous_runs,
         CreateJobActivity.create_job,
         FinishActivity.finish,
         IntrospectPodActivity.introspect_pod,

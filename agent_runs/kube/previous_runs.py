@@ -1,0 +1,63 @@
+"""Removes what previous runs of an agent left. Owner references and TTL mostly have done so already."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from agent_runs.contracts.identity import RunKey, label_value
+from agent_runs.kube.objects import Job, Metadata, Pod
+from agent_runs.kube.ownership import RUN
+from agent_runs.kube.pod_state import has_ended
+from agent_runs.kube.port import Cluster
+
+ENDING_POLL_INTERVAL: Final = timedelta(seconds=1)
+"""Between reads of pods that are ending; mostly there are none."""
+
+
+async def remove_previous_runs(
+    cluster: Cluster, namespace: str, run: RunKey, *, grace: timedelta, progress: Callable[[str], None]
+) -> tuple[str, ...]:
+    """Deletes Jobs and pods of the agent's previous runs, waits until none of the pods runs, and deletes their Secrets.
+
+    Temporal allows one open run per agent, so an object of the agent that belongs to another run is a leftover. A Job
+    that has ended is kept: for debugging, or until its TTL. May be repeated.
+
+    Args:
+        grace: how long a pod of a previous run may take to end after SIGTERM.
+        progress: called once a second with a text that says what it waits for.
+
+    Returns:
+        The names of the pods that still ran.
+
+    Raises:
+        ClusterUnavailable: the API server refused or timed out.
+    """
+    for job in await cluster.jobs_of_agent(namespace, run.agent_id):
+        if may_run(job, run):
+            await cluster.delete_job(namespace, job.metadata.name, job.metadata.uid)
+    deleted: dict[str, str] = {}
+    while running := await _running_pods(cluster, namespace, run):
+        for pod in running:
+            if pod.metadata.uid not in deleted:
+                deleted[pod.metadata.uid] = pod.metadata.name
+                await cluster.delete_pod(namespace, pod.metadata.name, pod.metadata.uid, grace)
+        progress(f"waiting for {len(running)} pod(s) of previous runs to end")
+        await asyncio.sleep(ENDING_POLL_INTERVAL.total_seconds())
+    await cluster.delete_secrets_of_agent(namespace, run.agent_id, except_run=run.run_id)
+    return tuple(deleted.values())
+
+
+async def _running_pods(cluster: Cluster, namespace: str, run: RunKey) -> list[Pod]:
+    pods = await cluster.pods_of_agent(namespace, run.agent_id)
+    return [pod for pod in pods if not of_this_run(pod.metadata, run) and not has_ended(pod)]
+
+
+def may_run(job: Job, run: RunKey) -> bool:
+    """Whether the Job is of another run, and may still have or get a running pod."""
+    return not of_this_run(job.metadata, run) and not any(job.condition(kind) for kind in ("Complete", "Failed"))
+
+
+def of_this_run(metadata: Metadata, run: RunKey) -> bool:
+    """Whether an object of the agent belongs to this run: a retried activity may find objects of this run."""
+    return metadata.labels.get(RUN) == label_value(run.run_id)
