@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -27,6 +28,7 @@ from activities.stream_logs import StreamLogsActivity
 from agent_runs.client import links
 from agent_runs.client.connection import run_to_end
 from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.job.checks import Checks
 from agent_runs.kube.port import Cluster
 from agent_runs.service import startup
 from agent_runs.service.build_id import build_id
@@ -65,6 +67,7 @@ def activities(
 ) -> Sequence[Callable[..., Any]]:
     """All activities, each with the ports it needs."""
     opener = startup.load_opener(settings)
+    checks = Checks(startup.load_policy(settings), cluster.namespace, partial(startup.own_account, cluster))
     preparations = HistoryPreparations(client, opener)
     overrides = PodOverrides(settings.image, settings.namespace, settings.data_claim)
     with startup.blame("AGENT_RUNS_OPENCODE_CONFIG", "Set it to a readable JSON file, or unset it", InvalidRequest):
@@ -78,8 +81,8 @@ def activities(
         page=links.page_url_without_token(settings),
     )
     return [
-        PrepareRunActivity(preparations).prepare_run,
-        CheckConfigurationActivity(opener, settings.paperclip_api_url).check_configuration,
+        PrepareRunActivity(preparations, checks).prepare_run,
+        CheckConfigurationActivity(opener, checks, settings.paperclip_api_url).check_configuration,
         IntrospectPodActivity(cluster, overrides).introspect_pod,
         BundlePromptActivity(cluster, preparations, settings.data_root).bundle_prompt,
         CreateJobActivity(cluster, preparations, opener, pods).create_job,

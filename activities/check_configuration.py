@@ -1,13 +1,13 @@
 """Checks an agent's configuration as `prepare_run` does, for Paperclip's environment test."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from temporalio import activity
 
-from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.contracts.errors import InvalidRequest, PolicyRefused
 from agent_runs.contracts.start import Binding, CheckReport, CheckStart, Finding, SealedCheck
-from agent_runs.job.checks import check_config
+from agent_runs.job.checks import Checks
 from agent_runs.paperclip.environment import api_url_warning
 from agent_runs.paperclip.preparation import WrongFields, split
 from agent_runs.paperclip.sealing import Opener
@@ -17,13 +17,14 @@ CORRECT_FIELD = "Correct the field in the agent's configuration."
 
 @dataclass(frozen=True)
 class CheckConfigurationActivity:
-    """Creates nothing, and reads nothing but its input.
+    """Creates nothing, and reads nothing but its input and the worker's own pod.
 
     Attributes:
         paperclip_api_url: the worker's setting, for an agent whose Paperclip names no address.
     """
 
     opener: Opener
+    checks: Checks
     paperclip_api_url: str | None
 
     @activity.defn
@@ -32,6 +33,7 @@ class CheckConfigurationActivity:
 
         Raises:
             SealedFieldUnreadable: sealed with another key, or for another use.
+            ClusterUnavailable: the API server refused or timed out; retried.
         """
         use = Binding(
             purpose="check",
@@ -39,19 +41,23 @@ class CheckConfigurationActivity:
             company_id=input.company_id,
             run_id=input.check_id,
         )
-        return CheckReport(findings=tuple(self._findings(self.opener.open(input.sealed, SealedCheck, use))))
+        check = self.opener.open(input.sealed, SealedCheck, use)
+        return CheckReport(findings=tuple([finding async for finding in self._findings(check)]))
 
-    def _findings(self, check: SealedCheck) -> Iterator[Finding]:
+    async def _findings(self, check: SealedCheck) -> AsyncIterator[Finding]:
         run = {"runId": "check", "agent": {"id": "check", "companyId": "check"}, "config": check.config}
         try:
             config = split(run, check.host).request.config
-            check_config(config)
+            await self.checks.check(config)
         except WrongFields as wrong:
             for problem in wrong.problems:
                 yield Finding(code="agent_configuration", level="error", message=str(problem), hint=CORRECT_FIELD)
             return
         except InvalidRequest as refused:
             yield Finding(code="agent_configuration", level="error", message=refused.message, hint=CORRECT_FIELD)
+            return
+        except PolicyRefused as refused:
+            yield Finding(code="operator_policy", level="error", message=refused.message, hint=refused.next_step)
             return
         url = config.paperclip_api_url or self.paperclip_api_url
         if warning := api_url_warning(url):

@@ -7,7 +7,7 @@ from temporalio import activity
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.messages import PrepareRun
 from agent_runs.contracts.request import RunRequest
-from agent_runs.job.checks import check_config
+from agent_runs.job.checks import Checks
 from agent_runs.paperclip.preparation import Preparations
 
 
@@ -16,6 +16,7 @@ class PrepareRunActivity:
     """The first step of a run: nothing is created before it has succeeded."""
 
     preparations: Preparations
+    checks: Checks
 
     @activity.defn
     async def prepare_run(self, input: PrepareRun) -> RunRequest:
@@ -24,11 +25,13 @@ class PrepareRunActivity:
         Raises:
             InvalidRequest: names every wrong field by its Paperclip path with the remedy, and quotes no value; or the
                 ids and the task of the start are not those that are sealed.
+            PolicyRefused: names every field whose value the operator's policy does not allow.
             SealedFieldUnreadable: sealed with another key, or for another use.
+            ClusterUnavailable: the API server refused or timed out; retried.
         """
         request = (await self.preparations.current()).request
         _check_start(input, request)
-        check_config(request.config)
+        await self.checks.check(request.config)
         return request
 
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]  # comes with the Kubernetes client, without types
+import yaml
 
 import worker
 from agent_runs.service.health import CHECK_TIMEOUT

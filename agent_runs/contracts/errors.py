@@ -71,6 +71,16 @@ class InvalidRequest(RunError):
     budget = "none"
 
 
+class PolicyRefused(RunError):
+    """The agent's configuration chooses what the operator's policy does not allow. Raised before any object exists."""
+
+    code = "policy_refused"
+    next_step = (
+        "Choose a value that the operator's policy allows, or ask the operator to allow it, then wake the agent again."
+    )
+    budget = "none"
+
+
 class SealedFieldUnreadable(RunError):
     """A sealed text cannot be opened: another key, damaged, or sealed for another use."""
 

@@ -1,18 +1,65 @@
 """Checks of an agent's configuration before anything is created: no Secret, no Job."""
 
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+
 from agent_runs.agents.opencode.command import command_line
+from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.request import RunConfig
 from agent_runs.job.placement import extra_labels, node_selector, resources, tolerations
+from agent_runs.job.policy import Policy
 
 
 def check_config(config: RunConfig) -> None:
     """Build what later steps will build from the configuration, as far as that needs nothing else.
 
     Raises:
-        InvalidRequest: names the field and the remedy.
+        InvalidRequest: names every wrong field and the remedy.
     """
-    command_line(model=config.model, directory="/", title="check", variant=config.variant, extra_args=config.extra_args)
-    resources(config.resources)
-    extra_labels(config)
-    node_selector(config, {})
-    tolerations(config, ())
+    if problems := list(_problems(config)):
+        raise InvalidRequest("; ".join(problems))
+
+
+def _problems(config: RunConfig) -> Iterator[str]:
+    model, variant, extra_args = config.model, config.variant, config.extra_args
+    parts: tuple[Callable[[], object], ...] = (
+        lambda: command_line(model=model, directory="/", title="check", variant=variant, extra_args=extra_args),
+        lambda: resources(config.resources),
+        lambda: extra_labels(config),
+        lambda: node_selector(config, {}),
+        lambda: tolerations(config, ()),
+    )
+    for part in parts:
+        try:
+            part()
+        except InvalidRequest as refused:
+            yield refused.message
+
+
+async def _outside_a_pod() -> str | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What a worker checks of every configuration.
+
+    Attributes:
+        home: the namespace of Jobs whose agents name none.
+        own_account: reads the ServiceAccount of the worker's own pod; None outside a pod.
+    """
+
+    policy: Policy = field(default_factory=Policy)
+    home: str = "default"
+    own_account: Callable[[], Awaitable[str | None]] = _outside_a_pod
+
+    async def check(self, config: RunConfig) -> None:
+        """Compare a configuration with what a Job can be made of, and with the operator's policy.
+
+        Raises:
+            InvalidRequest: names every wrong field and the remedy.
+            PolicyRefused: names every field whose value the policy does not allow.
+            ClusterUnavailable: the API server refused or timed out.
+        """
+        check_config(config)
+        self.policy.check(config, home=self.home, own_account=await self.own_account())

@@ -21,6 +21,7 @@ from agent_runs.contracts.errors import (
     JobCreateFailed,
     PodIntrospectionFailed,
     PodScheduleFailed,
+    PolicyRefused,
     RunCancelled,
     RunTimeout,
     SealedFieldUnreadable,
@@ -50,6 +51,7 @@ ERROR_FAMILIES: Final[dict[str, ErrorFamily]] = {
 }
 UNSTARTED: Final = (
     InvalidRequest,
+    PolicyRefused,
     SealedFieldUnreadable,
     PodIntrospectionFailed,
     JobCreateFailed,

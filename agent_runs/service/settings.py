@@ -32,6 +32,7 @@ class WorkerSettings(ClientSettings):
         api_proxy_image: image with python3 for the pod's Paperclip API proxy container; None: that of the worker's own
             pod; empty: no such container, and the agent has its token in its environment.
         opencode_config: JSON file merged into every agent's OpenCode configuration (providers, mostly).
+        policy: YAML file of what agent configurations may choose; None: the defaults of docs/policy.md.
         max_runs: runs that this worker follows at the same time.
         transcript_retention_days: transcripts are purged this many days after their last line; 0: never.
         health_listen: HOST:PORT of the probes (`/readyz`, `/livez`); None: not served.
@@ -49,6 +50,7 @@ class WorkerSettings(ClientSettings):
     paperclip_api_url: str | None = None
     api_proxy_image: str | None = None
     opencode_config: Path | None = None
+    policy: Path | None = None
     max_runs: int = Field(default=500, ge=1)
     transcript_retention_days: int = Field(default=30, ge=0, le=36_500)
     health_listen: ListenAddress | None = None

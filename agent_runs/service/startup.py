@@ -13,8 +13,10 @@ from agent_runs.client.connection import TemporalUnreachable, connect
 from agent_runs.client.links import load_tokens
 from agent_runs.client.settings import SettingsError
 from agent_runs.contracts.errors import RunError
+from agent_runs.job.policy import Policy
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.credentials import ClusterConfigError
+from agent_runs.kube.port import Cluster
 from agent_runs.paperclip.sealing import Opener, UnusableKey, load_or_create
 from agent_runs.service.permissions import missing_permissions
 from agent_runs.service.search_attributes import register_search_attributes
@@ -78,6 +80,28 @@ async def connect_kubernetes(settings: WorkerSettings) -> KubernetesCluster:
             await cluster.close()
             raise
     return cluster
+
+
+def load_policy(settings: WorkerSettings) -> Policy:
+    """The operator's policy; without a file its defaults.
+
+    Raises:
+        CannotStart: the file cannot be read, or has a wrong key or value.
+    """
+    if settings.policy is None:
+        return Policy()
+    with blame("AGENT_RUNS_POLICY", "Correct the file as docs/policy.md describes it", OSError, ValueError, RunError):
+        return Policy.parse(settings.policy.read_text(), settings.policy.name)
+
+
+async def own_account(cluster: Cluster) -> str | None:
+    """The ServiceAccount of the worker's own pod; None outside a pod.
+
+    Raises:
+        ClusterUnavailable: the API server refused or timed out.
+    """
+    pod = await cluster.own_pod()
+    return pod["spec"].get("serviceAccountName") or "default" if pod else None
 
 
 async def open_store(settings: WorkerSettings) -> SqlTranscripts:

@@ -10,6 +10,7 @@ from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.messages import PrepareRun
 from agent_runs.contracts.request import RunRequest
+from agent_runs.job.checks import Checks
 from agent_runs.paperclip.preparation import Preparation, prepare
 from tests.paperclip.contexts import minimal, with_value
 
@@ -27,7 +28,7 @@ class Opened:
 
 
 async def prepared(context: dict[str, Any], task: str | None = None) -> RunRequest:
-    step = PrepareRunActivity(Opened(context)).prepare_run
+    step = PrepareRunActivity(Opened(context), Checks()).prepare_run
     request: RunRequest = await ActivityEnvironment().run(step, PrepareRun(run=RUN, task=task))
     return request
 

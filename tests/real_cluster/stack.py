@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agent_runs.client.wake import Wake, build_wake
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.kube.client import KubernetesCluster
@@ -17,6 +19,7 @@ from dev_stack import demo
 from dev_stack.plan import Plan, Ports
 from dev_stack.stack import Stack
 from tests.real_cluster.requirements import cluster_and_image
+from tests.support.policies import anything_allowed
 
 SCRIPT = re.compile(r"<<<fake-llm.*?fake-llm>>>", re.DOTALL)
 
@@ -72,6 +75,14 @@ def rewritten(value: Any, script: str) -> Any:
 async def open_real_system(folder: Path) -> AsyncIterator[RealSystem]:
     """The stack on the real cluster; without one the test is skipped."""
     kubeconfig, image = cluster_and_image()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AGENT_RUNS_POLICY", str(anything_allowed(folder)))
+        async with _opened(folder, kubeconfig, image) as system:
+            yield system
+
+
+@asynccontextmanager
+async def _opened(folder: Path, kubeconfig: str, image: str) -> AsyncIterator[RealSystem]:
     async with (
         Stack.up(Plan(folder, Ports(), Path(kubeconfig), image, None)) as stack,
         await KubernetesCluster.connect(kubeconfig, namespace="default", environ={}) as cluster,

@@ -30,6 +30,7 @@ from agent_runs.transcripts.store import Line, SqlTranscripts
 from dev_stack.cluster import EmbeddedCluster
 from dev_stack.demo import context
 from tests.conftest import FIXTURES
+from tests.support.policies import anything_allowed
 from tests.support.sqlite import sqlite_url
 
 OTHER_PROCESS_POLL = timedelta(milliseconds=200)
@@ -120,6 +121,7 @@ class System:
         """What a worker process needs in addition."""
         return {
             "AGENT_RUNS_IMAGE": self.settings.image or "",
+            "AGENT_RUNS_POLICY": str(self.settings.policy),
             "AGENT_RUNS_DATA_ROOT": str(self.settings.data_root),
             "AGENT_RUNS_KUBECONFIG": str(self.embedded.kubeconfig_path),
         }
@@ -169,8 +171,14 @@ def attempt_key(raw: dict[str, Any], attempt: int = 1) -> AttemptKey:
 
 
 @asynccontextmanager
-async def open_system(temporal: Client, folder: Path, transcripts_url: str | None = None) -> AsyncIterator[System]:
-    """The system, without a worker yet; its store is a SQLite file unless there is a URL."""
+async def open_system(
+    temporal: Client, folder: Path, transcripts_url: str | None = None, *, policy: Path | None = None
+) -> AsyncIterator[System]:
+    """The system, without a worker yet; its store is a SQLite file unless there is a URL.
+
+    Args:
+        policy: the operator's; None: agents may choose anything.
+    """
     settings = WorkerSettings(
         task_queue=f"runs-{uuid.uuid4()}",
         sealing_key_file=folder / "key.json",
@@ -178,6 +186,7 @@ async def open_system(temporal: Client, folder: Path, transcripts_url: str | Non
         image="agent:test",
         data_root=folder / "data",
         paperclip_api_url="http://127.0.0.1:3100",
+        policy=policy or anything_allowed(folder),
     )
     programs = folder / "programs"
     programs.mkdir()

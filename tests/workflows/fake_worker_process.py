@@ -40,6 +40,7 @@ from agent_runs.contracts.errors import PodLost, PodScheduleFailed, ProviderReje
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.messages import AwaitSchedule, ParseTranscript, PodRef, StopAgent, StreamEnd, StreamLogs
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt, Report, Usage
+from agent_runs.job.checks import Checks
 from agent_runs.paperclip.preparation import Preparations
 from agent_runs.paperclip.sealing import Opener, load_or_create
 from agent_runs.service.preparations import HistoryPreparations
@@ -72,7 +73,7 @@ class FakeAgents:
         """The activities that matter to a caller; all others return their defaults at once."""
         return FakeActivities(
             answers={
-                "prepare_run": PrepareRunActivity(self._preparations).prepare_run,
+                "prepare_run": PrepareRunActivity(self._preparations, Checks()).prepare_run,
                 "await_schedule": self._await_schedule,
                 "stream_logs": self._stream_logs,
                 "stop_agent": self._stop_agent,
@@ -162,7 +163,7 @@ async def main(address: str, queue: str, folder: Path) -> None:
     store = await SqlTranscripts.open(f"sqlite:///{folder / 'transcripts.db'}")
     service = app(store, Access(Tokens.load(folder / "transcripts-key.json")))
     opener = Opener(load_or_create(folder / "sealing-key.json"))
-    checks = CheckConfigurationActivity(opener, None).check_configuration
+    checks = CheckConfigurationActivity(opener, Checks(), None).check_configuration
     agents = FakeAgents(HistoryPreparations(client, opener), store)
     ended = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     async with (

@@ -1,0 +1,228 @@
+"""The operator's policy: what agent configurations may choose. Whatever it does not list is refused.
+
+A pattern may hold `*`, which stands for any text. Source of the file's form: docs/policy.md, deploy/base/policy.yaml.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, ClassVar, Final, Self
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+from agent_runs.contracts.errors import InvalidRequest, PolicyRefused
+from agent_runs.contracts.request import RunConfig, Toleration
+from agent_runs.job.placement import resources
+from agent_runs.kube.quantity import amount
+
+MAX_FILE: Final = 1024 * 1024
+"""Characters: a ConfigMap holds no more."""
+MAX_QUOTE: Final = 80
+"""Characters of a refused value in a message."""
+
+
+def _pattern(value: str) -> str:
+    if not value.strip() or re.search(r"[\s?\[\]]", value):
+        raise PydanticCustomError("pattern", "must be a text without spaces, '?', '[' and ']'; '*' is any text")
+    return value
+
+
+def _quantity(value: str) -> str:
+    try:
+        amount(value)
+    except ValueError:
+        raise PydanticCustomError("quantity", "must be a Kubernetes quantity, such as 4 or 8Gi") from None
+    return value
+
+
+Patterns = tuple[Annotated[str, AfterValidator(_pattern)], ...]
+Quantity = Annotated[str, Field(coerce_numbers_to_str=True), AfterValidator(_quantity)]
+
+
+class PolicyPart(BaseModel):
+    """A part of the file, in its spelling."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        alias_generator=to_camel, frozen=True, extra="forbid", hide_input_in_errors=True
+    )
+
+
+class Maxima(PolicyPart):
+    """The most that an agent configuration may ask for.
+
+    Attributes:
+        cpu, memory: limits of the agent's container; the limits that a configuration without any gets count, too.
+        storage: of an agent's own database claim.
+        timeout_sec: run time of the agent in one run, in seconds; 0: any, also without limit.
+    """
+
+    cpu: Quantity = "16"
+    memory: Quantity = "64Gi"
+    storage: Quantity = "100Gi"
+    timeout_sec: Annotated[int, Field(ge=0)] = 0
+
+
+class Allowed(PolicyPart):
+    """The content of the file.
+
+    Attributes:
+        service_account_names: ServiceAccounts of agent pods. The worker's own is refused all the same.
+        namespaces: besides the one that the worker's settings name.
+        images: patterns of image names.
+        labels: patterns of label keys. Keys without a prefix such as `app` are what Services and policies select by.
+        node_selectors: patterns of `KEY=VALUE`.
+        tolerations: patterns of `KEY=VALUE:EFFECT`, each part `*` where the toleration leaves it open.
+        paperclip_api_urls: patterns of addresses that an agent configuration may name for Paperclip. The agent's token
+            goes there.
+        storage_classes: of agents' own database claims; a configuration may always leave it to the cluster.
+        max: the largest amounts.
+    """
+
+    service_account_names: Patterns = ()
+    namespaces: Patterns = ()
+    images: Patterns = ("*",)
+    labels: Patterns = ("*/*",)
+    node_selectors: Patterns = ()
+    tolerations: Patterns = ()
+    paperclip_api_urls: Patterns = ()
+    storage_classes: Patterns = ()
+    max: Maxima = Maxima()
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A value that an agent configuration may not choose."""
+
+    field: str
+    value: str
+    rule: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.value[:MAX_QUOTE]!r} {self.rule}"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What is allowed, and where that is written.
+
+    Attributes:
+        name: of the file, for people; None: there is none, and the defaults hold.
+        lines: of the file's keys, by their path such as `max.cpu`.
+    """
+
+    allowed: Allowed = field(default_factory=Allowed)
+    name: str | None = None
+    lines: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str, name: str) -> Self:
+        """Reads the text of the file.
+
+        Raises:
+            InvalidRequest: no YAML mapping, or a key or value that is wrong; names the line and the key.
+        """
+        if len(text) > MAX_FILE:
+            raise InvalidRequest(f"{name} is larger than {MAX_FILE} characters")
+        try:
+            root = yaml.compose(text, yaml.SafeLoader)
+            content = yaml.safe_load(text) or {}
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            where = f"{name}, line {mark.line + 1}" if mark else name
+            raise InvalidRequest(f"{where}: {getattr(error, 'problem', None) or 'no YAML'}") from None
+        lines = dict(_lines(root)) if root else {}
+        try:
+            return cls(Allowed.model_validate(content), name, lines)
+        except ValidationError as error:
+            first, path = error.errors()[0], [str(part) for part in error.errors()[0]["loc"]]
+            key = ".".join(path)
+            line = next((lines[part] for end in range(len(path), 0, -1) if (part := ".".join(path[:end])) in lines), 1)
+            problem = "no such key" if first["type"] == "extra_forbidden" else first["msg"]
+            raise InvalidRequest(f"{name}, line {line}: {key}: {problem}") from None
+
+    def check(self, config: RunConfig, *, home: str | None = None, own_account: str | None = None) -> None:
+        """Compares an agent configuration with the policy.
+
+        Args:
+            home: the namespace that the worker's settings name; always allowed.
+            own_account: the worker's ServiceAccount; never allowed.
+
+        Raises:
+            PolicyRefused: names every refused field with its value and the line of the policy.
+        """
+        refusals = [*self._refused_names(config, home, own_account), *self._refused_amounts(config)]
+        if refusals:
+            raise PolicyRefused(
+                "; ".join(map(str, refusals)), fields=", ".join(dict.fromkeys(each.field for each in refusals))
+            )
+
+    def _refused_names(self, config: RunConfig, home: str | None, own_account: str | None) -> Iterator[Refusal]:
+        account = config.service_account_name
+        if account is not None and account.strip() == own_account:
+            yield Refusal("serviceAccountName", account, "is the worker's own, which no agent may have")
+        namespaces = [] if config.namespace == home else [config.namespace]
+        labels = list(config.labels)
+        selectors = [f"{key}={value}" for key, value in (config.node_selector or {}).items()]
+        tolerations = [toleration_text(each) for each in config.tolerations or ()]
+        storage_class = config.agent_db_storage_class if config.agent_db_mode == "dedicated_pvc" else None
+        allowed = self.allowed
+        yield from self._unlisted("serviceAccountName", [account], allowed.service_account_names, "serviceAccountNames")
+        yield from self._unlisted("namespace", namespaces, allowed.namespaces, "namespaces")
+        yield from self._unlisted("image", [config.image], allowed.images, "images")
+        yield from self._unlisted("labels", labels, allowed.labels, "labels")
+        yield from self._unlisted("nodeSelector", selectors, allowed.node_selectors, "nodeSelectors")
+        yield from self._unlisted("tolerations", tolerations, allowed.tolerations, "tolerations")
+        yield from self._unlisted(
+            "paperclipApiUrl", [config.paperclip_api_url], allowed.paperclip_api_urls, "paperclipApiUrls"
+        )
+        yield from self._unlisted("agentDbStorageClass", [storage_class], allowed.storage_classes, "storageClasses")
+
+    def _unlisted(
+        self, name: str, values: Iterable[str | None], patterns: Sequence[str], key: str
+    ) -> Iterator[Refusal]:
+        for value in values:
+            if value is not None and not any(fnmatchcase(value.strip(), pattern) for pattern in patterns):
+                yield Refusal(name, value, f"is not allowed by {self._place(key)}")
+
+    def _refused_amounts(self, config: RunConfig) -> Iterator[Refusal]:
+        most = self.allowed.max
+        limits = resources(config.resources)["limits"]
+        chosen = [(f"resources.limits.{kind}", limits[kind], kind) for kind in ("cpu", "memory")]
+        if config.agent_db_mode == "dedicated_pvc":
+            chosen.append(("agentDbStorageCapacity", config.agent_db_storage_capacity, "storage"))
+        for name, quantity, kind in chosen:
+            highest = getattr(most, kind)
+            if amount(quantity) > amount(highest):
+                yield Refusal(name, quantity, f"is more than {highest}, by {self._place(f'max.{kind}')}")
+        if most.timeout_sec and not 0 < config.timeout_sec <= most.timeout_sec:
+            value = str(config.timeout_sec) if config.timeout_sec else "0 (no limit)"
+            yield Refusal("timeoutSec", value, f"is more than {most.timeout_sec}, by {self._place('max.timeoutSec')}")
+
+    def _place(self, key: str) -> str:
+        """Where the operator finds or adds the rule."""
+        if self.name is None:
+            return f"{key} of the operator's policy (AGENT_RUNS_POLICY names no file)"
+        line = self.lines.get(key)
+        return f"{key} of the operator's policy ({self.name}, {f'line {line}' if line else 'which has no such key'})"
+
+
+def toleration_text(toleration: Toleration) -> str:
+    """`KEY=VALUE:EFFECT`, `*` for each part that the toleration leaves open."""
+    value = "*" if toleration.operator == "Exists" else toleration.value or ""
+    return f"{toleration.key or '*'}={value}:{toleration.effect or '*'}"
+
+
+def _lines(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, int]]:
+    """The line of each key and list item."""
+    pairs: Iterable[tuple[str, Any, Any]] = ()
+    if isinstance(node, yaml.MappingNode):
+        pairs = [(str(key.value), key, value) for key, value in node.value]
+    elif isinstance(node, yaml.SequenceNode):
+        pairs = [(str(index), item, item) for index, item in enumerate(node.value)]
+    for name, start, value in pairs:
+        yield ".".join((*path, name)), start.start_mark.line + 1
+        yield from _lines(value, (*path, name))

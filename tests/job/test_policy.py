@@ -1,0 +1,164 @@
+"""What agent configurations may choose, and how a refusal and a wrong file read."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_runs.contracts.errors import InvalidRequest, PolicyRefused
+from agent_runs.contracts.request import RunConfig
+from agent_runs.job.policy import Allowed, Policy
+
+SHIPPED = Path(__file__).parents[2] / "deploy" / "base" / "policy.yaml"
+FILE = """\
+serviceAccountNames: [builder-*]
+namespaces:
+  - agents-two
+images: ["ghcr.io/acme/*"]
+nodeSelectors: ["pool=agents-*"]
+tolerations: ["gpu=*:NoSchedule", "spot=*:*"]
+paperclipApiUrls: ["https://paperclip.example*"]
+storageClasses: [fast]
+max:
+  cpu: 8
+  memory: 32Gi
+  timeoutSec: 7200
+"""
+
+
+def refusal(config: dict[str, Any], policy: Policy | None = None, **about: str) -> str:
+    """The message of the refusal; empty when the configuration is allowed."""
+    try:
+        (policy or Policy()).check(RunConfig.model_validate({"model": "fake/model", **config}), **about)
+    except PolicyRefused as refused:
+        return refused.message
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        ({"serviceAccountName": "builder"}, "serviceAccountName"),
+        ({"namespace": "kube-system"}, "namespace"),
+        ({"labels": {"app": "paperclip"}}, "labels"),
+        ({"nodeSelector": {"node-role.kubernetes.io/master": ""}}, "nodeSelector"),
+        ({"tolerations": [{"operator": "Exists"}]}, "tolerations"),
+        ({"paperclipApiUrl": "https://elsewhere.example"}, "paperclipApiUrl"),
+        ({"agentDbMode": "dedicated_pvc", "agentDbStorageClass": "gold"}, "agentDbStorageClass"),
+        ({"agentDbMode": "dedicated_pvc", "agentDbStorageCapacity": "900Ti"}, "agentDbStorageCapacity"),
+        ({"resources": {"limits": {"cpu": "900"}}}, "resources.limits.cpu"),
+        ({"resources": {"limits": {"memory": "65Gi"}}}, "resources.limits.memory"),
+    ],
+)
+def test_without_a_policy_nothing_is_chosen_that_reaches_beyond_the_agents_own_pod(
+    config: dict[str, Any], field: str
+) -> None:
+    assert refusal(config).startswith(f"{field}: ")
+    assert "AGENT_RUNS_POLICY names no file" in refusal(config)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"namespace": "home"},
+        {"image": "ghcr.io/anybody/agent:1"},
+        {"labels": {"example.com/team": "a"}},
+        {"nodeSelector": {}, "tolerations": []},
+        {"agentDbMode": "dedicated_pvc"},
+        {"agentDbStorageClass": "unused without a claim"},
+        {"resources": {"limits": {"cpu": "16", "memory": "64Gi"}}},
+        {"timeoutSec": 0},
+    ],
+)
+def test_without_a_policy_an_ordinary_configuration_is_allowed(config: dict[str, Any]) -> None:
+    assert not refusal(config, home="home")
+
+
+@pytest.mark.parametrize(
+    ("config", "place"),
+    [
+        ({"serviceAccountName": "admin"}, "serviceAccountName: 'admin' is not allowed by serviceAccountNames"),
+        (
+            {"namespace": "three"},
+            "namespace: 'three' is not allowed by namespaces of the operator's policy (p.yaml, line 2)",
+        ),
+        ({"image": "evil/ghcr.io/acme/x"}, "(p.yaml, line 4)"),
+        ({"nodeSelector": {"pool": "control"}}, "'pool=control' is not allowed by nodeSelectors"),
+        ({"tolerations": [{"key": "gpu", "operator": "Exists"}]}, "'gpu=*:*' is not allowed by tolerations"),
+        ({"tolerations": [{"key": "gpu", "value": "a", "effect": "NoExecute"}]}, "'gpu=a:NoExecute'"),
+        ({"labels": {"team": "a"}}, "labels of the operator's policy (p.yaml, which has no such key)"),
+        (
+            {"resources": {"limits": {"cpu": "8001m"}}},
+            "is more than 8, by max.cpu of the operator's policy (p.yaml, line 10)",
+        ),
+        ({"timeoutSec": 7201}, "timeoutSec: '7201' is more than 7200, by max.timeoutSec"),
+        ({"timeoutSec": 0}, "timeoutSec: '0 (no limit)' is more than 7200"),
+    ],
+)
+def test_a_refusal_names_field_value_and_the_line_of_the_policy(config: dict[str, Any], place: str) -> None:
+    assert place in refusal({"timeoutSec": 60, "image": "ghcr.io/acme/agent:1", **config}, Policy.parse(FILE, "p.yaml"))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"serviceAccountName": "builder-1"},
+        {"namespace": "agents-two"},
+        {"nodeSelector": {"pool": "agents-a"}},
+        {"tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}, {"key": "spot", "value": "x"}]},
+        {"paperclipApiUrl": "https://paperclip.example/"},
+        {"agentDbMode": "dedicated_pvc", "agentDbStorageClass": "fast"},
+        {"resources": {"limits": {"cpu": "8"}}},
+        {"timeoutSec": 7200},
+    ],
+)
+def test_what_the_policy_lists_is_allowed(config: dict[str, Any]) -> None:
+    assert not refusal({"timeoutSec": 60, "image": "ghcr.io/acme/agent:1", **config}, Policy.parse(FILE, "p.yaml"))
+
+
+def test_all_refused_fields_are_named_at_once() -> None:
+    message = refusal({"namespace": "a", "labels": {"app": "x"}, "resources": {"limits": {"cpu": "900"}}})
+    assert [part.split(":")[0] for part in message.split("; ")] == ["namespace", "labels", "resources.limits.cpu"]
+
+
+def test_the_workers_own_service_account_is_refused_even_when_the_policy_lists_it() -> None:
+    policy = Policy(Allowed(serviceAccountNames=("*",)))
+    assert not refusal({"serviceAccountName": "builder"}, policy, own_account="agent-runs-worker")
+    message = refusal({"serviceAccountName": "agent-runs-worker "}, policy, own_account="agent-runs-worker")
+    assert message == "serviceAccountName: 'agent-runs-worker ' is the worker's own, which no agent may have"
+
+
+def test_the_defaults_of_the_resources_count_as_chosen() -> None:
+    small = Policy(Allowed.model_validate({"max": {"memory": "4Gi"}}))
+    assert refusal({}, small).startswith("resources.limits.memory: '8Gi' is more than 4Gi")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("images: [a\n", "p.yaml, line 2: "),
+        ("images: []\nimage: [a]\n", "p.yaml, line 2: image: no such key"),
+        ("max:\n  cpu: 4\n  gpu: 1\n", "p.yaml, line 3: max.gpu: no such key"),
+        ("max:\n  memory: much\n", "p.yaml, line 2: max.memory: must be a Kubernetes quantity"),
+        ("labels:\n  - a\n  - 'b c'\n", "p.yaml, line 3: labels.1: must be a text without spaces"),
+        ("namespaces: all\n", "p.yaml, line 1: namespaces: "),
+        ("- a\n", "p.yaml, line 1: "),
+    ],
+)
+def test_a_wrong_file_is_refused_with_line_and_key(text: str, message: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        Policy.parse(text, "p.yaml")
+    assert caught.value.message.startswith(message)
+
+
+def test_an_empty_file_is_the_defaults() -> None:
+    assert Policy.parse("# nothing\n", "p.yaml").allowed == Allowed()
+
+
+def test_the_shipped_file_says_the_defaults() -> None:
+    shipped = Policy.parse(SHIPPED.read_text(), SHIPPED.name)
+    assert shipped.allowed == Allowed()
+    assert {name.split(".")[0] for name in shipped.lines} == {
+        str(field.alias) for field in Allowed.model_fields.values()
+    }

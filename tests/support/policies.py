@@ -1,0 +1,20 @@
+"""An operator's policy for tests of what it does not concern: an agent may choose anything."""
+
+from pathlib import Path
+
+ANYTHING = """\
+serviceAccountNames: ["*"]
+namespaces: ["*"]
+labels: ["*"]
+nodeSelectors: ["*"]
+tolerations: ["*"]
+paperclipApiUrls: ["*"]
+storageClasses: ["*"]
+"""
+
+
+def anything_allowed(folder: Path) -> Path:
+    """The file, written into this folder."""
+    file = folder / "policy.yaml"
+    file.write_text(ANYTHING)
+    return file
