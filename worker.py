@@ -29,6 +29,7 @@ from agent_runs.client import links
 from agent_runs.client.connection import run_to_end
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.job.checks import Checks
+from agent_runs.job.pod_profile import Inheritance
 from agent_runs.kube.port import Cluster
 from agent_runs.service import startup
 from agent_runs.service.build_id import build_id
@@ -69,12 +70,13 @@ def activities(
     opener = startup.load_opener(settings)
     checks = Checks(startup.load_policy(settings), cluster.namespace, partial(startup.own_account, cluster))
     preparations = HistoryPreparations(client, opener)
+    inheritance = Inheritance(settings.inherit_env, settings.inherit_env_from, settings.inherit_mounts)
     overrides = PodOverrides(settings.image, settings.namespace, settings.data_claim)
     with startup.blame("AGENT_RUNS_OPENCODE_CONFIG", "Set it to a readable JSON file, or unset it", InvalidRequest):
         provider_settings(settings.opencode_config)
     pods = AgentPodSettings(
         init_image=settings.init_image,
-        inherit_env=settings.inherit_env,
+        inheritance=inheritance,
         paperclip_api_url=settings.paperclip_api_url,
         api_proxy_image=settings.api_proxy_image,
         opencode_config=settings.opencode_config,
@@ -83,7 +85,7 @@ def activities(
     return [
         PrepareRunActivity(preparations, checks).prepare_run,
         CheckConfigurationActivity(opener, checks, settings.paperclip_api_url).check_configuration,
-        IntrospectPodActivity(cluster, overrides).introspect_pod,
+        IntrospectPodActivity(cluster, overrides, inheritance).introspect_pod,
         BundlePromptActivity(cluster, preparations, settings.data_root).bundle_prompt,
         CreateJobActivity(cluster, preparations, opener, pods).create_job,
         AwaitScheduleActivity(cluster).await_schedule,

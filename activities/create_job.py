@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +25,7 @@ from agent_runs.contracts.request import RunConfig, RunRequest, Secrets
 from agent_runs.contracts.start import SealedJoin
 from agent_runs.job import manifest
 from agent_runs.job.manifest import ApiProxy, JobPlan, PodSettings
-from agent_runs.job.pod_profile import inherited_literals
+from agent_runs.job.pod_profile import Inheritance, inherited_literals, own_container
 from agent_runs.job.reference import job_ref
 from agent_runs.job.secrets import CONFIG_KEY
 from agent_runs.kube.objects import Job, Metadata
@@ -43,8 +43,6 @@ CONFIG_FILE: Final = f"{manifest.RUN_DIRECTORY}/secret/{CONFIG_KEY}"
 RUNNER_FILE: Final = Path(api_proxy.__file__).with_name("runner.sh")
 PROXY_FILE: Final = Path(api_proxy.__file__)
 PLACEHOLDERS: Final = Placeholders(key=api_proxy.KEY_PLACEHOLDER, tools=api_proxy.TOOLS_PLACEHOLDER)
-WORKER_CONTAINER: Final = "worker"
-"""In a pod of several containers, the one whose image has Python (deploy/base/worker.yaml)."""
 
 
 MAX_NAMED_PODS: Final = 5
@@ -55,7 +53,7 @@ class AgentPodSettings:
     """The worker's settings for every agent pod.
 
     Attributes:
-        inherit_env: glob patterns of literal variables of the worker's own pod that agents inherit.
+        inheritance: what agents inherit from the worker's own pod.
         api_proxy_image: image of the container through which agents reach Paperclip; None: the image of the worker's
             own pod; empty: no such container, agents have their token in their environment.
         opencode_config: JSON file with a `provider` block and optionally a `small_model`.
@@ -63,7 +61,7 @@ class AgentPodSettings:
     """
 
     init_image: str = "busybox:1.36"
-    inherit_env: tuple[str, ...] = ()
+    inheritance: Inheritance = field(default_factory=Inheritance)
     paperclip_api_url: str | None = None
     api_proxy_image: str | None = None
     opencode_config: Path | None = None
@@ -180,7 +178,7 @@ class CreateJobActivity:
         secrets, secrets_warnings = self._secrets(input, prepared.secrets)
         own_pod = await self.cluster.own_pod()
         settings = self._settings(input, own_pod)
-        inherited = inherited_literals(own_pod, settings.inherit_env) if own_pod else {}
+        inherited = inherited_literals(own_pod, settings.inheritance) if own_pod else {}
         opencode = await asyncio.to_thread(provider_settings, settings.opencode_config)
         plan = attempt_plan(input, request, secrets, inherited, opencode, settings)
         _, unsupported = translate_mcp_servers(secrets.mcp_servers)
@@ -297,11 +295,8 @@ def replace_tokens(secrets: Secrets, run_id: str, tokens: SealedJoin) -> Secrets
 
 
 def own_image(pod: Mapping[str, Any] | None) -> str | None:
-    """The image of the worker's own container, which has Python; None when it is not clear which one that is."""
-    containers = (pod or {}).get("spec", {}).get("containers") or []
-    workers = [each for each in containers if each.get("name") == WORKER_CONTAINER]
-    (only,) = workers or (containers if len(containers) == 1 else [{}])
-    image = only.get("image")
+    """The image of the worker's own container, which has Python; None outside a pod."""
+    image = own_container(pod).get("image") if pod else None
     return image if isinstance(image, str) and image else None
 
 

@@ -6,7 +6,7 @@ from temporalio import activity
 
 from agent_runs.contracts.errors import PodIntrospectionFailed
 from agent_runs.contracts.messages import IntrospectPod, PodProfile
-from agent_runs.job.pod_profile import pod_profile
+from agent_runs.job.pod_profile import Inheritance, pod_profile
 from agent_runs.kube.port import Cluster
 
 
@@ -25,18 +25,20 @@ class IntrospectPodActivity:
 
     cluster: Cluster
     overrides: PodOverrides
+    inheritance: Inheritance
 
     @activity.defn
     async def introspect_pod(self, input: IntrospectPod) -> PodProfile:
         """Returns what this run's pod inherits.
 
         Raises:
-            PodIntrospectionFailed: the worker runs outside a pod, and neither settings nor agent name an image.
+            PodIntrospectionFailed: the worker runs outside a pod, and neither settings nor agent name an image; or its
+                pod has several containers, none of which is called `worker`.
             ClusterUnavailable: the API server refused or timed out; retried.
             ClusterForbidden: the ServiceAccount may not read its own pod.
         """
         own = await self.cluster.own_pod()
-        profile = pod_profile(own) if own else self._profile_outside_pod(input)
+        profile = pod_profile(own, self.inheritance) if own else self._profile_outside_pod(input)
         overrides = {
             "namespace": input.config.namespace or self.overrides.namespace,
             "image": input.config.image or self.overrides.image,

@@ -1,49 +1,97 @@
 """What agent pods inherit from the worker's own pod, as pure functions of that pod's JSON.
 
-An agent never gets what only the worker may have: its API credentials, its sealing key, its connection to Temporal. So
-literals are inherited only by name, and references, `envFrom` and Secret mounts are filtered.
+Only what the operator's settings list by name is inherited. What the worker's own settings point to (its sealing key,
+its credentials for Kubernetes, Temporal and the transcript store) never is, whatever the lists say and wherever it is
+mounted.
 """
 
+import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from agent_runs.contracts.errors import PodIntrospectionFailed
 from agent_runs.contracts.messages import EnvReference, PodProfile, SecretMount
 from agent_runs.contracts.pod import DATA_DIRECTORY
 
-PREFERRED_CONTAINER: Final = "paperclip"
+WORKER_CONTAINER: Final = "worker"
+"""In a pod of several containers, the one that is asked (deploy/base/worker.yaml)."""
+SETTINGS: Final = (
+    "AGENT_RUNS_*",
+    "TEMPORAL_*",
+    "TRANSCRIPTS_*",
+    "OTEL_EXPORTER_*",
+    "KUBECONFIG",
+    "POD_NAME",
+    "POD_NAMESPACE",
+)
+"""Variables that are settings of the worker."""
+WORKERS_MOUNTS: Final = ("/var/run/secrets/*", "/run/secrets/*", "/etc/agent-runs*")
+"""Mount paths that only the worker has; on Kubernetes up to 1.23 its API token is the Secret of one of them."""
+WORKERS_SECRETS: Final = ("agent-runs*",)
+"""Secrets and ConfigMaps of this program itself."""
 
 
 @dataclass(frozen=True)
-class Exclusions:
-    """What agents do not inherit, as shell patterns.
+class Inheritance:
+    """What agents inherit, as shell patterns. By default nothing.
 
     Attributes:
-        variables: names of environment variables, literal or by reference.
-        mounts: mount paths of Secrets. On Kubernetes up to 1.23 the worker's own API token is one of them.
-        secrets: names of Secrets and ConfigMaps, for `envFrom`, whose keys are not known here.
+        variables: names of environment variables, literal or by reference to one key of a Secret or ConfigMap.
+        env_from: names of Secrets and ConfigMaps all of whose keys become variables.
+        mounts: mount paths of Secrets.
     """
 
-    variables: tuple[str, ...] = (
-        "AGENT_RUNS_*",
-        "TEMPORAL_*",
-        "TRANSCRIPTS_*",
-        "KUBECONFIG",
-        "POD_NAME",
-        "POD_NAMESPACE",
-    )
-    mounts: tuple[str, ...] = ("/var/run/secrets/*", "/run/secrets/*", "/etc/agent-runs*")
-    secrets: tuple[str, ...] = ("agent-runs*",)
+    variables: Sequence[str] = ()
+    env_from: Sequence[str] = ()
+    mounts: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class _WorkersOwn:
+    """What the worker's settings point to.
+
+    Attributes:
+        secrets: Secrets that hold a file which a setting names, such as a key or a kubeconfig.
+        keys: (kind of reference, name, key) of the values of settings, such as the URL of a database.
+    """
+
+    secrets: frozenset[str]
+    keys: frozenset[tuple[str, str, str]]
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any], container: Mapping[str, Any]) -> Self:
+        settings = [each for each in _list(container, "env") if _matches(_text(each, "name") or "", SETTINGS)]
+        files = [value for each in settings if (value := _text(each, "value")) and value.startswith("/")]
+        secrets = _secret_volumes(spec)
+        mounted = {
+            name
+            for mount in _list(container, "volumeMounts")
+            if (name := secrets.get(_text(mount, "name"), {}).get("secretName"))
+            and any(_holds(_text(mount, "mountPath") or "", file) for file in files)
+        }
+        keys = {key for each in settings for key in _keys(_part(each, "valueFrom"))}
+        return cls(frozenset(mounted), frozenset(keys))
+
+    def hides_variable(self, source: Mapping[str, Any]) -> bool:
+        """Whether a reference would give an agent the value or the file of a setting."""
+        return any(key in self.keys or self._hides_secret(*key[:2]) for key in _keys(source))
+
+    def hides_all_of(self, kind: str, name: str) -> bool:
+        """Whether a Secret or ConfigMap holds, among others, the value or the file of a setting."""
+        return self._hides_secret(kind, name) or any(key[:2] == (kind, name) for key in self.keys)
+
+    def _hides_secret(self, kind: str, name: str) -> bool:
+        return kind == "secretKeyRef" and name in self.secrets
 
 
 def pod_profile(
     pod: Mapping[str, Any],
+    inheritance: Inheritance = Inheritance(),
     *,
     namespace: str | None = None,
     image: str | None = None,
-    exclusions: Exclusions | None = None,
 ) -> PodProfile:
     """Return what an agent pod inherits from `pod`, the worker's own as raw JSON.
 
@@ -52,68 +100,69 @@ def pod_profile(
         image: the settings' image; it replaces the pod's own.
 
     Raises:
-        PodIntrospectionFailed: the pod has no spec, no container or no image.
+        PodIntrospectionFailed: the pod has no spec, no image, or several containers none of which is called `worker`.
     """
-    excluded = exclusions or Exclusions()
     name = _text(_part(pod, "metadata"), "name") or "unknown"
-    container = _container(pod, name)
+    container = own_container(pod)
     image = image or _text(container, "image")
     if not image:
         raise PodIntrospectionFailed(f"pod {name} has no container image")
     spec = _part(pod, "spec")
     home = _text(_part(pod, "metadata"), "namespace") or "default"
+    own = _WorkersOwn.of(spec, container)
     return PodProfile(
         namespace=namespace or home,
         image=image,
         image_pull_secrets=tuple(secret for each in _list(spec, "imagePullSecrets") if (secret := _text(each, "name"))),
         dns_config=dict(_part(spec, "dnsConfig")) or None,
         data_claim=_data_claim(spec, container),
-        secret_mounts=tuple(_secret_mounts(spec, container, excluded)),
-        env_references=tuple(_references(container, excluded)),
-        env_from=tuple(_env_from(container, excluded)),
+        secret_mounts=tuple(_secret_mounts(spec, container, inheritance, own)),
+        env_references=tuple(_references(container, inheritance, own)),
+        env_from=tuple(_env_from(container, inheritance, own)),
         node_selector={key: str(value) for key, value in _part(spec, "nodeSelector").items()},
         tolerations=tuple(dict(each) for each in _list(spec, "tolerations")),
         source=f"pod {home}/{name}",
     )
 
 
-def inherited_literals(
-    pod: Mapping[str, Any], allow: Sequence[str], *, exclusions: Exclusions | None = None
-) -> dict[str, str]:
-    """Return the literal variables of the worker's pod whose names match one of `allow`, in order. They are secret.
-
-    Without a pattern none is inherited: a worker's environment is not meant for agents.
+def inherited_literals(pod: Mapping[str, Any], inheritance: Inheritance) -> dict[str, str]:
+    """Return the literal variables of the worker's pod that agents inherit, in order. They are secret.
 
     Raises:
         PodIntrospectionFailed: as for `pod_profile`.
     """
-    name = _text(_part(pod, "metadata"), "name") or "unknown"
-    excluded = (exclusions or Exclusions()).variables
     return {
         variable: value
-        for each in _list(_container(pod, name), "env")
+        for each in _list(own_container(pod), "env")
         if (variable := _text(each, "name"))
         and isinstance(value := each.get("value", None if "valueFrom" in each else ""), str)
-        and _matches(variable, allow)
-        and not _matches(variable, excluded)
+        and _is_inherited(variable, inheritance)
     }
 
 
-def _container(pod: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    spec = _part(pod, "spec")
+def own_container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the worker's own container.
+
+    Raises:
+        PodIntrospectionFailed: the pod has no spec, no container, or several none of which is called `worker`.
+    """
+    name, spec = _text(_part(pod, "metadata"), "name") or "unknown", _part(pod, "spec")
     if not spec:
         raise PodIntrospectionFailed(f"pod {name} has no spec")
     containers = _list(spec, "containers")
     if not containers:
         raise PodIntrospectionFailed(f"pod {name} has no container")
-    return next((each for each in containers if each.get("name") == PREFERRED_CONTAINER), containers[0])
+    named = [each for each in containers if each.get("name") == WORKER_CONTAINER]
+    if not named and len(containers) > 1:
+        raise PodIntrospectionFailed(
+            f"pod {name} has {len(containers)} containers: call the worker's own `{WORKER_CONTAINER}`"
+        )
+    return (named or containers)[0]
 
 
 def _data_claim(spec: Mapping[str, Any], container: Mapping[str, Any]) -> str | None:
-    volume = next(
-        (_text(each, "name") for each in _list(container, "volumeMounts") if each.get("mountPath") == DATA_DIRECTORY),
-        None,
-    )
+    paths = {posixpath.normpath(_text(each, "mountPath") or ""): each for each in _list(container, "volumeMounts")}
+    volume = _text(paths.get(DATA_DIRECTORY, {}), "name")
     claims = {
         _text(each, "name"): _text(_part(each, "persistentVolumeClaim"), "claimName") for each in _list(spec, "volumes")
     }
@@ -121,17 +170,19 @@ def _data_claim(spec: Mapping[str, Any], container: Mapping[str, Any]) -> str | 
 
 
 def _secret_mounts(
-    spec: Mapping[str, Any], container: Mapping[str, Any], exclusions: Exclusions
+    spec: Mapping[str, Any], container: Mapping[str, Any], inheritance: Inheritance, own: _WorkersOwn
 ) -> Iterable[SecretMount]:
-    secrets = {_text(each, "name"): _part(each, "secret") for each in _list(spec, "volumes") if _part(each, "secret")}
+    secrets = _secret_volumes(spec)
     for mount in _list(container, "volumeMounts"):
         volume, path = _text(mount, "name"), _text(mount, "mountPath")
         secret = secrets.get(volume)
         name = _text(secret, "secretName") if secret else None
         if (
             not (volume and path and secret and name)
-            or _matches(path, exclusions.mounts)
-            or _matches(name, exclusions.secrets)
+            or not _matches(path, inheritance.mounts)
+            or _matches(path, WORKERS_MOUNTS)
+            or _matches(name, WORKERS_SECRETS)
+            or own.hides_all_of("secretKeyRef", name)
         ):
             continue
         mode = secret.get("defaultMode")
@@ -145,19 +196,47 @@ def _secret_mounts(
         )
 
 
-def _references(container: Mapping[str, Any], exclusions: Exclusions) -> Iterable[EnvReference]:
+def _references(container: Mapping[str, Any], inheritance: Inheritance, own: _WorkersOwn) -> Iterable[EnvReference]:
     """Yield references to Secrets and ConfigMaps. A fieldRef would refer to the agent's pod, so none is inherited."""
     for each in _list(container, "env"):
         name, source = _text(each, "name"), _part(each, "valueFrom")
-        if name and not _matches(name, exclusions.variables) and {"secretKeyRef", "configMapKeyRef"} & set(source):
+        if name and _is_inherited(name, inheritance) and list(_keys(source)) and not own.hides_variable(source):
             yield EnvReference(name=name, value_from=dict(source))
 
 
-def _env_from(container: Mapping[str, Any], exclusions: Exclusions) -> Iterable[dict[str, Any]]:
+def _env_from(container: Mapping[str, Any], inheritance: Inheritance, own: _WorkersOwn) -> Iterable[dict[str, Any]]:
     for each in _list(container, "envFrom"):
-        names = [_text(_part(each, kind), "name") for kind in ("secretRef", "configMapRef")]
-        if not any(name and _matches(name, exclusions.secrets) for name in names):
+        sources = {"secretKeyRef": _part(each, "secretRef"), "configMapKeyRef": _part(each, "configMapRef")}
+        names = [(kind, name) for kind, source in sources.items() if (name := _text(source, "name"))]
+        if names and all(
+            _matches(name, inheritance.env_from)
+            and not _matches(name, WORKERS_SECRETS)
+            and not own.hides_all_of(kind, name)
+            for kind, name in names
+        ):
             yield dict(each)
+
+
+def _is_inherited(variable: str, inheritance: Inheritance) -> bool:
+    return _matches(variable, inheritance.variables) and not _matches(variable, SETTINGS)
+
+
+def _keys(source: Mapping[str, Any]) -> Iterable[tuple[str, str, str]]:
+    """What a variable's `valueFrom` refers to: kind, name, key."""
+    for kind in ("secretKeyRef", "configMapKeyRef"):
+        reference = _part(source, kind)
+        if (name := _text(reference, "name")) and (key := _text(reference, "key")):
+            yield kind, name, key
+
+
+def _secret_volumes(spec: Mapping[str, Any]) -> dict[str | None, Mapping[str, Any]]:
+    return {_text(each, "name"): _part(each, "secret") for each in _list(spec, "volumes") if _part(each, "secret")}
+
+
+def _holds(mount_path: str, file: str) -> bool:
+    """Whether the file is at or below this mount path."""
+    folder = posixpath.normpath(mount_path)
+    return posixpath.normpath(file) == folder or posixpath.normpath(file).startswith(f"{folder.rstrip('/')}/")
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:

@@ -27,7 +27,10 @@ class WorkerSettings(ClientSettings):
         init_image: image of the init container; it must have `sh` and `cp`, and should be a busybox.
         data_claim: PersistentVolumeClaim with Paperclip's data; None: that of the worker's own pod.
         data_root: the worker's mount path of that claim, which pods mount at /paperclip.
-        inherit_env: glob patterns of literal environment variables of the worker's own pod that agents inherit.
+        inherit_env: glob patterns of environment variables of the worker's own pod that agents inherit, literal ones
+            and those that refer to a key of a Secret or ConfigMap.
+        inherit_env_from: the same for the names of Secrets and ConfigMaps in its `envFrom`.
+        inherit_mounts: the same for the paths at which it mounts Secrets.
         paperclip_api_url: URL at which pods reach Paperclip; an agent's configuration may name another.
         api_proxy_image: image with python3 for the pod's Paperclip API proxy container; None: that of the worker's own
             pod; empty: no such container, and the agent has its token in its environment.
@@ -47,6 +50,8 @@ class WorkerSettings(ClientSettings):
     data_claim: str | None = None
     data_root: Path = Path("/paperclip")
     inherit_env: tuple[str, ...] = DEFAULT_INHERITANCE
+    inherit_env_from: tuple[str, ...] = ()
+    inherit_mounts: tuple[str, ...] = ()
     paperclip_api_url: str | None = None
     api_proxy_image: str | None = None
     opencode_config: Path | None = None

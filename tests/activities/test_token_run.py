@@ -74,9 +74,7 @@ def test_there_is_no_proxy_without_image_address_and_token(settings: dict[str, A
     [
         ([{"name": "any", "image": "one:1"}], "one:1"),
         ([{"name": "paperclip", "image": "one:1"}, {"name": "worker", "image": "two:2"}], "two:2"),
-        ([{"name": "paperclip", "image": "one:1"}, {"name": "other", "image": "two:2"}], None),
         ([{"name": "worker"}], None),
-        ([], None),
     ],
 )
 def test_the_workers_own_image_has_python(containers: list[dict[str, Any]], image: str | None) -> None:

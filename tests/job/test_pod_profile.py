@@ -6,9 +6,10 @@ import pytest
 
 from agent_runs.contracts.errors import PodIntrospectionFailed
 from agent_runs.contracts.messages import EnvReference, SecretMount
-from agent_runs.job.pod_profile import Exclusions, inherited_literals, pod_profile
+from agent_runs.job.pod_profile import Inheritance, inherited_literals, pod_profile
 
 SECRET_REF = {"secretKeyRef": {"name": "db", "key": "user"}}
+EVERYTHING = Inheritance(variables=("*",), env_from=("*",), mounts=("*",))
 
 
 def worker(container: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
@@ -29,8 +30,8 @@ def test_a_whole_profile() -> None:
             {"name": "LITERAL", "value": "x"},
             {"name": "PGUSER", "valueFrom": SECRET_REF},
             {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-            {"name": "AGENT_RUNS_SEALING_KEY", "valueFrom": SECRET_REF},
-            {"name": "TEMPORAL_API_KEY", "valueFrom": SECRET_REF},
+            {"name": "AGENT_RUNS_SEALING_KEY", "valueFrom": {"secretKeyRef": {"name": "own", "key": "key"}}},
+            {"name": "TEMPORAL_API_KEY", "valueFrom": {"secretKeyRef": {"name": "own", "key": "temporal"}}},
         ],
         "envFrom": [{"secretRef": {"name": "shared"}}, {"secretRef": {"name": "agent-runs-worker"}}],
     }
@@ -51,7 +52,8 @@ def test_a_whole_profile() -> None:
             dnsConfig={"nameservers": ["10.0.0.10"]},
             nodeSelector={"disk": "ssd"},
             tolerations=[{"key": "gpu", "operator": "Exists"}],
-        )
+        ),
+        Inheritance(variables=("PG*", "*TOKEN*"), env_from=("shared",), mounts=("/etc/*", "/var/*")),
     )
     assert profile.namespace == "home"
     assert profile.image == "registry.example/paperclip:1"
@@ -74,9 +76,11 @@ def test_a_whole_profile() -> None:
     assert profile.source == "pod home/worker-1"
 
 
-def test_the_container_called_paperclip_is_preferred() -> None:
-    pod = worker(containers=[{"name": "proxy", "image": "a"}, {"name": "paperclip", "image": "b"}])
-    assert pod_profile(pod).image == "b"
+def test_the_container_called_worker_is_asked_and_never_one_beside_it() -> None:
+    paperclip = {"name": "paperclip", "image": "a", "env": [{"name": "PGUSER", "valueFrom": SECRET_REF}]}
+    pod = worker(containers=[paperclip, {"name": "worker", "image": "b"}])
+    assert pod_profile(pod, EVERYTHING).image == "b"
+    assert pod_profile(pod, EVERYTHING).env_references == ()
     assert pod_profile(pod, image="settings:1", namespace="agents").image == "settings:1"
     assert pod_profile(pod, namespace="agents").namespace == "agents"
 
@@ -101,6 +105,10 @@ def test_without_a_data_volume_there_is_none(container: dict[str, Any]) -> None:
         (worker({"image": ""}), "pod worker-1 has no container image"),
         ({}, "no spec"),
         ({"spec": {"containers": None, "x": 1}}, "no container"),
+        (
+            worker(containers=[{"name": "a", "image": "a"}, {"name": "b", "image": "b"}]),
+            "call the worker's own `worker`",
+        ),
     ],
 )
 def test_a_pod_without_an_image_is_reported(pod: dict[str, Any], message: str) -> None:
@@ -118,11 +126,15 @@ def test_literals_are_inherited_only_by_name() -> None:
             {"name": "DATABASE_URL", "value": "canary"},
         ]
     }
-    assert inherited_literals(worker(container), []) == {}
-    assert inherited_literals(worker(container), ["*_PROXY", "EMPTY", "PGUSER"]) == {
+    assert inherited_literals(worker(container), Inheritance()) == {}
+    assert inherited_literals(worker(container), Inheritance(["*_PROXY", "EMPTY", "PGUSER"])) == {
         "HTTP_PROXY": "http://proxy",
         "EMPTY": "",
     }
-    everything = inherited_literals(worker(container), ["*"])
-    assert "AGENT_RUNS_TOKEN" not in everything
-    assert "AGENT_RUNS_TOKEN" in inherited_literals(worker(container), ["*"], exclusions=Exclusions(variables=()))
+    assert "AGENT_RUNS_TOKEN" not in inherited_literals(worker(container), EVERYTHING)
+
+
+def test_a_data_mount_with_a_trailing_slash_is_found() -> None:
+    container = {"volumeMounts": [{"name": "data", "mountPath": "/paperclip/"}]}
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "paperclip-data"}}]
+    assert pod_profile(worker(container, volumes=volumes)).data_claim == "paperclip-data"
