@@ -6,6 +6,7 @@ literals and arguments it replaces `$(NAME)`, so every `$` is doubled there, whi
 Where this differs from the existing adapters, docs/deviations.md states why.
 """
 
+import hashlib
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
@@ -61,7 +62,9 @@ MIN_TTL: Final = timedelta(seconds=60)
 """A finished Job must live until its log and exit code have been read."""
 
 _RESERVED_PATHS: Final = (DATA_DIRECTORY, DATABASE_DIRECTORY, CACHE_DIRECTORY, RUN_DIRECTORY, PROMPT_DIRECTORY)
-_TASK_LIMIT: Final = 128
+_FOLDER_LIMIT: Final = 128
+_DIGEST_LENGTH: Final = 16
+_DIGEST: Final = re.compile(rf"-[0-9a-f]{{{_DIGEST_LENGTH}}}$")
 _NAME_LIMIT: Final = 1000
 
 
@@ -545,8 +548,9 @@ def _database(input: CreateJob) -> dict[str, Any]:
     mode, attempt = input.config.agent_db_mode, input.attempt
     if mode == "dedicated_pvc":
         return {"persistentVolumeClaim": {"claimName": claim_name(attempt.run.agent_id)}}
-    if mode == "workspace_subpath" and input.profile.data_claim and input.task_key:
-        return {"subPath": database_path(attempt.run.company_id, attempt.run.agent_id, input.task_key)}
+    task_key = (input.task_key or "").strip()
+    if mode == "workspace_subpath" and input.profile.data_claim and task_key:
+        return {"subPath": database_path(attempt.run.company_id, attempt.run.agent_id, task_key)}
     return {"emptyDir": {}}
 
 
@@ -555,18 +559,22 @@ def keeps_sessions(input: CreateJob) -> bool:
     return "emptyDir" not in _database(input)
 
 
-def database_path(company: str, agent: str, task_key: str | None) -> str:
-    """Return the folder of a task's database on the data volume, which is always below `.opencode-db`."""
-    return "/".join((".opencode-db", _segment(company), _segment(agent), task_segment(task_key)))
+def database_path(company: str, agent: str, task_key: str) -> str:
+    """Return the folder of a task's database on the data volume, below `.opencode-db`; no other task has the same."""
+    return "/".join((".opencode-db", _folder(company), _folder(agent), _folder(task_key)))
 
 
-def task_segment(task_key: str | None) -> str:
-    """Return a task key as the name of one folder: lowercase, `_` for other characters, 128 at most."""
-    return re.sub(r"[^a-z0-9_-]", "_", (task_key or "").strip().lower())[:_TASK_LIMIT] or "_no_task_"
+def _folder(name: str) -> str:
+    """Return a name as the name of one folder, different ones for different names.
 
-
-def _segment(identifier: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_-]", "_", identifier) or "_"
+    Lowercase letters, digits, `_` and `-` stay; a name with anything else, a long one, and one that ends like a digest
+    gets a digest.
+    """
+    plain = re.sub(r"[^a-z0-9_-]", "_", name.lower())
+    if plain == name and len(name) <= _FOLDER_LIMIT and not _DIGEST.search(name):
+        return name
+    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:_DIGEST_LENGTH]
+    return f"{plain[: _FOLDER_LIMIT - _DIGEST_LENGTH - 1]}-{digest}"
 
 
 def claim_name(agent: str) -> str:

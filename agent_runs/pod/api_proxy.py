@@ -6,7 +6,9 @@ A stand-alone program for any Python from 3.9 on, only the standard library; the
 
 It listens on a free port of the pod's own loopback and forwards to that one address. The agent has placeholders instead
 of tokens; the proxy replaces them by the current tokens, read from TOKEN_FOLDER (`token`, `run-id`, `tools-token`) for
-each request, because the kubelet updates a changed Secret there. A request with a bearer token of its own keeps it.
+each request, because the kubelet updates a changed Secret there. A request with a bearer token of its own keeps it. One
+without any is refused, as is one that a web page in the agent's browser could send: for another host, or from another
+origin.
 
 API_FOLDER is shared with the agent's container: the lifetime FIFO `agent`, which the runner there keeps open as long as
 that container runs, and the file `url` with the proxy's address, once it listens. When the agent's container ends, in
@@ -218,16 +220,36 @@ def forwarded_headers(received: Iterable[Header]) -> list[Header]:
     return [(name, value) for name, value in headers if name.lower() not in left_out]
 
 
+def check_sender(headers: list[Header], address: str) -> None:
+    """Refuse what a web page could make a browser in the pod send: the agent's own programs know the address.
+
+    Raises:
+        RequestRefused: the request is for another host, or says that it comes from another origin.
+    """
+    hosts, origins, sites = (
+        [value.strip().lower() for name, value in headers if name.lower() == wanted]
+        for wanted in ("host", "origin", "sec-fetch-site")
+    )
+    if any(f"http://{host}" != address for host in hosts) or len(hosts) > 1:
+        raise RequestRefused(403, f"the Host header must be that of {address}")
+    if any(origin != address for origin in origins):
+        raise RequestRefused(403, "requests of web pages are not forwarded: foreign Origin")
+    if any(site not in ("none", "same-origin") for site in sites):
+        raise RequestRefused(403, "requests of web pages are not forwarded: foreign Sec-Fetch-Site")
+
+
 def with_token(headers: list[Header], now: Tokens) -> list[Header]:
     """Return the headers with the current token in place of the agent's placeholder.
 
     Raises:
-        RequestRefused: there is more than one Authorization, or no token.
+        RequestRefused: there is no Authorization, more than one, or no token.
     """
     credentials = [value for name, value in headers if name.lower() == "authorization"]
     if len(credentials) > 1:
         raise RequestRefused(400, "a request has one Authorization header at the most")
-    scheme, _, word = credentials[0].strip().partition(" ") if credentials else ("bearer", "", KEY_PLACEHOLDER)
+    if not credentials:
+        raise RequestRefused(401, "send PAPERCLIP_API_KEY: Authorization: Bearer $PAPERCLIP_API_KEY")
+    scheme, _, word = credentials[0].strip().partition(" ")
     bearer = word.strip() if scheme.lower() == "bearer" else ""
     if bearer not in (KEY_PLACEHOLDER, TOOLS_PLACEHOLDER):
         return headers
@@ -321,6 +343,7 @@ class Relay(http.server.BaseHTTPRequestHandler):
         if self.headers.defects:
             raise RequestRefused(400, "a header is malformed")
         headers = forwarded_headers(self.headers.items())
+        check_sender(self.headers.items(), self._proxy.address)
         body = self._body()
         now = self._proxy.tokens()
         try:

@@ -8,7 +8,7 @@ import pytest
 from agent_runs.contracts.identity import AttemptKey, RunKey, label_value
 from agent_runs.contracts.messages import EnvReference, PodProfile, SecretMount
 from agent_runs.contracts.request import SessionParams
-from agent_runs.job.manifest import claim_name, database_claim, database_path, task_segment
+from agent_runs.job.manifest import claim_name, database_claim, database_path
 from tests.job.inputs import create_job_input, environment, job_plan, main_container, mounts, pod_spec, volumes
 
 
@@ -223,7 +223,7 @@ def test_j30_database_on_the_data_volume() -> None:
     assert mounts(plan)["/opencode-db"] == {
         "name": "data",
         "mountPath": "/opencode-db",
-        "subPath": f".opencode-db/co-1/{agent}/blo-11715",
+        "subPath": f".opencode-db/co-1/{agent}/blo-11715-3ba77edf2383ff9a",
     }
     assert "opencode-db" not in volumes(plan)
     alone = job_plan(create_job_input(task_key="t", profile=PodProfile(namespace="agents", image="i")))
@@ -237,30 +237,30 @@ def test_j33_caches_have_a_volume() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "folder"),
+    ("company", "agent", "task", "path"),
     [
-        pytest.param("7D6733A4-A207", "7d6733a4-a207", id="P1 UUID"),
-        pytest.param("__heartbeat__", "__heartbeat__", id="P2 heartbeat"),
-        pytest.param("../../etc/passwd", "______etc_passwd", id="P3 traversal"),
-        pytest.param(None, "_no_task_", id="P4 none"),
-        pytest.param("  ", "_no_task_", id="P4 blank"),
-        pytest.param("x" * 200, "x" * 128, id="P5 cap"),
+        pytest.param("co-1", "agent-1", "7d6733a4-a207", ".opencode-db/co-1/agent-1/7d6733a4-a207", id="P1 UUID"),
+        pytest.param("co-1", "agent-1", "__heartbeat__", ".opencode-db/co-1/agent-1/__heartbeat__", id="P2 heartbeat"),
+        pytest.param("co-1", "agent-1", "x" * 128, f".opencode-db/co-1/agent-1/{'x' * 128}", id="P5 cap"),
     ],
 )
-def test_p1_p5_task_keys_as_folders(key: str | None, folder: str) -> None:
-    assert task_segment(key) == folder
+def test_p1_p6_database_paths(company: str, agent: str, task: str, path: str) -> None:
+    assert database_path(company, agent, task) == path
 
 
 @pytest.mark.parametrize(
-    ("company", "agent", "task", "path"),
+    ("task", "folder"),
     [
-        pytest.param("co-1", "agent-id-test", "BLO-11715", ".opencode-db/co-1/agent-id-test/blo-11715", id="P6 E96"),
-        pytest.param("co-1", "agent-1", None, ".opencode-db/co-1/agent-1/_no_task_", id="P7"),
-        pytest.param("../co", "..", "..", ".opencode-db/___co/__/__", id="P8"),
+        pytest.param("../../etc/passwd", r"______etc_passwd-[0-9a-f]{16}", id="P3 traversal"),
+        pytest.param("BLO-11715", r"blo-11715-[0-9a-f]{16}", id="P6 capitals"),
+        pytest.param("..", r"__-[0-9a-f]{16}", id="P8"),
+        pytest.param("x" * 200, r"x{111}-[0-9a-f]{16}", id="P5 cap"),
     ],
 )
-def test_p6_p8_database_paths(company: str, agent: str, task: str | None, path: str) -> None:
-    assert database_path(company, agent, task) == path
+def test_p3_p8_other_names_get_a_digest(task: str, folder: str) -> None:
+    assert re.fullmatch(folder, database_path("co-1", "agent-1", task).split("/")[-1])
+    assert re.fullmatch(folder, database_path(task, "agent-1", "t").split("/")[1])
+    assert len(database_path("co-1", "agent-1", task).split("/")) == 4
 
 
 def test_e82_e83_e86_the_claim_of_an_agent() -> None:

@@ -24,6 +24,9 @@ from tests.pod.paperclip import FakePaperclip, serving
 TIMEOUT = 30
 
 
+WORD = {"Authorization": f"Bearer {KEY_PLACEHOLDER}"}
+
+
 @dataclass
 class Proxy:
     """A proxy as its container starts it, and the agent's side of it."""
@@ -45,14 +48,22 @@ class Proxy:
     ) -> tuple[HTTPResponse, bytes]:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
         try:
-            connection.request(method, path, body, headers or {}, encode_chunked=not isinstance(body, bytes | None))
+            connection.request(
+                method,
+                path,
+                body,
+                WORD if headers is None else headers,
+                encode_chunked=not isinstance(body, bytes | None),
+            )
             with connection.getresponse() as answer:
                 return answer, answer.read()
         finally:
             connection.close()
 
     def raw(self, request: bytes) -> bytes:
-        """What comes back for these very bytes, until the proxy ends the connection."""
+        """What comes back for these very bytes, with the proxy's own host and the key's word in place of HOST and KEY,
+        until the proxy ends the connection."""
+        request = request.replace(b"HOST", b"127.0.0.1:%d" % self.port).replace(b"KEY", KEY_PLACEHOLDER.encode())
         with socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT) as connection:
             connection.sendall(request)
             connection.shutdown(socket.SHUT_WR)
@@ -125,7 +136,6 @@ def wait_until(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     "headers",
     [
-        {},
         {"Authorization": f"Bearer {KEY_PLACEHOLDER}"},
         {"authorization": f"bearer  {KEY_PLACEHOLDER}", "x-paperclip-run-id": "frozen-in-the-environment"},
     ],
@@ -190,6 +200,43 @@ def test_nothing_is_forwarded_without_a_token(proxy: Proxy, paperclip: FakePaper
     assert paperclip.requests == []
 
 
+# who may ask
+
+
+def test_a_request_without_the_word_gets_no_token(proxy: Proxy, paperclip: FakePaperclip) -> None:
+    answer, body = proxy.ask("POST", "/api/issues/1", b"{}", {})
+    assert (answer.status, json.loads(body)["error"]) == (
+        401,
+        "send PAPERCLIP_API_KEY: Authorization: Bearer $PAPERCLIP_API_KEY",
+    )
+    assert paperclip.requests == []
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param({"Host": "attacker.example"}, id="a name that was rebound to the loopback"),
+        pytest.param({"Host": "localhost"}, id="another name of the loopback"),
+        pytest.param({"Origin": "https://attacker.example"}, id="a web page"),
+        pytest.param({"Origin": "null"}, id="a file"),
+        pytest.param({"Sec-Fetch-Site": "cross-site"}, id="a browser says so"),
+        pytest.param({"Sec-Fetch-Site": "same-site"}, id="another port"),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
+def test_a_web_page_in_the_agents_browser_cannot_ask(
+    proxy: Proxy, paperclip: FakePaperclip, headers: dict[str, str], method: str
+) -> None:
+    answer, body = proxy.ask(method, "/api/issues/1", b"{}", WORD | headers)
+    assert (answer.status, json.loads(body)["code"]) == (403, "api_proxy_refused")
+    assert paperclip.requests == []
+
+
+def test_a_page_of_paperclip_itself_that_the_proxy_serves_can_ask(proxy: Proxy) -> None:
+    own = {"Origin": f"http://127.0.0.1:{proxy.port}", "Sec-Fetch-Site": "same-origin"}
+    assert proxy.ask("GET", "/api/open", None, WORD | own)[0].status == 200
+
+
 # what is forwarded
 
 
@@ -200,7 +247,7 @@ def test_a_body_arrives_whole_and_comes_back_whole(
 ) -> None:
     body = os.urandom(size)
     pieces = iter([body[at : at + 50_000] for at in range(0, size, 50_000)])
-    headers = {"Transfer-Encoding": "chunked"} if chunked else {}
+    headers = WORD | ({"Transfer-Encoding": "chunked"} if chunked else {})
     answer, back = proxy.ask("POST", "/api/open?x=%2F&y", pieces if chunked else body, headers)
     (request,) = paperclip.requests
     assert (request.method, request.path, request.body) == ("POST", "/api/open?x=%2F&y", body)
@@ -211,7 +258,7 @@ def test_a_body_arrives_whole_and_comes_back_whole(
 
 def test_a_stream_arrives_as_it_comes(proxy: Proxy, paperclip: FakePaperclip) -> None:
     connection = HTTPConnection("127.0.0.1", proxy.port, timeout=TIMEOUT)
-    connection.request("GET", "/api/stream")
+    connection.request("GET", "/api/stream", headers=WORD)
     answer = connection.getresponse()
     assert answer.read1(100) == b"first\n\n"
     paperclip.second_event.set()
@@ -222,7 +269,7 @@ def test_a_stream_arrives_as_it_comes(proxy: Proxy, paperclip: FakePaperclip) ->
 def test_one_connection_serves_many_requests(proxy: Proxy) -> None:
     connection = HTTPConnection("127.0.0.1", proxy.port, timeout=TIMEOUT)
     for method, body in (("GET", None), ("PATCH", b"{}"), ("HEAD", None), ("POST", b""), ("DELETE", None)):
-        connection.request(method, "/api/open", body)
+        connection.request(method, "/api/open", body, WORD)
         answer = connection.getresponse()
         assert (answer.status, answer.will_close) == (200, False)
         answer.read()
@@ -240,7 +287,7 @@ def test_an_answer_that_comes_before_the_whole_body_is_passed_on(proxy: Proxy) -
 
 def test_an_old_client_gets_an_answer_without_chunks(proxy: Proxy, paperclip: FakePaperclip) -> None:
     paperclip.second_event.set()
-    head, _, body = proxy.raw(b"GET /api/stream HTTP/1.0\r\n\r\n").partition(b"\r\n\r\n")
+    head, _, body = proxy.raw(b"GET /api/stream HTTP/1.0\r\nAuthorization: Bearer KEY\r\n\r\n").partition(b"\r\n\r\n")
     assert (b"chunked" in head.lower(), body) == (False, b"first\n\nsecond\n\n")
 
 
@@ -250,7 +297,7 @@ def test_a_redirection_within_paperclip_leads_through_the_proxy(proxy: Proxy) ->
 
 def test_an_upgrade_is_not_offered(proxy: Proxy, paperclip: FakePaperclip) -> None:
     asking = {"Connection": "Upgrade, X-Hop", "Upgrade": "websocket", "X-Hop": "1", "TE": "trailers", "X-Kept": "1"}
-    assert proxy.ask("GET", "/api/open", None, asking)[0].status == 200
+    assert proxy.ask("GET", "/api/open", None, WORD | asking)[0].status == 200
     (request,) = paperclip.requests
     assert [request.headers[name] for name in ("Upgrade", "X-Hop", "TE", "X-Kept")] == [None, None, None, "1"]
     assert request.headers["Connection"] == "close"
@@ -287,7 +334,7 @@ def test_a_base_path_comes_before_every_path(paperclip: FakePaperclip, start: Ca
     ],
 )
 def test_a_hostile_request_line_is_refused(proxy: Proxy, paperclip: FakePaperclip, line: bytes) -> None:
-    answer = proxy.raw(line + b"\r\nHost: x\r\n\r\n")
+    answer = proxy.raw(line + b"\r\nHost: HOST\r\n\r\n")
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.split()[1] in (b"400", b"414", b"501", b"505")
     assert set(json.loads(body)) == {"error", "code"}
@@ -314,13 +361,13 @@ def test_a_hostile_request_line_is_refused(proxy: Proxy, paperclip: FakePapercli
     ],
 )
 def test_hostile_headers_are_refused(proxy: Proxy, paperclip: FakePaperclip, headers: bytes) -> None:
-    answer = proxy.raw(b"POST /api/open HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n\r\nbody")
+    answer = proxy.raw(b"POST /api/open HTTP/1.1\r\nHost: HOST\r\n" + headers + b"\r\n\r\nbody")
     assert answer.split()[1] in (b"400", b"431")
     assert paperclip.requests == []
 
 
 def test_a_header_cannot_contain_another_one(proxy: Proxy, paperclip: FakePaperclip) -> None:
-    proxy.raw(b"GET /api/open HTTP/1.0\r\nX-Return: a\rX-Paperclip-Run-Id: b\r\n\r\n")
+    proxy.raw(b"GET /api/open HTTP/1.0\r\nAuthorization: Bearer KEY\r\nX-Return: a\rX-Paperclip-Run-Id: b\r\n\r\n")
     assert [request.headers.get_all("X-Paperclip-Run-Id") for request in paperclip.requests] == [["run-1"]]
 
 
