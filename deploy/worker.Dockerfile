@@ -1,8 +1,8 @@
 # docker build -f deploy/worker.Dockerfile -t agent-runs-worker:0.1.0 .
 FROM python:3.11-slim
 WORKDIR /app
-COPY requirements.lock pyproject.toml README.md LICENSE worker.py ./
-RUN pip install --no-cache-dir -r requirements.lock
+COPY requirements-worker.lock pyproject.toml README.md LICENSE worker.py ./
+RUN pip install --no-cache-dir --require-hashes -r requirements-worker.lock
 COPY activities activities
 COPY agent_runs agent_runs
 COPY workflows workflows

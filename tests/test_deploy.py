@@ -36,6 +36,18 @@ def test_every_package_of_the_wheel_is_in_the_worker_image() -> None:
     assert [package for package in packages if f"COPY {package} {package}" not in dockerfile] == []
 
 
+def test_the_image_installs_only_files_whose_hash_is_known_in_the_versions_that_are_tested() -> None:
+    root = DEPLOY.parent
+    pinned = re.findall(r"^(\S+==\S+)", (root / "requirements.lock").read_text(), re.MULTILINE)
+    requirements = re.split(r"\n(?=\S)", (root / "requirements-worker.lock").read_text().strip())
+    assert len(requirements) >= 40
+    assert [each for each in requirements if "--hash=sha256:" not in each or each.split()[0] not in pinned] == []
+    assert (
+        "pip install --no-cache-dir --require-hashes -r requirements-worker.lock"
+        in (DEPLOY / "worker.Dockerfile").read_text()
+    )
+
+
 def test_a_rolling_update_leaves_time_for_the_graceful_shutdown() -> None:
     before = timedelta(seconds=int(CONTAINER["lifecycle"]["preStop"]["exec"]["command"][-1]))
     needed = before + worker.GRACEFUL_SHUTDOWN_TIMEOUT + DRAIN_TIMEOUT

@@ -368,9 +368,8 @@ def _object(value: Any) -> dict[str, Any]:
 def _agent_env(config: AdapterConfig, tidy: dict[str, Any]) -> dict[str, str]:
     """The agent's own variables. A temporary folder that Paperclip made on its host is dropped, one of a user stays."""
     env = {name: value.get_secret_value() for name, value in config.env.items()}
-    scratch = {env.get(name) for name in SCRATCH} | {
-        _object(_object(tidy.get("context")).get("paperclipScratch")).get("dir")
-    }
+    made = _object(_object(tidy.get("context")).get("paperclipScratch")).get("dir")
+    scratch = [made, *(env.get(name) for name in SCRATCH)]
     return {
         name: value
         for name, value in env.items()

@@ -5,10 +5,12 @@ that the store is unavailable rather than that the query is wrong.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
 from sqlalchemy import (
@@ -195,6 +197,7 @@ class _SqliteEngine:
     """SQLite: one thread writes, because only one may; a few others read."""
 
     def __init__(self, url: URL) -> None:
+        _keep_private(Path(str(url.database)))
         self._engine = _with_pragmas(create_engine(url.set(drivername="sqlite"), **_sqlite_options()))
         self._writing = self._engine.execution_options(writing=True)
         self._writer = ThreadPoolExecutor(1, "transcripts-writer")
@@ -264,6 +267,12 @@ def _sqlite_options() -> dict[str, Any]:
     # cached ones held the agent's output of minutes. Parameters must not appear in an error, either.
     connect_args = {"timeout": SQLITE_BUSY_TIMEOUT.total_seconds(), "cached_statements": 0}
     return {"connect_args": connect_args, "hide_parameters": True}
+
+
+def _keep_private(file: Path) -> None:
+    """Create a missing database with mode 0600; SQLite gives the files beside it the same one."""
+    with suppress(OSError):  # reported by SQLite, with the file's name
+        os.close(os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
 
 def _with_pragmas(engine: Engine) -> Engine:

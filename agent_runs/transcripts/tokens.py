@@ -29,6 +29,7 @@ LINK_LIFETIME: Final = timedelta(days=7)
 """A run may take hours, and people read it days later."""
 TOKEN_LIMIT: Final = 2048
 """Characters of a token; ours have some 200."""
+LATEST: Final = int(datetime.max.replace(tzinfo=UTC).timestamp())
 KEY_BYTES: Final = 32
 """The least for HS256 (RFC 7518, section 3.2)."""
 
@@ -94,7 +95,7 @@ class Tokens:
 
     def _grant(self, claims: dict[str, Any]) -> Grant:
         run_id, expiry = claims.get("sub"), claims.get("exp")
-        if claims.get("aud") != AUDIENCE or not isinstance(run_id, str) or type(expiry) is not int:
+        if claims.get("aud") != AUDIENCE or not isinstance(run_id, str) or type(expiry) is not int or expiry > LATEST:
             raise TokenRefused("this token is meant for something else")
         if expiry <= self.clock():
             raise TokenRefused("this token has expired; ask for a new link")

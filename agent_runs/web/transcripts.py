@@ -63,6 +63,7 @@ INLINE_COST: Final = 16 * 1024
 KEEP_ALIVE_COMMENT: Final = ": alive\n\n"
 RETRY: Final = timedelta(seconds=1)
 DRAIN_TIMEOUT: Final = timedelta(seconds=5)
+UNAVAILABLE: Final = "the transcript store does not answer; no output is lost, try again"
 _MAX_NUMBER: Final = 2**63 - 1
 _HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _SSE_HEADERS: Final = _HEADERS | {"X-Accel-Buffering": "no"}
@@ -354,5 +355,6 @@ def _file_name(key: AttemptKey) -> str:
     return f"{re.sub('[^A-Za-z0-9-]', '_', key.run.run_id)[:64]}-{key.attempt}.ndjson"
 
 
-async def _unavailable(_request: Request, error: Exception) -> Response:
-    return JSONResponse({"detail": str(error)}, status_code=503, headers={"Retry-After": "1"} | _HEADERS)
+async def _unavailable(_request: Request, _error: Exception) -> Response:
+    """Without the error's own text, which names the store's address: health checks need no token."""
+    return JSONResponse({"detail": UNAVAILABLE}, status_code=503, headers={"Retry-After": "1"} | _HEADERS)

@@ -54,6 +54,8 @@ def test_a_changed_token_is_refused(part: int) -> None:
         {"sub": "run-1", "aud": AUDIENCE},
         {"sub": "run-1", "aud": AUDIENCE, "exp": "never"},
         {"sub": 1, "aud": AUDIENCE, "exp": NOW + 60},
+        {"sub": "run-1", "aud": AUDIENCE, "exp": 10**30},
+        {"sub": "run-1", "aud": AUDIENCE, "exp": 10**12},
         {"aud": AUDIENCE, "exp": NOW + 60},
     ],
 )

@@ -278,10 +278,10 @@ async def test_an_unknown_run_or_attempt_is_404(service: Service, path: str) -> 
     assert "no output is stored yet" in await service.text(f"/runs/run-1/{path}", status=404)
 
 
-async def test_an_outage_of_the_store_is_503_with_the_reason(tmp_path: Path) -> None:
+async def test_an_outage_of_the_store_is_503_and_names_no_address_of_it(tmp_path: Path) -> None:
     class Down(SqlTranscripts):
         async def attempts(self, run_id: str) -> list[int]:
-            raise TranscriptsUnavailable(f"disk gone while reading {run_id}")
+            raise TranscriptsUnavailable(f"postgresql://ada@db.internal/runs: gone while reading {run_id}")
 
     store = await Down.open(f"sqlite:///{tmp_path}/transcripts.db")
     service = app(store, ACCESS)
@@ -289,10 +289,13 @@ async def test_an_outage_of_the_store_is_503_with_the_reason(tmp_path: Path) -> 
         serving(service) as base,
         aiohttp.ClientSession(base, headers=HEADERS) as http,
         http.get("/runs/run-1/attempts") as answer,
+        http.get("/healthz", headers={"Authorization": ""}) as health,
     ):
-        assert answer.status == 503
+        assert (answer.status, health.status) == (503, 503)
         assert answer.headers["Retry-After"] == "1"
-        assert "disk gone" in await answer.text()
+        for text in (await answer.text(), await health.text()):
+            assert "no output is lost, try again" in text
+            assert "db.internal" not in text
     await store.close()
 
 
