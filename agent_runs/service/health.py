@@ -1,6 +1,6 @@
 """The worker's health over HTTP, for probes: whether it can do its work, not whether its process runs.
 
-    GET /readyz             200 while Temporal, the cluster and the transcript store answer and Temporal sees our polls
+    GET /readyz             200 while Temporal and the cluster answer, lines can be stored and Temporal sees our polls
     GET /livez, /healthz    503 only when a restart would help: Temporal answers, and sees no polls of this worker
 
 Both answer with the same JSON: `{"ready", "live", "draining", "checks": [{"name", "state", "detail"}]}`. A worker that
@@ -170,7 +170,7 @@ def health_checks(polling: Polling, store: TranscriptStore, cluster: Cluster) ->
         return [CheckResult("temporal", "ok"), polls]
 
     async def transcripts() -> Sequence[CheckResult]:
-        await store.attempts("")
+        await store.check_writable()
         return [CheckResult("transcripts", "ok")]
 
     async def api() -> Sequence[CheckResult]:

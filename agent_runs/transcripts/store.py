@@ -7,13 +7,14 @@ ends an attempt with its receipt. Of several writers of one attempt only the lat
 """
 
 import asyncio
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 from weakref import WeakValueDictionary
 
-from sqlalchemy import Column, Connection, Row, and_, delete, func, or_, select, tuple_, update
+from sqlalchemy import Column, Connection, Row, and_, delete, func, insert, or_, select, tuple_, update
 
 from agent_runs.contracts.errors import RunError, TranscriptFenced, TranscriptSealed, TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey
@@ -126,6 +127,10 @@ class TranscriptStore(Protocol):
 
     async def receipt(self, key: AttemptKey) -> OutputReceipt | None:
         """The receipt, or None while the attempt is not sealed."""
+        ...
+
+    async def check_writable(self) -> None:
+        """Write something, and delete it in the same transaction."""
         ...
 
     def notifier(self, key: AttemptKey) -> AttemptNotifier:
@@ -410,6 +415,24 @@ class SqlTranscripts:
         """The attempts that were claimed, wrote or were sealed, ascending."""
         known = select(attempts.c.attempt).where(attempts.c.run_id == run_id).order_by(attempts.c.attempt)
         return [attempt for (attempt,) in await self._database.rows(known)]
+
+    async def check_writable(self) -> None:
+        """Fail where the next line could not be stored: a full disk, a read-only file system, a standby server."""
+        row = {
+            "run_id": "",
+            "attempt": secrets.randbelow(2**31),
+            "agent_id": "",
+            "company_id": "",
+            "lines": 0,
+            "bytes": 0,
+        }
+        own = (attempts.c.run_id == row["run_id"]) & (attempts.c.attempt == row["attempt"])
+
+        def write(connection: Connection) -> None:
+            connection.execute(insert(attempts).values(row))
+            connection.execute(delete(attempts).where(own))
+
+        await self._database.write(write)
 
     async def seal(self, key: AttemptKey, receipt: OutputReceipt, writer: Writer = UNCLAIMED) -> OutputReceipt:
         """Record the receipt unless there is one; returns the recorded one."""

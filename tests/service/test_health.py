@@ -52,7 +52,7 @@ class Answering:
 class Away:
     """A store behind an outage."""
 
-    async def attempts(self, _run_id: str) -> Sequence[int]:
+    async def check_writable(self) -> None:
         raise TranscriptsUnavailable(f"postgresql://ada@host/db?password={SECRET}: connection refused")
 
 
@@ -259,3 +259,18 @@ async def test_endpoints_answer_by_status_with_the_reason() -> None:
             "draining": False,
             "checks": [{"name": "polling", "state": "failing", "detail": "Temporal has seen no poll"}],
         }
+
+
+async def test_a_store_that_can_be_read_but_not_written_makes_the_worker_unready(
+    temporal: Client, queue: str, tmp_path: Path
+) -> None:
+    store = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+    slots, name = Slots(10), worker.worker_identity()
+    health = health_of(Polling(temporal, queue, name, slots), store)
+    async with running_worker(temporal, queue, slots, name):
+        assert state(await until(health, lambda report: state(report, "polling") == "ok"), "transcripts") == "ok"
+        await store._database.write(lambda connection: connection.exec_driver_sql("PRAGMA query_only = 1"))
+        assert await store.attempts("run-1") == []
+        report = await until(health, lambda report: state(report, "transcripts") == "failing")
+    assert (report.ready, report.live) == (False, True)
+    await store.close()
