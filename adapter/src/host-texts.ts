@@ -44,8 +44,15 @@ export async function hostTexts(
   }
   return {
     wakePrompt: await noted<WakePrompt>({}, RENDERER_FAILED, () => wakePrompt(context, helpers)),
-    heartbeatTemplate: context.conversationMode === true ? helpers.conversationTemplate : helpers.promptTemplate,
-    repairWake: await noted(false, REPAIR_UNKNOWN, () => helpers.isRecoveryWake?.(context.paperclipWake) ?? false),
+    heartbeatTemplate:
+      context.conversationMode === true
+        ? helpers.DEFAULT_PAPERCLIP_CONVERSATION_PROMPT_TEMPLATE
+        : helpers.DEFAULT_PAPERCLIP_AGENT_PROMPT_TEMPLATE,
+    repairWake: await noted(
+      false,
+      REPAIR_UNKNOWN,
+      () => helpers.isPaperclipRecoveryWakePayload?.(context.paperclipWake) ?? false,
+    ),
     instructions: await noted("", "instructionsFilePath not readable", () =>
       instructionsText(config.instructionsFilePath, rootOf),
     ),
@@ -75,7 +82,7 @@ function wakePrompt(context: JsonObject, helpers: PaperclipHelpers): WakePrompt 
     suppressIssueDescription: typeof markdown === "string" && markdown.trim() !== "",
   };
   const render = (resumedSession: boolean) =>
-    helpers.renderWakePrompt?.(context.paperclipWake, { ...options, resumedSession }) ?? "";
+    helpers.renderPaperclipWakePrompt?.(context.paperclipWake, { ...options, resumedSession }) ?? "";
   return { fresh: render(false), resumed: render(true) };
 }
 

@@ -2,11 +2,10 @@
 
 import form from "../../agent_runs/contracts/form.json" with { type: "json" };
 import { execute } from "./execute.ts";
-import { listModels, models } from "./models.ts";
 import { scheduleReconciler } from "./reconcile.ts";
 import { sessionCodec } from "./session.ts";
 import { adapterTypeIn } from "./settings.ts";
-import { listSkills } from "./skill-snapshot.ts";
+import { listSkills } from "./skills.ts";
 import { testEnvironment } from "./test-environment.ts";
 import { warmUp } from "./warm-up.ts";
 
@@ -24,8 +23,7 @@ export function createServerAdapter() {
     execute,
     testEnvironment,
     sessionCodec,
-    models,
-    listModels,
+    models: form.models,
     listSkills,
     // Paperclip stores the desired skills itself; nothing has to be installed
     syncSkills: listSkills,

@@ -90,11 +90,6 @@ export interface EnvironmentTestResult {
   testedAt: string;
 }
 
-export interface AdapterModel {
-  id: string;
-  label: string;
-}
-
 /** One entry of a run's transcript in Paperclip's UI; its kind decides which fields it has. */
 export interface TranscriptEntry {
   kind: string;

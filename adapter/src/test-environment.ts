@@ -135,7 +135,7 @@ async function transcripts(settings: Settings): Promise<EnvironmentCheck[]> {
 }
 
 async function helpers(): Promise<EnvironmentCheck[]> {
-  if ((await paperclipHelpers()).renderWakePrompt) return [];
+  if ((await paperclipHelpers()).renderPaperclipWakePrompt) return [];
   const message = "Paperclip's own prompt helpers were not found; agents get the task without Paperclip's wake text";
   return [check("host_helpers", "warn", message, "Start Paperclip from its installed package.")];
 }

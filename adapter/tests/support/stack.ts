@@ -143,9 +143,9 @@ export function aRequest(changes: Partial<Request> & { behaviour?: string } = {}
 /** The request, sealed for the workers of these tests. */
 export async function preparedOf(request: Request): Promise<Prepared> {
   const context = { ...request, authToken: "token", onLog: async () => undefined };
-  const renderWakePrompt = (_: unknown, { resumedSession }: object & { resumedSession?: unknown }) =>
+  const renderPaperclipWakePrompt = (_: unknown, { resumedSession }: object & { resumedSession?: unknown }) =>
     resumedSession ? "resumed" : "fresh";
-  return await prepare(context, {}, await sealer(), { renderWakePrompt }, {});
+  return await prepare(context, {}, await sealer(), { renderPaperclipWakePrompt }, {});
 }
 
 /** The wake of such a request. */
