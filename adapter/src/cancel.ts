@@ -7,7 +7,7 @@
  * Source: Paperclip 2026.916.1, observed.
  */
 
-import { objectOf, PaperclipApi } from "./paperclip-api.ts";
+import { objectOf } from "./paperclip-api.ts";
 
 export const LEASE_LOST = "Legacy controller lease lost";
 /** Of the 60 s that Paperclip waits for the answer to a cancel; the rest is for returning the result. */
@@ -15,9 +15,8 @@ export const CANCEL_ANSWER_MS = 55_000;
 /** Beyond the agent's own grace: for a worker to come back and for the pods to be deleted. */
 const CONFIRMATION_MARGIN_MS = 2 * 60_000;
 
-/** Seconds between SIGTERM and SIGKILL of an agent that does not set them, and the most that it may set. */
+/** Seconds between SIGTERM and SIGKILL of an agent that does not set them. */
 const GRACE = 60;
-const GRACE_LIMIT = 30 * 24 * 3600;
 /** Milliseconds; Node takes a longer timer for none. */
 const TIMER_LIMIT = 2 ** 31 - 1;
 
@@ -33,22 +32,9 @@ export function abortOf(signal: AbortSignal | undefined): Abort | undefined {
   return { kind: "cancel", reason: message.slice(0, 500) || "Run cancelled" };
 }
 
-/** The agent's grace in seconds; the worker refuses a wrong one. */
-export function graceOf(config: unknown): number {
-  const { graceSec } = objectOf(config);
-  return typeof graceSec === "number" && graceSec >= 0 && graceSec <= GRACE_LIMIT ? graceSec : GRACE;
-}
-
 /** Milliseconds for a worker to confirm that the agent has stopped; the request itself stays in the run's history. */
 export function confirmationTimeout(config: unknown): number {
-  return Math.min(CANCEL_ANSWER_MS + graceOf(config) * 1000 + CONFIRMATION_MARGIN_MS, TIMER_LIMIT);
-}
-
-/**
- * Whether Paperclip reports the run as cancelled, asked after a lost lease: the lost lease hides a cancel that came before
- * this execution had opted in to cancellation. False when Paperclip does not answer.
- */
-export async function wasCancelled(runId: string, token: string | undefined): Promise<boolean> {
-  const { body } = await new PaperclipApi(token).run(runId);
-  return body.status === "cancelled";
+  const { graceSec } = objectOf(config);
+  const grace = typeof graceSec === "number" && graceSec >= 0 ? graceSec : GRACE; // the worker refuses a wrong one
+  return Math.min(CANCEL_ANSWER_MS + grace * 1000 + CONFIRMATION_MARGIN_MS, TIMER_LIMIT);
 }

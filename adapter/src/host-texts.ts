@@ -10,7 +10,7 @@ import type { PaperclipHelpers } from "./paperclip-helpers.ts";
 import { allowedRoot, readText, UnreadableFile } from "./safe-files.ts";
 import type { Settings } from "./settings.ts";
 import { skillTexts } from "./skills.ts";
-import { withAbort } from "./waits.ts";
+import { sleep } from "./waits.ts";
 
 /** Bytes of an instructions file; prompt and skills share a Secret of 1 MiB with it. */
 const INSTRUCTIONS_LIMIT = 512 * 1024;
@@ -94,9 +94,10 @@ async function instructionsText(path: unknown, rootOf: (path: string) => string)
 
 async function toolServers(access: AdapterExecutionContext["runtimeMcp"]): Promise<ToolServer[]> {
   if (typeof access?.getServers !== "function") return [];
-  const asked = (async () => await access.getServers?.())();
-  const offered = await withAbort(asked, AbortSignal.timeout(TOOL_SERVERS_TIMEOUT_MS));
-  return (offered ?? []).slice(0, TOOL_SERVERS_LIMIT).flatMap(toolServer);
+  const asked = access.getServers();
+  const late = sleep(TOOL_SERVERS_TIMEOUT_MS).then(() => Promise.reject(new Error("no answer in time")));
+  const offered = await Promise.race([asked, late]);
+  return offered.slice(0, TOOL_SERVERS_LIMIT).flatMap(toolServer);
 }
 
 function toolServer(offered: unknown): ToolServer[] {

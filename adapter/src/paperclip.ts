@@ -5,6 +5,8 @@
  * Source: `@paperclipai/adapter-utils` 2026.916.1. What 2026.824.1 does not have is optional: ask for it before use.
  */
 
+import type { Finding, Outcome } from "../generated/contracts.ts";
+
 export type JsonObject = { [name: string]: unknown };
 
 export interface AdapterExecutionContext {
@@ -42,15 +44,13 @@ export interface InvocationMeta {
   context?: JsonObject;
 }
 
-export type ErrorFamily = "transient_upstream" | "provider_quota" | "model_refusal";
-
 export interface AdapterExecutionResult {
   exitCode: number | null;
   signal: string | null;
   timedOut: boolean;
   errorMessage?: string | null;
   errorCode?: string | null;
-  errorFamily?: ErrorFamily | null;
+  errorFamily?: Outcome["errorFamily"];
   retryNotBefore?: string | null;
   executionRecovery?:
     | { kind: "bootstrap"; providerWorkStarted: false }
@@ -76,17 +76,10 @@ export interface EnvironmentTestContext {
   config: JsonObject;
 }
 
-export interface EnvironmentCheck {
-  code: string;
-  level: "info" | "warn" | "error";
-  message: string;
-  hint?: string;
-}
-
 export interface EnvironmentTestResult {
   adapterType: string;
   status: "pass" | "warn" | "fail";
-  checks: EnvironmentCheck[];
+  checks: Finding[];
   testedAt: string;
 }
 

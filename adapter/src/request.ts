@@ -5,8 +5,8 @@
 
 import type { Binding, RunStart, SealedJoin, SealedRun } from "../generated/contracts.ts";
 import { IDENTIFIER, type Wake, workflowIdOf } from "./attach.ts";
+import { InvalidRequest } from "./errors.ts";
 import { hostTexts } from "./host-texts.ts";
-import { InvalidRequest } from "./invalid-request.ts";
 import type { AdapterExecutionContext } from "./paperclip.ts";
 import { objectOf } from "./paperclip-api.ts";
 import type { PaperclipHelpers } from "./paperclip-helpers.ts";

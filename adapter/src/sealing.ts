@@ -10,9 +10,8 @@ import { promisify } from "node:util";
 import { deflateRaw } from "node:zlib";
 import { CompactEncrypt, calculateJwkThumbprint, importJWK, type JWK } from "jose";
 import type { SealedCheck, SealedJoin, SealedRun } from "../generated/contracts.ts";
-import { InvalidRequest } from "./invalid-request.ts";
-import { firstKey, keyFile } from "./key-files.ts";
-import { ConfigurationError, type Settings } from "./settings.ts";
+import { ConfigurationError, InvalidRequest } from "./errors.ts";
+import { firstKey, keyFile, type Settings } from "./settings.ts";
 
 /** Names in itself what it may be used for. */
 export type Content = SealedRun | SealedJoin | SealedCheck;
@@ -62,7 +61,7 @@ export async function sealerOf(text: string, field: string): Promise<Sealer> {
   } catch {
     // The cause may quote the key, so it is not kept.
     const remedy = "must hold a P-256 or X25519 JWK, or a JWK set with at least one, as JSON text";
-    throw new ConfigurationError([{ field, remedy }]);
+    throw new ConfigurationError({ field, remedy });
   }
 }
 

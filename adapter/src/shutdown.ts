@@ -11,10 +11,9 @@
 
 import { setMaxListeners } from "node:events";
 import { LEASE_LOST } from "./cancel.ts";
-import { sleep } from "./waits.ts";
 
-/** Paperclip's own drain takes 5 s; a process that still runs so long after its stop keeps running. */
-const RELEASE_TIMEOUT_MS = 60_000;
+/** For Paperclip to release a run. Its own drain takes 5 s; a process that still runs so long after its stop keeps running. */
+export const RELEASE_TIMEOUT_MS = 60_000;
 
 const stopping = new AbortController();
 setMaxListeners(0, stopping.signal); // every execution adds a listener
@@ -33,12 +32,4 @@ export function shutdownSignal(): AbortSignal {
     process.once(name, () => stopping.abort(new Error(LEASE_LOST)));
   }
   return stopping.signal;
-}
-
-/** Waits until the host itself releases a run by aborting its signal. Keeps no process alive. */
-export async function waitForRelease(
-  host: AbortSignal | undefined,
-  timeout: number = RELEASE_TIMEOUT_MS,
-): Promise<void> {
-  await sleep(timeout, host).catch(() => undefined);
 }

@@ -3,7 +3,7 @@ import { mkdir, mkdtemp, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { beforeEach, describe, expect, test } from "vitest";
-import { InvalidRequest } from "../src/invalid-request.ts";
+import { InvalidRequest } from "../src/errors.ts";
 import type { AdapterExecutionContext } from "../src/paperclip.ts";
 import type { PaperclipHelpers } from "../src/paperclip-helpers.ts";
 import { prepare } from "../src/request.ts";

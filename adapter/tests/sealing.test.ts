@@ -4,8 +4,8 @@ import { join } from "node:path";
 import { exportJWK, generateKeyPair } from "jose";
 import { beforeEach, describe, expect, test } from "vitest";
 import type { SealedRun } from "../generated/contracts.ts";
+import { ConfigurationError } from "../src/errors.ts";
 import { sealerFrom, sealerOf } from "../src/sealing.ts";
-import { ConfigurationError } from "../src/settings.ts";
 import { KEY, opened, sealer } from "./support/sealed.ts";
 
 const CANARY = "canary-7a";
@@ -61,7 +61,7 @@ test.each([
   expect(refused).toBeInstanceOf(ConfigurationError);
   expect(String((refused as Error).stack)).not.toContain(CANARY);
   expect((refused as Error).cause).toBeUndefined();
-  expect((refused as ConfigurationError).fields).toEqual(["KEY"]);
+  expect((refused as ConfigurationError).problems).toMatchObject([{ field: "KEY" }]);
 });
 
 describe("the key file", () => {

@@ -2,7 +2,7 @@
 
 import { afterEach, describe, expect, it } from "vitest";
 import { abortOf } from "../src/cancel.ts";
-import { shutdownSignal, waitForRelease } from "../src/shutdown.ts";
+import { shutdownSignal } from "../src/shutdown.ts";
 
 const hosts = () => undefined;
 const before = process.listeners("SIGTERM");
@@ -30,17 +30,5 @@ describe("a stop of the process", () => {
     added()[0]?.("SIGTERM");
     expect(abortOf(signal)).toEqual({ kind: "lease lost" });
     for (const listener of before) process.on("SIGTERM", listener);
-  });
-});
-
-describe("a result during a shutdown", () => {
-  it("waits until the host releases the run, or for the timeout", async () => {
-    const host = new AbortController();
-    const waiting = waitForRelease(host.signal);
-    host.abort();
-    await waiting;
-    await waitForRelease(host.signal);
-    await waitForRelease(new AbortController().signal, 1);
-    await waitForRelease(undefined, 1);
   });
 });
