@@ -8,8 +8,15 @@
  */
 
 import type { Outcome } from "../generated/contracts.ts";
+import {
+  type Abort,
+  abortOf,
+  CANCEL_ANSWER_MS,
+  confirmationTimeout,
+  RELEASE_TIMEOUT_MS,
+  shutdownSignal,
+} from "./abort.ts";
 import { attach, attachWhenFree, findUncertainStart, type Progress, type Ticket, type Wake } from "./attach.ts";
-import { type Abort, abortOf, CANCEL_ANSWER_MS, confirmationTimeout } from "./cancel.ts";
 import { ConfigurationError, InvalidRequest } from "./errors.ts";
 import { type LogFormat, OutageLog, RunLog } from "./log.ts";
 import { EndedWithoutOutcome, fetchOutcome, requestCancel } from "./outcome.ts";
@@ -21,7 +28,6 @@ import { type Prepared, prepare } from "./request.ts";
 import { cancelledBeforeStart, failedResult, type PluginFailure, resultOf } from "./result.ts";
 import { sealerFrom } from "./sealing.ts";
 import { logFormatIn, type Settings, settingsFrom } from "./settings.ts";
-import { RELEASE_TIMEOUT_MS, shutdownSignal } from "./shutdown.ts";
 import { blockTask } from "./task.ts";
 import {
   attribute,
@@ -37,7 +43,6 @@ import {
 import { linkTo, mint } from "./tokens.ts";
 import { follow, type LogCall, TranscriptIncomplete } from "./transcript.ts";
 import { Aborted, sleep, withLinkedSignal, yieldToEventLoop } from "./waits.ts";
-import { warmUp } from "./warm-up.ts";
 
 /** For the last lines of a cancelled run, so that the answer comes in time. */
 const LAST_LINES_MS = CANCEL_ANSWER_MS - 3000;
@@ -57,7 +62,6 @@ export interface Parts {
 /** Runs one wake. Rejects only if Paperclip's own dispatch gate refuses it. */
 export async function execute(ctx: AdapterExecutionContext): Promise<AdapterExecutionResult> {
   const createParts = async () => {
-    await warmUp();
     const settings = settingsFrom(process.env, objectOf(ctx.config));
     const sealer = await sealerFrom(settings);
     await yieldToEventLoop(); // each of these takes some ms the first time

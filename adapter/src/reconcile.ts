@@ -15,11 +15,11 @@
  */
 
 import type { Outcome } from "../generated/contracts.ts";
+import { shutdownSignal } from "./abort.ts";
 import { FINAL_PHASES } from "./attach.ts";
 import { fetchOutcome } from "./outcome.ts";
 import { type Answer, OPEN_RUN_STATES, objectOf, PaperclipApi } from "./paperclip-api.ts";
 import { settingsFrom } from "./settings.ts";
-import { shutdownSignal } from "./shutdown.ts";
 import { attribute, attributes, callOnce, runOf, type Temporal, temporalFor, WORKFLOW_TYPE } from "./temporal.ts";
 import { sleep } from "./waits.ts";
 

@@ -46,29 +46,7 @@ export function logFormatIn(environment: NodeJS.ProcessEnv, version: string | un
 }
 
 /** The settings of this plugin. They hold secrets and are never logged. */
-export interface Settings {
-  readonly temporal: TemporalServer;
-  readonly taskQueue: string;
-  readonly webUi?: string;
-  readonly transcriptsUrl?: string;
-  /** JWK (kty oct) that signs the transcript service's tokens; it must be the service's own. */
-  readonly transcriptsKeyFile: string;
-  /** JWK or JWK set of the sealing key; the public half is enough. */
-  readonly sealingKeyFile: string;
-  /** The same as text; it has priority over the file. */
-  readonly sealingKey?: string;
-  /** Paperclip's address as pods reach it. */
-  readonly paperclipApiUrl?: string;
-  readonly onBusy: "wait" | "refuse";
-  readonly adapterType: AdapterType;
-  /** The adapter type that an invocation is reported as; some of Paperclip's behaviour depends on it. */
-  readonly reportAs: "opencode_local" | "opencode_k8s";
-  /** How a run's log is written; `auto` depends on the Paperclip, see `logFormatIn`. */
-  readonly logFormat: "auto" | "json" | "text";
-  /** For the reconciler, where Paperclip requires a login. */
-  readonly boardApiKey?: string;
-  readonly reconcile: boolean;
-}
+export type Settings = Readonly<ReturnType<typeof settingsFrom>>;
 
 /** Fields of an agent's configuration that override the environment, by the variables of ours that they override. */
 const PER_AGENT: Record<string, string> = {
@@ -80,7 +58,7 @@ const PER_AGENT: Record<string, string> = {
 const OTHER_SETTINGS = [
   ...["KUBECONFIG", "KUBE_CONTEXT", "NAMESPACE", "IMAGE", "INIT_IMAGE", "API_PROXY_IMAGE", "DATA_CLAIM", "DATA_ROOT"],
   ...["INHERIT_ENV", "OPENCODE_CONFIG", "OPENCODE", "MAX_RUNS", "TRANSCRIPTS_URL", "TRANSCRIPTS_LISTEN"],
-  ...["TRANSCRIPT_RETENTION_DAYS", "HEALTH_LISTEN", "METRICS_LISTEN", "PRODUCTION"],
+  ...["TRANSCRIPT_RETENTION_DAYS", "HEALTH_LISTEN", "METRICS_LISTEN", "PRODUCTION", "WEB_UI"],
 ];
 const YES = /^(1|on|t|true|y|yes)$/i;
 const NO = /^(0|off|f|false|n|no)$/i;
@@ -93,24 +71,31 @@ const ABSOLUTE_URL =
  * @param environment of Paperclip's process; only names with our prefix and Temporal's are read.
  * @throws ConfigurationError naming every unknown or wrong setting; of Temporal's variables the first one.
  */
-export function settingsFrom(environment: NodeJS.ProcessEnv, config: JsonObject = {}): Settings {
-  const { text, choice, flag, temporal, throwProblems } = settingsReader(environment, config);
+export function settingsFrom(environment: NodeJS.ProcessEnv, config: JsonObject = {}) {
+  const { text, choice, temporal, throwProblems } = settingsReader(environment, config);
   const sealingKeyFile = text("SEALING_KEY_FILE") ?? join(homedir(), ".agent-runs", "sealing-key.json");
-  const settings: Settings = {
+  const isFlag = (word: string) => YES.test(word) || NO.test(word);
+  const settings = {
     temporal: temporal(),
     taskQueue: text("TASK_QUEUE") ?? "agent-runs",
-    webUi: text("WEB_UI"),
     transcriptsUrl: text("TRANSCRIPTS_PUBLIC_URL", isAbsoluteUrl, ABSOLUTE_URL),
+    /** JWK (kty oct) that signs the transcript service's tokens; it must be the service's own. */
     transcriptsKeyFile: text("TRANSCRIPTS_KEY_FILE") ?? join(dirname(sealingKeyFile), "transcripts-key.json"),
+    /** JWK or JWK set of the sealing key; the public half is enough. */
     sealingKeyFile,
+    /** The same as text; it has priority over the file. */
     sealingKey: text("SEALING_KEY"),
+    /** Paperclip's address as pods reach it. */
     paperclipApiUrl: text("PAPERCLIP_API_URL", isAbsoluteUrl, ABSOLUTE_URL),
     onBusy: choice("ON_BUSY", ["wait", "refuse"]),
     adapterType: choice("ADAPTER_TYPE", ADAPTER_TYPES),
+    /** The adapter type that an invocation is reported as; some of Paperclip's behaviour depends on it. */
     reportAs: choice("REPORT_AS", ["opencode_local", "opencode_k8s"]),
+    /** How a run's log is written; `auto` depends on the Paperclip, see `logFormatIn`. */
     logFormat: choice("RUN_LOG_FORMAT", ["auto", "json", "text"]),
+    /** For the reconciler, where Paperclip requires a login. */
     boardApiKey: text("BOARD_API_KEY"),
-    reconcile: flag("RECONCILE", true),
+    reconcile: !NO.test(text("RECONCILE", isFlag, "must be true or false") ?? "yes"),
   };
   throwProblems();
   return settings;
@@ -145,10 +130,6 @@ function settingsReader(environment: NodeJS.ProcessEnv, config: JsonObject) {
     const chosen = text(name, (word) => choices.includes(word as T), `must be one of ${choices.join(", ")}`);
     return (chosen as T | undefined) ?? choices[0];
   }
-  function flag(name: string, fallback: boolean): boolean {
-    const word = text(name, (word) => YES.test(word) || NO.test(word), "must be true or false");
-    return word === undefined ? fallback : YES.test(word);
-  }
   function temporal(): TemporalServer {
     try {
       return temporalServer(environment);
@@ -165,7 +146,7 @@ function settingsReader(environment: NodeJS.ProcessEnv, config: JsonObject) {
     problems.push(...unknown.map((field) => ({ field, remedy: "is not a setting: check its spelling" })));
     if (problems.length > 0) throw new ConfigurationError(...problems);
   }
-  return { text, choice, flag, temporal, throwProblems };
+  return { text, choice, temporal, throwProblems };
 }
 
 /** A key file. The worker makes it, this side only reads: a key of its own would open nothing. */

@@ -28,9 +28,7 @@ const PROBE_RUN_ID = "environment-test";
 
 /** Checks Temporal, the worker's task queue, the transcript service, the keys, and the agent's configuration. */
 export async function testEnvironment(context: EnvironmentTestContext): Promise<EnvironmentTestResult> {
-  const checks = await allChecks(context).catch((error: unknown) => [
-    check("environment_test_failed", "error", `The test itself failed: ${errorText(error)}`, "Report this as a bug."),
-  ]);
+  const checks = await allChecks(context).catch((error: unknown) => [withoutChecks(error)]);
   const worst = (level: Level) => checks.some((each) => each.level === level);
   return {
     adapterType: context.adapterType,
@@ -40,14 +38,19 @@ export async function testEnvironment(context: EnvironmentTestContext): Promise<
   };
 }
 
+function withoutChecks(error: unknown): Finding {
+  const remedy = "Correct the setting in the environment of Paperclip's server.";
+  if (error instanceof ConfigurationError) return check("settings", "error", error.message, remedy);
+  return check(
+    "environment_test_failed",
+    "error",
+    `The test itself failed: ${errorText(error)}`,
+    "Report this as a bug.",
+  );
+}
+
 async function allChecks(context: EnvironmentTestContext): Promise<Finding[]> {
-  let settings: Settings;
-  try {
-    settings = settingsFrom(process.env, objectOf(context.config));
-  } catch (error) {
-    if (!(error instanceof ConfigurationError)) throw error;
-    return [check("settings", "error", error.message, "Correct the setting in the environment of Paperclip's server.")];
-  }
+  const settings = settingsFrom(process.env, objectOf(context.config));
   const checks = [temporal(settings, context), sealing(settings), transcripts(settings), helpers()];
   return (await Promise.all(checks)).flat();
 }

@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { temporal } from "@temporalio/proto";
 import { decodeJwt } from "jose";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { LEASE_LOST } from "../src/cancel.ts";
+import { LEASE_LOST } from "../src/abort.ts";
 import { InvalidRequest } from "../src/errors.ts";
 import { executeWith } from "../src/execute.ts";
 import { disconnect, runOf } from "../src/temporal.ts";

@@ -2,7 +2,7 @@
 
 import { randomUUID } from "node:crypto";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from "vitest";
-import { LEASE_LOST } from "../src/cancel.ts";
+import { LEASE_LOST } from "../src/abort.ts";
 import { executeWith } from "../src/execute.ts";
 import { fetchOutcome, signalCollected } from "../src/outcome.ts";
 import { FIRST_REQUEST_MS } from "../src/outcome-delivery.ts";
