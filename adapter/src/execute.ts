@@ -453,8 +453,8 @@ function whenAborted(signal: AbortSignal): Promise<TimedAbort> {
 }
 
 /** Waits for a callback of the host's, whose failure is ignored: it means nothing for the run. */
-async function ignoreFailure(work: Promise<unknown> | undefined): Promise<void> {
-  await work?.catch(() => undefined);
+async function ignoreFailure(work: Promise<void> | void): Promise<void> {
+  await Promise.resolve(work).catch(() => undefined);
 }
 
 function nameOf(error: unknown): string {

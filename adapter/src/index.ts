@@ -31,7 +31,7 @@ export function createServerAdapter() {
     supportsInstructionsBundle: true,
     instructionsPathKey: "instructionsFilePath",
     requiresMaterializedRuntimeSkills: true,
-    runtimeToolDelivery: "environment",
+    runtimeToolDelivery: "environment" as const,
   };
 }
 

@@ -2,7 +2,8 @@
  * Paperclip's adapter interface, as far as this package uses it.
  *
  * Written down here because the host's own type package is 42 MB and cannot be resolved from an adapter's directory.
- * Source: `@paperclipai/adapter-utils` 2026.916.1. What 2026.824.1 does not have is optional: ask for it before use.
+ * Source: `@paperclipai/adapter-utils` 2026.916.1, with which `tests/paperclip_server/test_types.py` compares it. What 2026.824.1
+ * does not have is optional: ask for it before use.
  */
 
 import type { Finding, Outcome } from "../generated/contracts.ts";
@@ -25,8 +26,8 @@ export interface AdapterExecutionContext {
   onLog(stream: "stdout" | "stderr", chunk: string): Promise<void>;
   onMeta?(meta: InvocationMeta): Promise<void>;
   /** 2026.916 and later. */
-  onDispatch?(): Promise<void>;
-  onRuntimeProgress?(update: { phase: "adapter_startup" | "finalize"; message: string }): Promise<void>;
+  onDispatch?(): Promise<void> | void;
+  onRuntimeProgress?(update: { phase: "adapter_startup" | "finalize"; message: string }): Promise<void> | void;
   /** Opts in to cancellation: from here on an operator's Stop waits for our acknowledgement. 2026.916 and later. */
   onCancellationReady?(): Promise<void>;
   signal?: AbortSignal;
@@ -63,7 +64,7 @@ export interface AdapterExecutionResult {
   provider?: string | null;
   biller?: string | null;
   model?: string | null;
-  billingType?: string | null;
+  billingType?: Outcome["billingType"];
   costUsd?: number | null;
   resultJson?: JsonObject | null;
   summary?: string | null;
