@@ -428,8 +428,8 @@ class Execution {
   /** A lost lease may hide a cancel that came before this execution had opted in to cancellation. */
   async #stopIfCancelled(run: Run): Promise<void> {
     const { runId, authToken, signal } = this.#ctx;
-    const record = await new PaperclipApi(authToken).run(runId);
-    if (abortOf(signal)?.kind !== "cancel" && record.body.status !== "cancelled") return;
+    const isCancelled = async () => (await new PaperclipApi(authToken).run(runId)).body.status === "cancelled";
+    if (abortOf(signal)?.kind !== "cancel" && !(await isCancelled())) return;
     await requestCancel(this.#temporal, run, "Run cancelled").catch(() => undefined);
   }
 

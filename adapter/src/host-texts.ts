@@ -31,6 +31,7 @@ export async function hostTexts(
   environment: NodeJS.ProcessEnv,
 ): Promise<HostTexts & { wakePrompt: WakePrompt; notes: string[] }> {
   const [config, context] = [objectOf(ctx.config), objectOf(ctx.context)];
+  const { isPaperclipRecoveryWakePayload: isRepair } = helpers;
   const rootOf = allowedRoot(environment);
   const notes: string[] = [];
   /** What `work` gives; when it fails, `fallback` and a note. Nothing of an error is quoted except why a file cannot be read. */
@@ -48,11 +49,7 @@ export async function hostTexts(
       context.conversationMode === true
         ? helpers.DEFAULT_PAPERCLIP_CONVERSATION_PROMPT_TEMPLATE
         : helpers.DEFAULT_PAPERCLIP_AGENT_PROMPT_TEMPLATE,
-    repairWake: await noted(
-      false,
-      REPAIR_UNKNOWN,
-      () => helpers.isPaperclipRecoveryWakePayload?.(context.paperclipWake) ?? false,
-    ),
+    repairWake: await noted(false, REPAIR_UNKNOWN, () => isRepair?.(context.paperclipWake) ?? false),
     instructions: await noted("", "instructionsFilePath not readable", () =>
       instructionsText(config.instructionsFilePath, rootOf),
     ),

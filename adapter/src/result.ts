@@ -80,7 +80,8 @@ export function failedResult(failure: PluginFailure, recovery: boolean): Adapter
   const { code, message, nextStep, neverStarted, family = null } = failure;
   return {
     ...{ exitCode: 1, signal: null, timedOut: false, usageBasis: "per_run" },
-    ...{ errorMessage: shorten(message), errorCode: code, errorFamily: family },
+    errorMessage: message.slice(0, MESSAGE_LIMIT).replace(/\p{Cs}/gu, "\ufffd"), // a half character is no UTF-8
+    ...{ errorCode: code, errorFamily: family },
     resultJson: { stopReason: code, ...(nextStep && { nextStep }) },
     ...(neverStarted && recovery && { executionRecovery: EVIDENCE.bootstrap }),
   };
@@ -94,10 +95,4 @@ export function cancelledBeforeStart(reason: string, at: Date, recovery: boolean
 
 function acknowledgement(at: Date, forced = false): JsonObject {
   return { executionCancellation: { state: "acknowledged", acknowledgedAt: at.toISOString(), forced } };
-}
-
-/** At most 4000 UTF-16 code units, without half a surrogate pair. */
-function shorten(text: string): string {
-  if (text.length <= MESSAGE_LIMIT) return text;
-  return `${text.slice(0, MESSAGE_LIMIT - 1).replace(/[\ud800-\udbff]$/, "")}…`;
 }

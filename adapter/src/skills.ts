@@ -1,6 +1,6 @@
 /**
- * Reads the skills of a run, and shows those of an agent. A skill is a folder with a SKILL.md on Paperclip's host; Paperclip says which ones an agent
- * desires, and the worker makes the selection. Source: Paperclip 2026.916.1, adapter-utils.
+ * Reads the skills of a run, and shows those of an agent. A skill is a folder with a SKILL.md on Paperclip's host; Paperclip
+ * says which ones an agent desires, and the worker makes the selection. Source: Paperclip 2026.916.1, adapter-utils.
  */
 
 import { stat } from "node:fs/promises";
