@@ -392,9 +392,9 @@ class Execution {
   /** Blocks the task of a failed run that only a person can help. False: Paperclip treats the failure as it does any. */
   async #blockTask(outcome: Outcome): Promise<boolean> {
     const { issueId, scheduledRetryAttempt: repeats = 0 } = this.#ctx.context;
-    const { failure, personAction: action, agentStopped, mayRepeat } = outcome;
+    const { failure, personAction: action, mayRepeat } = outcome;
     if (!this.#recovery || !failure || !action || typeof issueId !== "string") return false;
-    if (!agentStopped || (mayRepeat && Number(repeats) < REPEATS)) return false;
+    if (mayRepeat && Number(repeats) < REPEATS) return false;
     const blocked = await blockTask(issueId, this.#ctx.agent.id, action, this.#settings.boardApiKey);
     const state = blocked
       ? "the task is blocked until somebody has done the next step and comments on it"

@@ -142,7 +142,8 @@ class Outcome(PaperclipContract):
         recovery: the strongest evidence for Paperclip's recovery. `bootstrap`: no agent ever worked; `interrupted`: a
             stopped agent ended by itself, with its session; None: neither is proven.
         action_outcome: Paperclip's word for the result of the agent's work.
-        person_action: what a person has to do about the failure, as Paperclip shows it; None for a success.
+        person_action: what a person has to do about the failure, as Paperclip shows it; None for a success, and if the
+            agent may still work.
 
     Source: Paperclip 2026.916.1, adapter-utils types.
     """

@@ -112,6 +112,7 @@ def outcome(
     clear_session = _clears(reports, session_id)
     unstarted = ended is not None and _never_started(report, end, attempts, stop)
     error_family = _error_family(ended, unstarted=unstarted)
+    agent_stopped = _agent_stopped(ended, end, stop)
     return Outcome(
         exit_code=exit_code,
         signal=_signal(end) if ended else None,
@@ -136,11 +137,11 @@ def outcome(
         receipt=receipt,
         stop=stop,
         never_started=unstarted,
-        agent_stopped=_agent_stopped(ended, end, stop),
+        agent_stopped=agent_stopped,
         may_repeat=error_family in REPEATED_FAMILIES,
         recovery="bootstrap" if unstarted else _interruption(stop),
         action_outcome="not_performed" if unstarted else "mixed" if ended else "completed",
-        person_action=_person_action(ended) if ended else None,
+        person_action=_person_action(ended) if ended and agent_stopped else None,
     )
 
 

@@ -338,8 +338,10 @@ def test_the_result_of_the_agents_work_has_paperclips_word() -> None:
 def test_a_person_reads_what_happened_and_what_to_do_whatever_its_length() -> None:
     assert outcome(REQUEST, report=SUCCESS, end=COMPLETED).person_action is None
     failure = ProviderQuota.as_failure("no quota")
-    action = outcome(REQUEST, failure=failure).person_action or ""
+    assert outcome(REQUEST, failure=failure).person_action is None
+    action = outcome(REQUEST, failure=failure, stop=STOPPED).person_action or ""
     assert action == (f"provider_quota: no quota\n{failure.next_step} Then comment on this task: the agent continues.")
-    long = outcome(REQUEST, failure=ProviderQuota.as_failure("\U0001f980" * 4000)).person_action or ""
+    endless = ProviderQuota.as_failure("\U0001f980" * 4000)
+    long = outcome(REQUEST, failure=endless, stop=STOPPED).person_action or ""
     assert ACTION_LIMIT - 2 < length(long) <= ACTION_LIMIT
     assert long.endswith("the agent continues.")
