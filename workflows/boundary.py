@@ -10,9 +10,10 @@ from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts import updates
-    from agent_runs.contracts.errors import InvalidRequest, RunCancelled
-    from agent_runs.contracts.outcome import Outcome
+    from agent_runs.contracts.errors import Failure, InvalidRequest, RunCancelled
+    from agent_runs.contracts.outcome import Outcome, Stop
     from agent_runs.contracts.start import RunStart
+    from agent_runs.paperclip import result
     from workflows import attributes
 
 MAX_LISTED_FIELDS = 20
@@ -25,16 +26,22 @@ def run_start(start: RawValue) -> RunStart:
     worker with a fitting version takes it.
 
     Raises:
-        InvalidRequest: names the fields that are wrong; the run fails with it, because no worker will ever read it.
+        ApplicationError: names the fields that are wrong; the run fails with it, because no worker will ever read it.
     """
     try:
         decoded: RunStart = workflow.payload_converter().from_payload(start.payload, RunStart)
     except ValidationError as error:
         fields = [".".join(map(str, detail["loc"])) for detail in error.errors()[:MAX_LISTED_FIELDS]]
-        raise InvalidRequest(f"the run's input has wrong, missing or unknown fields: {', '.join(fields)}") from None
+        raise _unreadable(f"the run's input has wrong, missing or unknown fields: {', '.join(fields)}") from None
     except (KeyError, RuntimeError, ValueError):
-        raise InvalidRequest("the run's input is no JSON object; start runs with `agent-runs start`") from None
+        raise _unreadable("the run's input is no JSON object; start runs with `agent-runs start`") from None
     return decoded
+
+
+def _unreadable(reason: str) -> ApplicationError:
+    """The failure of a run that never began, with an outcome as of every failed run."""
+    failure = InvalidRequest.as_failure(f"{reason}; caller and worker must have the same version")
+    return _failure(failure, result.outcome(None, failure=failure, stop=Stop(agent_stopped=True)))
 
 
 def publish_end(outcome: Outcome, phase: str, model: str | None, retention: timedelta) -> None:
@@ -63,4 +70,8 @@ def close_with(outcome: Outcome) -> Outcome:
     if outcome.failure.code == RunCancelled.code and workflow.cancellation_reason() is not None:
         workflow.upsert_memo({updates.OUTCOME: outcome})
         raise asyncio.CancelledError
-    raise ApplicationError(outcome.failure.message, outcome, type=outcome.failure.code, non_retryable=True)
+    raise _failure(outcome.failure, outcome)
+
+
+def _failure(failure: Failure, outcome: Outcome) -> ApplicationError:
+    return ApplicationError(failure.message, outcome, type=failure.code, non_retryable=True)

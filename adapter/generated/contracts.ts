@@ -82,6 +82,7 @@ export interface Finding {
   message: string;
 }
 export interface Outcome {
+  actionOutcome?: "completed" | "not_performed" | "mixed";
   agentStopped?: boolean;
   attempts?: AttemptReport[];
   biller?: string | null;
@@ -93,10 +94,13 @@ export interface Outcome {
   errorMessage?: string | null;
   exitCode?: number | null;
   failure?: Failure | null;
+  mayRepeat?: boolean;
   model?: string | null;
   neverStarted?: boolean;
+  personAction?: string | null;
   provider?: string | null;
   receipt?: OutputReceipt | null;
+  recovery?: ("bootstrap" | "interrupted") | null;
   resultJson?: {
     [k: string]: unknown;
   };

@@ -40,8 +40,6 @@ const JOIN_TIMEOUT_MS = 10_000;
 const CLOSING_POLL_MS = 50;
 /** Between requests for an agent that is held; the close of its run ends the pause. */
 const HOLDER_POLL_MS = 10_000;
-/** Paperclip's ids: safe in a query. */
-export const IDENTIFIER = /^[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}$/;
 
 /** The run that holds an agent. */
 export interface Holder {
@@ -178,7 +176,6 @@ async function joinedBefore(
   { agentId, runId }: RunStart,
   options: CallOptions,
 ): Promise<Ticket | undefined> {
-  if (!IDENTIFIER.test(runId) || !IDENTIFIER.test(agentId)) return undefined;
   const workflow = `WorkflowType = '${WORKFLOW_TYPE}' AND WorkflowId = '${workflowIdOf(agentId)}'`;
   const query = `${workflow} AND JoinedRunIds = '${runId}'`;
   const joined = async () => {

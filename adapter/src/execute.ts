@@ -8,21 +8,26 @@
  */
 
 import type { Outcome } from "../generated/contracts.ts";
+import {
+  type Abort,
+  abortOf,
+  CANCEL_ANSWER_MS,
+  confirmationTimeout,
+  RELEASE_TIMEOUT_MS,
+  shutdownSignal,
+} from "./abort.ts";
 import { attach, attachWhenFree, findUncertainStart, type Progress, type Ticket, type Wake } from "./attach.ts";
-import { type Abort, abortOf, CANCEL_ANSWER_MS, confirmationTimeout, wasCancelled } from "./cancel.ts";
-import { InvalidRequest } from "./invalid-request.ts";
+import { ConfigurationError, InvalidRequest } from "./errors.ts";
 import { type LogFormat, OutageLog, RunLog } from "./log.ts";
-import { logFormatFor } from "./log-format.ts";
 import { EndedWithoutOutcome, fetchOutcome, requestCancel } from "./outcome.ts";
 import { signalOnceStored, wasDelivered } from "./outcome-delivery.ts";
 import type { AdapterExecutionContext, AdapterExecutionResult } from "./paperclip.ts";
-import { objectOf } from "./paperclip-api.ts";
+import { objectOf, PaperclipApi } from "./paperclip-api.ts";
 import { paperclipHelpers } from "./paperclip-helpers.ts";
 import { type Prepared, prepare } from "./request.ts";
-import { cancelledBeforeStart, failedResult, type PluginFailure, resultOf, waitsForPerson } from "./result.ts";
+import { cancelledBeforeStart, failedResult, type PluginFailure, resultOf } from "./result.ts";
 import { sealerFrom } from "./sealing.ts";
-import { adapterTypeIn, ConfigurationError, type Settings, settingsFrom } from "./settings.ts";
-import { shutdownSignal, waitForRelease } from "./shutdown.ts";
+import { logFormatIn, type Settings, settingsFrom } from "./settings.ts";
 import { blockTask } from "./task.ts";
 import {
   attribute,
@@ -38,11 +43,12 @@ import {
 import { linkTo, mint } from "./tokens.ts";
 import { follow, type LogCall, TranscriptIncomplete } from "./transcript.ts";
 import { Aborted, sleep, withLinkedSignal, yieldToEventLoop } from "./waits.ts";
-import { warmUp } from "./warm-up.ts";
 
 /** For the last lines of a cancelled run, so that the answer comes in time. */
 const LAST_LINES_MS = CANCEL_ANSWER_MS - 3000;
 const LAST_LINES_LEAST_MS = 2000;
+/** How often Paperclip repeats a run by itself. */
+const REPEATS = 2;
 /** Between two reads of the phase of a run that writes nothing. */
 const PHASE_POLL_MS = 5000;
 
@@ -55,10 +61,7 @@ export interface Parts {
 
 /** Runs one wake. Rejects only if Paperclip's own dispatch gate refuses it. */
 export async function execute(ctx: AdapterExecutionContext): Promise<AdapterExecutionResult> {
-  const { version } = await paperclipHelpers();
-  const format = logFormatFor(process.env.AGENT_RUNS_RUN_LOG_FORMAT, version, adapterTypeIn(process.env));
   const createParts = async () => {
-    await warmUp();
     const settings = settingsFrom(process.env, objectOf(ctx.config));
     const sealer = await sealerFrom(settings);
     await yieldToEventLoop(); // each of these takes some ms the first time
@@ -66,7 +69,8 @@ export async function execute(ctx: AdapterExecutionContext): Promise<AdapterExec
     await yieldToEventLoop();
     return { settings, temporal: temporalFor(settings), prepared };
   };
-  return await executeWith(ctx, createParts, shutdownSignal, format);
+  const { version } = await paperclipHelpers();
+  return await executeWith(ctx, createParts, shutdownSignal, logFormatIn(process.env, version));
 }
 
 /**
@@ -387,28 +391,21 @@ class Execution {
 
   /** Blocks the task of a failed run that only a person can help. False: Paperclip treats the failure as it does any. */
   async #blockTask(outcome: Outcome): Promise<boolean> {
-    const { issueId, scheduledRetryAttempt: repeats } = this.#ctx.context;
-    const { failure } = outcome;
-    if (!this.#recovery || failure == null || typeof issueId !== "string") return false;
-    if (!waitsForPerson(outcome, typeof repeats === "number" ? repeats : 0)) return false;
-    const { code, message, nextStep } = failure;
-    const task = { issueId, agentId: this.#ctx.agent.id, code, message, nextStep };
-    const blocked = await blockTask(task, this.#settings.boardApiKey);
+    const { issueId, scheduledRetryAttempt: repeats = 0 } = this.#ctx.context;
+    const { failure, personAction: action, mayRepeat } = outcome;
+    if (!this.#recovery || !failure || !action || typeof issueId !== "string") return false;
+    if (mayRepeat && Number(repeats) < REPEATS) return false;
+    const blocked = await blockTask(issueId, this.#ctx.agent.id, action, this.#settings.boardApiKey);
     const state = blocked
       ? "the task is blocked until somebody has done the next step and comments on it"
       : "Paperclip may hold the task until an operator reconciles this run; AGENT_RUNS_BOARD_API_KEY avoids that";
-    await this.#log.status("note", `${state}. Next step: ${nextStep}`);
+    await this.#log.status("note", `${state}. Next step: ${failure.nextStep}`);
     return blocked;
   }
 
   async #failWithoutOutcome(error: unknown, ticket: Ticket): Promise<AdapterExecutionResult> {
-    const ended = error instanceof EndedWithoutOutcome;
-    const reason = ended ? error.message : `run ${ticket.runId} cannot be followed: ${serverMessage(error)}`;
-    if (ended && error.neverRan) {
-      const nextStep = "Deploy the same version of adapter and worker, then wake the agent again.";
-      const message = `the worker could not read the request: ${reason}`;
-      return await fail(this.#ctx, this.#log, { code: "invalid_request", message, nextStep, neverStarted: true });
-    }
+    const unknown = `run ${ticket.runId} cannot be followed: ${serverMessage(error)}`;
+    const reason = error instanceof EndedWithoutOutcome ? error.message : unknown;
     const message = `${reason}; whether its agent still works is not known, and the agent's next run ends it first`;
     const nextStep = "Read the Temporal history and the transcript, check the agent's work, then wake it again.";
     return await fail(this.#ctx, this.#log, { code: "agent_run_failed", message, nextStep });
@@ -422,15 +419,17 @@ class Execution {
 
   /** Leaves the run open: Paperclip drops this result. The agent is stopped only if Paperclip reports a cancelled run. */
   async #detach(run?: Run): Promise<AdapterExecutionResult> {
-    await waitForRelease(this.#ctx.signal);
+    await sleep(RELEASE_TIMEOUT_MS, this.#ctx.signal).catch(() => undefined);
     if (run !== undefined) void this.#stopIfCancelled(run);
     const message = "Paperclip's server lost this run; it is open and the task's next wake can join it";
     return failedResult({ code: "controller_lease_lost", message, neverStarted: run === undefined }, this.#recovery);
   }
 
+  /** A lost lease may hide a cancel that came before this execution had opted in to cancellation. */
   async #stopIfCancelled(run: Run): Promise<void> {
-    const { runId, authToken } = this.#ctx;
-    if (abortOf(this.#ctx.signal)?.kind !== "cancel" && !(await wasCancelled(runId, authToken))) return;
+    const { runId, authToken, signal } = this.#ctx;
+    const isCancelled = async () => (await new PaperclipApi(authToken).run(runId)).body.status === "cancelled";
+    if (abortOf(signal)?.kind !== "cancel" && !(await isCancelled())) return;
     await requestCancel(this.#temporal, run, "Run cancelled").catch(() => undefined);
   }
 
@@ -454,8 +453,8 @@ function whenAborted(signal: AbortSignal): Promise<TimedAbort> {
 }
 
 /** Waits for a callback of the host's, whose failure is ignored: it means nothing for the run. */
-async function ignoreFailure(work: Promise<unknown> | undefined): Promise<void> {
-  await work?.catch(() => undefined);
+async function ignoreFailure(work: Promise<void> | void): Promise<void> {
+  await Promise.resolve(work).catch(() => undefined);
 }
 
 function nameOf(error: unknown): string {

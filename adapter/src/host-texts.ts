@@ -10,7 +10,7 @@ import type { PaperclipHelpers } from "./paperclip-helpers.ts";
 import { allowedRoot, readText, UnreadableFile } from "./safe-files.ts";
 import type { Settings } from "./settings.ts";
 import { skillTexts } from "./skills.ts";
-import { withAbort } from "./waits.ts";
+import { sleep } from "./waits.ts";
 
 /** Bytes of an instructions file; prompt and skills share a Secret of 1 MiB with it. */
 const INSTRUCTIONS_LIMIT = 512 * 1024;
@@ -31,6 +31,7 @@ export async function hostTexts(
   environment: NodeJS.ProcessEnv,
 ): Promise<HostTexts & { wakePrompt: WakePrompt; notes: string[] }> {
   const [config, context] = [objectOf(ctx.config), objectOf(ctx.context)];
+  const { isPaperclipRecoveryWakePayload: isRepair } = helpers;
   const rootOf = allowedRoot(environment);
   const notes: string[] = [];
   /** What `work` gives; when it fails, `fallback` and a note. Nothing of an error is quoted except why a file cannot be read. */
@@ -44,8 +45,11 @@ export async function hostTexts(
   }
   return {
     wakePrompt: await noted<WakePrompt>({}, RENDERER_FAILED, () => wakePrompt(context, helpers)),
-    heartbeatTemplate: context.conversationMode === true ? helpers.conversationTemplate : helpers.promptTemplate,
-    repairWake: await noted(false, REPAIR_UNKNOWN, () => helpers.isRecoveryWake?.(context.paperclipWake) ?? false),
+    heartbeatTemplate:
+      context.conversationMode === true
+        ? helpers.DEFAULT_PAPERCLIP_CONVERSATION_PROMPT_TEMPLATE
+        : helpers.DEFAULT_PAPERCLIP_AGENT_PROMPT_TEMPLATE,
+    repairWake: await noted(false, REPAIR_UNKNOWN, () => isRepair?.(context.paperclipWake) ?? false),
     instructions: await noted("", "instructionsFilePath not readable", () =>
       instructionsText(config.instructionsFilePath, rootOf),
     ),
@@ -75,7 +79,7 @@ function wakePrompt(context: JsonObject, helpers: PaperclipHelpers): WakePrompt 
     suppressIssueDescription: typeof markdown === "string" && markdown.trim() !== "",
   };
   const render = (resumedSession: boolean) =>
-    helpers.renderWakePrompt?.(context.paperclipWake, { ...options, resumedSession }) ?? "";
+    helpers.renderPaperclipWakePrompt?.(context.paperclipWake, { ...options, resumedSession }) ?? "";
   return { fresh: render(false), resumed: render(true) };
 }
 
@@ -87,9 +91,10 @@ async function instructionsText(path: unknown, rootOf: (path: string) => string)
 
 async function toolServers(access: AdapterExecutionContext["runtimeMcp"]): Promise<ToolServer[]> {
   if (typeof access?.getServers !== "function") return [];
-  const asked = (async () => await access.getServers?.())();
-  const offered = await withAbort(asked, AbortSignal.timeout(TOOL_SERVERS_TIMEOUT_MS));
-  return (offered ?? []).slice(0, TOOL_SERVERS_LIMIT).flatMap(toolServer);
+  const asked = access.getServers();
+  const late = sleep(TOOL_SERVERS_TIMEOUT_MS).then(() => Promise.reject(new Error("no answer in time")));
+  const offered = await Promise.race([asked, late]);
+  return offered.slice(0, TOOL_SERVERS_LIMIT).flatMap(toolServer);
 }
 
 function toolServer(offered: unknown): ToolServer[] {

@@ -13,9 +13,9 @@
  * Source: Paperclip 2026.916.1, observed.
  */
 
+import { shutdownSignal } from "./abort.ts";
 import { signalCollected } from "./outcome.ts";
 import { OPEN_RUN_STATES, objectOf, PaperclipApi } from "./paperclip-api.ts";
-import { shutdownSignal } from "./shutdown.ts";
 import type { Run, Temporal } from "./temporal.ts";
 import { BackOff, sleep, withLinkedSignal } from "./waits.ts";
 

@@ -26,21 +26,13 @@ export class RunClosed extends Error {}
 /** No worker answered the update in time. */
 export class UpdateTimedOut extends Error {}
 /** The run closed without an outcome: terminated, failed in its own code, or deleted by Temporal. */
-export class EndedWithoutOutcome extends Error {
-  /** The workflow's input could not be read, so no activity of it ever ran. */
-  readonly neverRan: boolean;
-  constructor(message: string, neverRan = false) {
-    super(message);
-    this.neverRan = neverRan;
-  }
-}
+export class EndedWithoutOutcome extends Error {}
 
 /** The update for the outcome; also the memo key of the outcome of a run that closed as Canceled. */
 const OUTCOME = "outcome";
 const COLLECTED = "collected";
 /** One request of a long wait; the next one waits for the same update id. */
 const UPDATE_ROUND_MS = 30_000;
-const INPUT_UNREADABLE = "invalid_request";
 
 /**
  * The outcome, as soon as there is one; waits through restarts of workers and of Temporal.
@@ -142,10 +134,8 @@ async function outcomeAtClose(temporal: Temporal, run: Run, options: CallOptions
 
 function withoutOutcome(cause: Error | undefined): EndedWithoutOutcome {
   const status = cause?.name === "TerminatedFailure" ? "TERMINATED" : (cause?.name ?? "FAILED");
-  const type = (cause as { type?: unknown } | undefined)?.type;
   const detail = cause?.message ? `: ${cause.message.slice(0, 500)}` : "";
-  const message = `the run ended in Temporal without an outcome (${status}${detail})`;
-  return new EndedWithoutOutcome(message, type === INPUT_UNREADABLE);
+  return new EndedWithoutOutcome(`the run ended in Temporal without an outcome (${status}${detail})`);
 }
 
 /** Whether the workflow accepted the update and closed without completing it: Temporal has a failure type for this. */

@@ -13,17 +13,20 @@ import type { JsonObject } from "./paperclip.ts";
 
 const PACKAGE = "@paperclipai/adapter-utils";
 
-/** The helpers of this Paperclip; those that it does not have are undefined. */
+/** What is used of the helpers, by their own names; those that this Paperclip does not have are undefined. */
 export interface PaperclipHelpers {
   /** Renders the wake's prose for an agent. */
-  renderWakePrompt?(wake: unknown, options: JsonObject): string;
+  renderPaperclipWakePrompt?(wake: unknown, options: JsonObject): string;
   /** Whether the wake asks for a repair; the agent then gets no heartbeat template. */
-  isRecoveryWake?(wake: unknown): boolean;
+  isPaperclipRecoveryWakePayload?(wake: unknown): boolean;
   /** Keys of the skills that an agent desires; a name of no skill is its own key. */
-  desiredSkills?(config: JsonObject, offered: readonly object[]): string[];
-  /** The heartbeat template of an agent without one of its own, and that of a conversation. */
-  readonly promptTemplate?: string;
-  readonly conversationTemplate?: string;
+  resolvePaperclipDesiredSkillNames?(config: JsonObject, offered: readonly object[]): string[];
+  /** The skills page of an agent whose skills are not installed anywhere. */
+  buildRuntimeMountedSkillSnapshot?(options: JsonObject): JsonObject;
+  /** The heartbeat template of an agent without one of its own. */
+  readonly DEFAULT_PAPERCLIP_AGENT_PROMPT_TEMPLATE?: string;
+  /** The same in a conversation. */
+  readonly DEFAULT_PAPERCLIP_CONVERSATION_PROMPT_TEMPLATE?: string;
   /** Version of the helpers' package, which is the server's. */
   readonly version?: string;
 }
@@ -56,24 +59,9 @@ async function candidates(entry: string | undefined): Promise<string[]> {
 async function loadFrom(folder: string): Promise<PaperclipHelpers | undefined> {
   try {
     const { version } = JSON.parse(await readFile(join(folder, "package.json"), "utf8"));
-    const module: JsonObject = await import(pathToFileURL(join(folder, "dist", "server-utils.js")).href);
-    return helpersIn(module, version);
+    const module = await import(pathToFileURL(join(folder, "dist", "server-utils.js")).href);
+    return { ...module, version };
   } catch {
     return undefined;
   }
-}
-
-function helpersIn(module: JsonObject, version: unknown): PaperclipHelpers {
-  const render = module.renderPaperclipWakePrompt;
-  const isRecovery = module.isPaperclipRecoveryWakePayload;
-  const desired = module.resolvePaperclipDesiredSkillNames;
-  const text = (value: unknown) => (typeof value === "string" && value !== "" ? value : undefined);
-  return {
-    ...(typeof render === "function" ? { renderWakePrompt: (wake, options) => text(render(wake, options)) ?? "" } : {}),
-    ...(typeof isRecovery === "function" ? { isRecoveryWake: (wake) => isRecovery(wake) === true } : {}),
-    ...(typeof desired === "function" ? { desiredSkills: (config, offered) => [...desired(config, offered)] } : {}),
-    promptTemplate: text(module.DEFAULT_PAPERCLIP_AGENT_PROMPT_TEMPLATE),
-    conversationTemplate: text(module.DEFAULT_PAPERCLIP_CONVERSATION_PROMPT_TEMPLATE),
-    version: text(version),
-  };
 }

@@ -2,8 +2,11 @@
  * Paperclip's adapter interface, as far as this package uses it.
  *
  * Written down here because the host's own type package is 42 MB and cannot be resolved from an adapter's directory.
- * Source: `@paperclipai/adapter-utils` 2026.916.1. What 2026.824.1 does not have is optional: ask for it before use.
+ * Source: `@paperclipai/adapter-utils` 2026.916.1, with which `tests/paperclip_server/test_types.py` compares it. What 2026.824.1
+ * does not have is optional: ask for it before use.
  */
+
+import type { Finding, Outcome } from "../generated/contracts.ts";
 
 export type JsonObject = { [name: string]: unknown };
 
@@ -23,8 +26,8 @@ export interface AdapterExecutionContext {
   onLog(stream: "stdout" | "stderr", chunk: string): Promise<void>;
   onMeta?(meta: InvocationMeta): Promise<void>;
   /** 2026.916 and later. */
-  onDispatch?(): Promise<void>;
-  onRuntimeProgress?(update: { phase: "adapter_startup" | "finalize"; message: string }): Promise<void>;
+  onDispatch?(): Promise<void> | void;
+  onRuntimeProgress?(update: { phase: "adapter_startup" | "finalize"; message: string }): Promise<void> | void;
   /** Opts in to cancellation: from here on an operator's Stop waits for our acknowledgement. 2026.916 and later. */
   onCancellationReady?(): Promise<void>;
   signal?: AbortSignal;
@@ -42,15 +45,13 @@ export interface InvocationMeta {
   context?: JsonObject;
 }
 
-export type ErrorFamily = "transient_upstream" | "provider_quota" | "model_refusal";
-
 export interface AdapterExecutionResult {
   exitCode: number | null;
   signal: string | null;
   timedOut: boolean;
   errorMessage?: string | null;
   errorCode?: string | null;
-  errorFamily?: ErrorFamily | null;
+  errorFamily?: Outcome["errorFamily"];
   retryNotBefore?: string | null;
   executionRecovery?:
     | { kind: "bootstrap"; providerWorkStarted: false }
@@ -63,7 +64,7 @@ export interface AdapterExecutionResult {
   provider?: string | null;
   biller?: string | null;
   model?: string | null;
-  billingType?: string | null;
+  billingType?: Outcome["billingType"];
   costUsd?: number | null;
   resultJson?: JsonObject | null;
   summary?: string | null;
@@ -76,23 +77,11 @@ export interface EnvironmentTestContext {
   config: JsonObject;
 }
 
-export interface EnvironmentCheck {
-  code: string;
-  level: "info" | "warn" | "error";
-  message: string;
-  hint?: string;
-}
-
 export interface EnvironmentTestResult {
   adapterType: string;
   status: "pass" | "warn" | "fail";
-  checks: EnvironmentCheck[];
+  checks: Finding[];
   testedAt: string;
-}
-
-export interface AdapterModel {
-  id: string;
-  label: string;
 }
 
 /** One entry of a run's transcript in Paperclip's UI; its kind decides which fields it has. */

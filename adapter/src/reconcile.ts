@@ -6,8 +6,7 @@
  *
  * - Paperclip holds the task (`executionBlocker`). It releases the hold for evidence that the agent has stopped, and of
  *   the result of its work. While the agent works there is no such evidence, because the API cannot express that a run is
- *   open and can be joined; so the hold stays until the run has its outcome, which then waits for the new wake. The
- *   evidence is `completed` for a success, `not_performed` when no agent ever started, and `mixed` for everything else.
+ *   open and can be joined; so the hold stays until the run has its outcome, which then waits for the new wake.
  * - Paperclip does not hold the task (invocations reported as `opencode_local`). Then no evidence is needed, and the agent
  *   is woken for the task, also while the run is open: the new wake joins it.
  *
@@ -16,11 +15,11 @@
  */
 
 import type { Outcome } from "../generated/contracts.ts";
+import { shutdownSignal } from "./abort.ts";
 import { FINAL_PHASES } from "./attach.ts";
 import { fetchOutcome } from "./outcome.ts";
 import { type Answer, OPEN_RUN_STATES, objectOf, PaperclipApi } from "./paperclip-api.ts";
 import { settingsFrom } from "./settings.ts";
-import { shutdownSignal } from "./shutdown.ts";
 import { attribute, attributes, callOnce, runOf, type Temporal, temporalFor, WORKFLOW_TYPE } from "./temporal.ts";
 import { sleep } from "./waits.ts";
 
@@ -168,7 +167,7 @@ export class Reconciler {
       executionReconciliation: {
         runId: run.runId,
         providerStopped: true,
-        actionOutcome: actionOutcomeOf(outcome),
+        actionOutcome: outcome.actionOutcome ?? "mixed",
         outcomeEvidence: evidenceFor(run, outcome),
       },
     });
@@ -180,12 +179,6 @@ export class Reconciler {
 /** Whether Paperclip failed after our return, for example by a deadlock of its database: its error code, without our result. */
 function resultDropped(body: Answer["body"], workflowRunId: string): boolean {
   return body.errorCode === "adapter_failed" && objectOf(body.resultJson).workflowRunId !== workflowRunId;
-}
-
-/** Paperclip's word for the result of the agent's work. */
-export function actionOutcomeOf(outcome: Outcome): "completed" | "not_performed" | "mixed" {
-  if (outcome.neverStarted) return "not_performed";
-  return outcome.failure == null ? "completed" : "mixed";
 }
 
 function evidenceFor({ runId, workflowId, workflowRunId }: OpenRun, { failure, receipt }: Outcome): string {

@@ -4,9 +4,9 @@
  */
 
 import type { Binding, RunStart, SealedJoin, SealedRun } from "../generated/contracts.ts";
-import { IDENTIFIER, type Wake, workflowIdOf } from "./attach.ts";
+import { type Wake, workflowIdOf } from "./attach.ts";
+import { InvalidRequest } from "./errors.ts";
 import { hostTexts } from "./host-texts.ts";
-import { InvalidRequest } from "./invalid-request.ts";
 import type { AdapterExecutionContext } from "./paperclip.ts";
 import { objectOf } from "./paperclip-api.ts";
 import type { PaperclipHelpers } from "./paperclip-helpers.ts";
@@ -15,17 +15,13 @@ import type { Settings } from "./settings.ts";
 
 /** What is sealed of an execution context, which also has functions, a tracer and signals. */
 const SEALED_KEYS = ["runId", "agent", "runtime", "config", "context", "authToken", "runtimeTools"] as const;
+/** Paperclip's ids: safe in a query. */
+const IDENTIFIER = /^[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}$/;
 const IDENTIFIER_REMEDY =
   "must start with a letter or digit and hold only letters, digits, '_', '.', ':', '-' (128 at most)";
 
 /** A wake that can be attached, and what Paperclip may show of it. */
-export interface Prepared {
-  readonly wake: Wake;
-  /** For people: what could not be rendered or read. */
-  readonly notes: readonly string[];
-  /** The wake as Paperclip renders it. */
-  readonly wakeText: string;
-}
+export type Prepared = Readonly<Awaited<ReturnType<typeof prepare>>>;
 
 type Ids = Omit<RunStart, "sealed">;
 
@@ -41,20 +37,23 @@ export async function prepare(
   sealer: Sealer,
   helpers: PaperclipHelpers,
   environment: NodeJS.ProcessEnv = process.env,
-): Promise<Prepared> {
+) {
   const ids = idsOf(ctx);
   const host = await hostTexts(ctx, settings, helpers, environment);
   const context = Object.fromEntries(SEALED_KEYS.map((key) => [key, ctx[key]]));
   const content: SealedRun = { binding: bindingOf("run", ids), context, host };
   const resumes = Object.keys(objectOf(ctx.runtime?.sessionParams)).length > 0;
+  const wake: Wake = {
+    start: { ...ids, sealed: await sealer.seal(content) },
+    agentName: firstText(ctx.agent.name),
+    taskKey: firstText(ctx.runtime?.taskKey),
+    sealJoin: () => sealJoin(ctx, ids, sealer),
+  };
   return {
-    wake: {
-      start: { ...ids, sealed: await sealer.seal(content) },
-      agentName: firstText(ctx.agent.name),
-      taskKey: firstText(ctx.runtime?.taskKey),
-      sealJoin: () => sealJoin(ctx, ids, sealer),
-    },
+    wake,
+    /** For people: what could not be rendered or read. */
     notes: host.notes,
+    /** The wake as Paperclip renders it. */
     wakeText: (resumes ? host.wakePrompt.resumed : host.wakePrompt.fresh) ?? "",
   };
 }

@@ -1,20 +1,20 @@
 /**
- * Adds to a run's outcome what depends on this Paperclip: recovery evidence, the acknowledgement of a cancel, links. Pure.
+ * Adds to a run's outcome what depends on this Paperclip: the acknowledgement of a cancel, links, whether it knows recovery.
+ * Pure. The outcome itself is complete, and so is its evidence: `agent_runs/paperclip/result.py` decides both.
  *
- * The outcome itself is complete: `agent_runs/paperclip/result.py` decides it. What Paperclip does with a failure depends on
- * its evidence: without any it holds the task until an operator resolves it. So evidence is given whenever it is true, and
- * never otherwise. Source: Paperclip 2026.916.1, its outcome rules and recovery matrix, read and observed live.
+ * Source: Paperclip 2026.916.1, its outcome rules and recovery matrix, read and observed live.
  */
 
 import type { Outcome } from "../generated/contracts.ts";
-import type { AdapterExecutionResult, ErrorFamily, JsonObject } from "./paperclip.ts";
+import type { AdapterExecutionResult, JsonObject } from "./paperclip.ts";
 
 const MESSAGE_LIMIT = 4000;
-/** How often Paperclip repeats a run by itself. */
-const REPEATS = 2;
 /** Paperclip holds no task, and repeats the run by itself unless the task is blocked. Internal to 2026.916. */
 const CONTINUATION = "continue_conversation_v1";
-const NEVER_STARTED = { executionRecovery: { kind: "bootstrap", providerWorkStarted: false } } as const;
+const EVIDENCE = {
+  bootstrap: { kind: "bootstrap", providerWorkStarted: false },
+  interrupted: { kind: "interrupted", providerStopped: true, sessionPreserved: true, actionOutcomes: "settled" },
+} as const;
 
 /** What the result depends on besides the outcome. */
 export interface ResultContext {
@@ -38,7 +38,7 @@ export interface PluginFailure {
   nextStep?: string;
   /** Nothing of this run was ever started: Paperclip may retry it. */
   neverStarted?: boolean;
-  family?: ErrorFamily;
+  family?: Outcome["errorFamily"];
 }
 
 /** The result of a run that has an outcome. */
@@ -46,19 +46,20 @@ export function resultOf(outcome: Outcome, context: ResultContext): AdapterExecu
   const { recovery, cancelledAt, taskBlocked, page, joinedRunId, workflow } = context;
   const { exitCode = null, signal = null, timedOut = false, clearSession = false, retryNotBefore } = outcome;
   const { errorMessage, errorCode, provider, biller, model, billingType, summary } = outcome;
-  const repeated = !outcome.neverStarted && cancelledAt === undefined && mayRepeat(outcome);
+  const evidence = recovery && (cancelledAt || outcome.neverStarted) && outcome.recovery;
+  const continued = taskBlocked || (outcome.mayRepeat && !outcome.neverStarted && cancelledAt === undefined);
   const result: AdapterExecutionResult = {
     ...{ exitCode, signal, timedOut, errorMessage, errorCode, summary, clearSession },
     errorFamily: cancelledAt === undefined ? outcome.errorFamily : null,
     ...{ provider, biller, model, billingType, usageBasis: "per_run" },
-    ...(recovery && evidenceOf(outcome, cancelledAt !== undefined)),
+    ...(evidence && { executionRecovery: EVIDENCE[evidence] }),
     costUsd: outcome.costUsd == null ? null : Number(outcome.costUsd), // Python writes exact decimals as text
     resultJson: {
       ...outcome.resultJson,
       ...(page && { transcriptPage: page }),
       ...(joinedRunId && { joinedRunId }),
       ...(workflow && { workflowId: workflow.id, workflowRunId: workflow.runId }),
-      ...(recovery && (repeated || taskBlocked) && { conversationContinuation: CONTINUATION }),
+      ...(recovery && continued && { conversationContinuation: CONTINUATION }),
       ...(cancelledAt && outcome.agentStopped && acknowledgement(cancelledAt, outcome.stop?.killed)),
     },
   };
@@ -79,9 +80,10 @@ export function failedResult(failure: PluginFailure, recovery: boolean): Adapter
   const { code, message, nextStep, neverStarted, family = null } = failure;
   return {
     ...{ exitCode: 1, signal: null, timedOut: false, usageBasis: "per_run" },
-    ...{ errorMessage: shorten(message, MESSAGE_LIMIT), errorCode: code, errorFamily: family },
+    errorMessage: message.slice(0, MESSAGE_LIMIT).replace(/\p{Cs}/gu, "\ufffd"), // a half character is no UTF-8
+    ...{ errorCode: code, errorFamily: family },
     resultJson: { stopReason: code, ...(nextStep && { nextStep }) },
-    ...(neverStarted && recovery && NEVER_STARTED),
+    ...(neverStarted && recovery && { executionRecovery: EVIDENCE.bootstrap }),
   };
 }
 
@@ -91,29 +93,6 @@ export function cancelledBeforeStart(reason: string, at: Date, recovery: boolean
   return { ...result, exitCode: null, resultJson: { ...result.resultJson, ...acknowledgement(at) } };
 }
 
-/** Whether a failed run's task waits for a person: the agent has stopped, and Paperclip, after `repeats`, repeats no more. */
-export function waitsForPerson(outcome: Outcome, repeats: number): boolean {
-  return outcome.failure != null && outcome.agentStopped === true && (repeats >= REPEATS || !mayRepeat(outcome));
-}
-
-function evidenceOf(outcome: Outcome, cancelled: boolean): Pick<AdapterExecutionResult, "executionRecovery"> {
-  if (outcome.neverStarted) return NEVER_STARTED;
-  const { agentStopped, stop } = outcome;
-  if (!cancelled || !agentStopped || !stop?.sessionPreserved || stop.killed) return {};
-  const settled = { providerStopped: true, sessionPreserved: true, actionOutcomes: "settled" } as const;
-  return { executionRecovery: { kind: "interrupted", ...settled } };
-}
-
 function acknowledgement(at: Date, forced = false): JsonObject {
   return { executionCancellation: { state: "acknowledged", acknowledgedAt: at.toISOString(), forced } };
-}
-
-function mayRepeat({ errorFamily }: Outcome): boolean {
-  return errorFamily === "transient_upstream" || errorFamily === "provider_quota";
-}
-
-/** At most `limit` UTF-16 code units, without half a surrogate pair. */
-export function shorten(text: string, limit: number): string {
-  if (text.length <= limit) return text;
-  return `${text.slice(0, limit - 1).replace(/[\ud800-\udbff]$/, "")}…`;
 }

@@ -10,24 +10,14 @@ import { promisify } from "node:util";
 import { deflateRaw } from "node:zlib";
 import { CompactEncrypt, calculateJwkThumbprint, importJWK, type JWK } from "jose";
 import type { SealedCheck, SealedJoin, SealedRun } from "../generated/contracts.ts";
-import { InvalidRequest } from "./invalid-request.ts";
-import { firstKey, keyFile } from "./key-files.ts";
-import { ConfigurationError, type Settings } from "./settings.ts";
+import { ConfigurationError, InvalidRequest } from "./errors.ts";
+import { firstKey, keyFile, type Settings } from "./settings.ts";
 
 /** Names in itself what it may be used for. */
 export type Content = SealedRun | SealedJoin | SealedCheck;
 
-/** Seals with one public key. */
-export interface Sealer {
-  /**
-   * The compact JWE of `content`. Compresses outside the event loop.
-   *
-   * @throws InvalidRequest: no JSON, or larger than a history can carry.
-   */
-  seal(content: Content): Promise<string>;
-  /** RFC 7638 thumbprint: names the key in every sealed text. */
-  readonly kid: string;
-}
+/** Seals with one public key, which `kid`, its RFC 7638 thumbprint, names in every sealed text. */
+export type Sealer = Readonly<Awaited<ReturnType<typeof sealerOf>>>;
 
 /** Bytes of a plaintext after DEFLATE: a sealed text then has 1 MiB. Temporal refuses payloads over 2 MiB. */
 const PACKED_LIMIT = 768 * 1024;
@@ -54,18 +44,23 @@ export async function sealerFrom(settings: Pick<Settings, "sealingKey" | "sealin
  * @param field the setting that has it, for the error.
  * @throws ConfigurationError: not a P-256 or X25519 JWK.
  */
-export async function sealerOf(text: string, field: string): Promise<Sealer> {
+export async function sealerOf(text: string, field: string) {
   try {
     const jwk = publicHalf(firstKey(text));
     const [kid, key] = await Promise.all([calculateJwkThumbprint(jwk), importJWK(jwk, "ECDH-ES")]);
-    return { kid, seal: (content) => seal(content, kid, key) };
+    return { kid, seal: (content: Content) => seal(content, kid, key) };
   } catch {
     // The cause may quote the key, so it is not kept.
     const remedy = "must hold a P-256 or X25519 JWK, or a JWK set with at least one, as JSON text";
-    throw new ConfigurationError([{ field, remedy }]);
+    throw new ConfigurationError({ field, remedy });
   }
 }
 
+/**
+ * The compact JWE of `content`. Compresses outside the event loop.
+ *
+ * @throws InvalidRequest: no JSON, or larger than a history can carry.
+ */
 async function seal(content: Content, kid: string, key: PublicKey): Promise<string> {
   const { purpose } = content.binding;
   const packed = await deflate(jsonOf(content), DEFLATE);

@@ -5,10 +5,14 @@
  * agent must not choose what Paperclip's process reads or where it logs in. An unknown variable with our prefix is taken
  * for a misspelling and refused.
  */
+import { readFile } from "node:fs/promises";
 import { homedir } from "node:os";
 import { dirname, join } from "node:path";
+import type { JWK } from "jose";
+import { ConfigurationError, type Problem } from "./errors.ts";
+import type { LogFormat } from "./log.ts";
 import type { JsonObject } from "./paperclip.ts";
-import { type TemporalServer, temporalServer, WrongVariable } from "./temporal-server.ts";
+import { type TemporalServer, temporalServer } from "./temporal-server.ts";
 
 const PREFIX = "AGENT_RUNS_";
 /** A type of its own, or that of Paperclip's OpenCode adapter, which this one then replaces. The first is the default. */
@@ -21,42 +25,28 @@ export function adapterTypeIn(environment: NodeJS.ProcessEnv): AdapterType {
   return ADAPTER_TYPES.find((type) => type === chosen) ?? ADAPTER_TYPES[0];
 }
 
+/**
+ * Versions of Paperclip in which no browser loads a parser of an external adapter: the worker program that its UI runs
+ * parsers in assigns to `self.caches`, which has no setter in a browser, and ends. Read in the UI's assets of this version
+ * and seen in Chromium 156. A version that is not listed may load one.
+ */
+const WITHOUT_PARSERS: ReadonlySet<string> = new Set(["2026.916.1"]);
+
+/**
+ * How a run's log is written for this Paperclip: JSON lines for a transcript view that parses them, else text for people;
+ * in place of Paperclip's own OpenCode adapter the log has that one's parser, in every version.
+ *
+ * @param version of the Paperclip that runs this process; undefined when it is not known.
+ */
+export function logFormatIn(environment: NodeJS.ProcessEnv, version: string | undefined): LogFormat {
+  const chosen = environment[`${PREFIX}RUN_LOG_FORMAT`]?.trim();
+  if (chosen === "json" || chosen === "text") return chosen;
+  if (adapterTypeIn(environment) === "opencode_local") return "events";
+  return version !== undefined && WITHOUT_PARSERS.has(version) ? "text" : "json";
+}
+
 /** The settings of this plugin. They hold secrets and are never logged. */
-export interface Settings {
-  readonly temporal: TemporalServer;
-  readonly taskQueue: string;
-  readonly webUi?: string;
-  readonly transcriptsUrl?: string;
-  /** JWK (kty oct) that signs the transcript service's tokens; it must be the service's own. */
-  readonly transcriptsKeyFile: string;
-  /** JWK or JWK set of the sealing key; the public half is enough. */
-  readonly sealingKeyFile: string;
-  /** The same as text; it has priority over the file. */
-  readonly sealingKey?: string;
-  /** Paperclip's address as pods reach it. */
-  readonly paperclipApiUrl?: string;
-  readonly onBusy: "wait" | "refuse";
-  readonly adapterType: AdapterType;
-  /** The adapter type that an invocation is reported as; some of Paperclip's behaviour depends on it. */
-  readonly reportAs: "opencode_local" | "opencode_k8s";
-  /** How a run's log is written; `auto` depends on the Paperclip, see `logFormatFor`. */
-  readonly logFormat: "auto" | "json" | "text";
-  /** For the reconciler, where Paperclip requires a login. */
-  readonly boardApiKey?: string;
-  readonly reconcile: boolean;
-}
-
-type Problem = { field: string; remedy: string };
-
-/** A setting is unknown or wrong: one sentence per field with what is expected, never its value. */
-export class ConfigurationError extends Error {
-  override readonly name: string = "ConfigurationError";
-  readonly fields: string[];
-  constructor(problems: readonly Problem[]) {
-    super(problems.map(({ field, remedy }) => `${field} ${remedy}`).join("; "));
-    this.fields = problems.map(({ field }) => field);
-  }
-}
+export type Settings = Readonly<ReturnType<typeof settingsFrom>>;
 
 /** Fields of an agent's configuration that override the environment, by the variables of ours that they override. */
 const PER_AGENT: Record<string, string> = {
@@ -68,7 +58,7 @@ const PER_AGENT: Record<string, string> = {
 const OTHER_SETTINGS = [
   ...["KUBECONFIG", "KUBE_CONTEXT", "NAMESPACE", "IMAGE", "INIT_IMAGE", "API_PROXY_IMAGE", "DATA_CLAIM", "DATA_ROOT"],
   ...["INHERIT_ENV", "OPENCODE_CONFIG", "OPENCODE", "MAX_RUNS", "TRANSCRIPTS_URL", "TRANSCRIPTS_LISTEN"],
-  ...["TRANSCRIPT_RETENTION_DAYS", "HEALTH_LISTEN", "METRICS_LISTEN", "PRODUCTION"],
+  ...["TRANSCRIPT_RETENTION_DAYS", "HEALTH_LISTEN", "METRICS_LISTEN", "PRODUCTION", "WEB_UI"],
 ];
 const YES = /^(1|on|t|true|y|yes)$/i;
 const NO = /^(0|off|f|false|n|no)$/i;
@@ -81,24 +71,31 @@ const ABSOLUTE_URL =
  * @param environment of Paperclip's process; only names with our prefix and Temporal's are read.
  * @throws ConfigurationError naming every unknown or wrong setting; of Temporal's variables the first one.
  */
-export function settingsFrom(environment: NodeJS.ProcessEnv, config: JsonObject = {}): Settings {
-  const { text, choice, flag, temporal, throwProblems } = settingsReader(environment, config);
+export function settingsFrom(environment: NodeJS.ProcessEnv, config: JsonObject = {}) {
+  const { text, choice, temporal, throwProblems } = settingsReader(environment, config);
   const sealingKeyFile = text("SEALING_KEY_FILE") ?? join(homedir(), ".agent-runs", "sealing-key.json");
-  const settings: Settings = {
+  const isFlag = (word: string) => YES.test(word) || NO.test(word);
+  const settings = {
     temporal: temporal(),
     taskQueue: text("TASK_QUEUE") ?? "agent-runs",
-    webUi: text("WEB_UI"),
     transcriptsUrl: text("TRANSCRIPTS_PUBLIC_URL", isAbsoluteUrl, ABSOLUTE_URL),
+    /** JWK (kty oct) that signs the transcript service's tokens; it must be the service's own. */
     transcriptsKeyFile: text("TRANSCRIPTS_KEY_FILE") ?? join(dirname(sealingKeyFile), "transcripts-key.json"),
+    /** JWK or JWK set of the sealing key; the public half is enough. */
     sealingKeyFile,
+    /** The same as text; it has priority over the file. */
     sealingKey: text("SEALING_KEY"),
+    /** Paperclip's address as pods reach it. */
     paperclipApiUrl: text("PAPERCLIP_API_URL", isAbsoluteUrl, ABSOLUTE_URL),
     onBusy: choice("ON_BUSY", ["wait", "refuse"]),
     adapterType: choice("ADAPTER_TYPE", ADAPTER_TYPES),
+    /** The adapter type that an invocation is reported as; some of Paperclip's behaviour depends on it. */
     reportAs: choice("REPORT_AS", ["opencode_local", "opencode_k8s"]),
+    /** How a run's log is written; `auto` depends on the Paperclip, see `logFormatIn`. */
     logFormat: choice("RUN_LOG_FORMAT", ["auto", "json", "text"]),
+    /** For the reconciler, where Paperclip requires a login. */
     boardApiKey: text("BOARD_API_KEY"),
-    reconcile: flag("RECONCILE", true),
+    reconcile: !NO.test(text("RECONCILE", isFlag, "must be true or false") ?? "yes"),
   };
   throwProblems();
   return settings;
@@ -133,16 +130,12 @@ function settingsReader(environment: NodeJS.ProcessEnv, config: JsonObject) {
     const chosen = text(name, (word) => choices.includes(word as T), `must be one of ${choices.join(", ")}`);
     return (chosen as T | undefined) ?? choices[0];
   }
-  function flag(name: string, fallback: boolean): boolean {
-    const word = text(name, (word) => YES.test(word) || NO.test(word), "must be true or false");
-    return word === undefined ? fallback : YES.test(word);
-  }
   function temporal(): TemporalServer {
     try {
       return temporalServer(environment);
     } catch (error) {
-      if (!(error instanceof WrongVariable)) throw error;
-      problems.push({ field: error.field, remedy: error.message });
+      if (!(error instanceof ConfigurationError)) throw error;
+      problems.push(...error.problems);
       return { address: "", namespace: "", tls: false };
     }
   }
@@ -151,7 +144,21 @@ function settingsReader(environment: NodeJS.ProcessEnv, config: JsonObject) {
     const isUnknown = (name: string) => name.startsWith(PREFIX) && !known.has(name.slice(PREFIX.length));
     const unknown = Object.keys(environment).filter(isUnknown).sort();
     problems.push(...unknown.map((field) => ({ field, remedy: "is not a setting: check its spelling" })));
-    if (problems.length > 0) throw new ConfigurationError(problems);
+    if (problems.length > 0) throw new ConfigurationError(...problems);
   }
-  return { text, choice, flag, temporal, throwProblems };
+  return { text, choice, temporal, throwProblems };
+}
+
+/** A key file. The worker makes it, this side only reads: a key of its own would open nothing. */
+export async function keyFile(path: string, field: string, copied: string): Promise<string> {
+  return await readFile(path, "utf8").catch(({ code }: NodeJS.ErrnoException) => {
+    const remedy = `start the worker once, which creates it, or copy ${copied} there, readable for Paperclip's server`;
+    throw new ConfigurationError({ field, remedy: `names ${path}, which cannot be read (${code}): ${remedy}` });
+  });
+}
+
+/** The key, or the first one of a set. Throws anything for what is neither. */
+export function firstKey(text: string): JWK {
+  const parsed = JSON.parse(text);
+  return Array.isArray(parsed.keys) ? parsed.keys[0] : parsed;
 }

@@ -1,22 +1,20 @@
 /**
- * Reads the skills of a run. A skill is a folder with a SKILL.md on Paperclip's host; Paperclip says which ones an agent
- * desires, and the worker makes the selection. Source: Paperclip 2026.916.1, adapter-utils.
+ * Reads the skills of a run, and shows those of an agent. A skill is a folder with a SKILL.md on Paperclip's host; Paperclip
+ * says which ones an agent desires, and the worker makes the selection. Source: Paperclip 2026.916.1, adapter-utils.
  */
 
 import { stat } from "node:fs/promises";
 import { join } from "node:path";
 import type { JsonObject } from "./paperclip.ts";
-import type { PaperclipHelpers } from "./paperclip-helpers.ts";
+import { type PaperclipHelpers, paperclipHelpers } from "./paperclip-helpers.ts";
 import { readText, UnreadableFile } from "./safe-files.ts";
 
 /** A skill as Paperclip offers it. */
 export interface RuntimeSkill {
   key: string;
-  runtimeName?: string | null;
   /** Its folder on Paperclip's host. */
   source?: string | null;
   sourceStatus?: string | null;
-  missingDetail?: string | null;
   required?: boolean;
 }
 
@@ -27,17 +25,35 @@ const SKILL_LIMIT = 256 * 1024;
 const TOTAL_LIMIT = 2 * 1024 * 1024;
 const FILES_LIMIT = 100;
 
+/** Paperclip's skills page of an agent. Skills go into each prompt; nothing is installed. */
+export async function listSkills(agent: { adapterType: string; config: JsonObject }): Promise<JsonObject> {
+  return skillsPage(agent, await paperclipHelpers());
+}
+
+/** The page as Paperclip's own helper makes it; without the helper the page says that it shows nothing. */
+export function skillsPage(
+  { adapterType, config }: { adapterType: string; config: JsonObject },
+  helpers: PaperclipHelpers,
+): JsonObject {
+  const desiredSkills = [...(wantedKeys(config, helpers) ?? [])];
+  const configuredDetail = "Goes into the prompt of each Kubernetes Job.";
+  const skills = { availableEntries: offeredSkills(config), desiredSkills, configuredDetail };
+  const page = helpers.buildRuntimeMountedSkillSnapshot?.({ adapterType, mode: "ephemeral", ...skills });
+  const unsupported = { adapterType, supported: false, mode: "unsupported", desiredSkills, entries: [], warnings: [] };
+  return page ?? unsupported;
+}
+
 /** The skills that Paperclip offers to an agent. */
-export function offeredSkills(config: JsonObject): RuntimeSkill[] {
+function offeredSkills(config: JsonObject): RuntimeSkill[] {
   const listed = Array.isArray(config.paperclipRuntimeSkills) ? config.paperclipRuntimeSkills : [];
   return listed.filter((skill): skill is RuntimeSkill => typeof skill?.key === "string");
 }
 
 /** Keys of the skills that an agent desires or must have; undefined when Paperclip does not say which it desires. */
-export function wantedKeys(config: JsonObject, helpers: PaperclipHelpers): Set<string> | undefined {
+function wantedKeys(config: JsonObject, helpers: PaperclipHelpers): Set<string> | undefined {
   const offered = offeredSkills(config);
   try {
-    const desired = helpers.desiredSkills?.(config, offered);
+    const desired = helpers.resolvePaperclipDesiredSkillNames?.(config, offered);
     return desired && new Set([...offered.filter(isRequired).map(({ key }) => key), ...desired]);
   } catch {
     return undefined;
@@ -45,12 +61,12 @@ export function wantedKeys(config: JsonObject, helpers: PaperclipHelpers): Set<s
 }
 
 /** Whether every agent gets the skill. */
-export function isRequired(skill: RuntimeSkill): boolean {
+function isRequired(skill: RuntimeSkill): boolean {
   return skill.required === true || skill.key === OPERATIONAL;
 }
 
 /** Whether Paperclip has the skill's folder. */
-export function isAvailable({ source, sourceStatus }: RuntimeSkill): boolean {
+function isAvailable({ source, sourceStatus }: RuntimeSkill): boolean {
   return typeof source === "string" && source !== "" && (sourceStatus ?? "available") === "available";
 }
 

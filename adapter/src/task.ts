@@ -9,51 +9,34 @@
  */
 
 import { PaperclipApi } from "./paperclip-api.ts";
-import { shorten } from "./result.ts";
 
-/** Paperclip's limit for the text of what to do. */
-const ACTION_LIMIT = 2000;
 /** Of 5 s for each of two requests. */
 const ATTEMPTS = 4;
 const WORKABLE: ReadonlySet<unknown> = new Set(["todo", "in_progress"]);
 
-/** Of a failed run: its task, and what a person has to know. */
-export interface FailedTask {
-  issueId: string;
-  agentId: string;
-  code: string;
-  message: string;
-  nextStep: string;
-}
-
 /**
- * Blocks the task. False: it is not blocked, or no longer this agent's; or this Paperclip does not answer, or refuses.
+ * Blocks the task, with what a person has to do. False: it is not blocked, or no longer this agent's; or this Paperclip does
+ * not answer, or refuses.
  *
  * A request without an answer may have been carried out, as by a Paperclip that is busy, so the task is read again. Never
  * rejects.
  */
-export async function blockTask(task: FailedTask, boardApiKey: string | undefined): Promise<boolean> {
+export async function blockTask(
+  issueId: string,
+  agentId: string,
+  action: string,
+  boardApiKey: string | undefined,
+): Promise<boolean> {
   const api = new PaperclipApi(boardApiKey);
+  const path = `/issues/${encodeURIComponent(issueId)}`;
   for (let attempt = 1; attempt <= ATTEMPTS; attempt++) {
-    const blocked = await tryToBlock(api, task);
-    if (blocked !== undefined) return blocked;
+    const { status, body } = await api.request(path);
+    if (status === 0) continue;
+    if (status !== 200 || body.assigneeAgentId !== agentId) return false;
+    if (!WORKABLE.has(body.status)) return body.status === "blocked";
+    const unblockDescriptor = { owner: "board", action };
+    const answer = await api.request(path, { status: "blocked", unblockDescriptor }, "PATCH");
+    if (answer.status !== 0) return answer.status >= 200 && answer.status < 300;
   }
   return false;
-}
-
-/** Whether the task is blocked; undefined when a request had no answer. */
-async function tryToBlock(api: PaperclipApi, task: FailedTask): Promise<boolean | undefined> {
-  const path = `/issues/${encodeURIComponent(task.issueId)}`;
-  const { status, body } = await api.request(path);
-  if (status === 0) return undefined;
-  if (status !== 200 || body.assigneeAgentId !== task.agentId) return false;
-  if (!WORKABLE.has(body.status)) return body.status === "blocked";
-  const unblockDescriptor = { owner: "board", action: actionOf(task) };
-  const answer = await api.request(path, { status: "blocked", unblockDescriptor }, "PATCH");
-  return answer.status === 0 ? undefined : answer.status >= 200 && answer.status < 300;
-}
-
-function actionOf({ code, message, nextStep }: FailedTask): string {
-  const then = `${nextStep} Then comment on this task: the agent continues.`;
-  return `${shorten(`${code}: ${message}`, ACTION_LIMIT - then.length - 1)}\n${then}`;
 }

@@ -8,6 +8,7 @@
 import { existsSync, readFileSync } from "node:fs";
 import type { ConnectionOptions } from "@temporalio/client";
 import { type ClientConfigTLS, type ConfigDataSource, loadClientConfigProfile } from "@temporalio/envconfig";
+import { ConfigurationError } from "./errors.ts";
 
 /** A Temporal namespace and the login for it. It holds secrets. */
 export interface TemporalServer {
@@ -20,15 +21,6 @@ export interface TemporalServer {
   readonly metadata?: Readonly<Record<string, string>>;
 }
 
-/** A variable of Temporal's is wrong. The message is what it must be; it never quotes a value. */
-export class WrongVariable extends Error {
-  readonly field: string;
-  constructor(field: string, remedy: string) {
-    super(remedy);
-    this.field = field;
-  }
-}
-
 type Variables = Readonly<Record<string, string>>;
 
 const PREFIX = "TEMPORAL_";
@@ -37,14 +29,15 @@ const UNVERIFIED = "TEMPORAL_TLS_DISABLE_HOST_VERIFICATION";
 const FLAGS = ["TEMPORAL_TLS", UNVERIFIED];
 /** By which the SDK finds its default file. */
 const FOLDERS = ["HOME", "XDG_CONFIG_HOME", "APPDATA"];
+const wrong = (field: string, remedy: string) => new ConfigurationError({ field, remedy });
 const HOST_AND_PORT = /^(\[[0-9A-Fa-f:.]+\]|[^\s:/[\]]+):[0-9]{1,5}$/;
 
-/** The server that the environment names. Throws `WrongVariable` for the first one that is wrong. */
+/** The server that the environment names. Throws `ConfigurationError` for the first one that is wrong. */
 export function temporalServer(environment: NodeJS.ProcessEnv): TemporalServer {
   const profile = profileOf(variablesIn(environment));
   const { address = "127.0.0.1:7233", namespace = "default", apiKey, grpcMeta: metadata } = profile;
   const wellFormed = HOST_AND_PORT.test(address);
-  if (!wellFormed) throw new WrongVariable("TEMPORAL_ADDRESS", "must be HOST:PORT, such as temporal.example:7233");
+  if (!wellFormed) throw wrong("TEMPORAL_ADDRESS", "must be HOST:PORT, such as temporal.example:7233");
   return { address, namespace, tls: profile.tls ? tlsOf(profile.tls) : apiKey !== undefined, apiKey, metadata };
 }
 
@@ -56,13 +49,13 @@ function variablesIn(environment: NodeJS.ProcessEnv): Variables {
 
 function profileOf(variables: Variables) {
   const wrongFlag = FLAGS.find((name) => !["true", "1", "false", "0"].includes(variables[name] ?? "true"));
-  if (wrongFlag !== undefined) throw new WrongVariable(wrongFlag, "must be true or false");
+  if (wrongFlag !== undefined) throw wrong(wrongFlag, "must be true or false");
   if (["true", "1"].includes(variables[UNVERIFIED] ?? "")) {
     const remedy = "must be unset: the server's certificate is always verified, by TEMPORAL_TLS_SERVER_CA_CERT_PATH";
-    throw new WrongVariable(UNVERIFIED, remedy);
+    throw wrong(UNVERIFIED, remedy);
   }
   const file = variables[FILE];
-  if (file !== undefined && !existsSync(file)) throw new WrongVariable(FILE, "must be a TOML file that exists");
+  if (file !== undefined && !existsSync(file)) throw wrong(FILE, "must be a TOML file that exists");
   try {
     return loadClientConfigProfile({ configFileStrict: true, overrideEnvVars: { ...variables } });
   } catch (error) {
@@ -71,13 +64,13 @@ function profileOf(variables: Variables) {
 }
 
 /** The SDK's own messages quote the file, which may hold secrets. */
-function wrongVariable(message: string, file: string | undefined): WrongVariable {
-  if (message.startsWith("Profile")) return new WrongVariable("TEMPORAL_PROFILE", "must name a profile of the file");
+function wrongVariable(message: string, file: string | undefined): ConfigurationError {
+  if (message.startsWith("Profile")) return wrong("TEMPORAL_PROFILE", "must name a profile of the file");
   const both = /^Cannot specify both (\w+)_path/.exec(message)?.[1]?.toUpperCase();
-  if (both) return new WrongVariable(`TEMPORAL_TLS_${both}_PATH`, `must be unset if TEMPORAL_TLS_${both}_DATA is set`);
+  if (both) return wrong(`TEMPORAL_TLS_${both}_PATH`, `must be unset if TEMPORAL_TLS_${both}_DATA is set`);
   const keys = /^Validation error: key\(s\) unrecognized.*?: ([\w, -]{1,200})$/.exec(message)?.[1];
   const remedy = keys === undefined ? "must be a readable TOML file with profiles" : `must not have the key ${keys}`;
-  return new WrongVariable(FILE, file === undefined ? `${remedy} (it is the default file)` : remedy);
+  return wrong(FILE, file === undefined ? `${remedy} (it is the default file)` : remedy);
 }
 
 function tlsOf(profile: ClientConfigTLS): TemporalServer["tls"] {
@@ -86,7 +79,7 @@ function tlsOf(profile: ClientConfigTLS): TemporalServer["tls"] {
   const key = pem("CLIENT_KEY", profile.clientKey, "PRIVATE KEY");
   const missing = crt && !key ? "CLIENT_KEY" : key && !crt && "CLIENT_CERT";
   const remedy = "must be set: a client needs a certificate and its key";
-  if (missing) throw new WrongVariable(`TEMPORAL_TLS_${missing}_PATH`, remedy);
+  if (missing) throw wrong(`TEMPORAL_TLS_${missing}_PATH`, remedy);
   return {
     serverNameOverride: profile.serverName,
     serverRootCACertificate: pem("SERVER_CA_CERT", profile.serverCACert, "CERTIFICATE"),
@@ -101,7 +94,7 @@ function pem(name: string, source: ConfigDataSource | undefined, kind: string): 
     const content = "path" in source ? readFileSync(source.path) : Buffer.from(source.data);
     if (content.includes(`${kind}-----`)) return content;
   } catch {
-    throw new WrongVariable(field, "must be a file that this process can read");
+    throw wrong(field, "must be a file that this process can read");
   }
-  throw new WrongVariable(field, `must hold a PEM block ${kind}`);
+  throw wrong(field, `must hold a PEM block ${kind}`);
 }

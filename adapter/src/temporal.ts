@@ -11,15 +11,9 @@
 import { randomUUID } from "node:crypto";
 import { Connection, WorkflowClient, type WorkflowHandle, type WorkflowStartInput } from "@temporalio/client";
 import proto from "@temporalio/proto";
-import type { TemporalServer } from "./temporal-server.ts";
+import type { Settings } from "./settings.ts";
 import { traceHeaders } from "./trace-context.ts";
 import { BackOff, type OutageListener, throwIfAborted, withLinkedSignal } from "./waits.ts";
-
-/** The settings that this module needs. */
-export interface TemporalSettings {
-  temporal: TemporalServer;
-  taskQueue: string;
-}
 
 /** The gRPC status codes that are handled here. */
 export const Code = {
@@ -109,7 +103,7 @@ export interface Temporal {
 const connections = new Map<string, Temporal>();
 
 /** The shared connection for these settings; created at the first call, without contacting the server. */
-export function temporalFor(settings: TemporalSettings): Temporal {
+export function temporalFor(settings: Pick<Settings, "temporal" | "taskQueue">): Temporal {
   const { address, namespace, ...login } = settings.temporal;
   const key = JSON.stringify([settings.temporal, settings.taskQueue]);
   let temporal = connections.get(key);

@@ -7,17 +7,18 @@
 
 import { randomUUID } from "node:crypto";
 import { WorkflowFailedError } from "@temporalio/client";
-import type { CheckReport, CheckStart } from "../generated/contracts.ts";
+import type { CheckReport, CheckStart, Finding } from "../generated/contracts.ts";
+import { ConfigurationError } from "./errors.ts";
 import { addresses } from "./host-texts.ts";
-import type { EnvironmentCheck, EnvironmentTestContext, EnvironmentTestResult } from "./paperclip.ts";
+import type { EnvironmentTestContext, EnvironmentTestResult } from "./paperclip.ts";
 import { objectOf } from "./paperclip-api.ts";
 import { paperclipHelpers } from "./paperclip-helpers.ts";
 import { sealerFrom } from "./sealing.ts";
-import { ConfigurationError, type Settings, settingsFrom } from "./settings.ts";
+import { type Settings, settingsFrom } from "./settings.ts";
 import { Code, callOnce, codeOf, serverMessage, temporalFor } from "./temporal.ts";
 import { mint } from "./tokens.ts";
 
-type Level = EnvironmentCheck["level"];
+type Level = Finding["level"];
 
 const TIMEOUT_MS = 8000;
 const CHECK_WORKFLOW = "AgentCheckWorkflow";
@@ -27,9 +28,7 @@ const PROBE_RUN_ID = "environment-test";
 
 /** Checks Temporal, the worker's task queue, the transcript service, the keys, and the agent's configuration. */
 export async function testEnvironment(context: EnvironmentTestContext): Promise<EnvironmentTestResult> {
-  const checks = await allChecks(context).catch((error: unknown) => [
-    check("environment_test_failed", "error", `The test itself failed: ${errorText(error)}`, "Report this as a bug."),
-  ]);
+  const checks = await allChecks(context).catch((error: unknown) => [withoutChecks(error)]);
   const worst = (level: Level) => checks.some((each) => each.level === level);
   return {
     adapterType: context.adapterType,
@@ -39,20 +38,25 @@ export async function testEnvironment(context: EnvironmentTestContext): Promise<
   };
 }
 
-async function allChecks(context: EnvironmentTestContext): Promise<EnvironmentCheck[]> {
-  let settings: Settings;
-  try {
-    settings = settingsFrom(process.env, objectOf(context.config));
-  } catch (error) {
-    if (!(error instanceof ConfigurationError)) throw error;
-    return [check("settings", "error", error.message, "Correct the setting in the environment of Paperclip's server.")];
-  }
+function withoutChecks(error: unknown): Finding {
+  const remedy = "Correct the setting in the environment of Paperclip's server.";
+  if (error instanceof ConfigurationError) return check("settings", "error", error.message, remedy);
+  return check(
+    "environment_test_failed",
+    "error",
+    `The test itself failed: ${errorText(error)}`,
+    "Report this as a bug.",
+  );
+}
+
+async function allChecks(context: EnvironmentTestContext): Promise<Finding[]> {
+  const settings = settingsFrom(process.env, objectOf(context.config));
   const checks = [temporal(settings, context), sealing(settings), transcripts(settings), helpers()];
   return (await Promise.all(checks)).flat();
 }
 
 /** Temporal and the workers; when there is one, also what it finds in the agent's configuration. */
-async function temporal(settings: Settings, context: EnvironmentTestContext): Promise<EnvironmentCheck[]> {
+async function temporal(settings: Settings, context: EnvironmentTestContext): Promise<Finding[]> {
   const { taskQueue, temporal } = settings;
   const place = `at ${temporal.address}, namespace ${temporal.namespace}`;
   const remedy = "Start Temporal, or set TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_TLS and TEMPORAL_API_KEY.";
@@ -75,7 +79,7 @@ async function isPolled(settings: Settings): Promise<boolean> {
   return ((await callOnce(found, call, { timeout: TIMEOUT_MS })).pollers?.length ?? 0) > 0;
 }
 
-async function sealing(settings: Settings): Promise<EnvironmentCheck[]> {
+async function sealing(settings: Settings): Promise<Finding[]> {
   const remedy = "Set AGENT_RUNS_SEALING_KEY to the output of `agent-runs sealing-key`.";
   return await tried(check("sealing_key_unusable", "error", "Requests cannot be sealed", remedy), async () => [
     check("sealing_key", "info", `Requests are sealed with key ${(await sealerFrom(settings)).kid}`),
@@ -83,10 +87,7 @@ async function sealing(settings: Settings): Promise<EnvironmentCheck[]> {
 }
 
 /** What a worker finds in the agent's configuration. */
-async function configuration(
-  settings: Settings,
-  { companyId, config }: EnvironmentTestContext,
-): Promise<EnvironmentCheck[]> {
+async function configuration(settings: Settings, { companyId, config }: EnvironmentTestContext): Promise<Finding[]> {
   const found = temporalFor(settings);
   const checkId = randomUUID();
   const workflowId = `agent-check:${checkId}`;
@@ -98,7 +99,7 @@ async function configuration(
     const start = { workflowId, taskQueue: found.taskQueue, args: [input], workflowExecutionTimeout: "15 s" } as const;
     const call = () => found.client.execute(CHECK_WORKFLOW, start);
     const report: CheckReport = await callOnce(found, call, { timeout: TIMEOUT_MS });
-    return (report.findings ?? []).map((each) => check(each.code, each.level, each.message, each.hint ?? undefined));
+    return report.findings ?? [];
   } catch (error) {
     const late = codeOf(error) === Code.DEADLINE_EXCEEDED;
     const reason = late ? `no worker answered within ${TIMEOUT_MS / 1000} s` : errorText(error);
@@ -109,7 +110,7 @@ async function configuration(
   }
 }
 
-async function transcripts(settings: Settings): Promise<EnvironmentCheck[]> {
+async function transcripts(settings: Settings): Promise<Finding[]> {
   const base = settings.transcriptsUrl;
   const variable = "AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL";
   if (base === undefined) {
@@ -134,18 +135,18 @@ async function transcripts(settings: Settings): Promise<EnvironmentCheck[]> {
   });
 }
 
-async function helpers(): Promise<EnvironmentCheck[]> {
-  if ((await paperclipHelpers()).renderWakePrompt) return [];
+async function helpers(): Promise<Finding[]> {
+  if ((await paperclipHelpers()).renderPaperclipWakePrompt) return [];
   const message = "Paperclip's own prompt helpers were not found; agents get the task without Paperclip's wake text";
   return [check("host_helpers", "warn", message, "Start Paperclip from its installed package.")];
 }
 
-function check(code: string, level: Level, message: string, hint?: string): EnvironmentCheck {
+function check(code: string, level: Level, message: string, hint?: string): Finding {
   return { code, level, message, ...(hint ? { hint } : {}) };
 }
 
 /** The checks that `work` gives; when it fails, `failure` with the reason. */
-async function tried(failure: EnvironmentCheck, work: () => Promise<EnvironmentCheck[]>): Promise<EnvironmentCheck[]> {
+async function tried(failure: Finding, work: () => Promise<Finding[]>): Promise<Finding[]> {
   try {
     return await work();
   } catch (error) {

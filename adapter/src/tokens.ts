@@ -7,8 +7,8 @@
  */
 
 import { base64url, SignJWT } from "jose";
-import { firstKey, keyFile } from "./key-files.ts";
-import { ConfigurationError } from "./settings.ts";
+import { ConfigurationError } from "./errors.ts";
+import { firstKey, keyFile, type Settings } from "./settings.ts";
 
 const AUDIENCE = "agent-runs.transcripts";
 const KEY_BYTES = 32;
@@ -16,10 +16,7 @@ const TOKEN_LIFETIME_SECONDS = 3600;
 /** The life of a link, as of those that `agent-runs show` prints. */
 export const LINK_LIFETIME_SECONDS = 7 * 24 * 3600;
 
-/** The settings that this module needs. */
-export interface TokenSettings {
-  transcriptsKeyFile: string;
-}
+type TokenSettings = Pick<Settings, "transcriptsKeyFile">;
 
 /** A token for one run; `lifetime` is in seconds. Rejects with `ConfigurationError`, which never quotes the key. */
 export async function mint(runId: string, settings: TokenSettings, lifetime = TOKEN_LIFETIME_SECONDS): Promise<string> {
@@ -45,7 +42,7 @@ async function readKey(path: string): Promise<Uint8Array> {
   const secret = secretIn(await keyFile(path, field, "the worker's own file"));
   if (secret !== undefined && secret.length >= KEY_BYTES) return secret;
   const remedy = `names ${path}, which must hold a JWK of kty oct with at least ${KEY_BYTES} bytes: copy the worker's own file`;
-  throw new ConfigurationError([{ field, remedy }]);
+  throw new ConfigurationError({ field, remedy });
 }
 
 function secretIn(text: string): Uint8Array | undefined {

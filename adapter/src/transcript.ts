@@ -10,8 +10,8 @@
  */
 
 import { createParser, type EventSourceMessage } from "eventsource-parser";
+import { ConfigurationError } from "./errors.ts";
 import type { LogFormat } from "./log.ts";
-import { ConfigurationError } from "./settings.ts";
 import { Aborted, BackOff, type OutageListener, withLinkedSignal } from "./waits.ts";
 
 /** A connection without a byte for so long is dead: the service sends a comment every 15 s. */

@@ -64,19 +64,6 @@ export async function withLinkedSignal<T>(
   }
 }
 
-/** Waits for work that itself goes on when `signal` is aborted. Rejects with `Aborted` then, else as the work does. */
-export async function withAbort<T>(work: Promise<T>, signal?: AbortSignal): Promise<T> {
-  work.catch(() => undefined); // after an abort nobody waits for it
-  return await withLinkedSignal([signal], async (linked) => {
-    const aborted = new Promise<never>((_, reject) => {
-      const abort = () => reject(new Aborted(linked.signal.reason));
-      if (linked.signal.aborted) abort();
-      linked.signal.addEventListener("abort", abort);
-    });
-    return await Promise.race([work, aborted]);
-  });
-}
-
 /** The pauses between repeated calls: `first`, each then twice as long, up to `longest` milliseconds, ±20 %. */
 export class BackOff {
   #next: number;

@@ -2,7 +2,7 @@
 
 import { describe, expect, it } from "vitest";
 import { CALL_BYTES, OutageLog, RunLog, statusLine, statusSentence } from "../src/log.ts";
-import { logFormatFor } from "../src/log-format.ts";
+import { logFormatIn } from "../src/settings.ts";
 import type { LogCall } from "../src/transcript.ts";
 import { parseStdoutLine } from "../src/ui-parser.ts";
 
@@ -39,13 +39,13 @@ describe("our own status lines", () => {
 
 describe("the format", () => {
   it("is text only where the Paperclip is known to load no parser, unless a setting decides", () => {
-    expect(logFormatFor(undefined, "2026.916.1")).toBe("text");
-    expect(logFormatFor("auto", "2026.916.1")).toBe("text");
-    expect(logFormatFor(undefined, "2026.999.0")).toBe("json");
-    expect(logFormatFor(undefined, undefined)).toBe("json");
-    expect(logFormatFor("json", "2026.916.1")).toBe("json");
-    expect(logFormatFor(" text ", undefined)).toBe("text");
-    expect(logFormatFor("auto", "2026.916.1", "opencode_local")).toBe("events");
+    expect(logFormatIn({}, "2026.916.1")).toBe("text");
+    expect(logFormatIn({ AGENT_RUNS_RUN_LOG_FORMAT: "auto" }, "2026.916.1")).toBe("text");
+    expect(logFormatIn({}, "2026.999.0")).toBe("json");
+    expect(logFormatIn({}, undefined)).toBe("json");
+    expect(logFormatIn({ AGENT_RUNS_RUN_LOG_FORMAT: "json" }, "2026.916.1")).toBe("json");
+    expect(logFormatIn({ AGENT_RUNS_RUN_LOG_FORMAT: " text " }, undefined)).toBe("text");
+    expect(logFormatIn({ AGENT_RUNS_ADAPTER_TYPE: "opencode_local" }, "2026.916.1")).toBe("events");
   });
 });
 

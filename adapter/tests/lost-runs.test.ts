@@ -2,13 +2,12 @@
 
 import { randomUUID } from "node:crypto";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from "vitest";
-import type { Outcome } from "../generated/contracts.ts";
-import { LEASE_LOST } from "../src/cancel.ts";
+import { LEASE_LOST } from "../src/abort.ts";
 import { executeWith } from "../src/execute.ts";
 import { fetchOutcome, signalCollected } from "../src/outcome.ts";
 import { FIRST_REQUEST_MS } from "../src/outcome-delivery.ts";
 import { PaperclipApi } from "../src/paperclip-api.ts";
-import { actionOutcomeOf, Reconciler } from "../src/reconcile.ts";
+import { Reconciler } from "../src/reconcile.ts";
 import { disconnect, runOf } from "../src/temporal.ts";
 import { type FakeApi, paperclipApi } from "./support/paperclip-api.ts";
 import { describeRun, fakeHost, partsFor, sameAgent, wakeAgent } from "./support/paperclip-context.ts";
@@ -289,16 +288,5 @@ describe("the reconciler", () => {
     const handle = runOf(temporalOf(server, worker.queue), run.workflowId, run.runId);
     expect(await fetchOutcome(temporalOf(server, worker.queue), handle)).toMatchObject({ exitCode: 0 });
     await signalCollected(temporalOf(server, worker.queue), handle);
-  });
-});
-
-describe("evidence", () => {
-  const failure = { code: "x", message: "x", nextStep: "x", budget: "agent" as const };
-  it.each<[string, Partial<Outcome>, string]>([
-    ["a success", {}, "completed"],
-    ["a failure", { failure }, "mixed"],
-    ["an agent that never ran", { failure, neverStarted: true }, "not_performed"],
-  ])("of %s", (_, outcome, action) => {
-    expect(actionOutcomeOf(outcome)).toBe(action);
   });
 });

@@ -23,7 +23,7 @@ test("the helpers of the program that runs are found, also through a link in .bi
   const program = await installed(`
     export const renderPaperclipWakePrompt = (wake, options) => wake.reason + options.resumedSession;
     export const isPaperclipRecoveryWakePayload = (wake) => wake.recovery === true;
-    export const resolvePaperclipDesiredSkillNames = (config, offered) => new Set([config.wanted, offered[0].key]);
+    export const resolvePaperclipDesiredSkillNames = (config, offered) => [config.wanted, offered[0].key];
     export const DEFAULT_PAPERCLIP_AGENT_PROMPT_TEMPLATE = "You are {{agent.id}}.";
   `);
   const link = join(program, "..", "..", "..", ".bin", "paperclipai");
@@ -31,17 +31,18 @@ test("the helpers of the program that runs are found, also through a link in .bi
   for (const entry of [program, link]) {
     const host = await loadHelpers(entry);
     expect(host.version).toBe("2026.916.1");
-    expect(host.renderWakePrompt?.({ reason: "assigned " }, { resumedSession: true })).toBe("assigned true");
-    expect(host.isRecoveryWake?.({ recovery: true })).toBe(true);
-    expect(host.desiredSkills?.({ wanted: "a" }, [{ key: "b" }])).toEqual(["a", "b"]);
-    expect(host.promptTemplate).toBe("You are {{agent.id}}.");
-    expect(host.conversationTemplate).toBeUndefined();
+    expect(host.renderPaperclipWakePrompt?.({ reason: "assigned " }, { resumedSession: true })).toBe("assigned true");
+    expect(host.isPaperclipRecoveryWakePayload?.({ recovery: true })).toBe(true);
+    expect(host.resolvePaperclipDesiredSkillNames?.({ wanted: "a" }, [{ key: "b" }])).toEqual(["a", "b"]);
+    expect(host.DEFAULT_PAPERCLIP_AGENT_PROMPT_TEMPLATE).toBe("You are {{agent.id}}.");
+    expect(host.DEFAULT_PAPERCLIP_CONVERSATION_PROMPT_TEMPLATE).toBeUndefined();
   }
 });
 
 test("an older Paperclip has fewer helpers", async () => {
-  const host = await loadHelpers(await installed("export const renderPaperclipWakePrompt = 5;"));
-  expect(host).toEqual({ version: "2026.916.1" });
+  const host = await loadHelpers(await installed("export const another = 5;"));
+  expect(host.renderPaperclipWakePrompt).toBeUndefined();
+  expect(host).toMatchObject({ version: "2026.916.1" });
 });
 
 test.each([

@@ -3,7 +3,7 @@ import { mkdir, mkdtemp, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { beforeEach, describe, expect, test } from "vitest";
-import { InvalidRequest } from "../src/invalid-request.ts";
+import { InvalidRequest } from "../src/errors.ts";
 import type { AdapterExecutionContext } from "../src/paperclip.ts";
 import type { PaperclipHelpers } from "../src/paperclip-helpers.ts";
 import { prepare } from "../src/request.ts";
@@ -13,10 +13,10 @@ import { type Data, opened, sealer } from "./support/sealed.ts";
 const CANARY = "canary-5e1f";
 const FIXTURES = new URL("../../tests/fixtures/paperclip/", import.meta.url);
 const HOST: PaperclipHelpers = {
-  renderWakePrompt: (wake, options) => `wake ${(wake as Data)?.reason} ${JSON.stringify(options)}`,
-  isRecoveryWake: (wake) => Boolean((wake as Data)?.recovery),
-  promptTemplate: "You are {{agent.id}}.",
-  conversationTemplate: "A conversation.",
+  renderPaperclipWakePrompt: (wake, options) => `wake ${(wake as Data)?.reason} ${JSON.stringify(options)}`,
+  isPaperclipRecoveryWakePayload: (wake) => Boolean((wake as Data)?.recovery),
+  DEFAULT_PAPERCLIP_AGENT_PROMPT_TEMPLATE: "You are {{agent.id}}.",
+  DEFAULT_PAPERCLIP_CONVERSATION_PROMPT_TEMPLATE: "A conversation.",
 };
 
 let home: string;
@@ -180,10 +180,10 @@ describe("Paperclip's texts", () => {
   test("without Paperclip's renderer, or when it fails, the wake has no text", async () => {
     const ctx = live(minimal({ context: { paperclipWake: { reason: "assigned" } } }));
     expect(await prepared(ctx, { host: {} })).toMatchObject({ wakeText: "", notes: [] });
-    const renderWakePrompt = () => {
+    const renderPaperclipWakePrompt = () => {
       throw new Error(CANARY);
     };
-    const { hostTexts, notes, wakeText } = await prepared(ctx, { host: { renderWakePrompt } });
+    const { hostTexts, notes, wakeText } = await prepared(ctx, { host: { renderPaperclipWakePrompt } });
     expect(hostTexts).toMatchObject({ wakePrompt: {}, notes });
     expect(wakeText).toBe("");
     expect(notes).toEqual([expect.stringContaining("renderer failed")]);
@@ -193,8 +193,10 @@ describe("Paperclip's texts", () => {
   test("the heartbeat template is that of the wake's mode", async () => {
     const template = async (data: Data, host = HOST) =>
       (await prepared(live(data), { host })).hostTexts.heartbeatTemplate;
-    expect(await template(minimal())).toBe(HOST.promptTemplate);
-    expect(await template(minimal({ context: { conversationMode: true } }))).toBe(HOST.conversationTemplate);
+    expect(await template(minimal())).toBe(HOST.DEFAULT_PAPERCLIP_AGENT_PROMPT_TEMPLATE);
+    expect(await template(minimal({ context: { conversationMode: true } }))).toBe(
+      HOST.DEFAULT_PAPERCLIP_CONVERSATION_PROMPT_TEMPLATE,
+    );
     expect(await template(minimal(), {})).toBeUndefined();
   });
 
@@ -312,9 +314,9 @@ describe("skills", () => {
     return { key, source };
   }
 
-  async function read(offered: Data[], desiredSkills?: PaperclipHelpers["desiredSkills"]) {
+  async function read(offered: Data[], desiredSkills?: PaperclipHelpers["resolvePaperclipDesiredSkillNames"]) {
     const ctx = live(minimal({ config: { paperclipRuntimeSkills: offered } }));
-    const { hostTexts } = await prepared(ctx, { host: { desiredSkills } });
+    const { hostTexts } = await prepared(ctx, { host: { resolvePaperclipDesiredSkillNames: desiredSkills } });
     return hostTexts;
   }
 

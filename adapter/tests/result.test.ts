@@ -49,7 +49,7 @@ describe("a failure", () => {
     const nothing = { sessionId: null, sessionParams: null, usage: null, costUsd: null, resultJson: {} };
     const retry = { errorFamily: "transient_upstream" as const, retryNotBefore: "2026-01-02T12:01:00Z" };
     const ended = failed("k8s_api_unavailable", "infrastructure", {
-      ...{ stop: UNSTARTED, neverStarted: true, ...nothing, ...retry },
+      ...{ stop: UNSTARTED, neverStarted: true, recovery: "bootstrap", mayRepeat: true, ...nothing, ...retry },
     });
     const result = resultOf(ended, HERE);
     expect(result).toMatchObject({ executionRecovery: BOOTSTRAP, ...retry });
@@ -123,20 +123,20 @@ describe("a session", () => {
 });
 
 describe("a started failure", () => {
-  it.each(["transient_upstream", "provider_quota"] as const)(
-    "of family %s continues the conversation",
-    (errorFamily) => {
-      const ended = failed("provider_unavailable", "agent", { errorFamily });
-      const result = resultOf(ended, HERE);
-      expect(result).toMatchObject({ errorFamily, sessionParams: { sessionId: "ses_1" } });
-      expect(result.resultJson).toMatchObject({ conversationContinuation: "continue_conversation_v1" });
-      expect(resultOf(ended, { ...HERE, recovery: false }).resultJson).not.toHaveProperty("conversationContinuation");
-    },
-  );
+  it("that Paperclip repeats continues the conversation", () => {
+    const errorFamily = "provider_quota" as const;
+    const ended = failed("provider_quota", "agent", { errorFamily, mayRepeat: true });
+    const result = resultOf(ended, HERE);
+    expect(result).toMatchObject({ errorFamily, sessionParams: { sessionId: "ses_1" } });
+    expect(result.resultJson).toMatchObject({ conversationContinuation: "continue_conversation_v1" });
+    expect(resultOf(ended, { ...HERE, recovery: false }).resultJson).not.toHaveProperty("conversationContinuation");
+  });
 
-  it("of family model_refusal does not", () => {
-    const { resultJson } = resultOf(failed("model_refused", "agent", { errorFamily: "model_refusal" }), HERE);
-    expect(resultJson).not.toHaveProperty("conversationContinuation");
+  it("that Paperclip does not repeat continues it only if its task is blocked", () => {
+    const ended = failed("model_refused", "agent", { errorFamily: "model_refusal" });
+    expect(resultOf(ended, HERE).resultJson).not.toHaveProperty("conversationContinuation");
+    const blocked = resultOf(ended, { ...HERE, taskBlocked: true });
+    expect(blocked.resultJson).toMatchObject({ conversationContinuation: "continue_conversation_v1" });
   });
 
   it("may name the earliest time of a retry", () => {
@@ -155,7 +155,7 @@ describe("a started failure", () => {
 
 describe("a cancelled run", () => {
   const stopped = { recovery: true, cancelledAt: NOW };
-  const ended = failed("cancelled", "agent", { exitCode: null, stop: STOPPED });
+  const ended = failed("cancelled", "agent", { exitCode: null, stop: STOPPED, recovery: "interrupted" });
 
   it("whose agent has stopped with its session has evidence", () => {
     const result = resultOf(ended, stopped);
@@ -165,13 +165,10 @@ describe("a cancelled run", () => {
     });
   });
 
-  it.each([
-    ["that was killed", { ...STOPPED, killed: true }, { forced: true }],
-    ["whose session is lost", { ...STOPPED, sessionPreserved: false }, { forced: false }],
-  ])("%s is acknowledged without evidence", (_, stop, expected) => {
-    const result = resultOf(failed("cancelled", "agent", { stop }), stopped);
+  it.each([true, false])("without proof of its session is acknowledged without evidence: killed %j", (killed) => {
+    const result = resultOf(failed("cancelled", "agent", { stop: { ...STOPPED, killed } }), stopped);
     expect(result.executionRecovery).toBeUndefined();
-    expect(result.resultJson?.executionCancellation).toMatchObject({ state: "acknowledged", ...expected });
+    expect(result.resultJson?.executionCancellation).toMatchObject({ state: "acknowledged", forced: killed });
   });
 
   it("whose agent may still run is not acknowledged", () => {
@@ -182,7 +179,9 @@ describe("a cancelled run", () => {
   });
 
   it("that was cancelled before its agent started gives evidence of that", () => {
-    const unstarted = failed("cancelled", "agent", { stop: UNSTARTED, neverStarted: true, resultJson: {} });
+    const unstarted = failed("cancelled", "agent", {
+      ...{ stop: UNSTARTED, neverStarted: true, recovery: "bootstrap", resultJson: {} },
+    });
     const result = resultOf(unstarted, stopped);
     expect(result.executionRecovery).toEqual(BOOTSTRAP);
     expect(result.resultJson).toMatchObject({ executionCancellation: { state: "acknowledged" } });
@@ -208,7 +207,11 @@ describe("a cancelled run", () => {
   });
 
   it("that failed by itself before the cancel is not repeated", () => {
-    const retry = { errorFamily: "transient_upstream" as const, retryNotBefore: "2026-01-02T13:00:00Z" };
+    const retry = {
+      mayRepeat: true,
+      errorFamily: "transient_upstream" as const,
+      retryNotBefore: "2026-01-02T13:00:00Z",
+    };
     const result = resultOf(failed("provider_unavailable", "agent", { stop: STOPPED, ...retry }), stopped);
     expect(result.errorFamily).toBeNull();
     expect(result).not.toHaveProperty("retryNotBefore");

@@ -4,8 +4,8 @@ import { join } from "node:path";
 import { exportJWK, generateKeyPair } from "jose";
 import { beforeEach, describe, expect, test } from "vitest";
 import type { SealedRun } from "../generated/contracts.ts";
+import { ConfigurationError } from "../src/errors.ts";
 import { sealerFrom, sealerOf } from "../src/sealing.ts";
-import { ConfigurationError } from "../src/settings.ts";
 import { KEY, opened, sealer } from "./support/sealed.ts";
 
 const CANARY = "canary-7a";
@@ -61,7 +61,7 @@ test.each([
   expect(refused).toBeInstanceOf(ConfigurationError);
   expect(String((refused as Error).stack)).not.toContain(CANARY);
   expect((refused as Error).cause).toBeUndefined();
-  expect((refused as ConfigurationError).fields).toEqual(["KEY"]);
+  expect((refused as ConfigurationError).problems).toMatchObject([{ field: "KEY" }]);
 });
 
 describe("the key file", () => {
@@ -74,11 +74,13 @@ describe("the key file", () => {
   test("seals with its public half", async () => {
     const { d: _, ...half } = KEY;
     await writeFile(sealingKeyFile, JSON.stringify(half));
-    expect((await sealerFrom({ sealingKeyFile })).kid).toBe((await sealer()).kid);
+    expect((await sealerFrom({ sealingKeyFile, sealingKey: undefined })).kid).toBe((await sealer()).kid);
   });
 
   test("is never created: a missing one is named with its setting and the remedy", async () => {
-    const refused: unknown = await sealerFrom({ sealingKeyFile }).catch((error: unknown) => error);
+    const refused: unknown = await sealerFrom({ sealingKeyFile, sealingKey: undefined }).catch(
+      (error: unknown) => error,
+    );
     expect(refused).toBeInstanceOf(ConfigurationError);
     expect((refused as Error).message).toBe(
       `AGENT_RUNS_SEALING_KEY_FILE names ${sealingKeyFile}, which cannot be read (ENOENT): start the worker once, which ` +

@@ -2,7 +2,8 @@ import { mkdtempSync, writeFileSync } from "node:fs";
 import { homedir, tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { ConfigurationError, settingsFrom } from "../src/settings.ts";
+import { ConfigurationError } from "../src/errors.ts";
+import { settingsFrom } from "../src/settings.ts";
 
 const CANARY = "canary-3c";
 const CERTIFICATE = `-----BEGIN CERTIFICATE-----\n${CANARY}\n-----END CERTIFICATE-----`;
@@ -90,7 +91,7 @@ test("every wrong setting is named at once with what is expected, and never its 
     },
     { onBusy: CANARY, taskQueue: 5, paperclipApiUrl: `http://${CANARY}@host` },
   );
-  expect(error.fields.sort()).toEqual([
+  expect(error.problems.map(({ field }) => field).sort()).toEqual([
     "AGENT_RUNS_REPORT_AS",
     "AGENT_RUNS_TASK_QEUE",
     "AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL",
@@ -153,6 +154,6 @@ test.each([
   ["TEMPORAL_TLS_DISABLE_HOST_VERIFICATION", { TEMPORAL_TLS_DISABLE_HOST_VERIFICATION: "1" }],
 ])("a wrong %s is named before anything is started: %j", (field, environment) => {
   const error = refused(environment);
-  expect(error.fields).toEqual([field]);
+  expect(error.problems).toMatchObject([{ field }]);
   expect(error.message).not.toContain(CANARY);
 });

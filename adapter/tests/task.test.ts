@@ -2,8 +2,6 @@
 
 import { randomUUID } from "node:crypto";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from "vitest";
-import type { Outcome } from "../generated/contracts.ts";
-import { waitsForPerson } from "../src/result.ts";
 import { disconnect } from "../src/temporal.ts";
 import { type FakeApi, paperclipApi } from "./support/paperclip-api.ts";
 import { fakeHost, wakeAgent } from "./support/paperclip-context.ts";
@@ -94,20 +92,5 @@ describe("the task of a run that only a person can help", () => {
     const { result } = await run("provider-rejects", {}, { issueId: undefined });
     expect(result.resultJson).not.toHaveProperty("conversationContinuation");
     expect(api.requests.some((path) => path.startsWith("PATCH"))).toBe(false);
-  });
-});
-
-describe("whether a person has to help", () => {
-  const failure = { code: "x", message: "x", nextStep: "x", budget: "agent" as const };
-  const ended = { failure, agentStopped: true };
-  it.each<[string, Partial<Outcome>, number, boolean]>([
-    ["a success", {}, 0, false],
-    ["a failure", ended, 0, true],
-    ["an agent that may still work", { failure }, 0, false],
-    ["an outage of the provider", { ...ended, errorFamily: "transient_upstream" }, 0, false],
-    ["an outage that lasts", { ...ended, errorFamily: "transient_upstream" }, 2, true],
-    ["a timeout", { ...ended, timedOut: true }, 0, true],
-  ])("after %s", (_, outcome, repeats, expected) => {
-    expect(waitsForPerson(outcome, repeats)).toBe(expected);
   });
 });

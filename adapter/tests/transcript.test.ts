@@ -6,7 +6,7 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, describe, expect, it } from "vitest";
-import { ConfigurationError } from "../src/settings.ts";
+import { ConfigurationError } from "../src/errors.ts";
 import { mint } from "../src/tokens.ts";
 import { follow, type LogCall, type Transcript, TranscriptIncomplete } from "../src/transcript.ts";
 import { Aborted } from "../src/waits.ts";

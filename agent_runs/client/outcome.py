@@ -81,7 +81,7 @@ async def outcome_at_close(handle: WorkflowHandle[Any, Outcome]) -> Outcome:
     """Wait for the close of the run; its outcome is the same whether it closed Completed, Failed or Canceled.
 
     Raises:
-        WorkflowFailureError: the run ended without an outcome (terminated, or its input could not be read).
+        WorkflowFailureError: the run ended without an outcome (terminated).
         RPCError: no such run, or not allowed.
     """
     try:

@@ -17,6 +17,12 @@ from agent_runs.contracts.request import RunConfig
 FORM_FILE: Final = Path(__file__).with_name("form.json")
 DOCUMENTATION_FILE: Final = Path(__file__).with_name("form.md")
 """What Paperclip shows to an agent or a person who configures an agent of this type."""
+MODELS: Final = (
+    *("anthropic/claude-opus-4-7", "anthropic/claude-sonnet-4-6", "anthropic/claude-haiku-4-5"),
+    *("openai/gpt-4o", "google/gemini-2.5-pro", "google/gemini-2.5-flash"),
+)
+"""What Paperclip offers next to a free text. Which models work depends on the providers in the agent's pod; an operator
+can set `PAPERCLIP_ADAPTER_MODELS`, which Paperclip prefers to this list."""
 
 
 class FormConfig(RunConfig):
@@ -138,10 +144,11 @@ _INPUTS: Final = {
 
 
 def form() -> dict[str, Any]:
-    """Returns Paperclip's description of the form, `{"fields": […]}`, each a `ConfigField`, and its `documentation`."""
+    """Returns Paperclip's description of the form: `fields`, each a `ConfigField`, `documentation` and `models`."""
     schema = FormConfig.model_json_schema()
     fields = [_field(caption, group, schema) for group, captions in CAPTIONS.items() for caption in captions]
-    return {"fields": fields, "documentation": DOCUMENTATION_FILE.read_text()}
+    models = [{"id": model, "label": model} for model in MODELS]
+    return {"fields": fields, "documentation": DOCUMENTATION_FILE.read_text(), "models": models}
 
 
 def form_text() -> str:

@@ -138,6 +138,12 @@ class Outcome(PaperclipContract):
         model: without the provider's name.
         never_started: no attempt ever had a running agent, and none can start any more.
         agent_stopped: no container of the run is left: it ended by itself, or Kubernetes has deleted it.
+        may_repeat: Paperclip repeats such a failure by itself, for a limited number of times.
+        recovery: the strongest evidence for Paperclip's recovery. `bootstrap`: no agent ever worked; `interrupted`: a
+            stopped agent ended by itself, with its session; None: neither is proven.
+        action_outcome: Paperclip's word for the result of the agent's work.
+        person_action: what a person has to do about the failure, as Paperclip shows it; None for a success, and if the
+            agent may still work.
 
     Source: Paperclip 2026.916.1, adapter-utils types.
     """
@@ -169,6 +175,10 @@ class Outcome(PaperclipContract):
     stop: Stop | None = None
     never_started: bool = False
     agent_stopped: bool = False
+    may_repeat: bool = False
+    recovery: Literal["bootstrap", "interrupted"] | None = None
+    action_outcome: Literal["completed", "not_performed", "mixed"] = "mixed"
+    person_action: str | None = None
 
     @field_serializer("session_params")
     def _present_fields(self, params: SessionParams | None) -> dict[str, str] | None:

@@ -35,6 +35,14 @@ def length(text: str) -> int:
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
+def shorten(text: str, limit: int) -> str:
+    """At most `limit` UTF-16 code units of `text`, without half a surrogate pair, and with an ellipsis if it is cut."""
+    if length(text) <= limit:
+        return text
+    kept = text.encode("utf-16-le", "surrogatepass")[: 2 * (limit - 1)]
+    return kept.decode("utf-16-le", "ignore") + "…"
+
+
 def number(value: float) -> str:
     """A number as `String(value)` writes it: `1` for 1.0, `1e+21`, `1e-7`."""
     if isinstance(value, int) and abs(value) <= _SAFE_INTEGER:

@@ -3,7 +3,10 @@
 Spend and session are reported on every outcome, also on timeouts and cancels, where the existing adapters drop them.
 A run is successful only when no failure is known, and then its exit code is 0: a missing exit code never means
 success. Output itself stays in the transcript; the result names it. What depends on the Paperclip that gets the result
-(recovery evidence, acknowledged cancels, the link to the page) is added by the plugin, `adapter/src/result.ts`.
+(acknowledged cancels, the link to the page, whether it knows recovery) is added by the plugin, `adapter/src/result.ts`.
+
+What Paperclip does with a failure depends on its evidence: without any it holds the task until an operator resolves it.
+So evidence is given whenever it is true, and never otherwise.
 Source: Paperclip 2026.916.1, adapter-utils types and the server's outcome rules.
 """
 
@@ -37,6 +40,7 @@ from agent_runs.contracts.outcome import (
     Usage,
 )
 from agent_runs.contracts.request import RunRequest, SessionParams
+from agent_runs.paperclip.javascript import length, shorten
 from agent_runs.paperclip.session import session_params, working_directory
 
 ErrorFamily = Literal["transient_upstream", "provider_quota", "model_refusal"]
@@ -61,7 +65,10 @@ UNSTARTED: Final = (
 UNSTARTED_CODES: Final = frozenset(code for code, error in FAILURES.items() if issubclass(error, UNSTARTED))
 RETRY_DELAY: Final = timedelta(seconds=60)
 """Before Paperclip's own retry of a run that never started."""
+REPEATED_FAMILIES: Final = frozenset[ErrorFamily | None]({"transient_upstream", "provider_quota"})
 RESULT_MESSAGE_LIMIT: Final = 4000
+ACTION_LIMIT: Final = 2000
+"""UTF-16 code units that Paperclip takes of the text of what to do."""
 NOTES_LIMIT: Final = 10
 NOTE_LIMIT: Final = 500
 _ELLIPSIS: Final = "…"
@@ -107,6 +114,7 @@ def outcome(
     clear_session = _clears(reports, session_id)
     unstarted = ended is not None and _never_started(report, end, attempts, stop)
     error_family = _error_family(ended, unstarted=unstarted)
+    agent_stopped = _agent_stopped(ended, end, stop)
     return Outcome(
         exit_code=exit_code,
         signal=_signal(end) if ended else None,
@@ -131,7 +139,11 @@ def outcome(
         receipt=receipt,
         stop=stop,
         never_started=unstarted,
-        agent_stopped=_agent_stopped(ended, end, stop),
+        agent_stopped=agent_stopped,
+        may_repeat=error_family in REPEATED_FAMILIES,
+        recovery="bootstrap" if unstarted else _interruption(stop),
+        action_outcome="not_performed" if unstarted else "mixed" if ended else "completed",
+        person_action=_person_action(ended) if ended and agent_stopped else None,
     )
 
 
@@ -214,6 +226,17 @@ def _agent_stopped(failure: Failure | None, end: ContainerEnd | None, stop: Stop
     if stop is not None:
         return stop.agent_stopped
     return failure is None or (end is not None and end.exit_code is not None)
+
+
+def _interruption(stop: Stop | None) -> Literal["interrupted"] | None:
+    if stop is None or stop.killed or not (stop.agent_stopped and stop.session_preserved):
+        return None
+    return "interrupted"
+
+
+def _person_action(failure: Failure) -> str:
+    then = f"{failure.next_step} Then comment on this task: the agent continues."
+    return f"{shorten(f'{failure.code}: {failure.message}', ACTION_LIMIT - length(then) - 1)}\n{then}"
 
 
 def _error_family(failure: Failure | None, *, unstarted: bool) -> ErrorFamily | None:

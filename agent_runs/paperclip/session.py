@@ -2,7 +2,7 @@
 
 Paperclip stores what a run returns as session parameters and passes it to the next wake of the same task. Every
 spelling that the existing adapters ever wrote is read. Paperclip adds keys of its own (`__paperclip...`), which are
-ignored. Paperclip itself calls the codec in `adapter/src/session.ts`, which passes the parameters through.
+ignored. The plugin has no session codec: Paperclip's default one passes the parameters through.
 Source: the existing adapters' session codecs.
 """
 

@@ -1,7 +1,7 @@
 """Behaviours that the existing adapters' tests pin: stored sessions, environment, prompt, provider. One row, one id.
 
-What Paperclip itself calls is pinned in `adapter/tests`: the session codec (rows S1, S5 and S6, session.test.ts)
-and the skills page (row S8, skill-snapshot.test.ts).
+Paperclip's default session codec passes session parameters through (rows S5 and S6). The skills page (row S8) is pinned
+in `adapter/tests`.
 """
 
 from typing import Any

@@ -67,3 +67,8 @@ def test_the_volumes_fields_are_shown_only_for_a_volume_of_the_agents_own() -> N
     shown = {field["key"]: field["meta"]["visibleWhen"] for field in FIELDS if "meta" in field}
     when = {"key": "agentDbMode", "value": "dedicated_pvc"}
     assert shown == dict.fromkeys(["agentDbStorageClass", "agentDbStorageCapacity"], when)
+
+
+def test_the_models_on_offer_have_a_provider_each() -> None:
+    assert form()["models"]
+    assert all("/" in model["id"] for model in form()["models"])

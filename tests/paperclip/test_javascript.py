@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_runs.paperclip.javascript import length, number, stringify, trim, well_formed
+from agent_runs.paperclip.javascript import length, number, shorten, stringify, trim, well_formed
 
 
 @pytest.mark.parametrize(
@@ -63,6 +63,14 @@ def test_json_is_compact_and_keeps_what_is_not_ascii() -> None:
 
 def test_length_counts_utf_16_units() -> None:
     assert [length(text) for text in ("", "é", "𝄞", "a\ud83d")] == [0, 1, 2, 2]
+
+
+@given(st.text(), st.integers(1, 20))
+def test_a_shortened_text_fits_and_stays_well_formed(text: str, limit: int) -> None:
+    shortened = shorten(text, limit)
+    assert length(shortened) <= limit
+    assert shortened == text or (text.startswith(shortened[:-1]) and shortened.endswith("…"))
+    assert well_formed(shortened) == shortened
 
 
 def test_trim_knows_javascripts_white_space_only() -> None:

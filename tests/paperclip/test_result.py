@@ -31,8 +31,9 @@ from agent_runs.contracts.outcome import (
     Stop,
     Usage,
 )
+from agent_runs.paperclip.javascript import length
 from agent_runs.paperclip.preparation import prepare
-from agent_runs.paperclip.result import RESULT_MESSAGE_LIMIT, outcome
+from agent_runs.paperclip.result import ACTION_LIMIT, RESULT_MESSAGE_LIMIT, outcome
 from tests.paperclip.contexts import captured, with_value
 
 CONTEXT = with_value(captured("ctx-4"), "config.timeoutSec", 600)
@@ -278,6 +279,7 @@ def test_of_runs_that_never_started_only_infrastructure_failures_are_repeated(co
     repeated = failure.budget == "infrastructure"
     assert (result.never_started, result.agent_stopped) == (True, True)
     assert result.error_family == ("transient_upstream" if repeated else None)
+    assert result.may_repeat is repeated
     assert result.retry_not_before == (ENDED_AT + timedelta(seconds=60) if repeated else None)
     started = outcome(REQUEST, failure=failure, stop=Stop(agent_started=True, agent_stopped=True), ended_at=ENDED_AT)
     assert (started.never_started, started.retry_not_before) == (False, None)
@@ -302,3 +304,44 @@ def test_an_agent_has_stopped_when_no_container_of_its_run_is_left(facts: dict[s
 def test_an_outcome_of_an_earlier_worker_claims_nothing() -> None:
     result = Outcome.model_validate({"exitCode": 1})
     assert (result.never_started, result.agent_stopped) == (False, False)
+    assert (result.may_repeat, result.recovery, result.action_outcome) == (False, None, "mixed")
+
+
+STOPPED = Stop(agent_started=True, agent_stopped=True, session_preserved=True)
+
+
+@pytest.mark.parametrize(
+    ("stop", "expected"),
+    [
+        (None, None),
+        (UNSTARTED, "bootstrap"),
+        (STOPPED, "interrupted"),
+        (STOPPED.model_copy(update={"killed": True}), None),
+        (STOPPED.model_copy(update={"session_preserved": False}), None),
+        (STOPPED.model_copy(update={"agent_stopped": False}), None),
+    ],
+    ids=["ended by itself", "never started", "stopped", "killed", "session lost", "may still work"],
+)
+def test_evidence_for_recovery_is_given_only_when_it_is_true(stop: Stop | None, expected: str | None) -> None:
+    failure = RunCancelled.as_failure("why")
+    assert outcome(REQUEST, failure=failure, stop=stop).recovery == expected
+
+
+def test_the_result_of_the_agents_work_has_paperclips_word() -> None:
+    failed = outcome(REQUEST, report=SUCCESS, failure=RunTimeout.as_failure("why"), end=COMPLETED)
+    unstarted = outcome(REQUEST, failure=NO_NODE, stop=UNSTARTED)
+    succeeded = outcome(REQUEST, report=SUCCESS, end=COMPLETED)
+    words = [each.action_outcome for each in (succeeded, unstarted, failed)]
+    assert words == ["completed", "not_performed", "mixed"]
+
+
+def test_a_person_reads_what_happened_and_what_to_do_whatever_its_length() -> None:
+    assert outcome(REQUEST, report=SUCCESS, end=COMPLETED).person_action is None
+    failure = ProviderQuota.as_failure("no quota")
+    assert outcome(REQUEST, failure=failure).person_action is None
+    action = outcome(REQUEST, failure=failure, stop=STOPPED).person_action or ""
+    assert action == (f"provider_quota: no quota\n{failure.next_step} Then comment on this task: the agent continues.")
+    endless = ProviderQuota.as_failure("\U0001f980" * 4000)
+    long = outcome(REQUEST, failure=endless, stop=STOPPED).person_action or ""
+    assert ACTION_LIMIT - 2 < length(long) <= ACTION_LIMIT
+    assert long.endswith("the agent continues.")

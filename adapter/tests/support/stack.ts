@@ -112,6 +112,9 @@ export function settingsOf(server: DevServer, worker: { queue: string; transcrip
     transcriptsUrl: worker.transcripts,
     transcriptsKeyFile: worker.keyFile ?? "",
     sealingKeyFile: "",
+    sealingKey: undefined,
+    paperclipApiUrl: undefined,
+    boardApiKey: undefined,
     onBusy: "wait" as "wait" | "refuse",
     adapterType: "opencode_k8s" as const,
     reportAs: "opencode_local" as const,
@@ -143,9 +146,9 @@ export function aRequest(changes: Partial<Request> & { behaviour?: string } = {}
 /** The request, sealed for the workers of these tests. */
 export async function preparedOf(request: Request): Promise<Prepared> {
   const context = { ...request, authToken: "token", onLog: async () => undefined };
-  const renderWakePrompt = (_: unknown, { resumedSession }: object & { resumedSession?: unknown }) =>
+  const renderPaperclipWakePrompt = (_: unknown, { resumedSession }: object & { resumedSession?: unknown }) =>
     resumedSession ? "resumed" : "fresh";
-  return await prepare(context, {}, await sealer(), { renderWakePrompt }, {});
+  return await prepare(context, { paperclipApiUrl: undefined }, await sealer(), { renderPaperclipWakePrompt }, {});
 }
 
 /** The wake of such a request. */
