@@ -187,8 +187,8 @@ class CreateJobActivity:
         _, unsupported = translate_mcp_servers(secrets.mcp_servers)
         mcp_warnings = [f"MCP server {name} is neither local nor remote and was left out" for name in unsupported]
         url_warning = api_url_warning(settings.paperclip_api_url) if own_pod else None
-        warnings = (*plan.warnings, *secrets_warnings, *mcp_warnings, *([url_warning] if url_warning else []))
-        return replace(plan, warnings=warnings)
+        warnings = (*plan.warnings, *secrets_warnings, *values.warnings(secrets), *mcp_warnings)
+        return replace(plan, warnings=(*warnings, *([url_warning] if url_warning else [])))
 
     def _secrets(self, input: CreateJob, secrets: Secrets) -> tuple[Secrets, tuple[str, ...]]:
         """The run's secrets, with the tokens of the run that has joined it; if those cannot be opened, a warning."""

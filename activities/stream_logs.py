@@ -154,13 +154,13 @@ class StreamLogsActivity:
         )
 
     async def _end(self, job: JobRef, follower: Follower, receipt: OutputReceipt, redaction: Redaction) -> StreamEnd:
-        container = container_end(follower)
+        container = container_end(follower, redaction)
         failure = follower.termination if isinstance(follower.termination, Failing) else outside_failure(container)
         if failure is not None and issubclass(failure.error, PodLost):
             # before Kubernetes 1.29 the Job creates a replacement pod, which waits for its prompt forever
             await self.cluster.delete_job(job.namespace, job.name, job.uid)
         return StreamEnd(
-            container=without_secrets(container, redaction),
+            container=container,
             receipt=receipt,
             failure=failure.error.as_failure(redaction.hide(failure.message)) if failure else None,
         )
@@ -291,17 +291,20 @@ async def heartbeats(checkpoint: Checkpoint, throttle: HeartbeatThrottle) -> Asy
             await task
 
 
-def container_end(follower: Follower) -> ContainerEnd:
-    """The container's end according to Kubernetes, with the runner's error if there is one."""
-    end, last = follower.end or ContainerEnd(), follower.last
+def container_end(follower: Follower, redaction: Redaction) -> ContainerEnd:
+    """The container's end according to Kubernetes, with the runner's error if there is one.
+
+    Both may quote the agent, for example by a termination message, so secrets are hidden in them.
+    """
+    end, last = without_secrets(follower.end or ContainerEnd(), redaction), follower.last
     if last is None or last.error is None:
         return end
-    runner_error = f"runner: {last.error}" + (f" ({last.detail})" if last.detail else "")
+    runner_error = redaction.hide(f"runner: {last.error}" + (f" ({last.detail})" if last.detail else ""))
     return end.model_copy(update={"message": "; ".join(text for text in (end.message, runner_error) if text)})
 
 
 def without_secrets(end: ContainerEnd, redaction: Redaction) -> ContainerEnd:
-    """The container's end with secrets hidden in what an agent may have written, such as its termination message."""
+    """The container's end with secrets hidden in its texts."""
     return end.model_copy(update={"reason": redaction.hide_in(end.reason), "message": redaction.hide_in(end.message)})
 
 

@@ -22,7 +22,7 @@ from agent_runs.job.pod_profile import inherited_literals
 from agent_runs.kube.port import Cluster
 from agent_runs.paperclip.preparation import Preparations
 from agent_runs.paperclip.redaction import Redaction
-from agent_runs.paperclip.secret_values import secret_values
+from agent_runs.paperclip.secret_values import secret_values, warnings
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,10 @@ class WorkerValues:
             InvalidRequest: there are too many to be searched for.
         """
         return Redaction.of(secret_values(secrets, self.inherited, self.opencode.get("provider")))
+
+    def warnings(self, secrets: Secrets) -> tuple[str, ...]:
+        """What that redaction leaves out, for people."""
+        return warnings(secrets, self.inherited, self.opencode.get("provider"))
 
 
 @dataclass(frozen=True)

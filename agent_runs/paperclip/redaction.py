@@ -32,40 +32,40 @@ CHUNK: Final = 64 * 1024
 """Bytes that are searched at a time: what is found in them is listed with Python's lock kept."""
 LABEL_LIMIT: Final = 32
 """Characters of a name in a marker; fewer for a short value, because of `MAX_GROWTH`."""
-MAX_GROWTH: Final = 5
+MAX_GROWTH: Final = 4
 """A marker has at most so many times the bytes of the value that it replaces."""
 
 _INTRODUCER: Final = b"[[secret:"
 _LITERAL: Final = b"[[secret:]]"
 """Stands for an introducer that the agent wrote itself."""
-_MARKER: Final = re.compile(rb"\[\[secret:(?:([\w.-]+)(?::(\d{1,2}))?(?::(\d{1,7})-(\d{1,7}))?)?\]\]")
+_END: Final = b"]]"
+_PART: Final = re.compile(rb"\[\[secret:([\w.-]+):(\d{1,2}):(\d{1,7})-(\d{1,7})\]\]")
+"""The marker of a part of a value."""
 _FRAME: Final = len("[[secret:.500:16]]")
 """Characters of a marker beside the name."""
 _MARKER_LIMIT: Final = 2 * LABEL_LIMIT + 64
+_ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}".encode()
 _NOT_IN_LABELS: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _FIRST_COMPARISON: Final = 256
 
 
 class _Spelling(NamedTuple):
-    """A spelling of one value, by the value's unique label and the spelling's place."""
+    """A spelling of one value, by the value's unique label and the spelling's place, and what replaces all of it."""
 
     text: bytes
     label: str
     place: int
+    whole_marker: bytes
+
+    @classmethod
+    def of(cls, text: bytes, label: str, place: int) -> Self:
+        return cls(text, label, place, _marker(label, place))
 
     def marker(self, begin: int, end: int) -> bytes:
         """What replaces these bytes of it."""
-        if (begin, end) != (0, len(self.text)):
-            return f"[[secret:{self.label}:{self.place}:{begin}-{end}]]".encode()
-        return (f"[[secret:{self.label}:{self.place}]]" if self.place else f"[[secret:{self.label}]]").encode()
-
-
-class _Found(NamedTuple):
-    """Bytes of the output to be replaced."""
-
-    begin: int
-    end: int
-    marker: bytes
+        if begin == 0 and end == len(self.text):
+            return self.whole_marker
+        return f"[[secret:{self.label}:{self.place}:{begin}-{end}]]".encode()
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Redaction:
     """Replaces known values by markers, and back: `restore(redact(line)) == line`, whatever the line."""
 
     _searches: Sequence[_Search] = field(default=(), repr=False)
-    _spellings: Mapping[tuple[str, int], bytes] = field(default_factory=dict, repr=False)
+    _originals: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
     _sorted: Sequence[bytes] = field(default=(), repr=False)
 
     @classmethod
@@ -97,19 +97,20 @@ class Redaction:
         known: dict[bytes, _Spelling] = {}
         for label, value in _labelled(values):
             for place, text in enumerate(spellings(value)):
-                known.setdefault(text, _Spelling(text, label, place))
-        by_marker = {(spelling.label, spelling.place): spelling.text for spelling in known.values()}
-        return cls(tuple(map(_Search.of, _parts(known.values()))), by_marker, sorted(known))
+                known.setdefault(text, _Spelling.of(text, label, place))
+        originals = {spelling.whole_marker: spelling.text for spelling in known.values()} | {_LITERAL: _INTRODUCER}
+        return cls(tuple(map(_Search.of, _parts(known.values()))), originals, sorted(known))
 
     def redact(self, data: bytes) -> bytes:
         """`data` with a marker for each secret; the same object when there is none in it."""
         if len(data) <= CHUNK and not self._contains_secret(data) and _INTRODUCER not in data:
             return data
         result, rest = BytesIO(), 0
-        for found in self._find(data):
-            _write_literal(result, data, rest, found.begin)
-            result.write(found.marker)
-            rest = found.end
+        for begin, end, marker in self._find(data):
+            if begin > rest:
+                _write_literal(result, data, rest, begin)
+            result.write(marker)
+            rest = end
         if not rest and (not self._searches or _INTRODUCER not in data):
             return data
         _write_literal(result, data, rest, len(data))
@@ -122,11 +123,13 @@ class Redaction:
             return data
         result, rest = BytesIO(), 0
         while at >= 0:
-            marker = _MARKER.match(data, at, at + _MARKER_LIMIT)
-            original = self._original(marker) if marker else None
-            end = at + len(_INTRODUCER) if marker is None else marker.end()
-            result.write(memoryview(data)[rest:at])
-            result.write(data[at:end] if original is None else original)
+            end = data.find(_END, at, at + _MARKER_LIMIT) + len(_END)
+            original = self._original(data[at:end])
+            if original is None:
+                end, original = at + len(_INTRODUCER), _INTRODUCER
+            if at > rest:
+                result.write(memoryview(data)[rest:at])
+            result.write(original)
             rest, at = end, data.find(_INTRODUCER, end)
         result.write(memoryview(data)[rest:])
         return result.getvalue()
@@ -134,16 +137,16 @@ class Redaction:
     def hide(self, text: str) -> str:
         """A text about the run without its secrets, which is not restored: markers that are in it stay as they are.
 
-        Such texts are bounded, so a secret may be cut off at the end: its beginning is hidden as well.
+        Such texts are shortened, so a secret may be cut off at the end: its beginning is hidden as well.
         """
         data = text.encode("utf-8", "surrogatepass")
         pieces, rest = [], 0
-        for found in self._find(data):
-            pieces += [data[rest : found.begin], found.marker]
-            rest = found.end
+        for begin, end, marker in self._find(data):
+            pieces += [data[rest:begin], marker]
+            rest = end
         last = data[rest:]
-        if (cut := self._cut_secret(last)) is not None:
-            last = last[:cut] + b"[[secret:]]"
+        if (cut := self._cut_secret(last.removesuffix(_ELLIPSIS))) is not None:
+            last = last[:cut] + _LITERAL + (_ELLIPSIS if last.endswith(_ELLIPSIS) else b"")
         return b"".join([*pieces, last]).decode("utf-8", "replace") if pieces or cut is not None else text
 
     def hide_in(self, text: str | None) -> str | None:
@@ -153,19 +156,23 @@ class Redaction:
     def _contains_secret(self, data: bytes) -> bool:
         return any(search.automaton.find_matches_as_indexes(data) for search in self._searches)
 
-    def _find(self, data: bytes) -> Iterator[_Found]:
-        """What is to be replaced, in order. Where two secrets overlap, the first one, and what the other has beyond."""
+    def _find(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
+        """Begin and end of what is to be replaced, and the marker, in order.
+
+        Where two secrets overlap it is the first one, and what the other has beyond it.
+        """
         view, covered, begin = memoryview(data), 0, 0
         while begin < len(data):
             stop = begin + CHUNK
             for start, minus_end, number, index in self._heads(view, begin, stop):
                 if -minus_end <= covered:
                     continue
-                spelling, end = _longest(self._searches[number].groups[index], view, start, -minus_end)
+                group = self._searches[number].groups[index]
+                spelling, end = _longest(group, view, start, -minus_end)
                 visible = max(start, covered)
                 if visible > start and end - visible < MIN_LENGTH:
                     continue
-                yield _Found(visible, end, spelling.marker(visible - start, end - start))
+                yield visible, end, spelling.marker(visible - start, end - start)
                 covered = end
             begin = max(stop, covered)
 
@@ -180,15 +187,14 @@ class Redaction:
         ]
         return sorted(heads) if len(self._searches) > 1 else heads
 
-    def _original(self, marker: re.Match[bytes]) -> bytes | None:
-        label, place, begin, end = marker.groups()
-        if label is None:
-            return _INTRODUCER
-        spelling = self._spellings.get((label.decode(), int(place or 0)))
-        if spelling is None or begin is None:
-            return spelling
-        part = spelling[int(begin) : int(end)]
-        return part if len(part) == int(end) - int(begin) > 0 else None
+    def _original(self, marker: bytes) -> bytes | None:
+        """What the marker replaces; None if it is not known here."""
+        whole = self._originals.get(marker)
+        if whole is not None or (part := _PART.fullmatch(marker)) is None:
+            return whole
+        label, place, begin, end = part[1], int(part[2]), int(part[3]), int(part[4])
+        spelling = self._originals.get(_marker(label.decode(), place), b"")
+        return spelling[begin:end] if 0 <= begin < end <= len(spelling) else None
 
     def _cut_secret(self, data: bytes) -> int | None:
         """Where the beginning of a secret begins that goes on until the end."""
@@ -198,6 +204,10 @@ class Redaction:
             if at < len(self._sorted) and self._sorted[at].startswith(tail):
                 return begin
         return None
+
+
+def _marker(label: str, place: int) -> bytes:
+    return (f"[[secret:{label}:{place}]]" if place else f"[[secret:{label}]]").encode()
 
 
 def _labelled(values: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:

@@ -24,6 +24,7 @@ MAX_VALUES: Final = 500
 """Secret values of one run. Agents have dozens; each costs memory, and time for every line of output."""
 MAX_LINES: Final = 500
 """Lines of secrets that have several; of more, the last ones are not searched for alone."""
+MAX_NAMED: Final = 5
 MAX_BYTES: Final = 256 * 1024
 """Bytes of all secret values of one run: they are kept in all spellings while the run's output is followed."""
 
@@ -54,17 +55,33 @@ def secret_values(
     Raises:
         InvalidRequest: there are too many to be searched for.
     """
-    named = dict.fromkeys((*_sealed(secrets), *_variables(inherited or {}), *_in_provider(provider)))
+    named = _named(secrets, inherited, provider)
     values = dict.fromkeys((name, part) for name, value in named for part in _parts(value))
-    lines = [
+    _check(values)
+    return tuple(dict.fromkeys((*values, *_lines(named)[:MAX_LINES])))
+
+
+def warnings(secrets: Secrets, inherited: Mapping[str, str] | None = None, provider: object = None) -> tuple[str, ...]:
+    """What `secret_values` leaves out of the same secrets, for people."""
+    rest = _lines(_named(secrets, inherited, provider))[MAX_LINES:]
+    names = ", ".join(dict.fromkeys(name[:40] for name, _ in rest[:MAX_NAMED]))
+    note = f"{len(rest)} lines of long secrets ({names}) are hidden in the transcript only where the whole secret is"
+    return (note,) if rest else ()
+
+
+def _named(secrets: Secrets, inherited: Mapping[str, str] | None, provider: object) -> tuple[tuple[str, str], ...]:
+    return tuple(dict.fromkeys((*_sealed(secrets), *_variables(inherited or {}), *_in_provider(provider))))
+
+
+def _lines(named: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The lines of values that have several."""
+    return [
         (name, line)
         for name, value in named
         if "\n" in value.strip()
         for line in map(str.strip, value.splitlines())
         if len(line) >= MIN_LINE_LENGTH
     ]
-    _check(values)
-    return tuple(dict.fromkeys((*values, *lines[:MAX_LINES])))
 
 
 def _check(values: Iterable[tuple[str, str]]) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.request import Secrets
-from agent_runs.paperclip.secret_values import MAX_BYTES, MAX_LINES, MAX_VALUES, MIN_LENGTH, secret_values
+from agent_runs.paperclip.secret_values import MAX_BYTES, MAX_LINES, MAX_VALUES, MIN_LENGTH, secret_values, warnings
 
 TOKEN = "tok-4f1e8c2ab90d7f6e5a31"
 
@@ -144,3 +144,8 @@ def test_larger_secrets_than_can_be_kept_in_memory_are_refused() -> None:
 def test_of_too_many_lines_the_last_ones_are_left_to_the_search_for_the_whole_value() -> None:
     text = "\n".join(f"line {number:015}" for number in range(MAX_LINES + 7))
     assert len(values(env={"BUNDLE": text}, secret_env=("BUNDLE",))) == 1 + MAX_LINES
+    secrets = Secrets(run_id="r", env={"BUNDLE": text}, secret_env=("BUNDLE",))
+    assert warnings(secrets) == (
+        "7 lines of long secrets (BUNDLE) are hidden in the transcript only where the whole secret is",
+    )
+    assert warnings(Secrets(run_id="r", env={"A_TOKEN": TOKEN})) == ()

@@ -118,7 +118,7 @@ async def test_a_short_secret_with_a_long_name_does_not_multiply_a_long_line(sys
         outcome = await system.outcome(raw)
     stored = await transcript(system, raw)
     assert SHORT.encode() not in stored
-    assert len(stored) <= 5 * MIB
+    assert len(stored) <= 4 * MIB
     assert outcome.receipt is not None
     assert (outcome.receipt.state, outcome.receipt.bytes) == ("verified", MIB + 1)
 
@@ -205,8 +205,6 @@ async def test_secrets_from_every_source_in_every_spelling_are_nowhere(
         "history": (await system.history_bytes(ticket)).decode(errors="replace"),
         "pages": await pages(system, raw),
     }
-    assert b"[[secret:ANTHROPIC_API_KEY]]" in stored, stored.decode()
-    assert b"[[secret:acme" in stored
     shown = {
         (place, source)
         for place, text in places.items()
@@ -215,6 +213,7 @@ async def test_secrets_from_every_source_in_every_spelling_are_nowhere(
         if spelling in text
     }
     assert shown == set()
+    assert b"ANTHROPIC_API_KEY=[[secret:ANTHROPIC_API_KEY]]" in stored
     assert outcome.receipt is not None
     assert outcome.receipt.state == "verified"
 
