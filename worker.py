@@ -17,7 +17,7 @@ from temporalio.worker import Worker
 from activities.await_schedule import AwaitScheduleActivity
 from activities.bundle_prompt import BundlePromptActivity
 from activities.check_configuration import CheckConfigurationActivity
-from activities.create_job import AgentPodSettings, CreateJobActivity, provider_settings
+from activities.create_job import AgentPodSettings, CreateJobActivity
 from activities.finish import FinishActivity
 from activities.introspect_pod import IntrospectPodActivity, PodOverrides
 from activities.parse_transcript import ParseTranscriptActivity
@@ -30,6 +30,7 @@ from agent_runs.client.connection import run_to_end
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.job.checks import Checks
 from agent_runs.job.pod_profile import Inheritance
+from agent_runs.job.redactions import Redactions, provider_settings
 from agent_runs.kube.port import Cluster
 from agent_runs.service import startup
 from agent_runs.service.build_id import build_id
@@ -74,6 +75,7 @@ def activities(
     overrides = PodOverrides(settings.image, settings.namespace, settings.data_claim)
     with startup.blame("AGENT_RUNS_OPENCODE_CONFIG", "Set it to a readable JSON file, or unset it", InvalidRequest):
         provider_settings(settings.opencode_config)
+    redactions = Redactions(cluster, preparations, inheritance, settings.opencode_config)
     pods = AgentPodSettings(
         init_image=settings.init_image,
         inheritance=inheritance,
@@ -88,11 +90,11 @@ def activities(
         IntrospectPodActivity(cluster, overrides, inheritance).introspect_pod,
         BundlePromptActivity(cluster, preparations, settings.data_root).bundle_prompt,
         CreateJobActivity(cluster, preparations, opener, pods).create_job,
-        AwaitScheduleActivity(cluster).await_schedule,
+        AwaitScheduleActivity(cluster, redactions).await_schedule,
         RotateTokenActivity(cluster, opener).rotate_token,
-        StreamLogsActivity(cluster, store, preparations).stream_logs,
+        StreamLogsActivity(cluster, store, redactions).stream_logs,
         StopAgentActivity(cluster).stop_agent,
-        ParseTranscriptActivity(store).parse_transcript,
+        ParseTranscriptActivity(store, redactions).parse_transcript,
         FinishActivity(cluster).finish,
     ]
 

@@ -1,7 +1,7 @@
 """Waits until the agent's container runs, and names what keeps it from that."""
 
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Final
@@ -10,6 +10,7 @@ from temporalio import activity
 
 from agent_runs.contracts.messages import AwaitSchedule, PodRef, StartProgress
 from agent_runs.job.manifest import PROXY_CONTAINER
+from agent_runs.job.redactions import Redactions
 from agent_runs.kube.diagnosis import (
     Diagnosis,
     Ended,
@@ -23,6 +24,7 @@ from agent_runs.kube.diagnosis import (
 from agent_runs.kube.objects import Event, Job, Pod
 from agent_runs.kube.port import Cluster
 from agent_runs.kube.watch import snapshots
+from agent_runs.paperclip.redaction import Redaction
 
 SNAPSHOT_INTERVAL: Final = timedelta(seconds=2)
 """Between heartbeats, and between checks of the timeouts, while the pod itself does not change."""
@@ -39,36 +41,43 @@ class AwaitScheduleActivity:
     """Watches the Job's pod. Another activity attempt starts afresh: nothing is remembered."""
 
     cluster: Cluster
+    redactions: Redactions
 
     @activity.defn
     async def await_schedule(self, input: AwaitSchedule) -> PodRef:
         """Returns the pod once its agent container runs or has ended.
 
         The time-outs are measured by the cluster's own timestamps, so they also run while no worker is there.
-        Heartbeats carry a `StartProgress`.
+        Heartbeats carry a `StartProgress`. What Kubernetes says about the pod may quote what it was given, so known
+        secrets of the run are hidden in it.
 
         Raises:
             PodScheduleFailed: no node took the pod in time; the message is Kubernetes' own reason.
             PodStartFailed: the container did not run in time.
             ImagePullFailed: the image cannot be pulled. `ImageRegistryThrottled`: the registry refuses for now.
             PodLost: the pod was deleted before the agent started. `JobDeletedExternally`: the Job was.
+            TranscriptsUnavailable: this worker does not know the run's secrets; retried.
             ClusterUnavailable: the API server refused or timed out; retried.
         """
         monitor = PodStartMonitor(self.cluster, input)
+        redaction: Redaction | None = None  # a pod that starts at once needs none
         async with (
             self.cluster.watch_pods(input.job) as states,
             aclosing(snapshots(states, SNAPSHOT_INTERVAL)) as repeated,
         ):
             async for pods in repeated:
                 pod = pods[-1] if pods else None
-                match diagnosis := await monitor.diagnosis(pod):
-                    case Running() | Ended() if pod is not None:
-                        await self._block_replacement_pods(input)
-                        return pod_ref(input, pod)
+                diagnosis = await monitor.diagnosis(pod)
+                if isinstance(diagnosis, Running | Ended) and pod is not None:
+                    await self._block_replacement_pods(input)
+                    return pod_ref(input, pod)
+                redaction = redaction or await self.redactions.current()
+                match diagnosis:
                     case Failing():
-                        raise diagnosis.as_error()
+                        raise replace(diagnosis, message=redaction.hide(diagnosis.message)).as_error()
                     case Waiting():
-                        activity.heartbeat(StartProgress(reason=diagnosis.reason, scheduled=diagnosis.scheduled))
+                        reason = redaction.hide(diagnosis.reason)
+                        activity.heartbeat(StartProgress(reason=reason, scheduled=diagnosis.scheduled))
         raise AssertionError("a watch ends only by leaving it")
 
     async def _block_replacement_pods(self, input: AwaitSchedule) -> None:

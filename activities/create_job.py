@@ -16,7 +16,6 @@ from agent_runs.agents.opencode.config import environment as opencode_environmen
 from agent_runs.contracts.errors import (
     ExitUnknown,
     ForeignObject,
-    InvalidRequest,
     JobDeletedExternally,
     SealedFieldUnreadable,
 )
@@ -25,7 +24,8 @@ from agent_runs.contracts.request import RunConfig, RunRequest, Secrets
 from agent_runs.contracts.start import SealedJoin
 from agent_runs.job import manifest
 from agent_runs.job.manifest import ApiProxy, JobPlan, PodSettings
-from agent_runs.job.pod_profile import Inheritance, inherited_literals, own_container
+from agent_runs.job.pod_profile import Inheritance, own_container
+from agent_runs.job.redactions import Redactions
 from agent_runs.job.reference import job_ref
 from agent_runs.job.secrets import CONFIG_KEY
 from agent_runs.kube.objects import Job, Metadata
@@ -87,7 +87,8 @@ class CreateJobActivity:
         existed. A first activity attempt that creates the run Secret need not search for earlier objects.
 
         Raises:
-            InvalidRequest: a field that can only be checked here, such as a label or an argument.
+            InvalidRequest: a field that can only be checked here, such as a label or an argument; or more secrets than
+                can be kept out of the transcript.
             SealedFieldUnreadable: sealed with a key that this worker does not hold.
             JobCreateFailed: Kubernetes refused Job or Secret. `ForeignObject`: the name belongs to another object.
             JobDeletedExternally: this attempt's Job existed and was deleted.
@@ -178,14 +179,15 @@ class CreateJobActivity:
         secrets, secrets_warnings = self._secrets(input, prepared.secrets)
         own_pod = await self.cluster.own_pod()
         settings = self._settings(input, own_pod)
-        inherited = inherited_literals(own_pod, settings.inheritance) if own_pod else {}
-        opencode = await asyncio.to_thread(provider_settings, settings.opencode_config)
-        plan = attempt_plan(input, request, secrets, inherited, opencode, settings)
+        redactions = Redactions(self.cluster, self.preparations, settings.inheritance, settings.opencode_config)
+        values = await redactions.worker_values()
+        await asyncio.to_thread(values.redaction, secrets)  # refused here, and not once the agent has begun to write
+        plan = attempt_plan(input, request, secrets, values.inherited, values.opencode, settings)
         _, unsupported = translate_mcp_servers(secrets.mcp_servers)
         mcp_warnings = [f"MCP server {name} is neither local nor remote and was left out" for name in unsupported]
         url_warning = api_url_warning(settings.paperclip_api_url) if own_pod else None
-        warnings = (*plan.warnings, *secrets_warnings, *mcp_warnings, *([url_warning] if url_warning else []))
-        return replace(plan, warnings=warnings)
+        warnings = (*plan.warnings, *secrets_warnings, *values.warnings(secrets), *mcp_warnings)
+        return replace(plan, warnings=(*warnings, *([url_warning] if url_warning else [])))
 
     def _secrets(self, input: CreateJob, secrets: Secrets) -> tuple[Secrets, tuple[str, ...]]:
         """The run's secrets, with the tokens of the run that has joined it; if those cannot be opened, a warning."""
@@ -325,20 +327,3 @@ def age(metadata: Metadata) -> timedelta:
 def shortest_lifetime(input: CreateJob) -> timedelta:
     """How long a Job of this attempt exists at least after its creation: its TTL counts from its end."""
     return max(timedelta(seconds=input.config.ttl_seconds_after_finished), manifest.MIN_TTL)
-
-
-def provider_settings(file: Path | None) -> dict[str, Any]:
-    """Reads the OpenCode configuration file of the worker's settings; empty without one.
-
-    Raises:
-        InvalidRequest: the file cannot be read or is not a JSON object.
-    """
-    if file is None:
-        return {}
-    try:
-        content = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise InvalidRequest(f"AGENT_RUNS_OPENCODE_CONFIG: {file} cannot be read: {type(error).__name__}") from None
-    if not isinstance(content, dict):
-        raise InvalidRequest(f"AGENT_RUNS_OPENCODE_CONFIG: {file} must hold a JSON object")
-    return content

@@ -10,6 +10,8 @@ from agent_runs.agents.opencode.fold import Fold
 from agent_runs.agents.opencode.pricing import cost_of
 from agent_runs.contracts.messages import ParseTranscript
 from agent_runs.contracts.outcome import OutputReceipt, Report
+from agent_runs.job.redactions import Redactions
+from agent_runs.paperclip.redaction import Redaction
 from agent_runs.transcripts.store import TranscriptStore
 
 OUTPUT_DIFFERS: Final = (
@@ -17,20 +19,29 @@ OUTPUT_DIFFERS: Final = (
     "answer, usage and cost may be wrong"
 )
 
+TEXTS: Final = ("session_id", "finish_reason", "summary", "last_output", "opencode_version")
+LISTS_OF_TEXTS: Final = ("warnings", "errors", "tool_errors")
+"""Fields of a report that hold what an agent wrote."""
+
 
 @dataclass(frozen=True)
 class ParseTranscriptActivity:
     """Reads only what is stored, so it can be repeated at any time."""
 
     store: TranscriptStore
+    redactions: Redactions
 
     @activity.defn
     async def parse_transcript(self, input: ParseTranscript) -> Report:
         """Returns what the attempt's output and its container's end show together.
 
+        Stored lines are redacted, but JSON may spell a secret in a way that only its reading undoes, so the texts of
+        the report are redacted as well.
+
         Raises:
-            TranscriptsUnavailable: the store does not answer; retried.
+            TranscriptsUnavailable: the store does not answer, or this worker does not know the secrets; retried.
         """
+        redaction = await self.redactions.current()
         fold, sequence = Fold(input.resumed_session), 0
         while page := await self.store.read(input.attempt, sequence):
             for line in page:
@@ -46,9 +57,10 @@ class ParseTranscriptActivity:
         )
         cost, billing = cost_of(input.model, report.usage, report.cost_usd)
         warnings = (*report.warnings, *receipt_warnings(input.end.receipt))
-        return report.model_copy(
+        report = report.model_copy(
             update={"cost_usd": cost, "cost_estimated": billing == "metered_api", "warnings": warnings}
         )
+        return without_secrets(report, redaction)
 
 
 def where_output_is_missing(receipt: OutputReceipt, last: int) -> Literal["nothing", "middle", "end"]:
@@ -61,3 +73,17 @@ def where_output_is_missing(receipt: OutputReceipt, last: int) -> Literal["nothi
 def receipt_warnings(receipt: OutputReceipt) -> tuple[str, ...]:
     """A warning if the receipt differs without a gap: no line is missing, and yet it is not what the runner wrote."""
     return (OUTPUT_DIFFERS,) if receipt.state == "differs" and not receipt.gaps else ()
+
+
+def without_secrets(report: Report, redaction: Redaction) -> Report:
+    """The report with secrets hidden in every text that comes from the agent."""
+    failure = report.failure
+    if failure is not None:
+        failure = failure.model_copy(update={"message": redaction.hide(failure.message)})
+    return report.model_copy(
+        update={
+            "failure": failure,
+            **{name: redaction.hide_in(getattr(report, name)) for name in TEXTS},
+            **{name: tuple(map(redaction.hide, getattr(report, name))) for name in LISTS_OF_TEXTS},
+        }
+    )

@@ -6,32 +6,29 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 import msgspec
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from agent_runs.agents.opencode.fold import Fold
-from agent_runs.contracts.errors import (
-    InvalidRequest,
-    PodLost,
-    RunTimeout,
-    SealedFieldUnreadable,
-    TranscriptsUnavailable,
-)
+from agent_runs.contracts.errors import PodLost, RunTimeout
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.messages import JobRef, Silence, StreamEnd, StreamLogs, StreamProgress
 from agent_runs.contracts.outcome import GAP_STREAM, ContainerEnd, Gap, OutputReceipt
+from agent_runs.job.redactions import Redactions
 from agent_runs.kube.diagnosis import Failing, termination_cause
 from agent_runs.kube.port import Cluster
 from agent_runs.logs.follower import Batch, Follower
 from agent_runs.logs.frames import LogLine
 from agent_runs.logs.log_resume import Cursor, Tally
 from agent_runs.logs.silence import SilenceClock, SilenceLimits, SilenceProof
-from agent_runs.paperclip.preparation import Preparations
 from agent_runs.paperclip.redaction import Redaction
 from agent_runs.transcripts.store import Line, TranscriptStore, Writer
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 HAND_OFF_DELAY: Final = timedelta(milliseconds=100)
 """Before another worker may take the activity over: long enough for this worker's open polls to close. An activity
@@ -42,12 +39,15 @@ HEARTBEAT_INTERVAL_PER_STREAM: Final = timedelta(milliseconds=20)
 """Between heartbeats of all streams of this worker: each costs some 0.5 ms of CPU here, and more in Temporal."""
 MAX_HEARTBEAT_INTERVAL: Final = timedelta(seconds=4)
 """Between heartbeats of one stream, however many there are: two of them and a busy second fit into the time-out."""
+LARGE: Final = 64 * 1024
+"""Bytes of lines that are redacted, counted and folded in a thread: on the event loop all other runs would wait."""
 
 
 @dataclass
 class StreamState:
     """What is stored of one attempt so far."""
 
+    redaction: Redaction = field(default_factory=Redaction)
     sequence: int = 0
     tally: Tally = field(default_factory=Tally)
     gaps: list[Gap] = field(default_factory=list)
@@ -68,8 +68,8 @@ class StreamState:
         return StreamProgress(
             sequence=self.sequence,
             lines=self.tally.lines["stdout"],
-            session_id=progress.session_id,
-            last_output=progress.last_output,
+            session_id=self.redaction.hide_in(progress.session_id),
+            last_output=self.redaction.hide(progress.last_output),
         )
 
 
@@ -92,7 +92,7 @@ class StreamLogsActivity:
 
     cluster: Cluster
     store: TranscriptStore
-    preparations: Preparations
+    redactions: Redactions
     throttle: HeartbeatThrottle = field(default_factory=HeartbeatThrottle)
 
     @activity.defn
@@ -108,28 +108,30 @@ class StreamLogsActivity:
         learns how the container ended. Heartbeats carry a `StreamProgress` every 2 s, up to 4 s where one worker
         follows hundreds of streams. When the worker shuts down, another worker continues at once.
 
-        Known secrets of the run are redacted before a line is stored; the receipt counts what the agent wrote.
+        Known secrets of the run are redacted before a line is stored, and in whatever else is reported of the pod; the
+        receipt counts what the agent wrote. Without them nothing is stored, because it could show one: the agent
+        continues, and its output is stored once a worker has the key.
 
         Raises:
-            TranscriptsUnavailable: the store does not answer, or this worker lacks the sealing key; retried.
+            TranscriptsUnavailable: the store does not answer, or this worker does not know the secrets; retried.
             TranscriptFenced: a later activity attempt follows this output.
         """
         writer = this_writer()
         await self.store.claim(input.attempt, writer)  # first, so that no other writer adds lines after we have read
-        redaction = await self._redaction()
+        redaction = await self.redactions.current()
         state = await self._stored_state(input.attempt, redaction)
         sealed = await self.store.receipt(input.attempt)
         checkpoint = Checkpoint(state, resume_cursor(state, last_heartbeat() or input.resume))
         async with heartbeats(checkpoint, self.throttle), self._follower(input, checkpoint) as follower:
             async for batch in until_worker_shutdown(follower):
                 if sealed is None:
-                    await self._store(input.attempt, batch, checkpoint, redaction, writer)
+                    await self._store(input.attempt, batch, checkpoint, writer)
             if follower.silent_for_too_long is not None:
                 silence = await self._silence(input, follower.silent_for_too_long, checkpoint)
                 return StreamEnd.unknown(silence)
         receipt = state.tally.receipt(follower.last, state.gaps, framed=follower.framed)
         receipt = await self.store.seal(input.attempt, receipt, writer)
-        return await self._end(input.job, follower, receipt)
+        return await self._end(input.job, follower, receipt, redaction)
 
     def _follower(self, input: StreamLogs, checkpoint: "Checkpoint") -> Follower:
         return Follower(
@@ -143,15 +145,16 @@ class StreamLogsActivity:
 
     async def _silence(self, input: StreamLogs, clock: SilenceClock, checkpoint: "Checkpoint") -> Silence:
         processes = await SilenceProof(self.cluster, input.pod).processes()
+        redaction = checkpoint.state.redaction
         return Silence(
             limit=clock.limit,
             has_output=not clock.awaits_first_output,
             progress=checkpoint.progress,
-            processes=processes,
+            processes=tuple(map(redaction.hide, processes)),
         )
 
-    async def _end(self, job: JobRef, follower: Follower, receipt: OutputReceipt) -> StreamEnd:
-        container = container_end(follower)
+    async def _end(self, job: JobRef, follower: Follower, receipt: OutputReceipt, redaction: Redaction) -> StreamEnd:
+        container = container_end(follower, redaction)
         failure = follower.termination if isinstance(follower.termination, Failing) else outside_failure(container)
         if failure is not None and issubclass(failure.error, PodLost):
             # before Kubernetes 1.29 the Job creates a replacement pod, which waits for its prompt forever
@@ -159,34 +162,21 @@ class StreamLogsActivity:
         return StreamEnd(
             container=container,
             receipt=receipt,
-            failure=failure.error.as_failure(failure.message) if failure else None,
+            failure=failure.error.as_failure(redaction.hide(failure.message)) if failure else None,
         )
 
-    async def _store(
-        self, key: AttemptKey, batch: Batch, checkpoint: "Checkpoint", redaction: Redaction, writer: Writer
-    ) -> None:
+    async def _store(self, key: AttemptKey, batch: Batch, checkpoint: "Checkpoint", writer: Writer) -> None:
         """Stores a batch and advances the checkpoint; gaps that an earlier activity attempt has stored are skipped."""
         state = checkpoint.state
         batch.gaps = [gap for gap in batch.gaps if gap not in state.gaps]
-        redacted = replace(batch, lines=map_data(redaction.redact, batch.lines))
+        redacted = replace(batch, lines=await off_loop(batch.size, map_data, state.redaction.redact, batch.lines))
         await self.store.append(key, rows(without_past_gaps(redacted, state), datetime.now(UTC)), writer)
-        state.add(batch.lines, redacted.lines, batch.gaps)
+        await off_loop(batch.size, state.add, batch.lines, redacted.lines, batch.gaps)
         checkpoint.cursor = batch.cursor or checkpoint.cursor
-
-    async def _redaction(self) -> Redaction:
-        """The redaction of the run's secrets. Without them nothing is stored, because it could show one.
-
-        The agent continues, and its output is stored once a worker has the key; or, during a roll, once a worker comes
-        whose rules do not refuse what `prepare_run` has taken.
-        """
-        try:
-            return Redaction.from_secrets((await self.preparations.current()).secrets)
-        except (SealedFieldUnreadable, InvalidRequest) as error:
-            raise TranscriptsUnavailable(f"the run's secrets cannot be kept out of its transcript: {error}") from None
 
     async def _stored_state(self, key: AttemptKey, redaction: Redaction) -> StreamState:
         """The state after what earlier activity attempts have stored."""
-        state = StreamState()
+        state = StreamState(redaction)
         while page := await self.store.read(key, state.sequence):
             shown = [
                 LogLine(line.sequence, "stdout" if line.stream == "stdout" else "stderr", line.data, line.terminated)
@@ -194,10 +184,17 @@ class StreamLogsActivity:
                 if line.stream != GAP_STREAM
             ]
             gaps = [gap_of(line) for line in page if line.stream == GAP_STREAM]
-            state.add(map_data(redaction.restore, shown), shown, gaps)
+            size = sum(len(line.data) for line in shown)
+            written = await off_loop(size, map_data, redaction.restore, shown)
+            await off_loop(size, state.add, written, shown, gaps)
             state.sequence = max(state.sequence, page[-1].sequence)
             activity.heartbeat(state.progress)
         return state
+
+
+async def off_loop(size: int, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Calls it: for a large amount of data in a thread, otherwise at once, which costs less."""
+    return await asyncio.to_thread(call, *args, **kwargs) if size > LARGE else call(*args, **kwargs)
 
 
 def map_data(change: Callable[[bytes], bytes], lines: Sequence[LogLine]) -> list[LogLine]:
@@ -294,13 +291,21 @@ async def heartbeats(checkpoint: Checkpoint, throttle: HeartbeatThrottle) -> Asy
             await task
 
 
-def container_end(follower: Follower) -> ContainerEnd:
-    """The container's end according to Kubernetes, with the runner's error if there is one."""
-    end, last = follower.end or ContainerEnd(), follower.last
+def container_end(follower: Follower, redaction: Redaction) -> ContainerEnd:
+    """The container's end according to Kubernetes, with the runner's error if there is one.
+
+    Both may quote the agent, for example by a termination message, so secrets are hidden in them.
+    """
+    end, last = without_secrets(follower.end or ContainerEnd(), redaction), follower.last
     if last is None or last.error is None:
         return end
-    runner_error = f"runner: {last.error}" + (f" ({last.detail})" if last.detail else "")
+    runner_error = redaction.hide(f"runner: {last.error}" + (f" ({last.detail})" if last.detail else ""))
     return end.model_copy(update={"message": "; ".join(text for text in (end.message, runner_error) if text)})
+
+
+def without_secrets(end: ContainerEnd, redaction: Redaction) -> ContainerEnd:
+    """The container's end with secrets hidden in its texts."""
+    return end.model_copy(update={"reason": redaction.hide_in(end.reason), "message": redaction.hide_in(end.message)})
 
 
 def outside_failure(end: ContainerEnd) -> Failing | None:

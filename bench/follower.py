@@ -22,6 +22,7 @@ import worker
 from activities.stream_logs import StreamLogsActivity
 from agent_runs.client.connection import run_to_end
 from agent_runs.client.temporal_server import TemporalServer
+from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.transcripts.store import SqlTranscripts
@@ -90,7 +91,7 @@ async def serve(folder: Path) -> None:
     client = await Client.connect(own.temporal.address, data_converter=pydantic_data_converter, interceptors=[times])
     async with await KubernetesCluster.connect(str(own.kubeconfig)) as cluster:
         store = await SqlTranscripts.open(own.transcripts)
-        activities = [StreamLogsActivity(cluster, store, FakePreparations()).stream_logs]
+        activities = [StreamLogsActivity(cluster, store, Redactions(cluster, FakePreparations())).stream_logs]
         async with transcript_service(own, store, NoRunInfo()) as base, worker.temporal_worker(own, client, activities):
             print(base, flush=True)
             await asyncio.to_thread(sys.stdin.read)

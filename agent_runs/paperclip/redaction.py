@@ -1,125 +1,279 @@
-"""Redacts a run's known secrets in its agent's output, reversibly.
+"""Redacts known secrets in an agent's output, reversibly, and in texts about it.
 
-The values of the secrets that Paperclip passed to the run are known. Each is searched for as it is and as JSON spells
-it, and replaced by a marker with the variable's name. Whoever has the secrets can restore the output exactly, so the
-digest over what the agent wrote can be checked against a transcript that does not hold them. This protects against
-accidents such as `env` in a shell; an agent that splits or encodes a secret is not stopped.
+Each value is searched for in all its spellings and replaced by a marker with its name. Whoever has the values can
+restore the output exactly, so the digest over what the agent wrote can be checked against a transcript that does not
+hold them. This protects against accidents such as `env` in a shell; an agent that splits or disguises a secret is not
+stopped.
+
+One search finds all of them (Aho-Corasick, see docs/adr/0015). It knows the beginning of each spelling; where one is
+found, the text is compared with the rest. So its size depends on how many values there are, not on how long they are,
+and a secret that is cut off is hidden, too.
 """
 
-import json
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
-from urllib.parse import urlsplit
+from io import BytesIO
+from typing import Final, NamedTuple, Self
 
-from agent_runs.contracts.request import Secrets
+from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 
-MIN_LENGTH: Final = 8
-"""Characters of the shortest value that is redacted: shorter ones occur in ordinary text by chance."""
-MIN_LINE_LENGTH: Final = 16
-"""The same for one line of a value that has several, such as a private key."""
+from agent_runs.paperclip.secret_values import MIN_LENGTH
+from agent_runs.paperclip.spellings import spellings
 
-_SECRET_NAME: Final = re.compile(
-    r"token|secret|passw|passphrase|credential|api_?key|private_?key|access_?key|authorization|bearer|cookie",
-    re.IGNORECASE,
-)
+HEAD_LIMIT: Final = 64
+"""Bytes of a spelling that the search knows."""
+SEARCH_LIMIT: Final = 64 * 1024
+"""Bytes of all beginnings in one search. Building it keeps Python's lock, some 15 ms for so many; a run of up to some
+200 values has one search."""
+CHUNK: Final = 64 * 1024
+"""Bytes that are searched at a time: what is found in them is listed with Python's lock kept."""
+LABEL_LIMIT: Final = 32
+"""Characters of a name in a marker; fewer for a short value, because of `MAX_GROWTH`."""
+MAX_GROWTH: Final = 4
+"""A marker has at most so many times the bytes of the value that it replaces."""
+
 _INTRODUCER: Final = b"[[secret:"
 _LITERAL: Final = b"[[secret:]]"
 """Stands for an introducer that the agent wrote itself."""
-_MARKER: Final = re.compile(rb"\[\[secret:[^\[\]]*\]\]")
+_END: Final = b"]]"
+_PART: Final = re.compile(rb"\[\[secret:([\w.-]+):(\d{1,2}):(\d{1,7})-(\d{1,7})\]\]")
+"""The marker of a part of a value."""
+_FRAME: Final = len("[[secret:.500:16]]")
+"""Characters of a marker beside the name."""
+_MARKER_LIMIT: Final = 2 * LABEL_LIMIT + 64
+_ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}".encode()
 _NOT_IN_LABELS: Final = re.compile(r"[^A-Za-z0-9_.-]")
+_FIRST_COMPARISON: Final = 256
+
+
+class _Spelling(NamedTuple):
+    """A spelling of one value, by the value's unique label and the spelling's place, and what replaces all of it."""
+
+    text: bytes
+    label: str
+    place: int
+    whole_marker: bytes
+
+    @classmethod
+    def of(cls, text: bytes, label: str, place: int) -> Self:
+        return cls(text, label, place, _marker(label, place))
+
+    def marker(self, begin: int, end: int) -> bytes:
+        """What replaces these bytes of it."""
+        if begin == 0 and end == len(self.text):
+            return self.whole_marker
+        return f"[[secret:{self.label}:{self.place}:{begin}-{end}]]".encode()
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Finds the beginnings of spellings. `groups` has, for each beginning, the spellings with it in order."""
+
+    automaton: BytesAhoCorasick
+    groups: Sequence[Sequence[_Spelling]]
+
+    @classmethod
+    def of(cls, heads: Mapping[bytes, list[_Spelling]]) -> Self:
+        automaton = BytesAhoCorasick(
+            list(heads), matchkind=MatchKind.LeftmostLongest, implementation=Implementation.ContiguousNFA
+        )
+        return cls(automaton, [sorted(group) for group in heads.values()])
 
 
 @dataclass(frozen=True)
 class Redaction:
     """Replaces known values by markers, and back: `restore(redact(line)) == line`, whatever the line."""
 
-    _markers: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
-    _values: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
-    _pattern: re.Pattern[bytes] | None = field(default=None, repr=False)
+    _searches: Sequence[_Search] = field(default=(), repr=False)
+    _originals: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
+    _sorted: Sequence[bytes] = field(default=(), repr=False)
 
     @classmethod
-    def from_secrets(cls, secrets: Secrets) -> Self:
-        """Redacts a run's token, variables bound to secrets or named like one, and headers of MCP servers."""
-        markers: dict[bytes, bytes] = {}
-        times: Counter[str] = Counter()
-        for name, value in dict.fromkeys(_secret_values(secrets)):
-            label = _NOT_IN_LABELS.sub("_", name)
-            times[label] += 1
-            which = label if times[label] == 1 else f"{label}.{times[label]}"
-            for turn, spelling in enumerate(_spellings(value)):
-                marker = f"[[secret:{which}:{turn}]]" if turn else f"[[secret:{which}]]"
-                markers.setdefault(spelling.encode("utf-8", "surrogatepass"), marker.encode())
-        if not markers:
-            return cls()
-        longest_first = sorted(markers, key=len, reverse=True)
-        pattern = re.compile(b"|".join(re.escape(value) for value in (*longest_first, _INTRODUCER)))
-        markers[_INTRODUCER] = _LITERAL
-        return cls(markers, {marker: value for value, marker in markers.items()}, pattern)
+    def of(cls, values: Iterable[tuple[str, str]]) -> Self:
+        """Redacts these values, each with its name. Long lists take some time, so not on an event loop."""
+        known: dict[bytes, _Spelling] = {}
+        for label, value in _labelled(values):
+            for place, text in enumerate(spellings(value)):
+                known.setdefault(text, _Spelling.of(text, label, place))
+        originals = {spelling.whole_marker: spelling.text for spelling in known.values()} | {_LITERAL: _INTRODUCER}
+        return cls(tuple(map(_Search.of, _parts(known.values()))), originals, sorted(known))
 
     def redact(self, data: bytes) -> bytes:
         """`data` with a marker for each secret; the same object when there is none in it."""
-        for value in self._markers:  # a dozen plain searches cost a tenth of one search for any of a dozen
-            if value in data and self._pattern is not None:
-                return self._pattern.sub(lambda match: self._markers[match[0]], data)
-        return data
+        if len(data) <= CHUNK and not self._contains_secret(data) and _INTRODUCER not in data:
+            return data
+        result, rest = BytesIO(), 0
+        for begin, end, marker in self._find(data):
+            if begin > rest:
+                _write_literal(result, data, rest, begin)
+            result.write(marker)
+            rest = end
+        if not rest and (not self._searches or _INTRODUCER not in data):
+            return data
+        _write_literal(result, data, rest, len(data))
+        return result.getvalue()
 
     def restore(self, data: bytes) -> bytes:
         """The original of what `redact` returned. A marker of secrets that are not known here stays as it is."""
-        if self._pattern is None or _INTRODUCER not in data:
+        at = data.find(_INTRODUCER) if self._searches else -1
+        if at < 0:
             return data
-        return _MARKER.sub(lambda match: self._values.get(match[0], match[0]), data)
+        result, rest = BytesIO(), 0
+        while at >= 0:
+            end = data.find(_END, at, at + _MARKER_LIMIT) + len(_END)
+            original = self._original(data[at:end])
+            if original is None:
+                end, original = at + len(_INTRODUCER), _INTRODUCER
+            if at > rest:
+                result.write(memoryview(data)[rest:at])
+            result.write(original)
+            rest, at = end, data.find(_INTRODUCER, end)
+        result.write(memoryview(data)[rest:])
+        return result.getvalue()
+
+    def hide(self, text: str) -> str:
+        """A text about the run without its secrets, which is not restored: markers that are in it stay as they are.
+
+        Such texts are shortened, so a secret may be cut off at the end: its beginning is hidden as well.
+        """
+        data = text.encode("utf-8", "surrogatepass")
+        pieces, rest = [], 0
+        for begin, end, marker in self._find(data):
+            pieces += [data[rest:begin], marker]
+            rest = end
+        last = data[rest:]
+        if (cut := self._cut_secret(last.removesuffix(_ELLIPSIS))) is not None:
+            last = last[:cut] + _LITERAL + (_ELLIPSIS if last.endswith(_ELLIPSIS) else b"")
+        return b"".join([*pieces, last]).decode("utf-8", "replace") if pieces or cut is not None else text
+
+    def hide_in(self, text: str | None) -> str | None:
+        """As `hide`, for a text that may be missing."""
+        return None if text is None else self.hide(text)
+
+    def _contains_secret(self, data: bytes) -> bool:
+        return any(search.automaton.find_matches_as_indexes(data) for search in self._searches)
+
+    def _find(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
+        """Begin and end of what is to be replaced, and the marker, in order.
+
+        Where two secrets overlap it is the first one, and what the other has beyond it.
+        """
+        view, covered, begin = memoryview(data), 0, 0
+        while begin < len(data):
+            stop = begin + CHUNK
+            for start, minus_end, number, index in self._heads(view, begin, stop):
+                if -minus_end <= covered:
+                    continue
+                group = self._searches[number].groups[index]
+                spelling, end = _longest(group, view, start, -minus_end)
+                visible = max(start, covered)
+                if visible > start and end - visible < MIN_LENGTH:
+                    continue
+                yield visible, end, spelling.marker(visible - start, end - start)
+                covered = end
+            begin = max(stop, covered)
+
+    def _heads(self, view: memoryview, begin: int, stop: int) -> list[tuple[int, int, int, int]]:
+        """The beginnings that begin before `stop`: where, minus their end, number of the search and of the group."""
+        window = view[begin : stop + HEAD_LIMIT - 1]
+        heads = [
+            (begin + start, -begin - end, number, index)
+            for number, search in enumerate(self._searches)
+            for index, start, end in search.automaton.find_matches_as_indexes(window)
+            if begin + start < stop
+        ]
+        return sorted(heads) if len(self._searches) > 1 else heads
+
+    def _original(self, marker: bytes) -> bytes | None:
+        """What the marker replaces; None if it is not known here."""
+        whole = self._originals.get(marker)
+        if whole is not None or (part := _PART.fullmatch(marker)) is None:
+            return whole
+        label, place, begin, end = part[1], int(part[2]), int(part[3]), int(part[4])
+        spelling = self._originals.get(_marker(label.decode(), place), b"")
+        return spelling[begin:end] if 0 <= begin < end <= len(spelling) else None
+
+    def _cut_secret(self, data: bytes) -> int | None:
+        """Where the beginning of a secret begins that goes on until the end."""
+        for begin in range(max(len(data) - HEAD_LIMIT, 0), len(data) - MIN_LENGTH + 1):
+            tail = data[begin:]
+            at = bisect_left(self._sorted, tail)
+            if at < len(self._sorted) and self._sorted[at].startswith(tail):
+                return begin
+        return None
 
 
-def _secret_values(secrets: Secrets) -> Iterator[tuple[str, str]]:
-    """Names and values of everything to redact, each value long enough."""
-    for name, value in _named_secrets(secrets):
-        yield from ((name, part) for part in (value.strip(), _password(value)) if len(part) >= MIN_LENGTH)
-        if "\n" in value.strip():
-            yield from ((name, line) for line in map(str.strip, value.splitlines()) if len(line) >= MIN_LINE_LENGTH)
+def _marker(label: str, place: int) -> bytes:
+    return (f"[[secret:{label}:{place}]]" if place else f"[[secret:{label}]]").encode()
 
 
-def _named_secrets(secrets: Secrets) -> Iterator[tuple[str, str]]:
-    if secrets.auth_token:
-        yield "PAPERCLIP_API_KEY", secrets.auth_token
-    for name, value in secrets.env.items():
-        if name in secrets.secret_env or _SECRET_NAME.search(name) or _password(value):
-            yield name, value
-    for name, value in secrets.paperclip_env.items():
-        if _SECRET_NAME.search(name) or _password(value):
-            yield name, value
-    for server, settings in secrets.mcp_servers.items():
-        yield from ((server, value) for value in _server_secrets(settings))
+def _labelled(values: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """The values with labels: their names, bounded, and numbered where several would be equal."""
+    times: Counter[str] = Counter()
+    taken: set[str] = set()
+    for name, value in dict.fromkeys(values):
+        label = _NOT_IN_LABELS.sub("_", name)[: min(LABEL_LIMIT, MAX_GROWTH * len(value) - _FRAME)] or "_"
+        times[label] += 1
+        which = label if times[label] == 1 else f"{label}.{times[label]}"
+        while which in taken:
+            times[label] += 1
+            which = f"{label}.{times[label]}"
+        taken.add(which)
+        yield which, value
 
 
-def _server_secrets(settings: Mapping[str, Any]) -> Iterator[str]:
-    """The headers of an MCP server, bare of their scheme, and variables that are named like secrets."""
-    headers = settings.get("headers")
-    for value in headers.values() if isinstance(headers, Mapping) else ():
-        if isinstance(value, str):
-            yield re.sub(r"^(Bearer|Basic|Token)\s+", "", value.strip(), flags=re.IGNORECASE)
-    for block in (settings.get("env"), settings.get("environment")):
-        for name, value in block.items() if isinstance(block, Mapping) else ():
-            if isinstance(value, str) and _SECRET_NAME.search(str(name)):
-                yield value
+def _parts(known: Iterable[_Spelling]) -> Iterator[dict[bytes, list[_Spelling]]]:
+    """The spellings by their beginnings, in parts of at most `SEARCH_LIMIT`."""
+    heads: defaultdict[bytes, list[_Spelling]] = defaultdict(list)
+    for spelling in known:
+        heads[spelling.text[:HEAD_LIMIT]].append(spelling)
+    part: dict[bytes, list[_Spelling]] = {}
+    size = 0
+    for head, group in heads.items():
+        if part and size + len(head) > SEARCH_LIMIT:
+            yield part
+            part, size = {}, 0
+        part[head] = group
+        size += len(head)
+    if part:
+        yield part
 
 
-def _password(value: str) -> str:
-    """The password in an address such as a database's or a repository's; empty without one."""
-    if "://" not in value:
-        return ""
-    try:
-        return urlsplit(value.strip()).password or ""
-    except ValueError:
-        return ""
+def _longest(group: Sequence[_Spelling], view: memoryview, start: int, head_end: int) -> tuple[_Spelling, int]:
+    """The spelling that agrees longest with the text at `start`, and where they differ."""
+    if len(group) == 1 and len(group[0].text) == head_end - start:
+        return group[0], head_end
+    size = _FIRST_COMPARISON
+    while True:
+        window = bytes(view[start : start + size])
+        at = bisect_left(group, window, key=lambda each: each.text)
+        spelling = max(group[max(at - 1, 0) : at + 1], key=lambda each: _common(each.text, window))
+        agreed = _common(spelling.text, window)
+        if agreed < size:
+            return spelling, start + agreed
+        size *= 2
 
 
-def _spellings(value: str) -> Iterator[str]:
-    """As it is; inside JSON, where OpenCode puts every word; and inside JSON inside JSON, as tools print it."""
-    yield value
-    for plain in (False, True):
-        once = json.dumps(value, ensure_ascii=plain)[1:-1]
-        yield once
-        yield json.dumps(once, ensure_ascii=plain)[1:-1]
+def _common(one: bytes, other: bytes) -> int:
+    """How many bytes at their beginnings are equal."""
+    if one.startswith(other) or other.startswith(one):
+        return min(len(one), len(other))
+    low, high = 0, min(len(one), len(other))
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle)
+    return low
+
+
+def _write_literal(result: BytesIO, data: bytes, begin: int, end: int) -> None:
+    """Writes output that is no secret, with introducers in it replaced."""
+    at = data.find(_INTRODUCER, begin, end)
+    while at >= 0:
+        result.write(memoryview(data)[begin:at])
+        result.write(_LITERAL)
+        begin = at + len(_INTRODUCER)
+        at = data.find(_INTRODUCER, begin, end)
+    result.write(memoryview(data)[begin:end])

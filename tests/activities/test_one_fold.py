@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import pytest
 from temporalio.testing import ActivityEnvironment
@@ -16,9 +16,12 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import ParseTranscript, StreamEnd
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt, Report
 from agent_runs.contracts.output import LINE_LIMIT
+from agent_runs.job.redactions import Redactions
+from agent_runs.kube.port import Cluster
 from agent_runs.logs.frames import LogLine
 from agent_runs.transcripts.store import Line, SqlTranscripts
 from agent_runs.web.usage import AttemptUsage
+from tests.activities.fake_preparations import FakePreparations
 from tests.support.sqlite import sqlite_store
 
 KEY = AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="run-1"), attempt=1)
@@ -98,7 +101,7 @@ async def test_all_readers_of_a_line_agree(name: str, store: SqlTranscripts) -> 
 async def parse(store: SqlTranscripts) -> Report:
     """What the activity makes of the stored output."""
     end = StreamEnd(container=ContainerEnd(exit_code=0), receipt=OutputReceipt(state="verified"))
-    parsing = ParseTranscriptActivity(store)
+    parsing = ParseTranscriptActivity(store, Redactions(cast("Cluster", None), FakePreparations()))
     return await ActivityEnvironment().run(parsing.parse_transcript, ParseTranscript(attempt=KEY, end=end, model="m/m"))
 
 

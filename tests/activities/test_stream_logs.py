@@ -25,17 +25,22 @@ from agent_runs.contracts.errors import InvalidRequest, SealedFieldUnreadable, T
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import JobRef, ParseTranscript, PodRef, StreamEnd, StreamLogs, StreamProgress
 from agent_runs.contracts.outcome import ContainerEnd, Gap, OutputReceipt
+from agent_runs.job.redactions import Redactions
 from agent_runs.kube.port import Cluster
 from agent_runs.logs.follower import Batch
 from agent_runs.logs.frames import LogLine
 from agent_runs.logs.log_resume import Cursor
 from agent_runs.paperclip.preparation import Preparation
 from agent_runs.transcripts.store import Line, SqlTranscripts
+from tests.activities.fake_preparations import FakePreparations
 from tests.support.sqlite import sqlite_url
 from workflows.limits import STREAM_HEARTBEAT
 
 SECOND = datetime(2026, 11, 22, 1, 2, 3, tzinfo=UTC)
 KEY = AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="run-1"), attempt=1)
+
+
+REDACTIONS = Redactions(cast("Cluster", None), FakePreparations())
 
 
 class Refusing:
@@ -53,7 +58,8 @@ async def test_without_the_runs_secrets_nothing_is_stored_and_another_worker_tri
     error: Exception, tmp_path: Path
 ) -> None:
     store = await SqlTranscripts.open(sqlite_url(tmp_path))
-    streaming = StreamLogsActivity(cast("Cluster", None), store, Refusing(error))
+    cluster = cast("Cluster", None)
+    streaming = StreamLogsActivity(cluster, store, Redactions(cluster, Refusing(error)))
     job, pod = JobRef(namespace="n", name="j", uid="u"), PodRef(namespace="n", name="p", uid="u")
     with pytest.raises(TranscriptsUnavailable) as refused:
         await ActivityEnvironment().run(streaming.stream_logs, StreamLogs(attempt=KEY, job=job, pod=pod))
@@ -163,7 +169,7 @@ async def test_the_report_warns_of_what_is_wrong_with_the_output(
     await store.append(KEY, [Line(number + 2, "stdout", line, at=at) for number, line in enumerate(GOOD)])
     end = StreamEnd(container=ContainerEnd(exit_code=0), receipt=receipt)
     input = ParseTranscript(attempt=KEY, end=end, model="m/m")
-    report = await ActivityEnvironment().run(ParseTranscriptActivity(store).parse_transcript, input)
+    report = await ActivityEnvironment().run(ParseTranscriptActivity(store, REDACTIONS).parse_transcript, input)
     await store.close()
     assert report.failure is None
     assert tuple(warning for warning in report.warnings if "output" in warning) == warnings

@@ -17,6 +17,7 @@ from agent_runs.contracts.errors import ClusterUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import JobRef, PodRef, StreamEnd, StreamLogs
 from agent_runs.contracts.outcome import OutputReceipt
+from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.objects import Metadata
 from agent_runs.kube.port import ExecFailed
@@ -146,7 +147,9 @@ class FollowedRun:
             self._worker = ActivityEnvironment()
             now = datetime.now(UTC)
             self._worker.info = replace(self._worker.info, attempt=self.activity_attempts, scheduled_time=now)
-            step = StreamLogsActivity(self.cluster, self.store, FakePreparations()).stream_logs
+            step = StreamLogsActivity(
+                self.cluster, self.store, Redactions(self.cluster, FakePreparations())
+            ).stream_logs
             order = StreamLogs(attempt=self.key, job=self.job, pod=self.pod)
             self._following = asyncio.ensure_future(self._worker.run(step, order))
             try:

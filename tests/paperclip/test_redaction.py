@@ -1,14 +1,17 @@
 """Secrets that Paperclip passed to a run are redacted in the agent's output."""
 
+import base64
 import json
 import re
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_runs.contracts.request import Secrets
-from agent_runs.paperclip.redaction import Redaction
+from agent_runs.paperclip.redaction import CHUNK, HEAD_LIMIT, SEARCH_LIMIT, Redaction
+from agent_runs.paperclip.secret_values import secret_values
 
 SECRETS = Secrets(
     run_id="r",
@@ -35,7 +38,7 @@ VALUES = [
     *("tools-bearer-1", "mcp-header-token", "local-mcp-value", "MIIBVAIBADANBgkqhkiG9w"),
     'with "quotes", \\ and ünïcode',
 ]
-REDACTION = Redaction.from_secrets(SECRETS)
+REDACTION = Redaction.of(secret_values(SECRETS))
 
 
 @pytest.mark.parametrize("value", VALUES)
@@ -71,7 +74,7 @@ def test_a_line_without_a_secret_stays_as_it_is(line: bytes) -> None:
 def test_a_secret_of_eight_characters_is_redacted_and_a_shorter_one_would_hide_ordinary_text(
     value: str, redacted: bool
 ) -> None:
-    redaction = Redaction.from_secrets(Secrets(run_id="r", env={"PASSWORD": value}))
+    redaction = Redaction.of(secret_values(Secrets(run_id="r", env={"PASSWORD": value})))
     assert (value.encode() not in redaction.redact(f"it is {value}.".encode())) is redacted
 
 
@@ -80,7 +83,7 @@ def test_a_line_of_sixteen_characters_of_a_secret_is_redacted_and_a_shorter_one_
     line: str, redacted: bool
 ) -> None:
     secrets = Secrets(run_id="r", env={"DEPLOY_KEY": f"begin\n{line}\nend"}, secret_env=("DEPLOY_KEY",))
-    redaction = Redaction.from_secrets(secrets)
+    redaction = Redaction.of(secret_values(secrets))
     assert (line.encode() not in redaction.redact(f"it is {line}.".encode())) is redacted
 
 
@@ -89,7 +92,7 @@ def test_the_marker_names_the_variable() -> None:
 
 
 def test_without_secrets_nothing_is_redacted() -> None:
-    nothing = Redaction.from_secrets(Secrets(run_id="r"))
+    nothing = Redaction.of(())
     line = b"[[secret:x]] ghp_0123456789abcdef"
     assert nothing.redact(line) is line
     assert nothing.restore(line) is line
@@ -99,11 +102,172 @@ def test_the_repr_of_a_redaction_shows_no_secret() -> None:
     assert "ghp_" not in repr(REDACTION)
 
 
-PIECES = st.sampled_from(
-    [*(value.encode() for value in VALUES), b"[[secret:", b"]]", b"[", b"]", b"secret:", b"[[secret:GITHUB_TOKEN]]"]
+# spellings
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("before", ["", "a", "ab", "ada:"])
+@pytest.mark.parametrize("after", ["", "\n", ":x"])
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+def test_a_secret_in_base64_is_redacted_but_for_the_characters_that_its_neighbours_change(
+    value: str, before: str, after: str, encode: type[bytes]
+) -> None:
+    encoded = encode(f"{before}{value}{after}".encode())
+    hidden = REDACTION.redact(b'{"header":"Basic ' + encoded + b'"}')
+    left = len(re.sub(rb"\[\[secret:[^]]*\]\]", b"", hidden)) - len('{"header":"Basic "}')
+    assert left <= -(-len(before) * 4 // 3) + -(-len(after) * 4 // 3) + 3
+    assert REDACTION.restore(hidden) == b'{"header":"Basic ' + encoded + b'"}'
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("safe", ["", "/", "!'()*"])
+@pytest.mark.parametrize("lower", [False, True])
+def test_no_character_of_a_percent_encoded_secret_is_left(value: str, safe: str, lower: bool) -> None:
+    encoded = quote(value, safe=safe)
+    encoded = re.sub("%..", lambda match: match[0].lower(), encoded) if lower else encoded
+    hidden = REDACTION.redact(f"GET /?q={encoded}&x".encode())
+    assert re.sub(rb"\[\[secret:[^]]*\]\]", b"", hidden) == b"GET /?q=&x"
+
+
+# long output, long secrets, many secrets
+
+LONG = "".join(f"{number:04x}" for number in range(500))
+
+
+def test_a_secret_across_two_pieces_of_a_long_line_is_redacted() -> None:
+    for begin in range(CHUNK - 40, CHUNK + 3):
+        line = b"x" * begin + b"ghp_0123456789abcdef" + b"y" * CHUNK
+        hidden = REDACTION.redact(line)
+        assert hidden == b"x" * begin + b"[[secret:GITHUB_TOKEN]]" + b"y" * CHUNK
+        assert REDACTION.restore(hidden) == line
+
+
+@pytest.mark.parametrize("length", [HEAD_LIMIT, HEAD_LIMIT + 1, 300, 1999, 2000])
+def test_a_long_secret_that_is_cut_off_is_redacted(length: int) -> None:
+    redaction = Redaction.of([("KEY", LONG)])
+    line = f"it is {LONG[:length]}... and more".encode()
+    hidden = redaction.redact(line)
+    assert re.sub(rb"\[\[secret:[^]]*\]\]", b"", hidden) == b"it is ... and more"
+    assert redaction.restore(hidden) == line
+
+
+def test_of_long_secrets_with_the_same_beginning_the_one_that_is_there_is_named() -> None:
+    redaction = Redaction.of([(f"KEY_{number}", f"{LONG[:500]}{number:03}{LONG}") for number in range(100)])
+    for number in (0, 42, 99):
+        assert redaction.redact(f"<{LONG[:500]}{number:03}{LONG}>".encode()) == f"<[[secret:KEY_{number}]]>".encode()
+
+
+def test_what_an_overlapping_secret_has_beyond_the_first_is_redacted_too() -> None:
+    redaction = Redaction.of([("ONE", "abcdefghijklmnop"), ("TWO", LONG), ("THREE", LONG[-20:] + "qrstuvwxyz")])
+    line = f"<{LONG}qrstuvwxyz>".encode()
+    hidden = redaction.redact(line)
+    assert hidden == b"<[[secret:TWO]][[secret:THREE:0:20-30]]>"
+    assert redaction.restore(hidden) == line
+
+
+def test_hundreds_of_secrets_in_several_searches_are_all_redacted() -> None:
+    values = [(f"V{number}", f"{number:03}-{LONG[number:]}") for number in range(400)]
+    redaction = Redaction.of(values)
+    assert sum(min(len(value), HEAD_LIMIT) for _, value in values) * 4 > SEARCH_LIMIT
+    line = " ".join(value for _, value in values).encode()
+    hidden = redaction.redact(line)
+    assert hidden == " ".join(f"[[secret:{name}]]" for name, _ in values).encode()
+    assert redaction.restore(hidden) == line
+
+
+def test_a_short_secret_with_a_long_name_makes_a_line_at_most_four_times_as_long() -> None:
+    redaction = Redaction.of([(f"{number}{'N' * 246}", f"{number:08}") for number in range(500)])
+    line = b"".join(b"%08d" % number for number in range(500)) * 100
+    hidden = redaction.redact(line)
+    assert b"00000499" not in hidden
+    assert len(hidden) <= 4 * len(line)
+    assert redaction.restore(hidden) == line
+
+
+def test_equal_names_get_different_markers() -> None:
+    redaction = Redaction.of([("A", "first-value"), ("A.2", "second-value"), ("A", "third-value"), ("A!", "4th-value")])
+    line = b"first-value second-value third-value 4th-value"
+    assert redaction.restore(redaction.redact(line)) == line
+
+
+def test_markers_that_earlier_versions_have_stored_are_restored() -> None:
+    stored = (
+        b"[[secret:GITHUB_TOKEN]] [[secret:BOUND:1]] [[secret:BOUND:4]] [[secret:DATABASE.2]] [[secret:DEPLOY_KEY.3]]"
+    )
+    bound = 'with "quotes", \\ and ünïcode'
+    assert REDACTION.restore(stored).decode() == " ".join(
+        [
+            "ghp_0123456789abcdef",
+            json.dumps(bound, ensure_ascii=False)[1:-1],
+            json.dumps(json.dumps(bound)[1:-1])[1:-1],
+            "s3cret-pass",
+            "MIIBVAIBADANBgkqhkiG9w",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    "marker",
+    [
+        b"[[secret:OTHER]]",
+        b"[[secret:GITHUB_TOKEN:99]]",
+        b"[[secret:GITHUB_TOKEN:0:5-99]]",
+        b"[[secret:GITHUB_TOKEN:0:7-7]]",
+        b"[[secret:GITHUB_TOKEN:0:9-7]]",
+        b"[[secret:",
+        b"[[secret:GITHUB_TOKEN",
+    ],
 )
+def test_a_marker_of_secrets_that_are_not_known_stays_as_it_is(marker: bytes) -> None:
+    assert REDACTION.restore(b"<" + marker + b">") == b"<" + marker + b">"
 
 
-@given(st.lists(PIECES | st.binary(max_size=6), max_size=8).map(b"".join))
+# texts about a run
+
+
+def test_a_text_is_hidden_without_a_change_of_the_markers_in_it() -> None:
+    assert REDACTION.hide("[[secret:X]] ghp_0123456789abcdef") == "[[secret:X]] [[secret:GITHUB_TOKEN]]"
+    assert REDACTION.hide("nothing [[secret:X]]") == "nothing [[secret:X]]"
+    assert Redaction.of(()).hide("ghp_0123456789abcdef") == "ghp_0123456789abcdef"
+
+
+@pytest.mark.parametrize("length", [8, 12, 19])
+def test_the_beginning_of_a_secret_at_the_end_of_a_text_is_hidden(length: int) -> None:
+    assert REDACTION.hide("it is ghp_0123456789abcdef"[: 6 + length]) == "it is [[secret:]]"
+
+
+def test_a_text_with_half_a_character_is_hidden() -> None:
+    assert "ghp_" not in REDACTION.hide("\ud800 ghp_0123456789abcdef")
+
+
+# every text
+
+OVERLAPPING = Redaction.of(
+    [
+        *secret_values(SECRETS),
+        *(("LONG", LONG), ("PART", LONG[40:80]), ("NEXT", LONG[-30:] + "and-on"), ("BRACKETS", "ret:]][[secret:[[")),
+        *((f"MANY{number}", f"{number:03}{LONG[number : number + 90]}") for number in range(300)),
+    ]
+)
+PIECES = st.sampled_from(
+    [
+        *(value.encode() for value in VALUES),
+        *(b"[[secret:", b"]]", b"[", b"]", b"[[sec", b"secret:", b"[[secret:GITHUB_TOKEN]]"),
+        *(LONG.encode(), LONG[:70].encode(), LONG[:300].encode(), LONG[-30:].encode(), b"and-on", b"ret:]][[secret:[["),
+    ]
+)
+LINES = st.lists(PIECES | st.binary(max_size=6), max_size=8).map(b"".join)
+
+
+@given(LINES)
 def test_a_redacted_line_is_restored_byte_for_byte(line: bytes) -> None:
     assert REDACTION.restore(REDACTION.redact(line)) == line
+
+
+@given(LINES, st.integers(CHUNK - 2100, CHUNK))
+def test_a_long_line_with_secrets_that_overlap_is_restored_byte_for_byte(line: bytes, before: int) -> None:
+    whole = b"." * before + line + b"." * CHUNK + line
+    for data in (line, whole):
+        hidden = OVERLAPPING.redact(data)
+        assert OVERLAPPING.restore(hidden) == data
+        assert LONG[:HEAD_LIMIT].encode() not in hidden

@@ -17,10 +17,12 @@ from activities.finish import FinishActivity
 from agent_runs.contracts.errors import ImagePullFailed, JobDeletedExternally, PodLost, PodScheduleFailed, RunError
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import AwaitSchedule, Finish, JobRef, PodRef, StartProgress
+from agent_runs.job.redactions import Redactions
 from agent_runs.job.secrets import prompt_secret
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.ownership import owner_labels
 from dev_stack.cluster import EmbeddedCluster
+from tests.activities.fake_preparations import FakePreparations
 
 NAMESPACE = "default"
 
@@ -58,7 +60,8 @@ class Wait:
         environment = ActivityEnvironment()
         environment.on_heartbeat = self.add_heartbeat
         order = AwaitSchedule(attempt=self.attempt, job=job, schedule_timeout=schedule_timeout)
-        pod: PodRef = await environment.run(AwaitScheduleActivity(self.kubernetes).await_schedule, order)
+        waits = AwaitScheduleActivity(self.kubernetes, Redactions(self.kubernetes, FakePreparations()))
+        pod: PodRef = await environment.run(waits.await_schedule, order)
         return pod
 
     def add_heartbeat(self, progress: StartProgress) -> None:

@@ -16,6 +16,7 @@ from agent_runs.contracts.errors import TranscriptFenced
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import JobRef, PodRef, StreamEnd, StreamLogs
 from agent_runs.contracts.outcome import OutputReceipt
+from agent_runs.job.redactions import Redactions
 from agent_runs.kube.objects import Job, Pod
 from agent_runs.kube.port import Cluster
 from agent_runs.transcripts.store import SqlTranscripts, Writer
@@ -75,7 +76,8 @@ def copy(number: int, store: SqlTranscripts, kubelet: OneContainer) -> asyncio.T
     """The activity attempt of this number, as a worker runs it."""
     environment = ActivityEnvironment()
     environment.info = replace(environment.info, attempt=number, scheduled_time=SCHEDULED)
-    streaming = StreamLogsActivity(cast("Cluster", kubelet), store, FakePreparations())
+    cluster = cast("Cluster", kubelet)
+    streaming = StreamLogsActivity(cluster, store, Redactions(cluster, FakePreparations()))
     return asyncio.create_task(environment.run(streaming.stream_logs, INPUT))
 
 

@@ -1,0 +1,113 @@
+"""The redaction of a run, for every step that passes on what its pod wrote or what Kubernetes reports about it.
+
+What the worker itself puts into pods is read here, once for `create_job` and once for the redaction: the same code says
+what goes in and what is hidden.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agent_runs.contracts.errors import (
+    InvalidRequest,
+    PodIntrospectionFailed,
+    SealedFieldUnreadable,
+    TranscriptsUnavailable,
+)
+from agent_runs.contracts.request import Secrets
+from agent_runs.job.pod_profile import Inheritance, inherited_literals
+from agent_runs.kube.port import Cluster
+from agent_runs.paperclip.preparation import Preparations
+from agent_runs.paperclip.redaction import Redaction
+from agent_runs.paperclip.secret_values import secret_values, warnings
+
+
+@dataclass(frozen=True)
+class WorkerValues:
+    """What the worker puts into the pod of any agent.
+
+    Attributes:
+        inherited: literal variables of the worker's own pod.
+        opencode: content of the provider file.
+    """
+
+    inherited: dict[str, str] = field(default_factory=dict, repr=False)
+    opencode: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def redaction(self, secrets: Secrets) -> Redaction:
+        """The redaction of an agent that gets these values and these secrets. It takes a while if there are many.
+
+        Raises:
+            InvalidRequest: there are too many to be searched for.
+        """
+        return Redaction.of(secret_values(secrets, self.inherited, self.opencode.get("provider")))
+
+    def warnings(self, secrets: Secrets) -> tuple[str, ...]:
+        """What that redaction leaves out, for people."""
+        return warnings(secrets, self.inherited, self.opencode.get("provider"))
+
+
+@dataclass(frozen=True)
+class Redactions:
+    """Makes the redaction of the run that scheduled the calling activity.
+
+    It depends on nothing but what is sealed for the run, the worker's own pod and the provider file, so all workers of
+    a deployment make the same.
+
+    Attributes:
+        inheritance: what agents inherit from the worker's own pod.
+        opencode_config: the provider file.
+    """
+
+    cluster: Cluster
+    preparations: Preparations
+    inheritance: Inheritance = field(default_factory=Inheritance)
+    opencode_config: Path | None = None
+
+    async def current(self) -> Redaction:
+        """Returns the redaction of this run.
+
+        Raises:
+            TranscriptsUnavailable: this worker does not know the run's secrets; retried. During a roll a worker may
+                come whose rules do not refuse what `prepare_run` has taken.
+        """
+        try:
+            secrets = (await self.preparations.current()).secrets
+            values = await self.worker_values()
+            return await asyncio.to_thread(values.redaction, secrets)
+        except (SealedFieldUnreadable, InvalidRequest, PodIntrospectionFailed) as error:
+            raise TranscriptsUnavailable(f"the run's secrets cannot be kept out of its transcript: {error}") from None
+
+    async def worker_values(self) -> WorkerValues:
+        """Reads what this worker puts into pods.
+
+        Raises:
+            InvalidRequest: the provider file cannot be read or is not a JSON object.
+            PodIntrospectionFailed: the worker's pod is none that could be read.
+            ClusterUnavailable: the API server refused or timed out; retried.
+        """
+        own_pod: Mapping[str, Any] | None = await self.cluster.own_pod() if self.inheritance.variables else None
+        return WorkerValues(
+            inherited=inherited_literals(own_pod, self.inheritance) if own_pod else {},
+            opencode=await asyncio.to_thread(provider_settings, self.opencode_config),
+        )
+
+
+def provider_settings(file: Path | None) -> dict[str, Any]:
+    """Reads the OpenCode configuration file of the worker's settings; empty without one.
+
+    Raises:
+        InvalidRequest: the file cannot be read or is not a JSON object.
+    """
+    if file is None:
+        return {}
+    try:
+        content = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"AGENT_RUNS_OPENCODE_CONFIG: {file} cannot be read: {type(error).__name__}") from None
+    if not isinstance(content, dict):
+        raise InvalidRequest(f"AGENT_RUNS_OPENCODE_CONFIG: {file} must hold a JSON object")
+    return content
