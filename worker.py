@@ -92,7 +92,7 @@ def activities(
         CreateJobActivity(cluster, preparations, opener, pods).create_job,
         AwaitScheduleActivity(cluster, redactions).await_schedule,
         RotateTokenActivity(cluster, opener).rotate_token,
-        StreamLogsActivity(cluster, store, redactions).stream_logs,
+        StreamLogsActivity(cluster, store, redactions, settings.max_output_mib * 1024 * 1024).stream_logs,
         StopAgentActivity(cluster).stop_agent,
         ParseTranscriptActivity(store, redactions).parse_transcript,
         FinishActivity(cluster).finish,

@@ -15,7 +15,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from agent_runs.agents.opencode.fold import Fold
 from agent_runs.contracts.errors import PodLost, RunTimeout
 from agent_runs.contracts.identity import AttemptKey
-from agent_runs.contracts.messages import JobRef, Silence, StreamEnd, StreamLogs, StreamProgress
+from agent_runs.contracts.messages import JobRef, OverQuota, Silence, StreamEnd, StreamLogs, StreamProgress
 from agent_runs.contracts.outcome import GAP_STREAM, ContainerEnd, Gap, OutputReceipt
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.diagnosis import Failing, termination_cause
@@ -39,6 +39,8 @@ HEARTBEAT_INTERVAL_PER_STREAM: Final = timedelta(milliseconds=20)
 """Between heartbeats of all streams of this worker: each costs some 0.5 ms of CPU here, and more in Temporal."""
 MAX_HEARTBEAT_INTERVAL: Final = timedelta(seconds=4)
 """Between heartbeats of one stream, however many there are: two of them and a busy second fit into the time-out."""
+DEFAULT_QUOTA: Final = 1024 * 1024 * 1024
+"""Bytes."""
 LARGE: Final = 64 * 1024
 """Bytes of lines that are redacted, counted and folded in a thread: on the event loop all other runs would wait."""
 
@@ -88,19 +90,25 @@ class HeartbeatThrottle:
 
 @dataclass(frozen=True)
 class StreamLogsActivity:
-    """The only writer of a transcript. A repeated line changes nothing in the store."""
+    """The only writer of a transcript. A repeated line changes nothing in the store.
+
+    Attributes:
+        quota: bytes that are stored of one run, all attempts together; one batch more at the most.
+    """
 
     cluster: Cluster
     store: TranscriptStore
     redactions: Redactions
+    quota: int = DEFAULT_QUOTA
     throttle: HeartbeatThrottle = field(default_factory=HeartbeatThrottle)
 
     @activity.defn
     async def stream_logs(self, input: StreamLogs) -> StreamEnd:
         """Stores the attempt's output until its container has ended, and returns how it ended.
 
-        Or until the agent has provably been silent for longer than one of the limits: then it returns the silence, and
-        everything that the agent wrote before is stored. The agent still runs; another `stream_logs` may continue.
+        Or until the agent has provably been silent for longer than one of the limits, or more of the run is stored than
+        the quota allows: then it returns that, and everything that the agent wrote before is stored. The agent still
+        runs; another `stream_logs` may continue. Beyond the quota the transcript is sealed with a gap of unknown size.
 
         Continues where the store ends, so a killed worker costs no line and repeats none. Where in the log that is, the
         previous activity attempt's heartbeat shows, which is checked because it may be outdated. The store fences off
@@ -121,11 +129,16 @@ class StreamLogsActivity:
         redaction = await self.redactions.current()
         state = await self._stored_state(input.attempt, redaction)
         sealed = await self.store.receipt(input.attempt)
-        checkpoint = Checkpoint(state, resume_cursor(state, last_heartbeat() or input.resume))
+        stored = await self.store.stored_bytes(input.attempt.run.run_id)
+        checkpoint = Checkpoint(state, resume_cursor(state, last_heartbeat() or input.resume), stored)
+        if stored > self.quota and not input.discard:
+            return await self._over_quota(input.attempt, checkpoint, writer)
         async with heartbeats(checkpoint, self.throttle), self._follower(input, checkpoint) as follower:
             async for batch in until_worker_shutdown(follower):
                 if sealed is None:
                     await self._store(input.attempt, batch, checkpoint, writer)
+                    if checkpoint.stored > self.quota and not input.discard:
+                        return await self._over_quota(input.attempt, checkpoint, writer)
             if follower.silent_for_too_long is not None:
                 silence = await self._silence(input, follower.silent_for_too_long, checkpoint)
                 return StreamEnd.unknown(silence)
@@ -173,6 +186,18 @@ class StreamLogsActivity:
         await self.store.append(key, rows(without_past_gaps(redacted, state), datetime.now(UTC)), writer)
         await off_loop(batch.size, state.add, batch.lines, redacted.lines, batch.gaps)
         checkpoint.cursor = batch.cursor or checkpoint.cursor
+        checkpoint.stored += sum(len(line.data) for line in redacted.lines)
+
+    async def _over_quota(self, key: AttemptKey, checkpoint: "Checkpoint", writer: Writer) -> StreamEnd:
+        """Ends the transcript of a run that is over the quota with a gap of unknown size, and seals it."""
+        state = checkpoint.state
+        if await self.store.receipt(key) is None:
+            gap = Gap(after_sequence=state.sequence)
+            await self.store.append(key, rows(Batch(gaps=[gap]), datetime.now(UTC)), writer)
+            state.gaps.append(gap)
+        receipt = await self.store.seal(key, state.tally.receipt(None, state.gaps), writer)
+        over_quota = OverQuota(limit=self.quota, progress=checkpoint.progress)
+        return StreamEnd(container=ContainerEnd(), receipt=receipt, over_quota=over_quota)
 
     async def _stored_state(self, key: AttemptKey, redaction: Redaction) -> StreamState:
         """The state after what earlier activity attempts have stored."""
@@ -236,10 +261,15 @@ async def until_worker_shutdown(follower: Follower) -> AsyncIterator[Batch]:
 
 @dataclass
 class Checkpoint:
-    """What is stored, and where in the log another worker finds what follows it."""
+    """What is stored, and where in the log another worker finds what follows it.
+
+    Attributes:
+        stored: bytes of the whole run, all attempts together.
+    """
 
     state: StreamState
     cursor: Cursor
+    stored: int = 0
 
     @property
     def progress(self) -> StreamProgress:

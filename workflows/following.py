@@ -8,7 +8,7 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts import activities
-    from agent_runs.contracts.errors import AgentSilent, AgentStartHung, Failure, RunTimeout
+    from agent_runs.contracts.errors import AgentSilent, AgentStartHung, Failure, OutputQuotaExceeded, RunTimeout
     from agent_runs.contracts.messages import AwaitSchedule, JobRef, PodRef, Silence, StopAgent, StreamEnd, StreamLogs
     from workflows.attempt import Attempt
     from workflows.current_details import Phase
@@ -57,16 +57,16 @@ async def follow_output(run: RunState, attempt: Attempt, job: JobRef, pod: PodRe
     )
     stream = _stream_logs(input, f"stream logs of {pod.name}")
     limits = _start_limits(run)
+    end: StreamEnd | None = None
     try:
         await workflow.wait([stream, *limits], return_when=asyncio.FIRST_COMPLETED)
-        silence = stream.result().silence if stream.done() else None
-        if stream.done() and silence is None:
-            return stream.result()
+        end = stream.result() if stream.done() else None
+        if end is not None and not _agent_runs(end):
+            return end
         attempt.failure = next((limit.result() for limit in limits if limit.done()), None)
-        if silence is not None:
-            attempt.failure = attempt.failure or _silence_failure(silence)
-            rest = StreamLogs(attempt=attempt.key, job=job, pod=pod, resume=silence.progress)
-            stream = _stream_logs(rest, "follow until the agent has stopped")
+        if end is not None:
+            attempt.failure = attempt.failure or _stop_failure(end)
+            stream = _follow_rest(input, end)
     except asyncio.CancelledError:
         attempt.failure = run.stopped_by
     finally:
@@ -74,7 +74,8 @@ async def follow_output(run: RunState, attempt: Attempt, job: JobRef, pod: PodRe
             limit.cancel()
     run.no_longer_interruptible()
     run.show(Phase.RUNNING, stopping=attempt.failure.message if attempt.failure else "")
-    return await _stop_gracefully(run, attempt, stream, StopAgent(job=job, pod=pod))
+    over_quota = end if end is not None and end.over_quota is not None else None
+    return await _stop_gracefully(run, attempt, input, stream, over_quota)
 
 
 def _stream_logs(input: StreamLogs, summary: str) -> workflow.ActivityHandle[StreamEnd]:
@@ -103,14 +104,18 @@ async def _run_timeout(limit: timedelta, run_time: timedelta) -> Failure:
 
 
 async def _stop_gracefully(
-    run: RunState, attempt: Attempt, stream: workflow.ActivityHandle[StreamEnd], input: StopAgent
+    run: RunState,
+    attempt: Attempt,
+    input: StreamLogs,
+    stream: workflow.ActivityHandle[StreamEnd],
+    over_quota: StreamEnd | None,
 ) -> StreamEnd | None:
     """SIGTERM, then the grace: the stream ends with the container. After the grace the stream is cancelled, and
     `finish` kills the container."""
     limit = run.grace + KILL_MARGIN
     stop = workflow.start_activity(
         activities.stop_agent,
-        input,
+        StopAgent(job=input.job, pod=input.pod),
         summary="send SIGTERM",
         start_to_close_timeout=timedelta(seconds=15),
         schedule_to_close_timeout=limit,
@@ -119,12 +124,42 @@ async def _stop_gracefully(
     )
     grace = asyncio.create_task(workflow.sleep(limit, summary="grace"))
     await workflow.wait([stream, grace], return_when=asyncio.FIRST_COMPLETED)
+    while not grace.done() and (end := result_or_none(stream)) is not None and _agent_runs(end):
+        over_quota = end if end.over_quota is not None else over_quota
+        stream = _follow_rest(input, end)
+        await workflow.wait([stream, grace], return_when=asyncio.FIRST_COMPLETED)
     attempt.killed = not stream.done()
     for pending in (stream, stop, grace):
         pending.cancel()
     await workflow.wait([stream, stop])
     result_or_none(stop)  # retrieves the exception
-    return result_or_none(stream)
+    return result_or_none(stream) or over_quota
+
+
+def _agent_runs(end: StreamEnd) -> bool:
+    """Whether the stream has ended although the agent has not."""
+    return end.silence is not None or end.over_quota is not None
+
+
+def _follow_rest(input: StreamLogs, end: StreamEnd) -> workflow.ActivityHandle[StreamEnd]:
+    """Follows an agent that is being stopped, without limits on its silence."""
+    stopped = end.silence or end.over_quota
+    rest = StreamLogs(
+        attempt=input.attempt,
+        job=input.job,
+        pod=input.pod,
+        resume=stopped.progress if stopped else input.resume,
+        discard=end.over_quota is not None,
+    )
+    return _stream_logs(rest, "follow until the agent has stopped")
+
+
+def _stop_failure(end: StreamEnd) -> Failure | None:
+    if end.over_quota is not None:
+        return OutputQuotaExceeded.as_failure(
+            f"more than {end.over_quota.limit} bytes of this run are stored; what followed is not"
+        )
+    return _silence_failure(end.silence) if end.silence is not None else None
 
 
 def _silence_failure(silence: Silence) -> Failure:

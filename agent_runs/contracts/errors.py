@@ -297,6 +297,15 @@ class AgentStartHung(AgentSilent):
     budget = "infrastructure"
 
 
+class OutputQuotaExceeded(RunError):
+    """The agent wrote more than the worker stores of one run; it was stopped, and what followed is not stored."""
+
+    code = "output_quota_exceeded"
+    next_step = (
+        "Make the agent print less, or raise AGENT_RUNS_MAX_OUTPUT_MIB on the workers, then wake the agent again."
+    )
+
+
 class RunCancelled(RunError):
     """Somebody cancelled the run."""
 

@@ -228,6 +228,7 @@ class StreamLogs(Contract):
     first_output_timeout: timedelta = timedelta()
     silence_timeout: timedelta = timedelta()
     resume: StreamProgress = StreamProgress()
+    discard: bool = False
 
 
 class Silence(Contract):
@@ -246,18 +247,32 @@ class Silence(Contract):
     processes: tuple[str, ...] = ()
 
 
+class OverQuota(Contract):
+    """Why `stream_logs` ended although the agent runs: more of the run is stored than the worker allows.
+
+    Attributes:
+        limit: bytes, of all attempts of the run together.
+        progress: how far the output is stored.
+    """
+
+    limit: int
+    progress: StreamProgress = StreamProgress()
+
+
 class StreamEnd(Contract):
     """How the stream of one attempt ended: the container's own end and the receipt for its output.
 
     Attributes:
         failure: what ended the agent, or hid its end, from outside: a deleted pod, a lost node.
         silence: the agent has not ended, but was silent for too long; nothing else is known then.
+        over_quota: it has not ended, but has written too much; nothing but the receipt is known then.
     """
 
     container: ContainerEnd
     receipt: OutputReceipt
     failure: Failure | None = None
     silence: Silence | None = None
+    over_quota: OverQuota | None = None
 
     @classmethod
     def unknown(cls, silence: Silence | None = None) -> Self:

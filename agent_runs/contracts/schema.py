@@ -46,6 +46,7 @@ ACTIVITY_CONTRACTS: Final[tuple[type[BaseModel], ...]] = (
     messages.StreamProgress,
     messages.ParseTranscript,
     messages.Silence,
+    messages.OverQuota,
     messages.StopAgent,
     messages.Finish,
     messages.Finished,

@@ -37,6 +37,7 @@ class WorkerSettings(ClientSettings):
         opencode_config: JSON file merged into every agent's OpenCode configuration (providers, mostly).
         policy: YAML file of what agent configurations may choose; None: the defaults of docs/policy.md.
         max_runs: runs that this worker follows at the same time.
+        max_output_mib: MiB of output that are stored of one run; then its agent is stopped (`output_quota_exceeded`).
         transcript_retention_days: transcripts are purged this many days after their last line; 0: never.
         health_listen: HOST:PORT of the probes (`/readyz`, `/livez`); None: not served.
         metrics_listen: IP:PORT of the SDK's metrics for Prometheus (`/metrics`); None: not served.
@@ -57,6 +58,7 @@ class WorkerSettings(ClientSettings):
     opencode_config: Path | None = None
     policy: Path | None = None
     max_runs: int = Field(default=500, ge=1)
+    max_output_mib: int = Field(default=1024, ge=1)
     transcript_retention_days: int = Field(default=30, ge=0, le=36_500)
     health_listen: ListenAddress | None = None
     metrics_listen: ListenAddress | None = None

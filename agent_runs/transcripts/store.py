@@ -129,6 +129,10 @@ class TranscriptStore(Protocol):
         """The receipt, or None while the attempt is not sealed."""
         ...
 
+    async def stored_bytes(self, run_id: str) -> int:
+        """The bytes of output stored of all attempts of a run."""
+        ...
+
     async def check_writable(self) -> None:
         """Write something, and delete it in the same transaction."""
         ...
@@ -415,6 +419,11 @@ class SqlTranscripts:
         """The attempts that were claimed, wrote or were sealed, ascending."""
         known = select(attempts.c.attempt).where(attempts.c.run_id == run_id).order_by(attempts.c.attempt)
         return [attempt for (attempt,) in await self._database.rows(known)]
+
+    async def stored_bytes(self, run_id: str) -> int:
+        """The bytes of output stored of all attempts of a run."""
+        ((size,),) = await self._database.rows(select(func.sum(attempts.c.bytes)).where(attempts.c.run_id == run_id))
+        return int(size or 0)
 
     async def check_writable(self) -> None:
         """Fail where the next line could not be stored: a full disk, a read-only file system, a standby server."""

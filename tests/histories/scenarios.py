@@ -20,7 +20,7 @@ from agent_runs.contracts.errors import (
     SealedFieldUnreadable,
     SessionUnavailable,
 )
-from agent_runs.contracts.messages import Silence, StartProgress, StreamEnd
+from agent_runs.contracts.messages import OverQuota, Silence, StartProgress, StreamEnd
 from agent_runs.contracts.outcome import ContainerEnd, Outcome, OutputReceipt, Report
 from agent_runs.contracts.request import AgentRef, RunConfig, Runtime, SessionParams, WakeContext
 from tests.support.requests import FakeRequest
@@ -148,6 +148,7 @@ def _limits() -> dict[str, Callable[[], Scenario]]:
             request(timeout_sec=1, grace_sec=0), FakeActivities(FakeAgent(ignores_sigterm=True).answers)
         ),
         "silence": lambda: Scenario(request(), FakeActivities(FakeAgent(silence=silence).answers)),
+        "over-quota": lambda: Scenario(request(), FakeActivities(FakeAgent(over_quota=OverQuota(limit=1)).answers)),
         "start-hung-once": partial(_hung, then_succeeds=True),
         "start-hung-twice": partial(_hung, then_succeeds=False),
         "schedule-timeout": partial(_never, scheduled=False),

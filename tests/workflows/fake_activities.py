@@ -16,6 +16,7 @@ from agent_runs.contracts.messages import (
     Finished,
     IntrospectPod,
     JobRef,
+    OverQuota,
     ParseTranscript,
     PodProfile,
     PodRef,
@@ -138,13 +139,15 @@ class FakeAgent:
     Attributes:
         ignores_sigterm: `stop_agent` does not end it.
         silence: what `stream_logs` reports at once if it has a limit on silence.
-        started: set once `stream_logs` runs.
+        over_quota: what it reports at once unless it discards the output.
+        started: set once `stream_logs` runs; `stopped`: once it must stop.
     """
 
     ignores_sigterm: bool = False
     silence: Silence | None = None
+    over_quota: OverQuota | None = None
     started: asyncio.Event = field(default_factory=asyncio.Event)
-    _stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def answers(self) -> dict[str, Answer]:
@@ -154,18 +157,20 @@ class FakeAgent:
         self.started.set()
         if self.silence is not None and (input.first_output_timeout or input.silence_timeout):
             return StreamEnd.unknown(self.silence)
-        while not self._stopped.is_set():
+        if self.over_quota is not None and not input.discard:
+            return StreamEnd.unknown().model_copy(update={"over_quota": self.over_quota})
+        while not self.stopped.is_set():
             activity.heartbeat()
             await asyncio.sleep(0.05)
         return STOPPED
 
     async def end(self) -> None:
         """Lets it end by itself."""
-        self._stopped.set()
+        self.stopped.set()
 
     async def _stop(self, _input: object) -> bool:
         if not self.ignores_sigterm:
-            self._stopped.set()
+            self.stopped.set()
         return True
 
 

@@ -2,13 +2,13 @@
 
 import asyncio
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from temporalio.client import Client
 
 from agent_runs.client.outcome import outcome_at_close
-from agent_runs.contracts.messages import Silence, StartProgress, StreamLogs, StreamProgress
+from agent_runs.contracts.messages import OverQuota, Silence, StartProgress, StreamEnd, StreamLogs, StreamProgress
 from agent_runs.logs.follower import Follower
 from agent_runs.logs.silence import SilenceLimits
 from tests.logs.timed_container import JOB, TimedContainer, worker_clock
@@ -96,6 +96,44 @@ async def test_a_silent_agent_is_stopped_and_followed_to_its_end(
     assert (rest.first_output_timeout, rest.silence_timeout, rest.resume) == (timedelta(), timedelta(), progress)
     assert steps.last_input("parse_transcript").end == STOPPED
     assert (outcome.session_id, outcome.usage) == ("ses_1", GOOD.usage)
+
+
+async def test_an_agent_that_writes_too_much_is_stopped_and_what_follows_is_not_stored(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
+) -> None:
+    progress = StreamProgress(sequence=7, needed_from=8)
+    steps = FakeActivities(FakeAgent(over_quota=OverQuota(limit=1_000_000, progress=progress)).answers)
+    async with running_worker(temporal, queue, steps) as start:
+        outcome = await outcome_at_close(await start(request_of_a_run))
+    assert outcome.error_code == "output_quota_exceeded"
+    assert "more than 1000000 bytes of this run are stored; what followed is not" in (outcome.error_message or "")
+    first, rest = [input for name, input in steps.calls if name == "stream_logs"]
+    assert (first.discard, rest.discard, rest.resume) == (False, True, progress)
+    assert steps.names.index("stop_agent") > steps.names.index("stream_logs")
+    assert steps.last_input("parse_transcript").end == STOPPED
+
+
+async def test_a_cancelled_agent_that_writes_too_much_in_its_grace_is_followed_to_its_end(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
+) -> None:
+    agent = FakeAgent()
+
+    async def stream(input: StreamLogs) -> StreamEnd:
+        if input.discard:
+            return cast("StreamEnd", await agent.answers["stream_logs"](input))
+        agent.started.set()
+        await agent.stopped.wait()
+        return StreamEnd.unknown().model_copy(update={"over_quota": OverQuota(limit=1)})
+
+    steps = FakeActivities({**agent.answers, "stream_logs": stream})
+    async with running_worker(temporal, queue, steps) as start:
+        handle = await start(request_of_a_run)
+        await agent.started.wait()
+        await handle.cancel()
+        outcome = await outcome_at_close(handle)
+    assert outcome.error_code == "cancelled"
+    assert steps.names.count("stream_logs") == 2
+    assert steps.last_input("parse_transcript").end == STOPPED
 
 
 async def test_a_week_of_short_silences_adds_nothing_to_the_history(
