@@ -3,9 +3,11 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
 import msgspec
@@ -43,6 +45,8 @@ DEFAULT_QUOTA: Final = 1024 * 1024 * 1024
 """Bytes."""
 LARGE: Final = 64 * 1024
 """Bytes of lines that are redacted, counted and folded in a thread: on the event loop all other runs would wait."""
+_THREADS: Final = ThreadPoolExecutor(2, "large-lines")
+"""Few, because each keeps Python's lock a part of the time; and their own, so that pages never wait for them."""
 
 
 @dataclass
@@ -219,7 +223,9 @@ class StreamLogsActivity:
 
 async def off_loop(size: int, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Calls it: for a large amount of data in a thread, otherwise at once, which costs less."""
-    return await asyncio.to_thread(call, *args, **kwargs) if size > LARGE else call(*args, **kwargs)
+    if size <= LARGE:
+        return call(*args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, partial(call, *args, **kwargs))
 
 
 def map_data(change: Callable[[bytes], bytes], lines: Sequence[LogLine]) -> list[LogLine]:

@@ -103,7 +103,7 @@ class Redaction:
 
     def redact(self, data: bytes) -> bytes:
         """`data` with a marker for each secret; the same object when there is none in it."""
-        if len(data) <= CHUNK and not self._contains_secret(data) and _INTRODUCER not in data:
+        if len(data) <= CHUNK and not self._has_secret(data) and _INTRODUCER not in data:
             return data
         result, rest = BytesIO(), 0
         for begin, end, marker in self._find(data):
@@ -153,8 +153,11 @@ class Redaction:
         """As `hide`, for a text that may be missing."""
         return None if text is None else self.hide(text)
 
-    def _contains_secret(self, data: bytes) -> bool:
-        return any(search.automaton.find_matches_as_indexes(data) for search in self._searches)
+    def _has_secret(self, data: bytes) -> bool:
+        for search in self._searches:  # noqa: SIM110 - `any` over a generator costs half as much as the search
+            if search.automaton.find_matches_as_indexes(data):
+                return True
+        return False
 
     def _find(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
         """Begin and end of what is to be replaced, and the marker, in order.

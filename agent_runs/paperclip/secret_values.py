@@ -24,6 +24,8 @@ MAX_VALUES: Final = 500
 """Secret values of one run. Agents have dozens; each costs memory, and time for every line of output."""
 MAX_LINES: Final = 500
 """Lines of secrets that have several; of more, the last ones are not searched for alone."""
+MAX_NESTED_OPTIONS: Final = 3
+"""Names in one argument, as in `--env=API_TOKEN=...`."""
 MAX_NAMED: Final = 5
 MAX_BYTES: Final = 256 * 1024
 """Bytes of all secret values of one run: they are kept in all spellings while the run's output is followed."""
@@ -36,6 +38,11 @@ _SECRET_NAME: Final = re.compile(
 _SECRET_PARAMETER: Final = re.compile(r"^(?:auth|code|key|pat|pwd|sig|signature)$", re.IGNORECASE)
 _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _TOKEN: Final = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[\w.~+=%-]+", re.ASCII)
+_ORDINARY_HEADER: Final = re.compile(
+    r"accept|accept-.*|cache-control|connection|content-type|host|http-referer|origin|referer|user-agent|x-title"
+    r"|.*-(?:beta|version)",
+    re.IGNORECASE,
+)
 _SCHEME: Final = re.compile(r"^(bearer|basic|token)\s+", re.IGNORECASE)
 _REFERENCE: Final = re.compile(r"\{(?:env|file):[^{}]*\}")
 """What OpenCode replaces when it reads its configuration."""
@@ -167,8 +174,10 @@ def _leaves(value: object) -> Iterator[str]:
 
 
 def _headers(block: object) -> Iterator[str]:
-    for value in _texts(block).values():
-        yield _without_scheme(value)
+    """The values of headers, bare of their scheme, without those that say nothing secret."""
+    for name, value in _texts(block).items():
+        if not _ORDINARY_HEADER.fullmatch(name):
+            yield _without_scheme(value)
 
 
 def _in_address(url: str) -> Iterator[str]:
@@ -206,12 +215,15 @@ def _in_arguments(words: list[str]) -> Iterator[str]:
 
 
 def _in_word(word: str) -> Iterator[str]:
-    option = _OPTION.fullmatch(word)
-    if option and _is_secret_name(option["name"]):
-        yield _without_scheme(option["value"])
-    elif option and option["separator"] == "=":
-        yield from _in_word(option["value"])
-    elif "://" in word:
+    for _ in range(MAX_NESTED_OPTIONS):
+        option = _OPTION.fullmatch(word)
+        if option and _is_secret_name(option["name"]):
+            yield _without_scheme(option["value"])
+            return
+        if option is None or option["separator"] != "=":
+            break
+        word = option["value"]
+    if "://" in word:
         yield from _in_address(word)
     elif _looks_like_token(word):
         yield word

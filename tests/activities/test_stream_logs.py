@@ -75,6 +75,16 @@ def state(*sequences: int, gaps: tuple[Gap, ...] = ()) -> StreamState:
     return stored
 
 
+async def test_the_heartbeat_hides_a_secret_that_only_reading_json_reveals() -> None:
+    disguised = b"\\u0067hp_0123456789abcdef"
+    line = (
+        b'{"type":"text","timestamp":1,"sessionID":"ses_1","part":{"messageID":"m","text":"it is ' + disguised + b'"}}'
+    )
+    stored = StreamState(await REDACTIONS.current())
+    stored.add([LogLine(1, "stdout", line, terminated=True)], [LogLine(1, "stdout", line, terminated=True)])
+    assert stored.progress.last_output == "it is [[secret:GITHUB_TOKEN]]"
+
+
 def test_the_heartbeat_names_where_in_the_log_to_continue() -> None:
     checkpoint = Checkpoint(state(5, 9), Cursor(after=9, first=7, second=SECOND, framed=True))
     assert (checkpoint.progress.sequence, checkpoint.progress.needed_from, checkpoint.progress.second) == (9, 7, SECOND)

@@ -3,9 +3,11 @@
 import base64
 import json
 import re
+from typing import Any
 from urllib.parse import quote
 
 import pytest
+from ahocorasick_rs import BytesAhoCorasick
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -173,6 +175,30 @@ def test_hundreds_of_secrets_in_several_searches_are_all_redacted() -> None:
     hidden = redaction.redact(line)
     assert hidden == " ".join(f"[[secret:{name}]]" for name, _ in values).encode()
     assert redaction.restore(hidden) == line
+
+
+def test_python_waits_only_for_a_small_search_and_for_a_small_piece_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[int] = []
+    searched: list[int] = []
+
+    class Recorded:
+        def __init__(self, patterns: list[bytes], **options: Any) -> None:
+            built.append(sum(map(len, patterns)))
+            self._search = BytesAhoCorasick(patterns, **options)
+
+        def find_matches_as_indexes(self, data: bytes) -> list[tuple[int, int, int]]:
+            searched.append(len(data))
+            return self._search.find_matches_as_indexes(data)
+
+    monkeypatch.setattr("agent_runs.paperclip.redaction.BytesAhoCorasick", Recorded)
+    values = [f"{number:03}-{LONG[number:]}" for number in range(500)]
+    redaction = Redaction.of((value, value) for value in values)
+    line = " ".join(values).encode()
+    assert values[7].encode() not in redaction.redact(line)
+    assert len(built) > 1
+    assert max(built) <= SEARCH_LIMIT
+    assert len(searched) > len(line) / CHUNK
+    assert max(searched) < CHUNK + HEAD_LIMIT
 
 
 def test_a_short_secret_with_a_long_name_makes_a_line_at_most_four_times_as_long() -> None:

@@ -91,6 +91,8 @@ def test_a_secret_of_an_mcp_server_is_found(settings: dict[str, Any], secret: st
         {"url": "https://mcp.example/v3/2f1c7a52-9a0e-4d35-8c0d-0123456789ab/mcp"},
         {"url": "{env:PAPERCLIP_API_URL}/api/mcp/connection-12345678901234567890"},
         {"headers": {"Authorization": "Bearer {env:PAPERCLIP_API_KEY}"}},
+        {"headers": {"Accept": "application/json", "MCP-Protocol-Version": "2026-06-18", "User-Agent": "our-agents"}},
+        {"command": ["npx", "a=" * 100_000]},
         {"command": ["npx", "-y", "@modelcontextprotocol/server-filesystem", "/workspace/some-project-1"]},
         {"command": ["uvx", "mcp-server-fetch==2026.1.14", "--ignore-robots-txt"]},
     ],

@@ -22,9 +22,10 @@ from agent_runs.job.secrets import prompt_secret
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.ownership import owner_labels
 from dev_stack.cluster import EmbeddedCluster
-from tests.activities.fake_preparations import FakePreparations
+from tests.activities.fake_preparations import SECRETS, FakePreparations
 
 NAMESPACE = "default"
+SECRET = SECRETS.env["GITHUB_TOKEN"]
 
 
 @dataclass
@@ -118,6 +119,22 @@ async def test_an_image_that_cannot_be_pulled_fails_with_the_registrys_message(w
     wait.embedded.faults.refuse_image("nobody/knows:1", "manifest unknown")
     with pytest.raises(ImagePullFailed, match="manifest unknown"):
         await wait.pod(await wait.job(image="nobody/knows:1"))
+
+
+async def test_a_secret_in_the_message_of_a_failure_is_hidden(wait: Wait) -> None:
+    wait.embedded.faults.refuse_image("nobody/knows:2", f"manifest unknown to {SECRET}")
+    with pytest.raises(ImagePullFailed, match=r"manifest unknown to \[\[secret:GITHUB_TOKEN\]\]"):
+        await wait.pod(await wait.job(image="nobody/knows:2"))
+    assert not any(SECRET in heartbeat for heartbeat in wait.heartbeats)
+
+
+async def test_a_secret_in_the_reason_for_waiting_is_hidden(wait: Wait) -> None:
+    wait.embedded.faults.fill_node(f"no room for {SECRET}")
+    step = asyncio.create_task(wait.pod(await wait.job()))
+    await wait.until_heartbeat("no room for [[secret:GITHUB_TOKEN]]")
+    wait.embedded.faults.clear()
+    await step
+    assert not any(SECRET in heartbeat for heartbeat in wait.heartbeats)
 
 
 async def test_a_pod_without_a_node_is_waited_for_with_the_schedulers_message_and_without_events(wait: Wait) -> None:
