@@ -310,7 +310,7 @@ class LogReader:
     def _use_plain(self) -> None:
         """Read a log without frames, which needs all lines since the cursor: after a hint it is read from the start."""
         from_start, tolerant = self._opening
-        if from_start or self._start.second is None or self._start.recent_digests:
+        if from_start or self._start.second is None:
             self._log = _PlainLog(self._start)
             self._log.connect(from_start=from_start, tolerant=tolerant)
         else:
@@ -456,9 +456,9 @@ class _FramedLog:
                 self._record_gap(item.seq, result)
             if index == len(items) - 1 and self._is_suspect(item):
                 note(item.payload)
-                break
-            self._number = item.seq
-            new.append(item)
+            else:
+                self._number = item.seq
+                new.append(item)
         self._take(new, result)
 
     def _note_newest(self, items: Sequence[Frame | Junk]) -> None:

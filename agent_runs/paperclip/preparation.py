@@ -62,6 +62,10 @@ TEMPORARY: Final = frozenset({"TMPDIR", "TEMP", "TMP"})
 NOTE_LIMIT: Final = 500
 """Characters of one note."""
 
+PATH_LIMIT: Final = 8
+FIELD_LIMIT: Final = 200
+"""Steps and characters of the path of a wrong field."""
+
 _CAPTURED_ABSENCE: Final = "[undefined]"
 _SECRET_FIELD: Final = re.compile(
     r"^(env|headers|mcpservers|paperclipruntimetools|paperclipmanagedmcp|paperclipsecrets|runtimemcp|.*cookie"
@@ -276,8 +280,10 @@ def _validated(tidy: dict[str, Any]) -> ExecutionContext:
 
 def _problem(detail: ErrorDetails) -> Problem:
     kind = detail["type"]
-    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in detail["loc"][:8]).lstrip(".")
-    field = well_formed("config.env" if kind == "env_name" else path)[:200] or "context"
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in detail["loc"][:PATH_LIMIT]).lstrip(
+        "."
+    )
+    field = well_formed("config.env" if kind == "env_name" else path)[:FIELD_LIMIT] or "context"
     if kind == "missing":
         return Problem(field, _MISSING.get(field, "is missing"))
     remedy = _REMEDIES.get(kind, detail["msg"][:1].lower() + detail["msg"][1:])

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_runs.contracts.outcome import Gap
-from agent_runs.logs.frames import LastFrame, LogLine
-from agent_runs.logs.log_resume import Cursor, LogReader, ReadResult, Tally
+from agent_runs.logs.frames import Frame, Junk, LastFrame, LogLine
+from agent_runs.logs.log_resume import Cursor, LogReader, NewestLine, ReadResult, Tally
 from tests.logs.kubelet import BEGIN, Log, framed
 from tests.logs.one_connection import resume
 
@@ -146,6 +146,37 @@ def test_a_hint_that_shows_nothing_is_dropped() -> None:
     assert pairs([*begun.lines, *reader.feed(log.text(None)).lines]) == expected(outputs)
 
 
+@pytest.mark.parametrize(
+    ("after", "first", "belongs"),
+    [
+        pytest.param(1, 1, True, id="of the first line"),
+        pytest.param(9, 10, True, id="with nothing open"),
+        pytest.param(9, 3, True, id="with an open line"),
+        pytest.param(0, 1, False, id="of a reader that had delivered nothing"),
+        pytest.param(10, 3, False, id="of lines that are not stored"),
+        pytest.param(9, 0, False, id="before the first frame"),
+        pytest.param(5, 7, False, id="beyond its own lines"),
+    ],
+)
+def test_a_hint_that_cannot_belong_to_a_cursor_changes_nothing(after: int, first: int, belongs: bool) -> None:
+    cursor = Cursor(after=9)
+    hinted = cursor.with_hint(after, first, BEGIN)
+    assert hinted == (Cursor(after=9, first=first, second=BEGIN) if belongs else cursor)
+
+
+def test_a_line_is_compared_only_with_the_newest_one_of_a_log_of_the_same_form() -> None:
+    stamp, later = "2026-11-21T23:00:00.1Z", "2026-11-21T23:00:00.2Z"
+    framed_line, plain_line = NewestLine(5, stamp, framed=True), NewestLine(5, stamp, framed=False)
+    frames = [Frame(number, "stdout", ".", b"", stamp) for number in (4, 5, 6)]
+    junk = [Junk(b"", timestamp=at) for at in (None, stamp, later)]
+    assert [framed_line.equals(frame) for frame in frames] == [False, True, False]
+    assert [framed_line.precedes(frame) for frame in frames] == [False, False, True]
+    assert [plain_line.equals(line) for line in junk] == [False, True, False]
+    assert [plain_line.precedes(line) for line in junk] == [False, False, True]
+    for newest, others in ((framed_line, junk), (plain_line, frames)):
+        assert not any(newest.equals(item) or newest.precedes(item) for item in others)
+
+
 def test_messages_of_the_kubelet_are_not_output() -> None:
     log = Log(framed([("stdout", b"hello\n")], last=None))
     reader = LogReader()
@@ -246,6 +277,20 @@ def test_a_line_like_a_kubelet_message_is_believed_when_the_runner_replays_it() 
     reader.begin_backfill()
     delivered += reader.backfill(framed(outputs)[2]).lines
     assert pairs(delivered) == expected(outputs)
+
+
+def test_a_gap_after_an_unproven_line_is_reported_as_any_other() -> None:
+    log, _ = suspect_log()
+    reader = LogReader(can_backfill=True)
+    reader.connect(from_start=True)
+    reader.feed(log.text(None))
+    assert reader.give_up_missing_range().gaps == []
+    assert reader.spent
+    reader.connect(from_start=True)
+    assert reader.feed(Log([b"7o. later\n"]).text(None)).lines == []
+    result = reader.give_up_missing_range()
+    assert result.gaps == [Gap(after_sequence=2, frames=4)]
+    assert pairs(result.lines) == [("stdout", b"later")]
 
 
 def test_a_suspect_line_that_is_not_repeated_is_kept_at_the_end() -> None:

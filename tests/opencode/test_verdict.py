@@ -45,7 +45,11 @@ def code(report: Report) -> str | None:
         pytest.param(ContainerEnd(exit_code=0, reason="OOMKilled"), "oom_killed", 1, id="oom-of-a-child"),
         pytest.param(ContainerEnd(exit_code=137, reason="Error"), "opencode_crashed", 137, id="sigkill"),
         pytest.param(ContainerEnd(signal=11), "opencode_crashed", 139, id="segfault"),
-        pytest.param(ContainerEnd(exit_code=255), "adapter_failed", 255, id="no-signal"),
+        pytest.param(ContainerEnd(exit_code=192), "opencode_crashed", 192, id="last-signal"),
+        *(
+            pytest.param(ContainerEnd(exit_code=n), "adapter_failed", n, id=f"{n}-is-no-signal")
+            for n in (128, 193, 255)
+        ),
         pytest.param(ContainerEnd(exit_code=128, reason="StartError"), "opencode_start_failed", 128, id="start-error"),
     ],
 )
@@ -166,6 +170,14 @@ def test_the_last_finish_reason_decides_at_exit_0(reason: str | None, expected: 
     report = folded(*FINISHED[:2], finish).report(ContainerEnd(exit_code=0))
     assert code(report) == expected
     assert report.finish_reason == reason
+
+
+def test_a_session_that_once_reached_its_step_limit_is_not_resumed() -> None:
+    at_the_limit = line("step_finish", id="p0", reason="max_steps", tokens={"output": 5})
+    report = folded(line("step_start"), at_the_limit, *FINISHED).report(ContainerEnd(exit_code=0))
+    assert code(report) is None
+    assert report.clear_session
+    assert not folded(*FINISHED).report(ContainerEnd(exit_code=0)).clear_session
 
 
 def test_a_step_is_counted_once_however_often_its_line_comes() -> None:

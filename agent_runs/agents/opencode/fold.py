@@ -41,6 +41,8 @@ LAST_OUTPUT_LIMIT: Final = 200
 MAX_COUNT: Final = 2**53 - 1
 """The largest count kept: JavaScript's largest exact integer."""
 COST_LIMIT: Final = 1e12
+_TEXT_LIMIT: Final = 2 * SUMMARY_LIMIT
+"""Characters that are read of one text: more than a summary has, since it may begin with blanks."""
 
 
 class Progress(NamedTuple):
@@ -76,16 +78,14 @@ class _Texts:
     """The texts of one message, joined by a blank line, at most `SUMMARY_LIMIT` characters."""
 
     def __init__(self) -> None:
-        self._parts: list[str] = []
-        self._size = 0
+        self._text = ""
 
     def add(self, text: str) -> None:
-        if self._size <= SUMMARY_LIMIT and (trimmed := text[: 2 * SUMMARY_LIMIT].strip()):
-            self._parts.append(trimmed)
-            self._size += len(trimmed) + 2
+        if len(self._text) <= SUMMARY_LIMIT and (trimmed := text[:_TEXT_LIMIT].strip()):
+            self._text = f"{self._text}\n\n{trimmed}" if self._text else trimmed
 
     def joined(self) -> str:
-        return shortened(storable("\n\n".join(self._parts)), SUMMARY_LIMIT)
+        return shortened(storable(self._text), SUMMARY_LIMIT)
 
 
 class _Meter:
