@@ -144,7 +144,7 @@ class LogReader:
         self._probe_lines = PROBE_LINES if expects_frames else 1
         self._log: _FramedLog | _PlainLog | None = None
         self._head = b""
-        self._opening = (True, False)
+        self._opening: tuple[bool, bool]  # set by `connect`
         self._began_too_late = False
         self.noise: list[bytes] = []
 
@@ -338,23 +338,24 @@ class _FramedLog:
         self._number = cursor.first - 1  # of the last frame that was taken or reported as a gap
         self._reader = FrameReader(timestamps=True)
         self._needed = (cursor.first, cursor.second)
-        self._tolerant = False
         self._can_backfill = can_backfill
         self._replay_reader = FrameReader()
         self._postponed: list[Frame | Junk] = []
         self._missing_end: int | None = None
         self._suspect: Frame | None = None
         self._verifies_suspect = False  # the missing range is the suspect frame
-        self.awaits_repeat = False
         self.since = cursor.second
-        self.incomplete = False
-        self.contiguous = True
-        self.caught_up = True
-        self.partial_line = b""
         self.newest_number = 0
         self.newest_stamp: str | None = None
         self.has_stdout = False
         self.last: LastFrame | None = None
+        # set by `connect`
+        self._tolerant: bool
+        self.incomplete: bool
+        self.awaits_repeat: bool
+        self.contiguous: bool
+        self.caught_up: bool
+        self.partial_line: bytes
 
     @property
     def cursor(self) -> Cursor:
@@ -531,13 +532,14 @@ class _PlainLog:
     def __init__(self, cursor: Cursor) -> None:
         self._count = cursor.after
         self._recent_digests = list(cursor.recent_digests)
-        self._repeats: deque[bytes] = deque()
-        self._skip = 0
         self._partial = bytearray()
-        self._overlong = False
-        self._is_first_line = True
         self.since = cursor.second
         self.newest_stamp: str | None = None
+        # set by `connect`
+        self._repeats: deque[bytes]
+        self._skip: int
+        self._overlong: bool
+        self._is_first_line: bool
 
     @property
     def newest_number(self) -> int:

@@ -449,7 +449,9 @@ def test_only_the_proxys_container_has_the_token() -> None:
     assert plan.token_secret is not None
     content = {key: base64.b64decode(value) for key, value in plan.token_secret["data"].items()}
     assert content == {"token": b"canary-of-the-token", "run-id": b"run-1"}
-    assert "canary" not in repr(plan)
+    shown = repr(plan)
+    assert not any(value in shown for value in (*plan.token_secret["data"].values(), *plan.run_secret["data"].values()))
+    assert "canary-of-the-token" not in repr(PROXY)
 
 
 def test_the_agents_container_can_only_read_what_it_shares_with_the_proxy() -> None:

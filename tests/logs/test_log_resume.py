@@ -608,6 +608,20 @@ def test_what_is_not_backfilled_is_a_gap(outputs: list[tuple[str, bytes]], lost:
     assert reader.last is not None
 
 
+def test_frames_beyond_the_last_known_one_are_requested_up_to_a_size_and_need_not_exist() -> None:
+    frames = framed([("stdout", b"a\nb\n")])
+    reader = LogReader(can_backfill=True)
+    reader.connect(from_start=True)
+    reader.feed(Log(frames).text(None, 2))
+    assert reader.open_tail(5) == range(3, 8)
+    assert pairs(reader.backfill(frames[2]).lines) == [("stdout", b"b")]
+    assert reader.close_tail() == 4
+    assert reader.missing_range is None
+    reader.feed(Log(frames).text(None))
+    assert reader.last is not None
+    assert reader.open_tail(5) is None
+
+
 def test_replayed_frames_cannot_end_the_receipt() -> None:
     frames = framed([("stdout", b"a\nb\nc\n")])
     log = Log(frames)

@@ -26,7 +26,7 @@ OPERATORS = re.compile(
 )
 
 
-UNJUDGED = re.compile(r"_?[A-Z][A-Z_]*: Final = [^{(]*$|@")
+UNJUDGED = re.compile(r"_?[A-Z][A-Z_]*: Final = ([^{(]*|timedelta\([^()]*\))$|@")
 """Lines whose mutants mean nothing: limits, which may as well be one larger, and options of decorators."""
 
 

@@ -16,6 +16,8 @@ LIBRARIES: Final = [
     *("pytest", "hypothesis", "pydantic", "temporalio.worker", "temporalio.testing", "sqlalchemy", "aiohttp"),
     *("asyncpg", "joserfc"),
 ]
+SERVERS: Final = {"temporal", "postgresql", "postgres"}
+"""Fixtures and parameters that start one, which takes seconds."""
 SHIFT: Final = 100
 """Added to pytest's exit code, to tell it from a crash of the process."""
 
@@ -35,11 +37,21 @@ def run(folder: Path, arguments: Sequence[str], test_timeout: float, timeout: fl
     return process.exitcode - SHIFT
 
 
-class _Watchdog:
-    """Ends the process with a test that takes too long: pytest-timeout interrupts once, and hypothesis tries again."""
+class _Hurry:
+    """Runs tests first that need no server and search no examples, and ends the process with one that takes too long.
+
+    pytest-timeout cannot: it interrupts once, and hypothesis runs the failed example again.
+    """
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        def cost(item: pytest.Item) -> tuple[bool, bool]:
+            needs = {*getattr(item, "fixturenames", ()), *getattr(getattr(item, "callspec", None), "id", "").split("-")}
+            return not needs.isdisjoint(SERVERS), hasattr(getattr(item, "obj", None), "hypothesis")
+
+        items.sort(key=cost)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self) -> Iterator[None]:
@@ -59,4 +71,4 @@ def _pytest(folder: Path, arguments: Sequence[str], test_timeout: float) -> None
         del sys.modules[name]
     for stream in (1, 2):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-    sys.exit(SHIFT + pytest.main(["--timeout", "0", *arguments], plugins=[_Watchdog(test_timeout)]))
+    sys.exit(SHIFT + pytest.main(["--timeout", "0", *arguments], plugins=[_Hurry(test_timeout)]))

@@ -1,6 +1,7 @@
 """The order of judgement, where the captured runs do not reach."""
 
 import json
+import signal
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from agent_runs.agents.opencode.events import FileLine
 from agent_runs.agents.opencode.fold import Fold
 from agent_runs.agents.opencode.verdict import Missing
 from agent_runs.contracts.errors import RunCancelled, RunTimeout
-from agent_runs.contracts.outcome import ContainerEnd, Report
+from agent_runs.contracts.outcome import ContainerEnd, Report, Usage
 
 SESSION = "ses_e001b6f10ffeowfTKMtc0DNYmh"
 
@@ -83,6 +84,34 @@ def test_a_tool_out_of_memory_is_a_warning_once_all_proves_that_opencode_finishe
     assert report.exit_code == (end.exit_code or bool(expected))
 
 
+@pytest.mark.parametrize(
+    ("exit_code", "message"),
+    [
+        (137, "Pod exited: OOMKilled (exit 137)"),
+        (1, "A process of the agent was killed for the container's memory limit; Pod exited: OOMKilled (exit 1)"),
+    ],
+)
+def test_out_of_memory_says_whether_opencode_itself_was_killed(exit_code: int, message: str) -> None:
+    failure = folded().report(ContainerEnd(exit_code=exit_code, reason=OOM)).failure
+    assert failure is not None
+    assert failure.message == message
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 6, 9, 11, 15])
+def test_a_crash_names_its_signal(number: int) -> None:
+    failure = folded(*FINISHED).report(ContainerEnd(signal=number)).failure
+    assert failure is not None
+    assert f"ended by {signal.Signals(number).name};" in failure.message
+
+
+@pytest.mark.parametrize("exit_code", [126, 127])
+def test_a_program_that_cannot_be_executed_has_the_message_of_its_container(exit_code: int) -> None:
+    failure = folded().report(ContainerEnd(exit_code=exit_code, message="runner: no such program")).failure
+    assert failure is not None
+    assert failure.code == "opencode_start_failed"
+    assert "no such program" in failure.message
+
+
 def test_a_program_that_cannot_be_executed_never_started() -> None:
     report = folded(stderr=(b"sh: opencode: not found",)).report(ContainerEnd(exit_code=127))
     assert code(report) == "opencode_start_failed"
@@ -143,6 +172,12 @@ def test_a_stop_with_something_after_it_is_not_the_end(follower: bytes) -> None:
     assert code(folded(*FINISHED, follower).report(ContainerEnd(exit_code=0))) == "output_lost"
 
 
+def test_a_finish_reason_with_something_after_it_names_no_failure() -> None:
+    cut = line("step_finish", id="p", reason="length", tokens={"output": 5})
+    assert code(folded(cut).report(ContainerEnd(exit_code=1))) == "output_cut_off"
+    assert code(folded(cut, line("step_start")).report(ContainerEnd(exit_code=1))) == "adapter_failed"
+
+
 def test_an_error_after_the_stop_fails_and_a_stop_after_the_error_recovers() -> None:
     assert code(folded(*FINISHED, RATE_LIMITED).report(ContainerEnd(exit_code=1))) == "provider_quota"
     went_on = line("step_finish", id="p", reason="tool-calls", tokens={"output": 5})
@@ -178,6 +213,12 @@ def test_a_session_that_once_reached_its_step_limit_is_not_resumed() -> None:
     assert code(report) is None
     assert report.clear_session
     assert not folded(*FINISHED).report(ContainerEnd(exit_code=0)).clear_session
+
+
+def test_without_a_cache_there_are_no_cached_tokens() -> None:
+    report = folded(*FINISHED).report(ContainerEnd(exit_code=0))
+    assert report.usage == Usage(input_tokens=5, output_tokens=5)
+    assert report.last_context_tokens == 5
 
 
 def test_a_step_is_counted_once_however_often_its_line_comes() -> None:

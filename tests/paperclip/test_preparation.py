@@ -1,4 +1,5 @@
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -158,11 +159,13 @@ def test_a_context_that_is_no_object_is_refused() -> None:
     assert "JSON object" in refusal([])
 
 
-def test_too_deep_nesting_is_refused() -> None:
+@pytest.mark.parametrize("wrapped", [lambda value: [value], lambda value: {"in": value}])
+def test_too_deep_nesting_is_refused(wrapped: Callable[[Any], Any]) -> None:
     deep: Any = "end"
-    for _ in range(NESTING_LIMIT + 1):
-        deep = [deep]
-    assert "nested" in refusal(with_value(minimal(), "context.anything", deep))
+    for _ in range(NESTING_LIMIT - 3):  # the context, its field `context`, and the end are levels, too
+        deep = wrapped(deep)
+    prepare(with_value(minimal(), "context.anything", deep))
+    assert "nested" in refusal(with_value(minimal(), "context.anything", wrapped(deep)))
 
 
 # sessions

@@ -84,8 +84,10 @@ def test_a_line_of_sixteen_characters_of_a_secret_is_redacted_and_a_shorter_one_
     assert (line.encode() not in redaction.redact(f"it is {line}.".encode())) is redacted
 
 
-def test_the_marker_names_the_variable() -> None:
-    assert b"GITHUB_TOKEN" in REDACTION.redact(b"token ghp_0123456789abcdef")
+def test_the_marker_names_the_variable_and_which_of_its_secrets_it_is() -> None:
+    assert REDACTION.redact(b"token ghp_0123456789abcdef") == b"token [[secret:GITHUB_TOKEN]]"
+    assert REDACTION.redact(b"postgres://ada:s3cret-pass@db/agents") == b"[[secret:DATABASE]]"
+    assert REDACTION.redact(b"s3cret-pass") == b"[[secret:DATABASE.2]]"
 
 
 def test_without_secrets_nothing_is_redacted() -> None:

@@ -403,7 +403,7 @@ def _composed(text: str, end: ContainerEnd) -> str:
 def _signal(end: ContainerEnd) -> int | None:
     if end.signal:
         return end.signal
-    number = (end.exit_code or 0) - SIGNAL_BASE
+    number = (end.exit_code or SIGNAL_BASE) - SIGNAL_BASE
     return number if 0 < number <= LAST_SIGNAL else None
 
 
