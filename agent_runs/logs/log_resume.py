@@ -28,6 +28,7 @@ NoiseHandler: TypeAlias = Callable[[bytes], None]
 MAX_RECENT_DIGESTS: Final = 200_000
 """Lines of one second that are remembered of a log without frames; further ones count as new when repeated."""
 MAX_NOISE_LINES: Final = 20
+NOISE_LINE_LIMIT: Final = 500
 _STAMP: Final = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d{1,9})?(Z|[+-]\d\d:\d\d) ")
 _NANOSECONDS: Final = re.compile(r"(\.\d{6})\d+")
 _KUBELET_MESSAGE: Final = re.compile(rb"(?i)\s*(failed to|unable to|rpc error|error:)")
@@ -324,7 +325,7 @@ class LogReader:
 
     def _note(self, line: bytes) -> None:
         if len(self.noise) < MAX_NOISE_LINES:
-            self.noise.append(line[:500])
+            self.noise.append(line[:NOISE_LINE_LIMIT])
 
 
 class _FramedLog:

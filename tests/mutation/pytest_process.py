@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
@@ -29,12 +30,14 @@ def run(folder: Path, arguments: Sequence[str], test_timeout: float, timeout: fl
     process = context.Process(target=_pytest, args=(folder, arguments, test_timeout))
     process.start()
     process.join(timeout)
-    if process.exitcode is None:
+    timed_out = process.exitcode is None
+    with suppress(ProcessLookupError):  # it, or the servers that it left
         os.killpg(process.pid or 0, signal.SIGKILL)
+    if timed_out:
         return pytest.ExitCode.TESTS_FAILED
-    if process.exitcode < SHIFT:
+    if (process.exitcode or 0) < SHIFT:
         raise RuntimeError(f"pytest did not run: {process.exitcode}")
-    return process.exitcode - SHIFT
+    return (process.exitcode or 0) - SHIFT
 
 
 class _Hurry:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent_runs.agents.opencode.events import FileLine
-from agent_runs.agents.opencode.fold import Fold
+from agent_runs.agents.opencode.fold import RECENT_IDS, Fold
 from agent_runs.agents.opencode.verdict import Missing
 from agent_runs.contracts.errors import RunCancelled, RunTimeout
 from agent_runs.contracts.outcome import ContainerEnd, Report, Usage
@@ -213,6 +213,11 @@ def test_a_session_that_once_reached_its_step_limit_is_not_resumed() -> None:
     assert code(report) is None
     assert report.clear_session
     assert not folded(*FINISHED).report(ContainerEnd(exit_code=0)).clear_session
+
+
+def test_of_many_steps_the_latest_are_recognised_when_their_lines_come_again() -> None:
+    steps = [line("step_finish", id=str(number), reason="stop") for number in range(2 * RECENT_IDS)]
+    assert folded(*steps, *steps[-9:]).report(ContainerEnd(exit_code=0)).steps == len(steps)
 
 
 def test_without_a_cache_there_are_no_cached_tokens() -> None:
