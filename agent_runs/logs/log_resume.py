@@ -522,7 +522,7 @@ class _FramedLog:
         needed = min(self._lines.needed_from, self._lines.seq if self.last is not None else self._lines.seq + 1)
         if needed == self._lines.seq + 1:
             self._needed = (needed, self.since)
-        elif needed != self._needed[0] or self._needed[1] is None:
+        else:
             opened = next((frame for frame in new if frame.seq == needed), None)
             self._needed = (needed, _second_of(opened.timestamp) if opened else self._needed[1])
 

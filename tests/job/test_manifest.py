@@ -169,6 +169,17 @@ def test_what_does_not_fit_into_a_secret_is_refused_with_a_remedy() -> None:
         prompt_secret(create_job_input().attempt, "agents", b"x" * (SECRET_LIMIT + 1))
 
 
+@pytest.mark.parametrize("argument", ["a\0b", "x" * 131_072, "ü" * 65_536])
+def test_an_argument_that_linux_would_not_pass_on_is_refused(argument: str) -> None:
+    with pytest.raises(InvalidRequest, match="extraArgs"):
+        job_plan(argv=["opencode", argument])
+
+
+def test_an_argument_may_be_as_long_as_linux_passes_on() -> None:
+    longest = "x" * 131_071
+    assert longest in main_container(job_plan(argv=["opencode", longest]))["args"]
+
+
 def test_equal_secrets_have_equal_digests_and_others_do_not() -> None:
     def digest(**variables: str) -> str:
         return str(job_plan(environment=variables).run_secret["metadata"]["annotations"][CONTENT_DIGEST])

@@ -129,6 +129,17 @@ def test_only_a_seen_end_proves_success(missing: Missing, exit_code: int, expect
     assert bool(report.warnings) == (missing == "middle")
 
 
+def test_lost_output_outweighs_a_finish_reason_and_says_what_is_lost() -> None:
+    cut = line("step_finish", id="p", reason="length", tokens={"output": 5})
+    for output, what in ((cut, "the end of its output could not be read"), (b"no event", "without any event")):
+        failure = (
+            folded(output).report(ContainerEnd(exit_code=0), missing="end" if output is cut else "nothing").failure
+        )
+        assert failure is not None
+        assert failure.code == "output_lost"
+        assert what in failure.message
+
+
 @pytest.mark.parametrize("half", [b'{"type":"step_st', b'{"type":"summary","text":"' + b"x" * 2_000_000])
 def test_a_half_last_line_is_lost_output_even_after_a_stop(half: bytes) -> None:
     fold = folded(*FINISHED)
@@ -286,11 +297,10 @@ def test_a_timeout_does_not_undo_an_answer_that_opencode_finished_by_itself() ->
 
 def test_every_line_that_was_cut_is_counted_in_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent_runs.agents.opencode.fold.LINE_LIMIT", 1000)
-    report = folded(b"no event " * 200, b'{"type":"text","text":"' + b"x" * 2000, *FINISHED).report(
-        ContainerEnd(exit_code=0)
-    )
+    cut = (b"x" * 1000, b"no event " * 200, b'{"type":"text","text":"' + b"x" * 2000)
+    report = folded(*cut, b"x" * 999, *FINISHED).report(ContainerEnd(exit_code=0))
     assert code(report) is None
-    assert [warning for warning in report.warnings if warning.startswith("2 over-long line(s)")]
+    assert [warning for warning in report.warnings if warning.startswith("3 over-long line(s)")]
 
 
 def test_text_without_a_finished_step_is_no_success() -> None:
