@@ -481,6 +481,15 @@ def test_the_proxy_is_confined_like_the_agent_and_changes_nothing_on_disk() -> N
     assert proxy["resources"]["limits"]["memory"] == "128Mi"
 
 
+@pytest.mark.parametrize("trust", [{}, {"SSL_CERT_FILE": "/ca/tls.pem"}, {"NODE_EXTRA_CA_CERTS": "/ca/tls.pem"}])
+def test_the_proxy_has_the_inherited_secrets_only_where_they_may_hold_its_certificates(trust: dict[str, str]) -> None:
+    mount = SecretMount(volume_name="ca", mount_path="/ca", secret_name="ca")
+    profile = PodProfile(namespace="agents", image="registry.example/agent:1", secret_mounts=(mount,))
+    proxy, main = pod_spec(job_plan(create_job_input(profile=profile), proxy=PROXY, environment=trust))["containers"]
+    assert "/ca" in {each["mountPath"] for each in main["volumeMounts"]}
+    assert ("/ca" in {each["mountPath"] for each in proxy["volumeMounts"]}) == bool(trust)
+
+
 def test_kubectl_logs_shows_the_agents_container_by_default() -> None:
     template = job_plan(proxy=PROXY).job["spec"]["template"]["metadata"]
     assert template["annotations"] == {"kubectl.kubernetes.io/default-container": "opencode"}

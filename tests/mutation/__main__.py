@@ -9,15 +9,16 @@ own beside `.venv`, because its requirements are not ours.
 """
 
 import argparse
+import hashlib
 import importlib.util
 import json
-import random
 import shutil
 import subprocess
 import sys
 import tempfile
 import tomllib
 import venv
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -159,13 +160,20 @@ def tool(*arguments: str, text: str = "") -> str:
 
 
 def sample(count: int, seed: int) -> list[Mutant]:
-    """So many mutants; the same ones for the same modules and seed."""
-    listed = tool("list", *TESTS).splitlines()
-    chosen = random.Random(seed).sample(listed, min(count, len(listed)))
+    """So many mutants; for the same seed the same ones, also after other lines have changed."""
+    texts = {module: (ROOT / module).read_text().splitlines() for module in TESTS}
+    times: Counter[tuple[str, ...]] = Counter()
+    ranked = []
+    for line in tool("list", *TESTS).splitlines():
+        module, operator, _, number = line.split()
+        name = (module, operator, texts[module][int(number) - 1].strip())
+        times[name] += 1
+        ranked.append((hashlib.sha256(repr((seed, *name, times[name])).encode()).digest(), line))
+    chosen = [line for _, line in sorted(ranked)[:count]]
     mutants = []
     for line, text in zip(chosen, json.loads(tool("show", text="\n".join(chosen))), strict=True):
         module, operator, _, number = line.split()
-        pairs = zip((ROOT / module).read_text().splitlines(), text.splitlines(), strict=False)
+        pairs = zip(texts[module], text.splitlines(), strict=False)
         before, after = next(pair for pair in pairs if pair[0] != pair[1])
         mutants.append(Mutant(module, operator.removeprefix("core/"), int(number), before.strip(), after.strip(), text))
     return mutants
