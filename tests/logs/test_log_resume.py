@@ -461,6 +461,26 @@ def test_a_receipt_never_claims_more_than_is_known(
     assert tally().receipt(last, gaps, framed=framed_log).state == state
 
 
+WITHOUT_DIGESTS = {"stdout": {"lines": 2, "bytes": 14}, "stderr": {"lines": 1, "bytes": 2}}
+
+
+@pytest.mark.parametrize(
+    ("whole", "totals", "state"),
+    [
+        pytest.param(True, {}, "verified", id="equal digests"),
+        pytest.param(False, {}, "verified", id="equal digests of a line that may be incomplete"),
+        pytest.param(True, WITHOUT_DIGESTS, "unverified", id="only counts"),
+        pytest.param(False, WITHOUT_DIGESTS, "differs", id="only counts of a line that may be incomplete"),
+        pytest.param(True, WITHOUT_DIGESTS | {"stdout": {"lines": 3, "bytes": 14}}, "differs", id="another line"),
+        pytest.param(True, WITHOUT_DIGESTS | {"stdout": {"lines": 2, "bytes": 13}}, "differs", id="another byte"),
+    ],
+)
+def test_only_equal_digests_verify_a_receipt(whole: bool, totals: dict[str, object], state: str) -> None:
+    counted = tally()
+    counted.whole = whole
+    assert counted.receipt(last_of(OUTPUTS, **totals)).state == state
+
+
 def test_a_log_of_which_nothing_could_be_read_is_not_best_effort() -> None:
     assert Tally().receipt(None, framed=False).state == "unverified"
 

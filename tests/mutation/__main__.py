@@ -53,7 +53,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
         for name in ("client/test_attach", "workflows/test_cancel", "workflows/test_statuses", "workflows/test_callers")
     ),
     "workflows/retries.py": tuple(
-        f"tests/workflows/test_{name}.py" for name in ("infrastructure", "agent_run", "callers")
+        f"tests/workflows/test_{name}.py" for name in ("retries", "infrastructure", "agent_run", "callers")
     ),
     "agent_runs/transcripts/store.py": tuple(
         f"tests/transcripts/test_{name}.py"

@@ -90,6 +90,13 @@ def test_the_marker_names_the_variable_and_which_of_its_secrets_it_is() -> None:
     assert REDACTION.redact(b"s3cret-pass") == b"[[secret:DATABASE.2]]"
 
 
+def test_a_secret_is_redacted_also_beside_a_marker_that_the_agent_wrote() -> None:
+    redaction = Redaction.from_secrets(Secrets(run_id="r", env={"PASSWORD": "12345678"}))
+    line = b"[[secret:PASSWORD]] is 12345678"
+    assert redaction.redact(line) == b"[[secret:]]PASSWORD]] is [[secret:PASSWORD]]"
+    assert redaction.restore(redaction.redact(line)) == line
+
+
 def test_without_secrets_nothing_is_redacted() -> None:
     nothing = Redaction.from_secrets(Secrets(run_id="r"))
     line = b"[[secret:x]] ghp_0123456789abcdef"
