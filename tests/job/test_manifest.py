@@ -520,3 +520,17 @@ def test_sessions_are_kept_exactly_where_the_database_outlives_the_pod(
     assert keeps_sessions(input) is kept
     temporary = [name for name, volume in volumes(job_plan(input)).items() if "emptyDir" in volume]
     assert any("db" in name for name in temporary) is not kept
+
+
+@pytest.mark.parametrize(
+    ("key", "reserved"),
+    [
+        *((key, True) for key in ("job-name", "controller-uid", "app.kubernetes.io/name", "paperclip.io/run-id")),
+        *((key, True) for key in ("kubernetes.io/x", "k8s.io/x", "node.kubernetes.io/x", "apps.k8s.io/x")),
+        *((key, False) for key in ("team", "example.com/job-name", "mykubernetes.io/x", "paperclip.io")),
+    ],
+)
+def test_labels_that_this_program_or_kubernetes_relies_on_are_left_out_with_a_warning(key: str, reserved: bool) -> None:
+    plan = job_plan(create_job_input(config={"labels": {key: "mine"}}))
+    assert (plan.job["metadata"]["labels"].get(key) == "mine") is not reserved
+    assert any(key in warning for warning in plan.warnings) is reserved

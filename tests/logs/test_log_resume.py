@@ -655,6 +655,14 @@ def test_replayed_frames_cannot_end_the_receipt() -> None:
     assert reader.missing_range == range(2, 4)
 
 
+def test_a_log_without_frames_has_stdout_from_its_first_line_on() -> None:
+    reader = LogReader(Cursor(framed=False))
+    reader.connect(from_start=True)
+    assert not reader.has_stdout
+    reader.feed(Log([b"first\n"]).text(None))
+    assert reader.has_stdout
+
+
 def test_a_gap_in_a_log_without_frames_has_a_sequence_of_its_own() -> None:
     stamp = b"2026-11-21T10:00:0%d.000000000Z "
     begun = resume(Cursor(), b"".join((stamp % 1) + b"line %d\n" % n for n in range(3)))

@@ -106,6 +106,7 @@ def test_without_secrets_nothing_is_redacted() -> None:
 
 def test_the_repr_of_a_redaction_shows_no_secret() -> None:
     assert "ghp_" not in repr(REDACTION)
+    assert "12345678" not in repr(Redaction.from_secrets(Secrets(run_id="r", env={"PASSWORD": "12345678"})))
 
 
 PIECES = st.sampled_from(
