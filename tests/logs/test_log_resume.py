@@ -655,6 +655,17 @@ def test_replayed_frames_cannot_end_the_receipt() -> None:
     assert reader.missing_range == range(2, 4)
 
 
+def test_a_log_without_frames_that_is_read_from_its_start_again_repeats_nothing() -> None:
+    log = Log([b"%d\n" % number for number in range(9)], [700])
+    reader = LogReader()
+    reader.connect(from_start=True)
+    delivered = reader.feed(log.text(None, 6)).lines
+    reader.connect(from_start=True)
+    result = reader.feed(log.text(None))
+    assert [line.data for line in delivered + result.lines] == [b"%d" % number for number in range(9)]
+    assert result.gaps == []
+
+
 def test_a_log_without_frames_has_stdout_from_its_first_line_on() -> None:
     reader = LogReader(Cursor(framed=False))
     reader.connect(from_start=True)

@@ -226,6 +226,30 @@ def test_a_session_that_once_reached_its_step_limit_is_not_resumed() -> None:
     assert not folded(*FINISHED).report(ContainerEnd(exit_code=0)).clear_session
 
 
+@pytest.mark.parametrize("ids", [{"callID": "c"}, {"id": "p"}])
+def test_a_tool_call_is_counted_once_however_often_its_line_comes(ids: dict[str, str]) -> None:
+    call = line("tool_use", tool="bash", **ids)
+    assert folded(call, call, line("tool_use", tool="bash", callID="other")).progress.tool_calls == 2
+
+
+@pytest.mark.parametrize(
+    ("after", "exit_code", "expected"),
+    [
+        ((), 0, "permission_blocked"),
+        ((), 1, "permission_blocked"),
+        ((), 2, "adapter_failed"),
+        ((line("step_start"),), 1, "adapter_failed"),
+    ],
+)
+def test_a_rejected_permission_is_the_cause_only_where_opencode_stopped_at_it(
+    after: tuple[bytes, ...], exit_code: int, expected: str
+) -> None:
+    rejected = "The user rejected permission to use this specific tool call."
+    call = line("tool_use", tool="bash", callID="c", state={"status": "error", "error": rejected})
+    finish = line("step_finish", id="p", reason="tool-calls", tokens={"output": 5})
+    assert code(folded(call, finish, *after).report(ContainerEnd(exit_code=exit_code))) == expected
+
+
 def test_of_many_steps_the_latest_are_recognised_when_their_lines_come_again() -> None:
     steps = [line("step_finish", id=str(number), reason="stop") for number in range(2 * RECENT_IDS)]
     assert folded(*steps, *steps[-9:]).report(ContainerEnd(exit_code=0)).steps == len(steps)
