@@ -46,6 +46,13 @@ def test_variables_that_describe_paperclips_host_are_dropped() -> None:
     assert secrets.secret_env == ("MY_SECRET",)
 
 
+def test_variables_that_the_agent_binds_to_secrets_are_secret() -> None:
+    bindings = {"BOUND": {"type": "secret_ref", "secretId": "s"}, "PLAIN": {"type": "plain", "value": "b"}}
+    context = with_value(minimal(env={"BOUND": "a", "PLAIN": "b"}), "agent.adapterConfig", {"env": bindings})
+    _, secrets, _ = opened(context)
+    assert secrets.secret_env == ("BOUND",)
+
+
 def test_a_temporary_folder_that_a_user_chose_stays() -> None:
     env = {"TMPDIR": "/data/tmp", "TMP": "/host/scratch", "PAPERCLIP_SCRATCH_DIR": "/host/scratch"}
     _, secrets, _ = opened(minimal(env=env))
@@ -268,8 +275,10 @@ def test_templates_cannot_reach_a_secret() -> None:
 
 
 def test_a_bulky_variable_is_left_out_and_a_note_names_it() -> None:
-    context = with_value(minimal(), "context.paperclipWorkspaces", [{"cwd": "x" * BULKY_LIMIT}])
-    result = prepare(context)
+    longest = "x" * (BULKY_LIMIT - len('[{"cwd":""}]'))
+    kept = prepare(with_value(minimal(), "context.paperclipWorkspaces", [{"cwd": longest}]))
+    assert set(kept.secrets.paperclip_env) == {"PAPERCLIP_WORKSPACES_JSON"}
+    result = prepare(with_value(minimal(), "context.paperclipWorkspaces", [{"cwd": f"{longest}x"}]))
     assert result.secrets.paperclip_env == {}
     assert "PAPERCLIP_WORKSPACES_JSON" in result.request.notes[0]
 
