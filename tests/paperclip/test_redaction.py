@@ -97,6 +97,11 @@ def test_a_secret_is_redacted_also_beside_a_marker_that_the_agent_wrote() -> Non
     assert redaction.restore(redaction.redact(line)) == line
 
 
+def test_a_secret_that_begins_with_another_one_is_redacted_whole() -> None:
+    redaction = Redaction.from_secrets(Secrets(run_id="r", env={"A_TOKEN": "12345678", "B_TOKEN": "12345678-and-more"}))
+    assert redaction.redact(b"it is 12345678-and-more") == b"it is [[secret:B_TOKEN]]"
+
+
 def test_without_secrets_nothing_is_redacted() -> None:
     nothing = Redaction.from_secrets(Secrets(run_id="r"))
     line = b"[[secret:x]] ghp_0123456789abcdef"
