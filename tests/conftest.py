@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
@@ -25,6 +25,13 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # The gate finds the same today and tomorrow; `--hypothesis-profile default` searches anew.
 settings.register_profile("gate", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+# The first failure is enough there.
+settings.register_profile(
+    "mutation",
+    parent=settings.get_profile("gate"),
+    phases=[Phase.explicit, Phase.generate],
+    report_multiple_bugs=False,
+)
 settings.load_profile("gate")
 
 FIXTURES = Path(__file__).parent / "fixtures"

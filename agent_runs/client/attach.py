@@ -45,6 +45,8 @@ TASK: Final = "task"
 JOIN_TIMEOUT: Final = timedelta(seconds=10)
 """Limit of the wait for a worker to decide whether a run may be joined, and for a released run to close."""
 START_RETRY_INTERVAL: Final = timedelta(milliseconds=50)
+ATTRIBUTE_LIMIT: Final = 200
+"""Characters of a search attribute."""
 BUSY_RETRY_INTERVAL: Final = timedelta(seconds=10)
 """Between attempts to attach to a busy agent; an end of its run is noticed at once."""
 
@@ -222,7 +224,7 @@ def _search_attributes(wake: Wake) -> TypedSearchAttributes:
         (attributes.TASK_KEY, wake.task_key),
         (attributes.RUN_PHASE, "queued"),
     ]
-    return TypedSearchAttributes([SearchAttributePair(key, value[:200]) for key, value in values if value])
+    return TypedSearchAttributes([SearchAttributePair(key, value[:ATTRIBUTE_LIMIT]) for key, value in values if value])
 
 
 def _already_started(error: RPCError) -> WorkflowExecutionAlreadyStartedFailure | None:

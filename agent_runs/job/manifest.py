@@ -66,6 +66,7 @@ _FOLDER_LIMIT: Final = 128
 _DIGEST_LENGTH: Final = 16
 _DIGEST: Final = re.compile(rf"-[0-9a-f]{{{_DIGEST_LENGTH}}}$")
 _NAME_LIMIT: Final = 1000
+_SLUG_LIMIT: Final = 208
 
 
 @dataclass(frozen=True)
@@ -583,7 +584,7 @@ def claim_name(agent: str) -> str:
     Raises:
         InvalidRequest: the agent's id has no usable character.
     """
-    slug = re.sub(r"[^a-z0-9-]", "", agent.lower()).strip("-")[:208].strip("-")
+    slug = re.sub(r"[^a-z0-9-]", "", agent.lower()).strip("-")[:_SLUG_LIMIT].strip("-")
     if not slug:
         raise InvalidRequest("agent.id: has no letter or digit that a PersistentVolumeClaim name could hold")
     return f"opencode-db-{slug}"
@@ -666,7 +667,7 @@ _OUR_VOLUMES: Final = {
 
 
 def _volume_name(name: str) -> str:
-    return f"{name[:53].rstrip('-')}-inherited" if name in _OUR_VOLUMES else name
+    return f"{name}-inherited" if name in _OUR_VOLUMES else name
 
 
 def _deduplicated(volumes: list[dict[str, Any]]) -> list[dict[str, Any]]:

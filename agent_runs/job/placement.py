@@ -32,6 +32,10 @@ PROXY_RESOURCES: Final = {
 }
 
 
+QUOTED_LIMIT: Final = 80
+"""Characters of a wrong value that an error quotes."""
+
+
 def is_label_key(key: str) -> bool:
     """Return whether Kubernetes accepts `key` as a label key. Source: kubernetes.io, Labels and Selectors, Syntax."""
     prefix, slash, name = key.rpartition("/")
@@ -58,7 +62,7 @@ def extra_labels(config: RunConfig) -> tuple[dict[str, str], tuple[str, ...]]:
     warnings: list[str] = []
     for key, value in config.labels.items():
         if not is_label_key(key):
-            raise InvalidRequest(f"labels: {key[:80]!r} is not a Kubernetes label key ('[prefix/]name')")
+            raise InvalidRequest(f"labels: {key[:QUOTED_LIMIT]!r} is not a Kubernetes label key ('[prefix/]name')")
         if is_reserved(key):
             warnings.append(f"labels: {key} is reserved and was left out")
             continue
@@ -88,7 +92,7 @@ def node_selector(config: RunConfig, inherited: Mapping[str, str]) -> dict[str, 
     chosen = dict(inherited if config.node_selector is None else config.node_selector)
     for key, value in chosen.items():
         if not is_label_key(key):
-            raise InvalidRequest(f"nodeSelector: {key[:80]!r} is not a Kubernetes label key")
+            raise InvalidRequest(f"nodeSelector: {key[:QUOTED_LIMIT]!r} is not a Kubernetes label key")
         if not is_label_value(value):
             raise InvalidRequest(f"nodeSelector: the value of {key} is not a Kubernetes label value (63 at most)")
     return chosen
@@ -162,4 +166,4 @@ def _amount(field: str, quantity: str) -> Any:
     try:
         return amount(quantity)
     except ValueError:
-        raise InvalidRequest(f"resources.{field}: {quantity[:40]!r} is not a Kubernetes quantity") from None
+        raise InvalidRequest(f"resources.{field}: {quantity[:QUOTED_LIMIT]!r} is not a Kubernetes quantity") from None

@@ -28,6 +28,7 @@ NoiseHandler: TypeAlias = Callable[[bytes], None]
 MAX_RECENT_DIGESTS: Final = 200_000
 """Lines of one second that are remembered of a log without frames; further ones count as new when repeated."""
 MAX_NOISE_LINES: Final = 20
+NOISE_LINE_LIMIT: Final = 500
 _STAMP: Final = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d{1,9})?(Z|[+-]\d\d:\d\d) ")
 _NANOSECONDS: Final = re.compile(r"(\.\d{6})\d+")
 _KUBELET_MESSAGE: Final = re.compile(rb"(?i)\s*(failed to|unable to|rpc error|error:)")
@@ -144,7 +145,7 @@ class LogReader:
         self._probe_lines = PROBE_LINES if expects_frames else 1
         self._log: _FramedLog | _PlainLog | None = None
         self._head = b""
-        self._opening = (True, False)
+        self._opening: tuple[bool, bool]  # set by `connect`
         self._began_too_late = False
         self.noise: list[bytes] = []
 
@@ -310,7 +311,7 @@ class LogReader:
     def _use_plain(self) -> None:
         """Read a log without frames, which needs all lines since the cursor: after a hint it is read from the start."""
         from_start, tolerant = self._opening
-        if from_start or self._start.second is None or self._start.recent_digests:
+        if from_start or self._start.second is None:
             self._log = _PlainLog(self._start)
             self._log.connect(from_start=from_start, tolerant=tolerant)
         else:
@@ -324,7 +325,7 @@ class LogReader:
 
     def _note(self, line: bytes) -> None:
         if len(self.noise) < MAX_NOISE_LINES:
-            self.noise.append(line[:500])
+            self.noise.append(line[:NOISE_LINE_LIMIT])
 
 
 class _FramedLog:
@@ -338,23 +339,24 @@ class _FramedLog:
         self._number = cursor.first - 1  # of the last frame that was taken or reported as a gap
         self._reader = FrameReader(timestamps=True)
         self._needed = (cursor.first, cursor.second)
-        self._tolerant = False
         self._can_backfill = can_backfill
         self._replay_reader = FrameReader()
         self._postponed: list[Frame | Junk] = []
         self._missing_end: int | None = None
         self._suspect: Frame | None = None
         self._verifies_suspect = False  # the missing range is the suspect frame
-        self.awaits_repeat = False
         self.since = cursor.second
-        self.incomplete = False
-        self.contiguous = True
-        self.caught_up = True
-        self.partial_line = b""
         self.newest_number = 0
         self.newest_stamp: str | None = None
         self.has_stdout = False
         self.last: LastFrame | None = None
+        # set by `connect`
+        self._tolerant: bool
+        self.incomplete: bool
+        self.awaits_repeat: bool
+        self.contiguous: bool
+        self.caught_up: bool
+        self.partial_line: bytes
 
     @property
     def cursor(self) -> Cursor:
@@ -456,9 +458,9 @@ class _FramedLog:
                 self._record_gap(item.seq, result)
             if index == len(items) - 1 and self._is_suspect(item):
                 note(item.payload)
-                break
-            self._number = item.seq
-            new.append(item)
+            else:
+                self._number = item.seq
+                new.append(item)
         self._take(new, result)
 
     def _note_newest(self, items: Sequence[Frame | Junk]) -> None:
@@ -520,7 +522,7 @@ class _FramedLog:
         needed = min(self._lines.needed_from, self._lines.seq if self.last is not None else self._lines.seq + 1)
         if needed == self._lines.seq + 1:
             self._needed = (needed, self.since)
-        elif needed != self._needed[0] or self._needed[1] is None:
+        else:
             opened = next((frame for frame in new if frame.seq == needed), None)
             self._needed = (needed, _second_of(opened.timestamp) if opened else self._needed[1])
 
@@ -531,13 +533,14 @@ class _PlainLog:
     def __init__(self, cursor: Cursor) -> None:
         self._count = cursor.after
         self._recent_digests = list(cursor.recent_digests)
-        self._repeats: deque[bytes] = deque()
-        self._skip = 0
         self._partial = bytearray()
-        self._overlong = False
-        self._is_first_line = True
         self.since = cursor.second
         self.newest_stamp: str | None = None
+        # set by `connect`
+        self._repeats: deque[bytes]
+        self._skip: int
+        self._overlong: bool
+        self._is_first_line: bool
 
     @property
     def newest_number(self) -> int:

@@ -62,6 +62,12 @@ TEMPORARY: Final = frozenset({"TMPDIR", "TEMP", "TMP"})
 NOTE_LIMIT: Final = 500
 """Characters of one note."""
 
+PATH_LIMIT: Final = 8
+FIELD_LIMIT: Final = 200
+"""Steps and characters of the path of a wrong field."""
+FIELDS_LIMIT: Final = 500
+REMEDY_LIMIT: Final = 300
+
 _CAPTURED_ABSENCE: Final = "[undefined]"
 _SECRET_FIELD: Final = re.compile(
     r"^(env|headers|mcpservers|paperclipruntimetools|paperclipmanagedmcp|paperclipsecrets|runtimemcp|.*cookie"
@@ -162,7 +168,7 @@ def prepare(raw: Mapping[str, Any], host: HostTexts = HostTexts()) -> Preparatio
     except WrongFields as wrong:
         raise InvalidRequest(
             "; ".join(map(str, wrong.problems)),
-            fields=", ".join(dict.fromkeys(problem.field for problem in wrong.problems))[:500],
+            fields=", ".join(dict.fromkeys(problem.field for problem in wrong.problems))[:FIELDS_LIMIT],
         ) from None
 
 
@@ -276,12 +282,14 @@ def _validated(tidy: dict[str, Any]) -> ExecutionContext:
 
 def _problem(detail: ErrorDetails) -> Problem:
     kind = detail["type"]
-    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in detail["loc"][:8]).lstrip(".")
-    field = well_formed("config.env" if kind == "env_name" else path)[:200] or "context"
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in detail["loc"][:PATH_LIMIT]).lstrip(
+        "."
+    )
+    field = well_formed("config.env" if kind == "env_name" else path)[:FIELD_LIMIT] or "context"
     if kind == "missing":
         return Problem(field, _MISSING.get(field, "is missing"))
     remedy = _REMEDIES.get(kind, detail["msg"][:1].lower() + detail["msg"][1:])
-    return Problem(field, remedy.removeprefix("input ").removeprefix("env: ")[:300])
+    return Problem(field, remedy.removeprefix("input ").removeprefix("env: ")[:REMEDY_LIMIT])
 
 
 def _raw_problems(tidy: dict[str, Any]) -> Iterator[Problem]:
@@ -313,9 +321,11 @@ def _deeper_problems(context: ExecutionContext) -> Iterator[Problem]:
     for name, value in config.env.items():
         text = value.get_secret_value()
         if "\0" in text:
-            yield Problem(f"config.env.{name}"[:200], "must not hold a NUL character")
+            yield Problem(f"config.env.{name}"[:FIELD_LIMIT], "must not hold a NUL character")
         if len(f"{name}={text}".encode()) > VARIABLE_LIMIT:
-            yield Problem(f"config.env.{name}"[:200], f"is too long: a variable may have {VARIABLE_LIMIT} bytes")
+            yield Problem(
+                f"config.env.{name}"[:FIELD_LIMIT], f"is too long: a variable may have {VARIABLE_LIMIT} bytes"
+            )
     try:
         session.decode(context.runtime)
     except session.MalformedSession as error:

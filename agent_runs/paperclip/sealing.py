@@ -36,6 +36,8 @@ ENCRYPTION: Final = "A256GCM"
 CONTENT_TYPE: Final = "json+deflate"
 SEALED_LIMIT: Final = 1024 * 1024
 """Bytes of a sealed text. Temporal refuses payloads over 2 MiB."""
+PACKED_LIMIT: Final = SEALED_LIMIT * 3 // 4
+"""Bytes that a sealed text can hold: base64 makes four characters of three bytes."""
 
 HEADER_LIMIT: Final = 1024
 OPENED_LIMIT: Final = 16 * 1024 * 1024
@@ -161,11 +163,11 @@ class Sealer:
             text = json.dumps(content.model_dump(exclude_defaults=True))
         except (TypeError, ValueError, RecursionError):
             raise InvalidRequest("the execution context must be JSON: text, numbers, lists and objects") from None
-        deflate = zlib.compressobj(level=9, wbits=-zlib.MAX_WBITS)
+        deflate = zlib.compressobj(level=zlib.Z_BEST_COMPRESSION, wbits=-zlib.MAX_WBITS)
         packed = deflate.compress(text.encode()) + deflate.flush()
-        if len(packed) > SEALED_LIMIT * 3 // 4:
+        if len(packed) > PACKED_LIMIT:
             raise InvalidRequest(
-                f"the wake is too large: {len(packed)} bytes packed, {SEALED_LIMIT * 3 // 4} are possible; "
+                f"the wake is too large: {len(packed)} bytes packed, {PACKED_LIMIT} are possible; "
                 "shorten the task, templates, instructions or env"
             )
         return jwe.encrypt_compact(header, packed, self.public.key, registry=_REGISTRY)

@@ -169,6 +169,17 @@ def test_what_does_not_fit_into_a_secret_is_refused_with_a_remedy() -> None:
         prompt_secret(create_job_input().attempt, "agents", b"x" * (SECRET_LIMIT + 1))
 
 
+@pytest.mark.parametrize("argument", ["a\0b", "x" * 131_072, "ü" * 65_536])
+def test_an_argument_that_linux_would_not_pass_on_is_refused(argument: str) -> None:
+    with pytest.raises(InvalidRequest, match="extraArgs"):
+        job_plan(argv=["opencode", argument])
+
+
+def test_an_argument_may_be_as_long_as_linux_passes_on() -> None:
+    longest = "x" * 131_071
+    assert longest in main_container(job_plan(argv=["opencode", longest]))["args"]
+
+
 def test_equal_secrets_have_equal_digests_and_others_do_not() -> None:
     def digest(**variables: str) -> str:
         return str(job_plan(environment=variables).run_secret["metadata"]["annotations"][CONTENT_DIGEST])
@@ -449,7 +460,9 @@ def test_only_the_proxys_container_has_the_token() -> None:
     assert plan.token_secret is not None
     content = {key: base64.b64decode(value) for key, value in plan.token_secret["data"].items()}
     assert content == {"token": b"canary-of-the-token", "run-id": b"run-1"}
-    assert "canary" not in repr(plan)
+    shown = repr(plan)
+    assert not any(value in shown for value in (*plan.token_secret["data"].values(), *plan.run_secret["data"].values()))
+    assert "canary-of-the-token" not in repr(PROXY)
 
 
 def test_the_agents_container_can_only_read_what_it_shares_with_the_proxy() -> None:
@@ -466,6 +479,15 @@ def test_the_proxy_is_confined_like_the_agent_and_changes_nothing_on_disk() -> N
     proxy, main = pod_spec(job_plan(proxy=PROXY))["containers"]
     assert proxy["securityContext"] == {**main["securityContext"], "readOnlyRootFilesystem": True}
     assert proxy["resources"]["limits"]["memory"] == "128Mi"
+
+
+@pytest.mark.parametrize("trust", [{}, {"SSL_CERT_FILE": "/ca/tls.pem"}, {"NODE_EXTRA_CA_CERTS": "/ca/tls.pem"}])
+def test_the_proxy_has_the_inherited_secrets_only_where_they_may_hold_its_certificates(trust: dict[str, str]) -> None:
+    mount = SecretMount(volume_name="ca", mount_path="/ca", secret_name="ca")
+    profile = PodProfile(namespace="agents", image="registry.example/agent:1", secret_mounts=(mount,))
+    proxy, main = pod_spec(job_plan(create_job_input(profile=profile), proxy=PROXY, environment=trust))["containers"]
+    assert "/ca" in {each["mountPath"] for each in main["volumeMounts"]}
+    assert ("/ca" in {each["mountPath"] for each in proxy["volumeMounts"]}) == bool(trust)
 
 
 def test_kubectl_logs_shows_the_agents_container_by_default() -> None:
@@ -498,3 +520,17 @@ def test_sessions_are_kept_exactly_where_the_database_outlives_the_pod(
     assert keeps_sessions(input) is kept
     temporary = [name for name, volume in volumes(job_plan(input)).items() if "emptyDir" in volume]
     assert any("db" in name for name in temporary) is not kept
+
+
+@pytest.mark.parametrize(
+    ("key", "reserved"),
+    [
+        *((key, True) for key in ("job-name", "controller-uid", "app.kubernetes.io/name", "paperclip.io/run-id")),
+        *((key, True) for key in ("kubernetes.io/x", "k8s.io/x", "node.kubernetes.io/x", "apps.k8s.io/x")),
+        *((key, False) for key in ("team", "example.com/job-name", "mykubernetes.io/x", "paperclip.io")),
+    ],
+)
+def test_labels_that_this_program_or_kubernetes_relies_on_are_left_out_with_a_warning(key: str, reserved: bool) -> None:
+    plan = job_plan(create_job_input(config={"labels": {key: "mine"}}))
+    assert (plan.job["metadata"]["labels"].get(key) == "mine") is not reserved
+    assert any(key in warning for warning in plan.warnings) is reserved

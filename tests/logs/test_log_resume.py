@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_runs.contracts.outcome import Gap
-from agent_runs.logs.frames import LastFrame, LogLine
-from agent_runs.logs.log_resume import Cursor, LogReader, ReadResult, Tally
+from agent_runs.logs.frames import Frame, Junk, LastFrame, LogLine
+from agent_runs.logs.log_resume import Cursor, LogReader, NewestLine, ReadResult, Tally
 from tests.logs.kubelet import BEGIN, Log, framed
 from tests.logs.one_connection import resume
 
@@ -146,6 +146,37 @@ def test_a_hint_that_shows_nothing_is_dropped() -> None:
     assert pairs([*begun.lines, *reader.feed(log.text(None)).lines]) == expected(outputs)
 
 
+@pytest.mark.parametrize(
+    ("after", "first", "belongs"),
+    [
+        pytest.param(1, 1, True, id="of the first line"),
+        pytest.param(9, 10, True, id="with nothing open"),
+        pytest.param(9, 3, True, id="with an open line"),
+        pytest.param(0, 1, False, id="of a reader that had delivered nothing"),
+        pytest.param(10, 3, False, id="of lines that are not stored"),
+        pytest.param(9, 0, False, id="before the first frame"),
+        pytest.param(5, 7, False, id="beyond its own lines"),
+    ],
+)
+def test_a_hint_that_cannot_belong_to_a_cursor_changes_nothing(after: int, first: int, belongs: bool) -> None:
+    cursor = Cursor(after=9)
+    hinted = cursor.with_hint(after, first, BEGIN)
+    assert hinted == (Cursor(after=9, first=first, second=BEGIN) if belongs else cursor)
+
+
+def test_a_line_is_compared_only_with_the_newest_one_of_a_log_of_the_same_form() -> None:
+    stamp, later = "2026-11-21T23:00:00.1Z", "2026-11-21T23:00:00.2Z"
+    framed_line, plain_line = NewestLine(5, stamp, framed=True), NewestLine(5, stamp, framed=False)
+    frames = [Frame(number, "stdout", ".", b"", stamp) for number in (4, 5, 6)]
+    junk = [Junk(b"", timestamp=at) for at in (None, stamp, later)]
+    assert [framed_line.equals(frame) for frame in frames] == [False, True, False]
+    assert [framed_line.precedes(frame) for frame in frames] == [False, False, True]
+    assert [plain_line.equals(line) for line in junk] == [False, True, False]
+    assert [plain_line.precedes(line) for line in junk] == [False, False, True]
+    for newest, others in ((framed_line, junk), (plain_line, frames)):
+        assert not any(newest.equals(item) or newest.precedes(item) for item in others)
+
+
 def test_messages_of_the_kubelet_are_not_output() -> None:
     log = Log(framed([("stdout", b"hello\n")], last=None))
     reader = LogReader()
@@ -246,6 +277,20 @@ def test_a_line_like_a_kubelet_message_is_believed_when_the_runner_replays_it() 
     reader.begin_backfill()
     delivered += reader.backfill(framed(outputs)[2]).lines
     assert pairs(delivered) == expected(outputs)
+
+
+def test_a_gap_after_an_unproven_line_is_reported_as_any_other() -> None:
+    log, _ = suspect_log()
+    reader = LogReader(can_backfill=True)
+    reader.connect(from_start=True)
+    reader.feed(log.text(None))
+    assert reader.give_up_missing_range().gaps == []
+    assert reader.spent
+    reader.connect(from_start=True)
+    assert reader.feed(Log([b"7o. later\n"]).text(None)).lines == []
+    result = reader.give_up_missing_range()
+    assert result.gaps == [Gap(after_sequence=2, frames=4)]
+    assert pairs(result.lines) == [("stdout", b"later")]
 
 
 def test_a_suspect_line_that_is_not_repeated_is_kept_at_the_end() -> None:
@@ -416,6 +461,26 @@ def test_a_receipt_never_claims_more_than_is_known(
     assert tally().receipt(last, gaps, framed=framed_log).state == state
 
 
+WITHOUT_DIGESTS = {"stdout": {"lines": 2, "bytes": 14}, "stderr": {"lines": 1, "bytes": 2}}
+
+
+@pytest.mark.parametrize(
+    ("whole", "totals", "state"),
+    [
+        pytest.param(True, {}, "verified", id="equal digests"),
+        pytest.param(False, {}, "verified", id="equal digests of a line that may be incomplete"),
+        pytest.param(True, WITHOUT_DIGESTS, "unverified", id="only counts"),
+        pytest.param(False, WITHOUT_DIGESTS, "differs", id="only counts of a line that may be incomplete"),
+        pytest.param(True, WITHOUT_DIGESTS | {"stdout": {"lines": 3, "bytes": 14}}, "differs", id="another line"),
+        pytest.param(True, WITHOUT_DIGESTS | {"stdout": {"lines": 2, "bytes": 13}}, "differs", id="another byte"),
+    ],
+)
+def test_only_equal_digests_verify_a_receipt(whole: bool, totals: dict[str, object], state: str) -> None:
+    counted = tally()
+    counted.whole = whole
+    assert counted.receipt(last_of(OUTPUTS, **totals)).state == state
+
+
 def test_a_log_of_which_nothing_could_be_read_is_not_best_effort() -> None:
     assert Tally().receipt(None, framed=False).state == "unverified"
 
@@ -563,6 +628,20 @@ def test_what_is_not_backfilled_is_a_gap(outputs: list[tuple[str, bytes]], lost:
     assert reader.last is not None
 
 
+def test_frames_beyond_the_last_known_one_are_requested_up_to_a_size_and_need_not_exist() -> None:
+    frames = framed([("stdout", b"a\nb\n")])
+    reader = LogReader(can_backfill=True)
+    reader.connect(from_start=True)
+    reader.feed(Log(frames).text(None, 2))
+    assert reader.open_tail(5) == range(3, 8)
+    assert pairs(reader.backfill(frames[2]).lines) == [("stdout", b"b")]
+    assert reader.close_tail() == 4
+    assert reader.missing_range is None
+    reader.feed(Log(frames).text(None))
+    assert reader.last is not None
+    assert reader.open_tail(5) is None
+
+
 def test_replayed_frames_cannot_end_the_receipt() -> None:
     frames = framed([("stdout", b"a\nb\nc\n")])
     log = Log(frames)
@@ -574,6 +653,25 @@ def test_replayed_frames_cannot_end_the_receipt() -> None:
     reader.backfill(frames[0] + b'2x. {"exit_code":0}\n' + b'3x. {"exit_code":0}\n')
     assert reader.last is None
     assert reader.missing_range == range(2, 4)
+
+
+def test_a_log_without_frames_that_is_read_from_its_start_again_repeats_nothing() -> None:
+    log = Log([b"%d\n" % number for number in range(9)], [700])
+    reader = LogReader()
+    reader.connect(from_start=True)
+    delivered = reader.feed(log.text(None, 6)).lines
+    reader.connect(from_start=True)
+    result = reader.feed(log.text(None))
+    assert [line.data for line in delivered + result.lines] == [b"%d" % number for number in range(9)]
+    assert result.gaps == []
+
+
+def test_a_log_without_frames_has_stdout_from_its_first_line_on() -> None:
+    reader = LogReader(Cursor(framed=False))
+    reader.connect(from_start=True)
+    assert not reader.has_stdout
+    reader.feed(Log([b"first\n"]).text(None))
+    assert reader.has_stdout
 
 
 def test_a_gap_in_a_log_without_frames_has_a_sequence_of_its_own() -> None:

@@ -2,18 +2,23 @@
 
     python -m tests.mutation [--count 200] [--seed 1] [--jobs 1]
 
-A mutant is a copy of the checkout with one small change. It is killed when the tests of its module fail, or take five
-minutes. Exits with 1 when fewer than 95 % are killed. The tool gets an environment of its own beside `.venv`, because
-its requirements are not ours.
+A mutant is a copy of the checkout with one small change. It is killed when a test of its module fails, or takes too
+long. Mutants that cannot be killed are explained in survivors.toml beside this file, and do not count. Exits with 1
+when fewer than 95 % are killed, and with 3 when the tool, Cosmic Ray, could not be installed: in an environment of its
+own beside `.venv`, because its requirements are not ours.
 """
 
 import argparse
-import random
+import hashlib
+import importlib.util
+import json
 import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 import venv
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,65 +26,157 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
+import pytest
+
+from tests.mutation import pytest_process
+
 ROOT: Final = Path(__file__).parents[2]
 HERE: Final = Path(__file__).parent
 ENVIRONMENT: Final = ROOT / ".venv-mutation"
 PYTHON: Final = ENVIRONMENT / "bin" / "python"
 LEAST_KILLED: Final = 0.95
-TIMEOUT: Final = 300
-"""Seconds for the tests of one mutant."""
+NOT_INSTALLED: Final = 3
+"""Exit code."""
+TEST_TIMEOUT: Final = 45
+TIMEOUT: Final = 240
+"""Seconds for one test, and for all tests of a mutant."""
+
+OPTIONS: Final = (
+    *("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"),
+    *("--hypothesis-profile", "mutation", "--assert", "plain"),
+)
 
 TESTS: Final[dict[str, tuple[str, ...]]] = {
     "agent_runs/client/attach.py": ("tests/client/test_attach.py", "tests/workflows/test_callers.py"),
-    "agent_runs/client/outcome.py": ("tests/workflows/test_cancel.py", "tests/workflows/test_statuses.py"),
-    "workflows/retries.py": tuple(
-        f"tests/workflows/test_{name}.py" for name in ("infrastructure", "agent_run", "callers")
+    "agent_runs/client/outcome.py": tuple(
+        f"tests/{name}.py"
+        for name in ("client/test_attach", "workflows/test_cancel", "workflows/test_statuses", "workflows/test_callers")
     ),
-    "agent_runs/transcripts/store.py": ("tests/transcripts",),
-    "agent_runs/logs/log_resume.py": ("tests/logs",),
-    "agent_runs/agents/opencode/fold.py": ("tests/opencode",),
-    "agent_runs/agents/opencode/verdict.py": ("tests/opencode",),
-    "agent_runs/job/manifest.py": ("tests/job", "tests/conformance", "tests/activities/test_token_run.py"),
-    "agent_runs/job/placement.py": ("tests/job", "tests/conformance"),
-    "agent_runs/paperclip/sealing.py": ("tests/paperclip", "tests/activities/test_rotate_token.py"),
-    "agent_runs/paperclip/preparation.py": ("tests/paperclip", "tests/conformance"),
-    "agent_runs/paperclip/tools.py": ("tests/paperclip",),
-    "agent_runs/paperclip/redaction.py": ("tests/paperclip", "tests/activities/test_stream_logs.py"),
+    "workflows/retries.py": tuple(
+        f"tests/workflows/test_{name}.py" for name in ("retries", "infrastructure", "agent_run", "callers")
+    ),
+    "agent_runs/transcripts/store.py": tuple(
+        f"tests/transcripts/test_{name}.py"
+        for name in ("store_fencing", "store_retention", "notifier", "follow", "store", "store_outage")
+    ),
+    "agent_runs/logs/log_resume.py": tuple(
+        f"tests/logs/test_{name}.py" for name in ("log_resume", "follower", "silence")
+    ),
+    "agent_runs/agents/opencode/fold.py": (
+        *(
+            "tests/conformance/test_opencode_output.py",
+            "tests/opencode/test_captures.py",
+            "tests/opencode/test_verdict.py",
+        ),
+        "tests/opencode/test_events.py",
+    ),
+    "agent_runs/agents/opencode/verdict.py": tuple(
+        f"tests/{name}.py"
+        for name in ("opencode/test_verdict", "conformance/test_opencode_output", "opencode/test_captures")
+    ),
+    "agent_runs/job/manifest.py": (
+        "tests/job",
+        "tests/conformance/test_job_manifest.py",
+        "tests/activities/test_token_run.py",
+    ),
+    "agent_runs/job/placement.py": ("tests/job", "tests/conformance/test_job_manifest.py"),
+    "agent_runs/paperclip/sealing.py": ("tests/paperclip/test_sealing.py", "tests/activities/test_rotate_token.py"),
+    "agent_runs/paperclip/preparation.py": (
+        *(
+            f"tests/paperclip/test_{name}.py"
+            for name in ("preparation", "environment", "host_texts", "session", "skills")
+        ),
+        *("tests/conformance/test_paperclip.py", "tests/paperclip"),
+    ),
+    "agent_runs/paperclip/tools.py": ("tests/paperclip/test_host_texts.py", "tests/paperclip"),
+    "agent_runs/paperclip/redaction.py": ("tests/paperclip/test_redaction.py", "tests/activities/test_stream_logs.py"),
 }
-"""The modules, and the tests that the gate has for each."""
+"""The modules, and the tests that the gate has for each: those first that fail soonest."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one module."""
+    """One change of one module.
+
+    Attributes:
+        line: as it is.
+        becomes: the line as it is changed.
+        text: the changed module.
+    """
 
     module: str
     operator: str
-    occurrence: str
+    number: int
     line: str
+    becomes: str
+    text: str
 
     def __str__(self) -> str:
-        return f"{self.module}:{self.line} {self.operator.removeprefix('core/')}"
+        return f"{self.module}:{self.number} {self.operator}: {self.becomes}"
 
 
-def ensure_tool() -> None:
-    """Installs the tool, unless its environment is there."""
-    if not PYTHON.exists():
-        venv.create(ENVIRONMENT, with_pip=True)
-        subprocess.run([PYTHON, "-m", "pip", "install", "-q", "-r", HERE / "requirements.txt"], check=True)
+@dataclass(frozen=True)
+class Survivor:
+    """A mutant that no test can kill, because it is the same program; with the fields of `Mutant`.
+
+    Attributes:
+        becomes: None for all changes of the line by this operator.
+    """
+
+    module: str
+    operator: str
+    line: str
+    reason: str
+    becomes: str | None = None
+
+    def explains(self, mutant: Mutant) -> bool:
+        same = (self.module, self.operator, self.line) == (mutant.module, mutant.operator, mutant.line)
+        return same and self.becomes in {None, mutant.becomes}
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether its module has no such line any more."""
+        return self.line not in map(str.strip, (ROOT / self.module).read_text().splitlines())
 
 
-def tool(*arguments: str) -> str:
+def explained_survivors() -> list[Survivor]:
+    """What survivors.toml lists."""
+    return [Survivor(**entry) for entry in tomllib.loads((HERE / "survivors.toml").read_text())["survivor"]]
+
+
+def ensure_tool() -> bool:
+    """Installs the tool, unless it is there. Returns whether it is."""
+    if PYTHON.with_name("cosmic-ray").exists():
+        return True
+    venv.create(ENVIRONMENT, with_pip=True)
+    return subprocess.run([PYTHON, "-m", "pip", "install", "-q", "-r", HERE / "requirements.txt"]).returncode == 0
+
+
+def tool(*arguments: str, text: str = "") -> str:
     """What the tool prints."""
     return subprocess.run(
-        [PYTHON, HERE / "mutants.py", *arguments], cwd=ROOT, check=True, capture_output=True, text=True
+        [PYTHON, HERE / "mutants.py", *arguments], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True, input=text
     ).stdout
 
 
 def sample(count: int, seed: int) -> list[Mutant]:
-    """So many mutants; the same ones for the same modules and seed."""
-    mutants = [Mutant(*line.split()) for line in tool("list", *TESTS).splitlines()]
-    return random.Random(seed).sample(mutants, min(count, len(mutants)))
+    """So many mutants; for the same seed the same ones, also after other lines have changed."""
+    texts = {module: (ROOT / module).read_text().splitlines() for module in TESTS}
+    times: Counter[tuple[str, ...]] = Counter()
+    ranked = []
+    for line in tool("list", *TESTS).splitlines():
+        module, operator, _, number = line.split()
+        name = (module, operator, texts[module][int(number) - 1].strip())
+        times[name] += 1
+        ranked.append((hashlib.sha256(repr((seed, *name, times[name])).encode()).digest(), line))
+    chosen = [line for _, line in sorted(ranked)[:count]]
+    mutants = []
+    for line, text in zip(chosen, json.loads(tool("show", text="\n".join(chosen))), strict=True):
+        module, operator, _, number = line.split()
+        pairs = zip(texts[module], text.splitlines(), strict=False)
+        before, after = next(pair for pair in pairs if pair[0] != pair[1])
+        mutants.append(Mutant(module, operator.removeprefix("core/"), int(number), before.strip(), after.strip(), text))
+    return mutants
 
 
 def copy(folder: Path) -> Path:
@@ -95,20 +192,15 @@ def is_killed(mutant: Mutant, folder: Path) -> bool:
     """Whether the module's tests fail in a copy with this change."""
     path = folder / mutant.module
     original = path.read_text()
-    path.write_text(tool("show", mutant.module, mutant.operator, mutant.occurrence))
-    options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    path.write_text(mutant.text)
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *options, *TESTS[mutant.module]],
-            cwd=folder,
-            capture_output=True,
-            timeout=TIMEOUT,
-        )
-    except subprocess.TimeoutExpired:
-        return True
+        code = pytest_process.run(folder, [*OPTIONS, *TESTS[mutant.module]], TEST_TIMEOUT, TIMEOUT)
     finally:
         path.write_text(original)
-    return done.returncode == 1
+        Path(importlib.util.cache_from_source(path)).unlink(
+            missing_ok=True
+        )  # the next one may have its size and second
+    return code != pytest.ExitCode.OK
 
 
 def survivors(mutants: Sequence[Mutant], jobs: int) -> list[Mutant]:
@@ -124,7 +216,7 @@ def survivors(mutants: Sequence[Mutant], jobs: int) -> list[Mutant]:
                 killed = is_killed(mutant, place)
             finally:
                 copies.put(place)
-            print("killed  " if killed else "SURVIVED", mutant, flush=True)
+            print("killed   " if killed else "SURVIVED ", mutant, flush=True)
             return None if killed else mutant
 
         with ThreadPoolExecutor(jobs) as pool:
@@ -137,8 +229,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
-    ensure_tool()
-    mutants = sample(options.count, options.seed)
+    if not ensure_tool():
+        print("skipped: Cosmic Ray could not be installed")
+        return NOT_INSTALLED
+    explained = explained_survivors()
+    for survivor in explained:
+        if survivor.is_stale:
+            print("stale in survivors.toml:", survivor.module, survivor.line)
+    mutants = []
+    for mutant in sample(options.count, options.seed):
+        known = next((survivor for survivor in explained if survivor.explains(mutant)), None)
+        if known is None:
+            mutants.append(mutant)
+        else:
+            print("explained", mutant, "-", known.reason)
     alive = survivors(mutants, options.jobs)
     share = 1 - len(alive) / len(mutants)
     print(f"{len(mutants) - len(alive)} of {len(mutants)} killed ({share:.1%}); at least {LEAST_KILLED:.0%} must be")

@@ -170,10 +170,13 @@ def test_a_line_of_five_megabytes_is_read_whole() -> None:
     assert len(report.summary) == 16_000
 
 
-def test_a_message_of_many_texts_is_kept_no_further_than_its_summary_needs() -> None:
-    text = b'{"type":"text","sessionID":"ses_1","part":{"messageID":"m","text":"%s"}}\n' % (b"x" * 1000)
-    fold = fold_chunks([text] * 2000)
-    assert len(fold.report(ContainerEnd(exit_code=0)).summary) == 16_000
+@pytest.mark.parametrize(("size", "count"), [(1000, 2000), (1, 20_000), (16_000, 2)])
+def test_a_message_of_many_texts_is_kept_no_further_than_its_summary_needs(size: int, count: int) -> None:
+    text = b'{"type":"text","sessionID":"ses_1","part":{"messageID":"m","text":"%s"}}\n' % (b"x" * size)
+    fold = fold_chunks([text] * count)
+    summary = fold.report(ContainerEnd(exit_code=0)).summary
+    assert 15_990 < len(summary) <= 16_000
+    assert summary.endswith("x…")
     assert deep_size(fold) < 500_000
 
 

@@ -1,15 +1,16 @@
 """The order of judgement, where the captured runs do not reach."""
 
 import json
+import signal
 from typing import Any
 
 import pytest
 
 from agent_runs.agents.opencode.events import FileLine
-from agent_runs.agents.opencode.fold import Fold
+from agent_runs.agents.opencode.fold import RECENT_IDS, Fold
 from agent_runs.agents.opencode.verdict import Missing
 from agent_runs.contracts.errors import RunCancelled, RunTimeout
-from agent_runs.contracts.outcome import ContainerEnd, Report
+from agent_runs.contracts.outcome import ContainerEnd, Report, Usage
 
 SESSION = "ses_e001b6f10ffeowfTKMtc0DNYmh"
 
@@ -45,7 +46,11 @@ def code(report: Report) -> str | None:
         pytest.param(ContainerEnd(exit_code=0, reason="OOMKilled"), "oom_killed", 1, id="oom-of-a-child"),
         pytest.param(ContainerEnd(exit_code=137, reason="Error"), "opencode_crashed", 137, id="sigkill"),
         pytest.param(ContainerEnd(signal=11), "opencode_crashed", 139, id="segfault"),
-        pytest.param(ContainerEnd(exit_code=255), "adapter_failed", 255, id="no-signal"),
+        pytest.param(ContainerEnd(exit_code=192), "opencode_crashed", 192, id="last-signal"),
+        *(
+            pytest.param(ContainerEnd(exit_code=n), "adapter_failed", n, id=f"{n}-is-no-signal")
+            for n in (128, 193, 255)
+        ),
         pytest.param(ContainerEnd(exit_code=128, reason="StartError"), "opencode_start_failed", 128, id="start-error"),
     ],
 )
@@ -79,6 +84,34 @@ def test_a_tool_out_of_memory_is_a_warning_once_all_proves_that_opencode_finishe
     assert report.exit_code == (end.exit_code or bool(expected))
 
 
+@pytest.mark.parametrize(
+    ("exit_code", "message"),
+    [
+        (137, "Pod exited: OOMKilled (exit 137)"),
+        (1, "A process of the agent was killed for the container's memory limit; Pod exited: OOMKilled (exit 1)"),
+    ],
+)
+def test_out_of_memory_says_whether_opencode_itself_was_killed(exit_code: int, message: str) -> None:
+    failure = folded().report(ContainerEnd(exit_code=exit_code, reason=OOM)).failure
+    assert failure is not None
+    assert failure.message == message
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 6, 9, 11, 15])
+def test_a_crash_names_its_signal(number: int) -> None:
+    failure = folded(*FINISHED).report(ContainerEnd(signal=number)).failure
+    assert failure is not None
+    assert f"ended by {signal.Signals(number).name};" in failure.message
+
+
+@pytest.mark.parametrize("exit_code", [126, 127])
+def test_a_program_that_cannot_be_executed_has_the_message_of_its_container(exit_code: int) -> None:
+    failure = folded().report(ContainerEnd(exit_code=exit_code, message="runner: no such program")).failure
+    assert failure is not None
+    assert failure.code == "opencode_start_failed"
+    assert "no such program" in failure.message
+
+
 def test_a_program_that_cannot_be_executed_never_started() -> None:
     report = folded(stderr=(b"sh: opencode: not found",)).report(ContainerEnd(exit_code=127))
     assert code(report) == "opencode_start_failed"
@@ -94,6 +127,17 @@ def test_only_a_seen_end_proves_success(missing: Missing, exit_code: int, expect
     report = folded(*FINISHED).report(ContainerEnd(exit_code=exit_code), missing=missing)
     assert code(report) == expected
     assert bool(report.warnings) == (missing == "middle")
+
+
+def test_lost_output_outweighs_a_finish_reason_and_says_what_is_lost() -> None:
+    cut = line("step_finish", id="p", reason="length", tokens={"output": 5})
+    for output, what in ((cut, "the end of its output could not be read"), (b"no event", "without any event")):
+        failure = (
+            folded(output).report(ContainerEnd(exit_code=0), missing="end" if output is cut else "nothing").failure
+        )
+        assert failure is not None
+        assert failure.code == "output_lost"
+        assert what in failure.message
 
 
 @pytest.mark.parametrize("half", [b'{"type":"step_st', b'{"type":"summary","text":"' + b"x" * 2_000_000])
@@ -139,6 +183,12 @@ def test_a_stop_with_something_after_it_is_not_the_end(follower: bytes) -> None:
     assert code(folded(*FINISHED, follower).report(ContainerEnd(exit_code=0))) == "output_lost"
 
 
+def test_a_finish_reason_with_something_after_it_names_no_failure() -> None:
+    cut = line("step_finish", id="p", reason="length", tokens={"output": 5})
+    assert code(folded(cut).report(ContainerEnd(exit_code=1))) == "output_cut_off"
+    assert code(folded(cut, line("step_start")).report(ContainerEnd(exit_code=1))) == "adapter_failed"
+
+
 def test_an_error_after_the_stop_fails_and_a_stop_after_the_error_recovers() -> None:
     assert code(folded(*FINISHED, RATE_LIMITED).report(ContainerEnd(exit_code=1))) == "provider_quota"
     went_on = line("step_finish", id="p", reason="tool-calls", tokens={"output": 5})
@@ -166,6 +216,49 @@ def test_the_last_finish_reason_decides_at_exit_0(reason: str | None, expected: 
     report = folded(*FINISHED[:2], finish).report(ContainerEnd(exit_code=0))
     assert code(report) == expected
     assert report.finish_reason == reason
+
+
+def test_a_session_that_once_reached_its_step_limit_is_not_resumed() -> None:
+    at_the_limit = line("step_finish", id="p0", reason="max_steps", tokens={"output": 5})
+    report = folded(line("step_start"), at_the_limit, *FINISHED).report(ContainerEnd(exit_code=0))
+    assert code(report) is None
+    assert report.clear_session
+    assert not folded(*FINISHED).report(ContainerEnd(exit_code=0)).clear_session
+
+
+@pytest.mark.parametrize("ids", [{"callID": "c"}, {"id": "p"}])
+def test_a_tool_call_is_counted_once_however_often_its_line_comes(ids: dict[str, str]) -> None:
+    call = line("tool_use", tool="bash", **ids)
+    assert folded(call, call, line("tool_use", tool="bash", callID="other")).progress.tool_calls == 2
+
+
+@pytest.mark.parametrize(
+    ("after", "exit_code", "expected"),
+    [
+        ((), 0, "permission_blocked"),
+        ((), 1, "permission_blocked"),
+        ((), 2, "adapter_failed"),
+        ((line("step_start"),), 1, "adapter_failed"),
+    ],
+)
+def test_a_rejected_permission_is_the_cause_only_where_opencode_stopped_at_it(
+    after: tuple[bytes, ...], exit_code: int, expected: str
+) -> None:
+    rejected = "The user rejected permission to use this specific tool call."
+    call = line("tool_use", tool="bash", callID="c", state={"status": "error", "error": rejected})
+    finish = line("step_finish", id="p", reason="tool-calls", tokens={"output": 5})
+    assert code(folded(call, finish, *after).report(ContainerEnd(exit_code=exit_code))) == expected
+
+
+def test_of_many_steps_the_latest_are_recognised_when_their_lines_come_again() -> None:
+    steps = [line("step_finish", id=str(number), reason="stop") for number in range(2 * RECENT_IDS)]
+    assert folded(*steps, *steps[-9:]).report(ContainerEnd(exit_code=0)).steps == len(steps)
+
+
+def test_without_a_cache_there_are_no_cached_tokens() -> None:
+    report = folded(*FINISHED).report(ContainerEnd(exit_code=0))
+    assert report.usage == Usage(input_tokens=5, output_tokens=5)
+    assert report.last_context_tokens == 5
 
 
 def test_a_step_is_counted_once_however_often_its_line_comes() -> None:
@@ -228,11 +321,10 @@ def test_a_timeout_does_not_undo_an_answer_that_opencode_finished_by_itself() ->
 
 def test_every_line_that_was_cut_is_counted_in_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent_runs.agents.opencode.fold.LINE_LIMIT", 1000)
-    report = folded(b"no event " * 200, b'{"type":"text","text":"' + b"x" * 2000, *FINISHED).report(
-        ContainerEnd(exit_code=0)
-    )
+    cut = (b"x" * 1000, b"no event " * 200, b'{"type":"text","text":"' + b"x" * 2000)
+    report = folded(*cut, b"x" * 999, *FINISHED).report(ContainerEnd(exit_code=0))
     assert code(report) is None
-    assert [warning for warning in report.warnings if warning.startswith("2 over-long line(s)")]
+    assert [warning for warning in report.warnings if warning.startswith("3 over-long line(s)")]
 
 
 def test_text_without_a_finished_step_is_no_success() -> None:

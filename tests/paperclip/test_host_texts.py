@@ -87,6 +87,22 @@ def test_tool_servers_are_at_addresses_that_pods_reach_together_with_the_agents_
     assert CANARY not in request.model_dump_json()
 
 
+@pytest.mark.parametrize(
+    ("address", "url", "same"),
+    [
+        ("http://paperclip:3100", "http://paperclip:3100/mcp", True),
+        ("http://paperclip:3100", "http://paperclip:4000/mcp", False),
+        ("http://paperclip", "http://paperclip:80/mcp", True),
+        ("https://paperclip:443", "https://paperclip/mcp", True),
+        ("https://paperclip", "http://paperclip/mcp", False),
+        ("https://paperclip", "https://paperclip:80/mcp", False),
+    ],
+)
+def test_a_server_at_another_port_of_paperclips_host_is_not_paperclips(address: str, url: str, same: bool) -> None:
+    _, secrets, _ = opened(minimal(), tool_servers=[{"name": "a", "url": url}], address=address)
+    assert secrets.mcp_servers["a"]["url"] == ("{env:PAPERCLIP_API_URL}/mcp" if same else url)
+
+
 def test_connection_tools_are_variables_with_addresses_that_pods_reach() -> None:
     addresses = {"address": "http://127.0.0.1:3190", "pods_address": "https://paperclip.example/base/"}
     _, secrets, _ = opened(captured("ctx-4"), **addresses)

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -43,6 +44,13 @@ def test_variables_that_describe_paperclips_host_are_dropped() -> None:
     _, secrets, _ = opened(captured("ctx-4"))
     assert secrets.env == {"MY_SECRET": "<REDACTED_SECRET>", "PROJ_VAR": "pv"}
     assert secrets.secret_env == ("MY_SECRET",)
+
+
+def test_variables_that_the_agent_binds_to_secrets_are_secret() -> None:
+    bindings = {"BOUND": {"type": "secret_ref", "secretId": "s"}, "PLAIN": {"type": "plain", "value": "b"}}
+    context = with_value(minimal(env={"BOUND": "a", "PLAIN": "b"}), "agent.adapterConfig", {"env": bindings})
+    _, secrets, _ = opened(context)
+    assert secrets.secret_env == ("BOUND",)
 
 
 def test_a_temporary_folder_that_a_user_chose_stays() -> None:
@@ -158,11 +166,13 @@ def test_a_context_that_is_no_object_is_refused() -> None:
     assert "JSON object" in refusal([])
 
 
-def test_too_deep_nesting_is_refused() -> None:
+@pytest.mark.parametrize("wrapped", [lambda value: [value], lambda value: {"in": value}])
+def test_too_deep_nesting_is_refused(wrapped: Callable[[Any], Any]) -> None:
     deep: Any = "end"
-    for _ in range(NESTING_LIMIT + 1):
-        deep = [deep]
-    assert "nested" in refusal(with_value(minimal(), "context.anything", deep))
+    for _ in range(NESTING_LIMIT - 3):  # the context, its field `context`, and the end are levels, too
+        deep = wrapped(deep)
+    prepare(with_value(minimal(), "context.anything", deep))
+    assert "nested" in refusal(with_value(minimal(), "context.anything", wrapped(deep)))
 
 
 # sessions
@@ -265,8 +275,10 @@ def test_templates_cannot_reach_a_secret() -> None:
 
 
 def test_a_bulky_variable_is_left_out_and_a_note_names_it() -> None:
-    context = with_value(minimal(), "context.paperclipWorkspaces", [{"cwd": "x" * BULKY_LIMIT}])
-    result = prepare(context)
+    longest = "x" * (BULKY_LIMIT - len('[{"cwd":""}]'))
+    kept = prepare(with_value(minimal(), "context.paperclipWorkspaces", [{"cwd": longest}]))
+    assert set(kept.secrets.paperclip_env) == {"PAPERCLIP_WORKSPACES_JSON"}
+    result = prepare(with_value(minimal(), "context.paperclipWorkspaces", [{"cwd": f"{longest}x"}]))
     assert result.secrets.paperclip_env == {}
     assert "PAPERCLIP_WORKSPACES_JSON" in result.request.notes[0]
 

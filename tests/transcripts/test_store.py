@@ -362,17 +362,17 @@ async def test_an_earlier_writer_is_fenced_once_a_later_one_claimed(store: SqlTr
     await store.claim(key(), writer(1))
     assert await store.append(key(), [line(1)], writer(1)) == 1
     await elsewhere.claim(key(), writer(2))
-    for late in (
-        store.append(key(), [line(2)], writer(1)),
-        store.append(key(), [line(2)]),
-        store.append(key(), [line(1)], writer(1)),
-        store.seal(key(), OutputReceipt(), writer(1)),
-        store.seal(key(), OutputReceipt()),
-        store.claim(key(), writer(1)),
+    first, unclaimed = "activity attempt 1 of 2026-01-02", "a writer without a claim"
+    for late, name in (
+        (store.append(key(), [line(2)], writer(1)), first),
+        (store.append(key(), [line(2)]), unclaimed),
+        (store.append(key(), [line(1)], writer(1)), first),
+        (store.seal(key(), OutputReceipt(), writer(1)), first),
+        (store.seal(key(), OutputReceipt()), unclaimed),
+        (store.claim(key(), writer(1)), first),
     ):
-        with pytest.raises(
-            TranscriptFenced, match=r"activity attempt 2 of 2026-01-02.*in run temporal-run writes it"
-        ) as raised:
+        latest = "run run-1, attempt 1: activity attempt 2 of 2026-01-02.*in run temporal-run"
+        with pytest.raises(TranscriptFenced, match=f"{latest} writes it, not {name}") as raised:
             await late
         assert raised.value.non_retryable
     assert await elsewhere.append(key(), [line(2, b"second")], writer(2)) == 1
@@ -426,6 +426,8 @@ async def test_a_sealed_attempt_takes_repeats_and_nothing_else(store: SqlTranscr
     await store.seal(key(), OutputReceipt(lines=2))
     assert await store.append(key(), [line(1, at=NOON + timedelta(hours=1)), last]) == 0
     for wrong in (line(3), line(1, b"other"), line(1, stream="stderr"), Line(2, "stdout", b"end", at=NOON)):
-        with pytest.raises(TranscriptSealed, match=f"line {wrong.sequence} came after its receipt"):
+        with pytest.raises(
+            TranscriptSealed, match=f"run run-1, attempt 1: line {wrong.sequence} came after its receipt"
+        ):
             await store.append(key(), [line(1), wrong])
     assert await store.read(key()) == [line(1), last]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from agent_runs.client.outcome import cancel, outcome_at_close
+from agent_runs.client.outcome import cancel, fetch_outcome, outcome_at_close, request_cancel
 from agent_runs.contracts.errors import PodLost
 from agent_runs.contracts.messages import Finished, StreamEnd
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt
@@ -127,6 +127,36 @@ async def test_a_late_cancel_reports_how_the_run_ended(
     assert answer.stop.agent_stopped
     assert answer.failure_code is None
     assert outcome.exit_code == 0
+
+
+async def test_a_cancel_of_a_run_that_temporal_no_longer_knows_does_nothing(temporal: Client) -> None:
+    async with asyncio.timeout(30):
+        await request_cancel(temporal.get_workflow_handle("agent-run/forgotten"), "wrong branch")
+
+
+async def test_a_caller_may_stop_waiting_for_an_outcome(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
+) -> None:
+    agent = FakeAgent()
+    async with running_worker(temporal, queue, FakeActivities(agent.answers)) as start:
+        handle = await start(request_of_a_run)
+        waiting = asyncio.create_task(fetch_outcome(handle, collect=False))
+        await outcome_requested(handle)
+        waiting.cancel()
+        done, _ = await asyncio.wait([waiting], timeout=30)
+        await agent.end()
+        await outcome_at_close(handle)
+    assert [task.cancelled() for task in done] == [True]
+
+
+async def outcome_requested(handle: Handle) -> None:
+    """Waits until the run has accepted the Update that returns its outcome; only its history shows it."""
+    async with asyncio.timeout(30):
+        while not any(  # noqa: ASYNC110 - no event
+            event.HasField("workflow_execution_update_accepted_event_attributes")
+            for event in (await handle.fetch_history()).events
+        ):
+            await asyncio.sleep(0.05)
 
 
 async def test_a_cancel_between_two_attempts_prevents_the_next_one(

@@ -38,9 +38,14 @@ OPEN_MESSAGES: Final = 8
 ERRORS: Final = 20
 ERROR_LIMIT: Final = 1000
 LAST_OUTPUT_LIMIT: Final = 200
+SESSION_LIMIT: Final = 128
+TOOL_NAME_LIMIT: Final = 80
+REASON_LIMIT: Final = 80
 MAX_COUNT: Final = 2**53 - 1
 """The largest count kept: JavaScript's largest exact integer."""
 COST_LIMIT: Final = 1e12
+_TEXT_LIMIT: Final = 2 * SUMMARY_LIMIT
+"""Characters that are read of one text: more than a summary has, since it may begin with blanks."""
 
 
 class Progress(NamedTuple):
@@ -76,16 +81,14 @@ class _Texts:
     """The texts of one message, joined by a blank line, at most `SUMMARY_LIMIT` characters."""
 
     def __init__(self) -> None:
-        self._parts: list[str] = []
-        self._size = 0
+        self._text = ""
 
     def add(self, text: str) -> None:
-        if self._size <= SUMMARY_LIMIT and (trimmed := text[: 2 * SUMMARY_LIMIT].strip()):
-            self._parts.append(trimmed)
-            self._size += len(trimmed) + 2
+        if len(self._text) <= SUMMARY_LIMIT and (trimmed := text[:_TEXT_LIMIT].strip()):
+            self._text = f"{self._text}\n\n{trimmed}" if self._text else trimmed
 
     def joined(self) -> str:
-        return shortened(storable("\n\n".join(self._parts)), SUMMARY_LIMIT)
+        return shortened(storable(self._text), SUMMARY_LIMIT)
 
 
 class _Meter:
@@ -282,7 +285,7 @@ class Fold:
         if not session_id:
             return
         if self._session is None:
-            self._session = printable(session_id, 128) or None
+            self._session = printable(session_id, SESSION_LIMIT) or None
         self._resumed_seen = self._resumed_seen or session_id == self._resumed
 
     def _step_start(self, _event: Event, _part: Part) -> None:
@@ -305,13 +308,15 @@ class Fold:
             self._tool_error(tool, state.error or "no reason given")
         else:
             title = state.title if state is not None else None
-            self._remember_text(f"{tool[:80]}: {title[:LAST_OUTPUT_LIMIT]}" if title else tool[:80])
+            self._remember_text(
+                f"{tool[:TOOL_NAME_LIMIT]}: {title[:LAST_OUTPUT_LIMIT]}" if title else tool[:TOOL_NAME_LIMIT]
+            )
 
     def _tool_error(self, tool: str, error: str) -> None:
         if _is_rejection(error):
-            self._rejected_tool = printable(tool, 80)
+            self._rejected_tool = printable(tool, TOOL_NAME_LIMIT)
         _keep_error(self._tool_errors, error)
-        self._remember_text(f"{tool[:80]} failed: {error[:LAST_OUTPUT_LIMIT]}")
+        self._remember_text(f"{tool[:TOOL_NAME_LIMIT]} failed: {error[:LAST_OUTPUT_LIMIT]}")
 
     def _step_finish(self, _event: Event, part: Part) -> None:
         if self._steps_seen.repeated(part.id):
@@ -319,7 +324,7 @@ class Fold:
         self._started = self._ever_finished = True
         self._open = False
         self._steps = min(self._steps + 1, MAX_COUNT)
-        self._reason = shortened(storable(part.reason), 80) if part.reason else None
+        self._reason = shortened(storable(part.reason), REASON_LIMIT) if part.reason else None
         self._limit_reached = self._limit_reached or verdict.is_step_limit(self._reason)
         self._meter.add(part.tokens, part.cost)
         if part.message:

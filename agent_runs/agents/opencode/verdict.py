@@ -45,6 +45,8 @@ OOM_KILLED: Final = "OOMKilled"
 """Why a container ended, if the kernel has killed any process of it for its memory limit."""
 STEP_LIMITS: Final = frozenset({"max_turns", "max_steps", "step_limit"})
 VERDICT_TEXT_LIMIT: Final = 1500
+REASON_LIMIT: Final = 200
+PERMISSION_LIMIT: Final = 500
 SIGNAL_BASE: Final = 128
 LAST_SIGNAL: Final = 64
 SIGNAL_NAMES: Final = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 6: "SIGABRT", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
@@ -78,23 +80,23 @@ class Evidence:
     """
 
     diagnostics: Diagnostics
-    stopped: Failure | None = None
-    missing: Missing = "nothing"
-    verified: bool = False
-    half_line: bool = False
-    cut_lines: int = 0
-    events: int = 0
-    resumed_session: str | None = None
-    resumed_seen: bool = False
-    started: bool = False
-    open_step: bool = False
-    finished: bool = False
-    reason: str | None = None
-    limit_reached: bool = False
-    has_output: bool = False
-    pending_errors: tuple[ProviderError, ...] = ()
-    errors: int = 0
-    rejected_tool: str | None = None
+    stopped: Failure | None
+    missing: Missing
+    verified: bool
+    half_line: bool
+    cut_lines: int
+    events: int
+    resumed_session: str | None
+    resumed_seen: bool
+    started: bool
+    open_step: bool
+    finished: bool
+    reason: str | None
+    limit_reached: bool
+    has_output: bool
+    pending_errors: tuple[ProviderError, ...]
+    errors: int
+    rejected_tool: str | None
 
     @property
     def whole(self) -> bool:
@@ -161,7 +163,7 @@ def pod_exit(end: ContainerEnd) -> str:
     """`Pod exited: <reason> (exit <n>)`, the wording of Paperclip's built-in adapters."""
     code = "unknown" if end.exit_code is None else str(end.exit_code)
     if end.reason:
-        return f"Pod exited: {printable(end.reason, 200)} (exit {code})"
+        return f"Pod exited: {printable(end.reason, REASON_LIMIT)} (exit {code})"
     return f"OpenCode exited with code {code}"
 
 
@@ -204,7 +206,7 @@ def never_started(evidence: Evidence, end: ContainerEnd) -> Finding | None:
 def exit_unknown(_evidence: Evidence, end: ContainerEnd) -> Finding | None:
     """Nobody knows how the container ended: never a success."""
     if end.reason == "ContainerStatusUnknown" or (end.exit_code is None and not end.signal):
-        detail = f": {printable(end.reason, 200)}" if end.reason else ""
+        detail = f": {printable(end.reason, REASON_LIMIT)}" if end.reason else ""
         return ExitUnknown, f"The exit code of the agent container could not be learned{detail}"
     return None
 
@@ -305,7 +307,7 @@ def permission_blocked(evidence: Evidence, end: ContainerEnd) -> Finding | None:
         return None
     return (
         PermissionBlocked,
-        f"OpenCode asked for a permission nobody could give and stopped: {shortened(permission, 500)}",
+        f"OpenCode asked for a permission nobody could give and stopped: {shortened(permission, PERMISSION_LIMIT)}",
     )
 
 
@@ -403,7 +405,7 @@ def _composed(text: str, end: ContainerEnd) -> str:
 def _signal(end: ContainerEnd) -> int | None:
     if end.signal:
         return end.signal
-    number = (end.exit_code or 0) - SIGNAL_BASE
+    number = (end.exit_code or SIGNAL_BASE) - SIGNAL_BASE
     return number if 0 < number <= LAST_SIGNAL else None
 
 

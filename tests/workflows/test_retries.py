@@ -1,0 +1,84 @@
+"""Which attempt follows the last one: decided from the attempts so far."""
+
+from datetime import timedelta
+
+import pytest
+
+from agent_runs.contracts.errors import AgentCrashed, AgentStartHung, PodLost, RunError, SessionUnavailable
+from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.contracts.messages import JobRef
+from agent_runs.contracts.outcome import Report
+from agent_runs.contracts.request import RunConfig, SessionParams
+from workflows.attempt import Attempt
+from workflows.retries import RetryDecision, next_attempt
+
+JOB = JobRef(namespace="n", name="j", uid="u", keeps_sessions=True)
+RESUMED = SessionParams(session_id="ses_resumed")
+
+
+def attempt(
+    error: type[RunError] | None = None, *, session: SessionParams | None = RESUMED, **fields: object
+) -> Attempt:
+    """An attempt that ended with such a failure, and whose pods are deleted."""
+    key = AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="run-1"), attempt=1)
+    failure = error.as_failure("why") if error is not None else None
+    return Attempt(key, session, **{"failure": failure, "pods_deleted": True, **fields})  # type: ignore[arg-type]
+
+
+def decision(*attempts: Attempt, retries: int = 2) -> RetryDecision | None:
+    return next_attempt(attempts, RunConfig(model="fake/x", infrastructure_retries=retries))
+
+
+@pytest.mark.parametrize("last", [attempt(), attempt(AgentCrashed)])
+def test_neither_a_success_nor_the_agents_own_failure_is_retried(last: Attempt) -> None:
+    assert decision(last) is None
+
+
+@pytest.mark.parametrize("retries", [0, 1, 5])
+def test_a_lost_pod_is_retried_as_often_as_is_configured(retries: int) -> None:
+    lost = [attempt(PodLost)] * (retries + 1)
+    assert decision(*lost, retries=retries) is None
+    assert retries == 0 or decision(*lost[1:], retries=retries) is not None
+
+
+def test_only_lost_attempts_cost_the_budget_and_lengthen_the_pause() -> None:
+    pauses = [
+        decided.pause.total_seconds()
+        for count in range(1, 8)
+        if (decided := decision(attempt(), attempt(AgentCrashed), *[attempt(PodLost)] * count, retries=10)) is not None
+    ]
+    assert pauses == [10, 20, 40, 80, 160, 300, 300]
+
+
+def test_an_agent_that_hung_at_its_start_is_started_once_more_whatever_the_budget() -> None:
+    again = decision(attempt(AgentStartHung), retries=0)
+    assert again == RetryDecision("ses_resumed", timedelta(seconds=10), AgentStartHung.code)
+    assert decision(attempt(AgentStartHung), attempt(PodLost), attempt(AgentStartHung), retries=10) is None
+
+
+def test_an_attempt_whose_pods_may_still_run_has_no_successor() -> None:
+    assert decision(attempt(PodLost, pods_deleted=False)) is None
+
+
+def test_an_unknown_session_is_replaced_by_a_fresh_one_at_once() -> None:
+    unknown = Report(failure=SessionUnavailable.as_failure("why"), unknown_session=True)
+    decided = decision(attempt(report=unknown), retries=0)
+    assert decided is not None
+    assert (decided.session_id, decided.pause) == (None, timedelta())
+    assert decision(attempt(AgentCrashed, report=unknown)) is None
+    assert decision(attempt(report=unknown, session=None)) is None
+
+
+@pytest.mark.parametrize(
+    ("last", "session_id"),
+    [
+        (attempt(PodLost, job=JOB, report=Report(session_id="ses_own")), "ses_own"),
+        (attempt(PodLost, job=JOB, report=Report(session_id=None)), "ses_resumed"),
+        (attempt(PodLost, session=None), None),
+    ],
+)
+def test_a_lost_attempt_is_followed_by_one_with_its_session(last: Attempt, session_id: str | None) -> None:
+    decided = decision(last)
+    assert decided is not None
+    assert decided.session_id == session_id
+    assert decided.reason == PodLost.code
