@@ -96,14 +96,16 @@ def test_the_marker_names_the_variable_and_which_of_its_secrets_it_is() -> None:
 
 
 def test_a_secret_is_redacted_also_beside_a_marker_that_the_agent_wrote() -> None:
-    redaction = Redaction.from_secrets(Secrets(run_id="r", env={"PASSWORD": "12345678"}))
+    redaction = Redaction.of(secret_values(Secrets(run_id="r", env={"PASSWORD": "12345678"})))
     line = b"[[secret:PASSWORD]] is 12345678"
     assert redaction.redact(line) == b"[[secret:]]PASSWORD]] is [[secret:PASSWORD]]"
     assert redaction.restore(redaction.redact(line)) == line
 
 
 def test_a_secret_that_begins_with_another_one_is_redacted_whole() -> None:
-    redaction = Redaction.from_secrets(Secrets(run_id="r", env={"A_TOKEN": "12345678", "B_TOKEN": "12345678-and-more"}))
+    redaction = Redaction.of(
+        secret_values(Secrets(run_id="r", env={"A_TOKEN": "12345678", "B_TOKEN": "12345678-and-more"}))
+    )
     assert redaction.redact(b"it is 12345678-and-more") == b"it is [[secret:B_TOKEN]]"
 
 
@@ -116,7 +118,7 @@ def test_without_secrets_nothing_is_redacted() -> None:
 
 def test_the_repr_of_a_redaction_shows_no_secret() -> None:
     assert "ghp_" not in repr(REDACTION)
-    assert "12345678" not in repr(Redaction.from_secrets(Secrets(run_id="r", env={"PASSWORD": "12345678"})))
+    assert "12345678" not in repr(Redaction.of(secret_values(Secrets(run_id="r", env={"PASSWORD": "12345678"}))))
 
 
 # spellings
