@@ -88,9 +88,8 @@ export async function executeWith(
   try {
     const parts = await createParts().catch((error: unknown) => wrongRequest(error));
     if ("code" in parts) return await fail(ctx, log, parts);
-    return await withLinkedSignal([ctx.signal, onShutdown()], ({ signal }) =>
-      new Execution(ctx, parts, log, signal).run(),
-    );
+    const signals = [ctx.signal, onShutdown()];
+    return await withLinkedSignal(signals, ({ signal }) => new Execution(ctx, parts, log, signal).run());
   } finally {
     await log.close();
   }
@@ -102,11 +101,7 @@ function knowsRecovery(ctx: AdapterExecutionContext): boolean {
 }
 
 /** Logs a failure of the plugin's own and returns it as the result. */
-async function fail(
-  ctx: AdapterExecutionContext,
-  log: RunLog,
-  failure: PluginFailure,
-): Promise<AdapterExecutionResult> {
+async function fail(ctx: AdapterExecutionContext, log: RunLog, failure: PluginFailure) {
   await log.status("failure", failure.message);
   return failedResult(failure, knowsRecovery(ctx));
 }
@@ -120,10 +115,8 @@ function wrongRequest(error: unknown): PluginFailure {
 }
 
 /** How following a run ended. */
-type Ending =
-  | { kind: "outcome"; outcome: Outcome; cancelledAt: Date | undefined }
-  | { kind: "unconfirmed" }
-  | { kind: "lease lost" };
+type Ending = Ended | { kind: "unconfirmed" } | { kind: "lease lost" };
+type Ended = { kind: "outcome"; outcome: Outcome; cancelledAt: Date | undefined };
 
 class Execution {
   readonly #ctx: AdapterExecutionContext;
@@ -182,8 +175,7 @@ class Execution {
 
   /** The ticket of the run to follow; or the result, when there is no run. */
   async #attach(): Promise<Ticket | AdapterExecutionResult> {
-    const delivered = (runIds: readonly string[], workflowRunId: string) =>
-      wasDelivered(runIds, workflowRunId, this.#ctx.authToken);
+    const delivered: Wake["delivered"] = (runIds, id) => wasDelivered(runIds, id, this.#ctx.authToken);
     const wake: Wake = { ...this.#prepared.wake, delivered };
     const options = { signal: this.#signal, outage: this.#outage };
     const progress: Progress = { uncertain: false };
@@ -256,9 +248,8 @@ class Execution {
   async #logTicket({ kind, workflowId, workflowRunId, runId, closed }: Ticket): Promise<void> {
     const state = closed ? "which has ended" : "which is open";
     const joined = `joined run ${runId}, ${state}; its whole output follows from the first line`;
-    const [event, message] =
-      kind === "started" ? (["started", `run ${runId} started`] as const) : (["joined", joined] as const);
-    await this.#log.status(event, message, { workflowId, workflowRunId, runId });
+    const message = kind === "started" ? `run ${runId} started` : joined;
+    await this.#log.status(kind, message, { workflowId, workflowRunId, runId });
     this.#log.phase = "queued";
   }
 
@@ -268,10 +259,7 @@ class Execution {
     // while a run is open, refused credentials are retried like an outage
     const options = { signal, outage: this.#outage, retryCodes: CREDENTIAL_CODES };
     const outcome = fetchOutcome(this.#temporal, run, options);
-    const ended = outcome.then(
-      () => undefined,
-      () => undefined,
-    );
+    const ended = ignoreFailure(outcome);
     await yieldToEventLoop();
     const reading = this.#copyTranscript(ticket, outcome, signal);
     reading.catch(() => undefined); // handled where it is awaited
@@ -314,8 +302,7 @@ class Execution {
     const { model } = objectOf(this.#ctx.config);
     if (base === undefined) {
       const remedy = "set AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL to the transcript service's address";
-      await this.#log.status("note", `the agent's output is not shown here: ${remedy}`);
-      return;
+      return await this.#log.status("note", `the agent's output is not shown here: ${remedy}`);
     }
     let attempt = 1;
     const write = async (call: LogCall) => {
@@ -361,11 +348,7 @@ class Execution {
 
   // after the run
 
-  async #returnOutcome(
-    ticket: Ticket,
-    run: Run,
-    { outcome, cancelledAt }: { outcome: Outcome; cancelledAt: Date | undefined },
-  ): Promise<AdapterExecutionResult> {
+  async #returnOutcome(ticket: Ticket, run: Run, { outcome, cancelledAt }: Ended): Promise<AdapterExecutionResult> {
     await this.#progress("finalize", "The run has ended");
     // where a place is known in time, the transcript service has named it there
     const gaps = (outcome.attempts ?? []).flatMap(({ receipt }) => receipt?.gaps ?? []).length;
@@ -452,13 +435,12 @@ function whenAborted(signal: AbortSignal): Promise<TimedAbort> {
   });
 }
 
-/** Waits for a callback of the host's, whose failure is ignored: it means nothing for the run. */
-async function ignoreFailure(work: Promise<void> | void): Promise<void> {
+/** Waits for the end of something whose failure means nothing here, such as a callback of the host's. */
+async function ignoreFailure(work: unknown): Promise<undefined> {
   await Promise.resolve(work).catch(() => undefined);
 }
 
 function nameOf(error: unknown): string {
-  return error instanceof Error
-    ? `${error.name} in ${error.stack?.split("\n")[1]?.trim().split("/").pop() ?? "?"}`
-    : "?";
+  if (!(error instanceof Error)) return "?";
+  return `${error.name} in ${error.stack?.split("\n")[1]?.trim().split("/").pop() ?? "?"}`;
 }

@@ -7,7 +7,7 @@ import type { HostTexts, ToolServer, WakePrompt } from "../generated/contracts.t
 import type { AdapterExecutionContext, JsonObject } from "./paperclip.ts";
 import { objectOf } from "./paperclip-api.ts";
 import type { PaperclipHelpers } from "./paperclip-helpers.ts";
-import { allowedRoot, readText, UnreadableFile } from "./safe-files.ts";
+import { fileReaders, UnreadableFile } from "./safe-files.ts";
 import type { Settings } from "./settings.ts";
 import { skillTexts } from "./skills.ts";
 import { sleep } from "./waits.ts";
@@ -26,13 +26,13 @@ const NO_TOOL_SERVERS = "Paperclip did not name its tool servers; the agent does
 /** The texts, the tool servers and Paperclip's addresses, for one wake. */
 export async function hostTexts(
   ctx: AdapterExecutionContext,
-  settings: Pick<Settings, "paperclipApiUrl">,
+  settings: Settings,
   helpers: PaperclipHelpers,
   environment: NodeJS.ProcessEnv,
 ): Promise<HostTexts & { wakePrompt: WakePrompt; notes: string[] }> {
   const [config, context] = [objectOf(ctx.config), objectOf(ctx.context)];
-  const { isPaperclipRecoveryWakePayload: isRepair } = helpers;
-  const rootOf = allowedRoot(environment);
+  const [path, isRepair] = [config.instructionsFilePath, helpers.isPaperclipRecoveryWakePayload];
+  const files = await fileReaders(ctx.agent, settings, helpers.bundledSkills ?? [], environment);
   const notes: string[] = [];
   /** What `work` gives; when it fails, `fallback` and a note. Nothing of an error is quoted except why a file cannot be read. */
   async function noted<T>(fallback: T, note: string, work: () => T | Promise<T>): Promise<T> {
@@ -50,10 +50,11 @@ export async function hostTexts(
         ? helpers.DEFAULT_PAPERCLIP_CONVERSATION_PROMPT_TEMPLATE
         : helpers.DEFAULT_PAPERCLIP_AGENT_PROMPT_TEMPLATE,
     repairWake: await noted(false, REPAIR_UNKNOWN, () => isRepair?.(context.paperclipWake) ?? false),
+    // sibling files stay on the host; the prompt names the folder at which relative paths start
     instructions: await noted("", "instructionsFilePath not readable", () =>
-      instructionsText(config.instructionsFilePath, rootOf),
+      typeof path === "string" && path.trim() ? files.instructions(path, INSTRUCTIONS_LIMIT) : undefined,
     ),
-    skills: await skillTexts(config, helpers, rootOf, notes),
+    skills: await skillTexts(config, helpers, files.skill, notes),
     toolServers: await noted([], NO_TOOL_SERVERS, () => toolServers(ctx.runtimeMcp)),
     ...addresses(settings, environment),
     // evaluated last: all of the above add to it
@@ -62,10 +63,7 @@ export async function hostTexts(
 }
 
 /** Where Paperclip is: as its own process knows it, and as pods reach it by our setting. */
-export function addresses(
-  settings: Pick<Settings, "paperclipApiUrl">,
-  environment: NodeJS.ProcessEnv,
-): Pick<HostTexts, "address" | "podsAddress"> {
+export function addresses(settings: Pick<Settings, "paperclipApiUrl">, environment: NodeJS.ProcessEnv) {
   const address = environment.PAPERCLIP_API_URL || environment.PAPERCLIP_RUNTIME_API_URL || undefined;
   return { address, podsAddress: settings.paperclipApiUrl };
 }
@@ -81,12 +79,6 @@ function wakePrompt(context: JsonObject, helpers: PaperclipHelpers): WakePrompt 
   const render = (resumedSession: boolean) =>
     helpers.renderPaperclipWakePrompt?.(context.paperclipWake, { ...options, resumedSession }) ?? "";
   return { fresh: render(false), resumed: render(true) };
-}
-
-/** The configured file's text. Sibling files stay on the host; the prompt names the folder at which relative paths start. */
-async function instructionsText(path: unknown, rootOf: (path: string) => string): Promise<string | undefined> {
-  if (typeof path !== "string" || path.trim() === "") return undefined;
-  return await readText(path, { root: rootOf(path), limit: INSTRUCTIONS_LIMIT });
 }
 
 async function toolServers(access: AdapterExecutionContext["runtimeMcp"]): Promise<ToolServer[]> {

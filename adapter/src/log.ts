@@ -148,10 +148,8 @@ export class RunLog {
   #restartTimer(): void {
     clearTimeout(this.#timer);
     this.#timer = setTimer(() => {
-      void this.status("heartbeat", `no new output; the run is ${this.phase}`, {
-        phase: this.phase,
-        lines: this.lines,
-      });
+      const { phase, lines } = this;
+      void this.status("heartbeat", `no new output; the run is ${phase}`, { phase, lines });
     }, this.#heartbeatInterval);
     this.#timer.unref();
   }

@@ -29,6 +29,8 @@ export interface PaperclipHelpers {
   readonly DEFAULT_PAPERCLIP_CONVERSATION_PROMPT_TEMPLATE?: string;
   /** Version of the helpers' package, which is the server's. */
   readonly version?: string;
+  /** Where Paperclip looks for the skills that come with it. */
+  readonly bundledSkills?: readonly string[];
 }
 
 let cached: Promise<PaperclipHelpers> | undefined;
@@ -41,19 +43,19 @@ export function paperclipHelpers(): Promise<PaperclipHelpers> {
 
 /** The helpers of the program at `entry`; none when they cannot be loaded. */
 export async function loadHelpers(entry: string | undefined): Promise<PaperclipHelpers> {
-  for (const folder of await candidates(entry)) {
-    const helpers = await loadFrom(folder);
-    if (helpers !== undefined) return helpers;
+  if (!entry) return {};
+  // The entry may be a link in `.bin`; the packages are next to its target.
+  const program = await realpath(entry).catch(() => entry);
+  const folders = [entry, program].flatMap((path) => createRequire(pathToFileURL(path)).resolve.paths(PACKAGE) ?? []);
+  for (const folder of new Set(folders)) {
+    const helpers = await loadFrom(join(folder, PACKAGE));
+    if (helpers === undefined) continue;
+    // as its `company-skills.js` does: for an installation by npm, for an image, for its sources
+    const server = join(folder, "@paperclipai", "server");
+    const places = [server, join(program, "../.."), join(program, "../../.."), process.cwd()];
+    return { ...helpers, bundledSkills: places.map((place) => join(place, "skills")) };
   }
   return {};
-}
-
-async function candidates(entry: string | undefined): Promise<string[]> {
-  if (!entry) return [];
-  // The entry may be a link in `.bin`; the packages are next to its target.
-  const entries = [entry, await realpath(entry).catch(() => entry)];
-  const folders = entries.flatMap((path) => createRequire(pathToFileURL(path)).resolve.paths(PACKAGE) ?? []);
-  return [...new Set(folders)].map((folder) => join(folder, PACKAGE));
 }
 
 async function loadFrom(folder: string): Promise<PaperclipHelpers | undefined> {

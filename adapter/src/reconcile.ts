@@ -137,10 +137,8 @@ export class Reconciler {
     const list = `/companies/${encodeURIComponent(companyId)}/heartbeat-runs?agentId=${agent}&limit=50`;
     const runs = await this.#api.request(list);
     if (runs.status !== 200 || !Array.isArray(runs.body.list)) return "unknown";
-    const hasOpenRun = runs.body.list.map(objectOf).some(({ status, contextSnapshot }) => {
-      return OPEN_RUN_STATES.has(status) && objectOf(contextSnapshot).issueId === issueId;
-    });
-    if (hasOpenRun) return "nothing to do";
+    const ofTask = runs.body.list.map(objectOf).filter((each) => objectOf(each.contextSnapshot).issueId === issueId);
+    if (ofTask.some(({ status }) => OPEN_RUN_STATES.has(status))) return "nothing to do";
     const answer = await this.#api.request(`/agents/${agent}/wakeup`, {
       source: "automation",
       triggerDetail: "system",

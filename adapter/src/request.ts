@@ -33,7 +33,7 @@ type Ids = Omit<RunStart, "sealed">;
  */
 export async function prepare(
   ctx: AdapterExecutionContext,
-  settings: Pick<Settings, "paperclipApiUrl">,
+  settings: Settings,
   sealer: Sealer,
   helpers: PaperclipHelpers,
   environment: NodeJS.ProcessEnv = process.env,

@@ -7,7 +7,7 @@
  */
 import { readFile } from "node:fs/promises";
 import { homedir } from "node:os";
-import { dirname, join } from "node:path";
+import { dirname, isAbsolute, join } from "node:path";
 import type { JWK } from "jose";
 import { ConfigurationError, type Problem } from "./errors.ts";
 import type { LogFormat } from "./log.ts";
@@ -59,6 +59,7 @@ const OTHER_SETTINGS = [
   ...["KUBECONFIG", "KUBE_CONTEXT", "NAMESPACE", "IMAGE", "INIT_IMAGE", "API_PROXY_IMAGE", "DATA_CLAIM", "DATA_ROOT"],
   ...["INHERIT_ENV", "OPENCODE_CONFIG", "OPENCODE", "MAX_RUNS", "TRANSCRIPTS_URL", "TRANSCRIPTS_LISTEN"],
   ...["TRANSCRIPT_RETENTION_DAYS", "HEALTH_LISTEN", "METRICS_LISTEN", "PRODUCTION", "WEB_UI"],
+  ...["INHERIT_ENV_FROM", "INHERIT_MOUNTS", "POLICY"],
 ];
 const YES = /^(1|on|t|true|y|yes)$/i;
 const NO = /^(0|off|f|false|n|no)$/i;
@@ -74,6 +75,7 @@ const ABSOLUTE_URL =
 export function settingsFrom(environment: NodeJS.ProcessEnv, config: JsonObject = {}) {
   const { text, choice, temporal, throwProblems } = settingsReader(environment, config);
   const sealingKeyFile = text("SEALING_KEY_FILE") ?? join(homedir(), ".agent-runs", "sealing-key.json");
+  const arePaths = (list: string) => list.split(":").every((path) => isAbsolute(path));
   const isFlag = (word: string) => YES.test(word) || NO.test(word);
   const settings = {
     temporal: temporal(),
@@ -85,6 +87,8 @@ export function settingsFrom(environment: NodeJS.ProcessEnv, config: JsonObject 
     sealingKeyFile,
     /** The same as text; it has priority over the file. */
     sealingKey: text("SEALING_KEY"),
+    /** Folders that instructions and skills of agents may be in, besides Paperclip's own for them. */
+    readableFolders: text("READABLE_FOLDERS", arePaths, "must be absolute paths, separated by ':'")?.split(":") ?? [],
     /** Paperclip's address as pods reach it. */
     paperclipApiUrl: text("PAPERCLIP_API_URL", isAbsoluteUrl, ABSOLUTE_URL),
     onBusy: choice("ON_BUSY", ["wait", "refuse"]),

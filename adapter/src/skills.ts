@@ -7,7 +7,7 @@ import { stat } from "node:fs/promises";
 import { join } from "node:path";
 import type { JsonObject } from "./paperclip.ts";
 import { type PaperclipHelpers, paperclipHelpers } from "./paperclip-helpers.ts";
-import { readText, UnreadableFile } from "./safe-files.ts";
+import { type Reader, UnreadableFile } from "./safe-files.ts";
 
 /** A skill as Paperclip offers it. */
 export interface RuntimeSkill {
@@ -77,7 +77,7 @@ function isAvailable({ source, sourceStatus }: RuntimeSkill): boolean {
 export async function skillTexts(
   config: JsonObject,
   helpers: PaperclipHelpers,
-  rootOf: (path: string) => string,
+  read: Reader,
   notes: string[],
 ): Promise<Record<string, string>> {
   const wanted = wantedKeys(config, helpers);
@@ -85,7 +85,7 @@ export async function skillTexts(
   const texts = new Map<string, string>();
   let bytes = 0;
   for (const { key, source } of chosen.sort((one, other) => Number(isRequired(other)) - Number(isRequired(one)))) {
-    const text = await skillText(source ?? "", rootOf).catch((error: unknown) => {
+    const text = await skillText(source ?? "", read).catch((error: unknown) => {
       if (!(error instanceof UnreadableFile)) throw error;
       notes.push(`skill not readable: ${error.message}`);
     });
@@ -101,8 +101,8 @@ export async function skillTexts(
 }
 
 /** A skill is SKILL.md in the folder `source`, else `source` itself as a file. */
-async function skillText(source: string, rootOf: (path: string) => string): Promise<string> {
+async function skillText(source: string, read: Reader): Promise<string> {
   const found = await stat(source).catch(() => undefined);
   const path = found?.isDirectory() ? join(source, "SKILL.md") : source;
-  return (await readText(path, { root: rootOf(path), limit: SKILL_LIMIT })).trim();
+  return (await read(path, SKILL_LIMIT)).trim();
 }

@@ -36,8 +36,7 @@ const HOST_AND_PORT = /^(\[[0-9A-Fa-f:.]+\]|[^\s:/[\]]+):[0-9]{1,5}$/;
 export function temporalServer(environment: NodeJS.ProcessEnv): TemporalServer {
   const profile = profileOf(variablesIn(environment));
   const { address = "127.0.0.1:7233", namespace = "default", apiKey, grpcMeta: metadata } = profile;
-  const wellFormed = HOST_AND_PORT.test(address);
-  if (!wellFormed) throw wrong("TEMPORAL_ADDRESS", "must be HOST:PORT, such as temporal.example:7233");
+  if (!HOST_AND_PORT.test(address)) throw wrong("TEMPORAL_ADDRESS", "must be HOST:PORT, such as temporal.example:7233");
   return { address, namespace, tls: profile.tls ? tlsOf(profile.tls) : apiKey !== undefined, apiKey, metadata };
 }
 
@@ -78,8 +77,7 @@ function tlsOf(profile: ClientConfigTLS): TemporalServer["tls"] {
   const crt = pem("CLIENT_CERT", profile.clientCert, "CERTIFICATE");
   const key = pem("CLIENT_KEY", profile.clientKey, "PRIVATE KEY");
   const missing = crt && !key ? "CLIENT_KEY" : key && !crt && "CLIENT_CERT";
-  const remedy = "must be set: a client needs a certificate and its key";
-  if (missing) throw wrong(`TEMPORAL_TLS_${missing}_PATH`, remedy);
+  if (missing) throw wrong(`TEMPORAL_TLS_${missing}_PATH`, "must be set: a client needs a certificate and its key");
   return {
     serverNameOverride: profile.serverName,
     serverRootCACertificate: pem("SERVER_CA_CERT", profile.serverCACert, "CERTIFICATE"),

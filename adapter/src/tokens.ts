@@ -39,17 +39,14 @@ export async function linkTo(base: string, runId: string, settings: TokenSetting
 /** The signing key. Read for every token, so that a rotated or late file is found. */
 async function readKey(path: string): Promise<Uint8Array> {
   const field = "AGENT_RUNS_TRANSCRIPTS_KEY_FILE";
-  const secret = secretIn(await keyFile(path, field, "the worker's own file"));
-  if (secret !== undefined && secret.length >= KEY_BYTES) return secret;
+  const text = await keyFile(path, field, "the worker's own file");
+  try {
+    const { kty, k = "" } = firstKey(text);
+    const secret = base64url.decode(k);
+    if (kty === "oct" && secret.length >= KEY_BYTES) return secret;
+  } catch {
+    // the cause may quote the key
+  }
   const remedy = `names ${path}, which must hold a JWK of kty oct with at least ${KEY_BYTES} bytes: copy the worker's own file`;
   throw new ConfigurationError({ field, remedy });
-}
-
-function secretIn(text: string): Uint8Array | undefined {
-  try {
-    const { kty, k } = firstKey(text);
-    return kty === "oct" && k !== undefined ? base64url.decode(k) : undefined;
-  } catch {
-    return undefined;
-  }
 }

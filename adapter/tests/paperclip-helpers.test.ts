@@ -31,6 +31,7 @@ test("the helpers of the program that runs are found, also through a link in .bi
   for (const entry of [program, link]) {
     const host = await loadHelpers(entry);
     expect(host.version).toBe("2026.916.1");
+    expect(host.bundledSkills).toContain(join(program, "..", "..", "..", "@paperclipai", "server", "skills"));
     expect(host.renderPaperclipWakePrompt?.({ reason: "assigned " }, { resumedSession: true })).toBe("assigned true");
     expect(host.isPaperclipRecoveryWakePayload?.({ recovery: true })).toBe(true);
     expect(host.resolvePaperclipDesiredSkillNames?.({ wanted: "a" }, [{ key: "b" }])).toEqual(["a", "b"]);

@@ -1,5 +1,5 @@
 import { readFileSync } from "node:fs";
-import { mkdir, mkdtemp, symlink, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { beforeEach, describe, expect, test } from "vitest";
@@ -20,9 +20,16 @@ const HOST: PaperclipHelpers = {
 };
 
 let home: string;
+/** The folders of the agent's instructions and of its company's skills. */
+let own: string;
+let library: string;
 
 beforeEach(async () => {
   home = await mkdtemp(join(tmpdir(), "paperclip-"));
+  own = join(home, "instances", "default", "companies", "company-1", "agents", "agent-1", "instructions");
+  library = join(home, "instances", "default", "skills", "company-1");
+  await mkdir(own, { recursive: true });
+  await mkdir(library, { recursive: true });
 });
 
 /** A real execution context, captured from a live Paperclip (tokens replaced). */
@@ -221,33 +228,13 @@ describe("the instructions file", () => {
   const withFile = (path: string) => prepared(live(minimal({ config: { instructionsFilePath: path } })));
 
   test("is read from Paperclip's disk", async () => {
-    await writeFile(join(home, "AGENTS.md"), "\ufeffBe kind.\n");
-    expect((await withFile(join(home, "AGENTS.md"))).hostTexts.instructions).toBe("Be kind.\n");
+    await writeFile(join(own, "AGENTS.md"), "\ufeffBe kind.\n");
+    expect((await withFile(join(own, "AGENTS.md"))).hostTexts.instructions).toBe("Be kind.\n");
   });
 
   test.each([undefined, "", " "])("is none when %j is configured", async (instructionsFilePath) => {
     const { hostTexts } = await prepared(live(minimal({ config: { instructionsFilePath } })));
     expect(hostTexts).not.toHaveProperty("instructions");
-  });
-
-  test.each(["file", "folder"])("is not read through a link that leads out of Paperclip's home: a %s", async (kind) => {
-    const outside = await mkdtemp(join(tmpdir(), "outside-"));
-    await writeFile(join(outside, "AGENTS.md"), CANARY);
-    const place = join(home, "agent");
-    if (kind === "folder") await symlink(outside, place);
-    else {
-      await mkdir(place);
-      await symlink(join(outside, "AGENTS.md"), join(place, "AGENTS.md"));
-    }
-    const { hostTexts } = await withFile(join(place, "AGENTS.md"));
-    expect(hostTexts.instructions).toBe("");
-    expect(hostTexts.notes).toEqual([expect.stringContaining(`leads out of ${home}`)]);
-  });
-
-  test("outside Paperclip's home is read from its own folder", async () => {
-    const bundle = await mkdtemp(join(tmpdir(), "bundle-"));
-    await writeFile(join(bundle, "AGENTS.md"), "Elsewhere.");
-    expect((await withFile(join(bundle, "AGENTS.md"))).hostTexts.instructions).toBe("Elsewhere.");
   });
 
   test.each([
@@ -256,7 +243,7 @@ describe("the instructions file", () => {
     ["too large", (path: string) => writeFile(path, "x".repeat(512 * 1024 + 1)), "larger than 524288 bytes"],
     ["no text", (path: string) => writeFile(path, Buffer.from([0xff, 0xfe, 0x80])), "not UTF-8"],
   ])("that is unusable gives a note, and the run has none: %s", async (_, make, cause) => {
-    const path = join(home, "AGENTS.md");
+    const path = join(own, "AGENTS.md");
     await make(path);
     const { hostTexts, notes } = await withFile(path);
     expect(hostTexts.instructions).toBe("");
@@ -264,7 +251,7 @@ describe("the instructions file", () => {
   });
 
   test("with a path of any length gives a short note", async () => {
-    const { notes } = await withFile(`${home}/${"x".repeat(2000)}`);
+    const { notes } = await withFile(`${own}/${"x".repeat(2000)}`);
     expect(notes[0]?.length).toBe(500);
   });
 });
@@ -306,9 +293,9 @@ describe("tool servers", () => {
 describe("skills", () => {
   const OPERATIONAL = "paperclipai/paperclip/paperclip";
 
-  /** A skill with a folder in Paperclip's home. */
+  /** A skill with a folder in the company's library. */
   async function skill(key: string, text: string): Promise<Data> {
-    const source = join(home, "skills", key);
+    const source = join(library, key);
     await mkdir(source, { recursive: true });
     await writeFile(join(source, "SKILL.md"), text);
     return { key, source };
@@ -321,13 +308,13 @@ describe("skills", () => {
   }
 
   test("are those that Paperclip's own helper names, the required ones, and Paperclip's own", async () => {
-    await writeFile(join(home, "one.md"), "# One");
+    await writeFile(join(library, "one.md"), "# One");
     const offered = [
       await skill(OPERATIONAL, "\n# Paperclip\n"),
       { ...(await skill("company/required", "# Required")), required: true },
-      { key: "company/one", source: join(home, "one.md"), sourceStatus: "available" },
+      { key: "company/one", source: join(library, "one.md"), sourceStatus: "available" },
       { ...(await skill("company/missing", "# Missing")), sourceStatus: "missing" },
-      { key: "company/unreadable", source: join(home, "unreadable") },
+      { key: "company/unreadable", source: join(library, "unreadable") },
       await skill("company/other", "# Other"),
     ];
     const desired = ["company/one", "company/missing", "company/unreadable", "company/unknown"];
@@ -341,7 +328,7 @@ describe("skills", () => {
       "company/required": "# Required",
       "company/one": "# One",
     });
-    expect(notes).toEqual([`skill not readable: ${join(home, "unreadable")}: no such file or directory`]);
+    expect(notes).toEqual([`skill not readable: ${join(library, "unreadable")}: no such file or directory`]);
   });
 
   test("are all that are offered when Paperclip does not say which", async () => {

@@ -29,6 +29,7 @@ test("without any setting everything has the worker's defaults", () => {
     adapterType: "opencode_k8s",
     reportAs: "opencode_local",
     logFormat: "auto",
+    readableFolders: [],
     reconcile: true,
   });
 });
@@ -45,6 +46,7 @@ test("the environment sets a value, and an empty value sets none", () => {
     AGENT_RUNS_RECONCILE: "off",
     AGENT_RUNS_PRODUCTION: "1",
     AGENT_RUNS_REPORT_AS: "opencode_k8s",
+    AGENT_RUNS_READABLE_FOLDERS: "/srv/agents:/srv/skills",
   });
   expect(settings).toMatchObject({
     temporal: { address: "temporal:7233", namespace: "default", tls: {}, apiKey: CANARY },
@@ -53,6 +55,7 @@ test("the environment sets a value, and an empty value sets none", () => {
     paperclipApiUrl: "https://paperclip.example/",
     reconcile: false,
     reportAs: "opencode_k8s",
+    readableFolders: ["/srv/agents", "/srv/skills"],
   });
 });
 
@@ -88,10 +91,12 @@ test("every wrong setting is named at once with what is expected, and never its 
       TEMPORAL_TLS: CANARY,
       AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL: CANARY,
       AGENT_RUNS_REPORT_AS: CANARY,
+      AGENT_RUNS_READABLE_FOLDERS: `/srv/agents:${CANARY}`,
     },
     { onBusy: CANARY, taskQueue: 5, paperclipApiUrl: `http://${CANARY}@host` },
   );
   expect(error.problems.map(({ field }) => field).sort()).toEqual([
+    "AGENT_RUNS_READABLE_FOLDERS",
     "AGENT_RUNS_REPORT_AS",
     "AGENT_RUNS_TASK_QEUE",
     "AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL",
@@ -106,7 +111,9 @@ test("every wrong setting is named at once with what is expected, and never its 
 });
 
 test("settings of the worker, which may share the environment, are accepted", () => {
-  expect(settingsFrom({ AGENT_RUNS_KUBECONFIG: "/x", AGENT_RUNS_MAX_RUNS: "many" })).toEqual(settingsFrom({}));
+  expect(settingsFrom({ AGENT_RUNS_KUBECONFIG: "/x", AGENT_RUNS_MAX_RUNS: "many", AGENT_RUNS_POLICY: "/x" })).toEqual(
+    settingsFrom({}),
+  );
 });
 
 test("the login for Temporal is read from its own variables", () => {

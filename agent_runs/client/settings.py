@@ -53,7 +53,7 @@ OTHER_READERS: Final = frozenset(
     f"{PREFIX}{name}"
     for name in (
         *("OPENCODE", "SEALING_KEY", "ON_BUSY", "ADAPTER_TYPE", "REPORT_AS", "RUN_LOG_FORMAT"),
-        *("BOARD_API_KEY", "RECONCILE"),
+        *("BOARD_API_KEY", "RECONCILE", "READABLE_FOLDERS"),
     )
 )
 """Read by the embedded stack before it has settings, and by the Paperclip plugin, which may share the environment."""

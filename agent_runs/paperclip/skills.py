@@ -11,7 +11,7 @@ from typing import Final
 
 from agent_runs.contracts.request import DesiredSkill, RuntimeSkill, SkillSync
 from agent_runs.paperclip.javascript import trim
-from agent_runs.paperclip.safe_files import UnreadableFile, is_folder, read_text
+from agent_runs.paperclip.safe_files import OwnFiles, UnreadableFile, is_folder
 
 OPERATIONAL: Final = "paperclipai/paperclip/paperclip"
 SKILL_LIMIT: Final = 256 * 1024
@@ -56,17 +56,15 @@ def narrow(offered: Sequence[RuntimeSkill], sync: SkillSync) -> tuple[tuple[Runt
     return kept, SkillSync(desired_skills=tuple(DesiredSkill(key=key) for key in desired))
 
 
-def read_skill(source: Path, root: Path | None = None) -> str:
+def read_skill(source: Path, files: OwnFiles) -> str:
     """The trimmed text of a skill: SKILL.md in the folder `source`, else `source` itself as a file.
 
-    `root` is the folder that must contain it, such as the data volume.
-
     Raises:
-        UnreadableSkill: missing, not below `root`, not a regular file, larger than `SKILL_LIMIT`, or not UTF-8.
+        UnreadableSkill: missing, not one of `files`, not a regular file, larger than `SKILL_LIMIT`, or not UTF-8.
     """
     path = source / "SKILL.md" if is_folder(source) else source
     try:
-        return trim(read_text(path, root=root, limit=SKILL_LIMIT))
+        return trim(files.skill(path, SKILL_LIMIT))
     except UnreadableFile as cause:
         raise UnreadableSkill(f"skill not readable: {cause}") from None
 

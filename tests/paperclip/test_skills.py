@@ -1,12 +1,9 @@
-import os
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_runs.contracts.request import RuntimeSkill, SkillSync
-from agent_runs.paperclip.skills import OPERATIONAL, SKILL_LIMIT, UnreadableSkill, narrow, read_skill, select
+from agent_runs.paperclip.skills import OPERATIONAL, narrow, select
 from tests.paperclip.contexts import NAMES, captured, minimal, opened
 
 
@@ -75,17 +72,3 @@ def test_hundreds_of_skills_do_not_enter_a_history() -> None:
     many = [{"key": f"acme/tools/skill-{n}", "source": f"/skills/{n}"} for n in range(500)]
     request, _, _ = opened(minimal(paperclipRuntimeSkills=many, paperclipSkillSync={"desiredSkills": ["skill-7"]}))
     assert [skill.key for skill in request.config.paperclip_runtime_skills] == ["acme/tools/skill-7"]
-
-
-def test_a_skill_is_read_from_its_folder_or_file(tmp_path: Path) -> None:
-    (tmp_path / "SKILL.md").write_text("\ufeff# Skill\n\n", encoding="utf-8")
-    assert read_skill(tmp_path) == read_skill(tmp_path / "SKILL.md") == "# Skill"
-
-
-def test_a_skill_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    (tmp_path / "large").write_bytes(b"x" * (SKILL_LIMIT + 1))
-    (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    os.mkfifo(tmp_path / "fifo")
-    for name in ("large", "binary", "fifo", "absent"):
-        with pytest.raises(UnreadableSkill, match=name):
-            read_skill(tmp_path / name)

@@ -41,6 +41,7 @@ from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.messages import AwaitSchedule, ParseTranscript, PodRef, StopAgent, StreamEnd, StreamLogs
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt, Report, Usage
 from agent_runs.job.checks import Checks
+from agent_runs.job.policy import Policy
 from agent_runs.paperclip.preparation import Preparations
 from agent_runs.paperclip.sealing import Opener, load_or_create
 from agent_runs.service.preparations import HistoryPreparations
@@ -48,6 +49,7 @@ from agent_runs.transcripts.store import Line, SqlTranscripts
 from agent_runs.transcripts.tokens import Tokens
 from agent_runs.web.access import Access
 from agent_runs.web.transcripts import app, serving
+from tests.support.policies import ANYTHING
 from tests.workflows.fake_activities import THROTTLE, FakeActivities
 from workflows.agent_check import AgentCheckWorkflow
 from workflows.agent_run import AgentRunWorkflow
@@ -73,7 +75,9 @@ class FakeAgents:
         """The activities that matter to a caller; all others return their defaults at once."""
         return FakeActivities(
             answers={
-                "prepare_run": PrepareRunActivity(self._preparations, Checks()).prepare_run,
+                "prepare_run": PrepareRunActivity(
+                    self._preparations, Checks(Policy.parse(ANYTHING, "policy.yaml"))
+                ).prepare_run,
                 "await_schedule": self._await_schedule,
                 "stream_logs": self._stream_logs,
                 "stop_agent": self._stop_agent,
@@ -163,7 +167,7 @@ async def main(address: str, queue: str, folder: Path) -> None:
     store = await SqlTranscripts.open(f"sqlite:///{folder / 'transcripts.db'}")
     service = app(store, Access(Tokens.load(folder / "transcripts-key.json")))
     opener = Opener(load_or_create(folder / "sealing-key.json"))
-    checks = CheckConfigurationActivity(opener, Checks(), None).check_configuration
+    checks = CheckConfigurationActivity(opener, Checks(Policy.parse(ANYTHING, "policy.yaml")), None).check_configuration
     agents = FakeAgents(HistoryPreparations(client, opener), store)
     ended = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     async with (

@@ -17,6 +17,7 @@ import { createInterface } from "node:readline";
 import type { Wake } from "../../src/attach.ts";
 import type { AdapterExecutionContext } from "../../src/paperclip.ts";
 import { type Prepared, prepare } from "../../src/request.ts";
+import { settingsFrom } from "../../src/settings.ts";
 import { type Temporal, temporalFor } from "../../src/temporal.ts";
 import { KEY, sealer } from "./sealed.ts";
 
@@ -119,6 +120,7 @@ export function settingsOf(server: DevServer, worker: { queue: string; transcrip
     adapterType: "opencode_k8s" as const,
     reportAs: "opencode_local" as const,
     logFormat: "auto" as const,
+    readableFolders: [],
     reconcile: false,
   };
 }
@@ -148,7 +150,7 @@ export async function preparedOf(request: Request): Promise<Prepared> {
   const context = { ...request, authToken: "token", onLog: async () => undefined };
   const renderPaperclipWakePrompt = (_: unknown, { resumedSession }: object & { resumedSession?: unknown }) =>
     resumedSession ? "resumed" : "fresh";
-  return await prepare(context, { paperclipApiUrl: undefined }, await sealer(), { renderPaperclipWakePrompt }, {});
+  return await prepare(context, settingsFrom({}), await sealer(), { renderPaperclipWakePrompt }, {});
 }
 
 /** The wake of such a request. */
