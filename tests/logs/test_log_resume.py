@@ -686,6 +686,12 @@ def test_a_log_without_frames_that_is_read_from_its_start_again_repeats_nothing(
     assert result.gaps == []
 
 
+def test_the_position_in_a_log_without_frames_can_be_a_hint() -> None:
+    read = resume(Cursor(), Log([b"a\n", b"b\n"]).text(None)).cursor
+    hinted = Cursor(after=read.after).with_hint(read.after, read.first, read.second)
+    assert hinted == Cursor(after=2, first=3, second=BEGIN)
+
+
 def test_a_log_without_frames_has_stdout_from_its_first_line_on() -> None:
     reader = LogReader(Cursor(framed=False))
     reader.connect(from_start=True)
