@@ -189,10 +189,11 @@ def test_messages_of_the_kubelet_are_not_output() -> None:
     assert reader.needs_polling
 
 
-def test_a_message_of_the_kubelet_without_a_line_end_is_recognised() -> None:
+@pytest.mark.parametrize("written", [framed([("stdout", b"hello\n")], last=None), [b"hello\n"]])
+def test_a_message_of_the_kubelet_without_a_line_end_is_recognised(written: list[bytes]) -> None:
     reader = LogReader()
     reader.connect(from_start=True)
-    reader.feed(Log(framed([("stdout", b"hello\n")], last=None)).text(None))
+    reader.feed(Log(written).text(None))
     reader.feed(b"failed to create fsnotify watcher: too many open files")
     reader.disconnect()
     assert reader.needs_polling
@@ -325,6 +326,25 @@ def test_the_lost_beginning_of_an_open_line_is_a_gap_of_unknown_size() -> None:
     counted = Tally()
     counted.add([*begun.lines, *no_hint.lines])
     assert counted.receipt(last_of(outputs)).state == "differs"
+
+
+def test_the_loss_of_the_last_delivered_frame_may_be_a_part_of_a_line_that_is_still_open() -> None:
+    frames = framed([("stderr", b"x" * 20_000), ("stdout", b"a\nb\n"), ("stderr", b"y\n")])
+    frames[3] = frames[3].replace(b"e- ", b"e+ ")
+    begun = resume(Cursor(), Log(frames).text(None, 5))
+    assert (begun.cursor.after, begun.cursor.first) == (5, 2)
+    rest = resume(begun.cursor, Log([*frames[:4], *frames[5:]]).text(None), final=True)
+    assert rest.gaps == (Gap(after_sequence=1, frames=None),)
+
+
+def test_a_reader_that_continues_behind_the_end_still_gets_the_last_frame() -> None:
+    log = Log(framed([("stdout", b"a\nb\n")]))
+    assert resume(Cursor(), log.text(None, 2)).cursor.first == 3
+    behind = resume(Cursor(), log.text(None)).cursor
+    reader = LogReader(behind)
+    reader.connect()
+    assert reader.feed(log.text(reader.since)).lines == []
+    assert reader.last is not None
 
 
 @settings(max_examples=200)
@@ -664,6 +684,12 @@ def test_a_log_without_frames_that_is_read_from_its_start_again_repeats_nothing(
     result = reader.feed(log.text(None))
     assert [line.data for line in delivered + result.lines] == [b"%d" % number for number in range(9)]
     assert result.gaps == []
+
+
+def test_the_position_in_a_log_without_frames_can_be_a_hint() -> None:
+    read = resume(Cursor(), Log([b"a\n", b"b\n"]).text(None)).cursor
+    hinted = Cursor(after=read.after).with_hint(read.after, read.first, read.second)
+    assert hinted == Cursor(after=2, first=3, second=BEGIN)
 
 
 def test_a_log_without_frames_has_stdout_from_its_first_line_on() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
 
 from agent_runs.client.outcome import cancel, fetch_outcome, outcome_at_close, request_cancel
 from agent_runs.contracts.errors import PodLost
@@ -132,6 +133,13 @@ async def test_a_late_cancel_reports_how_the_run_ended(
 async def test_a_cancel_of_a_run_that_temporal_no_longer_knows_does_nothing(temporal: Client) -> None:
     async with asyncio.timeout(30):
         await request_cancel(temporal.get_workflow_handle("agent-run/forgotten"), "wrong branch")
+
+
+async def test_a_cancel_that_temporal_refuses_is_not_repeated(temporal: Client) -> None:
+    with pytest.raises(RPCError) as refused:
+        async with asyncio.timeout(30):
+            await request_cancel(temporal.get_workflow_handle(""), "wrong branch")
+    assert refused.value.status is RPCStatusCode.INVALID_ARGUMENT
 
 
 async def test_a_caller_may_stop_waiting_for_an_outcome(

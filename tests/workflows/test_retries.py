@@ -53,6 +53,7 @@ def test_only_lost_attempts_cost_the_budget_and_lengthen_the_pause() -> None:
 def test_an_agent_that_hung_at_its_start_is_started_once_more_whatever_the_budget() -> None:
     again = decision(attempt(AgentStartHung), retries=0)
     assert again == RetryDecision("ses_resumed", timedelta(seconds=10), AgentStartHung.code)
+    assert decision(attempt(PodLost), attempt(AgentStartHung), retries=0) == again
     assert decision(attempt(AgentStartHung), attempt(PodLost), attempt(AgentStartHung), retries=10) is None
 
 

@@ -267,8 +267,8 @@ def api_proxy_missing(_evidence: Evidence, end: ContainerEnd) -> Finding | None:
 
 
 def start_failed(evidence: Evidence, end: ContainerEnd) -> Finding | None:
-    """No event and a non-zero exit code: arguments, configuration, directories, database."""
-    if evidence.events or end.exit_code == 0:
+    """No event: arguments, configuration, directories, database. Exit code 0 without an event is lost output."""
+    if evidence.events:
         return None
     return StartFailed, _composed(evidence.diagnostics.text(VERDICT_TEXT_LIMIT), end)
 
