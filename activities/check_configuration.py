@@ -47,8 +47,8 @@ class CheckConfigurationActivity:
     async def _findings(self, check: SealedCheck) -> AsyncIterator[Finding]:
         run = {"runId": "check", "agent": {"id": "check", "companyId": "check"}, "config": check.config}
         try:
-            config = split(run, check.host).request.config
-            await self.checks.check(config)
+            prepared = split(run, check.host)
+            await self.checks.check(prepared.chosen)
         except WrongFields as wrong:
             for problem in wrong.problems:
                 yield Finding(code="agent_configuration", level="error", message=str(problem), hint=CORRECT_FIELD)
@@ -59,7 +59,7 @@ class CheckConfigurationActivity:
         except PolicyRefused as refused:
             yield Finding(code="operator_policy", level="error", message=refused.message, hint=refused.next_step)
             return
-        url = config.paperclip_api_url or self.paperclip_api_url
+        url = prepared.request.config.paperclip_api_url or self.paperclip_api_url
         if warning := api_url_warning(url):
             hint = "Set AGENT_RUNS_PAPERCLIP_API_URL, at Paperclip's server or at the worker."
             yield Finding(code="paperclip_url", level="warn", message=warning, hint=hint)

@@ -29,9 +29,10 @@ class PrepareRunActivity:
             SealedFieldUnreadable: sealed with another key, or for another use.
             ClusterUnavailable: the API server refused or timed out; retried.
         """
-        request = (await self.preparations.current()).request
+        prepared = await self.preparations.current()
+        request = prepared.request
         _check_start(input, request)
-        await self.checks.check(request.config)
+        await self.checks.check(prepared.chosen)
         return request
 
 

@@ -129,11 +129,19 @@ class Preparation:
     Attributes:
         request: may enter a history.
         secrets, prompt: may not.
+        names_address: the agent's own configuration names Paperclip's address; else Paperclip's process did, or nobody.
     """
 
     request: RunRequest
     secrets: Secrets = attribute(repr=False)
     prompt: PromptSource = attribute(repr=False)
+    names_address: bool = True
+
+    @property
+    def chosen(self) -> RunConfig:
+        """The configuration as far as the agent's own chose it: what Paperclip's process added is its operator's."""
+        config = self.request.config
+        return config if self.names_address else config.model_copy(update={"paperclip_api_url": None})
 
 
 class Preparations(Protocol):
@@ -208,7 +216,8 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
         context=wake,
         notes=tuple(note for note in notes if note),
     )
-    return Preparation(request, secrets, _prompt_source(context, tidy, host, skill_texts))
+    prompt = _prompt_source(context, tidy, host, skill_texts)
+    return Preparation(request, secrets, prompt, names_address=addresses.chosen)
 
 
 # reading

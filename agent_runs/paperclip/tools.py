@@ -24,10 +24,15 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where Paperclip is: as its own process knows it, and as pods reach it. Either may be unknown."""
+    """Where Paperclip is: as its own process knows it, and as pods reach it. Either may be unknown.
+
+    Attributes:
+        chosen: the agent's own configuration says how pods reach it.
+    """
 
     host: str | None = None
     pods: str | None = None
+    chosen: bool = False
 
     @classmethod
     def of(cls, host: HostTexts, configured: object) -> Self:
@@ -36,7 +41,7 @@ class Addresses:
         Without one the worker's setting counts, of which nothing is known here.
         """
         if configured is not None and not (isinstance(configured, str) and not trim(configured)):
-            return cls(host.address, configured if isinstance(configured, str) else None)
+            return cls(host.address, configured if isinstance(configured, str) else None, chosen=True)
         own = host.address if host.address and absolute_url(host.address) else None
         if own is not None and is_loopback(urlsplit(own).hostname or ""):
             own = None

@@ -6,10 +6,11 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.prepare_run import PrepareRunActivity
-from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.contracts.errors import InvalidRequest, PolicyRefused
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.messages import PrepareRun
 from agent_runs.contracts.request import RunRequest
+from agent_runs.contracts.start import HostTexts
 from agent_runs.job.checks import Checks
 from agent_runs.paperclip.preparation import Preparation, prepare
 from tests.paperclip.contexts import minimal, with_value
@@ -50,6 +51,21 @@ async def test_a_start_with_the_ids_and_the_task_of_its_context_is_prepared() ->
 async def test_a_context_of_other_ids_than_its_start_is_refused_by_the_field(path: str, field: str) -> None:
     with pytest.raises(InvalidRequest, match=f"^invalid_request: {field}: "):
         await prepared(with_value(minimal(), path, "another"))
+
+
+@pytest.mark.parametrize(
+    "host", [HostTexts(pods_address="https://paperclip.example"), HostTexts(address="https://paperclip.example")]
+)
+async def test_the_address_that_paperclips_own_process_names_is_its_operators_choice(host: HostTexts) -> None:
+    class Opened:
+        async def current(self) -> Preparation:
+            return prepare(minimal(), host)
+
+    step = PrepareRunActivity(Opened(), Checks()).prepare_run
+    request: RunRequest = await ActivityEnvironment().run(step, PrepareRun(run=RUN))
+    assert request.config.paperclip_api_url == "https://paperclip.example"
+    with pytest.raises(PolicyRefused, match=r"^policy_refused: paperclipApiUrl: "):
+        await prepared(with_value(minimal(), "config.paperclipApiUrl", "https://elsewhere.example"))
 
 
 @pytest.mark.parametrize(
