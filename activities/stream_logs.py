@@ -135,13 +135,13 @@ class StreamLogsActivity:
         sealed = await self.store.receipt(input.attempt)
         stored = await self.store.stored_bytes(input.attempt.run.run_id)
         checkpoint = Checkpoint(state, resume_cursor(state, last_heartbeat() or input.resume), stored)
-        if stored > self.quota and not input.discard:
+        if stored > self.quota and not input.over_quota:
             return await self._over_quota(input.attempt, checkpoint, writer)
         async with heartbeats(checkpoint, self.throttle), self._follower(input, checkpoint) as follower:
             async for batch in until_worker_shutdown(follower):
                 if sealed is None:
                     await self._store(input.attempt, batch, checkpoint, writer)
-                    if checkpoint.stored > self.quota and not input.discard:
+                    if checkpoint.stored > self.quota:
                         return await self._over_quota(input.attempt, checkpoint, writer)
             if follower.silent_for_too_long is not None:
                 silence = await self._silence(input, follower.silent_for_too_long, checkpoint)

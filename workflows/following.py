@@ -149,7 +149,7 @@ def _follow_rest(input: StreamLogs, end: StreamEnd) -> workflow.ActivityHandle[S
         job=input.job,
         pod=input.pod,
         resume=stopped.progress if stopped else input.resume,
-        discard=end.over_quota is not None,
+        over_quota=end.over_quota is not None,
     )
     return _stream_logs(rest, "follow until the agent has stopped")
 

@@ -16,7 +16,7 @@ with workflow.unsafe.imports_passed_through():
 
 
 KUBELET_UPDATE: Final = timedelta(minutes=7)
-"""`rotate_token` looks 60 times, and each look takes at most 5 s."""
+"""`rotate_token` looks 60 times, a second apart, and a command in the pod that is silent for 5 s has failed."""
 
 
 class TokenRotation:

@@ -220,6 +220,7 @@ class StreamLogs(Contract):
         first_output_timeout: until the agent writes to stdout; until then `silence_timeout` does not count.
         silence_timeout: how long the agent may write nothing.
         resume: how far an earlier `stream_logs` of this attempt came.
+        over_quota: an earlier one has reported that too much is stored: its agent is being stopped.
     """
 
     attempt: AttemptKey
@@ -228,7 +229,7 @@ class StreamLogs(Contract):
     first_output_timeout: timedelta = timedelta()
     silence_timeout: timedelta = timedelta()
     resume: StreamProgress = StreamProgress()
-    discard: bool = False
+    over_quota: bool = False
 
 
 class Silence(Contract):

@@ -62,4 +62,5 @@ class Checks:
             ClusterUnavailable: the API server refused or timed out.
         """
         check_config(config)
-        self.policy.check(config, home=self.home, own_account=await self.own_account())
+        own_account = await self.own_account() if config.service_account_name else None
+        self.policy.check(config, home=self.home, own_account=own_account)

@@ -15,7 +15,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from agent_runs.contracts.errors import InvalidRequest, PolicyRefused
-from agent_runs.contracts.request import RunConfig, Toleration
+from agent_runs.contracts.request import Quantity, RunConfig, Toleration
 from agent_runs.job.placement import resources
 from agent_runs.kube.quantity import amount
 
@@ -31,23 +31,14 @@ def _pattern(value: str) -> str:
     return value
 
 
-def _quantity(value: str) -> str:
-    try:
-        amount(value)
-    except ValueError:
-        raise PydanticCustomError("quantity", "must be a Kubernetes quantity, such as 4 or 8Gi") from None
-    return value
-
-
 Patterns = tuple[Annotated[str, AfterValidator(_pattern)], ...]
-Quantity = Annotated[str, Field(coerce_numbers_to_str=True), AfterValidator(_quantity)]
 
 
 class PolicyPart(BaseModel):
     """A part of the file, in its spelling."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
-        alias_generator=to_camel, frozen=True, extra="forbid", hide_input_in_errors=True
+        alias_generator=to_camel, frozen=True, extra="forbid", hide_input_in_errors=True, coerce_numbers_to_str=True
     )
 
 

@@ -53,6 +53,23 @@ class Refusing:
         raise self.error
 
 
+async def test_a_worker_that_was_killed_after_it_found_the_run_over_its_quota_is_replaced_by_one_that_says_so(
+    tmp_path: Path,
+) -> None:
+    store = await SqlTranscripts.open(sqlite_url(tmp_path))
+    await store.append(KEY, [Line(1, "stdout", b"x" * 100, at=datetime.now(UTC))])
+    streaming = StreamLogsActivity(cast("Cluster", None), store, REDACTIONS, quota=99)
+    input = StreamLogs(
+        attempt=KEY, job=JobRef(namespace="n", name="j", uid="u"), pod=PodRef(namespace="n", name="p", uid="u")
+    )
+    killed, next_one = [await ActivityEnvironment().run(streaming.stream_logs, input) for _ in range(2)]
+    assert [end.over_quota.limit for end in (killed, next_one) if end.over_quota] == [99, 99]
+    assert next_one.receipt == killed.receipt
+    assert [gap.after_sequence for gap in killed.receipt.gaps] == [1]
+    assert [line.stream for line in await store.read(KEY)] == ["stdout", "gap"]
+    await store.close()
+
+
 @pytest.mark.parametrize("error", [SealedFieldUnreadable("another key"), InvalidRequest("config.image is not allowed")])
 async def test_without_the_runs_secrets_nothing_is_stored_and_another_worker_tries(
     error: Exception, tmp_path: Path

@@ -48,6 +48,11 @@ class System:
     settings: WorkerSettings
     programs: Path
 
+    @property
+    def changes(self) -> list[str]:
+        """The paths of what was created, changed or deleted in the cluster so far."""
+        return [path for method, path in self.embedded.requests if method != "GET"]
+
     def agent(self, script: str) -> dict[str, Any]:
         """The execution context of a new agent whose `opencode` is this shell script."""
         folder = self.programs / str(uuid.uuid4())

@@ -33,11 +33,6 @@ event step_finish '"type":"step-finish","reason":"stop","cost":0,"tokens":{"inpu
 CANARY: Final = "canary-of-the-victim"
 
 
-def created(system: System) -> list[str]:
-    """What was created or changed in the cluster so far."""
-    return [path for method, path in system.embedded.requests if method in ("POST", "PUT", "PATCH")]
-
-
 async def victim(system: System) -> Wake:
     """A run with a secret, which has ended; everybody who may read histories has its sealed text."""
     raw = system.agent(DONE)
@@ -64,7 +59,7 @@ async def test_a_copied_sealed_text_starts_nothing_for_anybody_else(
 ) -> None:
     stolen = (await victim(system)).start.model_dump(mode="json")
     start = RunStart.model_validate(stolen | changes)
-    before = created(system)
+    before = system.changes
     handle = await system.temporal.start_workflow(
         WORKFLOW_TYPE,
         start,
@@ -76,20 +71,20 @@ async def test_a_copied_sealed_text_starts_nothing_for_anybody_else(
     assert outcome.failure is not None
     assert (outcome.failure.code, outcome.attempts) == ("sealed_field_unreadable", ())
     assert named in outcome.failure.message
-    assert created(system) == before
+    assert system.changes == before
     history = b"".join(event.SerializeToString() for event in (await handle.fetch_history()).events)
     assert CANARY.encode() not in history
 
 
 async def test_a_copied_sealed_text_in_a_workflow_of_another_name_starts_nothing(system: System) -> None:
-    stolen, before = (await victim(system)).start, created(system)
+    stolen, before = (await victim(system)).start, system.changes
     handle = await system.temporal.start_workflow(
         WORKFLOW_TYPE, stolen, id=f"mallory-{uuid.uuid4()}", task_queue=system.settings.task_queue, result_type=Outcome
     )
     outcome = await outcome_at_close(handle)
     assert outcome.failure is not None
     assert "sealed for another agent's workflow" in outcome.failure.message
-    assert created(system)[len(before) :] == []
+    assert system.changes[len(before) :] == []
 
 
 async def test_the_token_of_a_wake_joins_no_run_that_it_was_not_sealed_for(system: System) -> None:
@@ -163,10 +158,10 @@ async def test_a_check_finds_what_a_run_would_be_refused_for(
     check_id, sealer = str(uuid.uuid4()), Sealer(load_or_create(system.settings.sealing_key_file)[0].public)
     binding = Binding(purpose="check", workflow_id=check_workflow_id(check_id), company_id="acme", run_id=check_id)
     sealed = sealer.seal(SealedCheck(binding=binding, config=config))
-    before = created(system)
+    before = system.changes
     report = await execute_check(system, CheckStart(check_id=check_id, company_id="acme", sealed=sealed))
     assert {(finding.code, finding.level) for finding in report.findings} == found
-    assert created(system) == before
+    assert system.changes == before
 
 
 async def test_a_rotated_key_opens_what_was_sealed_before_as_long_as_it_is_configured(

@@ -33,11 +33,6 @@ REACHING_OUT: dict[str, dict[str, Any]] = {
 }
 
 
-def created(system: System) -> list[str]:
-    """What was created or changed in the cluster so far."""
-    return [path for method, path in system.embedded.requests if method != "GET"]
-
-
 @pytest.fixture(scope="module")
 async def strict(temporal: Client, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[System]:
     """A system whose operator allows nothing beyond the defaults."""
@@ -52,12 +47,12 @@ async def strict(temporal: Client, tmp_path_factory: pytest.TempPathFactory) -> 
 async def test_a_choice_beyond_the_policy_is_refused_by_name_and_nothing_is_created(strict: System, field: str) -> None:
     raw = strict.agent("exit 0")
     raw["config"] |= REACHING_OUT[field]
-    before = len(created(strict))
+    before = len(strict.changes)
     outcome = await strict.outcome(raw)
     assert outcome.error_code == "policy_refused"
     assert (outcome.error_message or "").startswith(f"{field}: ")
     assert "operator.yaml" in (outcome.error_message or "")
-    assert created(strict)[before:] == []
+    assert strict.changes[before:] == []
 
 
 async def test_no_policy_gives_an_agent_the_workers_own_service_account() -> None:

@@ -139,7 +139,7 @@ class FakeAgent:
     Attributes:
         ignores_sigterm: `stop_agent` does not end it.
         silence: what `stream_logs` reports at once if it has a limit on silence.
-        over_quota: what it reports at once unless it discards the output.
+        over_quota: what it reports at once, unless it was reported before.
         started: set once `stream_logs` runs; `stopped`: once it must stop.
     """
 
@@ -157,7 +157,7 @@ class FakeAgent:
         self.started.set()
         if self.silence is not None and (input.first_output_timeout or input.silence_timeout):
             return StreamEnd.unknown(self.silence)
-        if self.over_quota is not None and not input.discard:
+        if self.over_quota is not None and not input.over_quota:
             return StreamEnd.unknown().model_copy(update={"over_quota": self.over_quota})
         while not self.stopped.is_set():
             activity.heartbeat()

@@ -160,7 +160,7 @@ async def test_a_caller_may_stop_waiting_for_an_outcome(
 async def outcome_requested(handle: Handle) -> None:
     """Waits until the run has accepted the Update that returns its outcome; only its history shows it."""
     async with asyncio.timeout(30):
-        while not any(  # noqa: ASYNC110 - no event
+        while not any(  # noqa: ASYNC110 - no event of ours: only the server knows
             event.HasField("workflow_execution_update_accepted_event_attributes")
             for event in (await handle.fetch_history()).events
         ):

@@ -108,7 +108,7 @@ async def test_an_agent_that_writes_too_much_is_stopped_and_what_follows_is_not_
     assert outcome.error_code == "output_quota_exceeded"
     assert "more than 1000000 bytes of this run are stored; what followed is not" in (outcome.error_message or "")
     first, rest = [input for name, input in steps.calls if name == "stream_logs"]
-    assert (first.discard, rest.discard, rest.resume) == (False, True, progress)
+    assert (first.over_quota, rest.over_quota, rest.resume) == (False, True, progress)
     assert steps.names.index("stop_agent") > steps.names.index("stream_logs")
     assert steps.last_input("parse_transcript").end == STOPPED
 
@@ -119,7 +119,7 @@ async def test_a_cancelled_agent_that_writes_too_much_in_its_grace_is_followed_t
     agent = FakeAgent()
 
     async def stream(input: StreamLogs) -> StreamEnd:
-        if input.discard:
+        if input.over_quota:
             return cast("StreamEnd", await agent.answers["stream_logs"](input))
         agent.started.set()
         await agent.stopped.wait()

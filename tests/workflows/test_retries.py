@@ -22,7 +22,7 @@ def attempt(
     """An attempt that ended with such a failure, and whose pods are deleted."""
     key = AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="run-1"), attempt=1)
     failure = error.as_failure("why") if error is not None else None
-    return Attempt(key, session, **{"failure": failure, "pods_deleted": True, **fields})  # type: ignore[arg-type]
+    return Attempt(key, session, **{"failure": failure, "pods_deleted": True, **fields})  # type: ignore[arg-type]  # the fields are the test's
 
 
 def decision(*attempts: Attempt, retries: int = 2) -> RetryDecision | None:
