@@ -80,7 +80,7 @@ def activities(
         init_image=settings.init_image,
         inheritance=inheritance,
         paperclip_api_url=settings.paperclip_api_url,
-        api_proxy_image=settings.api_proxy_image,
+        sidecar_image=settings.sidecar_image,
         opencode_config=settings.opencode_config,
         page=links.page_url_without_token(settings),
     )

@@ -9,7 +9,7 @@ from typing import Final
 from temporalio import activity
 
 from agent_runs.contracts.messages import AwaitSchedule, PodRef, StartProgress
-from agent_runs.job.manifest import PROXY_CONTAINER
+from agent_runs.contracts.pod import SIDECAR_CONTAINER
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.diagnosis import (
     Diagnosis,
@@ -126,8 +126,8 @@ class PodStartMonitor:
         diagnosis = diagnose(
             pod, self._job, self._events, container=self._job_ref.container, had_pod=self._had_pod, now=now
         )
-        if isinstance(diagnosis, Running) and pod is not None and self._job_ref.has_api_proxy:
-            diagnosis = diagnose_sidecar(pod, PROXY_CONTAINER, self._events) or diagnosis
+        if isinstance(diagnosis, Running) and pod is not None:
+            diagnosis = diagnose_sidecar(pod, SIDECAR_CONTAINER, self._events) or diagnosis
         return self._timeouts.apply(diagnosis, now)
 
     def _is_poll_due(self, diagnosis: Diagnosis) -> bool:

@@ -37,11 +37,10 @@ from agent_runs.paperclip.environment import environment as paperclip_environmen
 from agent_runs.paperclip.preparation import Preparations
 from agent_runs.paperclip.proxy_env import API_KEY, API_URL, TOOLS_TOKEN, Placeholders, route_through_proxy
 from agent_runs.paperclip.sealing import Opener
-from agent_runs.pod import api_proxy
+from agent_runs.pod.sidecar import api_proxy
 
 CONFIG_FILE: Final = f"{manifest.RUN_DIRECTORY}/secret/{CONFIG_KEY}"
-RUNNER_FILE: Final = Path(api_proxy.__file__).with_name("runner.sh")
-PROXY_FILE: Final = Path(api_proxy.__file__)
+RUNNER_FILE: Final = Path(api_proxy.__file__).parents[1] / "runner.sh"
 PLACEHOLDERS: Final = Placeholders(key=api_proxy.KEY_PLACEHOLDER, tools=api_proxy.TOOLS_PLACEHOLDER)
 
 
@@ -54,8 +53,8 @@ class AgentPodSettings:
 
     Attributes:
         inheritance: what agents inherit from the worker's own pod.
-        api_proxy_image: image of the container through which agents reach Paperclip; None: the image of the worker's
-            own pod; empty: no such container, agents have their token in their environment.
+        sidecar_image: image with python3 for the sidecar; None: that of the worker's own pod, or a public one of Python
+            for a worker that is in none.
         opencode_config: JSON file with a `provider` block and optionally a `small_model`.
         page: returns the address of a run's page by its Paperclip run id, without a token: it goes into histories.
     """
@@ -63,7 +62,7 @@ class AgentPodSettings:
     init_image: str = "busybox:1.36"
     inheritance: Inheritance = field(default_factory=Inheritance)
     paperclip_api_url: str | None = None
-    api_proxy_image: str | None = None
+    sidecar_image: str | None = None
     opencode_config: Path | None = None
     page: Callable[[str], str] | None = None
 
@@ -132,8 +131,6 @@ class CreateJobActivity:
     async def _create(self, input: CreateJob, plan: JobPlan) -> JobRef:
         """Creates everything the Job needs and then the Job, or adopts one that was created meanwhile."""
         namespace, name = input.prompt.namespace, input.attempt.job_name
-        if plan.token_secret:
-            await self.cluster.put_secret(plan.token_secret)
         if plan.claim:
             await self.cluster.ensure_claim(plan.claim)
         try:
@@ -158,8 +155,6 @@ class CreateJobActivity:
     async def _set_owner_of_secrets(self, input: CreateJob, job: JobRef) -> bool:
         """Makes the Job own its Secrets, so that Kubernetes deletes them with it. False when the prompt is missing."""
         await self.cluster.set_secret_owner(job.namespace, input.attempt.run_secret_name, job)
-        if job.has_api_proxy:
-            await self.cluster.set_secret_owner(job.namespace, input.attempt.token_secret_name, job)
         return await self.cluster.set_secret_owner(job.namespace, input.attempt.prompt_secret_name, job)
 
     async def _check_that_none_existed(self, input: CreateJob) -> None:
@@ -202,11 +197,10 @@ class CreateJobActivity:
 
     def _settings(self, input: CreateJob, own_pod: Mapping[str, Any] | None) -> AgentPodSettings:
         """The worker's settings, completed from the agent's configuration and the worker's own pod."""
-        image = self.settings.api_proxy_image
         return replace(
             self.settings,
             paperclip_api_url=input.config.paperclip_api_url or self.settings.paperclip_api_url,
-            api_proxy_image=image if image is not None else own_image(own_pod),
+            sidecar_image=self.settings.sidecar_image or own_image(own_pod),
         )
 
 
@@ -228,7 +222,7 @@ def attempt_plan(
     variables = paperclip_environment(request, secrets, api_url=settings.paperclip_api_url, inherited=inherited)
     if secrets.run_id != request.run_id:
         variables["PAPERCLIP_RUN_ID"] = secrets.run_id
-    variables, servers, proxy = route_through_api_proxy(variables, secrets, settings)
+    variables, servers, proxy = route_through_api_proxy(variables, secrets)
     argv = command_line(
         model=config.model,
         directory=directory,
@@ -243,7 +237,7 @@ def attempt_plan(
         environment=without_overrides(variables) | opencode_environment(config_file=CONFIG_FILE, directory=directory),
         opencode_config=opencode_config_text(config, servers, opencode),
         runner=RUNNER_FILE.read_text(),
-        settings=PodSettings(init_image=settings.init_image),
+        settings=pod_settings(settings),
         proxy=proxy,
     )
 
@@ -260,19 +254,23 @@ def opencode_config_text(config: RunConfig, mcp_servers: dict[str, dict[str, Any
     return json.dumps(runtime)
 
 
+def pod_settings(settings: AgentPodSettings) -> PodSettings:
+    """What these settings are for a manifest."""
+    pod = PodSettings(init_image=settings.init_image)
+    return replace(pod, sidecar_image=settings.sidecar_image) if settings.sidecar_image else pod
+
+
 def route_through_api_proxy(
-    variables: dict[str, str], secrets: Secrets, settings: AgentPodSettings
+    variables: dict[str, str], secrets: Secrets
 ) -> tuple[dict[str, str], dict[str, dict[str, Any]], ApiProxy | None]:
     """The agent's environment and MCP servers, changed to reach Paperclip through the pod's API proxy, and the proxy.
 
-    Without an image for it, an absolute address of Paperclip and a token there is no proxy, and nothing is changed.
+    Without an absolute address of Paperclip and a token there is no proxy, and nothing is changed.
     """
-    if not (settings.api_proxy_image and variables.get(API_KEY) and absolute_url(variables.get(API_URL, ""))):
+    if not (variables.get(API_KEY) and absolute_url(variables.get(API_URL, ""))):
         return variables, secrets.mcp_servers, None
     routed = route_through_proxy(variables, secrets.mcp_servers, PLACEHOLDERS)
     proxy = ApiProxy(
-        image=settings.api_proxy_image,
-        script=PROXY_FILE.read_text(),
         upstream=routed.upstream,
         run_id=secrets.run_id,
         token=routed.token,

@@ -1,5 +1,6 @@
 """Deletes the Job, pods and Secrets of an attempt, after its output is parsed."""
 
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
@@ -8,18 +9,32 @@ from typing import Final
 
 from temporalio import activity
 
+from agent_runs.contracts.errors import ClusterForbidden
 from agent_runs.contracts.messages import Finish, Finished, JobRef
+from agent_runs.contracts.outcome import ContainerEnd
+from agent_runs.contracts.pod import SIDECAR_CONTAINER
 from agent_runs.job.reference import job_ref
+from agent_runs.kube.diagnosis import Ended, diagnose, termination_cause
 from agent_runs.kube.objects import Pod
 from agent_runs.kube.ownership import belongs_to
 from agent_runs.kube.pod_state import container_ended, container_started, has_ended
-from agent_runs.kube.port import Cluster
+from agent_runs.kube.port import Cluster, ExecFailed
 from agent_runs.kube.watch import snapshots
+from agent_runs.logs.source import ACKNOWLEDGE_COMMAND
 
 ENDING_HEARTBEAT_INTERVAL: Final = timedelta(seconds=2)
 """Between heartbeats while pods end."""
 SIDECAR_GRACE: Final = timedelta(seconds=10)
 """How long a pod's other containers may take to end by themselves after the agent has ended."""
+STATUS_TIMEOUT: Final = timedelta(seconds=10)
+"""How long the status of a container whose process has ended may take: kubelets report an end a second or more late."""
+REASON_LIMIT: Final = 100
+"""Characters of Kubernetes' reason for an end."""
+UNKNOWN_ENDS: Final = frozenset({None, "Unknown", "ContainerStatusUnknown"})
+"""Reasons that say nothing about an end."""
+EXEC_IDLE_TIMEOUT: Final = timedelta(seconds=5)
+EXEC_LIMIT: Final = 1024
+"""Bytes of what an acknowledgement may print."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +52,8 @@ class FinishActivity:
 
         A retained Job keeps its log; its agent is stopped, and the Secrets with its environment and token are deleted.
 
+        With `confirm` the status of the agent's container is read and compared before anything is deleted.
+
         Raises:
             ClusterUnavailable: the API server refused or timed out; retried.
         """
@@ -46,10 +63,9 @@ class FinishActivity:
         deleted = ended.deleted
         if input.job is None or input.retain:
             deleted |= await self.cluster.delete_secret(namespace, attempt.run_secret_name)
-            deleted |= await self.cluster.delete_secret(namespace, attempt.token_secret_name)
         if input.job is None:
             deleted |= await self.cluster.delete_secret(namespace, attempt.prompt_secret_name)
-        return Finished(deleted=deleted, agent_started=ended.agent_started)
+        return ended.model_copy(update={"deleted": deleted})
 
     async def _find_unreported_job(self, input: Finish, namespace: str) -> JobRef | None:
         """This attempt's Job, if `create_job` failed or was cancelled after it had created one."""
@@ -63,25 +79,55 @@ class FinishActivity:
         started.
         """
         stopped: set[str] = set()
-        agent_started, began = False, monotonic()
+        acknowledged: set[str] = set()
+        agent_started, contradiction = False, None
         async with (
             self.cluster.watch_pods(job) as states,
             aclosing(snapshots(states, ENDING_HEARTBEAT_INTERVAL)) as repeated,
         ):
             pods = await anext(repeated)
+            if input.confirm:
+                pods = await _until_reported(pods, repeated, job.container)
+                contradiction = _contradiction(pods or (), job)
             deleted = False if input.retain else await self.cluster.delete_job(job.namespace, job.name, job.uid)
             agent_started |= any(container_started(pod, job.container) for pod in pods or ())
+            began = monotonic()
             while (active := [pod for pod in pods or () if not has_ended(pod)]) or pods is None:
                 may_end_itself = monotonic() - began < SIDECAR_GRACE.total_seconds()
                 for pod in active:
-                    if pod.metadata.uid in stopped or (may_end_itself and container_ended(pod, job.container)):
+                    uid = pod.metadata.uid
+                    if uid in stopped:
+                        continue
+                    if may_end_itself and container_ended(pod, job.container):
+                        if input.retain and uid not in acknowledged and await self._acknowledge(pod, job.namespace):
+                            acknowledged.add(uid)
                         continue
                     await self._stop_pod(pod, job.namespace, input)
-                    stopped.add(pod.metadata.uid)
+                    stopped.add(uid)
                 activity.heartbeat(f"waiting for {len(active)} pod(s) to end")
                 pods = await anext(repeated)
                 agent_started |= any(container_started(pod, job.container) for pod in pods or ())
-        return Finished(deleted=deleted, agent_started=agent_started)
+        return Finished(deleted=deleted, agent_started=agent_started, contradiction=contradiction)
+
+    async def _acknowledge(self, pod: Pod, namespace: str) -> bool:
+        """Lets the sidecar of a retained pod end by itself, so that its Job completes. False: another try may help."""
+        try:
+            async with self.cluster.exec_output(
+                namespace,
+                pod.metadata.name,
+                SIDECAR_CONTAINER,
+                ACKNOWLEDGE_COMMAND,
+                limit=EXEC_LIMIT,
+                idle_timeout=EXEC_IDLE_TIMEOUT,
+            ) as pieces:
+                async for _ in pieces:
+                    pass
+        except ExecFailed as failure:  # it has ended by now, or the pod is stopped after its grace
+            activity.logger.info("the end was not acknowledged to the sidecar: %s", failure)
+            return False
+        except ClusterForbidden:  # the pod is stopped after its grace
+            pass
+        return True
 
     async def _stop_pod(self, pod: Pod, namespace: str, input: Finish) -> None:
         """SIGTERM and the grace; a retained pod keeps its log, unless it has been shown to ignore SIGTERM."""
@@ -89,3 +135,44 @@ class FinishActivity:
             await self.cluster.stop_pod(namespace, pod.metadata.name, pod.metadata.uid)
         else:
             await self.cluster.delete_pod(namespace, pod.metadata.name, pod.metadata.uid, input.grace)
+
+
+# what the container's status says of an agent whose process has ended
+
+
+async def _until_reported(
+    pods: list[Pod] | None, repeated: AsyncIterator[list[Pod] | None], container: str
+) -> list[Pod] | None:
+    """The pods once the status of each shows how its agent ended, or none is left, or the time for that is over."""
+    last_look = monotonic() + (STATUS_TIMEOUT - ENDING_HEARTBEAT_INTERVAL).total_seconds()
+    while (pods is None or not all(container_ended(pod, container) for pod in pods)) and monotonic() <= last_look:
+        activity.heartbeat("waiting for the status of the agent's container")
+        pods = await anext(repeated)
+    return pods
+
+
+def _contradiction(pods: Sequence[Pod], job: JobRef) -> str | None:
+    """What a status says, if that is not an end with exit code 0. It has Kubernetes' own words only."""
+    ends = [(pod, end) for pod in pods if (end := _known_end(pod, job.container)) is not None]
+    if not ends:
+        activity.logger.warning("the status of the agent's container was not seen before its deletion: %s", job.name)
+    for pod, end in ends:
+        if end.exit_code != 0 or termination_cause(end) is not None:
+            said = f"{_exit_code(pod, job.container)}, {(end.reason or 'no reason')[:REASON_LIMIT]}"
+            return f"the container's status says: {said}, although its process had ended with exit code 0"
+    return None
+
+
+def _known_end(pod: Pod, container: str) -> ContainerEnd | None:
+    """How the agent's container ended; None also when its kubelet has lost sight of that."""
+    status = diagnose(pod, None, container=container, job_was_read=False)
+    if not isinstance(status, Ended) or (status.end.exit_code is None and status.end.reason in UNKNOWN_ENDS):
+        return None
+    return status.end
+
+
+def _exit_code(pod: Pod, container: str) -> str:
+    """As the status has it; a diagnosis leaves out one that cannot be trusted, such as 0 with `OOMKilled`."""
+    status = pod.container(container)
+    ended = status.state.terminated if status is not None else None
+    return "no exit code" if ended is None or ended.exit_code is None else f"exit code {ended.exit_code}"

@@ -9,13 +9,14 @@ from temporalio import activity
 
 from agent_runs.contracts.errors import ClusterForbidden, SealedFieldUnreadable
 from agent_runs.contracts.messages import JobRef, RotateToken
-from agent_runs.job.manifest import PROXY_CONTAINER, TOKEN_DIRECTORY
+from agent_runs.contracts.pod import SIDECAR_CONTAINER
+from agent_runs.job.manifest import TOKEN_DIRECTORY
 from agent_runs.job.secrets import token_files
 from agent_runs.kube.objects import Pod
 from agent_runs.kube.ownership import TOKEN_RUN_ID
 from agent_runs.kube.port import Cluster, ExecFailed
 from agent_runs.paperclip.sealing import Opener
-from agent_runs.pod.api_proxy import RUN_ID_FILE
+from agent_runs.pod.sidecar.api_proxy import RUN_ID_FILE
 
 MAX_CHECKS: Final = 60
 CHECK_INTERVAL: Final = timedelta(seconds=1)
@@ -28,7 +29,7 @@ READ_RUN_ID: Final = (
     "import sys; print(open(sys.argv[1]).read())",
     f"{TOKEN_DIRECTORY}/{RUN_ID_FILE}",
 )
-"""Prints the run id of the token in the pod. The proxy's image certainly has Python, and may have no `cat`."""
+"""Prints the run id of the token in the pod. The sidecar's image certainly has Python, and may have no `cat`."""
 MAX_RUN_ID: Final = 1024
 """Bytes."""
 
@@ -42,7 +43,7 @@ class RotateTokenActivity:
 
     @activity.defn
     async def rotate_token(self, input: RotateToken) -> bool:
-        """Writes the token of the run that has joined into the pod's token Secret. May be repeated.
+        """Writes the token of the run that has joined into the pod's Secret. May be repeated.
 
         The kubelet updates a changed Secret in the pod within a minute or two, and at once when an annotation of the
         pod changes. True when the new token was seen in the pod, or no agent is left to use it; False when it is not
@@ -57,7 +58,7 @@ class RotateTokenActivity:
         if not tokens.auth_token:
             raise SealedFieldUnreadable("there is no token in the sealed text")
         files = token_files(joined.run_id, tokens.auth_token, tokens.tools_token)
-        if not await self.cluster.change_secret(job.namespace, input.attempt.token_secret_name, files):
+        if not await self.cluster.change_secret(job.namespace, input.attempt.run_secret_name, files):
             return True  # the Job is deleted, and its Secrets with it
         for check in range(MAX_CHECKS):
             activity.heartbeat()
@@ -90,7 +91,7 @@ class RotateTokenActivity:
         async with self.cluster.exec_output(
             pod.metadata.namespace,
             pod.metadata.name,
-            PROXY_CONTAINER,
+            SIDECAR_CONTAINER,
             READ_RUN_ID,
             limit=MAX_RUN_ID,
             idle_timeout=EXEC_IDLE_TIMEOUT,

@@ -45,6 +45,8 @@ DEFAULT_QUOTA: Final = 1024 * 1024 * 1024
 """Bytes."""
 LARGE: Final = 64 * 1024
 """Bytes of lines that are redacted, counted and folded in a thread: on the event loop all other runs would wait."""
+RUNNER_FAILED: Final = 125
+"""Exit code of the runner when it has not started the agent."""
 _THREADS: Final = ThreadPoolExecutor(2, "large-lines")
 """Few, because each keeps Python's lock a part of the time; and their own, so that pages never wait for them."""
 
@@ -110,6 +112,9 @@ class StreamLogsActivity:
     async def stream_logs(self, input: StreamLogs) -> StreamEnd:
         """Stores the attempt's output until its container has ended, and returns how it ended.
 
+        Or until its sidecar says that the agent has ended with exit code 0, if all of its output is stored and shows a
+        whole answer: then the end is `early`, and what the container's status says is not known yet.
+
         Or until the agent has provably been silent for longer than one of the limits, or more of the run is stored than
         the quota allows: then it returns that, and everything that the agent wrote before is stored. The agent still
         runs; another `stream_logs` may continue. Beyond the quota the transcript is sealed with a gap of unknown size.
@@ -139,16 +144,18 @@ class StreamLogsActivity:
             return await self._over_quota(input.attempt, checkpoint, writer)
         async with heartbeats(checkpoint, self.throttle), self._follower(input, checkpoint) as follower:
             async for batch in until_worker_shutdown(follower):
-                if sealed is None:
+                if sealed is None and (batch.lines or batch.gaps):
                     await self._store(input.attempt, batch, checkpoint, writer)
                     if checkpoint.stored > self.quota:
                         return await self._over_quota(input.attempt, checkpoint, writer)
+                if follower.may_end_early and is_whole_success(state, follower, sealed):
+                    follower.end_early()
             if follower.silent_for_too_long is not None:
                 silence = await self._silence(input, follower.silent_for_too_long, checkpoint)
                 return StreamEnd.unknown(silence)
         receipt = state.tally.receipt(follower.last, state.gaps, framed=follower.framed)
         receipt = await self.store.seal(input.attempt, receipt, writer)
-        return await self._end(input.job, follower, receipt, redaction)
+        return await self._end(input.job, follower, receipt, state)
 
     def _follower(self, input: StreamLogs, checkpoint: "Checkpoint") -> Follower:
         return Follower(
@@ -170,8 +177,9 @@ class StreamLogsActivity:
             processes=tuple(map(redaction.hide, processes)),
         )
 
-    async def _end(self, job: JobRef, follower: Follower, receipt: OutputReceipt, redaction: Redaction) -> StreamEnd:
-        container = container_end(follower, redaction)
+    async def _end(self, job: JobRef, follower: Follower, receipt: OutputReceipt, state: StreamState) -> StreamEnd:
+        redaction = state.redaction
+        container = container_end(follower, redaction, has_output=state.sequence > 0)
         failure = follower.termination if isinstance(follower.termination, Failing) else outside_failure(container)
         if failure is not None and issubclass(failure.error, PodLost):
             # before Kubernetes 1.29 the Job creates a replacement pod, which waits for its prompt forever
@@ -180,6 +188,7 @@ class StreamLogsActivity:
             container=container,
             receipt=receipt,
             failure=failure.error.as_failure(redaction.hide(failure.message)) if failure else None,
+            early=follower.ended_early,
         )
 
     async def _store(self, key: AttemptKey, batch: Batch, checkpoint: "Checkpoint", writer: Writer) -> None:
@@ -241,7 +250,9 @@ def this_writer() -> Writer:
 
 
 async def until_worker_shutdown(follower: Follower) -> AsyncIterator[Batch]:
-    """The follower's batches; when this worker shuts down, the activity fails so that another worker continues it.
+    """The follower's batches, also empty ones once it may end early.
+
+    When this worker shuts down, the activity fails so that another worker continues it.
 
     Raises:
         ApplicationError: `WorkerShutdown`, retried after `HAND_OFF_DELAY`.
@@ -253,7 +264,7 @@ async def until_worker_shutdown(follower: Follower) -> AsyncIterator[Batch]:
             batch = await follower.next_batch()
             if batch is None:
                 return
-            if batch.lines or batch.gaps:
+            if batch.lines or batch.gaps or follower.may_end_early:
                 yield batch
     finally:
         stopping.cancel()
@@ -327,16 +338,30 @@ async def heartbeats(checkpoint: Checkpoint, throttle: HeartbeatThrottle) -> Asy
             await task
 
 
-def container_end(follower: Follower, redaction: Redaction) -> ContainerEnd:
+def is_whole_success(state: StreamState, follower: Follower, sealed: OutputReceipt | None) -> bool:
+    """Whether all of the output is stored, and shows that an agent that ended with exit code 0 has succeeded."""
+    receipt = state.tally.receipt(follower.last, state.gaps, framed=follower.framed)
+    if receipt.state != "verified" or (sealed is not None and sealed.state != "verified"):
+        return False
+    report = state.fold.report(ContainerEnd(exit_code=0), verified=True)
+    return report.failure is None and report.exit_code == 0
+
+
+def container_end(follower: Follower, redaction: Redaction, *, has_output: bool) -> ContainerEnd:
     """The container's end according to Kubernetes, with the runner's error if there is one.
 
-    Both may quote the agent, for example by a termination message, so secrets are hidden in them.
+    Its texts may quote the agent, for example by a termination message, so secrets are hidden in them. A runner whose
+    sidecar never ran has nobody who reports its error.
     """
     end, last = without_secrets(follower.end or ContainerEnd(), redaction), follower.last
-    if last is None or last.error is None:
+    if last is not None and last.error is not None:
+        error, text = last.error, f"runner: {last.error}" + (f" ({last.detail})" if last.detail else "")
+    elif end.exit_code == RUNNER_FAILED and not (follower.framed or has_output):
+        error, text = "sidecar", "runner: the sidecar never ran"
+    else:
         return end
-    runner_error = redaction.hide(f"runner: {last.error}" + (f" ({last.detail})" if last.detail else ""))
-    return end.model_copy(update={"message": "; ".join(text for text in (end.message, runner_error) if text)})
+    message = "; ".join(part for part in (end.message, redaction.hide(text)) if part)
+    return end.model_copy(update={"runner_error": error, "message": message})
 
 
 def without_secrets(end: ContainerEnd, redaction: Redaction) -> ContainerEnd:

@@ -71,7 +71,7 @@ class Agent:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def write(self, frame: Frame) -> None:
-        """A frame of the runner as the log API passes it on, to everyone who follows."""
+        """A frame of the sidecar as the log API passes it on, to everyone who follows."""
         stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z ").encode()
         piece = stamp + encode_frame(frame)
         self.frames = frame.seq
@@ -88,7 +88,7 @@ class Agent:
             await self.write(frame)
 
     async def end(self) -> None:
-        """The runner's last frame; then the container has ended."""
+        """The sidecar's last frame; then the container has ended."""
         nothing = {"lines": 0, "bytes": 0, "sha256": hashlib.sha256().hexdigest()}
         written = {"lines": self.lines, "bytes": self.size, "sha256": self.digest.hexdigest()}
         last = json.dumps({"exit_code": 0, "stdout": written, "stderr": nothing}).encode()
@@ -104,10 +104,12 @@ class Agents:
         self.requests: Counter[str] = Counter()
         self._events = Events()
         self._followed = asyncio.Event()
+        self._ended = asyncio.Event()
 
     def application(self) -> web.Application:
         application = web.Application()
         pod = f"/api/v1/namespaces/{NAMESPACE}/pods/{{name}}"
+        application.router.add_get(f"/api/v1/namespaces/{NAMESPACE}/pods", self.pods)
         application.router.add_get(pod, self.pod)
         application.router.add_get(f"{pod}/log", self.follow)
         application.router.add_get("/bench", self.state)
@@ -121,15 +123,21 @@ class Agents:
             await agent.write(Frame(1, "hello", ".", b'{"format":1}'))
 
     async def pod(self, request: web.Request) -> web.Response:
-        agent = self.agents[request.match_info["name"]]
         self._count(request)
-        running = {"running": {"startedAt": "2026-11-22T00:00:00Z"}}
-        ended = {"terminated": {"exitCode": 0, "reason": "Completed"}}
-        state = ended if agent.ended.is_set() else running
-        container = {"name": "opencode", "state": state, "containerID": "containerd://1"}
-        status = {"phase": "Running", "containerStatuses": [container]}
-        metadata = {"name": agent.name, "namespace": NAMESPACE, "uid": agent.name}
-        return web.json_response({"metadata": metadata, "spec": {"nodeName": "node"}, "status": status})
+        return web.json_response(_pod(self.agents[request.match_info["name"]]))
+
+    async def pods(self, request: web.Request) -> web.StreamResponse:
+        """The list, or a watch that shows the end of all."""
+        if request.query.get("watch") != "true":
+            items = [_pod(agent) for agent in self.agents.values()]
+            return web.json_response({"metadata": {"resourceVersion": "1"}, "items": items})
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await self._ended.wait()
+        for agent in self.agents.values():
+            event = {"type": "MODIFIED", "object": _pod(agent)}
+            await response.write(json.dumps(event).encode() + b"\n")
+        return response
 
     async def follow(self, request: web.Request) -> web.StreamResponse:
         agent = self.agents[request.match_info["name"]]
@@ -171,11 +179,29 @@ class Agents:
     async def end(self, _request: web.Request) -> web.Response:
         for agent in self.agents.values():
             await agent.end()
+        self._ended.set()
         return web.json_response({})
 
     def _count(self, request: web.Request) -> None:
         if not request.headers.get("User-Agent", "").startswith("bare"):
             self.requests["log" if request.path.endswith("/log") else "pod"] += 1
+
+
+def _pod(agent: Agent) -> dict[str, Any]:
+    running = {"running": {"startedAt": "2026-11-22T00:00:00Z"}}
+    ended = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+    version = "2" if agent.ended.is_set() else "1"
+    containers = [
+        {"name": "sidecar", "state": running, "containerID": "containerd://1"},
+        {"name": "opencode", "state": ended if agent.ended.is_set() else running, "containerID": "containerd://2"},
+    ]
+    owner = {"kind": "Job", "name": agent.name, "uid": agent.name, "controller": True}
+    metadata = {"name": agent.name, "namespace": NAMESPACE, "uid": agent.name, "resourceVersion": version}
+    return {
+        "metadata": {**metadata, "ownerReferences": [owner]},
+        "spec": {"nodeName": "node"},
+        "status": {"phase": "Running", "containerStatuses": containers},
+    }
 
 
 async def serve(count: int, folder: Path, *, plain: bool) -> None:

@@ -1,9 +1,10 @@
 """What a run costs beyond OpenCode: from start to the Job's POST, and from the container's end to the caller's result.
 
 Runs 50 agents, one after another, on the dev server and the embedded cluster in this process. The agent is a shell
-script that writes the time as its last line. `python -m bench.overhead [RUNS]` prints a Markdown table.
+script whose last line, the end of a successful step, has the time. `python -m bench.overhead [RUNS]` prints a table.
 """
 
+import json
 import statistics
 import sys
 import time
@@ -19,7 +20,14 @@ from agent_runs.kube.objects import Job
 from agent_runs.kube.port import Manifest
 from bench.system import system
 
-SCRIPT = "#!/bin/sh\ncat > /dev/null\ndate +%s.%N\n"
+EVENT = '{{"type":"{0}","timestamp":%s,"sessionID":"ses_1","part":{{"id":"prt_{1}","messageID":"msg_1"{2}}}}}'
+TOKENS = '"tokens":{"input":5,"output":2,"reasoning":0,"cache":{"read":0,"write":0}},"cost":0.5'
+EVENTS = (
+    EVENT.format("step_start", 1, ""),
+    EVENT.format("text", 2, ',"type":"text","text":"done"'),
+    EVENT.format("step_finish", 3, f',"type":"step-finish","reason":"stop",{TOKENS}'),
+)
+SCRIPT = "#!/bin/sh\ncat > /dev/null\n" + "".join(f"printf '{event}\\n' $(date +%s%3N)\n" for event in EVENTS)
 
 
 @dataclass
@@ -68,7 +76,7 @@ async def measure(count: int) -> list[Sample]:
             samples.append(
                 Sample(
                     posts.at[key.job_name] - started,
-                    ended - float(lines[-1].data),
+                    ended - json.loads(lines[-1].data)["timestamp"] / 1000,
                     info.history_length,
                     info.history_size_bytes,
                 )
@@ -86,7 +94,7 @@ def table(samples: Sequence[Sample]) -> str:
     """Markdown, in milliseconds."""
     rows = {
         "start to Job POST": [sample.to_post for sample in samples],
-        "container end to result": [sample.to_result for sample in samples],
+        "last line to result": [sample.to_result for sample in samples],
     }
     events, sizes = [sample.events for sample in samples], [sample.size for sample in samples]
     return (

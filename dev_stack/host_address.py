@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
-from kubernetes.aio.client import ApiClient
 
-from agent_runs.kube.credentials import ClusterConfigError, load_access
+from agent_runs.kube.credentials import ClusterConfigError, api_client, load_access
 from dev_stack.subprocesses import StackError
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=10)
@@ -58,7 +57,7 @@ async def nodes(kubeconfig: str) -> list[dict[str, Any]]:
         OSError, ValueError: no answer, or a refusal.
     """
     access = await load_access(kubeconfig, None, None, {})
-    api: Any = ApiClient(access.configuration)
+    api = api_client(access.configuration)
     try:
         request = await api.param_serialize(
             method="GET",

@@ -41,7 +41,7 @@ TEMPORAL_NAMESPACE: Final = "default"
 """The one that Temporal's dev server creates."""
 IMAGE: Final = "agent-runs/opencode:embedded"
 """Only a name: containers of the embedded cluster use this machine's programs."""
-PROXY_IMAGE: Final = "agent-runs/worker:embedded"
+SIDECAR_IMAGE: Final = "agent-runs/worker:embedded"
 """As above; what counts is the python3 on the embedded cluster's PATH."""
 HEALTH_TIMEOUT: Final = 2.0
 """Seconds for one request whether a part is ready."""
@@ -255,7 +255,7 @@ class _Startup:
         }
         if plan.embedded:
             settings |= {"AGENT_RUNS_NAMESPACE": NAMESPACE, "AGENT_RUNS_DATA_CLAIM": CLAIM}
-            settings |= {"AGENT_RUNS_API_PROXY_IMAGE": PROXY_IMAGE}
+            settings |= {"AGENT_RUNS_SIDECAR_IMAGE": SIDECAR_IMAGE}
         return Program(
             name="worker",
             command=[sys.executable, "-m", "dev_stack.preload", "worker"],

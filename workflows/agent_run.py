@@ -15,6 +15,7 @@ with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts.outcome import Outcome
     from workflows import attempts, attributes
     from workflows.boundary import close_with, run_start
+    from workflows.current_details import Phase
     from workflows.run_state import RunState
     from workflows.token_rotation import TokenRotation
 
@@ -28,24 +29,36 @@ class AgentRunWorkflow:
         """Prepares the state, so that updates and the current details find it before `run` begins."""
         self._run = RunState.of(run_start(start))
         self._tokens = TokenRotation(self._run)
-        self._outcome: Outcome | None = None
         self._joined: list[str] = []
         self._collected = False
         self._released = False
+        self._cleaned_up = False
 
     @workflow.run
     async def run(self, start: RawValue) -> Outcome:  # noqa: ARG002 - Temporal passes what `__init__` has decoded
-        """Makes attempts until one counts, then keeps the outcome until its caller has it."""
+        """Makes attempts until one counts, then keeps the outcome until its caller has it.
+
+        Callers may have the outcome before the attempt is cleaned up; the run closes only after that, so that the
+        agent's next run never overlaps with a pod of this one.
+        """
         making_attempts = asyncio.create_task(attempts.make_attempts(self._run, self._tokens))
         while not making_attempts.done():
             try:
                 await workflow.wait([making_attempts])
             except asyncio.CancelledError:
-                self._run.stop(RunCancelled.as_failure(workflow.cancellation_reason() or "Run cancelled"))
+                self._cancel()
         making_attempts.result()
-        self._outcome = outcome = self._run.build_outcome()
+        self._cleaned_up = True
+        self._run.decide()
         await self._retain_outcome()
-        return close_with(outcome)
+        return close_with(self._run.closing_outcome)
+
+    def _cancel(self) -> None:
+        """Stops the run, or ends the keeping of its outcome: a cancel never changes one that callers may have."""
+        if self._run.decided is None:
+            self._run.stop(RunCancelled.as_failure(workflow.cancellation_reason() or "Run cancelled"))
+        else:
+            self._released = True
 
     async def _retain_outcome(self) -> None:
         """Keeps an outcome that nobody has fetched, for the next wake of the task.
@@ -68,10 +81,10 @@ class AgentRunWorkflow:
     @workflow.update(name=updates.OUTCOME)
     async def outcome(self) -> Outcome:
         """The outcome, as soon as there is one. A caller that has received it sends `collected`."""
-        await workflow.wait_condition(lambda: self._outcome is not None)
-        if self._outcome is None:
+        await workflow.wait_condition(lambda: self._run.decided is not None)
+        if self._run.decided is None:
             raise AssertionError("waited for it")
-        return self._outcome
+        return self._run.decided
 
     @workflow.signal(name=updates.COLLECTED)
     def collected(self) -> None:
@@ -80,7 +93,10 @@ class AgentRunWorkflow:
 
     @workflow.update(name=updates.JOIN)
     async def join(self, input: updates.Join) -> updates.Joined:
-        """Accepts a wake of the same task. A run that only keeps its outcome ends when another task needs the agent."""
+        """Accepts a wake of the same task. A run that only keeps its outcome ends when another task needs the agent.
+
+        One that still cleans up answers with the phase `finishing`: the agent is free as soon as the run has closed.
+        """
         joined = self._join_kind(input) == "joined"
         if not joined:
             self._released = True
@@ -89,14 +105,14 @@ class AgentRunWorkflow:
             workflow.upsert_search_attributes(
                 [attributes.JOINED_RUN_IDS.value_set(self._joined[-attributes.MAX_JOINED_RUN_IDS :])]
             )
-            if input.sealed and self._outcome is None:
+            if input.sealed and self._run.decided is None:
                 self._tokens.use(JoinedRun(run_id=input.run_id, task=input.task, sealed=input.sealed))
         return updates.Joined(
             kind="joined" if joined else "released",
             run_id=self._run.start.run_id,
-            phase=self._run.details.phase.value,
+            phase=(self._run.details.phase if joined or self._cleaned_up else Phase.FINISHING).value,
             since=workflow.info().start_time,
-            finished=self._outcome is not None,
+            finished=self._run.decided is not None,
         )
 
     @join.validator
@@ -116,4 +132,4 @@ class AgentRunWorkflow:
         """An outcome is delivered once: a wake that comes after `collected` gets a run of its own."""
         if input.task and input.task == self._run.start.task and not self._collected:
             return "joined"
-        return "released" if self._outcome is not None else "refused"
+        return "released" if self._run.decided is not None else "refused"

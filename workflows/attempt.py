@@ -51,6 +51,17 @@ class Attempt:
         return self.failure or (self.report.failure if self.report else None)
 
     @property
+    def ended_early(self) -> bool:
+        """Whether its agent's process has ended with exit code 0, before its container's status was seen."""
+        return self.end is not None and self.end.early
+
+    @property
+    def decided_early(self) -> bool:
+        """Whether it is known to be a success without that status: the clean-up can no longer change its outcome."""
+        judged = self.report is not None and not self.session_refused
+        return self.ended_early and judged and self.known_failure is None
+
+    @property
     def session_id(self) -> str | None:
         """The session that a later attempt or wake can resume: OpenCode knows it, and its database outlives the pod."""
         if self.job is None or not self.job.keeps_sessions or (self.report and self.report.clear_session):

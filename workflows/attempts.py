@@ -26,7 +26,6 @@ async def make_attempts(run: RunState, tokens: TokenRotation) -> None:
     session = run.request.runtime.session_params
     while True:
         attempt = await _make_attempt(run, tokens, session)
-        run.attempts.append(attempt)
         retry = next_attempt(run.attempts, run.config)
         if retry is None:
             return
@@ -59,6 +58,7 @@ async def _make_attempt(run: RunState, tokens: TokenRotation, session: SessionPa
     run.current = None
     await tokens.end()
     attempt.run_time = workflow.now() - attempt.started_at if attempt.started_at else timedelta()
+    run.attempts.append(attempt)
     await finalization.finalize(run, attempt)
     return attempt
 

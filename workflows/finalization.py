@@ -1,7 +1,12 @@
-"""What follows an attempt, whatever ended it: its output is judged, and what it created is deleted."""
+"""What follows an attempt, whatever ended it: its output is judged, and what it created is deleted.
+
+A success whose agent's process was seen to end is the run's outcome as soon as its output is judged: its container's
+status and the deletion are not waited for. Should that status then contradict, this is noted; the outcome stays.
+"""
 
 import asyncio
 from datetime import timedelta
+from typing import Final
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
@@ -14,6 +19,10 @@ with workflow.unsafe.imports_passed_through():
     from workflows.current_details import Phase
     from workflows.limits import HEARTBEAT, RETRIES, STOPS_FIRST
     from workflows.run_state import RunState
+
+
+CONTRADICTED_ENDS: Final = "agent_runs_contradicted_ends"
+"""Counter: agents whose process had ended with exit code 0, and whose container's status says otherwise."""
 
 
 async def finalize(run: RunState, attempt: Attempt) -> None:
@@ -50,6 +59,8 @@ async def _parse_transcript(run: RunState, attempt: Attempt) -> None:
     else:
         attempt.report = report
         run.show_report(report)
+        if attempt.decided_early:
+            run.decide()
 
 
 async def _finish(run: RunState, attempt: Attempt) -> None:
@@ -59,6 +70,7 @@ async def _finish(run: RunState, attempt: Attempt) -> None:
         job=attempt.job,
         retain=run.config.retain_jobs,
         grace=timedelta() if attempt.killed else run.grace,
+        confirm=attempt.ended_early,
     )
     try:
         finished = await workflow.execute_activity(
@@ -77,3 +89,14 @@ async def _finish(run: RunState, attempt: Attempt) -> None:
     else:
         attempt.agent_started = finished.agent_started
         attempt.pods_deleted = True
+        if finished.contradiction is not None:
+            _report_contradiction(run, attempt, finished.contradiction)
+
+
+def _report_contradiction(run: RunState, attempt: Attempt, contradiction: str) -> None:
+    """Names it where people look: in the outcome, unless callers have that already, in the details, log and metrics."""
+    run.warn(f"attempt {attempt.key.attempt}: {contradiction}")
+    workflow.logger.warning("finish.contradicted", extra={"contradiction": contradiction})
+    workflow.metric_meter().create_counter(
+        CONTRADICTED_ENDS, "Agents that ended with exit code 0, according to their process only"
+    ).add(1)

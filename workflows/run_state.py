@@ -27,10 +27,11 @@ class RunState:
 
     Attributes:
         start: what the caller has started the run with.
-        attempts: those that have ended.
+        attempts: those whose agent has ended.
         current: the attempt that is being made.
         stopped_by: why the run is to end: the first reason counts.
         stopped_before_attempt: why no attempt was made, or no further one.
+        decided: the outcome that callers get, once there is one; it never changes.
     """
 
     start: RunStart
@@ -40,6 +41,7 @@ class RunState:
     current: Attempt | None = None
     stopped_by: Failure | None = None
     stopped_before_attempt: Failure | None = None
+    decided: Outcome | None = None
     _request: RunRequest | None = None
     _interruptible: asyncio.Task[None] | None = None
 
@@ -129,10 +131,31 @@ class RunState:
         """Adds what the transcript shows to the current details, which appear with the next phase."""
         self.details = self.details.with_report(report)
 
-    def build_outcome(self) -> Outcome:
-        """The outcome of the run; operators see from now on that it has ended."""
+    def warn(self, warning: str) -> None:
+        """Adds a sentence for people to the outcome, and shows it at once."""
+        self.note(warning)
+        self.show(self.details.phase, warning=warning)
+
+    def decide(self) -> None:
+        """Builds the outcome, unless it is built; operators see from now on that the run has ended."""
+        if self.decided is not None:
+            return
+        self.decided = outcome = self._build_outcome()
+        phase = _final_phase(outcome)
+        kept_until = (workflow.now() + self.retention).isoformat(timespec="seconds") if self.retention else None
+        self.show(phase, failure=outcome.error_message, **{"outcome kept until": kept_until})
+        publish_end(outcome, phase.value, self.details.model, self.retention)
+
+    @property
+    def closing_outcome(self) -> Outcome:
+        """The outcome that callers got, with the notes that the clean-up has added since."""
+        if self.decided is None:
+            raise AssertionError("a run closes with an outcome")
+        return result.with_notes(self.decided, self.notes)
+
+    def _build_outcome(self) -> Outcome:
         last = self.attempts[-1] if self.attempts else None
-        outcome = result.outcome(
+        return result.outcome(
             self._request,
             report=last.report if last else None,
             failure=self.stopped_before_attempt or (last.failure if last else None),
@@ -146,11 +169,6 @@ class RunState:
             stop=last.stop if last else Stop(agent_stopped=True),
             ended_at=workflow.now(),
         )
-        phase = _final_phase(outcome)
-        kept_until = (workflow.now() + self.retention).isoformat(timespec="seconds") if self.retention else None
-        self.show(phase, failure=outcome.error_message, **{"outcome kept until": kept_until})
-        publish_end(outcome, phase.value, self.details.model, self.retention)
-        return outcome
 
 
 def _final_phase(outcome: Outcome) -> Phase:

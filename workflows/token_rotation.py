@@ -66,7 +66,7 @@ async def _rotate_token(input: RotateToken) -> str | None:
     if not input.job.has_api_proxy:
         return (
             "the agent keeps the old token, because it has it in its environment: "
-            "set AGENT_RUNS_API_PROXY_IMAGE on the worker"
+            "set an absolute AGENT_RUNS_PAPERCLIP_API_URL on the worker"
         )
     try:
         seen = await workflow.execute_activity(

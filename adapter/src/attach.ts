@@ -230,14 +230,13 @@ async function sendStart(
 /** The ticket for an agent that another run holds; undefined when that run is about to close: start again. */
 async function joinOrBusy(
   temporal: Temporal,
-  { start, sealJoin, delivered }: Wake,
+  { start: { runId, task = null }, sealJoin, delivered }: Wake,
   ticket: Ticket,
   described: Found,
   lastAttempt: boolean,
   options: CallOptions,
 ): Promise<Ticket | undefined> {
   if (ticket.closed) return undefined;
-  const { runId, task = null } = start;
   const theirs = typeof described.memo?.task === "string" && described.memo.task ? described.memo.task : null;
   const phase = attribute(described, "RunPhase") ?? "queued";
   const holder: Holder = { runId: ticket.runId, task: theirs, phase, since: described.startTime };
@@ -258,7 +257,8 @@ async function joinOrBusy(
     const updateOptions = { outage: options.outage, id: `${JOIN}:${runId}`, timeout: JOIN_TIMEOUT_MS };
     const answer = await executeUpdate<Joined>(temporal, run, JOIN, [input], updateOptions);
     if (answer.kind === "joined") return { ...ticket, runId: answer.runId };
-    return lastAttempt ? busy : undefined;
+    if (!lastAttempt) await waitForClose(temporal, run, options); // its pods may still be deleted
+    return lastAttempt ? { ...busy, holder: { ...holder, phase: answer.phase } } : undefined;
   } catch (error) {
     if (error instanceof RunClosed) return undefined;
     if (error instanceof WorkflowUpdateFailedError) return busy;

@@ -56,7 +56,7 @@ const PER_AGENT: Record<string, string> = {
 };
 /** Settings of the worker and the command line, which may share an environment with Paperclip. */
 const OTHER_SETTINGS = [
-  ...["KUBECONFIG", "KUBE_CONTEXT", "NAMESPACE", "IMAGE", "INIT_IMAGE", "API_PROXY_IMAGE", "DATA_CLAIM", "DATA_ROOT"],
+  ...["KUBECONFIG", "KUBE_CONTEXT", "NAMESPACE", "IMAGE", "INIT_IMAGE", "SIDECAR_IMAGE", "DATA_CLAIM", "DATA_ROOT"],
   ...["INHERIT_ENV", "OPENCODE_CONFIG", "OPENCODE", "MAX_RUNS", "TRANSCRIPTS_URL", "TRANSCRIPTS_LISTEN"],
   ...["TRANSCRIPT_RETENTION_DAYS", "HEALTH_LISTEN", "METRICS_LISTEN", "PRODUCTION", "WEB_UI"],
   ...["INHERIT_ENV_FROM", "INHERIT_MOUNTS", "POLICY"],

@@ -3,7 +3,7 @@
  * for the link that people get.
  *
  * Same rules as `agent_runs/transcripts/tokens.py`: a compact JWS, HS256, `sub` = the run's id, `aud` =
- * `agent-runs.transcripts`. The key is the first one in the transcript service's key file, a JWK or JWK set of kty oct.
+ * `agent-runs.transcripts`, `iat` to revoke by. The key is the first one in the transcript service's key file, a JWK or JWK set of kty oct.
  */
 
 import { base64url, SignJWT } from "jose";
@@ -20,7 +20,7 @@ type TokenSettings = Pick<Settings, "transcriptsKeyFile">;
 
 /** A token for one run; `lifetime` is in seconds. Rejects with `ConfigurationError`, which never quotes the key. */
 export async function mint(runId: string, settings: TokenSettings, lifetime = TOKEN_LIFETIME_SECONDS): Promise<string> {
-  return await new SignJWT({ sub: runId, aud: AUDIENCE })
+  return await new SignJWT({ sub: runId, aud: AUDIENCE, iat: Math.floor(Date.now() / 1000) })
     .setProtectedHeader({ alg: "HS256" })
     .setExpirationTime(Math.floor(Date.now() / 1000) + lifetime)
     .sign(await readKey(settings.transcriptsKeyFile));

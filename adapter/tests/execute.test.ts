@@ -103,8 +103,9 @@ describe.concurrent("a run", () => {
     const link = new URL(String(resultJson?.transcriptPage));
     expect(`${link.origin}${link.pathname}`).toBe(`${worker.transcripts}/runs/${request.runId}`);
     const token = link.searchParams.get("token") ?? "";
-    const { sub, exp } = decodeJwt(token);
+    const { sub, exp, iat } = decodeJwt(token);
     expect(sub).toBe(request.runId);
+    expect(Math.abs((exp ?? 0) - (iat ?? 0) - LINK_LIFETIME_SECONDS)).toBeLessThanOrEqual(1); // revoked by `iat`
     expect((exp ?? 0) - Date.now() / 1000).toBeLessThanOrEqual(LINK_LIFETIME_SECONDS);
     const headers = { authorization: `Bearer ${token}` };
     const read = (runId: string) => fetch(`${worker.transcripts}/runs/${runId}/transcript?attempt=1`, { headers });

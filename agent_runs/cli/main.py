@@ -155,6 +155,15 @@ def transcripts(
     run_async(lambda: transcripts_command.serve(listen, display.display(as_json=as_json)))
 
 
+@app.command("revoke-links")
+def revoke_links(run: Run, as_json: Json = False) -> None:
+    """Revoke all links to a run that were created until now, also those that are open in a browser.
+
+    Example: agent-runs revoke-links 7d6733a4-a207-4bf9-87db-cf32e87a5407
+    """
+    run_async(lambda: transcripts_command.revoke_links(run, display.display(as_json=as_json)))
+
+
 @app.command("sealing-key")
 def sealing_key() -> None:
     """Print the public sealing key, which Paperclip's server needs. Only the worker opens what it seals.

@@ -1,11 +1,17 @@
-"""`agent-runs transcripts`: serves transcripts and the pages of runs, without a worker."""
+"""`agent-runs transcripts` and `revoke-links`: serves transcripts and pages without a worker, and revokes links."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 
 from agent_runs.cli.display import Display
 from agent_runs.cli.follow import Interrupts
 from agent_runs.cli.refusals import Refused
 from agent_runs.client.connection import TemporalUnreachable, connect
+from agent_runs.client.runs import find_run
 from agent_runs.client.settings import ClientSettings
 from agent_runs.transcripts.store import SqlTranscripts
+from agent_runs.web.access import REVOCATION_MAX_AGE
 from agent_runs.web.run_info import NoRunInfo, RunInfoSource, TemporalRunInfo
 from agent_runs.web.serving import transcript_service
 from agent_runs.web.transcripts import CannotListen
@@ -16,20 +22,46 @@ async def serve(listen: str | None, display: Display) -> int:
     settings = ClientSettings.read() if listen is None else ClientSettings.read(transcripts_listen=listen)
     if settings.transcripts_listen is None:
         raise Refused("no address to listen at: give --listen HOST:PORT or set AGENT_RUNS_TRANSCRIPTS_LISTEN")
+    async with _opened(settings) as store:
+        with Interrupts.installed() as interrupts:
+            try:
+                async with transcript_service(settings, store, await _runs(settings, display)) as base:
+                    display.values({"transcripts": str(base)})
+                    await interrupts.first.wait()
+            except CannotListen as error:
+                raise Refused(str(error)) from None
+    return 0
+
+
+async def revoke_links(run: str, display: Display) -> int:
+    """Revoke all links to a run that were created until now. A run's own id needs no Temporal."""
+    settings = ClientSettings.read()
+    async with _opened(settings) as store:
+        run_id = run if await store.attempts(run) else (await find_run(await connect(settings), run)).key.run_id
+        if not await store.attempts(run_id):  # a store that the service does not read would revoke nothing
+            raise Refused(
+                f"no output of run {run_id} is in the transcript store: set AGENT_RUNS_TRANSCRIPTS_URL to the store of "
+                "the transcript service"
+            )
+        await store.revoke_links(run_id, datetime.now(UTC))
+    display.values({"run": run_id})
+    seconds = REVOCATION_MAX_AGE.total_seconds()
+    display.note(
+        f"links created until now open nothing after {seconds:g} s; `agent-runs show {run_id}` makes a new one"
+    )
+    return 0
+
+
+@asynccontextmanager
+async def _opened(settings: ClientSettings) -> AsyncIterator[SqlTranscripts]:
     try:
         store = await SqlTranscripts.open(settings.transcripts)
     except ValueError as error:
         raise Refused(f"AGENT_RUNS_TRANSCRIPTS_URL: {error}") from None
-    with Interrupts.installed() as interrupts:
-        try:
-            async with transcript_service(settings, store, await _runs(settings, display)) as base:
-                display.values({"transcripts": str(base)})
-                await interrupts.first.wait()
-        except CannotListen as error:
-            raise Refused(str(error)) from None
-        finally:
-            await store.close()
-    return 0
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 async def _runs(settings: ClientSettings, display: Display) -> RunInfoSource:

@@ -44,6 +44,8 @@ TASK: Final = "task"
 """Memo key: the task of a run. A later wake with the same task may join it."""
 JOIN_TIMEOUT: Final = timedelta(seconds=10)
 """Limit of the wait for a worker to decide whether a run may be joined, and for a released run to close."""
+ENDED_NOTE: Final = "it has ended, and the agent is free when nothing of it is left in the cluster"
+"""What is said of a released run that does not close in time."""
 START_RETRY_INTERVAL: Final = timedelta(milliseconds=50)
 ATTRIBUTE_LIMIT: Final = 200
 """Characters of a search attribute."""
@@ -58,7 +60,7 @@ class Holder:
     Attributes:
         run_id: Paperclip's id of the run.
         task: None when the run has none.
-        note: why the run could not be joined; None when it is of another task.
+        note: why the run could not be joined, or the agent is not free yet; None when it works on another task.
     """
 
     run_id: str
@@ -109,8 +111,7 @@ async def attach(client: Client, settings: ClientSettings, wake: Wake) -> Ticket
                 raise
         else:
             return await _own_ticket(client, wake, start.workflow_id, started, caller)
-        last_attempt = asyncio.get_running_loop().time() >= deadline
-        if (ticket := await _join_or_busy(client, wake, held, last_attempt=last_attempt)) is not None:
+        if (ticket := await _join_or_busy(client, wake, held, deadline)) is not None:
             return ticket
         await asyncio.sleep(START_RETRY_INTERVAL.total_seconds())
 
@@ -160,9 +161,12 @@ async def _ticket_of_joined_run(client: Client, wake: Wake) -> Ticket | None:
 
 
 async def _join_or_busy(
-    client: Client, wake: Wake, held: WorkflowExecutionAlreadyStartedFailure, *, last_attempt: bool
+    client: Client, wake: Wake, held: WorkflowExecutionAlreadyStartedFailure, deadline: float
 ) -> Ticket | None:
-    """Join the run that holds the agent, or return a busy ticket; None when that run is closing: retry the start."""
+    """Join the run that holds the agent, or return a busy ticket; None when that run has closed: retry the start.
+
+    A run that has ended may still clean up. Its close is waited for until the deadline, by the event loop's time.
+    """
     handle = client.get_workflow_handle(workflow_id(wake.start.agent_id), run_id=held.run_id)
     execution = await handle.describe()
     task = await execution.memo_value(TASK, default="", type_hint=str) or None
@@ -186,7 +190,21 @@ async def _join_or_busy(
         return replace(busy, holder=replace(holder, note="no worker answered whether it may be joined"))
     if joined.kind == "joined":
         return Ticket("joined", handle.id, held.run_id, joined.run_id)
-    return busy if last_attempt else None
+    if await _closes(handle, deadline):
+        return None
+    return replace(busy, holder=replace(holder, phase=joined.phase, note=ENDED_NOTE))
+
+
+async def _closes(handle: WorkflowHandle[Any, Any], deadline: float) -> bool:
+    """Whether the run closes in time, in whatever way."""
+    try:
+        async with asyncio.timeout_at(deadline):
+            await handle.result()
+    except WorkflowFailureError:
+        return True
+    except TimeoutError:
+        return False
+    return True
 
 
 async def _start_request(

@@ -1,4 +1,7 @@
-"""Links to a run's page. A link with a token opens that transcript until it expires: show it, never log it."""
+"""Links to a run's page.
+
+A link with a token opens that transcript until it expires or is revoked: show it, never log it.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -26,8 +29,12 @@ def page_url_without_token(settings: ClientSettings) -> Callable[[str], str] | N
 
 
 def load_tokens(settings: ClientSettings) -> Tokens:
-    """Load the keys of tokens; a missing key file is created, unless in production."""
-    return Tokens.load(settings.transcripts_key, create=not settings.production)
+    """Load the keys of tokens, which live no longer than transcripts; a missing key file is created.
+
+    In production none is created.
+    """
+    longest = settings.transcript_retention
+    return Tokens.load(settings.transcripts_key, create=not settings.production, longest=longest)
 
 
 def run_url(base: str, run_id: str) -> str:

@@ -80,6 +80,8 @@ async def fetch_outcome(handle: WorkflowHandle[Any, Outcome], *, collect: bool) 
 async def outcome_at_close(handle: WorkflowHandle[Any, Outcome]) -> Outcome:
     """Wait for the close of the run; its outcome is the same whether it closed Completed, Failed or Canceled.
 
+    It may have notes that one which was fetched before lacks: what the clean-up has found since.
+
     Raises:
         WorkflowFailureError: the run ended without an outcome (terminated).
         RPCError: no such run, or not allowed.

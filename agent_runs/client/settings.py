@@ -7,6 +7,7 @@ variable with our prefix stops the start-up, because it is a misspelt one.
 import os
 import re
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Self
 
@@ -63,7 +64,7 @@ WORKER_ONLY: Final = frozenset(
     for name in (
         *("KUBECONFIG", "KUBE_CONTEXT", "NAMESPACE", "IMAGE", "INIT_IMAGE", "DATA_CLAIM", "DATA_ROOT", "INHERIT_ENV"),
         *("INHERIT_ENV_FROM", "INHERIT_MOUNTS", "POLICY", "MAX_OUTPUT_MIB"),
-        *("PAPERCLIP_API_URL", "API_PROXY_IMAGE", "OPENCODE_CONFIG", "MAX_RUNS", "TRANSCRIPT_RETENTION_DAYS"),
+        *("PAPERCLIP_API_URL", "SIDECAR_IMAGE", "OPENCODE_CONFIG", "MAX_RUNS"),
         *("HEALTH_LISTEN", "METRICS_LISTEN"),
     )
 )
@@ -91,6 +92,8 @@ class ClientSettings(BaseSettings):
         transcripts_listen: HOST:PORT at which transcripts and the pages of runs are served; None: not served.
         transcripts_public_url: URL at which people and callers reach that service; the beginning of links to it.
         transcripts_key_file: JWK that signs those links; None: a file beside the sealing key. Created like that one.
+        transcript_retention_days: transcripts are purged this many days after their last line, by workers; links
+            live no longer; 0: never.
         production: no key is created.
     """
 
@@ -107,6 +110,7 @@ class ClientSettings(BaseSettings):
     transcripts_listen: ListenAddress | None = None
     transcripts_public_url: HttpUrl | None = None
     transcripts_key_file: Path | None = None
+    transcript_retention_days: int = Field(default=30, ge=0, le=36_500)
     production: bool = False
 
     @property
@@ -118,6 +122,11 @@ class ClientSettings(BaseSettings):
     def transcripts_key(self) -> Path:
         """File of the key that signs links to runs."""
         return self.transcripts_key_file or self.sealing_key_file.with_name("transcripts-key.json")
+
+    @property
+    def transcript_retention(self) -> timedelta | None:
+        """Time from a transcript's last line until it is purged; None: never."""
+        return timedelta(days=self.transcript_retention_days) if self.transcript_retention_days else None
 
     @classmethod
     def read(cls, environment: Mapping[str, str] | None = None, **overrides: object) -> Self:

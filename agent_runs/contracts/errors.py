@@ -180,13 +180,13 @@ class PodStartFailed(PodScheduleFailed):
     next_step = "Read the kubelet's reason in the message, fix the cause, and wake the agent again."
 
 
-class ApiProxyUnavailable(RunError):
-    """The Paperclip API proxy in the agent's pod did not start, so neither did the agent."""
+class SidecarUnavailable(RunError):
+    """The sidecar in the agent's pod did not start, so neither did the agent."""
 
-    code = "api_proxy_unavailable"
+    code = "sidecar_unavailable"
     next_step = (
-        "Nothing to do if another attempt follows; else check AGENT_RUNS_API_PROXY_IMAGE (it needs python3 >= 3.9)"
-        " and the container paperclip-api of the pod."
+        "Nothing to do if another attempt follows; else check AGENT_RUNS_SIDECAR_IMAGE (it needs python3 >= 3.9)"
+        " and the log of the pod's container sidecar."
     )
     budget = "infrastructure"
 

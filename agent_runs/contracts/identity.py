@@ -49,11 +49,6 @@ class AttemptKey(Contract):
         return f"{self.job_name}-run"
 
     @property
-    def token_secret_name(self) -> str:
-        """The Secret with the token and run id that the pod's API proxy uses; rotated while the agent runs."""
-        return f"{self.job_name}-token"
-
-    @property
     def transcript(self) -> str:
         """The name of the transcript in logs and pages."""
         return f"{self.run.run_id}/{self.attempt}"

@@ -267,6 +267,8 @@ class StreamEnd(Contract):
         failure: what ended the agent, or hid its end, from outside: a deleted pod, a lost node.
         silence: the agent has not ended, but was silent for too long; nothing else is known then.
         over_quota: it has not ended, but has written too much; nothing but the receipt is known then.
+        early: the sidecar saw the agent's process end with exit code 0, and all of its output is stored; what its
+            container's status says is not known yet. `finish` reads it.
     """
 
     container: ContainerEnd
@@ -274,6 +276,7 @@ class StreamEnd(Contract):
     failure: Failure | None = None
     silence: Silence | None = None
     over_quota: OverQuota | None = None
+    early: bool = False
 
     @classmethod
     def unknown(cls, silence: Silence | None = None) -> Self:
@@ -310,6 +313,7 @@ class Finish(Contract):
         namespace: where the objects are; None for the worker's own.
         retain: keep the Job for debugging (`retainJobs`).
         grace: how long OpenCode may take to end after SIGTERM, when it still runs.
+        confirm: how the agent ended is known from its sidecar only: read its container's status before the deletion.
     """
 
     attempt: AttemptKey
@@ -317,6 +321,7 @@ class Finish(Contract):
     job: JobRef | None = None
     retain: bool = False
     grace: timedelta = timedelta(seconds=60)
+    confirm: bool = False
 
 
 class Finished(Contract):
@@ -325,7 +330,10 @@ class Finished(Contract):
     Attributes:
         deleted: there was something to delete.
         agent_started: a pod was found whose agent runs or had run, also one that the workflow does not know.
+        contradiction: what the container's status says, if that is not what the sidecar said; None also when it could
+            not be read.
     """
 
     deleted: bool = False
     agent_started: bool = False
+    contradiction: str | None = None

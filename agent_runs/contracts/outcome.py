@@ -54,13 +54,19 @@ class OutputReceipt(PaperclipContract):
 
 
 class ContainerEnd(PaperclipContract):
-    """How the agent container ended, according to its status. All None: not known."""
+    """How the agent container ended, according to its status. All None: not known.
+
+    Attributes:
+        runner_error: what kept the runner in the pod from its work, a word of `agent_runs.logs.frames.LastFrame.error`;
+            never the agent's own word, as `message` may be.
+    """
 
     exit_code: int | None = None
     signal: int | None = None
     reason: str | None = None
     message: str | None = None
     finished_at: datetime | None = None
+    runner_error: str | None = None
 
 
 class Report(PaperclipContract):

@@ -4,5 +4,7 @@ from typing import Final
 
 AGENT_CONTAINER: Final = "opencode"
 """The container that runs the agent."""
+SIDECAR_CONTAINER: Final = "sidecar"
+"""The container whose log has the agent's output, and through which the agent reaches Paperclip."""
 DATA_DIRECTORY: Final = "/paperclip"
 """Where the worker's and every agent's container mount the data volume that Paperclip shares with them."""

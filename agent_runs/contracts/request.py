@@ -184,6 +184,7 @@ class RunConfig(PaperclipContract):
         start_timeout_sec: from there until the agent's container runs.
         first_output_timeout_sec: how long OpenCode may be silent before its first line; 0 means no limit.
         silence_timeout_sec: how long it may be silent after that; 0 means no limit. A running tool writes nothing.
+        max_unread_sec: how long the pod of an agent that has ended waits for a worker to read its output.
         infrastructure_retries: further attempts after a lost pod or node, on a budget of their own.
         ttl_seconds_after_finished: how long Kubernetes keeps a finished Job that the worker did not delete.
         paperclip_api_url: address of Paperclip for pods, an absolute http(s) URL; overrides the worker's setting.
@@ -198,6 +199,7 @@ class RunConfig(PaperclipContract):
     start_timeout_sec: Annotated[Seconds, Field(ge=1)] = 600
     first_output_timeout_sec: Seconds = 420
     silence_timeout_sec: Seconds = 3600
+    max_unread_sec: Seconds = 3600
     infrastructure_retries: Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=10)] = 2
     cwd: OptionalText = None
     namespace: Annotated[

@@ -11,8 +11,8 @@ from agent_runs.contracts.request import Identifier, OptionalText
 JOIN: Final = "join"
 """Update: `Join` -> `Joined`. Refused as `AgentBusy` while the agent works on another task."""
 OUTCOME: Final = "outcome"
-"""Update: -> `Outcome`, completed as soon as there is one. Also the memo key of the outcome of a cancelled run,
-because a workflow that closes as Canceled has no result."""
+"""Update: -> `Outcome`, completed as soon as there is one; that of a success may come before its pod is deleted.
+Also the memo key of the outcome of a cancelled run, because a workflow that closes as Canceled has no result."""
 COLLECTED: Final = "collected"
 """Signal: the caller has the outcome, so the run may close."""
 
@@ -37,7 +37,8 @@ class Joined(PaperclipContract):
 
     Attributes:
         kind: `joined`: the run continues for both, or the wake gets its uncollected outcome; `released`: the run has
-            ended, and its outcome was collected or belongs to another task, so the agent is free: attach once more.
+            ended, and its outcome was collected or belongs to another task, so the agent is free as soon as the run has
+            closed: attach once more. With the phase `finishing` its clean-up is not over yet.
         run_id: Paperclip's id of the run that holds the agent, which names its output and outcome.
     """
 

@@ -17,11 +17,11 @@ from typing import Any, Final
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.identity import label_value
 from agent_runs.contracts.messages import CreateJob, PodProfile, SecretMount
-from agent_runs.contracts.pod import AGENT_CONTAINER, DATA_DIRECTORY
+from agent_runs.contracts.pod import AGENT_CONTAINER, DATA_DIRECTORY, SIDECAR_CONTAINER
 from agent_runs.contracts.request import DNS_LABEL, RunConfig
 from agent_runs.job.placement import (
     INIT_RESOURCES,
-    PROXY_RESOURCES,
+    SIDECAR_RESOURCES,
     extra_labels,
     is_subdomain,
     node_selector,
@@ -32,30 +32,32 @@ from agent_runs.job.secrets import (
     ARGUMENT_LIMIT,
     CONFIG_KEY,
     PROMPT_KEY,
-    PROXY_KEY,
     RUNNER_KEY,
+    SIDECAR_KEY,
+    TOKEN_KEYS,
     UPSTREAM_KEY,
     run_secret,
     token_files,
-    token_secret,
     variable_key,
 )
 from agent_runs.kube.ownership import API_PROXY, owner_labels
-from agent_runs.pod.api_proxy import UPSTREAM
+from agent_runs.pod.archive import sidecar_archive
+from agent_runs.pod.sidecar.upstream import UPSTREAM
 
 INIT_CONTAINER: Final = "write-prompt"
-PROXY_CONTAINER: Final = "paperclip-api"
 PROMPT_DIRECTORY: Final = "/tmp/prompt"  # noqa: S108 - paths in the pod, the ones the peers use
 PROMPT_MOUNT: Final = "/tmp/prompt-secret"  # noqa: S108 - as above
 RUN_DIRECTORY: Final = "/agent-run"
-API_DIRECTORY: Final = f"{RUN_DIRECTORY}/api"
-TOKEN_DIRECTORY: Final = f"{RUN_DIRECTORY}/token"  # in the proxy's container only
+OUTPUT_DIRECTORY: Final = f"{RUN_DIRECTORY}/output"  # in both containers
+SIDECAR_FILE: Final = f"{RUN_DIRECTORY}/sidecar/{SIDECAR_KEY}"  # this and the next ones in the sidecar only
+CONTROL_DIRECTORY: Final = f"{RUN_DIRECTORY}/control"
+TOKEN_DIRECTORY: Final = f"{RUN_DIRECTORY}/token"
 CACHE_DIRECTORY: Final = "/runtime-cache"
 TEMPORARY_DIRECTORY: Final = "/runtime-cache/tmp"
 DATABASE_DIRECTORY: Final = "/opencode-db"
 
 SHUTDOWN_MARGIN: Final = timedelta(seconds=10)
-"""What the runner gets after the agent's grace, to write its last frame."""
+"""What runner and sidecar get after the agent's grace, to end processes and to write the last frame."""
 DEADLINE_MARGIN: Final = timedelta(minutes=30)
 """After timeout and grace, before Kubernetes ends the Job: its deadline includes scheduling and image pulls."""
 MIN_TTL: Final = timedelta(seconds=60)
@@ -74,25 +76,22 @@ class PodSettings:
     """The worker's settings for every agent pod."""
 
     init_image: str = "busybox:1.36"
+    sidecar_image: str = "python:3.13-alpine"
     cache_limit: str = "20Gi"
     output_limit: str = "10Gi"
 
 
 @dataclass(frozen=True)
 class ApiProxy:
-    """The sidecar through which the agent reaches Paperclip.
+    """How the agent reaches Paperclip through the sidecar.
 
     Attributes:
-        image: has python3 (3.9 or later).
-        script: the text of `api_proxy.py`.
         upstream: Paperclip's address.
         run_id, token, tools_token: the identity that the proxy starts with.
         path_variables: the agent's variables that hold a path at Paperclip; the runner puts the proxy's address before
             it.
     """
 
-    image: str
-    script: str
     upstream: str
     run_id: str
     token: str = field(repr=False)
@@ -107,14 +106,12 @@ class JobPlan:
     Attributes:
         job: the Job; holds no secret.
         run_secret: must exist before the Job; its values must never be logged.
-        token_secret: must exist before the Job if the pod has a proxy; its values must never be logged either.
         claim: a PersistentVolumeClaim to ensure before the Job, when the agent has a database of its own.
         warnings: for people.
     """
 
     job: dict[str, Any]
     run_secret: dict[str, Any] = field(repr=False)
-    token_secret: dict[str, Any] | None = field(default=None, repr=False)
     claim: dict[str, Any] | None = None
     warnings: tuple[str, ...] = ()
 
@@ -136,7 +133,7 @@ def plan_job(
         environment: what the agent gets, already merged, in order; secret.
         opencode_config: the text of its `opencode.json`; secret, since MCP servers have tokens.
         runner: the text of `runner.sh`.
-        proxy: the sidecar through which the agent reaches Paperclip; None: it uses its own environment.
+        proxy: how the agent reaches Paperclip through the sidecar; None: it uses its own environment.
 
     Raises:
         InvalidRequest: names the field and the remedy.
@@ -146,14 +143,14 @@ def plan_job(
     namespace = _namespace(input)
     labels, warnings = _labels(input)
     variables = {name: value for name, value in environment.items() if name not in _fixed_environment(input)}
-    files = {PROXY_KEY: proxy.script, UPSTREAM_KEY: proxy.upstream} if proxy else None
-    tokens = token_files(proxy.run_id, proxy.token, proxy.tools_token) if proxy else None
+    files = {RUNNER_KEY: runner.encode(), SIDECAR_KEY: sidecar_archive()}
+    if proxy:
+        files |= {UPSTREAM_KEY: proxy.upstream.encode(), **token_files(proxy.run_id, proxy.token, proxy.tools_token)}
     return JobPlan(
         job=_job(
             input, namespace, labels, _pod_spec(input, argv, variables, settings, proxy), proxied=proxy is not None
         ),
-        run_secret=run_secret(input.attempt, namespace, variables, opencode_config, runner, files),
-        token_secret=token_secret(input.attempt, namespace, tokens) if tokens else None,
+        run_secret=run_secret(input.attempt, namespace, variables, opencode_config, files),
         claim=database_claim(input),
         warnings=warnings,
     )
@@ -187,10 +184,9 @@ def _job(
         "paperclip.io/adapter-type": "opencode_k8s",
         "paperclip.io/agent-name": input.agent_name[:_NAME_LIMIT],
     }
-    template: dict[str, Any] = {"labels": labels}
+    template = {"labels": labels, "annotations": {"kubectl.kubernetes.io/default-container": SIDECAR_CONTAINER}}
     if proxied:
-        annotations[API_PROXY] = PROXY_CONTAINER
-        template["annotations"] = {"kubectl.kubernetes.io/default-container": AGENT_CONTAINER}
+        annotations[API_PROXY] = SIDECAR_CONTAINER
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -237,9 +233,9 @@ def _pod_spec(
         "automountServiceAccountToken": config.service_account_name is not None,
         "securityContext": _pod_security(profile),
         "initContainers": [_init_container(input, settings)],
-        "containers": _containers(input, argv, environment, [mount for _, mount in inherited], proxy),
+        "containers": _containers(input, argv, environment, [mount for _, mount in inherited], settings, proxy),
         "volumes": _volumes(input, settings)
-        + _proxy_volumes(input, proxy)
+        + _sidecar_volumes(input, proxy)
         + _deduplicated([volume for volume, _ in inherited]),
         "serviceAccountName": _service_account(config),
         "imagePullSecrets": [{"name": name} for name in profile.image_pull_secrets],
@@ -333,57 +329,58 @@ def _containers(
     argv: Sequence[str],
     environment: Mapping[str, str],
     inherited: list[dict[str, Any]],
+    settings: PodSettings,
     proxy: ApiProxy | None,
 ) -> list[dict[str, Any]]:
-    """Return the containers, the proxy first: kubelets start them one by one, so the agent's image is pulled last."""
-    if proxy is None:
-        return [_main_container(input, argv, environment, inherited)]
-    main = _main_container(input, argv, environment, inherited, _proxy_arguments(proxy))
-    main["volumeMounts"].append({"name": "api", "mountPath": API_DIRECTORY, "readOnly": True})
-    return [_proxy_container(input, proxy, environment, inherited), main]
+    """Return the containers, the sidecar first: kubelets start them one by one, so the agent finds it running."""
+    return [
+        _sidecar_container(input, environment, inherited, settings, proxy),
+        _main_container(input, argv, environment, inherited, proxy.path_variables if proxy else ()),
+    ]
 
 
-def _proxy_arguments(proxy: ApiProxy) -> list[str]:
-    return ["--api", API_DIRECTORY, *(word for name in proxy.path_variables for word in ("--api-variable", name))]
-
-
-def _proxy_container(
-    input: CreateJob, proxy: ApiProxy, environment: Mapping[str, str], inherited: list[dict[str, Any]]
+def _sidecar_container(
+    input: CreateJob,
+    environment: Mapping[str, str],
+    inherited: list[dict[str, Any]],
+    settings: PodSettings,
+    proxy: ApiProxy | None,
 ) -> dict[str, Any]:
-    """Return the proxy's container, which has the tokens and the certificate authorities that Paperclip may need."""
+    """Return the sidecar, which has the tokens and the certificate authorities that Paperclip may need."""
     secret = input.attempt.run_secret_name
-    trust = [name for name in ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS") if name in environment]
-    keys = {UPSTREAM: UPSTREAM_KEY, **{name: variable_key(name) for name in trust}}
+    trust = [name for name in ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS") if proxy and name in environment]
+    keys = {**({UPSTREAM: UPSTREAM_KEY} if proxy else {}), **{name: variable_key(name) for name in trust}}
+    folders = [OUTPUT_DIRECTORY, CONTROL_DIRECTORY, TOKEN_DIRECTORY]
     return {
-        "name": PROXY_CONTAINER,
-        "image": proxy.image,
+        "name": SIDECAR_CONTAINER,
+        "image": settings.sidecar_image,
         "imagePullPolicy": "IfNotPresent",
-        "command": ["python3", "-I", f"{RUN_DIRECTORY}/proxy/{PROXY_KEY}", API_DIRECTORY, TOKEN_DIRECTORY],
+        "command": ["python3", "-I", "-S", SIDECAR_FILE],
+        "args": ["run", *folders, str(input.config.max_unread_sec)],
         "env": [
             {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}} for name, key in keys.items()
         ],
-        "resources": PROXY_RESOURCES,
+        "resources": SIDECAR_RESOURCES,
         "securityContext": {**_container_security(), "readOnlyRootFilesystem": True},
         "volumeMounts": [
-            {"name": "api", "mountPath": API_DIRECTORY},
-            {"name": "api-proxy", "mountPath": f"{RUN_DIRECTORY}/proxy", "readOnly": True},
-            {"name": "api-token", "mountPath": TOKEN_DIRECTORY, "readOnly": True},
+            {"name": "output", "mountPath": OUTPUT_DIRECTORY},
+            {"name": "control", "mountPath": CONTROL_DIRECTORY},
+            {"name": "sidecar", "mountPath": posixpath.dirname(SIDECAR_FILE), "readOnly": True},
+            *([{"name": "token", "mountPath": TOKEN_DIRECTORY, "readOnly": True}] if proxy else []),
             *(inherited if trust else []),
         ],
     }
 
 
-def _proxy_volumes(input: CreateJob, proxy: ApiProxy | None) -> list[dict[str, Any]]:
-    if proxy is None:
-        return []
-    attempt = input.attempt
-    # without a list of keys: a key that a rotation adds becomes visible, too
-    tokens = {"secretName": attempt.token_secret_name, "defaultMode": 0o444}
-    return [
-        {"name": "api", "emptyDir": {}},
-        {"name": "api-proxy", "secret": _files(attempt.run_secret_name, PROXY_KEY)},
-        {"name": "api-token", "secret": tokens},
+def _sidecar_volumes(input: CreateJob, proxy: ApiProxy | None) -> list[dict[str, Any]]:
+    secret = input.attempt.run_secret_name
+    volumes: list[dict[str, Any]] = [
+        {"name": "control", "emptyDir": {}},
+        {"name": "sidecar", "secret": _files(secret, SIDECAR_KEY)},
     ]
+    if proxy:  # optional: not every run has all tokens, and one that is added later becomes visible
+        volumes.append({"name": "token", "secret": {**_files(secret, *TOKEN_KEYS), "optional": True}})
+    return volumes
 
 
 def _main_container(
@@ -391,7 +388,7 @@ def _main_container(
     argv: Sequence[str],
     environment: Mapping[str, str],
     inherited: list[dict[str, Any]],
-    api: Sequence[str] = (),
+    path_variables: Sequence[str],
 ) -> dict[str, Any]:
     config = input.config
     container: dict[str, Any] = {
@@ -399,7 +396,7 @@ def _main_container(
         "image": _image(input),
         "imagePullPolicy": config.image_pull_policy,
         "command": ["sh", f"{RUN_DIRECTORY}/secret/{RUNNER_KEY}"],
-        "args": [literal(argument) for argument in _runner_arguments(input, argv, api)],
+        "args": [literal(argument) for argument in _runner_arguments(input, argv, path_variables)],
         "env": _environment(input, environment),
         "resources": resources(config.resources),
         "securityContext": _container_security(),
@@ -417,16 +414,16 @@ def _image(input: CreateJob) -> str:
     return image
 
 
-def _runner_arguments(input: CreateJob, argv: Sequence[str], api: Sequence[str]) -> list[str]:
+def _runner_arguments(input: CreateJob, argv: Sequence[str], path_variables: Sequence[str]) -> list[str]:
     for argument in argv:
         if "\0" in argument or len(argument.encode(errors="replace")) >= ARGUMENT_LIMIT:
             raise InvalidRequest("extraArgs: an argument has a NUL byte or more than 128 KiB")
     return [
         *("--stdin", f"{PROMPT_DIRECTORY}/prompt.txt"),
-        *("--out", f"{RUN_DIRECTORY}/output"),
+        *("--out", OUTPUT_DIRECTORY),
         *("--dir", working_directory(input)),
         *("--grace", str(input.config.grace_sec)),
-        *api,
+        *(word for name in path_variables for word in ("--api-variable", name)),
         "--",
         *argv,
     ]
@@ -536,7 +533,7 @@ def _mounts(input: CreateJob) -> list[dict[str, Any]]:
         {"name": "runtime-cache", "mountPath": CACHE_DIRECTORY},
         {"name": "runner", "mountPath": f"{RUN_DIRECTORY}/bin"},
         {"name": "run-secret", "mountPath": f"{RUN_DIRECTORY}/secret", "readOnly": True},
-        {"name": "output", "mountPath": f"{RUN_DIRECTORY}/output"},
+        {"name": "output", "mountPath": OUTPUT_DIRECTORY},
         {"name": "data", "mountPath": DATA_DIRECTORY},
         {"name": "data", "mountPath": DATABASE_DIRECTORY, "subPath": database["subPath"]}
         if "subPath" in database
@@ -660,9 +657,9 @@ _OUR_VOLUMES: Final = {
     "output",
     "data",
     "opencode-db",
-    "api",
-    "api-proxy",
-    "api-token",
+    "control",
+    "sidecar",
+    "token",
 }
 
 

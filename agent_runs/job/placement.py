@@ -26,7 +26,7 @@ INIT_RESOURCES: Final = {
     "requests": {"cpu": "10m", "memory": "16Mi"},
     "limits": {"cpu": "100m", "memory": "64Mi"},
 }
-PROXY_RESOURCES: Final = {
+SIDECAR_RESOURCES: Final = {
     "requests": {"cpu": "10m", "memory": "32Mi"},
     "limits": {"cpu": "500m", "memory": "128Mi"},
 }

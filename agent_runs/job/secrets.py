@@ -1,4 +1,4 @@
-"""The Secrets of one attempt as pure functions: the prompt, what the agent runs with, and the proxy's tokens.
+"""The Secrets of one attempt as pure functions: the prompt, and what the pod runs with.
 
 Values are in `data` only; everything else about a Secret may be logged. The digest in its annotations lets a repeated
 step recognise its own Secret without reading its content.
@@ -10,7 +10,7 @@ from typing import Any, Final
 from agent_runs.contracts.errors import InvalidRequest, JobCreateFailed, PromptTooLarge
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.kube.ownership import CONTENT_DIGEST, content_digest, owner_labels, secret_data
-from agent_runs.pod.api_proxy import RUN_ID_FILE, TOKEN_FILE, TOOLS_TOKEN_FILE
+from agent_runs.pod.sidecar.api_proxy import RUN_ID_FILE, TOKEN_FILE, TOOLS_TOKEN_FILE
 
 SECRET_LIMIT: Final = 1024 * 1024
 """Bytes of all values of one Secret. Source: core/v1 MaxSecretSize."""
@@ -19,7 +19,8 @@ ARGUMENT_LIMIT: Final = 128 * 1024
 PROMPT_KEY: Final = "prompt"
 RUNNER_KEY: Final = "runner.sh"
 CONFIG_KEY: Final = "opencode.json"
-PROXY_KEY: Final = "api_proxy.py"
+SIDECAR_KEY: Final = "sidecar.pyz"
+TOKEN_KEYS: Final = (TOKEN_FILE, RUN_ID_FILE, TOOLS_TOKEN_FILE)
 UPSTREAM_KEY: Final = "paperclip-api-url"
 ENVIRONMENT_PREFIX: Final = "env."
 """Before a variable's name in the run Secret, so that a variable called `runner.sh` is not the runner."""
@@ -45,17 +46,15 @@ def run_secret(
     namespace: str,
     environment: Mapping[str, str],
     opencode_config: str,
-    runner: str,
-    proxy: Mapping[str, str] | None = None,
+    files: Mapping[str, bytes],
 ) -> dict[str, Any]:
-    """Return the Secret with the runner, OpenCode's configuration, one key per variable, and the proxy's files.
+    """Return the Secret with OpenCode's configuration, one key per variable, and other files.
 
     Raises:
         InvalidRequest: an environment variable is impossible; the message has its name, never its value.
         JobCreateFailed: more than 1 MiB in all.
     """
-    content = {RUNNER_KEY: runner.encode(), CONFIG_KEY: opencode_config.encode()}
-    content |= {key: value.encode() for key, value in (proxy or {}).items()}
+    content = {**files, CONFIG_KEY: opencode_config.encode()}
     content |= {variable_key(name): _variable(name, value) for name, value in environment.items()}
     total = sum(len(value) for value in content.values())
     if total > SECRET_LIMIT:
@@ -65,11 +64,6 @@ def run_secret(
             f"make the largest variables smaller ({', '.join(largest)})"
         )
     return _secret(attempt, namespace, attempt.run_secret_name, content)
-
-
-def token_secret(attempt: AttemptKey, namespace: str, tokens: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return the Secret with the result of `token_files`."""
-    return _secret(attempt, namespace, attempt.token_secret_name, tokens)
 
 
 def token_files(run_id: str, token: str, tools_token: str | None) -> dict[str, bytes]:

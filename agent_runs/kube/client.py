@@ -21,14 +21,13 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 import structlog
-from kubernetes.aio.client import ApiClient
 from kubernetes.aio.config import ConfigException
 from kubernetes.aio.stream import WsApiClient
 
 from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable, ForeignObject, JobCreateFailed, RunError
 from agent_runs.contracts.identity import label_value
 from agent_runs.contracts.messages import JobRef
-from agent_runs.kube.credentials import ApiAccess, load_access
+from agent_runs.kube.credentials import ApiAccess, api_client, load_access
 from agent_runs.kube.objects import (
     AccessReview,
     ApiObject,
@@ -43,6 +42,8 @@ from agent_runs.kube.objects import (
     Pod,
     PodList,
     RawList,
+    ResourceRule,
+    RulesReview,
     Status,
     Version,
     WatchEvent,
@@ -156,13 +157,13 @@ class KubernetesCluster:
     def __init__(self, to: ApiAccess, timing: WatchTiming | None = None) -> None:
         self._access = to
         self._watches = PodWatches(self, timing or WatchTiming())
-        self._own_pod: tuple[float, dict[str, Any]] | None = None
+        self._own_pod: tuple[float, dict[str, Any] | None] | None = None
+        self._own_pod_lock = asyncio.Lock()  # of runs that start at once the first reads it for all
         call_configuration = copy.copy(to.configuration)
         call_configuration.connection_pool_maxsize = CALL_POOL_SIZE
-        self._calls: Any = ApiClient(call_configuration)  # Any: much of it is untyped upstream
-        self._streams: Any = ApiClient(to.configuration)
-        sockets: Any = WsApiClient
-        self._sockets: Any = sockets(to.configuration)
+        self._calls = api_client(call_configuration)
+        self._streams = api_client(to.configuration)
+        self._sockets = api_client(to.configuration, WsApiClient)
 
     @classmethod
     async def connect(
@@ -204,15 +205,15 @@ class KubernetesCluster:
 
     async def own_pod(self) -> dict[str, Any] | None:
         """Return the worker's own pod as raw JSON, a minute old at the most; None outside a pod."""
-        name, now = self._access.own_name, time.monotonic()
+        name = self._access.own_name
         if name is None:
             return None
-        if self._own_pod is None or now - self._own_pod[0] > OWN_POD_MAX_AGE.total_seconds():
-            reply = await self._get_optional("get", "pods", _core(self._access.own_namespace, "pods", name))
-            if reply is None:
-                return None
-            self._own_pod = (now, _decode_object(reply, "get pods"))
-        return self._own_pod[1]
+        async with self._own_pod_lock:
+            now = time.monotonic()
+            if self._own_pod is None or now - self._own_pod[0] > OWN_POD_MAX_AGE.total_seconds():
+                reply = await self._get_optional("get", "pods", _core(self._access.own_namespace, "pods", name))
+                self._own_pod = (now, None if reply is None else _decode_object(reply, "get pods"))
+            return self._own_pod[1]
 
     async def version(self) -> str:
         """Return the API server's version, such as `v1.34.1`."""
@@ -231,6 +232,22 @@ class KubernetesCluster:
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
         reply = await self._request_or_raise("POST", "create", "selfsubjectaccessreviews", path, body)
         return _decode(reply, AccessReview, "create selfsubjectaccessreviews").status.allowed
+
+    async def rules(self, namespace: str) -> Sequence[ResourceRule] | None:
+        """Return all that the worker may do in the namespace, None when the API server cannot list all of it."""
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectRulesReview",
+            "spec": {"namespace": namespace},
+        }
+        path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+        reply = await self._call("POST", "create", "selfsubjectrulesreviews", path, body=body)
+        if isinstance(reply, Refusal):
+            if reply.status in {403, 404, 405}:  # a proxy in front of the API server may not know the kind
+                return None
+            raise reply.as_error()
+        status = _decode(reply, RulesReview, "create selfsubjectrulesreviews").status
+        return None if status.incomplete or status.evaluation_error else status.resource_rules
 
     # Jobs
 

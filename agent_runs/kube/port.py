@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol
 
 from agent_runs.contracts.messages import JobRef
-from agent_runs.kube.objects import Event, Job, Metadata, PartialObjectMetadata, Pod
+from agent_runs.kube.objects import Event, Job, Metadata, PartialObjectMetadata, Pod, ResourceRule
 
 Manifest = Mapping[str, Any]
 ApplyResult = Literal["created", "adopted", "replaced"]
@@ -78,7 +78,7 @@ class Cluster(Protocol):
         ...
 
     async def own_pod(self) -> dict[str, Any] | None:
-        """Return the worker's own pod as raw JSON, a minute old at the most.
+        """Return the worker's own pod as raw JSON, a minute old at the most: all runs of the worker share the answer.
 
         None outside a pod (POD_NAME and HOSTNAME name no pod of this cluster).
         """
@@ -90,6 +90,10 @@ class Cluster(Protocol):
 
     async def allowed(self, verb: str, resource: str, namespace: str) -> bool:
         """Return whether the worker may do this. `resource` is `<plural>[/<subresource>][.<group>]`: `jobs.batch`."""
+        ...
+
+    async def rules(self, namespace: str) -> Sequence[ResourceRule] | None:
+        """Return all that the worker may do in the namespace, None when the API server cannot list all of it."""
         ...
 
     async def read_job(self, namespace: str, name: str) -> Job | None:

@@ -1,14 +1,15 @@
-"""Follows the log of an agent's container until the container has ended and all of its output is in, or until the agent
-has been silent for too long.
+"""Follows the log of an agent's sidecar until the agent's container has ended and all of its output is in, or until the
+agent has been silent for too long.
 
-The end of a log stream proves nothing: a kubelet that restarts ends it cleanly while the container runs, and a proxy
-or the API server may cut it at any time. So after every end the container's status is read, and following is over only
-when the status shows the container's end and either the runner's last frame is in or two clean reads bring nothing
-new. `agent_runs.logs.log_resume` decides what the text means; this module has connections, pauses and timeouts.
+The sidecar writes the agent's output and lives on after its last frame, so its log does not end with the agent; how
+the agent ended is what the status of its own container says. The end of a log stream proves nothing either: a kubelet
+that restarts ends it cleanly, and a proxy or the API server may cut it at any time. So after every end the status is
+read, and following is over only when it shows the agent's end and the last frame is in, or nothing more can come.
+`agent_runs.logs.log_resume` decides what the text means; this module has connections, pauses and timeouts.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -20,8 +21,9 @@ import structlog
 from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable, PodLost
 from agent_runs.contracts.messages import JobRef, PodRef
 from agent_runs.contracts.outcome import ContainerEnd, Gap
+from agent_runs.contracts.pod import SIDECAR_CONTAINER
 from agent_runs.kube.diagnosis import Ended, Failing, Running, diagnose
-from agent_runs.kube.objects import Job, Pod
+from agent_runs.kube.objects import ContainerState, Job, Pod
 from agent_runs.kube.port import ExecFailed, LogCut, LogRefused
 from agent_runs.logs.frames import FRAME_LIMIT, LastFrame, LogLine
 from agent_runs.logs.log_resume import Cursor, LogReader, ReadResult
@@ -35,15 +37,19 @@ from agent_runs.logs.silence import (
     WallClock,
     utc_now,
 )
-from agent_runs.logs.source import ACKNOWLEDGE_COMMAND, REPLAY_COMMAND, Source
+from agent_runs.logs.source import REPLAY_COMMAND, Source
+from agent_runs.logs.watched_pod import WatchedPod
 
 TAIL_FRAMES: Final = 100_000
 """Frames requested at once when their number is not known."""
 BUFFER_BYTES: Final = 8 * 1024 * 1024
 """Bytes read ahead of the consumer. A reader that stalls loses output when the kubelet rotates the log."""
-
+ROTATION_BYTES: Final = 512 * 1024
+"""After so many bytes of one connection the kubelet may have rotated the log: files of less than 1 MiB are unusual."""
 EXEC_TIMEOUT: Final = timedelta(seconds=30)
 """How long a command in the container may be silent."""
+
+SIDECAR_LOST: Final = "the sidecar ended while the agent was running, so its output cannot be followed any more"
 
 log: Final[Any] = structlog.get_logger()
 
@@ -60,23 +66,26 @@ class FollowTiming:
         ending_pause: the longest pause while the pod is being deleted. A restarted kubelet removes the log of such a
             pod a second or two after its end. Source: Kubernetes 1.20, observed.
         idle_timeout: after this long without a byte the connection is closed and the status is read.
+        rotated_idle_timeout: the same after `ROTATION_BYTES`. Before Kubernetes 1.29 a connection may stay at a file
+            that was rotated away, and bring nothing more.
         poll_interval: between reads on a node that cannot follow.
         unreadable_timeout: how long the log of an ended container may be unreadable before its rest counts as lost.
-            Also how long missing frames are requested while the container cannot be reached.
-        backfill_timeout: how long missing frames are requested while the container answers but does not have them: a
-            batch is in the runner's index only when all of it is written.
-        acknowledge_delay: how long the container may run after its last frame before it gets the acknowledgement that
-            all is stored.
+            Also how long missing frames are requested while the sidecar cannot be reached, and how long an ended
+            agent's last frame is awaited while nothing comes.
+        backfill_timeout: how long missing frames are requested while the sidecar answers but does not have them.
+        last_frame_delay: how long a connection may bring nothing after the agent's end before the rest is requested
+            from the sidecar; doubles, up to `max_pause`.
     """
 
     first_pause: timedelta = timedelta(milliseconds=100)
     max_pause: timedelta = timedelta(seconds=5)
     ending_pause: timedelta = timedelta(milliseconds=500)
     idle_timeout: timedelta = timedelta(minutes=2)
+    rotated_idle_timeout: timedelta = timedelta(seconds=15)
     poll_interval: timedelta = timedelta(seconds=1)
     unreadable_timeout: timedelta = timedelta(minutes=2)
     backfill_timeout: timedelta = timedelta(seconds=10)
-    acknowledge_delay: timedelta = timedelta(seconds=1)
+    last_frame_delay: timedelta = timedelta(seconds=1)
 
 
 @dataclass
@@ -94,7 +103,10 @@ class Batch:
 
 
 class Follower:
-    """Follows one container's log. Iterate it inside `async with`; then `termination`, `last` and `framed` are set.
+    """Follows one agent's output. Iterate it inside `async with`; then `termination`, `last` and `framed` are set.
+
+    Once `may_end_early` is true, the consumer may call `end_early` instead of waiting for the status of the agent's
+    container, if it has all of the output; `termination` then stays None.
 
     With limits on silence it also ends, with `silent_for_too_long`, once the agent has provably written nothing for so
     long and everything that it wrote before is stored (the consumer waits for more). See `agent_runs.logs.silence`.
@@ -103,8 +115,7 @@ class Follower:
         ClusterForbidden: the worker was not allowed to read logs or pods for `FollowTiming.unreadable_timeout`.
 
     Every other failure is retried or reported by `termination`. Frames that the log has lost are requested from the
-    runner in the container before anything beyond them is delivered (`backfilled` counts them); what it does not have
-    is a gap.
+    sidecar before anything beyond them is delivered (`backfilled` counts them); what it does not have is a gap.
 
     Args:
         replay: the command that repeats frames; the numbers of the first and the last one are appended. None: gaps
@@ -146,11 +157,17 @@ class Follower:
         self._silence_task: asyncio.Task[None] | None = None
         self._newest_number = 0
         self._container_id = ""
-        self._last_frame_at = 0.0
-        self._log_ended = False  # after the last frame: most likely the runner does not wait for an acknowledgement
-        self._acknowledged = False
         self._is_pod_ending = False
+        self._watched = WatchedPod(cluster, job, pod, self._note_state)
+        self._watch_task: asyncio.Task[None] | None = None
+        self._agent_ended = False  # as the watch shows, or the status
+        self._sidecar = ContainerState()  # as last read
+        self._is_finishing = False
+        self._waiting: asyncio.Timeout | None = None  # while a piece of the log is awaited
+        self._last_frame_delay = self._timing.last_frame_delay
+        self._progressed_at: float | None = None  # after the agent's end
         self.termination: Termination | None = None
+        self.ended_early = False
         self.warning: str | None = None
         self.silent_for_too_long: SilenceClock | None = None
         self.connections = 0
@@ -158,7 +175,7 @@ class Follower:
 
     @property
     def last(self) -> LastFrame | None:
-        """The runner's last frame, None when it was killed before it, or the log has no frames."""
+        """The sidecar's last frame, None when it was killed before it, or the log has no frames."""
         return self._log.last
 
     @property
@@ -168,7 +185,12 @@ class Follower:
 
     @property
     def end(self) -> ContainerEnd | None:
-        """How the container ended, None while it runs or when it is lost. A lost exit code is the last frame's."""
+        """How the agent's container ended, None while it runs or when it is lost.
+
+        A lost exit code is the last frame's.
+        """
+        if self.ended_early:
+            return ContainerEnd(exit_code=0)
         if not isinstance(self.termination, Ended):
             return None
         end = self.termination.end
@@ -176,7 +198,27 @@ class Follower:
             return end.model_copy(update={"exit_code": self.last.exit_code})
         return end
 
+    @property
+    def may_end_early(self) -> bool:
+        """Whether the last frame says that the agent ended well by itself, and no output is known to be missing.
+
+        Never once the status is known, which counts for more.
+        """
+        last = self.last
+        return (
+            self.termination is None
+            and last is not None
+            and (last.exit_code, last.stopped_by, last.error) == (0, None, None)
+            and self._log.missing_range is None
+        )
+
+    def end_early(self) -> None:
+        """End without the status of the agent's container. `next_batch` then returns None."""
+        self.ended_early = True
+        self._buffer.close()
+
     async def __aenter__(self) -> Self:
+        self._watch_task = asyncio.create_task(self._watched.run(), name=f"watch {self._pod.name}")
         self._task = asyncio.create_task(self._run(), name=f"follow {self._pod.name}")
         if self._limits != SilenceLimits():
             now = asyncio.get_running_loop().time()
@@ -189,7 +231,7 @@ class Follower:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        tasks = [task for task in (self._task, self._silence_task) if task is not None]
+        tasks = [task for task in (self._task, self._silence_task, self._watch_task) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
@@ -208,6 +250,8 @@ class Follower:
     async def next_batch(self, max_wait: timedelta | None = None) -> Batch | None:
         """Return what has come since the last call, None at the end; empty if nothing came in time, or after `wake`."""
         batch = await self._buffer.take(max_wait)
+        if batch is None and self.ended_early:
+            return None
         if batch is None:
             measured = self._silence_task is not None and self._silence_task.done()
             ended = self._silence_task if measured else self._task
@@ -220,8 +264,6 @@ class Follower:
     async def _run(self) -> None:
         try:
             await self._until_ended()
-            if isinstance(self.termination, Ended) and self.last is None:
-                await self._finish_log()
             await self._deliver(self._log.disconnect(final=True))
             self._apply_last_frame()
         finally:
@@ -274,90 +316,78 @@ class Follower:
         while self.termination is None:
             read = await self._read_log(follow=not self._log.needs_polling) if self.last is None else _Connection()
             if self.last is not None:
-                await self._await_status(pause)
-            self.termination = await self._read_termination()
+                self.wake()  # the consumer may end early
+                # a kubelet reports the end up to seconds later
+                await self._watched.shows(self._shows_end, self._timing.max_pause)
+            termination = await self._read_termination()
+            if termination is not None:
+                self._agent_ended = True
+                self.termination = termination if self.last is not None else await self._after_end(termination, read)
+            elif read.ended_cleanly and not self._log.contiguous:
+                await self._backfill_tail()
             if self.termination is None:
-                if read.ended_cleanly and not self._log.contiguous:
-                    await self._backfill_tail()
                 at_least = self._timing.poll_interval if self._log.needs_polling else timedelta()
                 await self._pause(pause.after(read), at_least)
+
+    async def _after_end(self, termination: Termination, read: "_Connection") -> Termination | None:
+        """Get what is missing up to the last frame of an agent that has ended; None if more may come."""
+        if isinstance(termination, Ended) and self._sidecar_runs and self._expects_last_frame:
+            return termination if await self._is_tail_over(read) else None
+        if isinstance(termination, Ended | _SidecarLost) and not self._never_had_output:
+            self._is_finishing = True
+            await self._finish_log()
+        if isinstance(termination, _SidecarLost) and self.last is not None:
+            return await self._read_termination()  # nothing is lost
+        return termination
+
+    @property
+    def _sidecar_runs(self) -> bool:
+        return self._sidecar.running is not None
+
+    @property
+    def _expects_last_frame(self) -> bool:
+        """Whether the log has frames, as far as it was read."""
+        return self._replay is not None and (self.framed or not self._log.newest_number)
+
+    @property
+    def _never_had_output(self) -> bool:
+        """Whether the sidecar never ran, so that no log is to be waited for."""
+        return self._sidecar.waiting is not None and not (self.framed or self._delivered.after)
+
+    async def _is_tail_over(self, read: "_Connection") -> bool:
+        """Whether the last frame is in, also by the sidecar's answer, or has been awaited for too long."""
+        now = asyncio.get_running_loop().time()
+        if await self._backfill_tail() or read.progressed or self._progressed_at is None:
+            self._progressed_at = now
+        if self.last is not None:
+            return True
+        if now - self._progressed_at < self._timing.unreadable_timeout.total_seconds():
+            return False
+        log.warning("log.last_frame_missed", pod=self._pod.name)
+        return True
 
     async def _pause(self, length: timedelta, at_least: timedelta = timedelta()) -> None:
         """Pause, shorter if the pod is being deleted: its node may soon remove the log."""
         loop = asyncio.get_running_loop()
         end = loop.time() + max(length, at_least).total_seconds()
-        self._is_pod_ending = self._is_pod_ending or await self._watch_shows(
-            max(length, at_least), lambda pod: pod is not None and pod.metadata.deletion_timestamp is not None
-        )
+        self._is_pod_ending = self._is_pod_ending or await self._watched.shows(_is_being_deleted, max(length, at_least))
         left = end - loop.time()
         await asyncio.sleep(min(left, self._timing.ending_pause.total_seconds()) if self._is_pod_ending else left)
 
-    async def _await_end(self, pieces: AsyncIterator[bytes]) -> None:
-        """Await the end of the log, which follows the last frame at once, or after the acknowledgement."""
-        self._last_frame_at = asyncio.get_running_loop().time()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._timing.acknowledge_delay.total_seconds()):
-                async for _ in pieces:
-                    pass
-                self._log_ended = True
-
-    async def _await_status(self, pause: "_Backoff") -> None:
-        """Wait until the container's status may show its end, which a kubelet reports up to seconds after the log.
-
-        The watch that all runs share costs nothing; it only decides when the status is read.
-        """
-        waited = timedelta(seconds=asyncio.get_running_loop().time() - self._last_frame_at)
-        delay = self._timing.max_pause if self._log_ended else self._timing.acknowledge_delay
-        if await self._watch_shows(delay - waited, self._shows_end):
-            return
-        await self._acknowledge()
-        delay = self._timing.max_pause if self._acknowledged or self._replay is None else pause.step()
-        await self._watch_shows(delay, self._shows_end)
+    def _note_state(self, pod: Pod | None) -> None:
+        """Note a state that the watch shows: after the agent's end its last frame must soon come."""
+        if not self._agent_ended and self._shows_end(pod):
+            self._agent_ended = True
+            if self._waiting is not None and not self._waiting.expired():
+                now = asyncio.get_running_loop().time()
+                self._waiting.reschedule(now + self._last_frame_delay.total_seconds())
 
     def _shows_end(self, pod: Pod | None) -> bool:
-        """Whether this shows the container's end, or that its pod no longer exists."""
+        """Whether this shows the agent's end, or that its pod no longer exists."""
         return pod is None or self._diagnose(pod, None, job_was_read=False) is not None
 
-    async def _watch_shows(self, max_wait: timedelta, condition: Callable[[Pod | None], bool]) -> bool:
-        """Whether our pod meets the condition in time, as the watch shows it; None stands for a deleted pod."""
-        with suppress(TimeoutError, ClusterUnavailable, ClusterForbidden):
-            async with (
-                asyncio.timeout(max(max_wait, timedelta()).total_seconds()),
-                self._cluster.watch_pods(self._job) as states,
-            ):
-                async for pods in states:
-                    ours = [pod for pod in pods if pod.metadata.uid == self._pod.uid]
-                    if condition(ours[0] if ours else None):
-                        return True
-        return False
-
-    async def _acknowledge(self) -> None:
-        """Acknowledge the whole log: the runner of one that may have been rotated waits until all of it is stored."""
-        if self._replay is None or self._acknowledged or not self._buffer.stored:
-            return
-        waited = asyncio.get_running_loop().time() - self._last_frame_at
-        if waited < self._timing.acknowledge_delay.total_seconds():
-            return
-        pod = self._pod
-        try:
-            async with self._cluster.exec_output(
-                pod.namespace,
-                pod.name,
-                pod.container,
-                ACKNOWLEDGE_COMMAND,
-                limit=FRAME_LIMIT,
-                idle_timeout=EXEC_TIMEOUT,
-            ) as pieces:
-                async for _ in pieces:
-                    pass
-        except ExecFailed:
-            return  # the container has ended by now, or the next call retries
-        except ClusterForbidden:
-            pass  # the runner's own timeout ends its wait
-        self._acknowledged = True
-
     async def _finish_log(self) -> None:
-        """Read the rest of an ended container's log, until two reads bring nothing new or its pod no longer exists.
+        """Read the rest of an ended sidecar's log, until two reads bring nothing new or its pod no longer exists.
 
         The first read follows, because kubelets up to 1.21 report a pod as ended while its container still ends. The
         last one begins at the start of the log, since `sinceTime` hides lines that were stamped after the clock was set
@@ -365,7 +395,7 @@ class Follower:
         """
         pause, loop = _Backoff(self._timing), asyncio.get_running_loop()
         readable = loop.time()
-        follow, quiet, partial_line = True, 0, b""
+        follow, quiet, partial_line = not self._sidecar_runs, 0, b""
         while self.last is None and quiet < 2:
             read = await self._read_log(follow=follow, whole=quiet == 1 and self.framed)
             if read.ended_cleanly and (read.progressed or self._log.caught_up):
@@ -404,36 +434,55 @@ class Follower:
             async with self._cluster.open_log(
                 pod.namespace,
                 pod.name,
-                pod.container,
+                SIDECAR_CONTAINER,
                 follow=follow,
                 since=since,
                 idle_timeout=self._timing.idle_timeout,
             ) as pieces:
-                async for piece in pieces:
+                while (piece := await self._next_piece(pieces, read)) is not None:
                     result = self._log.feed(piece)
                     self._note_output(opened)
                     read.progressed = await self._deliver(result) or read.progressed
                     if self._log.missing_range is not None:
                         await self._backfill()
-                    if self._log.spent:
+                    if self._log.spent or self.last is not None:
                         break
-                    if self.last is not None:
-                        await self._await_end(pieces)
                 else:
                     read.ended_cleanly = True
         await self._deliver(self._log.disconnect())
         read.duration = timedelta(seconds=asyncio.get_running_loop().time() - opened)
         return read
 
+    async def _next_piece(self, pieces: AsyncIterator[bytes], read: "_Connection") -> bytes | None:
+        """Return the next piece of a connection, None at its end.
+
+        Raises:
+            LogCut: nothing came for so long that another connection may bring more.
+        """
+        ended = self._agent_ended and not self._is_finishing
+        rotated = self._timing.rotated_idle_timeout if read.size > ROTATION_BYTES else None
+        limit = self._last_frame_delay if ended else rotated
+        try:
+            async with asyncio.timeout(None if limit is None else limit.total_seconds()) as self._waiting:
+                piece = await anext(pieces, None)
+        except TimeoutError:
+            if self._agent_ended:
+                self._last_frame_delay = min(2 * self._last_frame_delay, self._timing.max_pause)
+            raise LogCut("nothing came for too long") from None
+        finally:
+            self._waiting = None
+        read.size += len(piece or b"")
+        return piece
+
     async def _backfill(self) -> None:
-        """Request the frames that are missing before what was read last from the runner in the container."""
+        """Request the frames that are missing before what was read last from the sidecar."""
         while (missing := self._log.missing_range) is not None:
             await self._backfill_range(missing)
 
     async def _backfill_range(self, missing: range) -> None:
         loop, pause = asyncio.get_running_loop(), _Backoff(self._timing)
         began, left = loop.time(), missing
-        while self.termination is None:
+        while not self._is_finishing:
             answered = await self._request_replay(left)
             now = self._log.missing_range
             if now is None or now.stop != missing.stop:
@@ -445,7 +494,7 @@ class Follower:
             timeout = self._timing.backfill_timeout if answered else self._timing.unreadable_timeout
             if answered is None or loop.time() - began >= timeout.total_seconds():
                 break
-            if await self._read_termination() is not None:
+            if await self._read_termination() is not None and not self._sidecar_runs:
                 break
             await self._pause(pause.after(_Connection(progressed=progressed)))
         self.backfilled += len(missing) - len(left)
@@ -454,25 +503,29 @@ class Follower:
             log.warning("log.gap_recorded", pod=self._pod.name, frames=len(left))
         await self._deliver(result)
 
-    async def _backfill_tail(self) -> None:
-        """Request frames that a rotation removed before a silence: no later frame shows that they are missing."""
+    async def _backfill_tail(self) -> bool:
+        """Request frames that a rotation removed before a silence: no later frame shows that they are missing.
+
+        Return whether there were any.
+        """
         missing = self._log.open_tail(TAIL_FRAMES) if self._replay is not None else None
         if missing is None:
-            return
+            return False
         await self._request_replay(missing)
         backfilled_frames = self._log.close_tail() - missing.start
         if backfilled_frames:
             log.info("log.tail_backfilled", pod=self._pod.name, frames=backfilled_frames)
             self.backfilled += backfilled_frames
+        return backfilled_frames > 0
 
     async def _request_replay(self, missing: range) -> bool | None:
-        """Whether the container answered; None when exec is forbidden."""
+        """Whether the sidecar answered; None when exec is forbidden."""
         pod, command = self._pod, [*(self._replay or ()), str(missing.start), str(missing.stop - 1)]
         limit = len(missing) * FRAME_LIMIT + FRAME_LIMIT
         self._log.begin_backfill()
         try:
             async with self._cluster.exec_output(
-                pod.namespace, pod.name, pod.container, command, limit=limit, idle_timeout=EXEC_TIMEOUT
+                pod.namespace, pod.name, SIDECAR_CONTAINER, command, limit=limit, idle_timeout=EXEC_TIMEOUT
             ) as pieces:
                 async for piece in pieces:
                     await self._deliver(self._log.backfill(piece))
@@ -491,7 +544,7 @@ class Follower:
         return True
 
     async def _read_termination(self) -> Termination | None:
-        """Read how the container ended; None while it runs or that cannot be read."""
+        """Read how the agent's container ended; None while it runs or that cannot be read."""
         with suppress(ClusterUnavailable), self._while_forbidden("pods"):
             pod = await self._read_pod()
             if pod is None:
@@ -509,7 +562,19 @@ class Follower:
             return Failing(PodLost, "the agent container was started a second time")
         if isinstance(diagnosis, Running):
             self.warning = diagnosis.warning
+            return None if pod is None else self._diagnose_sidecar(pod)
         return diagnosis if isinstance(diagnosis, Ended | Failing) else None
+
+    def _diagnose_sidecar(self, pod: Pod) -> "_SidecarLost | None":
+        """Return the failure if the sidecar of a running agent has ended: it is never started again.
+
+        A pod that is being deleted has another reason to end, which its agent's status will show.
+        """
+        ended = _sidecar_state(pod).terminated
+        if ended is None or self.last is not None or _is_being_deleted(pod):
+            return None
+        code = "unknown" if ended.exit_code is None else str(ended.exit_code)
+        return _SidecarLost(PodLost, f"{SIDECAR_LOST}: {ended.reason or 'ended'} (exit {code})")
 
     @contextmanager
     def _while_forbidden(self, resource: str) -> Iterator[None]:
@@ -532,7 +597,9 @@ class Follower:
     async def _read_pod(self) -> Pod | None:
         pod = await self._cluster.read_pod(self._pod.namespace, self._pod.name)
         if pod is None or pod.metadata.uid != self._pod.uid:
+            self._sidecar = ContainerState()
             return None
+        self._sidecar = _sidecar_state(pod)
         self._is_pod_ending = pod.metadata.deletion_timestamp is not None
         return pod
 
@@ -548,10 +615,28 @@ class Follower:
         return bool(seen) and seen != self._container_id
 
 
+@dataclass(frozen=True)
+class _SidecarLost(Failing):
+    """The sidecar has ended before the agent."""
+
+
+def _sidecar_state(pod: Pod) -> ContainerState:
+    """The state of the sidecar; none if it is not known, because a pod that has ended may show an old one."""
+    status = pod.container(SIDECAR_CONTAINER)
+    if status is None or (pod.status.phase in {"Succeeded", "Failed"} and status.state.terminated is None):
+        return ContainerState()
+    return status.state
+
+
+def _is_being_deleted(pod: Pod | None) -> bool:
+    return pod is not None and pod.metadata.deletion_timestamp is not None
+
+
 @dataclass
 class _Connection:
-    """What one connection brought."""
+    """What one connection brought; its size in bytes."""
 
+    size: int = 0
     progressed: bool = False
     ended_cleanly: bool = False
     duration: timedelta = timedelta()

@@ -1,4 +1,4 @@
-"""The numbered frames that the in-pod runner (`agent_runs/pod/runner.sh`) writes, read back exactly.
+"""The numbered frames that the sidecar of an agent's pod writes, read back exactly.
 
 A frame is one line of at most 8 KiB: number, stream letter, mark, blank, payload. Numbers count 1, 2, 3, ... over all
 streams, so a reader knows what it has, what repeats and what is missing. Everything here is pure, takes any
@@ -250,7 +250,7 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """What the runner forwarded of one stream, and the SHA-256 of the whole file (None: it could not be computed)."""
+    """What the sidecar forwarded of one stream, and the SHA-256 of the whole file (None: it could not be computed)."""
 
     lines: Count = 0
     bytes: Count = 0
@@ -258,14 +258,14 @@ class Totals(msgspec.Struct, frozen=True):
 
 
 class LastFrame(msgspec.Struct, frozen=True):
-    """The runner's last frame.
+    """The sidecar's last frame.
 
     Attributes:
         exit_code: the command's; 128+n after signal n, as in every shell; None when it is not known.
         signal: n when the exit code is 128+n. A command that itself exits with such a code looks the same.
         stopped_by: `TERM`, `INT` or `HUP` when the runner got that signal.
         grace_exceeded: True when something had to be killed after a stop.
-        error: `workdir`, `folder`, `stdin`, `out` (nothing was started); `command_not_found`,
+        error: `workdir`, `folder`, `stdin`, `out`, `api` (nothing was started); `command_not_found`,
             `command_not_executable`; `unkillable`; `disk_full`; `output_truncated` (an output file was emptied);
             `last_frame_unreadable`, which only `parse` gives; None when all is well.
         detail: the option or environment variable that an error is about.

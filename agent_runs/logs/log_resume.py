@@ -1,7 +1,7 @@
 """The lines of a container's log, put together over any number of connections. Pure: no clock, no I/O.
 
 The text of a connection, opened with `sinceTime` at the cursor's second, gives the lines that the cursor does not have
-yet, the next cursor, and the gaps. Frames of our runner are numbered, so repeats and gaps are exact. A log without
+yet, the next cursor, and the gaps. Frames of our sidecar are numbered, so repeats and gaps are exact. A log without
 frames is de-duplicated by position: a connection opened at second S repeats all lines since S in their order, so as
 many lines as are known since S are dropped from its beginning.
 
@@ -147,6 +147,7 @@ class LogReader:
         self._head = b""
         self._opening: tuple[bool, bool]  # set by `connect`
         self._began_too_late = False
+        self._is_guess = False  # nothing was read, and frames are requested
         self.noise: list[bytes] = []
 
     @property
@@ -190,12 +191,23 @@ class LogReader:
         return self._log.partial_line if isinstance(self._log, _FramedLog) else b""
 
     def open_tail(self, size: int) -> range | None:
-        """Treat up to `size` frames after the last known one as missing; None when there is nothing to request."""
+        """Treat up to `size` frames after the last known one as missing; None when there is nothing to request.
+
+        A log of which no line could be read counts as one with frames: a rotation may have left an empty file.
+        """
+        if self._log is None and self._can_backfill and not self._head:
+            self._log = _FramedLog(self._start, can_backfill=True)
+            self._log.connect(from_start=True, tolerant=True)
+            self._is_guess = True
         return self._log.open_tail(size) if isinstance(self._log, _FramedLog) else None
 
     def close_tail(self) -> int:
         """Treat what was not backfilled as not written yet. Return the number of the next frame."""
-        return self._log.close_tail() if isinstance(self._log, _FramedLog) else 0
+        following = self._log.close_tail() if isinstance(self._log, _FramedLog) else 0
+        if self._is_guess and following == self._start.first:
+            self._log = None  # it has given nothing, so what the log has is still not known
+        self._is_guess = False
+        return following
 
     @property
     def framed(self) -> bool:
@@ -221,7 +233,7 @@ class LogReader:
 
     @property
     def last(self) -> LastFrame | None:
-        """The runner's last frame, None until it was read."""
+        """The last frame, None until it was read."""
         return self._log.last if isinstance(self._log, _FramedLog) else None
 
     @property
@@ -291,7 +303,7 @@ class LogReader:
         return self._log.give_up_missing_range(self._note) if isinstance(self._log, _FramedLog) else ReadResult()
 
     def _detect_format(self) -> None:
-        """Detect by the first stamped lines whether the log has frames: a runner's log always begins with one."""
+        """Detect by the first stamped lines whether the log has frames: a sidecar's log always begins with one."""
         *whole, partial_line = self._head.split(b"\n")
         while whole and not _STAMP.match(whole[0]):
             self._note(whole.pop(0))
@@ -329,7 +341,7 @@ class LogReader:
 
 
 class _FramedLog:
-    """A log with the frames of our runner."""
+    """A log with the frames of our sidecar."""
 
     def __init__(self, cursor: Cursor, *, can_backfill: bool) -> None:
         self._after = max(cursor.after, cursor.covered)
@@ -405,15 +417,16 @@ class _FramedLog:
         self._replay_reader = FrameReader()
 
     def backfill(self, data: bytes, note: NoiseHandler) -> ReadResult:
-        """Take only the next missing frame each time, and never a `last`: the agent could forge the files."""
+        """Take only the next missing frame each time, and no `last` before frames that are known."""
         result, new = ReadResult(), list[Frame]()
         for item in self._replay_reader.feed(data):
             if self._missing_end is None or isinstance(item, Junk):
                 continue
-            if item.stream != "last" and item.seq == self._number + 1:
+            is_last = item.stream == "last"
+            if item.seq == self._number + 1 and not (is_last and self._postponed):
                 new.append(item)
                 self._number = item.seq
-                if self._number + 1 == self._missing_end:
+                if self._number + 1 == self._missing_end or is_last:
                     self._missing_end = None
         self._take(new, result)
         if self._missing_end is None:
@@ -475,7 +488,7 @@ class _FramedLog:
     def _is_suspect(self, frame: Frame) -> bool:
         """Whether this frame's line may be a part of it followed by a message of the kubelet.
 
-        Nothing follows such a message, and the runner can replay the true frame. Where it cannot, a line that comes
+        Nothing follows such a message, and the sidecar can replay the true frame. Where it cannot, a line that comes
         twice is believed.
         """
         suspect = _has_kubelet_message(frame.payload) if frame.stream != "last" else _is_unreadable(frame)
@@ -483,7 +496,7 @@ class _FramedLog:
         if not suspect or (before is not None and (before.seq, before.payload) == (frame.seq, frame.payload)):
             return False
         self._suspect = frame
-        if self._can_backfill and frame.stream != "last":
+        if self._can_backfill:
             self._missing_end, self._postponed, self._verifies_suspect = frame.seq + 1, [], True
         else:
             self.awaits_repeat = True
@@ -667,7 +680,7 @@ def _second(clock: bytes, zone: bytes) -> datetime | None:
 
 @dataclass
 class Tally:
-    """Counts what was stored of one attempt, to be compared with the runner's last frame. Add lines in their order."""
+    """Counts what was stored of one attempt, to be compared with the last frame. Add lines in their order."""
 
     lines: dict[Output, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
     sizes: dict[Output, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})

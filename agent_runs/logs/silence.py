@@ -7,7 +7,7 @@ last N seconds by its own clock. A difference between the clocks may therefore d
 or by one limit per take-over at the most; it never makes an agent that writes look silent.
 
 Lost contact is not silence either. The log is read once more, and must repeat the newest line that is known (or the
-runner must have no newer one, where a rotation has moved that line away), and the container's status must say that it
+sidecar must have no newer one, where a rotation has moved that line away), and the container's status must say that it
 runs. Whatever cannot be read now proves nothing.
 """
 
@@ -20,6 +20,7 @@ from typing import Final, TypeAlias
 from agent_runs.agents.opencode.events import printable
 from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable
 from agent_runs.contracts.messages import PodRef
+from agent_runs.contracts.pod import SIDECAR_CONTAINER
 from agent_runs.kube.port import ExecFailed, LogCut, LogRefused
 from agent_runs.logs.frames import FRAME_LIMIT, Frame, FrameReader, Junk
 from agent_runs.logs.log_resume import NewestLine
@@ -133,7 +134,7 @@ class SilenceProof:
     """Proves that an agent is silent, by what node and API server say now.
 
     Attributes:
-        replays: the runner in the container can repeat frames, so the log has frames.
+        replays: the sidecar can repeat frames, so the log has frames.
     """
 
     cluster: Source
@@ -164,7 +165,7 @@ class SilenceProof:
                 if is_message_of_kubelet(item) or (later and self._counts(item, newest, first_output=first_output)):
                     return False
                 repeated = repeated or later or newest is None or newest.equals(item)
-        return repeated or newest is None or not self.replays or await self._runner_has_nothing_after(newest)
+        return repeated or newest is None or not self.replays or await self._sidecar_has_nothing_after(newest)
 
     async def _none_within(self, limit: timedelta, newest: NewestLine | None, *, first_output: bool) -> bool:
         """Whether the node's own clock says that the last output, or the container's start, is older than the limit."""
@@ -181,14 +182,15 @@ class SilenceProof:
             return not (newest.framed if newest is not None else self.replays)
         return item.stream in {"stdout", "last"} or (item.stream == "stderr" and not first_output)
 
-    async def _runner_has_nothing_after(self, newest: NewestLine) -> bool:
-        """Whether the runner has no later frame: a rotation has moved the newest one to a file that nobody can read."""
+    async def _sidecar_has_nothing_after(self, newest: NewestLine) -> bool:
+        """Whether the sidecar has no later frame: a rotation has moved the newest one to a file that is not read."""
         reader, following = FrameReader(), str(newest.number + 1)
-        answer = await self._exec((*REPLAY_COMMAND, following, following), FRAME_LIMIT * 2)
+        command = (*REPLAY_COMMAND, following, following)
+        answer = await self._exec(SIDECAR_CONTAINER, command, FRAME_LIMIT * 2)
         return not any(isinstance(item, Frame) for item in reader.feed(answer))
 
     async def _runs(self) -> bool:
-        """Whether the container runs, as the pod itself says, and nobody is ending it."""
+        """Whether the agent's container runs, as the pod itself says, and nobody is ending it."""
         pod = await self.cluster.read_pod(self.pod.namespace, self.pod.name)
         if pod is None or pod.metadata.uid != self.pod.uid or pod.metadata.deletion_timestamp is not None:
             return False
@@ -196,10 +198,10 @@ class SilenceProof:
         return status is not None and status.state.running is not None
 
     async def processes(self) -> tuple[str, ...]:
-        """The names of the processes in the container; none if they cannot be read."""
+        """The names of the processes in the agent's container; none if they cannot be read."""
         listing = b""
         with suppress(ExecFailed, ClusterForbidden):
-            listing = await self._exec(PROCESSES_COMMAND, MAX_PROCESS_LIST)
+            listing = await self._exec(self.pod.container, PROCESSES_COMMAND, MAX_PROCESS_LIST)
         names = [printable(name, 40) for name in listing.decode(errors="replace").splitlines()]
         return tuple(name for name in names if name)[:MAX_PROCESSES]
 
@@ -207,7 +209,7 @@ class SilenceProof:
         """What the log has now from `since` on."""
         pod, reader = self.pod, FrameReader(timestamps=True)
         async with self.cluster.open_log(
-            pod.namespace, pod.name, pod.container, follow=False, since=since, idle_timeout=IDLE_TIMEOUT
+            pod.namespace, pod.name, SIDECAR_CONTAINER, follow=False, since=since, idle_timeout=IDLE_TIMEOUT
         ) as pieces:
             async for piece in pieces:
                 for item in reader.feed(piece):
@@ -215,11 +217,11 @@ class SilenceProof:
         for rest in reader.close():
             yield rest
 
-    async def _exec(self, command: tuple[str, ...], limit: int) -> bytes:
-        """What a command in the container prints."""
+    async def _exec(self, container: str, command: tuple[str, ...], limit: int) -> bytes:
+        """What a command in this container prints."""
         pod = self.pod
         async with self.cluster.exec_output(
-            pod.namespace, pod.name, pod.container, command, limit=limit, idle_timeout=IDLE_TIMEOUT
+            pod.namespace, pod.name, container, command, limit=limit, idle_timeout=IDLE_TIMEOUT
         ) as pieces:
             return b"".join([piece async for piece in pieces])
 

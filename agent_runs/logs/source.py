@@ -1,4 +1,4 @@
-"""What the follower of a log needs of the cluster, and the runner's commands in the container."""
+"""What the follower of a log needs of the cluster, and the commands in the containers of an agent's pod."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -6,17 +6,18 @@ from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 from agent_runs.contracts.messages import JobRef
-from agent_runs.job.manifest import RUN_DIRECTORY
+from agent_runs.job.manifest import CONTROL_DIRECTORY, OUTPUT_DIRECTORY, RUN_DIRECTORY, SIDECAR_FILE
 from agent_runs.job.secrets import RUNNER_KEY
 from agent_runs.kube.objects import Job, Pod
 
-RUNNER_COMMAND: Final = ("sh", f"{RUN_DIRECTORY}/secret/{RUNNER_KEY}", "--out", f"{RUN_DIRECTORY}/output")
-REPLAY_COMMAND: Final = (*RUNNER_COMMAND, "--replay")
-"""Repeats frames from the runner's files; the numbers of the first and the last one are appended."""
-ACKNOWLEDGE_COMMAND: Final = (*RUNNER_COMMAND, "--acknowledge")
-"""Ends the runner's wait for a reader."""
+SIDECAR_COMMAND: Final = ("python3", "-I", "-S", SIDECAR_FILE)
+REPLAY_COMMAND: Final = (*SIDECAR_COMMAND, "replay", CONTROL_DIRECTORY)
+"""Repeats frames, in the sidecar's container; the numbers of the first and the last one are appended."""
+ACKNOWLEDGE_COMMAND: Final = (*SIDECAR_COMMAND, "acknowledge", CONTROL_DIRECTORY)
+"""Ends the sidecar, in its container, once its last frame is written."""
+RUNNER_COMMAND: Final = ("sh", f"{RUN_DIRECTORY}/secret/{RUNNER_KEY}", "--out", OUTPUT_DIRECTORY)
 PROCESSES_COMMAND: Final = (*RUNNER_COMMAND, "--processes")
-"""Lists the names of the agent's processes."""
+"""Lists the names of the agent's processes, in the agent's container."""
 
 
 class Source(Protocol):

@@ -1,9 +1,9 @@
 """Makes an agent use the Paperclip API proxy in its pod: placeholders instead of tokens, paths instead of addresses.
 
-The proxy (`agent_runs/pod/api_proxy.py`) replaces a placeholder by the current token. So a run that a later wake has
-joined uses that wake's token, and no token is in the agent's environment or configuration. The proxy's port is known
-only in the pod: the runner puts its address before each path in the environment, and OpenCode's configuration names it
-as `{env:PAPERCLIP_API_URL}`. An address that is not Paperclip's stays as it is.
+The proxy (`agent_runs/pod/sidecar/api_proxy.py`) replaces a placeholder by the current token. So a run that a later
+wake has joined uses that wake's token, and no token is in the agent's environment or configuration. The proxy's port is
+known only in the pod: the runner puts its address before each path in the environment, and OpenCode's configuration
+names it as `{env:PAPERCLIP_API_URL}`. An address that is not Paperclip's stays as it is.
 """
 
 from collections.abc import Mapping

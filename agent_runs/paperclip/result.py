@@ -147,6 +147,11 @@ def outcome(
     )
 
 
+def with_notes(outcome: Outcome, notes: Iterable[str]) -> Outcome:
+    """The same outcome with these notes for people instead of its own."""
+    return outcome.model_copy(update={"result_json": outcome.result_json | _present({"notes": _bounded(notes)})})
+
+
 def stored_session(request: RunRequest, session_id: str) -> SessionParams:
     """A session of this run as Paperclip stores it, and as a later attempt resumes it."""
     workspace = request.context.paperclip_workspace
@@ -320,6 +325,10 @@ def _result_json(
             "toolErrors": _bounded(report.tool_errors),
             "lastOutput": _cut(report.last_output, NOTE_LIMIT),
         }
+    return _present(facts)
+
+
+def _present(facts: dict[str, Any]) -> dict[str, Any]:
     return {name: fact for name, fact in facts.items() if fact not in (None, "", [])}
 
 

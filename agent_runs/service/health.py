@@ -31,6 +31,9 @@ from agent_runs.web.transcripts import CannotListen, serving
 
 REPORT_MAX_AGE: Final = timedelta(seconds=2)
 """A report serves all probes of this time."""
+CLUSTER_MAX_AGE: Final = timedelta(seconds=30)
+"""The API server's good answer serves all reports of this time, so idle workers hardly load it. A failure is not kept:
+readiness returns with the next probe."""
 CHECK_TIMEOUT: Final = timedelta(seconds=3)
 """Probes should have a longer time-out."""
 
@@ -77,15 +80,35 @@ class Report:
 
 
 class HealthCheck:
-    """Runs a check with one or more results. While a run is pending no second one starts: none pile up in an outage."""
+    """Runs a check with one or more results. While a run is pending no second one starts: none pile up in an outage.
 
-    def __init__(self, names: Sequence[str], check: Callable[[], Awaitable[Sequence[CheckResult]]]) -> None:
+    With a `max_age`, results that are all ok are returned again until they are older than that.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        check: Callable[[], Awaitable[Sequence[CheckResult]]],
+        *,
+        max_age: timedelta = timedelta(0),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._names = names
         self._check = check
+        self._max_age = max_age
+        self._clock = clock
         self._pending: asyncio.Task[Sequence[CheckResult]] | None = None
+        self._good: tuple[float, Sequence[CheckResult]] | None = None
 
     async def run(self, limit: timedelta) -> Sequence[CheckResult]:
         """The results, within `limit`."""
+        if self._good is not None and self._clock() - self._good[0] < self._max_age.total_seconds():
+            return self._good[1]
+        results = await self._run(limit)
+        self._good = (self._clock(), results) if all(result.state == "ok" for result in results) else None
+        return results
+
+    async def _run(self, limit: timedelta) -> Sequence[CheckResult]:
         if self._pending is None:
             self._pending = asyncio.ensure_future(self._check())
         done, _ = await asyncio.wait([self._pending], timeout=limit.total_seconds())
@@ -154,7 +177,9 @@ class Health:
             log.warning("health.changed", ready=report.ready, live=report.live, failing=failing)
 
 
-def health_checks(polling: Polling, store: TranscriptStore, cluster: Cluster) -> Sequence[HealthCheck]:
+def health_checks(
+    polling: Polling, store: TranscriptStore, cluster: Cluster, clock: Callable[[], float] = time.monotonic
+) -> Sequence[HealthCheck]:
     """The checks of a worker."""
 
     async def temporal() -> Sequence[CheckResult]:
@@ -179,7 +204,7 @@ def health_checks(polling: Polling, store: TranscriptStore, cluster: Cluster) ->
     return (
         HealthCheck(["temporal", "polling"], temporal),
         HealthCheck(["transcripts"], transcripts),
-        HealthCheck(["cluster"], api),
+        HealthCheck(["cluster"], api, max_age=CLUSTER_MAX_AGE, clock=clock),
     )
 
 

@@ -1,6 +1,5 @@
 """The settings of a worker process."""
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -32,13 +31,12 @@ class WorkerSettings(ClientSettings):
         inherit_env_from: the same for the names of Secrets and ConfigMaps in its `envFrom`.
         inherit_mounts: the same for the paths at which it mounts Secrets.
         paperclip_api_url: URL at which pods reach Paperclip; an agent's configuration may name another.
-        api_proxy_image: image with python3 for the pod's Paperclip API proxy container; None: that of the worker's own
-            pod; empty: no such container, and the agent has its token in its environment.
+        sidecar_image: image with python3 (3.9 or later) for the sidecar of agent pods; None: that of the worker's own
+            pod, or a public one of Python for a worker that is in none.
         opencode_config: JSON file merged into every agent's OpenCode configuration (providers, mostly).
         policy: YAML file of what agent configurations may choose; None: the defaults of docs/policy.md.
         max_runs: runs that this worker follows at the same time.
         max_output_mib: MiB of output that are stored of one run; then its agent is stopped (`output_quota_exceeded`).
-        transcript_retention_days: transcripts are purged this many days after their last line; 0: never.
         health_listen: HOST:PORT of the probes (`/readyz`, `/livez`); None: not served.
         metrics_listen: IP:PORT of the SDK's metrics for Prometheus (`/metrics`); None: not served.
     """
@@ -54,16 +52,10 @@ class WorkerSettings(ClientSettings):
     inherit_env_from: tuple[str, ...] = ()
     inherit_mounts: tuple[str, ...] = ()
     paperclip_api_url: str | None = None
-    api_proxy_image: str | None = None
+    sidecar_image: str | None = None
     opencode_config: Path | None = None
     policy: Path | None = None
     max_runs: int = Field(default=500, ge=1)
     max_output_mib: int = Field(default=1024, ge=1)
-    transcript_retention_days: int = Field(default=30, ge=0, le=36_500)
     health_listen: ListenAddress | None = None
     metrics_listen: ListenAddress | None = None
-
-    @property
-    def transcript_retention(self) -> timedelta | None:
-        """Time from a transcript's last line until it is purged; None: never."""
-        return timedelta(days=self.transcript_retention_days) if self.transcript_retention_days else None

@@ -15,6 +15,7 @@ import structlog
 
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.transcripts.store import Expiry, PurgedPage
+from agent_runs.transcripts.tokens import LINK_LIFETIME
 
 log: Final[Any] = structlog.get_logger()
 
@@ -30,6 +31,10 @@ class Purgeable(Protocol):
         """Delete a page of an expired transcript; None: nothing is expired."""
         ...
 
+    async def forget_revocations(self, before: datetime) -> None:
+        """Delete revocations of links from before this time."""
+        ...
+
 
 @dataclass
 class PurgeResult:
@@ -43,6 +48,8 @@ class PurgeResult:
 async def purge(store: Purgeable, retention: timedelta, now: datetime) -> PurgeResult:
     """Delete every transcript whose last line is older than `retention`; an interrupted purge is completed by the next.
 
+    Revocations of links go once every link from before them has expired.
+
     Raises:
         TranscriptsUnavailable: the store does not answer.
     """
@@ -53,6 +60,7 @@ async def purge(store: Purgeable, retention: timedelta, now: datetime) -> PurgeR
         result.lines += page.lines
         result.bytes += page.bytes
         await asyncio.sleep(0)  # waiting writers first
+    await store.forget_revocations(now - max(retention, LINK_LIFETIME))
     return result
 
 

@@ -1,4 +1,4 @@
-"""The tables, for every dialect: lines, and one row per attempt with its running counts and its writer.
+"""The tables, for every dialect: lines, one row per attempt with its running counts and its writer, revoked links.
 
 `migrations` upgrades an older database to this. Times are whole microseconds since the epoch: exact, ordered and the
 same in SQLite and PostgreSQL.
@@ -60,3 +60,11 @@ attempts = Table(
     Column("writer_since", Instant, nullable=False, server_default="0"),
     Column("writer_number", BigInteger, nullable=False, server_default="0"),
 )
+
+revocations = Table(
+    "revocations",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("revoked_at", Instant, nullable=False),
+)
+"""Links to a run that were created until this time open nothing."""

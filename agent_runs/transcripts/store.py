@@ -24,7 +24,7 @@ from agent_runs.transcripts.group_commit import GroupCommit
 from agent_runs.transcripts.lines import Line, page_end
 from agent_runs.transcripts.migrations import migrate
 from agent_runs.transcripts.notifier import AttemptNotifier
-from agent_runs.transcripts.schema import EPOCH, attempts, lines
+from agent_runs.transcripts.schema import EPOCH, attempts, lines, revocations
 
 __all__ = [
     "BATCH_DELAY",
@@ -135,6 +135,14 @@ class TranscriptStore(Protocol):
 
     async def check_writable(self) -> None:
         """Write something, and delete it in the same transaction."""
+        ...
+
+    async def revoke_links(self, run_id: str, until: datetime) -> None:
+        """Revoke the links to a run that were created until this time. An earlier time than before changes nothing."""
+        ...
+
+    async def links_revoked_at(self, run_id: str) -> datetime | None:
+        """The time until which links to the run are revoked; None: none are."""
         ...
 
     def notifier(self, key: AttemptKey) -> AttemptNotifier:
@@ -442,6 +450,34 @@ class SqlTranscripts:
             connection.execute(delete(attempts).where(own))
 
         await self._database.write(write)
+
+    async def revoke_links(self, run_id: str, until: datetime) -> None:
+        """Record the time, unless a later one is recorded."""
+        row = self._database.insert(revocations).values(run_id=run_id, revoked_at=until)
+        later = row.on_conflict_do_update(
+            index_elements=["run_id"],
+            set_={"revoked_at": row.excluded.revoked_at},
+            where=row.excluded.revoked_at > revocations.c.revoked_at,
+        )
+
+        def write(connection: Connection) -> None:
+            connection.execute(later)
+
+        await self._write(write)
+
+    async def links_revoked_at(self, run_id: str) -> datetime | None:
+        """The time until which links to the run are revoked, or None."""
+        known = select(revocations.c.revoked_at).where(revocations.c.run_id == run_id)
+        times: list[datetime] = [until for (until,) in await self._database.rows(known)]
+        return times[0] if times else None
+
+    async def forget_revocations(self, before: datetime) -> None:
+        """Delete revocations from before this time: all links from before them have expired."""
+
+        def write(connection: Connection) -> None:
+            connection.execute(delete(revocations).where(revocations.c.revoked_at < before))
+
+        await self._write(write)
 
     async def seal(self, key: AttemptKey, receipt: OutputReceipt, writer: Writer = UNCLAIMED) -> OutputReceipt:
         """Record the receipt unless there is one; returns the recorded one."""

@@ -1,6 +1,7 @@
 """Tokens that open the transcript of one run to whoever holds them, until they expire.
 
-A token is a compact JWS (RFC 7515, RFC 7519) with the run's id as `sub`, `aud` = `agent-runs.transcripts` and `exp`.
+A token is a compact JWS (RFC 7515, RFC 7519) with the run's id as `sub`, `aud` = `agent-runs.transcripts`, `iat` and
+`exp`. By `iat` the links of a run can be revoked (`agent_runs.web.access`), and none outlives the transcripts.
 The algorithm is HS256: whoever checks a token can read every transcript anyway, so a public half would guard nothing.
 The key has a file of its own beside the sealing key instead of being derived from it: a caller that has only the
 public sealing key can still create links, a transcript service that runs alone needs no key that opens secrets, and
@@ -26,7 +27,7 @@ from joserfc.jwk import OctKey
 SIGNING_ALGORITHM: Final = "HS256"
 AUDIENCE: Final = "agent-runs.transcripts"
 LINK_LIFETIME: Final = timedelta(days=7)
-"""A run may take hours, and people read it days later."""
+"""A run may take hours, and people read it days later. No version has created a token that lives longer."""
 TOKEN_LIMIT: Final = 2048
 """Characters of a token; ours have some 200."""
 LATEST: Final = int(datetime.max.replace(tzinfo=UTC).timestamp())
@@ -44,21 +45,27 @@ class UnusableTokenKey(ValueError):
 
 @dataclass(frozen=True)
 class Grant:
-    """The right to read one run until `expires_at`."""
+    """The right to read one run until `expires_at`, unless it is revoked."""
 
     run_id: str
+    issued_at: datetime
     expires_at: datetime
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Creates and checks tokens. The first key signs; the others still open what they signed before a rotation."""
+    """Creates and checks tokens. The first key signs; the others still open what they signed before a rotation.
+
+    Attributes:
+        longest: no token lives longer, whoever created it; None: as long as it says.
+    """
 
     keys: Sequence[OctKey] = field(repr=False)
+    longest: timedelta | None = None
     clock: Callable[[], float] = field(default=time.time, repr=False)
 
     @classmethod
-    def load(cls, path: Path, *, create: bool = True) -> Self:
+    def load(cls, path: Path, *, create: bool = True, longest: timedelta | None = None) -> Self:
         """Load the keys in the JWK or JWK set at `path`; with `create` a missing file is created, mode 0600.
 
         Raises:
@@ -71,11 +78,13 @@ class Tokens:
                     f"{path} does not exist, and production creates no key: put a JWK (kty oct) there"
                 )
             _create_key(path)
-        return cls(_keys(path.read_text(), path))
+        return cls(_keys(path.read_text(), path), longest)
 
     def mint(self, run_id: str, lifetime: timedelta = LINK_LIFETIME) -> str:
         """Create a token for one run."""
-        claims = {"sub": run_id, "aud": AUDIENCE, "exp": int(self.clock() + lifetime.total_seconds())}
+        now = self.clock()
+        expiry = now + min(lifetime, self.longest or lifetime).total_seconds()
+        claims = {"sub": run_id, "aud": AUDIENCE, "iat": int(now), "exp": int(expiry)}
         return jwt.encode(
             {"alg": SIGNING_ALGORITHM}, claims, self.keys[0], algorithms=[SIGNING_ALGORITHM], default_type=None
         )
@@ -97,9 +106,15 @@ class Tokens:
         run_id, expiry = claims.get("sub"), claims.get("exp")
         if claims.get("aud") != AUDIENCE or not isinstance(run_id, str) or type(expiry) is not int or expiry > LATEST:
             raise TokenRefused("this token is meant for something else")
+        # Earlier versions wrote no `iat`: such a token counts as old as it can be, so a revocation never misses it.
+        issued = claims.get("iat", max(0, expiry - int(LINK_LIFETIME.total_seconds())))
+        if type(issued) is not int or not 0 <= issued <= expiry:
+            raise TokenRefused("this token is meant for something else")
+        if self.longest is not None:
+            expiry = min(expiry, issued + int(self.longest.total_seconds()))
         if expiry <= self.clock():
             raise TokenRefused("this token has expired; ask for a new link")
-        return Grant(run_id, datetime.fromtimestamp(expiry, UTC))
+        return Grant(run_id, datetime.fromtimestamp(issued, UTC), datetime.fromtimestamp(expiry, UTC))
 
 
 def _keys(text: str, path: Path) -> tuple[OctKey, ...]:

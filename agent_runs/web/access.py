@@ -2,26 +2,37 @@
 
 Programs send `Authorization: Bearer <token>`. A browser cannot, so the page of a run also accepts `?token=` once and
 turns it into a cookie of that run's path; every later request of the page, its event stream included, sends that.
-Nothing here is logged.
+The links of a run can be revoked: the store has the time until which. Nothing here is logged.
 """
 
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final
+from datetime import datetime, timedelta
+from typing import Final, TypeVar
 from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from agent_runs.transcripts.store import TranscriptStore
 from agent_runs.transcripts.tokens import Grant, TokenRefused, Tokens
 
 COOKIE: Final = "agent-runs-token"
+REVOCATION_MAX_AGE: Final = timedelta(seconds=5)
+"""So late a revocation may take effect: a page and its stream send many requests."""
+_MAX_KNOWN: Final = 1000
+"""Runs whose revocation is kept in memory."""
 _CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
+
+_Piece = TypeVar("_Piece")
 
 
 @dataclass(frozen=True)
 class Access:
-    """Checks requests.
+    """Checks the tokens of requests, apart from revocations.
 
     Attributes:
         root: path under which a proxy publishes the service, without a slash at its end; usually empty.
@@ -32,16 +43,12 @@ class Access:
     root: str = ""
     secure: bool = False
 
-    def run(self, request: Request) -> str:
-        """The id of the requested run, if the request may read it.
+    def granted(self, request: Request, token: str) -> Grant:
+        """The grant of `token` for the requested run.
 
         Raises:
             HTTPException: 401 without a valid token, 403 with one of another run.
         """
-        return self.granted(request, _bearer(request) or request.cookies.get(COOKIE, "")).run_id
-
-    def granted(self, request: Request, token: str) -> Grant:
-        """The grant of `token` for the requested run. Raises as `run`."""
         if not token:
             raise HTTPException(
                 401, "no token: send `Authorization: Bearer TOKEN`, or open the link of this run", _CHALLENGE
@@ -65,6 +72,67 @@ class Access:
             httponly=True,
             samesite="strict",
         )
+
+
+class Revocations:
+    """The revocations in a store, each read again once what is known of it is older than `max_age`."""
+
+    def __init__(
+        self,
+        store: TranscriptStore,
+        max_age: timedelta = REVOCATION_MAX_AGE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._max_age = max_age.total_seconds()
+        self._clock = clock
+        self._known: dict[str, tuple[float, datetime | None]] = {}
+
+    async def revoked(self, grant: Grant) -> bool:
+        """Whether the grant's token was created before its run's links were revoked.
+
+        Raises:
+            TranscriptsUnavailable: the store does not answer.
+        """
+        known = self._known.get(grant.run_id)
+        if known is None or self._clock() - known[0] >= self._max_age:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            known = self._clock(), await self._store.links_revoked_at(grant.run_id)
+            self._known[grant.run_id] = known
+        return known[1] is not None and grant.issued_at <= known[1]
+
+
+class Guard:
+    """Checks the requests to one store: tokens and revocations."""
+
+    def __init__(self, access: Access, revocations: Revocations) -> None:
+        self._access = access
+        self._revocations = revocations
+
+    async def grant(self, request: Request) -> Grant:
+        """The grant of the request's token or cookie for the requested run. Raises as `granted`."""
+        return await self.granted(request, _bearer(request) or request.cookies.get(COOKIE, ""))
+
+    async def granted(self, request: Request, token: str) -> Grant:
+        """The grant of `token` for the requested run.
+
+        Raises:
+            HTTPException: 401 without a valid token or with a revoked one, 403 with one of another run.
+            TranscriptsUnavailable: the store does not answer.
+        """
+        grant = self._access.granted(request, token)
+        if await self._revocations.revoked(grant):
+            raise HTTPException(401, "this token was revoked; ask for a new link", _CHALLENGE)
+        return grant
+
+    async def until_revoked(self, grant: Grant, live: AsyncGenerator[_Piece]) -> AsyncGenerator[_Piece]:
+        """The pieces of a live stream until the grant is revoked; its reader is refused when it returns."""
+        async with aclosing(live):
+            async for piece in live:
+                if await self._revocations.revoked(grant):
+                    return
+                yield piece
 
 
 def _bearer(request: Request) -> str:

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.transcripts.store import Line, TranscriptStore
-from agent_runs.web.access import Access
+from agent_runs.web.access import Access, Guard, Revocations
 from agent_runs.web.render import Templates, View, Window, page_entries
 from agent_runs.web.run_info import RunInfoSource
 from agent_runs.web.sse import LivePage
@@ -87,6 +87,7 @@ class Pages:
     ) -> None:
         self._store = store
         self._access = access
+        self._guard = Guard(access, Revocations(store))
         self._poll = poll
         self._keep_alive = keep_alive
         self._views = RunViews(store, source)
@@ -105,8 +106,8 @@ class Pages:
         """The page: a part of the transcript below the run's header."""
         token = request.query_params.get("token")
         if token is not None:
-            return self._store_token(request, token)
-        run_id = self._access.run(request)
+            return await self._store_token(request, token)
+        run_id = (await self._guard.grant(request)).run_id
         view = await self._views.view(run_id, _requested_attempt(request))
         if view.info is None and not view.attempts:
             raise HTTPException(404, f"Run {run_id} is not known yet. {view.note}".strip())
@@ -116,7 +117,8 @@ class Pages:
 
     async def live(self, request: Request) -> Response:
         """Stream entries and headers after a line until the run has ended; a reader that reconnects then gets 204."""
-        key = attempt_key(self._access.run(request), _requested_attempt(request) or 1)
+        grant = await self._guard.grant(request)
+        key = attempt_key(grant.run_id, _requested_attempt(request) or 1)
         draining: asyncio.Event = request.app.state.draining
         resumed = request.headers.get("last-event-id")
         after = parse_number(resumed or request.query_params.get("after", "0"), "Last-Event-ID or after", least=0)
@@ -124,7 +126,8 @@ class Pages:
         if resumed and await live.over(after):
             return Response(status_code=204)
         headers = _NO_STORE | {"X-Accel-Buffering": "no"}
-        return StreamingResponse(live.events(after), media_type="text/event-stream", headers=headers)
+        events = self._guard.until_revoked(grant, live.events(after))
+        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
     def error_response(self, request: Request, error: Exception) -> Response:
         """The response to a refused request: for people a page, for programs JSON."""
@@ -135,8 +138,8 @@ class Pages:
         body = self._templates.error(error.status_code, title, error.detail)
         return HTMLResponse(body, status_code=error.status_code, headers={**(error.headers or {}), **_NO_STORE})
 
-    def _store_token(self, request: Request, token: str) -> Response:
-        grant = self._access.granted(request, token)
+    async def _store_token(self, request: Request, token: str) -> Response:
+        grant = await self._guard.granted(request, token)
         response = HTMLResponse(self._templates.token_redirect(grant.run_id), headers=_NO_STORE)
         self._access.set_cookie(response, grant, token)
         return response

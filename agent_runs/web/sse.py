@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -39,7 +39,7 @@ class LivePage:
         view = await self.views.view(self.key.run.run_id, self.key.attempt)
         return not view.live and not await self.store.read(self.key, after, limit=1)
 
-    async def events(self, after: int) -> AsyncIterator[str]:
+    async def events(self, after: int) -> AsyncGenerator[str]:
         """Server-sent events: `entries` with the last line's sequence as id, `header`, then `attempt` or `end`."""
         self._sent_at = self._now()
         yield f"retry: {RETRY // timedelta(milliseconds=1)}\n\n"

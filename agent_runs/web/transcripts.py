@@ -22,7 +22,7 @@ import base64
 import json
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, timedelta
@@ -41,7 +41,8 @@ from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.transcripts.follow import pages
 from agent_runs.transcripts.store import Line, TranscriptStore
-from agent_runs.web.access import Access
+from agent_runs.transcripts.tokens import Grant
+from agent_runs.web.access import REVOCATION_MAX_AGE, Access, Guard, Revocations
 from agent_runs.web.log_events import Cursor, LogEvents
 from agent_runs.web.paperclip_log import FORMATS, LogFormat
 
@@ -77,6 +78,7 @@ def app(
     keep_alive: timedelta = KEEP_ALIVE,
     routes: Sequence[BaseRoute] = (),
     errors: ExceptionHandler | None = None,
+    revocation_max_age: timedelta = REVOCATION_MAX_AGE,
 ) -> Starlette:
     """The ASGI application over one store, which it neither opens nor closes.
 
@@ -84,7 +86,8 @@ def app(
         routes: additional ones, such as the pages of runs; `draining` is in the application's state.
         errors: creates the response to a refused request; JSON by default.
     """
-    service = _Service(store, access, poll, keep_alive)
+    guard = Guard(access, Revocations(store, revocation_max_age))
+    service = _Service(store, guard, poll, keep_alive)
     application = Starlette(
         routes=[
             Route("/healthz", service.healthz),
@@ -153,7 +156,7 @@ class _Server(uvicorn.Server):
 @dataclass(frozen=True)
 class _Service:
     store: TranscriptStore
-    access: Access
+    guard: Guard
     poll: timedelta
     keep_alive: timedelta
     draining: asyncio.Event = field(default_factory=asyncio.Event)
@@ -165,7 +168,7 @@ class _Service:
         return JSONResponse({"status": "ok"}, headers=_HEADERS)
 
     async def attempts(self, request: Request) -> Response:
-        run_id = self.access.run(request)
+        run_id = (await self.guard.grant(request)).run_id
         attempts = await self.store.attempts(run_id)
         if not attempts:
             raise HTTPException(404, f"run {run_id}: no output is stored yet")
@@ -174,7 +177,7 @@ class _Service:
         )
 
     async def transcript(self, request: Request) -> Response:
-        key = self._requested_attempt(request)
+        key = _requested_attempt(request, await self.guard.grant(request))
         after = parse_number(request.query_params.get("after", "0"), "after", least=0)
         limit = parse_number(request.query_params.get("limit", str(_MAX_NUMBER)), "limit", least=1)
         await self._check_stored(key)
@@ -186,14 +189,16 @@ class _Service:
 
     async def events(self, request: Request) -> Response:
         """Ends with `event: end` once the attempt is sealed; a reader that reconnects then gets 204."""
-        key = self._requested_attempt(request)
+        grant = await self.guard.grant(request)
+        key = _requested_attempt(request, grant)
         resumed = request.headers.get("last-event-id")
         after = parse_number(resumed or request.query_params.get("after", "0"), "Last-Event-ID or after", least=0)
         if resumed and await self._sealed(key) and not await self.store.read(key, after, limit=1):
             return Response(status_code=204)  # WHATWG HTML, 9.2.2: 204 stops an EventSource from reconnecting
-        return StreamingResponse(self._sse(key, after), media_type="text/event-stream", headers=_SSE_HEADERS)
+        body = self.guard.until_revoked(grant, self._sse(key, after))
+        return StreamingResponse(body, media_type="text/event-stream", headers=_SSE_HEADERS)
 
-    async def _sse(self, key: AttemptKey, after: int) -> AsyncIterator[str]:
+    async def _sse(self, key: AttemptKey, after: int) -> AsyncGenerator[str]:
         yield f"retry: {RETRY // timedelta(milliseconds=1)}\n\n"
         sent_at = self._now()
         sealed = partial(self._sealed, key)
@@ -207,7 +212,8 @@ class _Service:
 
     async def log(self, request: Request) -> Response:
         """Ends with `event: end` once the attempt is sealed, or with `stored` after what is stored."""
-        key = self._requested_attempt(request)
+        grant = await self.guard.grant(request)
+        key = _requested_attempt(request, grant)
         query = request.query_params
         log_format = _parse_format(query.get("format", "json"))
         cursor = parse_cursor(request.headers.get("last-event-id") or query.get("after", "0"))
@@ -216,11 +222,12 @@ class _Service:
             await self._check_stored(key)
         events = LogEvents(log_format, cursor)
         body = self._log_events(key, events, _done if stored else partial(self._sealed, key))
-        return StreamingResponse(body, media_type="text/event-stream", headers=_SSE_HEADERS)
+        live = self.guard.until_revoked(grant, body)
+        return StreamingResponse(live, media_type="text/event-stream", headers=_SSE_HEADERS)
 
     async def _log_events(
         self, key: AttemptKey, events: LogEvents, done: Callable[[], Awaitable[bool]]
-    ) -> AsyncIterator[str | bytes]:
+    ) -> AsyncGenerator[str | bytes]:
         yield f"retry: {RETRY // timedelta(milliseconds=1)}\n\n"
         sent_at = self._now()
         after = events.cursor.first_line
@@ -256,13 +263,13 @@ class _Service:
             "receipt": None if receipt is None else receipt.model_dump(mode="json"),
         }
 
-    def _requested_attempt(self, request: Request) -> AttemptKey:
-        run_id = self.access.run(request)
-        return attempt_key(run_id, parse_number(request.query_params.get("attempt", "1"), "attempt", least=1))
-
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+
+def _requested_attempt(request: Request, grant: Grant) -> AttemptKey:
+    return attempt_key(grant.run_id, parse_number(request.query_params.get("attempt", "1"), "attempt", least=1))
 
 
 def as_json(line: Line) -> str:

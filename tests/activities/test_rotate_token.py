@@ -15,7 +15,7 @@ from agent_runs.contracts.errors import ClusterForbidden, SealedFieldUnreadable
 from agent_runs.contracts.identity import AttemptKey, RunKey, workflow_id
 from agent_runs.contracts.messages import JobRef, JoinedRun, RotateToken
 from agent_runs.contracts.start import Binding, SealedJoin
-from agent_runs.job.secrets import token_files, token_secret
+from agent_runs.job.secrets import CONFIG_KEY, run_secret, token_files
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.objects import Pod, decode
 from agent_runs.kube.ownership import TOKEN_RUN_ID
@@ -82,11 +82,15 @@ class StartingProxy(KubernetesCluster):
         yield printed()
 
 
+def secret_with(input: RotateToken, tokens: dict[str, bytes]) -> dict[str, Any]:
+    return run_secret(input.attempt, "default", {}, "{}", tokens)
+
+
 async def rotate_with(embedded: EmbeddedCluster, *failures: Exception) -> tuple[bool, list[str]]:
     async with await StartingProxy.connect(str(embedded.kubeconfig_path)) as cluster:
         cluster.failures, cluster.annotations = list(failures), []
         input = rotation_input()
-        await cluster.create_secret(token_secret(input.attempt, "default", token_files("run-1", "token-1", None)))
+        await cluster.create_secret(secret_with(input, token_files("run-1", "token-1", None)))
         return await rotate(cluster, input), cluster.annotations
 
 
@@ -96,16 +100,16 @@ async def rotate(kubernetes: KubernetesCluster, input: RotateToken) -> bool:
 
 
 def content(embedded: EmbeddedCluster, input: RotateToken) -> dict[str, str]:
-    body = embedded.store.find(SECRETS, "default", input.attempt.token_secret_name)
+    body = embedded.store.find(SECRETS, "default", input.attempt.run_secret_name)
     assert body is not None
-    return {key: base64.b64decode(text).decode() for key, text in body["data"].items()}
+    return {key: base64.b64decode(text).decode() for key, text in body["data"].items() if key != CONFIG_KEY}
 
 
 async def test_the_secret_gets_the_later_runs_tokens_also_when_repeated(
     embedded: EmbeddedCluster, kubernetes: KubernetesCluster
 ) -> None:
     input = rotation_input("tools-2")
-    await kubernetes.create_secret(token_secret(input.attempt, "default", token_files("run-1", "token-1", "tools-1")))
+    await kubernetes.create_secret(secret_with(input, token_files("run-1", "token-1", "tools-1")))
     for _ in range(2):
         assert await rotate(kubernetes, input)
         assert content(embedded, input) == {"token": "token-2", "run-id": "run-2", "tools-token": "tools-2"}
@@ -115,7 +119,7 @@ async def test_a_rotation_without_a_tools_token_keeps_the_old_one(
     embedded: EmbeddedCluster, kubernetes: KubernetesCluster
 ) -> None:
     input = rotation_input()
-    await kubernetes.create_secret(token_secret(input.attempt, "default", token_files("run-1", "token-1", "tools-1")))
+    await kubernetes.create_secret(secret_with(input, token_files("run-1", "token-1", "tools-1")))
     assert await rotate(kubernetes, input)
     assert content(embedded, input) == {"token": "token-2", "run-id": "run-2", "tools-token": "tools-1"}
 
@@ -139,7 +143,7 @@ async def test_a_deleted_job_needs_no_token(kubernetes: KubernetesCluster) -> No
 async def test_what_was_not_sealed_for_this_run_changes_nothing(
     embedded: EmbeddedCluster, kubernetes: KubernetesCluster, input: RotateToken
 ) -> None:
-    await kubernetes.create_secret(token_secret(input.attempt, "default", token_files("run-1", "token-1", None)))
+    await kubernetes.create_secret(secret_with(input, token_files("run-1", "token-1", None)))
     with pytest.raises(SealedFieldUnreadable) as caught:
         await rotate(kubernetes, input)
     assert "token-2" not in str(caught.value)

@@ -1,6 +1,8 @@
-"""A restarted activity continues from the store and the last heartbeat, and the report names what is missing."""
+"""A restarted activity continues from the store and the last heartbeat; an end is early only when all is proven."""
 
+import hashlib
 import json
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,19 +23,23 @@ from activities.stream_logs import (
     rows,
     without_past_gaps,
 )
-from agent_runs.contracts.errors import InvalidRequest, SealedFieldUnreadable, TranscriptsUnavailable
+from agent_runs.contracts.errors import InvalidRequest, PodLost, SealedFieldUnreadable, TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import JobRef, ParseTranscript, PodRef, StreamEnd, StreamLogs, StreamProgress
 from agent_runs.contracts.outcome import ContainerEnd, Gap, OutputReceipt
 from agent_runs.job.redactions import Redactions
+from agent_runs.kube.objects import Pod
 from agent_runs.kube.port import Cluster
 from agent_runs.logs.follower import Batch
 from agent_runs.logs.frames import LogLine
 from agent_runs.logs.log_resume import Cursor
 from agent_runs.paperclip.preparation import Preparation
-from agent_runs.transcripts.store import Line, SqlTranscripts
+from agent_runs.transcripts.store import Line, SqlTranscripts, Writer
 from tests.activities.fake_preparations import FakePreparations
-from tests.support.sqlite import sqlite_url
+from tests.kube.pods import container, pod, terminated
+from tests.logs.kubelet import Log, framed
+from tests.logs.scripted_log import ENDED, JOB, POD, RUNNING, SIDECAR_RUNS, ScriptedLog
+from tests.support.sqlite import sqlite_store, sqlite_url
 from workflows.limits import STREAM_HEARTBEAT
 
 SECOND = datetime(2026, 11, 22, 1, 2, 3, tzinfo=UTC)
@@ -209,3 +215,125 @@ def test_missing_output_is_located_at_the_end_or_in_the_middle() -> None:
         where_output_is_missing(receipt, 30),
         where_output_is_missing(OutputReceipt(), 3),
     ) == ("end", "middle", "nothing")
+
+
+# how a stream ends
+
+ANSWER = b"".join(line + b"\n" for line in GOOD)
+INPUT = StreamLogs(attempt=KEY, job=JOB, pod=POD)
+
+
+class DeletableLog(ScriptedLog):
+    """A cluster with one pod, whose Job can be deleted."""
+
+    deleted = False
+
+    async def delete_job(self, *_: str) -> bool:
+        self.deleted = True
+        return True
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqlTranscripts]:
+    async with sqlite_store(tmp_path) as opened:
+        yield opened
+
+
+def sidecars_log(output: bytes, **last: object) -> Log:
+    """A log with this output and a last frame that fits it, but for the changes."""
+    totals = {"lines": output.count(b"\n"), "bytes": len(output), "sha256": hashlib.sha256(output).hexdigest()}
+    nothing = {"lines": 0, "bytes": 0, "sha256": hashlib.sha256(b"").hexdigest()}
+    values = {"exit_code": 0, "stdout": totals, "stderr": nothing, **last}
+    return Log(framed([("stdout", output)], json.dumps(values).encode()))
+
+
+def one_read_of(*pods: Pod, log: Log) -> DeletableLog:
+    scripted = DeletableLog(log, [(None, None)], pods)
+    scripted.watched = [[state] for state in pods]
+    return scripted
+
+
+async def streamed(store: SqlTranscripts, cluster: ScriptedLog) -> StreamEnd:
+    kubernetes = cast("Cluster", cluster)
+    streaming = StreamLogsActivity(kubernetes, store, Redactions(kubernetes, FakePreparations()))
+    return await ActivityEnvironment().run(streaming.stream_logs, INPUT)
+
+
+async def test_a_success_of_which_all_is_stored_ends_without_the_containers_status(store: SqlTranscripts) -> None:
+    cluster = one_read_of(RUNNING, log=sidecars_log(ANSWER))
+    end = await streamed(store, cluster)
+    assert (end.early, end.container, end.failure) == (True, ContainerEnd(exit_code=0), None)
+    assert (end.receipt.state, end.receipt.lines, cluster.status_reads) == ("verified", 3, 0)
+    assert await store.receipt(KEY) == end.receipt
+
+
+async def test_an_activity_that_is_repeated_after_an_early_end_ends_early_again(store: SqlTranscripts) -> None:
+    first, second = [await streamed(store, one_read_of(RUNNING, log=sidecars_log(ANSWER))) for _ in range(2)]
+    assert second == first
+    assert second.early
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        pytest.param(sidecars_log(ANSWER, exit_code=1), id="another exit code"),
+        pytest.param(sidecars_log(ANSWER, exit_code=None), id="no exit code"),
+        pytest.param(sidecars_log(ANSWER, stopped_by="TERM"), id="stopped"),
+        pytest.param(sidecars_log(ANSWER, error="output_truncated"), id="an error of the runner"),
+        pytest.param(sidecars_log(ANSWER, stdout={"lines": 4, "bytes": 500}), id="more output than is stored"),
+        pytest.param(sidecars_log(ANSWER, stdout={"lines": 3, "bytes": len(ANSWER)}), id="no digest"),
+        pytest.param(sidecars_log(b""), id="no output"),
+        pytest.param(sidecars_log(b"\n".join(GOOD[:2]) + b"\n"), id="no whole answer"),
+        pytest.param(sidecars_log(ANSWER + GOOD[0] + b"\n"), id="a further step that is not finished"),
+    ],
+)
+async def test_whatever_else_the_last_frame_says_the_containers_status_counts(log: Log, store: SqlTranscripts) -> None:
+    cluster = one_read_of(pod(SIDECAR_RUNS, terminated(3), phase="Running"), log=log)
+    end = await streamed(store, cluster)
+    assert (end.early, end.container.exit_code, cluster.status_reads) == (False, 3, 1)
+
+
+async def test_after_a_sealed_receipt_that_is_not_verified_the_status_is_read(store: SqlTranscripts) -> None:
+    sealed = OutputReceipt(state="unverified")
+    earlier = Writer(datetime.fromtimestamp(0, UTC), 0, "")
+    await store.claim(KEY, earlier)
+    await store.seal(KEY, sealed, earlier)
+    end = await streamed(store, one_read_of(ENDED, log=sidecars_log(ANSWER)))
+    assert (end.early, end.receipt, end.container.reason) == (False, sealed, "Completed")
+
+
+async def test_the_loss_of_the_sidecar_is_a_lost_pod_and_its_job_is_deleted(store: SqlTranscripts) -> None:
+    lost = pod(terminated(137, "OOMKilled", name="sidecar"), container(running={}), phase="Running")
+    cluster = one_read_of(lost, log=Log(framed([("stdout", ANSWER)], last=None)))
+    end = await streamed(store, cluster)
+    assert end.failure is not None
+    assert (end.failure.code, end.receipt.lines, end.receipt.state) == (PodLost.code, 3, "unverified")
+    assert "OOMKilled (exit 137)" in end.failure.message
+    assert cluster.deleted
+
+
+# errors of the runner
+
+
+@pytest.mark.parametrize("claimed", ["", "runner: disk_full", "runner: api (--api)"])
+async def test_only_the_last_frame_names_an_error_of_the_runner(claimed: str, store: SqlTranscripts) -> None:
+    ended = pod(SIDECAR_RUNS, terminated(125, message=claimed), phase="Running")
+    end = await streamed(store, one_read_of(ended, log=sidecars_log(b"x\n", exit_code=125)))
+    assert (end.container.runner_error, end.container.message) == (None, claimed or None)
+
+
+async def test_an_error_of_the_runner_has_a_field_and_a_text_for_people(store: SqlTranscripts) -> None:
+    ended = pod(SIDECAR_RUNS, terminated(125, message="words"), phase="Running")
+    log = sidecars_log(b"", exit_code=125, error="sidecar", detail="--out")
+    end = await streamed(store, one_read_of(ended, log=log))
+    assert (end.container.runner_error, end.container.message) == ("sidecar", "words; runner: sidecar (--out)")
+
+
+@pytest.mark.parametrize(("exit_code", "error"), [(125, "sidecar"), (1, None), (126, None)])
+async def test_a_runner_that_never_had_its_sidecar_has_started_nothing(
+    exit_code: int, error: str | None, store: SqlTranscripts
+) -> None:
+    waits = container("sidecar", waiting={"reason": "ImagePullBackOff"})
+    ended = pod(waits, terminated(exit_code), phase="Running")
+    end = await streamed(store, one_read_of(ended, log=Log([])))
+    assert (end.container.exit_code, end.container.runner_error) == (exit_code, error)

@@ -35,8 +35,9 @@ def plan_with(secrets: Secrets, **settings: Any) -> JobPlan:
     )
 
 
-def names(plan: JobPlan) -> list[str]:
-    return [container["name"] for container in pod_spec(plan)["containers"]]
+def is_proxied(plan: JobPlan) -> bool:
+    assert [container["name"] for container in pod_spec(plan)["containers"]] == ["sidecar", "opencode"]
+    return "token" in plan.run_secret["data"]
 
 
 def test_only_the_tokens_of_the_later_run_count() -> None:
@@ -56,17 +57,15 @@ def test_a_later_run_without_a_token_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("settings", "token"),
     [
-        ({}, "token-1"),
-        ({"api_proxy_image": ""}, "token-1"),
-        ({"api_proxy_image": "worker:1", "paperclip_api_url": None}, "token-1"),
-        ({"api_proxy_image": "worker:1", "paperclip_api_url": "paperclip:3100"}, "token-1"),
-        ({"api_proxy_image": "worker:1", "paperclip_api_url": "http://ada:pw@paperclip"}, "token-1"),
-        ({"api_proxy_image": "worker:1"}, None),
+        ({}, None),
+        ({"paperclip_api_url": None}, "token-1"),
+        ({"paperclip_api_url": "paperclip:3100"}, "token-1"),
+        ({"paperclip_api_url": "http://ada:pw@paperclip"}, "token-1"),
     ],
 )
-def test_there_is_no_proxy_without_image_address_and_token(settings: dict[str, Any], token: str | None) -> None:
-    assert names(plan_with(FIRST, **settings)) == (["opencode"] if token else ["paperclip-api", "opencode"])
-    assert names(plan_with(Secrets(run_id="run-1"), **settings)) == ["opencode"]
+def test_there_is_no_proxy_without_address_and_token(settings: dict[str, Any], token: str | None) -> None:
+    assert is_proxied(plan_with(FIRST, **settings)) == (token is None)
+    assert not is_proxied(plan_with(Secrets(run_id="run-1"), **settings))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 
+from agent_runs.contracts.pod import SIDECAR_CONTAINER
 from dev_stack.cluster import EmbeddedCluster
 from dev_stack.cluster.faults import HttpFault
 from tests.chaos.faulty_network import FaultyNetwork
@@ -119,7 +120,7 @@ class EmbeddedFaults(RandomFaults):
 
     async def _rotated(self) -> None:
         with suppress(FileNotFoundError):  # the new file of the last rotation is not there yet
-            self.embedded.faults.rotate_log(self.run.pod.name, self.run.pod.container)
+            self.embedded.faults.rotate_log(self.run.pod.name, SIDECAR_CONTAINER)
             self.immediate.append("rotation")
 
     async def _rotated_behind_a_cut(self) -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from agent_runs.contracts.outcome import Gap
+from agent_runs.contracts.pod import AGENT_CONTAINER, SIDECAR_CONTAINER
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.logs.follower import Batch, Follower
 from agent_runs.logs.frames import Frame, FrameReader, LogLine
 from agent_runs.logs.log_resume import Tally
+from agent_runs.logs.source import REPLAY_COMMAND
 from dev_stack.cluster import EmbeddedCluster
 from tests.chaos.workload import FollowedRun, Workload, running_workload
 from tests.support.sqlite import sqlite_store
@@ -24,7 +26,6 @@ for part in 0 1 2; do
   until test -e /agent-run/output/go$part; do sleep 0.02; done
 done
 """
-FORWARDED = "until test \"$(tail -n 1 /agent-run/output/index | cut -d' ' -f 6)\" -ge %d; do sleep 0.02; done"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,38 @@ async def run(tmp_path: Path) -> AsyncIterator[tuple[EmbeddedCluster, FollowedRu
         yield embedded, started
 
 
+@pytest.mark.parametrize("at_the_end", [False, True], ids=["two rotations", "and one after the last frame"])
+async def test_what_nobody_read_before_the_agents_end_is_complete(tmp_path: Path, at_the_end: bool) -> None:
+    async with (
+        EmbeddedCluster(tmp_path / "cluster") as embedded,
+        await KubernetesCluster.connect(str(embedded.kubeconfig_path), environ={}) as cluster,
+        sqlite_store(tmp_path) as store,
+        running_workload(cluster, store, Parts(lines=3 * PART), timedelta(seconds=60)) as run,
+    ):
+        for part in range(3):
+            await until_forwarded(run, PART * (part + 1))
+            if part < 2:
+                embedded.faults.rotate_log(run.pod.name, SIDECAR_CONTAINER)
+            await run.execute("touch", f"/agent-run/output/go{part}")
+        async with cluster.watch_pods(run.job) as states:
+            async for pods in states:
+                agent = pods[0].container(AGENT_CONTAINER)
+                if agent is not None and agent.state.terminated is not None:
+                    break
+        if at_the_end:
+            await until_forwarded(run, 3 * PART + 1)  # the last frame
+            embedded.faults.rotate_log(run.pod.name, SIDECAR_CONTAINER)
+        else:
+            assert await first_frame(run) > 2 * PART
+        follower = Follower(run.cluster, run.job, run.pod)
+        async with follower:
+            lines, gaps = await rest_of(follower, Batch())
+    assert (numbers(lines), gaps) == ([*range(3 * PART)], [])
+    tally = Tally()
+    tally.add(lines)
+    assert tally.receipt(follower.last).state == "verified"
+
+
 @asynccontextmanager
 async def stalled(embedded: EmbeddedCluster, run: FollowedRun) -> AsyncIterator[tuple[Follower, Batch]]:
     """A follower whose consumer has taken one batch and then none until the last part is in the third log file.
@@ -59,11 +92,18 @@ async def stalled(embedded: EmbeddedCluster, run: FollowedRun) -> AsyncIterator[
         first = await follower.next_batch()
         assert first is not None
         for part in range(2):
-            await run.execute("sh", "-c", FORWARDED % (PART * (part + 1)))
-            embedded.faults.rotate_log(run.pod.name, run.pod.container)
+            await until_forwarded(run, PART * (part + 1))
+            embedded.faults.rotate_log(run.pod.name, SIDECAR_CONTAINER)
             await run.execute("touch", f"/agent-run/output/go{part}")
-        await run.execute("sh", "-c", FORWARDED % (PART * 3))
+        await until_forwarded(run, PART * 3)
         yield follower, first
+
+
+async def until_forwarded(run: FollowedRun, lines: int) -> None:
+    """Each line is one frame, after the first one of the log."""
+    number = str(lines + 1)
+    while not await run.execute(*REPLAY_COMMAND, number, number, container=SIDECAR_CONTAINER):
+        pass
 
 
 async def rest_of(follower: Follower, first: Batch) -> tuple[list[LogLine], list[Gap]]:
@@ -76,7 +116,7 @@ async def rest_of(follower: Follower, first: Batch) -> tuple[list[LogLine], list
 
 async def first_frame(run: FollowedRun) -> int:
     """Number of the oldest frame that the log still has."""
-    opened = run.cluster.open_log(run.pod.namespace, run.pod.name, run.pod.container, follow=False, timestamps=False)
+    opened = run.cluster.open_log(run.pod.namespace, run.pod.name, SIDECAR_CONTAINER, follow=False, timestamps=False)
     async with opened as pieces:
         frames = FrameReader().feed(b"".join([piece async for piece in pieces]))
     assert isinstance(frames[0], Frame)

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from temporalio.exceptions import ApplicationError
@@ -17,15 +16,16 @@ from agent_runs.contracts.errors import ClusterUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import JobRef, PodRef, StreamEnd, StreamLogs
 from agent_runs.contracts.outcome import OutputReceipt
+from agent_runs.contracts.pod import AGENT_CONTAINER, SIDECAR_CONTAINER
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.objects import Metadata
 from agent_runs.kube.port import ExecFailed
 from agent_runs.transcripts.store import Line, SqlTranscripts
 from tests.activities.fake_preparations import FakePreparations
+from tests.support.agent_pods import agent_pod
 
 NAMESPACE = "default"
-RUNNER = Path(__file__).parents[2] / "agent_runs" / "pod" / "runner.sh"
 BIG = 100 * 1024
 PROGRAM = """
 awk -v last=%d -v hold=%d -v pause=%s 'BEGIN {
@@ -49,8 +49,7 @@ exit 7
 class Workload:
     """`lines` numbers, an equal line after every third, a long one after every 500th, some on stderr; exit code 7.
 
-    It prints nine tenths, a hundred lines per `pause`, and the rest after `release`. Its log may be rotated at any
-    size, so the runner waits for its reader at any size.
+    It prints nine tenths, a hundred lines per `pause`, and the rest after `release`. Its sidecar waits for `hold`.
     """
 
     lines: int
@@ -79,34 +78,9 @@ class Workload:
 
     def manifests(self, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """Secret and Job, laid out as those of agent runs."""
-        secret = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": name, "namespace": NAMESPACE},
-            "stringData": {"runner.sh": RUNNER.read_text()},
-        }
-        arguments = "--stdin /dev/null --out /agent-run/output --dir /tmp --grace 2 --acknowledge-above 0"
-        hold = ["--acknowledge-timeout", f"{self.hold.total_seconds():.0f}"]
-        container = {
-            "name": "opencode",
-            "image": "busybox:1.36",
-            "command": ["sh", "/agent-run/secret/runner.sh", *arguments.split(), *hold, "--", "sh", "-c", self.program],
-            "env": [{"name": "HOME", "value": "/tmp"}],
-            "volumeMounts": [
-                {"name": "secret", "mountPath": "/agent-run/secret", "readOnly": True},
-                {"name": "output", "mountPath": "/agent-run/output"},
-            ],
-        }
-        volumes = [{"name": "secret", "secret": {"secretName": name}}, {"name": "output", "emptyDir": {}}]
-        pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 5, "volumes": volumes}
-        template = {"metadata": {}, "spec": {**pod, "containers": [container]}}
-        job = {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {"name": name, "namespace": NAMESPACE},
-            "spec": {"backoffLimit": 0, "template": template},
-        }
-        return secret, job
+        command = ["sh", "-c", self.program]
+        hold = int(self.hold.total_seconds())
+        return agent_pod(name, NAMESPACE, command, max_unread=hold, env={"HOME": "/tmp"})
 
 
 @dataclass
@@ -186,20 +160,21 @@ class FollowedRun:
         while await self.last_sequence() < sequence:
             await notifier.wait_for_change(notifier.changes, timedelta(seconds=1))
 
-    async def execute(self, *argv: str) -> bytes:
-        """The output of a command in the container; failures of exec are retried."""
+    async def execute(self, *argv: str, container: str = AGENT_CONTAINER) -> bytes:
+        """The output of a command in a container; failures of exec are retried."""
         while True:
             with suppress(ExecFailed):
                 opened = self.cluster.exec_output(
-                    NAMESPACE, self.pod.name, self.pod.container, argv, limit=10_000, idle_timeout=timedelta(seconds=10)
+                    NAMESPACE, self.pod.name, container, argv, limit=10_000, idle_timeout=timedelta(seconds=10)
                 )
                 async with opened as pieces:
                     return b"".join([piece async for piece in pieces])
             await asyncio.sleep(0.05)
 
     async def release(self) -> None:
-        """Let the container print the rest."""
-        await self.execute("touch", "/agent-run/output/more")
+        """Let the agent print the rest; by the sidecar, which is there for a repetition, too."""
+        touch = ("python3", "-I", "-c", "open('/agent-run/output/more', 'w')")
+        await self.execute(*touch, container=SIDECAR_CONTAINER)
 
 
 @asynccontextmanager

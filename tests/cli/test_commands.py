@@ -18,7 +18,7 @@ FIXTURES = Path(__file__).parents[1] / "fixtures" / "opencode"
 PROGRAM = Path(sys.executable).with_name("agent-runs")
 COMMANDS = [
     *("start", "logs", "show", "list", "cancel", "replay", "parse", "transcripts"),
-    *("sealing-key", "worker"),
+    *("revoke-links", "sealing-key", "worker"),
 ]
 
 

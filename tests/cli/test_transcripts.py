@@ -17,13 +17,14 @@ from temporalio.client import Client
 from agent_runs.client import links
 from agent_runs.client.attach import attach
 from agent_runs.client.settings import ClientSettings
-from agent_runs.contracts.identity import AttemptKey
+from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
 from agent_runs.transcripts.store import Line, SqlTranscripts
 from tests.support.requests import FakeRequest
 
 PROGRAM = str(Path(sys.executable).with_name("agent-runs"))
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
+LINE = Line(1, "stdout", b"one", at=NOON)
 
 
 @pytest.fixture
@@ -93,6 +94,39 @@ async def test_logs_come_through_the_service_whose_url_is_set(
         )
         assert code == 2
         assert "AGENT_RUNS_TRANSCRIPTS_KEY_FILE" in error
+
+
+async def test_the_links_of_a_run_are_revoked_without_temporal(environment: dict[str, str]) -> None:
+    alone = {**environment, "TEMPORAL_ADDRESS": "127.0.0.1:1"}
+    settings = ClientSettings.read(alone)
+    store = await SqlTranscripts.open(settings.transcripts)
+    await store.append(AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="run-1")), [LINE])
+    before = datetime.now(UTC)
+    code, out, error = await run("revoke-links", "run-1", "--json", **alone)
+    assert (code, error) == (0, "")
+    assert json.loads(out.splitlines()[0])["run"] == "run-1"
+    revoked_at = await store.links_revoked_at("run-1")
+    assert revoked_at is not None
+    assert before <= revoked_at <= datetime.now(UTC)
+    await store.close()
+
+
+async def test_the_links_of_an_agents_newest_run_are_revoked(
+    temporal: Client, environment: dict[str, str], request_of_a_run: FakeRequest
+) -> None:
+    settings = ClientSettings.read(environment)
+    await attach(temporal, settings, request_of_a_run.wake)
+    key = AttemptKey(run=request_of_a_run.key)
+    code, _, error = await run("revoke-links", key.run.agent_id, **environment)
+    assert code == 2
+    assert "AGENT_RUNS_TRANSCRIPTS_URL" in error
+    store = await SqlTranscripts.open(settings.transcripts)
+    await store.append(key, [LINE])
+    code, out, _ = await run("revoke-links", key.run.agent_id, **environment)
+    assert code == 0
+    assert key.run.run_id in out
+    assert await store.links_revoked_at(key.run.run_id) is not None
+    await store.close()
 
 
 async def test_a_service_without_an_address_names_the_missing_setting(environment: dict[str, str]) -> None:

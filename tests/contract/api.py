@@ -14,7 +14,7 @@ import aiohttp
 
 Object = dict[str, Any]
 IMAGE = "busybox:1.36"  # present on the test cluster; only a name to the embedded one
-TIMEOUT = 60.0  # seconds for something that must happen; a real node may be slow
+TIMEOUT = 120.0  # seconds for something that must happen; a real node may be slow
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from tests.workflows.fake_activities import (
     Answer,
     FakeActivities,
     FakeAgent,
+    FakeCleanup,
     answer_with,
     fail_with,
     until_cancelled,
@@ -107,6 +108,8 @@ def scenarios() -> dict[str, Callable[[], Scenario]]:
         "cleanup-failed": lambda: _failing("finish", api_unavailable()),
         "parsing-failed": lambda: _failing("parse_transcript", api_unavailable()),
         "fresh-restart": _fresh_restart,
+        "early-outcome": _early_outcome,
+        "contradicted-end": partial(_early_outcome, "the container's status says: exit code 137, OOMKilled"),
         **_limits(),
         **_cancels(),
         **_cluster_failures(),
@@ -135,6 +138,19 @@ def _fresh_restart() -> Scenario:
         return Report(failure=refused, unknown_session=True, exit_code=1) if input.resumed_session else GOOD
 
     return Scenario(request(session="ses_old"), FakeActivities({"parse_transcript": parse}))
+
+
+def _early_outcome(contradiction: str | None = None) -> Scenario:
+    """The caller has the outcome before `finish` has ended."""
+    cleanup = FakeCleanup(contradiction=contradiction)
+
+    async def callers(run: RecordedRun) -> None:
+        await cleanup.begun.wait()
+        await run.collect()
+        cleanup.may_end.set()
+        await outcome_at_close(run.handle)
+
+    return Scenario(request(retention=DAY), FakeActivities(cleanup.answers), callers)
 
 
 # limits

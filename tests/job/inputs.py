@@ -46,7 +46,7 @@ def pod_spec(plan: JobPlan) -> dict[str, Any]:
 
 
 def main_container(plan: JobPlan) -> dict[str, Any]:
-    container: dict[str, Any] = pod_spec(plan)["containers"][0]
+    container: dict[str, Any] = pod_spec(plan)["containers"][1]
     return container
 
 
@@ -89,7 +89,7 @@ def objections(plan: JobPlan) -> Iterator[str]:
         variables = [variable["name"] for variable in container.get("env", [])]
         if len(set(variables)) != len(variables):
             yield "variables twice"
-    for variable in spec["containers"][0]["env"]:
+    for variable in spec["containers"][1]["env"]:
         reference = variable.get("valueFrom", {}).get("secretKeyRef")
         if reference and reference["name"] == plan.run_secret["metadata"]["name"]:
             yield from [f"key {reference['key']}"] * (reference["key"] not in plan.run_secret["data"])

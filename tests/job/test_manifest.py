@@ -17,7 +17,7 @@ from agent_runs.contracts.errors import InvalidRequest, JobCreateFailed, PromptT
 from agent_runs.contracts.messages import EnvReference, PodProfile, SecretMount
 from agent_runs.contracts.request import SessionParams, Workspace
 from agent_runs.job.manifest import INIT_SCRIPT, ApiProxy, JobPlan, keeps_sessions, literal
-from agent_runs.job.secrets import SECRET_LIMIT, prompt_secret
+from agent_runs.job.secrets import SECRET_LIMIT, TOKEN_KEYS, prompt_secret
 from agent_runs.kube.objects import Metadata
 from agent_runs.kube.ownership import CONTENT_DIGEST, belongs_to, same_owner
 from tests.job.inputs import (
@@ -133,8 +133,14 @@ def test_no_secret_is_in_the_job(noise: str) -> None:
 
 def test_a_variable_named_like_a_file_is_not_that_file() -> None:
     plan = job_plan(environment={"runner.sh": "no", "opencode.json": "no"}, runner="runner", opencode_config="config")
-    data = {key: base64.b64decode(value).decode() for key, value in plan.run_secret["data"].items()}
-    assert data == {"runner.sh": "runner", "opencode.json": "config", "env.runner.sh": "no", "env.opencode.json": "no"}
+    data = {key: base64.b64decode(value) for key, value in plan.run_secret["data"].items()}
+    del data["sidecar.pyz"]
+    assert data == {
+        "runner.sh": b"runner",
+        "opencode.json": b"config",
+        "env.runner.sh": b"no",
+        "env.opencode.json": b"no",
+    }
 
 
 @pytest.mark.parametrize(
@@ -439,67 +445,80 @@ def test_a_database_folder_that_cannot_be_created_does_not_fail_the_init_contain
 
 
 PROXY = ApiProxy(
-    image="worker:1",
-    script="canary-of-the-script",
-    upstream="http://paperclip:3100",
-    run_id="run-1",
-    token="canary-of-the-token",
-    path_variables=("TOOLS_URL",),
+    upstream="http://paperclip:3100", run_id="run-1", token="canary-of-the-token", path_variables=("TOOLS_URL",)
 )
 
 
-def test_only_the_proxys_container_has_the_token() -> None:
+def containers(plan: JobPlan) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pod_spec(plan)["containers"]
+    return found
+
+
+def mounted(container: dict[str, Any]) -> set[str]:
+    return {mount["name"] for mount in container["volumeMounts"]}
+
+
+def test_only_the_sidecar_has_the_token() -> None:
     plan = job_plan(proxy=PROXY, environment={"SSL_CERT_FILE": "/ca.pem", "OTHER": "x"})
-    proxy, main = pod_spec(plan)["containers"]
-    assert (proxy["name"], main["name"]) == ("paperclip-api", "opencode")
+    sidecar, main = containers(plan)
+    assert (sidecar["name"], main["name"]) == ("sidecar", "opencode")
     assert "canary" not in json.dumps(plan.job)
-    (tokens,) = [volume["name"] for volume in pod_spec(plan)["volumes"] if "-token" in json.dumps(volume)]
-    assert tokens in {mount["name"] for mount in proxy["volumeMounts"]}
-    assert tokens not in {mount["name"] for mount in main["volumeMounts"]}
-    assert {each["name"] for each in proxy["env"]} == {"PAPERCLIP_UPSTREAM_URL", "SSL_CERT_FILE"}
-    assert plan.token_secret is not None
-    content = {key: base64.b64decode(value) for key, value in plan.token_secret["data"].items()}
-    assert content == {"token": b"canary-of-the-token", "run-id": b"run-1"}
+    content = {key: base64.b64decode(value) for key, value in plan.run_secret["data"].items()}
+    assert {key: content[key] for key in ("token", "run-id")} == {"token": b"canary-of-the-token", "run-id": b"run-1"}
+    holding = {
+        name
+        for name, volume in volumes(plan).items()
+        if {"token", "tools-token"} & {item["key"] for item in volume.get("secret", {}).get("items", [])}
+    }
+    assert holding == {"token"}
+    assert all("items" in volume["secret"] for volume in volumes(plan).values() if "secret" in volume)
+    assert holding <= mounted(sidecar)
+    assert not holding & mounted(main)
+    assert {each["name"] for each in sidecar["env"]} == {"PAPERCLIP_UPSTREAM_URL", "SSL_CERT_FILE"}
+    assert not any(
+        each["valueFrom"]["secretKeyRef"]["key"] in TOKEN_KEYS for each in main["env"] if "valueFrom" in each
+    )
     shown = repr(plan)
-    assert not any(value in shown for value in (*plan.token_secret["data"].values(), *plan.run_secret["data"].values()))
+    assert not any(value in shown for value in plan.run_secret["data"].values())
     assert "canary-of-the-token" not in repr(PROXY)
 
 
-def test_the_agents_container_can_only_read_what_it_shares_with_the_proxy() -> None:
-    proxy, main = pod_spec(job_plan(proxy=PROXY))["containers"]
-    shared = {"name": "api", "mountPath": "/agent-run/api"}
-    assert shared in proxy["volumeMounts"]
-    assert {**shared, "readOnly": True} in main["volumeMounts"]
-    api = main["args"].index("--api")
-    assert main["args"][api : api + 4] == ["--api", "/agent-run/api", "--api-variable", "TOOLS_URL"]
-    assert api < main["args"].index("--")
+def test_agent_and_sidecar_share_the_output_only() -> None:
+    sidecar, main = containers(job_plan(proxy=PROXY))
+    assert mounted(sidecar) & mounted(main) == {"output"}
+    variable = main["args"].index("--api-variable")
+    assert main["args"][variable + 1] == "TOOLS_URL"
+    assert variable < main["args"].index("--")
 
 
-def test_the_proxy_is_confined_like_the_agent_and_changes_nothing_on_disk() -> None:
-    proxy, main = pod_spec(job_plan(proxy=PROXY))["containers"]
-    assert proxy["securityContext"] == {**main["securityContext"], "readOnlyRootFilesystem": True}
-    assert proxy["resources"]["limits"]["memory"] == "128Mi"
+def test_every_pod_has_a_sidecar_that_waits_for_its_reader() -> None:
+    sidecar, main = containers(job_plan(create_job_input(config={"maxUnreadSec": 77})))
+    assert sidecar["args"][-1] == "77"
+    assert "token" not in mounted(sidecar)
+    assert sidecar["env"] == []
+    assert "--api-variable" not in main["args"]
+
+
+def test_the_sidecar_is_confined_like_the_agent_and_changes_nothing_on_disk() -> None:
+    sidecar, main = containers(job_plan(proxy=PROXY))
+    assert sidecar["securityContext"] == {**main["securityContext"], "readOnlyRootFilesystem": True}
+    assert sidecar["resources"]["limits"]["memory"] == "128Mi"
 
 
 @pytest.mark.parametrize("trust", [{}, {"SSL_CERT_FILE": "/ca/tls.pem"}, {"NODE_EXTRA_CA_CERTS": "/ca/tls.pem"}])
-def test_the_proxy_has_the_inherited_secrets_only_where_they_may_hold_its_certificates(trust: dict[str, str]) -> None:
+def test_the_sidecar_has_the_inherited_secrets_only_where_they_may_hold_its_certificates(
+    trust: dict[str, str],
+) -> None:
     mount = SecretMount(volume_name="ca", mount_path="/ca", secret_name="ca")
     profile = PodProfile(namespace="agents", image="registry.example/agent:1", secret_mounts=(mount,))
-    proxy, main = pod_spec(job_plan(create_job_input(profile=profile), proxy=PROXY, environment=trust))["containers"]
+    sidecar, main = containers(job_plan(create_job_input(profile=profile), proxy=PROXY, environment=trust))
     assert "/ca" in {each["mountPath"] for each in main["volumeMounts"]}
-    assert ("/ca" in {each["mountPath"] for each in proxy["volumeMounts"]}) == bool(trust)
+    assert ("/ca" in {each["mountPath"] for each in sidecar["volumeMounts"]}) == bool(trust)
 
 
-def test_kubectl_logs_shows_the_agents_container_by_default() -> None:
-    template = job_plan(proxy=PROXY).job["spec"]["template"]["metadata"]
-    assert template["annotations"] == {"kubectl.kubernetes.io/default-container": "opencode"}
-
-
-def test_without_a_proxy_there_is_no_trace_of_it() -> None:
-    plan = job_plan()
-    assert plan.token_secret is None
-    assert "api" not in {volume["name"] for volume in pod_spec(plan)["volumes"]}
-    assert "annotations" not in plan.job["spec"]["template"]["metadata"]
+def test_kubectl_logs_shows_the_agents_output_by_default() -> None:
+    template = job_plan().job["spec"]["template"]["metadata"]
+    assert template["annotations"] == {"kubectl.kubernetes.io/default-container": "sidecar"}
 
 
 @pytest.mark.parametrize(

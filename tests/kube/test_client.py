@@ -4,6 +4,7 @@ import asyncio
 import json
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def job_manifest(name: str, script: str, **spec: Any) -> dict[str, Any]:
 
 
 def secret_manifest(name: str, value: str = "x", **labels: str) -> dict[str, Any]:
-    manifest = run_secret(create_job_input(run=name).attempt, NAMESPACE, {"TOKEN": value}, "{}", "exit 0")
+    manifest = run_secret(create_job_input(run=name).attempt, NAMESPACE, {"TOKEN": value}, "{}", {})
     manifest["metadata"]["labels"] |= labels
     return manifest
 
@@ -184,8 +185,38 @@ async def test_a_job_that_the_api_server_refuses_is_a_failed_creation(cluster: K
 async def test_the_worker_can_ask_what_it_may_do(cluster: KubernetesCluster) -> None:
     assert await cluster.allowed("create", "jobs.batch", NAMESPACE) is True
     assert await cluster.allowed("get", "pods/log", NAMESPACE) is True
+    rules = await cluster.rules(NAMESPACE)
+    assert rules is not None
+    assert any(rule.permits("create", "jobs.batch") for rule in rules)
     assert (await cluster.version()).startswith("v1.")
     assert await cluster.own_pod() is None
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        pytest.param({"resourceRules": [], "incomplete": True, "evaluationError": "a webhook"}, id="incomplete"),
+        pytest.param({"resourceRules": [], "evaluationError": "role x not found"}, id="with an error"),
+        pytest.param({}, id="no rules"),
+    ],
+)
+async def test_a_list_of_permissions_that_may_lack_some_is_none(
+    client: KubernetesCluster, scripted: Scripted, status: dict[str, Any]
+) -> None:
+    scripted.answer_with(201, {"kind": "SelfSubjectRulesReview", "status": status})
+    assert await client.rules(NAMESPACE) is None
+    assert json.loads(scripted.requests[0][3])["spec"] == {"namespace": NAMESPACE}
+
+
+async def test_an_api_server_that_lists_no_permissions_is_no_outage(
+    client: KubernetesCluster, scripted: Scripted
+) -> None:
+    for code, reason in ((403, "Forbidden"), (404, "NotFound"), (405, "MethodNotAllowed")):
+        scripted.refuse_with(code, reason, "not here")
+        assert await client.rules(NAMESPACE) is None
+    scripted.refuse_with(503, "ServiceUnavailable", "not now")
+    with pytest.raises(ClusterUnavailable):
+        await client.rules(NAMESPACE)
 
 
 async def test_the_workers_own_pod_is_cached_for_a_minute(scripted: Scripted, tmp_path: Path) -> None:
@@ -199,6 +230,28 @@ async def test_the_workers_own_pod_is_cached_for_a_minute(scripted: Scripted, tm
         scripted.answer_with(200, {"metadata": {"name": "worker-0"}})
         assert await client.own_pod() == await client.own_pod() == {"metadata": {"name": "worker-0"}}
     assert len(scripted.requests) == 2
+
+
+async def test_runs_that_ask_for_the_workers_own_pod_at_once_cause_one_read(scripted: Scripted, tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(kubeconfig(scripted.url, {})))
+    environ = {"POD_NAME": "worker-0", "POD_NAMESPACE": "agents"}
+    async with await KubernetesCluster.connect(str(path), environ=environ) as client:
+        scripted.answer_with(200, {"metadata": {"name": "worker-0"}})
+        assert len(await asyncio.gather(*(client.own_pod() for _ in range(20)))) == 20
+        await client.own_pod()
+    assert len(scripted.requests) == 1
+
+
+async def test_a_worker_whose_own_pod_does_not_exist_looks_for_it_once_a_minute(
+    scripted: Scripted, tmp_path: Path
+) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(kubeconfig(scripted.url, {})))
+    async with await KubernetesCluster.connect(str(path), environ={"POD_NAME": "no-pod"}) as client:
+        scripted.refuse_with(404, "NotFound", 'pods "no-pod" not found')
+        assert [await client.own_pod() for _ in range(3)] == [None] * 3
+    assert len(scripted.requests) == 1
 
 
 async def test_a_log_that_cannot_be_opened_raises_the_reason(cluster: KubernetesCluster, name: str) -> None:
@@ -360,6 +413,26 @@ async def test_a_refusal_that_breaks_off_proves_nothing(client: KubernetesCluste
         await client.read_job(NAMESPACE, "j")
     with pytest.raises(ClusterUnavailable):
         await client.create_job(job_manifest("j", "true"))
+
+
+async def test_every_request_has_our_user_agent(client: KubernetesCluster, scripted: Scripted) -> None:
+    scripted.refuse_with(503, "ServiceUnavailable", "not now")
+    with pytest.raises(ClusterUnavailable):
+        await client.version()
+    with pytest.raises(ClusterUnavailable):
+        await client.create_job(job_manifest("j", "true"))
+    with pytest.raises(ClusterUnavailable):
+        await read_watch(client)
+    with pytest.raises(LogUnavailable):
+        await read_log(client, "p", follow=True)
+    opened = client.exec_output(NAMESPACE, "p", "opencode", ["true"], limit=100, idle_timeout=timedelta(seconds=5))
+    with pytest.raises(ExecFailed):
+        async with opened:
+            pass
+    assert [headers["user-agent"] for _, _, headers, _ in scripted.requests] == [
+        f"agent-runs/{version('agent-runs')}"
+    ] * 5
+    assert [headers.get("upgrade", "") for _, _, headers, _ in scripted.requests] == ["", "", "", "", "websocket"]
 
 
 async def test_a_refusal_that_comes_in_pieces_is_read_whole(client: KubernetesCluster, scripted: Scripted) -> None:

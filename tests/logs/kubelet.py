@@ -29,6 +29,11 @@ class Log:
         """The first `lost` lines are removed."""
         self.oldest = lost
 
+    def has_last_frame(self, upto: int | None = None) -> bool:
+        """Whether the sidecar's last frame is among the first `upto` lines."""
+        stamped = self.stamped[:upto]
+        return bool(stamped) and stamped[-1][1].split(b" ", 2)[1].endswith(b"x.")
+
     def text(self, since: datetime | None, upto: int | None = None) -> bytes:
         """What a connection opened now would get, of the first `upto` lines."""
         available = self.stamped[self.oldest : upto]

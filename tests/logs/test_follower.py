@@ -2,142 +2,45 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable, PodLost
-from agent_runs.contracts.messages import JobRef, PodRef
-from agent_runs.contracts.outcome import Gap
+from agent_runs.contracts.messages import PodRef
+from agent_runs.contracts.outcome import ContainerEnd, Gap
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.diagnosis import DELETED, JOB_DELETED, Failing
-from agent_runs.kube.objects import Job, Pod
+from agent_runs.kube.objects import Pod
 from agent_runs.kube.port import ExecFailed, LogCut, LogGone, LogNotReady, LogUnavailable
-from agent_runs.logs.follower import Batch, Follower, FollowTiming
+from agent_runs.logs.follower import ROTATION_BYTES, SIDECAR_LOST, Batch, Follower, FollowTiming
 from agent_runs.logs.frames import LogLine
 from agent_runs.logs.log_resume import Cursor, Tally
-from agent_runs.logs.source import ACKNOWLEDGE_COMMAND, REPLAY_COMMAND
+from agent_runs.logs.source import Source
 from dev_stack.cluster import EmbeddedCluster
-from tests.kube.pods import container, job, pod, terminated
+from tests.kube.pods import container, pod, terminated
 from tests.kube.test_client import NAMESPACE, job_manifest, start_job, wait_for_phase
 from tests.logs.kubelet import Log, framed
+from tests.logs.scripted_log import BOTH_ENDED, ENDED, JOB, OPEN, POD, QUICK, RUNNING, SIDECAR_RUNS, ScriptedLog
+from tests.logs.timed_container import TimedContainer
+from tests.support.agent_pods import agent_pod
+from tests.support.virtual_time import run_in_virtual_time
 
-JOB = JobRef(namespace="n", name="agent-opencode-x", uid="job-uid")
-POD = PodRef(namespace="n", name="agent-opencode-x-1", uid="pod-uid")
-QUICK = FollowTiming(
-    first_pause=timedelta(milliseconds=1),
-    max_pause=timedelta(milliseconds=2),
-    idle_timeout=timedelta(seconds=5),
-    poll_interval=timedelta(milliseconds=1),
-    unreadable_timeout=timedelta(milliseconds=20),
-    backfill_timeout=timedelta(milliseconds=20),
-    acknowledge_delay=timedelta(milliseconds=1),
-)
 UNHURRIED = replace(QUICK, unreadable_timeout=timedelta(seconds=10), backfill_timeout=timedelta(seconds=10))
 """For what is backfilled in the end, however busy the machine is."""
-RUNNING = pod(container(running={}), phase="Running")
-ENDED = pod(terminated(0, "Completed"), phase="Succeeded")
-ENDING = pod(container(running={}), phase="Running", deleted="2999-01-01T00:00:00Z")
-ENDED_DELETED = pod(terminated(143), phase="Failed", deleted="2999-01-01T00:00:00Z")
+ENDING = pod(SIDECAR_RUNS, container(running={}), phase="Running", deleted="2999-01-01T00:00:00Z")
+ENDED_DELETED = pod(terminated(0, name="sidecar"), terminated(143), phase="Failed", deleted="2999-01-01T00:00:00Z")
 UNREACHABLE = LogUnavailable(500, "", "dial tcp 10.0.0.1:10250: connect: connection refused")
 NOT_FOUND = LogGone(404, "NotFound", "pods not found")
-ENDING_AT_DEADLINE = pod(container(running={}), phase="Failed", reason="DeadlineExceeded")
+ENDING_AT_DEADLINE = pod(SIDECAR_RUNS, container(running={}), phase="Failed", reason="DeadlineExceeded")
 
 
-class ScriptedLog:
-    """A scripted log and pod. Each entry of `connections` is one connection, the last one repeats.
-
-    An entry is (upto, end): what of the log is there by then, and the error that ends the connection, if any.
-    """
-
-    def __init__(
-        self, log: Log, connections: Sequence[tuple[int | None, Exception | None]], pods: Sequence[Any]
-    ) -> None:
-        self._log = log
-        self._connections = list(connections)
-        self._pods = list(pods)
-        self.opened: list[tuple[bool, datetime | None]] = []
-        self.replays: list[tuple[int, int]] = []
-        self.acknowledgements = 0
-        self.status_reads = 0
-        self.job: Job | None = job()
-        self.watched: list[list[Pod]] = []
-        self.answers: list[bytes | Exception] = [ExecFailed("no container", status=500)]
-
-    @asynccontextmanager
-    async def open_log(
-        self,
-        namespace: str,
-        pod: str,
-        container: str,
-        *,
-        follow: bool,
-        since: datetime | timedelta | None,
-        idle_timeout: timedelta | None,
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
-        assert (namespace, pod, container) == ("n", POD.name, "opencode")
-        assert idle_timeout is not None
-        assert not isinstance(since, timedelta)
-        self.opened.append((follow, since))
-        upto, error = self._connections.pop(0) if len(self._connections) > 1 else self._connections[0]
-        if error is not None and not isinstance(error, LogCut):
-            raise error
-        yield self._pieces(self._log.text(since, upto), error)
-
-    async def _pieces(self, text: bytes, error: Exception | None) -> AsyncIterator[bytes]:
-        for at in range(0, len(text), 1000):
-            yield text[at : at + 1000]
-        if error is not None:
-            raise error
-
-    @asynccontextmanager
-    async def exec_output(
-        self, namespace: str, pod: str, container: str, argv: Sequence[str], *, limit: int, idle_timeout: timedelta
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
-        assert (namespace, pod, container, limit > 0, idle_timeout > timedelta()) == (
-            "n",
-            POD.name,
-            "opencode",
-            True,
-            True,
-        )
-        if tuple(argv) == ACKNOWLEDGE_COMMAND:
-            self.acknowledgements += 1
-            yield self._pieces(b"", None)
-            return
-        *command, first, last = argv
-        assert command == list(REPLAY_COMMAND)
-        self.replays.append((int(first), int(last)))
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        text, error = (b"", answer) if isinstance(answer, Exception) else (answer, None)
-        yield self._pieces(text, error)
-
-    async def read_pod(self, namespace: str, name: str) -> Pod | None:
-        assert (namespace, name) == ("n", POD.name)
-        self.status_reads += 1
-        state = self._pods.pop(0) if len(self._pods) > 1 else self._pods[0]
-        if isinstance(state, Exception):
-            raise state
-        assert state is None or isinstance(state, Pod)
-        return state
-
-    async def read_job(self, namespace: str, name: str) -> Job | None:
-        assert (namespace, name) == ("n", JOB.name)
-        return self.job
-
-    @asynccontextmanager
-    async def watch_pods(self, job: JobRef) -> AsyncIterator[AsyncIterator[list[Pod]]]:
-        assert job == JOB
-        yield self._states()
-
-    async def _states(self) -> AsyncIterator[list[Pod]]:
-        while self.watched:
-            yield self.watched.pop(0)
-        await asyncio.Event().wait()
+def both_ended(code: int, reason: str = "Error") -> Pod:
+    return pod(terminated(0, "Completed", name="sidecar"), terminated(code, reason), phase="Failed")
 
 
 async def follow(
@@ -206,12 +109,14 @@ EXPECTED = [b"%d" % number for number in range(60)] + [b"x" * 30_000]
             [ENDED],
             id="reads that end cleanly before what is known, after the end",
         ),
-        pytest.param(
-            [(20, None), (None, None)], [RUNNING, pod(*[container(running={})], phase="Running"), ENDED], id="late"
-        ),
+        pytest.param([(20, None), (None, None)], [RUNNING, RUNNING, ENDED], id="late"),
     ],
 )
-async def test_every_line_comes_once(connections: list[tuple[int | None, Exception | None]], pods: list[Any]) -> None:
+@pytest.mark.parametrize("sidecar_lives_on", [True, False])
+async def test_every_line_comes_once(
+    connections: list[tuple[int | None, Exception | None]], pods: list[Any], sidecar_lives_on: bool
+) -> None:
+    pods = [BOTH_ENDED if state is ENDED and not sidecar_lives_on else state for state in pods]
     timing = replace(QUICK, unreadable_timeout=timedelta(seconds=10))
     lines, batches, follower = await follow(ScriptedLog(Log(FRAMES, [40]), connections, pods), timing=timing)
     assert [line.data for line in lines] == EXPECTED
@@ -245,7 +150,7 @@ async def test_the_status_is_read_when_the_watch_shows_the_end() -> None:
     async with asyncio.timeout(20), follower:
         lines = [line.data async for batch in follower for line in batch.lines]
     assert lines == EXPECTED
-    assert (scripted.status_reads, scripted.acknowledgements, scripted.watched) == (1, 0, [])
+    assert (scripted.status_reads, scripted.watched) == (1, [])
 
 
 async def test_an_end_that_only_the_watch_shows_is_not_believed() -> None:
@@ -258,7 +163,7 @@ async def test_an_end_that_only_the_watch_shows_is_not_believed() -> None:
 
 async def test_a_pod_deleted_with_its_job_is_distinguished_from_one_deleted_alone() -> None:
     frames = framed(OUTPUT, b'{"exit_code":143,"stopped_by":"TERM"}')
-    deleted = pod(terminated(143), phase="Failed", deleted="2026-11-21T23:00:00Z")
+    deleted = pod(SIDECAR_RUNS, terminated(143), phase="Running", deleted="2026-11-21T23:00:00Z")
     scripted = ScriptedLog(Log(frames), [(None, None)], [deleted])
     _, _, alone = await follow(scripted)
     assert alone.end is not None
@@ -270,7 +175,7 @@ async def test_a_pod_deleted_with_its_job_is_distinguished_from_one_deleted_alon
 
 
 async def test_the_log_of_a_killed_runner_ends_after_two_reads_without_new_lines() -> None:
-    scripted = ScriptedLog(Log(framed(OUTPUT, last=None), [40]), [(None, None)], [pod(terminated(137, "OOMKilled"))])
+    scripted = ScriptedLog(Log(framed(OUTPUT, last=None), [40]), [(None, None)], [both_ended(137, "OOMKilled")])
     lines, _, follower = await follow(scripted)
     assert [line.data for line in lines] == EXPECTED
     assert follower.last is None
@@ -280,10 +185,9 @@ async def test_the_log_of_a_killed_runner_ends_after_two_reads_without_new_lines
     assert scripted.opened[-1][1] is None
 
 
-async def test_the_log_of_a_dead_node_counts_as_lost_after_a_timeout() -> None:
-    scripted = ScriptedLog(
-        Log(FRAMES), [(20, None), (None, LogUnavailable(500, "", "kubelet"))], [pod(terminated(137))]
-    )
+@pytest.mark.parametrize("agent", [both_ended(137), pod(SIDECAR_RUNS, terminated(137), phase="Running")])
+async def test_the_log_of_a_dead_node_counts_as_lost_after_a_timeout(agent: Pod) -> None:
+    scripted = ScriptedLog(Log(FRAMES), [(20, None), (None, LogUnavailable(500, "", "kubelet"))], [agent])
     lines, _, follower = await follow(scripted)
     assert lines
     assert follower.last is None
@@ -300,7 +204,7 @@ async def test_the_log_of_a_deleted_pod_counts_as_lost_at_once() -> None:
     scripted = ScriptedLog(
         Log(FRAMES),
         [(20, None), (None, NOT_FOUND)],
-        [pod(terminated(137)), RUNNING, unanswered, pod(terminated(137)), None],
+        [both_ended(137), RUNNING, unanswered, both_ended(137), None],
     )
     timing = replace(QUICK, unreadable_timeout=NEVER)
     lines, _, follower = await follow(scripted, timing=timing)
@@ -324,7 +228,7 @@ async def test_a_pod_that_is_being_deleted_is_read_before_its_log_is_removed(
     timing = replace(NO_PAUSES, ending_pause=timedelta(milliseconds=1))
     log = Log(framed(OUTPUT, last=None))
     scripted = ScriptedLog(log, [(10, LogCut("reset")), (None, UNREACHABLE), (None, UNREACHABLE), (None, None)], pods)
-    scripted.watched = watched
+    scripted.watched = [*watched]
     lines, _, _ = await follow(scripted, timing=timing)
     assert [line.data for line in lines] == EXPECTED
 
@@ -395,7 +299,7 @@ async def follow_rotated(
     return numbers, gaps, follower, scripted
 
 
-async def test_what_a_rotation_removed_is_backfilled_from_the_container() -> None:
+async def test_what_a_rotation_removed_is_backfilled_from_the_sidecar() -> None:
     numbers, gaps, follower, scripted = await follow_rotated([replayed(11, 50)])
     assert numbers == [*range(100)]
     assert gaps == []
@@ -423,11 +327,11 @@ async def test_a_backfill_survives_unusable_answers(answers: list[bytes | Except
     ("answers", "pods", "size"),
     [
         pytest.param([ExecFailed("", status=500)], [RUNNING] * 100, 40, id="unreachable"),
-        pytest.param([ExecFailed("", exit_code=1)], [RUNNING] * 100, 40, id="no runner"),
+        pytest.param([ExecFailed("", exit_code=1)], [RUNNING] * 100, 40, id="the sidecar's process is not reached"),
         pytest.param([ClusterForbidden("no exec")], [RUNNING] * 100, 40, id="forbidden"),
-        pytest.param([ExecFailed("", status=500)], [ENDED], 40, id="the container has ended"),
-        pytest.param([replayed(11, 20), b""], [RUNNING] * 100, 30, id="the runner has only some"),
-        pytest.param([b'11x. {"exit_code":0}\n' + replayed(12, 50)], [RUNNING] * 100, 40, id="a forged end"),
+        pytest.param([ExecFailed("", status=500)], [BOTH_ENDED], 40, id="the sidecar has ended"),
+        pytest.param([replayed(11, 20), b""], [RUNNING] * 100, 30, id="the sidecar has only some"),
+        pytest.param([b'11x. {"exit_code":0}\n' + replayed(12, 50)], [RUNNING] * 100, 40, id="an end in the middle"),
     ],
 )
 async def test_what_cannot_be_backfilled_is_a_gap_of_exact_size(
@@ -464,29 +368,6 @@ async def test_a_log_that_repeats_known_frames_needs_no_replay() -> None:
     async with asyncio.timeout(20), follower:
         numbers = [int(line.data) async for batch in follower for line in batch.lines]
     assert (numbers, scripted.replays) == ([*range(100)], [])
-
-
-class AwaitsAcknowledgement(ScriptedLog):
-    """A container that ends when its log is acknowledged."""
-
-    async def read_pod(self, namespace: str, name: str) -> Pod | None:
-        assert (namespace, name) == ("n", POD.name)
-        return ENDED if self.acknowledgements else RUNNING
-
-
-async def test_a_waiting_runner_is_acknowledged_once_all_is_stored() -> None:
-    scripted = AwaitsAcknowledgement(Log(FRAMES), [(None, None)], [])
-    follower = Follower(scripted, JOB, POD, timing=QUICK)
-    async with asyncio.timeout(20), follower:
-        batch = await follower.next_batch()
-        assert batch is not None
-        for _ in range(1000):
-            await asyncio.sleep(0)  # no acknowledgement while the lines are on their way to the store
-        assert follower.last is not None
-        assert scripted.acknowledgements == 0
-        lines = len(batch.lines) + sum([len(more.lines) async for more in follower])
-    assert (lines, scripted.acknowledgements) == (len(EXPECTED), 1)
-    assert follower.end is not None
 
 
 class KubeletMessage(ScriptedLog):
@@ -527,7 +408,7 @@ async def test_a_node_without_inotify_instances_is_polled_though_its_message_lac
     assert scripted.opened[1][0] is False
 
 
-async def test_without_a_runner_no_replay_is_requested() -> None:
+async def test_without_a_replay_command_none_is_requested() -> None:
     log = Log(NUMBERS, [40])
     log.rotate(50)
     scripted = ScriptedLog(log, [(None, None)], [ENDED])
@@ -617,7 +498,276 @@ async def test_waiting_for_output_can_be_interrupted_without_losing_any() -> Non
         assert sum([len(batch.lines) async for batch in follower]) == len(EXPECTED)
 
 
-# on the embedded cluster, with our runner
+# the agent's end, while its sidecar lives on
+
+
+def timed(scripted: ScriptedLog) -> tuple[list[bytes], Follower, float]:
+    """The lines, and when following was over, in virtual time."""
+
+    async def run() -> tuple[list[bytes], Follower, float]:
+        follower = Follower(scripted, JOB, POD)
+        async with asyncio.timeout(3600), follower:
+            lines = [line.data async for batch in follower for line in batch.lines]
+        return lines, follower, asyncio.get_running_loop().time()
+
+    return run_in_virtual_time(run())
+
+
+REST = b"".join(FRAMES[20:])
+WITHOUT_LAST = framed(OUTPUT, last=None)
+LOST = pod(terminated(137, "OOMKilled", name="sidecar"), container(running={}), phase="Running")
+LOST_DELETED = pod(
+    terminated(143, name="sidecar"), container(running={}), phase="Running", deleted="2999-01-01T00:00:00Z"
+)
+
+
+def test_what_an_open_connection_lacks_comes_from_the_sidecar_a_second_after_the_agents_end() -> None:
+    scripted = ScriptedLog(Log(FRAMES), [(20, OPEN)], [ENDED])
+    scripted.watched, scripted.answers = [[RUNNING], 60.0, [ENDED]], [REST]
+    lines, follower, at = timed(scripted)
+    assert lines == EXPECTED
+    assert follower.last is not None
+    assert follower.end == ContainerEnd(exit_code=0, reason="Completed")
+    assert 61 <= at <= 61.5
+    assert (len(scripted.opened), scripted.status_reads, len(scripted.replays)) == (1, 1, 1)
+
+
+def test_an_open_connection_that_brings_the_last_frame_in_time_needs_no_replay() -> None:
+    class Late(ScriptedLog):
+        async def _pieces(self, text: bytes, error: Exception | None) -> AsyncIterator[bytes]:
+            await asyncio.sleep(60.9)
+            async for piece in super()._pieces(text, error):
+                yield piece
+
+    scripted = Late(Log(FRAMES), [(None, None)], [ENDED])
+    scripted.watched = [[RUNNING], 60.0, [ENDED]]
+    lines, _, at = timed(scripted)
+    assert (lines, scripted.replays, scripted.status_reads) == (EXPECTED, [], 1)
+    assert 60.9 <= at <= 61
+
+
+def test_the_last_frame_of_an_ended_agent_is_requested_again_after_growing_pauses() -> None:
+    scripted = ScriptedLog(Log(FRAMES), [(20, OPEN)], [ENDED])
+    scripted.watched = [[ENDED]]
+    scripted.answers = [
+        b"",
+        ExecFailed("", status=500),
+        b"",
+        ExecFailed("", exit_code=1),
+        b"".join(FRAMES[20:30]),
+        REST,
+    ]
+    lines, follower, _ = timed(scripted)
+    assert lines == EXPECTED
+    assert follower.end is not None
+    pauses = [after - before for before, after in pairwise(scripted.replayed_at)]
+    assert len(pauses) == 5
+    assert all(before < after <= 10.5 for before, after in pairwise(pauses[:4]))
+
+
+def test_a_last_frame_that_never_comes_is_awaited_for_two_minutes() -> None:
+    scripted = ScriptedLog(Log(WITHOUT_LAST), [(None, OPEN)], [ENDED])
+    scripted.watched, scripted.answers = [[ENDED]], [b""]
+    lines, follower, at = timed(scripted)
+    assert lines == EXPECTED
+    assert 120 <= at <= 135
+    assert follower.last is None
+    assert follower.end is not None
+    assert follower.end.exit_code == 0
+
+
+def test_the_agents_end_is_noticed_after_the_watch_has_failed() -> None:
+    scripted = ScriptedLog(Log(FRAMES), [(20, OPEN)], [ENDED])
+    scripted.watched = [ClusterUnavailable("refused"), ClusterForbidden("no pods"), [ENDED]]
+    scripted.answers = [REST]
+    lines, _, at = timed(scripted)
+    assert lines == EXPECTED
+    assert at <= 10
+
+
+@pytest.mark.parametrize(("size", "reopened_at"), [(ROTATION_BYTES // 2, 120), (ROTATION_BYTES + 10_000, 15)])
+def test_a_connection_that_may_be_at_a_rotated_file_is_replaced_after_a_short_silence(
+    size: int, reopened_at: float
+) -> None:
+    frames = framed([("stdout", (b"x" * 999 + b"\n") * (size // 1040)), ("stdout", b"late\n")], b'{"exit_code":0}')
+    scripted = ScriptedLog(Log(frames), [(len(frames) - 2, OPEN), (None, None)], [RUNNING, ENDED])
+    lines, _, _ = timed(scripted)
+    assert lines[-1] == b"late"
+    first, second = scripted.opened_at
+    assert reopened_at <= second - first <= reopened_at + 1
+
+
+async def test_missing_frames_are_backfilled_also_after_the_agents_end() -> None:
+    answers: list[bytes | Exception] = [ExecFailed("", status=500), b"", replayed(11, 50)]
+    numbers, gaps, follower, _ = await follow_rotated(answers, [ENDED])
+    assert numbers == [*range(100)]
+    assert (gaps, follower.backfilled) == ([], 40)
+
+
+# a lost sidecar
+
+
+async def test_a_sidecar_that_ends_before_its_agent_is_a_loss_after_all_that_it_wrote_is_read() -> None:
+    scripted = ScriptedLog(Log(WITHOUT_LAST, [40]), [(10, None), (None, None)], [LOST])
+    lines, _, follower = await follow(scripted, timing=UNHURRIED)
+    assert [line.data for line in lines] == EXPECTED
+    assert follower.end is None
+    assert isinstance(follower.termination, Failing)
+    assert follower.termination.error is PodLost
+    assert follower.termination.message == f"{SIDECAR_LOST}: OOMKilled (exit 137)"
+
+
+def test_the_loss_of_the_sidecar_is_noticed_although_the_connection_stays_open() -> None:
+    scripted = ScriptedLog(Log(WITHOUT_LAST), [(20, OPEN), (None, None)], [LOST])
+    scripted.watched = [[RUNNING], 60.0, [LOST]]
+    lines, follower, at = timed(scripted)
+    assert lines == EXPECTED
+    assert isinstance(follower.termination, Failing)
+    assert at <= 65
+
+
+async def test_nothing_is_lost_with_a_sidecar_that_has_written_its_last_frame() -> None:
+    scripted = ScriptedLog(Log(FRAMES, [40]), [(10, None), (None, None)], [LOST, LOST, LOST, BOTH_ENDED])
+    lines, _, follower = await follow(scripted, timing=UNHURRIED)
+    assert [line.data for line in lines] == EXPECTED
+    assert follower.end == ContainerEnd(exit_code=0, reason="Completed")
+
+
+async def test_the_sidecar_of_a_pod_that_is_being_deleted_may_end_first() -> None:
+    scripted = ScriptedLog(Log(WITHOUT_LAST, [40]), [(None, None)], [LOST_DELETED, LOST_DELETED, ENDED_DELETED])
+    lines, _, follower = await follow(scripted, timing=UNHURRIED)
+    assert [line.data for line in lines] == EXPECTED
+    assert follower.end is not None
+    assert (follower.end.exit_code, follower.end.reason) == (143, DELETED)
+
+
+async def test_the_log_of_a_sidecar_that_never_ran_is_not_waited_for() -> None:
+    waits = container("sidecar", waiting={"reason": "ImagePullBackOff"})
+    refused = LogNotReady(400, "BadRequest", "waiting to start")
+    agent_ended = pod(waits, terminated(125), phase="Running")
+    timing = replace(QUICK, unreadable_timeout=NEVER)
+    _, _, follower = await follow(ScriptedLog(Log([]), [(None, refused)], [agent_ended]), timing=timing)
+    assert follower.end is not None
+    assert (follower.end.exit_code, follower.framed) == (125, False)
+
+
+# the early end
+
+
+async def end_early(source: Source) -> tuple[list[bytes], Follower]:
+    """Follow as a consumer that stores all and ends as early as it may."""
+    follower, lines = Follower(source, JOB, POD, timing=QUICK), list[bytes]()
+    async with asyncio.timeout(20), follower:
+        async for batch in follower:
+            lines += [line.data for line in batch.lines]
+            if follower.may_end_early:
+                follower.end_early()
+    return lines, follower
+
+
+async def test_after_a_good_last_frame_the_status_need_not_be_awaited() -> None:
+    scripted = ScriptedLog(Log(FRAMES), [(None, None)], [RUNNING])
+    lines, follower = await end_early(scripted)
+    assert lines == EXPECTED
+    assert (follower.ended_early, follower.termination, scripted.status_reads) == (True, None, 0)
+    assert follower.end == ContainerEnd(exit_code=0)
+
+
+def test_a_last_frame_that_comes_alone_wakes_the_consumer() -> None:
+    async def run() -> tuple[int, float]:
+        agent = TimedContainer([(0.5, "stdout"), (1, "stdout")], ends_at=50)
+        follower, lines = Follower(agent, JOB, POD), 0
+        async with asyncio.timeout(100), follower:
+            async for batch in follower:
+                lines += len(batch.lines)
+                if follower.may_end_early:
+                    follower.end_early()
+        return lines, asyncio.get_running_loop().time()
+
+    assert run_in_virtual_time(run()) == (2, 50)
+
+
+def test_a_status_that_is_known_counts_for_more_than_the_last_frame() -> None:
+    async def run() -> Follower:
+        killed = pod(SIDECAR_RUNS, terminated(0, "OOMKilled"), phase="Running")
+        follower = Follower(ScriptedLog(Log(FRAMES), [(None, None)], [killed]), JOB, POD)
+        async with follower:
+            await asyncio.sleep(60)
+            assert [follower.may_end_early async for _ in follower] == [False]
+        return follower
+
+    end = run_in_virtual_time(run()).end
+    assert end is not None
+    assert end.reason == "OOMKilled"
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        b'{"exit_code":1}',
+        b'{"exit_code":null}',
+        b'{"exit_code":0,"stopped_by":"TERM"}',
+        b'{"exit_code":0,"error":"disk_full"}',
+        b"nonsense",
+    ],
+)
+async def test_after_any_other_last_frame_the_status_is_awaited(last: bytes) -> None:
+    scripted = ScriptedLog(Log(framed(OUTPUT, last)), [(None, None)], [RUNNING, ENDED])
+    lines, follower = await end_early(scripted)
+    assert lines == EXPECTED
+    assert not follower.ended_early
+    assert scripted.status_reads >= 2
+    assert follower.end == ContainerEnd(exit_code=0, reason="Completed")
+
+
+async def test_no_follower_ends_early_by_itself() -> None:
+    scripted = ScriptedLog(Log(FRAMES), [(None, None)], [RUNNING, ENDED])
+    follower = Follower(scripted, JOB, POD, timing=QUICK)
+    async with follower:
+        assert [line.data async for batch in follower for line in batch.lines] == EXPECTED
+    assert (follower.ended_early, scripted.status_reads) == (False, 2)
+
+
+# on the embedded cluster, with a shell in the place of the sidecar
+
+
+BEGIN_OF_LOG = """printf '1h. {"format":1}\\n2o. first\\n'"""
+
+
+async def follow_pod(
+    cluster: KubernetesCluster, name: str, agent: str, sidecar: str, *phases: str
+) -> tuple[list[bytes], Follower]:
+    manifest = job_manifest(name, agent)
+    main = manifest["spec"]["template"]["spec"]["containers"]
+    main.insert(0, main[0] | {"name": "sidecar", "command": ["sh", "-c", sidecar]})
+    job_ref = await start_job(cluster, manifest)
+    metadata = (await wait_for_phase(cluster, job_ref, *phases)).metadata
+    follower = Follower(cluster, job_ref, PodRef(namespace=NAMESPACE, name=metadata.name, uid=metadata.uid))
+    async with asyncio.timeout(60), follower:
+        lines = [line.data async for batch in follower for line in batch.lines]
+    await cluster.delete_job(NAMESPACE, name, job_ref.uid)
+    return lines, follower
+
+
+async def test_a_sidecar_may_write_its_last_frame_long_after_the_agents_end(
+    cluster: KubernetesCluster, name: str
+) -> None:
+    late = """printf '3o. late\\n4x. {"exit_code":7}\\n'"""
+    sidecar = f"{BEGIN_OF_LOG}; sleep 4; {late}; exec sleep 600"
+    lines, follower = await follow_pod(cluster, name, "exit 7", sidecar, "Running")
+    assert lines == [b"first", b"late"]
+    assert follower.end is not None
+    assert (follower.end.exit_code, follower.connections > 1) == (7, True)
+
+
+async def test_an_agent_whose_sidecar_has_ended_is_lost(cluster: KubernetesCluster, name: str) -> None:
+    lines, follower = await follow_pod(cluster, name, "exec sleep 600", f"{BEGIN_OF_LOG}; exit 3", "Running")
+    assert lines == [b"first"]
+    assert isinstance(follower.termination, Failing)
+    assert follower.termination.message == f"{SIDECAR_LOST}: Error (exit 3)"
+
+
+# on the embedded cluster, with our runner and sidecar
 
 
 SCRIPT = """
@@ -634,22 +784,12 @@ exit 5
 """
 
 
-def runner_job(name: str, tmp_path: Path) -> dict[str, Any]:
-    manifest = job_manifest(name, "exit 0")
-    runner = Path(__file__).parents[2] / "agent_runs" / "pod" / "runner.sh"
-    (tmp_path / "stdin").write_text("")
-    args = f"--stdin {tmp_path}/stdin --out {tmp_path}/out --dir {tmp_path} --grace 1 -- sh -c"
-    command = f'exec sh {runner} {args} "$SCRIPT"'
-    (main,) = manifest["spec"]["template"]["spec"]["containers"]
-    main["command"] = ["sh", "-c", command]
-    main["env"] = [{"name": "SCRIPT", "value": SCRIPT.replace("$", "$$")}, {"name": "HOME", "value": str(tmp_path)}]
-    return manifest
-
-
 async def test_a_real_run_is_followed_through_faults_and_its_receipt_verified(
     cluster: KubernetesCluster, embedded: EmbeddedCluster, name: str, tmp_path: Path
 ) -> None:
-    job_ref = await start_job(cluster, runner_job(name, tmp_path))
+    secret, job = agent_pod(name, NAMESPACE, ["sh", "-c", SCRIPT], env={"HOME": str(tmp_path)})
+    await cluster.create_secret(secret)
+    job_ref = await start_job(cluster, job)
     metadata = (await wait_for_phase(cluster, job_ref, "Running", "Failed")).metadata
     pod_ref = PodRef(namespace=NAMESPACE, name=metadata.name, uid=metadata.uid)
     log = f"pods/{metadata.name}/log"
@@ -681,25 +821,4 @@ async def test_a_real_run_is_followed_through_faults_and_its_receipt_verified(
     assert follower.end is not None
     assert follower.end.exit_code == 5
     assert follower.connections > 4
-    await cluster.delete_job(NAMESPACE, name, job_ref.uid)
-
-
-async def test_a_foreign_image_is_followed_as_well_as_can_be(
-    cluster: KubernetesCluster, embedded: EmbeddedCluster, name: str
-) -> None:
-    script = "i=0; while [ $i -lt 100 ]; do echo $i; echo same; i=$((i + 1)); done; sleep 0.3; printf end"
-    job_ref = await start_job(cluster, job_manifest(name, script.replace("$", "$$")))
-    metadata = (await wait_for_phase(cluster, job_ref, "Running", "Succeeded")).metadata
-    embedded.faults.http(path=f"pods/{metadata.name}/log", cut_after=1500)
-    embedded.faults.http(path=f"pods/{metadata.name}/log", cut_after=2500, clean=True)
-    tally = Tally()
-    follower = Follower(cluster, job_ref, PodRef(namespace=NAMESPACE, name=metadata.name, uid=metadata.uid))
-    lines = []
-    async with asyncio.timeout(60), follower:
-        async for batch in follower:
-            tally.add(batch.lines)
-            lines += batch.lines
-    wanted = b"".join(b"%d\nsame\n" % number for number in range(100)) + b"end"
-    assert b"".join(line.raw for line in lines) == wanted
-    assert tally.receipt(follower.last, framed=follower.framed).state == "best effort"
     await cluster.delete_job(NAMESPACE, name, job_ref.uid)

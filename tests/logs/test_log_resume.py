@@ -662,7 +662,31 @@ def test_frames_beyond_the_last_known_one_are_requested_up_to_a_size_and_need_no
     assert reader.open_tail(5) is None
 
 
-def test_replayed_frames_cannot_end_the_receipt() -> None:
+def test_the_last_frame_may_come_from_the_sidecar_alone() -> None:
+    frames = framed([("stdout", b"a\nb\n")])
+    reader = LogReader(can_backfill=True)
+    reader.connect(from_start=True)
+    reader.feed(Log(frames).text(None, 2))
+    reader.open_tail(100)
+    assert pairs(reader.backfill(b"".join(frames[1:])).lines) == [("stdout", b"b")]
+    assert reader.last is not None
+    assert reader.missing_range is None
+    assert reader.close_tail() == 5
+
+
+def test_an_unreadable_last_frame_is_requested_from_the_sidecar() -> None:
+    frames = framed([("stdout", b"a\n")], b'{"exit_code":3}')
+    reader = LogReader(can_backfill=True)
+    reader.connect(from_start=True)
+    reader.feed(Log([*frames[:2], b'3x. {"exit_code":rpc error: code = Unknown\n']).text(None))
+    assert (reader.last, reader.missing_range) == (None, range(3, 4))
+    reader.begin_backfill()
+    reader.backfill(frames[2])
+    assert reader.last is not None
+    assert reader.last.exit_code == 3
+
+
+def test_no_replayed_frame_ends_the_log_before_frames_that_are_known() -> None:
     frames = framed([("stdout", b"a\nb\nc\n")])
     log = Log(frames)
     log.rotate(3)

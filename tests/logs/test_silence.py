@@ -12,7 +12,8 @@ from agent_runs.logs.follower import Follower
 from agent_runs.logs.log_resume import Cursor
 from agent_runs.logs.silence import SilenceLimits, SilenceProof
 from tests.kube.pods import pod, terminated
-from tests.logs.timed_container import JOB, TimedContainer, now, worker_clock
+from tests.logs.scripted_log import JOB
+from tests.logs.timed_container import TimedContainer, now, worker_clock
 from tests.support.virtual_time import run_in_virtual_time
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0

@@ -1,4 +1,4 @@
-"""A container that writes its lines at given moments of virtual time, as a kubelet serves its log."""
+"""An agent that writes its lines at given moments of virtual time, and its sidecar's log as a kubelet serves it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -12,10 +12,10 @@ from agent_runs.contracts.messages import JobRef, PodRef
 from agent_runs.kube.objects import Job, Pod
 from agent_runs.kube.port import ExecFailed, LogCut, LogUnavailable
 from agent_runs.logs.source import PROCESSES_COMMAND, REPLAY_COMMAND
-from tests.kube.pods import container, job, pod, terminated
+from tests.kube.pods import container, job, pod
 from tests.logs.kubelet import framed
+from tests.logs.scripted_log import ENDED, JOB, SIDECAR_RUNS
 
-JOB: Final = JobRef(namespace="n", name="agent-opencode-x", uid="job-uid")
 BEGIN: Final = datetime(2026, 11, 22, tzinfo=UTC)
 """The worker's wall clock at time 0."""
 
@@ -33,7 +33,7 @@ def worker_clock() -> datetime:
 
 @dataclass
 class TimedContainer:
-    """Starts at time 0.
+    """Starts at time 0. Its sidecar lives on after the last frame.
 
     Attributes:
         outputs: when each line is written, and to which stream.
@@ -80,7 +80,7 @@ class TimedContainer:
         since: datetime | timedelta | None,
         idle_timeout: timedelta | None,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        assert (namespace, pod, container) == ("n", self.pod_ref.name, "opencode")
+        assert (namespace, pod, container) == ("n", self.pod_ref.name, "sidecar")
         assert idle_timeout is not None
         self.opened.append((follow, since))
         if is_in(self.outages, now()):
@@ -105,7 +105,7 @@ class TimedContainer:
             if text:
                 heard = now()
                 yield text
-            if not follow or now() >= self.ends_at:
+            if not follow:
                 return
             if now() >= heard + idle:
                 raise LogCut("TimeoutError")
@@ -131,10 +131,10 @@ class TimedContainer:
     async def exec_output(
         self, namespace: str, pod: str, container: str, argv: Sequence[str], *, limit: int, idle_timeout: timedelta
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        assert (namespace, pod, container, limit > 0, idle_timeout > timedelta()) == (
-            *("n", self.pod_ref.name, "opencode"),
-            *(True, True),
-        )
+        assert (namespace, pod) == ("n", self.pod_ref.name)
+        assert container == ("opencode" if tuple(argv) == PROCESSES_COMMAND else "sidecar")
+        assert limit > 0
+        assert idle_timeout > timedelta()
         if is_in(self.outages, now()):
             raise ExecFailed("refused")
         yield self._answer(tuple(argv))
@@ -151,9 +151,9 @@ class TimedContainer:
         if is_in(self.outages, now()):
             raise ClusterUnavailable("refused")
         if now() >= self.ends_at:
-            return pod(terminated(0, "Completed"), phase="Succeeded")
+            return ENDED
         deleted = "2999-01-01T00:00:00Z" if self.deleted else None
-        return pod(container(running={}), phase="Running", deleted=deleted)
+        return pod(SIDECAR_RUNS, container(running={}), phase="Running", deleted=deleted)
 
     async def read_job(self, namespace: str, name: str) -> Job | None:
         assert (namespace, name) == ("n", JOB.name)
@@ -167,7 +167,7 @@ class TimedContainer:
     async def _states(self) -> AsyncIterator[list[Pod]]:
         if self.ends_at < float("inf"):
             await asyncio.sleep(max(self.ends_at - now(), 0))
-            yield [pod(terminated(0, "Completed"), phase="Succeeded")]
+            yield [ENDED]
         await asyncio.Event().wait()
 
 

@@ -157,17 +157,28 @@ def test_a_stop_is_no_end_when_opencode_could_not_write_its_output(message: byte
 
 @pytest.mark.parametrize("before", [[], [line("step_start")]])
 def test_a_full_disk_is_a_named_failure(before: list[bytes]) -> None:
-    report = folded(*before).report(ContainerEnd(exit_code=1, reason="Error", message="words; runner: disk_full"))
+    report = folded(*before).report(ContainerEnd(exit_code=1, reason="Error", runner_error="disk_full"))
     assert code(report) == "output_lost"
     assert report.failure is not None
     assert "disk" in report.failure.message
 
 
 def test_a_missing_api_proxy_is_no_failure_of_the_agent() -> None:
-    report = folded().report(ContainerEnd(exit_code=125, reason="Error", message="runner: api (--api)"))
-    assert code(report) == "api_proxy_unavailable"
+    report = folded().report(ContainerEnd(exit_code=125, reason="Error", runner_error="sidecar"))
+    assert code(report) == "sidecar_unavailable"
     assert report.failure is not None
     assert report.failure.budget == "infrastructure"
+
+
+@pytest.mark.parametrize("message", ["runner: disk_full", "words; runner: disk_full", "runner: api (--api)"])
+@pytest.mark.parametrize("output", [(), (line("step_start"),), FINISHED])
+@pytest.mark.parametrize("exit_code", [0, 1, 125])
+def test_a_termination_message_cannot_claim_an_error_of_the_runner(
+    message: str, output: tuple[bytes, ...], exit_code: int
+) -> None:
+    end = ContainerEnd(exit_code=exit_code, reason="Error")
+    claimed = end.model_copy(update={"message": message})
+    assert folded(*output).report(claimed) == folded(*output).report(end)
 
 
 def test_a_whole_last_event_needs_no_line_end_and_stray_text_is_no_half_event() -> None:

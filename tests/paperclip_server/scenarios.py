@@ -16,9 +16,9 @@ from tests.paperclip_server.environment import Environment
 
 CONCURRENT_LIMIT: Final = 5
 """Concurrent scenarios, on two cores that also run two Paperclips, Temporal, a worker and the agents."""
-SCENARIO_TIMEOUT: Final = 600
+SCENARIO_TIMEOUT: Final = 1200
 """Seconds for one scenario."""
-RESULT_TIMEOUT: Final = 1500
+RESULT_TIMEOUT: Final = 2400
 """Seconds until a test has its result: all scenarios before it may have to end."""
 
 ScenarioFunction = Callable[[Environment], Awaitable[None]]

@@ -1,9 +1,11 @@
-"""Starts `agent_runs/pod/runner.sh` under a shell of this machine and checks what every run promises."""
+"""Starts the runner under a shell of this machine beside a sidecar, and checks what every run promises."""
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,10 +17,13 @@ from agent_runs.logs.frames import (
     LineAssembler,
     LogLine,
     Output,
+    Stream,
     Totals,
 )
+from agent_runs.pod.archive import sidecar_archive
 
 SCRIPT = Path(__file__).parents[2] / "agent_runs" / "pod" / "runner.sh"
+LAST = re.compile(rb"[0-9]+x\. ")
 RUN_TIMEOUT = 240  # seconds after which a hanging run fails its test
 
 _CANDIDATES = {"dash": ["dash"], "bash": ["bash", "--posix"], "busybox": ["busybox", "sh"]}
@@ -44,28 +49,32 @@ class Ended:
 
 @dataclass
 class Running:
-    """A run whose runner has not ended."""
+    """A run whose runner has not ended, and its sidecar."""
 
     process: subprocess.Popen[bytes]
+    sidecar: subprocess.Popen[bytes]
     out: Path
     log: bytes = b""
 
-    def await_line(self, stream: Output) -> bytes:
-        """The next frame of `stream`, as soon as it comes."""
-        assert self.process.stdout
-        while True:
-            line = self.process.stdout.readline()
-            assert line, "the log ended before the awaited line"
-            self.log += line
-            (frame,) = FrameReader().feed(line)
-            if isinstance(frame, Frame) and frame.stream == stream and frame.payload:
-                return frame.payload
+    def frame(self) -> Frame:
+        """The next frame, as soon as it comes."""
+        assert self.sidecar.stdout
+        line = self.sidecar.stdout.readline()
+        assert line, "the log ended before the awaited frame"
+        self.log += line
+        (frame,) = FrameReader().feed(line)
+        assert isinstance(frame, Frame), "only frames are ever written"
+        return frame
+
+    def await_line(self, stream: Stream) -> bytes:
+        """The next frame of `stream` with a payload, as soon as it comes."""
+        while (frame := self.frame()).stream != stream or not frame.payload:
+            pass
+        return frame.payload
 
     def end(self) -> Ended:
-        """Read to the end and check what every run promises."""
-        rest, stderr = self.process.communicate(timeout=RUN_TIMEOUT)
-        assert stderr == b""
-        ended = read_back(self.log + rest, self.process.returncode)
+        """Read to the last frame, end the sidecar, and check what every run promises."""
+        ended = self.read_to_end()
         for stream in ("stdout", "stderr"):
             file = (self.out / stream).read_bytes()
             totals = getattr(ended.last, stream)
@@ -73,11 +82,32 @@ class Running:
             assert totals == Totals(file.count(b"\n"), len(file), hashlib.sha256(file).hexdigest())
         return ended
 
+    def read_to_end(self) -> Ended:
+        """Read to the last frame, end the sidecar as the deletion of its pod does, and read all frames back."""
+        assert self.sidecar.stdout
+        lines = [self.log]
+        for line in self.sidecar.stdout:
+            lines.append(line)
+            if LAST.match(line):
+                break
+        else:
+            self.process.kill()
+        self.log = b"".join(lines)
+        self.sidecar.terminate()
+        rest, stderr = self.sidecar.communicate(timeout=RUN_TIMEOUT)
+        assert (stderr, rest, self.sidecar.returncode) == (b"", b"", 0)
+        return read_back(self.log, self.process.wait(timeout=RUN_TIMEOUT))
 
-def read_back(log: bytes, code: int) -> Ended:
+
+def read_frames(log: bytes) -> list[Frame]:
     items = FrameReader().feed(log)
     frames = [item for item in items if isinstance(item, Frame)]
     assert frames == items, "only frames are ever written"
+    return frames
+
+
+def read_back(log: bytes, code: int) -> Ended:
+    frames = read_frames(log)
     assert log.endswith(b"\n")
     assert max(map(len, log.split(b"\n"))) < FRAME_LIMIT
     assert [frame.seq for frame in frames] == list(range(1, len(frames) + 1))
@@ -88,21 +118,76 @@ def read_back(log: bytes, code: int) -> Ended:
 
 
 @dataclass
+class Sidecar:
+    """How the sidecar is started, with folders of its own."""
+
+    home: Path
+    max_unread: int = RUN_TIMEOUT
+    wrapper: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def out(self) -> Path:
+        return self.home / "out"
+
+    @property
+    def control(self) -> Path:
+        return self.home / "control"
+
+    @property
+    def tokens(self) -> Path:
+        return self.home / "tokens"
+
+    def start(self, *, new: bool = True) -> subprocess.Popen[bytes]:
+        for folder in (self.out, self.control, self.tokens):
+            if new:
+                shutil.rmtree(folder, ignore_errors=True)  # a pod's folders are new
+            folder.mkdir(exist_ok=True)
+        arguments = map(str, ("run", self.out, self.control, self.tokens, self.max_unread))
+        return subprocess.Popen(
+            [*self.wrapper, *self.argv(*arguments)], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    def argv(self, *arguments: str) -> list[str]:
+        archive = self.home / "sidecar.pyz"
+        if not archive.exists():
+            archive.write_bytes(sidecar_archive())
+        return [sys.executable, "-I", "-S", str(archive), *arguments]
+
+    def command(self, name: str, *arguments: str) -> bytes:
+        """What one of the worker's commands prints."""
+        argv = self.argv(name, str(self.control), *arguments)
+        done = subprocess.run(argv, capture_output=True, timeout=RUN_TIMEOUT)
+        assert (done.returncode, done.stderr) == (0, b"")
+        return done.stdout
+
+    def replay(self, first: int, last: int) -> bytes:
+        return self.command("replay", str(first), str(last))
+
+    def acknowledge(self) -> None:
+        """Report that all frames are stored."""
+        self.command("acknowledge")
+
+
+@dataclass
 class Runner:
-    """The runner under one shell, with folders of its own."""
+    """The runner under one shell, beside a sidecar."""
 
     shell: list[str]
     home: Path
     grace: int = 1
-    options: list[str] = field(default_factory=lambda: ["--acknowledge-timeout", "0"])
+    options: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     wrapper: list[str] = field(default_factory=list)
     script: Path = SCRIPT
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.sidecar = Sidecar(self.home)
+
     @property
     def out(self) -> Path:
-        return self.home / "out"
+        return self.sidecar.out
 
     @property
     def work(self) -> Path:
@@ -112,13 +197,21 @@ class Runner:
         options = ["--out", self.out, "--dir", self.work, "--stdin", self.home / "prompt", "--grace", self.grace]
         return [*self.wrapper, *self.shell, str(self.script), *map(str, options), *self.options, "--", *command]
 
-    def start(self, *command: str, stdin: bytes = b"") -> Running:
-        (self.home / "prompt").write_bytes(stdin)
+    def start(
+        self,
+        *command: str,
+        stdin: bytes | None = b"",
+        session: bool = False,
+        sidecar: subprocess.Popen[bytes] | None = None,
+    ) -> Running:
+        if stdin is not None:
+            (self.home / "prompt").write_bytes(stdin)
+        sidecar = sidecar or self.sidecar.start()
         process = subprocess.Popen(
-            self.argv(*command), env=os.environ | self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            self.argv(*command), env=os.environ | self.env, stderr=subprocess.DEVNULL, start_new_session=session
         )
-        self.started.append(process)
-        return Running(process, self.out)
+        self.started += [process, sidecar]
+        return Running(process, sidecar, self.out)
 
     def clean_up(self) -> None:
         """End what a failed test has left running."""
@@ -130,24 +223,11 @@ class Runner:
                 except subprocess.TimeoutExpired:
                     process.kill()
 
-    def run(self, *command: str, stdin: bytes = b"") -> Ended:
+    def run(self, *command: str, stdin: bytes | None = b"") -> Ended:
         return self.start(*command, stdin=stdin).end()
 
     def sh(self, script: str) -> Ended:
         return self.run("sh", "-c", script)
-
-    def replay(self, first: int, last: int) -> bytes:
-        return self._command("--replay", str(first), str(last))
-
-    def acknowledge(self) -> None:
-        """Report to the run that all its frames are stored."""
-        self._command("--acknowledge")
-
-    def _command(self, *arguments: str) -> bytes:
-        command = [*self.shell, str(SCRIPT), "--out", str(self.out), *arguments]
-        done = subprocess.run(command, capture_output=True, timeout=RUN_TIMEOUT)
-        assert (done.returncode, done.stderr) == (0, b"")
-        return done.stdout
 
 
 def alive(pid: int) -> bool:

@@ -6,7 +6,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from agent_runs.pod import api_proxy
-from agent_runs.pod.api_proxy import KEY_PLACEHOLDER, MAX_REPLAY_BODY, TOOLS_PLACEHOLDER
+from agent_runs.pod.sidecar.api_proxy import KEY_PLACEHOLDER, MAX_REPLAY_BODY, TOOLS_PLACEHOLDER
 from dev_stack.cluster.volumes import project
+from tests.pod.harness import Sidecar, read_frames
 from tests.pod.paperclip import FakePaperclip, serving
 
 TIMEOUT = 30
@@ -37,7 +36,7 @@ class Proxy:
 
     @property
     def port(self) -> int:
-        return int((self.shared / "url").read_text().rpartition(":")[2])
+        return int((self.shared / "ready").read_text().rpartition(":")[2])
 
     def rotate(self, token: str, run_id: str, **more: str) -> None:
         files = {"token": token, "run-id": run_id} | ({"tools-token": more["tools"]} if more else {})
@@ -73,8 +72,10 @@ class Proxy:
             return answer
 
     def open_fifo(self) -> int:
-        """Open the lifetime FIFO as the runner does."""
-        return os.open(self.shared / "agent", os.O_RDWR)
+        """Open the FIFO as the runner does."""
+        fifo = os.open(self.shared / "agent", os.O_RDWR)
+        os.write(fifo, b"started\n")
+        return fifo
 
     def children(self) -> list[int]:
         task = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
@@ -92,30 +93,25 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], Proxy]]:
     proxies: list[Proxy] = []
 
     def start(upstream: str) -> Proxy:
-        shared, tokens = tmp_path / f"api-{len(proxies)}", tmp_path / f"token-{len(proxies)}"
-        shared.mkdir()
-        text = tmp_path / "api_proxy.py"
-        shutil.copy(api_proxy.__file__, text)  # alone, as in the pod
-        process = subprocess.Popen(
-            [sys.executable, "-I", str(text), str(shared), str(tokens)],
-            env={"PAPERCLIP_UPSTREAM_URL": upstream},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        proxy = Proxy(process, shared, tokens)
+        home = tmp_path / f"pod-{len(proxies)}"
+        home.mkdir()
+        sidecar = Sidecar(home, env={"PAPERCLIP_UPSTREAM_URL": upstream})
+        proxy = Proxy(sidecar.start(), sidecar.out, sidecar.tokens)
         proxies.append(proxy)
         proxy.rotate("token-1", "run-1")
-        wait_until((shared / "url").exists)
+        wait_until((sidecar.out / "ready").exists)
         return proxy
 
     yield start
     for proxy in proxies:
+        proxy.process.send_signal(signal.SIGSTOP)  # it replaces children that die
         children = proxy.children() if proxy.process.poll() is None else []
+        proxy.process.kill()
         for pid in children:
             os.kill(pid, signal.SIGKILL)
-        proxy.process.kill()
-        output, _ = proxy.process.communicate(timeout=TIMEOUT)
-        assert output == b"", "the proxy logs nothing"
+        output, errors = proxy.process.communicate(timeout=TIMEOUT)
+        assert errors == b"", "the proxy logs nothing"
+        assert [frame.stream for frame in read_frames(output)] in ([], ["hello"], ["hello", "last"])
 
 
 @pytest.fixture
@@ -395,18 +391,19 @@ def test_a_paperclip_that_cannot_be_reached_is_reported(start: Callable[[str], P
 
 
 @pytest.mark.parametrize("url", ["", "paperclip:80", "ftp://h", "http://ada:pw@h", "http://"])
-def test_an_unusable_address_ends_the_proxy_at_once(tmp_path: Path, url: str) -> None:
-    command = [sys.executable, "-I", api_proxy.__file__, str(tmp_path), str(tmp_path)]
-    done = subprocess.run(command, env={"PAPERCLIP_UPSTREAM_URL": url}, capture_output=True, timeout=TIMEOUT)
-    assert done.returncode == 1
-    assert b"PAPERCLIP_UPSTREAM_URL must be" in done.stderr
-    assert not (tmp_path / "url").exists()
+def test_an_unusable_address_ends_the_sidecar_at_once(tmp_path: Path, url: str) -> None:
+    sidecar = Sidecar(tmp_path, env={"PAPERCLIP_UPSTREAM_URL": url})
+    process = sidecar.start()
+    _, errors = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 1
+    assert b"PAPERCLIP_UPSTREAM_URL must be" in errors
+    assert not (sidecar.out / "ready").exists()
 
 
 # when it ends
 
 
-def test_the_proxy_ends_with_the_agents_container_and_not_before(proxy: Proxy) -> None:
+def test_the_proxy_serves_in_the_agents_grace_and_ends_with_it(proxy: Proxy) -> None:
     fifo = proxy.open_fifo()
     proxy.process.send_signal(signal.SIGTERM)
     assert proxy.ask("GET", "/api/open")[0].status == 200
@@ -415,27 +412,17 @@ def test_the_proxy_ends_with_the_agents_container_and_not_before(proxy: Proxy) -
     assert proxy.process.wait(TIMEOUT) == 0
 
 
-def test_the_proxy_ends_when_the_agent_is_killed(proxy: Proxy) -> None:
-    agent = subprocess.Popen(["sh", "-c", f"exec 5<>{proxy.shared}/agent; echo; exec sleep 60"], stdout=subprocess.PIPE)
-    with agent:
-        assert agent.stdout
-        agent.stdout.readline()
-        agent.kill()
-    assert proxy.process.wait(TIMEOUT) == 0
-
-
-def test_a_stop_before_the_agents_start_ends_the_proxy(proxy: Proxy) -> None:
+def test_a_stop_before_the_agents_start_ends_the_sidecar(proxy: Proxy) -> None:
     proxy.process.send_signal(signal.SIGTERM)
     assert proxy.process.wait(TIMEOUT) == 0
 
 
-def test_what_an_agent_writes_into_the_lifetime_fifo_does_not_end_the_proxy(proxy: Proxy) -> None:
+def test_what_an_agent_writes_into_the_fifo_does_not_end_the_proxy(proxy: Proxy) -> None:
     fifo = proxy.open_fifo()
     os.write(fifo, b"x" * 4000)
     assert proxy.ask("GET", "/api/open")[0].status == 200
     assert proxy.process.poll() is None
     os.close(fifo)
-    assert proxy.process.wait(TIMEOUT) == 0
 
 
 def test_a_serving_process_that_dies_is_replaced_at_the_same_address(proxy: Proxy) -> None:

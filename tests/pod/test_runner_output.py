@@ -108,13 +108,11 @@ def test_a_vanished_reader_never_hurts_the_command(runner: Runner, tmp_path: Pat
     os.mkfifo(gate)
     running = runner.start("sh", "-c", f"echo first; read -r _ <{gate}; echo more; echo lives >{mark}; exit 3")
     running.await_line("stdout")
-    assert running.process.stdout
-    running.process.stdout.close()
+    assert running.sidecar.stdout
+    running.sidecar.stdout.close()
     gate.write_text("\n")
     assert running.process.wait() == 3
     assert mark.read_text() == "lives\n"
-    assert running.process.stderr
-    running.process.stderr.close()
 
 
 def test_output_that_looks_like_frames_is_payload(runner: Runner) -> None:
@@ -140,18 +138,15 @@ def test_an_emptied_output_file_is_reported(runner: Runner, tmp_path: Path) -> N
     )
     running = runner.start("sh", "-c", script)
     assert running.await_line("stdout") == b"a long first line"
-    while b"long first line" not in runner.replay(1, 5):  # a batch is in the index once it is written
-        pass
+    assert b"long first line" in runner.sidecar.replay(1, 5)
     emptying.write_text("\n")
     assert running.await_line("stdout") == b"new"
+    repeated = FrameReader().feed(runner.sidecar.replay(1, 10))
+    assert [item.seq for item in repeated if isinstance(item, Frame)] == [1, 3]  # never other bytes as frame 2
     ending.write_text("\n")
-    log, _ = running.process.communicate()
-    frames = [item for item in FrameReader().feed(log) if isinstance(item, Frame)]
-    assert [frame.payload for frame in frames[:-1]] == [b"end"]
-    assert b'"error":"output_truncated"' in frames[-1].payload
-    repeated = FrameReader().feed(runner.replay(1, 10))
-    assert [item.payload for item in repeated if isinstance(item, Frame) and item.seq > 1] == [b"new", b"end"]
-    assert [item.seq for item in repeated if isinstance(item, Frame)] == [1, 3, 4]  # never other bytes as frame 2
+    ended = running.read_to_end()
+    assert ended.text("stdout") == [b"a long first line", b"new", b"end"]
+    assert ended.last.error == "output_truncated"
 
 
 def test_what_others_append_to_the_output_file_comes_once(runner: Runner, tmp_path: Path) -> None:
@@ -174,9 +169,10 @@ def test_what_others_append_to_the_output_file_comes_once(runner: Runner, tmp_pa
 
 def test_missed_frames_are_repeated_byte_for_byte(runner: Runner, tmp_path: Path) -> None:
     (tmp_path / "nasty").write_bytes(NASTY)
-    ended = runner.sh(f"echo first; cat {tmp_path}/nasty; cat {tmp_path}/nasty >&2")
-    output = ended.log.splitlines(keepends=True) if b"\r" not in ended.log else re.findall(rb"[^\n]*\n", ended.log)
-    *output, _ = output
-    assert runner.replay(1, 10**6) == b"".join(output)
+    running = runner.start("sh", "-c", f"echo first; cat {tmp_path}/nasty; cat {tmp_path}/nasty >&2")
+    running.await_line("last")
+    output = re.findall(rb"[^\n]*\n", running.log)
+    assert runner.sidecar.replay(1, 10**6) == b"".join(output)
     for first, last in [(1, 1), (2, 5), (7, 7), (len(output) - 2, len(output) + 5)]:
-        assert runner.replay(first, last) == b"".join(output[first - 1 : last])
+        assert runner.sidecar.replay(first, last) == b"".join(output[first - 1 : last])
+    running.log = b"".join(output[:-1])

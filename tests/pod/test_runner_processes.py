@@ -6,13 +6,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from agent_runs.logs.frames import Frame, FrameReader, LastFrame
-from tests.pod.harness import RUN_TIMEOUT, SCRIPT, Runner, Running, alive, children, read_back
+from tests.pod.harness import RUN_TIMEOUT, SCRIPT, Runner, alive, children
 
 STUBBORN = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
 POLITE = "import sys, time; "
@@ -75,7 +73,6 @@ def test_the_command_starts_in_its_folder_with_pwd_set_and_folders_made(runner: 
     ("blocked", "error", "detail"),
     [
         ("work", "workdir", "--dir"),
-        ("out", "out", "--out"),
         ("XDG_DATA_HOME", "folder", "XDG_DATA_HOME"),
         ("OPENCODE_DB", "folder", "OPENCODE_DB"),
     ],
@@ -85,17 +82,13 @@ def test_a_folder_that_cannot_be_created_is_reported(
 ) -> None:
     (tmp_path / blocked).write_text("a file where a folder should be")
     runner.env = {blocked: str(tmp_path / blocked / "db")} if blocked.isupper() else {}
-    process = runner.start("touch", str(tmp_path / "started")).process
-    log, stderr = process.communicate(timeout=RUN_TIMEOUT)
-    last = read_back(log, process.returncode).last
-    assert (process.returncode, last.exit_code, last.error, last.detail) == (125, 125, error, detail)
-    assert stderr == b""
+    ended = runner.start("touch", str(tmp_path / "started")).end()
+    assert (ended.code, ended.last.exit_code, ended.last.error, ended.last.detail) == (125, 125, error, detail)
     assert not (tmp_path / "started").exists()
 
 
 def test_a_missing_prompt_is_reported(runner: Runner) -> None:
-    done = subprocess.run(runner.argv("true"), capture_output=True, timeout=RUN_TIMEOUT)
-    assert read_back(done.stdout, done.returncode).last.error == "stdin"
+    assert runner.run("true", stdin=None).last.error == "stdin"
 
 
 def test_wrong_arguments_end_with_64(runner: Runner) -> None:
@@ -104,7 +97,7 @@ def test_wrong_arguments_end_with_64(runner: Runner) -> None:
         ["--nonsense"],
         ["--out", "x"],
         ["--grace", "1s", *options],
-        ["--acknowledge-timeout", "", *options],
+        ["--sidecar-timeout", "", *options],
     ):
         done = subprocess.run([*runner.argv("true")[: len(runner.shell) + 1], *arguments], capture_output=True)
         assert done.returncode == 64
@@ -255,32 +248,10 @@ def test_processes_of_other_runs_are_not_ended(runner: Runner, tmp_path: Path) -
 
 
 def test_a_signal_to_the_whole_group_still_gives_every_frame(runner: Runner) -> None:
-    (runner.home / "prompt").touch()
-    process = subprocess.Popen(
-        runner.argv("sh", "-c", "echo ready; exec sleep 1000"), stdout=subprocess.PIPE, start_new_session=True
-    )
-    assert process.stdout
-    log = process.stdout.readline() + process.stdout.readline()
-    os.killpg(process.pid, signal.SIGTERM)
-    rest, _ = process.communicate(timeout=RUN_TIMEOUT)
-    assert read_back(log + rest, process.returncode).last.stopped_by == "TERM"
-
-
-def test_a_killed_forwarder_loses_and_repeats_nothing(runner: Runner, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-    running = runner.start("sh", "-c", f"echo one; echo half >&2; read -r _ <{gate}; echo two; printf end >&2")
+    running = runner.start("sh", "-c", "echo ready; exec sleep 1000", session=True)
     running.await_line("stdout")
-    index = runner.out / "index"
-    while len(index.read_text().splitlines()) < 3:  # the hello, one batch of each stream
-        time.sleep(0.01)
-    (forwarder,) = [pid for pid in children(running.process.pid) if Path(f"/proc/{pid}/fd/5").exists()]
-    os.kill(forwarder, signal.SIGKILL)
-    gate.write_text("\n")
-    ended = running.end()
-    assert ended.text("stdout") == [b"one", b"two"]
-    assert ended.text("stderr") == [b"half", b"end"]
-    assert ended.last.error is None
+    os.killpg(running.process.pid, signal.SIGTERM)
+    assert running.end().last.stopped_by == "TERM"
 
 
 def test_a_killed_watcher_ends_the_run_and_the_command(runner: Runner, tree: Tree) -> None:
@@ -294,14 +265,14 @@ def test_a_killed_watcher_ends_the_run_and_the_command(runner: Runner, tree: Tre
 
 
 @pytest.mark.slow
-def test_a_stop_before_a_stalled_reader_still_ends(runner: Runner, tmp_path: Path) -> None:
+def test_a_stop_before_a_stalled_reader_still_ends_the_agent(runner: Runner, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     running = runner.start("sh", "-c", f"head -c 3000000 /dev/zero; echo >{gate}; exec sleep 1000")
     gate.read_text()
     running.process.terminate()
     assert running.process.wait(timeout=RUN_TIMEOUT) == 143
-    running.process.communicate()
+    running.end()
 
 
 def namespaced(*flags: str, needs: str) -> list[str]:
@@ -312,59 +283,36 @@ def namespaced(*flags: str, needs: str) -> list[str]:
     return wrapper
 
 
-AWAITS_ACKNOWLEDGEMENT = ["--acknowledge-timeout", "50", "--acknowledge-above", "7"]
-
-
-def last_of(running: Running) -> LastFrame:
-    """The last frame of a run that has not ended yet."""
-    assert running.process.stdout
-    for line in running.process.stdout:
-        running.log += line
-        (frame,) = FrameReader().feed(line)
-        if isinstance(frame, Frame) and frame.stream == "last":
-            return LastFrame.parse(frame.payload)
-    raise AssertionError("there is no last frame")
-
-
-def test_a_run_whose_log_may_be_rotated_waits_for_the_acknowledgement(runner: Runner) -> None:
-    runner.options = AWAITS_ACKNOWLEDGEMENT
-    running = runner.start("sh", "-c", "echo much; echo more; exit 3")
-    assert last_of(running).exit_code == 3
-    assert running.process.poll() is None
-    assert b"more" in runner.replay(1, 10)
-    runner.acknowledge()
-    assert running.end().code == 3
-
-
-def test_a_run_without_acknowledgement_ends_after_the_timeout(runner: Runner) -> None:
-    runner.options = ["--acknowledge-timeout", "1", "--acknowledge-above", "0"]
-    assert runner.run("true").code == 0
-
-
-def test_a_run_of_little_output_needs_no_acknowledgement(runner: Runner) -> None:
-    runner.options = AWAITS_ACKNOWLEDGEMENT
-    assert runner.run("echo", "few").code == 0
-
-
-def test_a_stop_ends_the_wait_for_the_acknowledgement_and_the_code_stays(runner: Runner) -> None:
-    runner.options = AWAITS_ACKNOWLEDGEMENT
-    running = runner.start("sh", "-c", "echo much; echo more; exit 3")
-    last_of(running)
-    running.process.terminate()
-    assert running.end().code == 3
-
-
-def test_a_full_disk_is_reported_and_what_fits_is_delivered(runner: Runner, tmp_path: Path) -> None:
-    wrapper = namespaced("-Urm", needs="mounts in a user namespace")
-    runner.out.mkdir()
-    mount = 'mount -t tmpfs -o size=512k tmpfs "$0" && "$@"; code=$?; cp -r "$0" "$0.kept"; exit $code'
-    runner.wrapper = [*wrapper, "sh", "-c", mount, str(runner.out)]
-    running = runner.start(sys.executable, "-c", "import os\nfor n in range(99999): os.write(1, b'%d\\n' % n * 100)")
-    running.out = tmp_path / "out.kept"
-    ended = running.end()
+def test_a_full_disk_is_reported_and_what_fits_is_delivered(runner: Runner) -> None:
+    namespaced("-Urm", needs="mounts in a user namespace")
+    mount = 'mount -t tmpfs -o size=512k tmpfs "$0" && exec "$@"'
+    runner.sidecar.wrapper = ["unshare", "-Urm", "sh", "-c", mount, str(runner.out)]
+    sidecar = runner.sidecar.start()
+    runner.started.append(sidecar)
+    while not Path(f"/proc/{sidecar.pid}/root{runner.out}/ready").exists():
+        pass
+    runner.wrapper = ["nsenter", "-t", str(sidecar.pid), "-U", "-m", "--preserve-credentials"]
+    program = "import os\nfor n in range(99999): os.write(1, b'%d' % n * 100 + b'\\n')"
+    ended = runner.start(sys.executable, "-c", program, sidecar=sidecar).read_to_end()
     assert ended.code in {1, 120}  # Python ends with 120 when even its last output does not fit
     assert ended.last.error == "disk_full"
-    assert ended.last.stdout.bytes > 300_000
+    assert ended.last.stdout.bytes == len(ended.raw("stdout")) > 300_000
+
+
+NO_INOTIFY = 'echo 0 >/proc/sys/user/max_inotify_instances && exec "$@"'
+
+
+def test_where_no_inotify_instance_is_left_lines_still_come(runner: Runner, tmp_path: Path) -> None:
+    namespaced("-Ur", needs="user namespaces")
+    runner.sidecar.wrapper = ["unshare", "-Ur", "sh", "-c", NO_INOTIFY, "sh"]
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    running = runner.start("sh", "-c", f"echo first; read -r word <{gate}; echo $word")
+    assert running.await_line("stdout") == b"first"
+    descriptors = [str(each.readlink()) for each in Path(f"/proc/{running.sidecar.pid}/fd").iterdir()]
+    assert "anon_inode:inotify" not in descriptors
+    gate.write_text("second\n")
+    assert running.end().text("stdout") == [b"first", b"second"]
 
 
 def test_as_pid_1_the_runner_reaps_and_ends_everything(runner: Runner, tmp_path: Path) -> None:

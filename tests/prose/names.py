@@ -32,6 +32,7 @@ FOREIGN: Final = {
     "writer.py": "written by bench/host_loop.py",
     "AGENT_RUNS_MAX_RUN": "an example of a misspelt setting",
     "temporal_*": "metrics of Temporal's SDK",
+    "agent_runs_*_total": "our counters as Prometheus has them",
     "TEMPORAL_*": "settings of Temporal's SDKs",
     "OTEL_*": "settings of OpenTelemetry",
     "StartActivity": "a span of Temporal's SDK",

@@ -1,7 +1,6 @@
 """An image with Python and nothing else, made of this machine's own, for a test cluster without a registry."""
 
 import asyncio
-import os
 import re
 import shutil
 import subprocess
@@ -10,22 +9,15 @@ import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
+from tests.real_cluster.requirements import cluster_tool
 
-from tests.real_cluster.requirements import TOOL, cluster_tool
-
-IMAGE_VARIABLE = "TEST_PROXY_IMAGE"
 OWN_IMAGE = "agent-runs-python:test"
 EXCLUDED = ("__pycache__", "site-packages", "test", "idlelib", "tkinter", "ensurepip", "lib2to3", "config-*")
 _LIBRARY = re.compile(r"(?:=> )?(/\S+) \(0x")
 
 
-async def python_image(folder: Path) -> str:
-    """The name of an image with python3: that of TEST_PROXY_IMAGE, or one that the cluster's tool makes."""
-    if image := os.environ.get(IMAGE_VARIABLE):
-        return image
-    if TOOL not in os.environ:
-        pytest.skip(f"neither {IMAGE_VARIABLE} names an image with python3 nor {TOOL} a program that makes one")
+async def make_python_image(folder: Path) -> str:
+    """The name of an image with python3 that the cluster's tool has made."""
     await asyncio.to_thread(fill_root, folder)
     await cluster_tool("image", "build", OWN_IMAGE, str(folder), "--user", "1000:1000", "--env", "PATH=/usr/local/bin")
     return OWN_IMAGE

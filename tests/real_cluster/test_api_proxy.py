@@ -1,6 +1,6 @@
 """Agents on a real cluster call Paperclip through the proxy in their pod, however they end.
 
-Needs KUBECONFIG and TEST_AGENT_IMAGE, and TEST_CLUSTER_TOOL or TEST_PROXY_IMAGE, an image with python3.
+Needs KUBECONFIG and TEST_AGENT_IMAGE.
 """
 
 import asyncio
@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 
 from agent_runs.client.attach import attach
-from agent_runs.job.manifest import PROXY_CONTAINER
+from agent_runs.contracts.pod import SIDECAR_CONTAINER
 from agent_runs.kube.objects import Pod
 from tests.pod.paperclip import FakePaperclip, serving
 from tests.real_cluster.objects import api_request
 from tests.real_cluster.observed_runs import ObservedRun, observed_run
 from tests.real_cluster.pod_observer import CONTAINER
-from tests.real_cluster.python_image import python_image
 from tests.real_cluster.requirements import TOOL, skip_without
 from tests.real_cluster.stack import RealSystem, open_real_system
 from tests.real_cluster.test_losses import MANY_PROCESSES, ONE_GIGABYTE
@@ -50,11 +49,8 @@ WORKING = f"{ASK}\necho first $(ask); sleep 600"
 
 @pytest.fixture(scope="module")
 async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RealSystem]:
-    skip_without("KUBECONFIG", "TEST_AGENT_IMAGE")
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("AGENT_RUNS_API_PROXY_IMAGE", await python_image(tmp_path_factory.mktemp("image")))
-        async with open_real_system(tmp_path_factory.mktemp("stack")) as opened:
-            yield opened
+    async with open_real_system(tmp_path_factory.mktemp("stack")) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -79,11 +75,11 @@ async def assert_job_ended(run: ObservedRun, condition: str) -> None:
             await asyncio.sleep(0.1)
     assert job is not None
     (pod,) = run.observer.pods.values()
-    proxy = pod.container(PROXY_CONTAINER)
+    proxy = pod.container(SIDECAR_CONTAINER)
     assert proxy is not None
     assert proxy.state.terminated is not None
     assert proxy.state.terminated.exit_code == 0
-    assert await run.cluster.read_secret_metadata(run.namespace, run.key().token_secret_name) is None
+    assert await run.cluster.read_secret_metadata(run.namespace, run.key().run_secret_name) is None
     await run.cluster.delete_job(run.namespace, job.metadata.name, job.metadata.uid)
 
 
@@ -118,7 +114,7 @@ async def test_a_run_that_is_joined_uses_the_token_of_the_later_one(
 async def assert_no_token_in_specification(run: ObservedRun, pod: Pod) -> None:
     path = f"/api/v1/namespaces/{run.namespace}/pods/{pod.metadata.name}"
     specified = str(await api_request(run.cluster, "GET", path))
-    assert PROXY_CONTAINER in specified
+    assert SIDECAR_CONTAINER in specified
     assert "canary-token" not in specified
 
 

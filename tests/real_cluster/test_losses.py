@@ -115,12 +115,12 @@ async def an_agent_out_of_memory_is_a_named_failure_without_retry(system: RealSy
         assert await run.finished_steps() == [1, 2]
 
 
-async def a_tool_out_of_memory_is_a_warning_of_a_run_that_succeeds(system: RealSystem, _: Path) -> None:
-    """The kernel kills the tool; OpenCode continues and succeeds, and the container stays marked OOMKilled."""
+async def a_tool_out_of_memory_is_a_note_of_a_run_that_succeeds(system: RealSystem, _: Path) -> None:
+    """The kernel kills the tool; OpenCode continues and succeeds, and its container's status says OOMKilled later."""
     async with observed_run(system, 3, command="tail /dev/zero; echo killed", resources=ONE_GIGABYTE) as run:
         outcome = await run.outcome()
         await run.assert_guarantees(outcome, None)
-        assert any("OOMKilled" in note for note in (outcome.result_json or {})["warnings"])
+        assert any("OOMKilled" in note for note in (outcome.result_json or {})["notes"])
 
 
 async def a_disconnected_node_never_runs_two_agents_and_continues_when_it_is_back(
@@ -205,7 +205,7 @@ SCENARIOS: dict[str, Scenario] = {
         a_pod_that_its_node_evicts_is_followed_by_one_more_attempt,
         a_preempted_pod_is_followed_by_one_more_attempt,
         an_agent_out_of_memory_is_a_named_failure_without_retry,
-        a_tool_out_of_memory_is_a_warning_of_a_run_that_succeeds,
+        a_tool_out_of_memory_is_a_note_of_a_run_that_succeeds,
         a_disconnected_node_never_runs_two_agents_and_continues_when_it_is_back,
     )
 }

@@ -40,9 +40,9 @@ def ask(path, url=os.environ["PAPERCLIP_API_URL"], key=os.environ["PAPERCLIP_API
 
 @pytest.fixture(scope="module")
 async def proxied(temporal: Client, system: System) -> AsyncIterator[System]:
-    """The system with a worker that gives agents a proxy."""
+    """The system with a worker that names an image for sidecars."""
     settings = system.settings.model_copy(
-        update={"api_proxy_image": "worker:test", "task_queue": f"proxied-{uuid.uuid4()}"}
+        update={"sidecar_image": "worker:test", "task_queue": f"proxied-{uuid.uuid4()}"}
     )
     with_proxy = replace(system, temporal=temporal, settings=settings)
     async with AsyncExitStack() as parts:
@@ -190,7 +190,7 @@ async def test_no_token_is_in_the_agents_environment_configuration_or_specificat
     ticket = await proxied.start(run.raw)
     await run.until_signal("inspected")
     specified = b"".join([await _raw(proxied, "apis/batch/v1", "jobs"), await _raw(proxied, "api/v1", "pods")])
-    assert b"paperclip-api" in specified
+    assert b"sidecar.pyz" in specified
     assert [canary for canary in (*TOKENS, *TOOLS) if canary.encode() in specified] == []
     run.send_signal("continue")
     await run.outcome(ticket)
@@ -238,28 +238,19 @@ async def _assert_job_ended(run: ProxyRun, condition: str) -> None:
             break
         await asyncio.sleep(0.05)
     assert job is not None
-    assert await kubernetes.read_secret_metadata("default", key.token_secret_name) is None
+    assert await kubernetes.read_secret_metadata("default", key.run_secret_name) is None
 
 
-CRASHED = f"""{WAIT}
-print(ask("/api/issues/1"), flush=True)
-(here / "called").touch()
-wait("crashed")
-print(ask("/api/issues/1"), flush=True)
-"""
-
-
-async def test_a_proxy_that_dies_does_not_end_the_agent(proxied: System, paperclip: FakePaperclip) -> None:
-    run = ProxyRun(proxied, paperclip, CRASHED)
+async def test_an_agent_whose_sidecar_dies_is_ended_and_named(proxied: System, paperclip: FakePaperclip) -> None:
+    run = ProxyRun(proxied, paperclip, f"{WAIT}\nprint('begun', flush=True)\n(here / 'working').touch()\nwait('never')")
+    run.raw["config"]["infrastructureRetries"] = 0
     ticket = await proxied.start(run.raw)
-    await run.until_signal("called")
-    await _kill_container(proxied, "paperclip-api")
-    run.send_signal("crashed")
+    await run.until_signal("working")
+    await _kill_container(proxied, "sidecar")
     outcome = await run.outcome(ticket)
-    assert await run.stdout() == ["200", "URLError"]
-    assert "OpenCode exited 0" in (outcome.error_message or "")
-    assert outcome.receipt is not None
-    assert outcome.receipt.state == "verified"
+    assert outcome.error_code == "k8s_pod_lost"
+    assert "sidecar" in (outcome.error_message or "")
+    assert await run.stdout() == ["begun"]
 
 
 async def _kill_container(system: System, name: str) -> None:
@@ -269,7 +260,7 @@ async def _kill_container(system: System, name: str) -> None:
             await system.embedded.faults.kill_container(pod["metadata"]["name"], name)
 
 
-async def test_a_proxy_image_that_cannot_be_pulled_is_a_named_failure(
+async def test_a_sidecar_image_that_cannot_be_pulled_is_a_named_failure(
     proxied: System, paperclip: FakePaperclip
 ) -> None:
     run = ProxyRun(proxied, paperclip, "print('never')")
@@ -280,18 +271,5 @@ async def test_a_proxy_image_that_cannot_be_pulled_is_a_named_failure(
     finally:
         system.faults.clear()
     assert outcome.error_code == "k8s_image_pull_failed"
-    assert "paperclip-api" in (outcome.error_message or "")
+    assert "sidecar" in (outcome.error_message or "")
     assert await run.stdout() == []
-
-
-async def test_without_a_proxy_a_joined_run_notes_that_it_keeps_the_old_token(
-    system: System, paperclip: FakePaperclip
-) -> None:
-    run = ProxyRun(system, paperclip, f"{WAIT}\n(here / 'called').touch()\nwait('continue')\nprint(ask('/api/x'))")
-    ticket = await system.start(run.raw)
-    await run.until_signal("called")
-    assert (await system.start(run.later())).kind == "joined"
-    run.send_signal("continue")
-    outcome = await run.outcome(ticket)
-    assert await run.stdout() == ["409"]
-    assert any("AGENT_RUNS_API_PROXY_IMAGE" in note for note in notes(outcome))

@@ -86,7 +86,7 @@ async def test_a_cancelled_agent_that_is_retained_stops_and_keeps_its_log(system
     status = pod.container("opencode")
     assert status is not None
     assert status.state.terminated is not None
-    async with system.kubernetes.open_log("default", pod.metadata.name, "opencode", follow=False) as pieces:
+    async with system.kubernetes.open_log("default", pod.metadata.name, "sidecar", follow=False) as pieces:
         assert b"goodbye" in b"".join([piece async for piece in pieces])
 
 

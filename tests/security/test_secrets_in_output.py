@@ -192,7 +192,7 @@ async def test_secrets_from_every_source_in_every_spelling_are_nowhere(
         return own_pod
 
     monkeypatch.setattr(system.kubernetes, "own_pod", read_own_pod)
-    system.settings = system.settings.model_copy(update={"opencode_config": provider, "api_proxy_image": ""})
+    system.settings = system.settings.model_copy(update={"opencode_config": provider})
     raw = system.agent(PRINTS_EVERYTHING)
     raw["config"]["mcpServers"] = MCP_SERVERS
     raw["config"]["env"]["SEALED_TOKEN"] = CANARIES["sealed variable"]

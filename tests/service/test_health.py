@@ -15,9 +15,17 @@ from temporalio.testing import WorkflowEnvironment
 
 import worker
 from agent_runs.client.connection import EXIT_DELAY_SEC
-from agent_runs.contracts.errors import TranscriptsUnavailable
+from agent_runs.contracts.errors import ClusterUnavailable, TranscriptsUnavailable
 from agent_runs.kube.port import Cluster
-from agent_runs.service.health import CheckResult, Health, HealthCheck, Report, application, health_checks
+from agent_runs.service.health import (
+    CLUSTER_MAX_AGE,
+    CheckResult,
+    Health,
+    HealthCheck,
+    Report,
+    application,
+    health_checks,
+)
 from agent_runs.service.polling import Polling, PollSilence, SilenceLimits
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.service.slots import Slots
@@ -231,6 +239,40 @@ async def test_many_probes_cost_one_run_of_the_checks() -> None:
     clock.pass_by(timedelta(seconds=5))
     await health.report()
     assert len(calls) == 2
+
+
+class Counting:
+    """A cluster that counts how often it is asked, and answers nothing while it is away."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.away = False
+
+    async def version(self) -> str:
+        self.asked += 1
+        if self.away:
+            raise ClusterUnavailable("cannot get version: 503")
+        return "v1.34.1"
+
+
+async def test_the_cluster_is_asked_every_half_a_minute_and_at_once_after_a_failure(
+    temporal: Client, queue: str, store: TranscriptStore
+) -> None:
+    clock, cluster = Clock(), Counting()
+    health = Health(clock=clock)
+    polling = Polling(temporal, queue, "nobody", Slots(1), SilenceLimits(), clock)
+    health.set_checks(*health_checks(polling, store, cast("Cluster", cluster), clock))
+    for _ in range(24):  # two minutes of probes
+        assert state(await health.report(), "cluster") == "ok"
+        clock.pass_by(timedelta(seconds=5))
+    assert cluster.asked == 4
+    cluster.away = True
+    clock.pass_by(CLUSTER_MAX_AGE)
+    assert state(await health.report(), "cluster") == "failing"
+    cluster.away = False
+    clock.pass_by(timedelta(seconds=5))
+    assert state(await health.report(), "cluster") == "ok"
+    assert cluster.asked == 6
 
 
 async def test_endpoints_answer_by_status_with_the_reason() -> None:

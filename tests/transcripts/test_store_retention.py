@@ -10,6 +10,7 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
 from agent_runs.transcripts.retention import MAX_RUN_TIME, PurgeResult, purge, purging
 from agent_runs.transcripts.store import Expiry, Line, PurgedPage, SqlTranscripts, Writer
+from agent_runs.transcripts.tokens import LINK_LIFETIME
 from tests.transcripts.stored_runs import stored_runs
 
 NOW = datetime.now(UTC)
@@ -86,6 +87,26 @@ async def test_two_workers_purge_at_the_same_time(any_store: SqlTranscripts, sto
     await other.close()
 
 
+async def test_the_links_of_a_run_can_be_revoked_again_and_only_later_counts(any_store: SqlTranscripts) -> None:
+    assert await any_store.links_revoked_at("one") is None
+    await any_store.revoke_links("one", NOW - timedelta(hours=1))
+    await any_store.revoke_links("one", NOW)
+    await any_store.revoke_links("one", NOW - timedelta(hours=2))
+    assert await any_store.links_revoked_at("one") == NOW
+    assert await any_store.links_revoked_at("two") is None
+
+
+async def test_a_revocation_is_kept_as_long_as_a_link_from_before_it_may_live(any_store: SqlTranscripts) -> None:
+    minute = timedelta(minutes=1)
+    await any_store.revoke_links("fresh", NOW - LINK_LIFETIME + minute)
+    await any_store.revoke_links("old", NOW - LINK_LIFETIME - minute)
+    await purge(any_store, timedelta(days=30), NOW)
+    assert await any_store.links_revoked_at("old") is not None
+    await purge(any_store, timedelta(days=1), NOW)
+    assert await any_store.links_revoked_at("old") is None
+    assert await any_store.links_revoked_at("fresh") is not None
+
+
 class Scripted:
     """A store with scripted answers; `done` is set once all were given."""
 
@@ -101,6 +122,9 @@ class Scripted:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    async def forget_revocations(self, before: datetime) -> None:
+        assert before < datetime.now(UTC)
 
 
 async def test_the_worker_purges_periodically_also_after_an_outage() -> None:

@@ -8,7 +8,14 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import OctKey
 
-from agent_runs.transcripts.tokens import AUDIENCE, SIGNING_ALGORITHM, TokenRefused, Tokens, UnusableTokenKey
+from agent_runs.transcripts.tokens import (
+    AUDIENCE,
+    LINK_LIFETIME,
+    SIGNING_ALGORITHM,
+    TokenRefused,
+    Tokens,
+    UnusableTokenKey,
+)
 
 NOW = 1_800_000_000
 
@@ -31,6 +38,26 @@ def test_a_token_expires() -> None:
     assert at(NOW + 3599).open(token).run_id == "run-1"
     with pytest.raises(TokenRefused, match="expired"):
         at(NOW + 3600).open(token)
+
+
+def test_a_token_names_the_time_of_its_issue() -> None:
+    assert at(NOW + 60).open(at(NOW).mint("run-1")).issued_at == datetime.fromtimestamp(NOW, UTC)
+
+
+def test_a_token_without_a_time_counts_as_issued_as_early_as_it_can_be() -> None:
+    token = jwt.encode({"alg": SIGNING_ALGORITHM}, {"sub": "run-1", "aud": AUDIENCE, "exp": NOW + 60}, KEY)
+    assert at(NOW).open(token).issued_at == datetime.fromtimestamp(NOW + 60, UTC) - LINK_LIFETIME
+
+
+def test_no_token_outlives_the_transcripts() -> None:
+    day = timedelta(days=1)
+    short = Tokens([KEY], longest=day, clock=lambda: NOW)
+    assert short.open(short.mint("run-1")).expires_at == datetime.fromtimestamp(NOW, UTC) + day
+    by_others = at(NOW).mint("run-1")
+    assert short.open(by_others).expires_at == datetime.fromtimestamp(NOW, UTC) + day
+    with pytest.raises(TokenRefused, match="expired"):
+        Tokens([KEY], longest=day, clock=lambda: NOW + 86_400).open(by_others)
+    assert short.open(short.mint("run-1", timedelta(hours=1))).expires_at == datetime.fromtimestamp(NOW + 3600, UTC)
 
 
 def test_a_token_of_another_key_is_refused() -> None:
@@ -57,6 +84,9 @@ def test_a_changed_token_is_refused(part: int) -> None:
         {"sub": "run-1", "aud": AUDIENCE, "exp": 10**30},
         {"sub": "run-1", "aud": AUDIENCE, "exp": 10**12},
         {"aud": AUDIENCE, "exp": NOW + 60},
+        {"sub": "run-1", "aud": AUDIENCE, "exp": NOW + 60, "iat": NOW + 61},
+        {"sub": "run-1", "aud": AUDIENCE, "exp": NOW + 60, "iat": -1},
+        {"sub": "run-1", "aud": AUDIENCE, "exp": NOW + 60, "iat": "today"},
     ],
 )
 def test_a_token_for_something_else_is_refused(claims: dict[str, object]) -> None:

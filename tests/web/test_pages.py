@@ -5,6 +5,8 @@ import json
 import random
 import re
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,25 @@ async def test_a_cookie_of_a_published_service_is_kept_to_its_path_and_to_https(
         async with made.http.get(f"{PAGE}?token={made.token()}") as answer:
             cookie = SimpleCookie(answer.headers["Set-Cookie"])["agent-runs-token"]
         assert (cookie["path"], cookie["secure"]) == (f"/here{PAGE}", True)
+
+
+@pytest.mark.parametrize("path", [f"{PAGE}?token=", PAGE, f"{PAGE}/live"])
+async def test_a_revoked_link_opens_nothing_and_sets_nothing(here: Site, path: str) -> None:
+    await here.store.append(key(), [line(1, text_event("hello"))])
+    await here.store.revoke_links(RUN, datetime.now(UTC))
+    async with here.http.get(path + here.token() if path.endswith("=") else path, headers=HTML) as answer:
+        assert answer.status == 401
+        assert "Set-Cookie" not in answer.headers
+        text = await answer.text()
+    assert "was revoked" in text
+    assert "hello" not in text
+
+
+async def test_a_link_lives_no_longer_than_the_transcripts(tmp_path: Path) -> None:
+    async with site(tmp_path, transcript_retention_days="1") as made, made.http.get(made.link) as answer:
+        cookie = SimpleCookie(answer.headers["Set-Cookie"])["agent-runs-token"]
+    expiry = parsedate_to_datetime(cookie["expires"])
+    assert expiry <= datetime.now(UTC) + timedelta(days=1)
 
 
 @pytest.mark.parametrize("path", [PAGE, f"{PAGE}/live", f"{PAGE}/transcript"])

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import random
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,7 +20,7 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
 from agent_runs.transcripts.store import Line, SqlTranscripts
 from agent_runs.transcripts.tokens import Tokens, authorization
-from agent_runs.web.access import Access
+from agent_runs.web.access import REVOCATION_MAX_AGE, Access, Revocations
 from agent_runs.web.transcripts import app, as_json, serving
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, 5, tzinfo=UTC)
@@ -236,6 +237,53 @@ async def test_a_token_in_the_address_opens_nothing_but_the_page(service: Servic
     query = f"?token={TOKENS.mint('run-1')}"
     async with service.get(f"/runs/run-1/{path}{query}", headers={"Authorization": ""}) as answer:
         assert answer.status == 401
+
+
+@pytest.mark.parametrize("path", ["attempts", "transcript", "events", "log"])
+async def test_a_revoked_token_is_refused_and_a_later_one_opens(service: Service, path: str) -> None:
+    await service.store.append(key(), batch(1, 1))
+    await service.store.seal(key(), OutputReceipt())
+    await service.store.revoke_links("run-1", datetime.now(UTC))
+    async with service.get(f"/runs/run-1/{path}") as answer:
+        assert answer.status == 401
+        assert await answer.json() == {"detail": "this token was revoked; ask for a new link"}
+    later = Tokens(TOKENS.keys, clock=lambda: time.time() + 2)
+    async with service.get(f"/runs/run-1/{path}", headers=authorization(later.mint("run-1"))) as answer:
+        assert answer.status == 200
+    others = authorization(TOKENS.mint("run-2"))
+    async with service.get(f"/runs/run-2/{path}", headers=others) as answer:
+        assert answer.status in {200, 404}
+
+
+async def test_the_store_is_asked_for_revocations_every_few_seconds_only(tmp_path: Path) -> None:
+    store = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+    now = [0.0]
+    revocations = Revocations(store, clock=lambda: now[0])
+    grant = TOKENS.open(TOKENS.mint("run-1"))
+    assert not await revocations.revoked(grant)
+    await store.revoke_links("run-1", datetime.now(UTC))
+    now[0] += REVOCATION_MAX_AGE.total_seconds() - 0.1
+    assert not await revocations.revoked(grant)
+    now[0] += 0.2
+    assert await revocations.revoked(grant)
+    await store.close()
+
+
+@pytest.mark.parametrize("path", ["events", "log"])
+async def test_an_open_stream_ends_when_its_token_is_revoked(tmp_path: Path, path: str) -> None:
+    store = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+    await store.append(key(), batch(1, 1))
+    application = app(store, ACCESS, poll=POLL, keep_alive=POLL, revocation_max_age=timedelta(0))
+    async with serving(application) as base, aiohttp.ClientSession(base, headers=HEADERS) as http:
+        async with http.get(f"/runs/run-1/{path}") as answer:
+            assert await answer.content.readline()
+            await store.revoke_links("run-1", datetime.now(UTC))
+            await store.append(key(), [Line(2, "stdout", b"secret", at=NOON)])
+            async with asyncio.timeout(10):
+                rest = await answer.content.read()
+        assert b"secret" not in rest
+        assert b"event: end" not in rest
+    await store.close()
 
 
 async def test_a_transcript_ends_after_the_requested_number_of_lines(service: Service) -> None:

@@ -38,6 +38,8 @@ GOOD = Report(session_id="ses_1", summary="done", exit_code=0, usage=Usage(input
 ENDED = StreamEnd(
     container=ContainerEnd(exit_code=0, reason="Completed"), receipt=OutputReceipt(state="verified", lines=3)
 )
+EARLY = ENDED.model_copy(update={"container": ContainerEnd(exit_code=0), "early": True})
+"""Of an agent whose process has ended with exit code 0, before its container's status shows that."""
 
 
 @dataclass
@@ -123,6 +125,33 @@ DEFAULTS: Final[dict[str, tuple[type, Answer]]] = {
     "finish": (Finish, answer_with(lambda _: Finished(deleted=True))),
 }
 """The input type of each activity, and what it returns by default."""
+
+
+@dataclass
+class FakeCleanup:
+    """A `finish` that takes as long as the test wants, for an agent whose end is known early.
+
+    Attributes:
+        early: the stream of its agent ended early.
+        contradiction: what the container's status says.
+        begun: set once `finish` runs; `may_end`: it ends when this is set.
+    """
+
+    early: bool = True
+    contradiction: str | None = None
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    may_end: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def answers(self) -> dict[str, Answer]:
+        return {"stream_logs": answer_with(lambda _: EARLY if self.early else ENDED), "finish": self._finish}
+
+    async def _finish(self, _input: object) -> Finished:
+        self.begun.set()
+        while not self.may_end.is_set():
+            activity.heartbeat()
+            await asyncio.sleep(0.05)
+        return Finished(deleted=True, agent_started=True, contradiction=self.contradiction)
 
 
 async def until_cancelled(progress: object) -> None:

@@ -11,7 +11,8 @@ from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.messages import OverQuota, Silence, StartProgress, StreamEnd, StreamLogs, StreamProgress
 from agent_runs.logs.follower import Follower
 from agent_runs.logs.silence import SilenceLimits
-from tests.logs.timed_container import JOB, TimedContainer, worker_clock
+from tests.logs.scripted_log import JOB
+from tests.logs.timed_container import TimedContainer, worker_clock
 from tests.support.requests import FakeRequest
 from tests.support.virtual_time import run_in_virtual_time
 from tests.workflows.fake_activities import GOOD, STOPPED, FakeActivities, FakeAgent, until_cancelled

@@ -135,4 +135,4 @@ async def test_an_agent_without_a_proxy_keeps_its_token_and_a_note_says_so(
         outcome = await fetch_outcome(first, collect=True)
         await outcome_at_close(first)
     assert "rotate_token" not in steps.names
-    assert any("AGENT_RUNS_API_PROXY_IMAGE" in note for note in notes(outcome))
+    assert any("AGENT_RUNS_PAPERCLIP_API_URL" in note for note in notes(outcome))

@@ -17,7 +17,6 @@ from agent_runs.agents.opencode.provider_errors import ProviderError, failure_fo
 from agent_runs.contracts.errors import (
     AgentCrashed,
     AgentFailed,
-    ApiProxyUnavailable,
     ContextOverflow,
     EmptyAnswer,
     ExitUnknown,
@@ -31,6 +30,7 @@ from agent_runs.contracts.errors import (
     RunError,
     RunTimeout,
     SessionUnavailable,
+    SidecarUnavailable,
     StartFailed,
     StepLimitReached,
     StreamTruncated,
@@ -53,10 +53,10 @@ SIGNAL_NAMES: Final = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 6: "SIGABRT", 9: 
 OPENCODE_EXITS: Final = frozenset({0, 1})
 NOT_STARTED: Final = frozenset({"ContainerCannotRun", "StartError", "CreateContainerError", "RunContainerError"})
 NOT_EXECUTABLE: Final = frozenset({126, 127})
-DISK_FULL: Final = "runner: disk_full"
-"""How the message of a container's end closes when the runner's last frame reports a full disk."""
-API_PROXY_MISSING: Final = "runner: api (--api)"
-"""How it closes when the proxy for which the runner waited never came, so that nothing was started."""
+DISK_FULL: Final = "disk_full"
+"""The runner's error when the disk for the output is full."""
+SIDECAR_MISSING: Final = "sidecar"
+"""The runner's error when the sidecar for which it waited never came, so that nothing was started."""
 _SESSION_SHAPE: Final = re.compile(r"ses_\w{8,64}")
 
 
@@ -250,7 +250,7 @@ def output_lost(evidence: Evidence, end: ContainerEnd) -> Finding | None:
         return OutputLost, _composed(f"OpenCode could not write its output: {unwritable}", end)
     if evidence.pending_errors:
         return None
-    if end.exit_code and (end.message or "").endswith(DISK_FULL):
+    if end.exit_code and end.runner_error == DISK_FULL:
         return OutputLost, _composed("The disk that OpenCode writes its output to is full", end)
     if evidence.half_line:
         return OutputLost, _composed("The last line of OpenCode's output is cut", end)
@@ -259,10 +259,10 @@ def output_lost(evidence: Evidence, end: ContainerEnd) -> Finding | None:
     return None
 
 
-def api_proxy_missing(_evidence: Evidence, end: ContainerEnd) -> Finding | None:
-    """The proxy to Paperclip's API was not there, so the runner did not start OpenCode."""
-    if end.exit_code and (end.message or "").endswith(API_PROXY_MISSING):
-        return ApiProxyUnavailable, "the proxy to Paperclip did not come up in the pod, so OpenCode was not started"
+def sidecar_missing(_evidence: Evidence, end: ContainerEnd) -> Finding | None:
+    """The sidecar was not there, so the runner did not start OpenCode."""
+    if end.exit_code and end.runner_error == SIDECAR_MISSING:
+        return SidecarUnavailable, "the sidecar did not come up in the pod, so OpenCode was not started"
     return None
 
 
@@ -349,7 +349,7 @@ RULES: Final[tuple[Rule, ...]] = (
     crashed,
     unknown_session,
     output_lost,
-    api_proxy_missing,
+    sidecar_missing,
     start_failed,
     reported_error,
     step_limit,

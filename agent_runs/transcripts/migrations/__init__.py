@@ -14,7 +14,7 @@ from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.transcripts.database import Database
 from agent_runs.transcripts.schema import attempts, metadata
 
-HEAD: Final = "0002"
+HEAD: Final = "0003"
 FOLDER: Final = Path(__file__).parent
 _LOCK: Final = 0x7472616E736372  # "transcr": one migration at a time per PostgreSQL database
 

@@ -1,20 +1,10 @@
-"""The Paperclip API proxy: a sidecar of the agent, so that the agent's token can change while it runs.
+"""The Paperclip API proxy: the agent's only way to Paperclip, so that its token can change while it runs.
 
-A stand-alone program for any Python from 3.9 on, only the standard library; the pod gets its text from a Secret:
-
-    PAPERCLIP_UPSTREAM_URL=https://paperclip.example python3 -I api_proxy.py API_FOLDER TOKEN_FOLDER
-
-It listens on a free port of the pod's own loopback and forwards to that one address. The agent has placeholders instead
-of tokens; the proxy replaces them by the current tokens, read from TOKEN_FOLDER (`token`, `run-id`, `tools-token`) for
-each request, because the kubelet updates a changed Secret there. A request with a bearer token of its own keeps it. One
-without any is refused, as is one that a web page in the agent's browser could send: for another host, or from another
-origin.
-
-API_FOLDER is shared with the agent's container: the lifetime FIFO `agent`, which the runner there keeps open as long as
-that container runs, and the file `url` with the proxy's address, once it listens. When the agent's container ends, in
-whatever way, the kernel closes the FIFO and this program exits with 0; until then SIGTERM does not end it, because an
-agent may still use Paperclip in its grace. The process that serves is a child: if it dies, it is replaced on the same
-port.
+It listens on a free port of the pod's own loopback and forwards to one address. The agent has placeholders instead of
+tokens; the proxy replaces them by the current tokens, read from the folder of a Secret (`token`, `run-id`,
+`tools-token`) for each request, because the kubelet updates a changed Secret there. A request with a bearer token of
+its own keeps it. One without any is refused, as is one that a web page in the agent's browser could send: for another
+host, or from another origin.
 
 Nothing is logged: neither requests nor tokens nor bodies.
 """
@@ -28,25 +18,20 @@ import itertools
 import json
 import os
 import re
-import select
-import signal
 import socket
 import ssl
-import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
+
+from agent_runs.pod.sidecar.upstream import Upstream
 
 KEY_PLACEHOLDER = "paperclip-api-proxy-sets-the-key"
 """The agent's value of `PAPERCLIP_API_KEY`."""
 TOOLS_PLACEHOLDER = "paperclip-api-proxy-sets-the-tools-token"
 """The agent's value of `PAPERCLIP_RUNTIME_TOOLS_TOKEN`."""
-UPSTREAM = "PAPERCLIP_UPSTREAM_URL"
-"""The variable with Paperclip's address."""
-LIFETIME_FIFO, ADDRESS_FILE = "agent", "url"
-"""Names in the folder that both containers share: the FIFO, and the file with the proxy's address."""
 TOKEN_FILE, RUN_ID_FILE, TOOLS_TOKEN_FILE = "token", "run-id", "tools-token"
 """Names in the folder of the Secret. Without connection tools there is no last one."""
 
@@ -58,8 +43,6 @@ MAX_REPLAY_BODY = 1024 * 1024
 READ_BYTES = 64 * 1024
 CONNECT_SECONDS, READ_SECONDS, KEEP_ALIVE_SECONDS = 10.0, 900.0, 75.0
 """Seconds: for a connection to Paperclip; without a byte within an answer; until the next request."""
-CHILD_POLL_SECONDS = 1.0
-"""Seconds between checks of the process that serves."""
 MAX_TRAILERS = 100
 
 _VISIBLE_ASCII = re.compile(r"[!-~]+")
@@ -82,47 +65,16 @@ _HOP_BY_HOP = frozenset(
 Header = tuple[str, str]
 
 
-class Upstream(NamedTuple):
-    """Paperclip's address. `path`, without a slash at its end, comes before every path of a request."""
-
-    scheme: str
-    host: str
-    port: int | None
-    path: str
-
-    @classmethod
-    def read(cls, url: str) -> Upstream:
-        """Parse an absolute http(s) URL without login, query or fragment.
-
-        Raises:
-            ValueError: the URL is anything else.
-        """
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-            raise ValueError(f"{UPSTREAM} must be an absolute http:// or https:// URL without a login")
-        return cls(parts.scheme, parts.hostname, parts.port, parts.path.rstrip("/"))
-
-    @property
-    def authority(self) -> str:
-        """Host and port as in the `Host` header."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port is None else f"{host}:{self.port}"
-
-    @property
-    def base(self) -> str:
-        """The whole address."""
-        return f"{self.scheme}://{self.authority}{self.path}"
-
-    def connect(self, trust: ssl.SSLContext) -> http.client.HTTPConnection:
-        """Return an open connection."""
-        connection: http.client.HTTPConnection
-        if self.scheme == "https":
-            connection = http.client.HTTPSConnection(self.host, self.port, timeout=CONNECT_SECONDS, context=trust)
-        else:
-            connection = http.client.HTTPConnection(self.host, self.port, timeout=CONNECT_SECONDS)
-        connection.connect()
-        connection.sock.settimeout(READ_SECONDS)
-        return connection
+def connect(upstream: Upstream, trust: ssl.SSLContext) -> http.client.HTTPConnection:
+    """Return an open connection."""
+    connection: http.client.HTTPConnection
+    if upstream.scheme == "https":
+        connection = http.client.HTTPSConnection(upstream.host, upstream.port, timeout=CONNECT_SECONDS, context=trust)
+    else:
+        connection = http.client.HTTPConnection(upstream.host, upstream.port, timeout=CONNECT_SECONDS)
+    connection.connect()
+    connection.sock.settimeout(READ_SECONDS)
+    return connection
 
 
 class Tokens(NamedTuple):
@@ -362,7 +314,7 @@ class Relay(http.server.BaseHTTPRequestHandler):
         self, target: str, headers: list[Header], body: Body
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         upstream = self._proxy.upstream
-        connection = upstream.connect(self._proxy.trust)
+        connection = connect(upstream, self._proxy.trust)
         try:
             connection.putrequest(self.command, upstream.path + target, skip_host=True, skip_accept_encoding=True)
             framing = [body.framing] if body.framing else []
@@ -546,85 +498,12 @@ def trusted_authorities() -> ssl.SSLContext:
     return context
 
 
-# the lifetime of the proxy
+def serve(listener: socket.socket, upstream: Upstream, tokens: str) -> None:
+    """Serve for ever.
 
-
-class LifetimeFifo:
-    """The FIFO that the agent's container keeps open while it runs."""
-
-    def __init__(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)  # noqa: PTH108 - pathlib is not needed here
-        os.mkfifo(path, 0o600)
-        self._file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        self._poll = select.poll()
-        self._poll.register(self._file, select.POLLIN)
-        self._opened = False
-
-    @property
-    def is_open(self) -> bool | None:
-        """Whether the agent's container runs; None before it has opened the FIFO."""
-        try:
-            data = os.read(self._file, READ_BYTES)
-        except BlockingIOError:
-            data = b"open"
-        if data:
-            self._opened = True
-            return True
-        # Linux reports a hang-up only after the FIFO was opened once.
-        hung_up = any(event & select.POLLHUP for _, event in self._poll.poll(0))
-        return False if self._opened or hung_up else None
-
-    def wait(self, seconds: float) -> None:
-        """Wait for an event of the FIFO, or this long."""
-        self._poll.poll(int(seconds * 1000))
-
-
-def serve_until_agent_ends(fifo: LifetimeFifo, server: Server, stop_requested: threading.Event) -> None:
-    """Serve until the agent's container has ended; a stop counts only before that container has started."""
-    child = _fork_server(server)
-    try:
-        while (is_open := fifo.is_open) is not False and not (is_open is None and stop_requested.is_set()):
-            fifo.wait(CHILD_POLL_SECONDS)
-            if os.waitpid(child, os.WNOHANG)[0]:
-                time.sleep(CHILD_POLL_SECONDS / 10)
-                child = _fork_server(server)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-
-
-def _fork_server(server: Server) -> int:
-    child = os.fork()
-    if child:
-        return child
-    try:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        server.serve_forever()
-    finally:
-        os._exit(1)
-
-
-def main(folder: str, tokens: str) -> None:
-    """Run until the agent's container has ended.
-
-    Raises:
-        ValueError, KeyError: Paperclip's address is unusable, or missing.
-        OSError: the folder cannot be used.
+    Args:
+        listener: the open socket.
+        upstream: Paperclip.
+        tokens: the folder of the Secret.
     """
-    stop_requested = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop_requested.set())
-    upstream = Upstream.read(os.environ[UPSTREAM])
-    listener = socket.create_server((LOOPBACK, 0), backlog=MAX_CONNECTIONS)
-    server = Server(listener, upstream, tokens)
-    fifo = LifetimeFifo(os.path.join(folder, LIFETIME_FIFO))  # noqa: PTH118 - pathlib is not needed here
-    address = os.path.join(folder, ADDRESS_FILE)  # noqa: PTH118 - as above
-    with open(address + ".new", "w") as file:  # noqa: PTH123 - as above
-        file.write(server.address + "\n")
-    os.replace(address + ".new", address)  # noqa: PTH105 - as above
-    serve_until_agent_ends(fifo, server, stop_requested)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    Server(listener, upstream, tokens).serve_forever()

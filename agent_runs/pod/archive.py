@@ -1,0 +1,25 @@
+"""The sidecar as one file that any python3 runs: an archive of its modules, the same bytes for the same sources."""
+
+import io
+import zipfile
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+_PACKAGE: Final = Path(__file__).parent.parent
+_MODULES: Final = ("__init__.py", "pod/__init__.py", *(f"pod/sidecar/{name}.py" for name in (
+    *("__init__", "api_proxy", "control", "encoding", "main", "output", "runner", "upstream", "watching"),
+)))  # fmt: skip
+_START: Final = "import sys\nfrom agent_runs.pod.sidecar.main import main\nmain(sys.argv[1:])\n"
+_DATE: Final = (2026, 1, 1, 0, 0, 0)
+
+
+@cache
+def sidecar_archive() -> bytes:
+    """Return the archive. It is not compressed, because a smaller file would start more slowly."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as writing:
+        for name in _MODULES:
+            writing.writestr(zipfile.ZipInfo(f"agent_runs/{name}", _DATE), (_PACKAGE / name).read_text())
+        writing.writestr(zipfile.ZipInfo("__main__.py", _DATE), _START)
+    return archive.getvalue()

@@ -1,0 +1,214 @@
+"""The program of the container `sidecar`.
+
+    python3 -I -S sidecar.pyz run OUTPUT CONTROL TOKENS MAX_UNREAD   forwards an agent's output
+    python3 -I -S sidecar.pyz replay CONTROL FIRST LAST              repeats frames, for a reader that missed them
+    python3 -I -S sidecar.pyz acknowledge CONTROL                    reports that all frames are stored
+
+OUTPUT is the folder shared with the agent's container: the files `stdout` and `stderr`, the FIFO `agent`, and `ready`,
+which is there once the runner may start; it holds the address of the API proxy, or `none`. CONTROL is the sidecar's own
+folder; TOKENS is that of the Secret with the token. With the variable PAPERCLIP_UPSTREAM_URL it is the agent's API
+proxy.
+
+It ends last. When the runner has ended, in whatever way, it forwards the rest, writes the last frame, and waits until
+the pod is deleted (SIGTERM), all is acknowledged, or MAX_UNREAD seconds are over: until then its files can be read.
+SIGTERM does not end it earlier, because the agent may still work in its grace.
+
+Nothing but frames is written to stdout. The API proxy is a process of its own, and is replaced if it dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+
+from agent_runs.pod.sidecar import control
+from agent_runs.pod.sidecar.control import Control
+from agent_runs.pod.sidecar.output import Output
+from agent_runs.pod.sidecar.runner import Runner
+from agent_runs.pod.sidecar.upstream import UPSTREAM, Upstream
+from agent_runs.pod.sidecar.watching import Watch
+
+READY, NO_ADDRESS = "ready", "none"
+LOOPBACK = "127.0.0.1"
+BACKLOG = 48
+SETTLE_SECONDS, MAX_SETTLE_SECONDS = 0.1, 2.0
+"""How long a killed agent's files must stay as they are before they count as complete, and at most: the kernel ends the
+processes of a container one after the other, and the runner may be the first."""
+RESTART_SECONDS = 1.0
+"""Before an API proxy that failed ends, so that it is not replaced all the time. One that was killed is, at once."""
+
+
+class Sidecar:
+    """Forwards until the runner has ended, then waits."""
+
+    def __init__(self, output: str, own: str, tokens: str) -> None:
+        self._stop_requested = False
+        self._wake_reading = self._take_signals()
+        self._runner = Runner(output)
+        self._output = Output(output, _write)
+        self._control = Control(own, self._output.repeat)
+        self._watch = Watch([stream.file for stream in self._output.streams])
+        self._poll = select.poll()
+        for file in (self._runner.file, self._control.file, self._wake_reading, self._watch.file):
+            if file is not None:
+                self._poll.register(file, select.POLLIN)
+        self._tokens = tokens
+        self._upstream = Upstream.read(os.environ[UPSTREAM]) if UPSTREAM in os.environ else None
+        self._listener = socket.create_server((LOOPBACK, 0), backlog=BACKLOG) if self._upstream else None
+        self._proxy = 0
+
+    @property
+    def address(self) -> str:
+        """Return where the agent reaches Paperclip."""
+        return f"http://{LOOPBACK}:{self._listener.getsockname()[1]}" if self._listener else NO_ADDRESS
+
+    def _take_signals(self) -> int:
+        reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._request_stop)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        return reading
+
+    def _request_stop(self, *_: object) -> None:
+        self._stop_requested = True
+
+    def run(self, max_unread: float) -> None:
+        """Do all of it; see the module."""
+        self._start_proxy()
+        self._output.begin()
+        if self._forward():
+            self._settle()
+            self._output.end(self._last_frame)
+            self._stop_proxy()
+            self._await_reader(max_unread)
+        self._stop_proxy()
+
+    def _forward(self) -> bool:
+        """Forward until the runner has ended; False if it never started and the pod is to end."""
+        grown = False
+        while not self._runner.has_ended():
+            if self._stop_requested and not self._runner.has_started:
+                return False
+            self._wait(self._next_look(grown=grown))
+            grown = self._output.forward()
+        return True
+
+    def _next_look(self, *, grown: bool) -> float | None:
+        limits = [limit for limit in (self._watch.timeout(grown=grown), self._output.due_in) if limit is not None]
+        return min(limits) if limits else None
+
+    def _wait(self, seconds: float | None) -> None:
+        """Wait for an event, and see to everything that is not output."""
+        self._poll.poll(None if seconds is None else int(seconds * 1000) + bool(seconds))
+        self._watch.drain()
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._wake_reading, 1024):
+                pass
+        self._control.serve()
+        self._collect_children()
+
+    def _collect_children(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG)[0]) != 0:
+                if ended == self._proxy:
+                    self._start_proxy()
+
+    def _settle(self) -> None:
+        """Forward what a killed agent's last processes still write."""
+        while self._output.forward():
+            pass
+        if self._runner.result.exit_code is not None:
+            return
+        now = time.monotonic()
+        end, quiet_at = now + MAX_SETTLE_SECONDS, now + SETTLE_SECONDS
+        while time.monotonic() < min(quiet_at, end):
+            time.sleep(SETTLE_SECONDS / 10)
+            if self._output.forward():
+                quiet_at = time.monotonic() + SETTLE_SECONDS
+
+    def _last_frame(self) -> bytes:
+        result = self._runner.result
+        error = result.error
+        if error is None and self._output.disk_is_full:
+            error = "disk_full"
+        elif error is None and self._output.truncated:
+            error = "output_truncated"
+        return json.dumps({**result.frame(), "error": error, **self._output.totals()}).encode()
+
+    def _await_reader(self, max_unread: float) -> None:
+        end = time.monotonic() + max_unread
+        self._poll.unregister(self._runner.file)
+        while not (self._control.acknowledged or self._stop_requested) and (left := end - time.monotonic()) > 0:
+            self._wait(left)
+
+    # the API proxy
+
+    def _start_proxy(self) -> None:
+        if self._listener is None or self._upstream is None:
+            return
+        self._proxy = os.fork()
+        if not self._proxy:
+            self._serve(self._listener, self._upstream)
+
+    def _serve(self, listener: socket.socket, upstream: Upstream) -> None:
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the frames are the forwarder's
+            # not above: what it needs is large, and the forwarder is to start at once and to stay small
+            from agent_runs.pod.sidecar import api_proxy  # noqa: PLC0415
+
+            api_proxy.serve(listener, upstream, self._tokens)
+        finally:
+            time.sleep(RESTART_SECONDS)
+            os._exit(1)
+
+    def _stop_proxy(self) -> None:
+        if self._proxy:
+            ended, self._proxy = self._proxy, 0
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(ended, signal.SIGKILL)
+
+
+def _write(text: bytes) -> None:
+    left = memoryview(text)
+    while left:
+        left = left[os.write(1, left) :]
+
+
+def _publish(folder: str, address: str) -> None:
+    """Let the runner start."""
+    path = os.path.join(folder, READY)  # noqa: PTH118 - pathlib is not needed here
+    with open(path + ".new", "w") as file:  # noqa: PTH123 - as above
+        file.write(address + "\n")
+    os.replace(path + ".new", path)  # noqa: PTH105 - as above
+
+
+def main(arguments: list[str]) -> None:
+    """Run one of the commands.
+
+    Raises:
+        OSError: a folder cannot be used, or for a command: the sidecar does not run.
+        ValueError: Paperclip's address or an argument is unusable.
+    """
+    command, *rest = arguments
+    if command == "run":
+        output, own, tokens, max_unread = rest
+        limit = float(max_unread)
+        sidecar = Sidecar(output, own, tokens)
+        _publish(output, sidecar.address)
+        sidecar.run(limit)
+    else:
+        control.send(rest[0], command, *rest[1:])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,195 @@
+"""`finish` compares the status of an agent's container with how its process ended, before it deletes anything."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, cast
+
+import msgspec
+import pytest
+from temporalio.testing import ActivityEnvironment
+
+from activities import finish
+from activities.finish import FinishActivity
+from agent_runs.contracts.errors import ClusterForbidden
+from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.contracts.messages import Finish, Finished, JobRef
+from agent_runs.contracts.pod import SIDECAR_CONTAINER
+from agent_runs.kube.objects import Pod, decode
+from agent_runs.kube.port import Cluster, ExecFailed
+from agent_runs.logs.source import ACKNOWLEDGE_COMMAND
+
+ATTEMPT = AttemptKey(run=RunKey(agent_id=str(uuid.uuid4()), company_id="co", run_id="run-1"))
+JOB = JobRef(namespace="default", name=ATTEMPT.job_name, uid="job-uid")
+RUNS: dict[str, Any] = {"running": {}}
+
+
+def ended(code: int | None = 0, reason: str = "Completed") -> dict[str, Any]:
+    return {"terminated": {"exitCode": code, "reason": reason}}
+
+
+def pod(agent: dict[str, Any], sidecar: dict[str, Any] = RUNS, **status: Any) -> Pod:
+    """A pod whose containers are in these states."""
+    states = {JOB.container: agent, SIDECAR_CONTAINER: sidecar}
+    containers = [{"name": name, "state": state} for name, state in states.items()]
+    body = {
+        "metadata": {"name": "pod", "namespace": "default", "uid": "pod-uid", "resourceVersion": str(uuid.uuid4())},
+        "spec": {"nodeName": "node"},
+        "status": {"phase": "Running", "containerStatuses": containers, **status},
+    }
+    return decode(msgspec.json.encode(body), Pod)
+
+
+@dataclass
+class FakeCluster:
+    """A cluster whose pods are what the test says; a deletion or an acknowledgement ends what still runs.
+
+    Attributes:
+        states: of the Job's pods, one after the other; the last one stays.
+        refusals: what the acknowledgements raise, one after the other.
+        calls: what was changed, in order.
+    """
+
+    states: list[list[Pod]]
+    refusals: list[Exception] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+    namespace: str = "default"
+    _over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @asynccontextmanager
+    async def watch_pods(self, _job: JobRef) -> AsyncIterator[AsyncIterator[list[Pod]]]:
+        yield self._watch()
+
+    async def _watch(self) -> AsyncIterator[list[Pod]]:
+        for state in self.states:
+            yield state
+            await asyncio.sleep(0.01)
+        await self._over.wait()
+        yield []
+        await asyncio.Event().wait()
+
+    async def delete_job(self, *_: object) -> bool:
+        self._end("delete_job")
+        return True
+
+    async def stop_pod(self, *_: object) -> bool:
+        self._end("stop_pod")
+        return True
+
+    async def delete_pod(self, *_: object) -> bool:
+        self._end("delete_pod")
+        return True
+
+    async def delete_secret(self, *_: object) -> bool:
+        return True
+
+    @asynccontextmanager
+    async def exec_output(
+        self, _namespace: str, _pod: str, container: str, argv: Sequence[str], **_: object
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        assert (container, argv) == (SIDECAR_CONTAINER, ACKNOWLEDGE_COMMAND)
+        self.calls.append("acknowledge")
+        if self.refusals:
+            raise self.refusals.pop(0)
+        yield self._acknowledged()
+
+    async def _acknowledged(self) -> AsyncIterator[bytes]:
+        self._over.set()
+        yield b"{}"
+
+    def _end(self, call: str) -> None:
+        self.calls.append(call)
+        self._over.set()
+
+
+async def run(cluster: FakeCluster, **input: Any) -> Finished:
+    environment = ActivityEnvironment()
+    environment.on_heartbeat = lambda *_: cluster.calls.append("heartbeat") if not cluster.calls else None
+    activity = FinishActivity(cast("Cluster", cluster)).finish
+    async with asyncio.timeout(30):
+        finished: Finished = await environment.run(activity, Finish(attempt=ATTEMPT, job=JOB, **input))
+    return finished
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finish, "ENDING_HEARTBEAT_INTERVAL", timedelta(seconds=0.05))
+    monkeypatch.setattr(finish, "STATUS_TIMEOUT", timedelta(seconds=0.4))
+    monkeypatch.setattr(finish, "SIDECAR_GRACE", timedelta(seconds=0.5))
+
+
+CLAIM = ", although its process had ended with exit code 0"
+
+
+@pytest.mark.parametrize(
+    ("last", "says"),
+    [
+        (pod(ended()), None),
+        (pod(ended(0, "")), None),
+        (pod(ended(0, "Completed"), reason="Evicted"), None),
+        (pod(ended(137, "OOMKilled")), "exit code 137, OOMKilled"),
+        (pod(ended(0, "OOMKilled")), "exit code 0, OOMKilled"),
+        (pod(ended(1, "Error")), "exit code 1, Error"),
+        (pod(ended(0, "Error")), "exit code 0, Error"),
+        (pod(ended(143, "Error"), reason="Evicted", message="low on token-secret"), "exit code 143, Evicted"),
+        (pod(ended(2, "E" * 500)), f"exit code 2, {'E' * 100}"),
+        (pod(ended(None, "Error")), "no exit code, Error"),
+        (pod(ended(137, "ContainerStatusUnknown")), None),
+    ],
+    ids=[
+        *("success", "no reason", "evicted later", "oom", "oom at 0", "exit 1", "error at 0", "evicted"),
+        *("long reason", "no code", "unknown"),
+    ],
+)
+async def test_a_status_that_says_otherwise_is_named(last: Pod, says: str | None) -> None:
+    cluster = FakeCluster([[pod(RUNS)], [last]])
+    finished = await run(cluster, confirm=True)
+    assert finished.contradiction == (says and f"the container's status says: {says}{CLAIM}")
+    assert finished.deleted
+    assert finished.agent_started
+    assert cluster.calls == ["heartbeat", "delete_job"]
+
+
+@pytest.mark.parametrize("states", [[[pod(RUNS)]], [[pod(RUNS)], []], []], ids=["late", "pod gone", "nothing seen"])
+async def test_a_status_that_does_not_come_holds_nothing_up_for_long(
+    states: list[list[Pod]], caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = FakeCluster(states)
+    began = asyncio.get_running_loop().time()
+    finished = await run(cluster, confirm=True)
+    assert finished.contradiction is None
+    assert "delete_job" in cluster.calls
+    assert asyncio.get_running_loop().time() - began < 3
+    assert "was not seen" in caplog.text
+
+
+async def test_an_end_that_is_known_already_is_not_waited_for() -> None:
+    cluster = FakeCluster([[pod(ended(137, "OOMKilled"))]])
+    finished = await run(cluster)
+    assert finished.contradiction is None
+    assert cluster.calls == ["delete_job"]
+
+
+async def test_a_retained_pod_is_compared_and_its_sidecar_ends_by_itself() -> None:
+    cluster = FakeCluster([[pod(RUNS)], [pod(ended(1, "Error"))]])
+    finished = await run(cluster, confirm=True, retain=True)
+    assert (finished.contradiction or "").startswith("the container's status says: exit code 1")
+    assert cluster.calls == ["heartbeat", "acknowledge"]
+
+
+async def test_an_acknowledgement_that_fails_is_repeated_and_one_that_is_forbidden_is_not() -> None:
+    failing = FakeCluster([[pod(ended())]], [ExecFailed("cut"), ExecFailed("cut")])
+    await run(failing, confirm=True, retain=True)
+    assert failing.calls == ["acknowledge"] * 3
+    forbidden = FakeCluster([[pod(ended())]], [ClusterForbidden("may not create pods/exec")])
+    await run(forbidden, confirm=True, retain=True)
+    assert forbidden.calls == ["acknowledge", "stop_pod"]
+
+
+async def test_a_retained_agent_that_still_runs_is_stopped_and_not_acknowledged() -> None:
+    cluster = FakeCluster([[pod(RUNS)]])
+    await run(cluster, retain=True)
+    assert cluster.calls == ["stop_pod"]

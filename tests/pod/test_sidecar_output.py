@@ -1,0 +1,124 @@
+"""The sidecar's frames: exact for any bytes in any pieces, and the same when they are repeated."""
+
+import ast
+import io
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_runs.logs.frames import FRAME_LIMIT, Frame, FrameReader, LineAssembler
+from agent_runs.logs.frames import Output as Stream
+from agent_runs.pod import sidecar
+from agent_runs.pod.archive import sidecar_archive
+from agent_runs.pod.sidecar.output import PARTIAL_SECONDS, Output
+from agent_runs.pod.sidecar.watching import LONGEST_POLL, SHORTEST_POLL, Watch
+
+nasty = st.lists(
+    st.sampled_from([b"\n", b"\0", b"\xff", b"\\", b"\r\n", b"\r", b"1o. ", b"x" * 3999, b"x" * 8000, b"\0" * 4001])
+    | st.binary(max_size=30),
+    max_size=20,
+).map(b"".join)
+NAMES: tuple[Stream, ...] = ("stdout", "stderr")
+
+
+class Time:
+    """A clock that a test sets."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def frames_of(log: bytes) -> list[Frame]:
+    items = FrameReader().feed(log)
+    frames = [item for item in items if isinstance(item, Frame)]
+    assert frames == items
+    return frames
+
+
+@given(st.lists(st.tuples(st.sampled_from(NAMES), nasty, st.booleans(), st.booleans()), max_size=12), st.data())
+def test_any_bytes_in_any_pieces_are_exact_and_repeated_exactly(
+    pieces: list[tuple[Stream, bytes, bool, bool]], data: st.DataObject
+) -> None:
+    log, clock, written = bytearray(), Time(), dict.fromkeys(NAMES, b"")
+    with tempfile.TemporaryDirectory() as folder:
+        output = Output(folder, log.extend, clock)
+        output.begin()
+        for name, piece, forwarded, later in pieces:
+            with (Path(folder) / name).open("ab") as file:
+                file.write(piece)
+            written[name] += piece
+            while forwarded and output.forward():
+                pass
+            if later:
+                clock.now += PARTIAL_SECONDS
+        output.end(lambda: b"{}")
+        totals = output.totals()
+        first = data.draw(st.integers(1, output.number))
+        last = data.draw(st.integers(first, output.number + 1))
+        whole = b"".join(output.repeat(1, output.number))
+        part = b"".join(output.repeat(first, last))
+    frames = frames_of(bytes(log))
+    assert [frame.seq for frame in frames] == list(range(1, len(frames) + 1))
+    assert max(map(len, bytes(log).split(b"\n"))) < FRAME_LIMIT
+    lines = LineAssembler().feed(frames)
+    for name in NAMES:
+        assert b"".join(line.raw for line in lines if line.stream == name) == written[name]
+        assert (totals[name]["lines"], totals[name]["bytes"]) == (written[name].count(b"\n"), len(written[name]))
+    assert whole == log
+    assert frames_of(part) == frames[first - 1 : last]
+
+
+def test_half_a_line_is_forwarded_when_its_rest_does_not_come(tmp_path: Path) -> None:
+    log, clock = bytearray(), Time()
+    output = Output(str(tmp_path), log.extend, clock)
+    output.begin()
+    (tmp_path / "stdout").write_bytes(b"...")
+    assert not output.forward()
+    waits = [output.due_in]
+    clock.now = PARTIAL_SECONDS
+    assert output.forward()
+    waits.append(output.due_in)
+    assert waits == [PARTIAL_SECONDS, None]
+    assert frames_of(bytes(log))[-1].payload == b"..."
+
+
+def test_what_is_known_of_frames_stays_small_however_many_there_are(tmp_path: Path) -> None:
+    output = Output(str(tmp_path), lambda _: None)
+    output.begin()
+    with (tmp_path / "stdout").open("ab") as file:
+        for _ in range(1000):
+            file.write(b"line\n" * 10)
+            file.flush()
+            output.forward()
+    assert output.number == 10_001
+    assert sum(1 for _ in output.repeat(1, output.number)) == 2  # the first frame, and one batch of all others
+
+
+def test_without_inotify_looks_get_rarer_until_something_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: object())  # a C library without inotify
+    watch = Watch([])
+    assert watch.timeout(grown=False) == SHORTEST_POLL
+    assert [watch.timeout(grown=False) for _ in range(1000)][-1] == LONGEST_POLL
+    assert (watch.timeout(grown=True), watch.timeout(grown=False)) == (0, SHORTEST_POLL)
+
+
+@pytest.mark.parametrize("module", sorted((Path(sidecar.__file__).parent).glob("*.py")), ids=lambda path: path.stem)
+def test_the_sidecar_is_written_for_python_3_9_and_the_standard_library(module: Path) -> None:
+    tree = ast.parse(module.read_text(), feature_version=(3, 9))
+    imported = {
+        name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
+    }
+    outside = {name for name in imported if name.partition(".")[0] not in sys.stdlib_module_names}
+    assert all(name.startswith("agent_runs.pod.sidecar") for name in outside)
+    with zipfile.ZipFile(io.BytesIO(sidecar_archive())) as archive:
+        assert f"agent_runs/pod/sidecar/{module.name}" in archive.namelist()
