@@ -354,22 +354,22 @@ class Execution {
     const gaps = (outcome.attempts ?? []).flatMap(({ receipt }) => receipt?.gaps ?? []).length;
     if (gaps > 0) await this.#log.status("gap", `output is missing in ${gaps} place(s), which the run's page names`);
     const base = this.#settings.transcriptsUrl;
-    const result = resultOf(outcome, {
-      recovery: this.#recovery,
-      page: base && (await linkTo(base, ticket.runId, this.#settings)),
-      joinedRunId: ticket.runId === this.#ctx.runId ? undefined : ticket.runId,
-      cancelledAt,
-      taskBlocked: cancelledAt === undefined && (await this.#blockTask(outcome)),
-      workflow: { id: ticket.workflowId, runId: ticket.workflowRunId },
-    });
-    const code = result.errorCode ?? "succeeded";
-    const message = result.errorMessage ? `${code}: ${result.errorMessage}` : code;
+    const page = base && (await linkTo(base, ticket.runId, this.#settings));
+    const taskBlocked = cancelledAt === undefined && (await this.#blockTask(outcome));
+    const code = outcome.errorCode ?? "succeeded";
+    const message = outcome.errorMessage ? `${code}: ${outcome.errorMessage}` : code;
     const receipt = outcome.receipt?.state ?? null;
     await this.#log.status("outcome", message, { code, receipt, lines: this.#log.lines });
     const { runId, authToken: token } = this.#ctx;
-    if (abortOf(this.#signal)?.kind === "lease lost") return result;
-    signalOnceStored(this.#temporal, run, { runId, workflowRunId: ticket.workflowRunId, token });
-    return result;
+    const last = abortOf(this.#signal); // a cancel of this very moment, too, holds the task until it is acknowledged
+    if (last?.kind !== "lease lost")
+      signalOnceStored(this.#temporal, run, { runId, workflowRunId: ticket.workflowRunId, token });
+    return resultOf(outcome, {
+      ...{ recovery: this.#recovery, page, taskBlocked },
+      joinedRunId: ticket.runId === runId ? undefined : ticket.runId,
+      cancelledAt: last?.kind === "cancel" ? (cancelledAt ?? new Date()) : undefined,
+      workflow: { id: ticket.workflowId, runId: ticket.workflowRunId },
+    });
   }
 
   /** Blocks the task of a failed run that only a person can help. False: Paperclip treats the failure as it does any. */

@@ -330,14 +330,19 @@ describe.concurrent("a cancel", () => {
     expect(ended.executionRecovery).toBeUndefined();
   });
 
-  it("after the agent's end returns the outcome", async () => {
+  it.each(["finalize", "outcome"])("after the agent's end (%s) is acknowledged with the outcome", async (moment) => {
     const request = aRequest({ behaviour: "lines:5" });
-    const host = fakeHost(request, {
+    const host: FakeHost = fakeHost(request, {
       async onRuntimeProgress({ phase }) {
-        if (phase === "finalize") host.abort("too late");
+        if (phase === moment) host.abort("too late");
+      },
+      async onLog(_, text) {
+        if (moment === "outcome" && text.includes(`"event":"outcome"`)) host.abort("too late");
       },
     });
-    expect(await wake(request, {}, host).result).toMatchObject({ exitCode: 0, sessionId: "ses_fake" });
+    const ended = await wake(request, {}, host).result;
+    expect(ended).toMatchObject({ exitCode: 0, sessionId: "ses_fake" });
+    expect(ended.resultJson).toMatchObject({ executionCancellation: { state: "acknowledged" } });
   });
 });
 

@@ -21,25 +21,28 @@ async def assert_cancelled(
 
     Args:
         ended_before: the run may succeed before the cancel takes effect. Paperclip refuses one that comes while it
-            stores the result.
+            stores the result: it then asks an operator to look, whatever the plugin has returned, so that only the
+            agent's end is checked.
     """
     instance = ada.instance
     began = monotonic()
-    answer: object
+    refused = False
     try:
-        answer = await instance.api.cancel(run)
+        await instance.api.cancel(run)
     except ApiError as refusal:
-        if not ended_before or refusal.status != CONFLICT:
+        refused = refusal.status == CONFLICT
+        if not (ended_before and refused):
             raise
-        answer = refusal
     took = monotonic() - began
     assert took < ANSWER_LIMIT
     ended = await instance.api.wait_ended(run)
-    assert ended["status"] == "cancelled" or (ended_before and ended["status"] == "succeeded"), (answer, ended["error"])
-    if ended["status"] == "cancelled":
-        assert ended["resultJson"]["executionCancellation"]["state"] == "acknowledged"
+    assert ended["status"] == "cancelled" or (ended_before and ended["status"] == "succeeded"), ended["error"]
     await instance.api.wait_until(lambda: has_no_running_pod(env, run), f"the pods of {run} to go")
     assert len(env.observer.jobs(run)) <= 1
+    if refused:
+        return
+    if ended["status"] == "cancelled":
+        assert ended["resultJson"]["executionCancellation"]["state"] == "acknowledged"
     found = await instance.api.read_issue(issue)
     assert found.get("executionBlocker") is None, found["executionBlocker"]
     assert found["status"] != "blocked"
