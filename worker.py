@@ -69,7 +69,8 @@ def activities(
 ) -> Sequence[Callable[..., Any]]:
     """All activities, each with the ports it needs."""
     opener = startup.load_opener(settings)
-    checks = Checks(startup.load_policy(settings), cluster.namespace, partial(startup.own_account, cluster))
+    policy = startup.load_policy(settings)
+    checks = Checks(policy, cluster.namespace, partial(startup.own_account, cluster))
     preparations = HistoryPreparations(client, opener)
     inheritance = Inheritance(settings.inherit_env, settings.inherit_env_from, settings.inherit_mounts)
     overrides = PodOverrides(settings.image, settings.namespace, settings.data_claim)
@@ -77,6 +78,7 @@ def activities(
         provider_settings(settings.opencode_config)
     redactions = Redactions(cluster, preparations, inheritance, settings.opencode_config)
     pods = AgentPodSettings(
+        data=policy.data,
         init_image=settings.init_image,
         inheritance=inheritance,
         paperclip_api_url=settings.paperclip_api_url,

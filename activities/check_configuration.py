@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from temporalio import activity
 
 from agent_runs.contracts.errors import InvalidRequest, PolicyRefused
+from agent_runs.contracts.request import Workspace
 from agent_runs.contracts.start import Binding, CheckReport, CheckStart, Finding, SealedCheck
 from agent_runs.job.checks import Checks
+from agent_runs.job.data_volume import Owner, RunFolders
 from agent_runs.paperclip.environment import api_url_warning
 from agent_runs.paperclip.preparation import WrongFields, split
 from agent_runs.paperclip.sealing import Opener
+from agent_runs.paperclip.session import working_directory
 
 CORRECT_FIELD = "Correct the field in the agent's configuration."
 
@@ -42,13 +45,14 @@ class CheckConfigurationActivity:
             run_id=input.check_id,
         )
         check = self.opener.open(input.sealed, SealedCheck, use)
-        return CheckReport(findings=tuple([finding async for finding in self._findings(check)]))
+        return CheckReport(findings=tuple([finding async for finding in self._findings(check, input.company_id)]))
 
-    async def _findings(self, check: SealedCheck) -> AsyncIterator[Finding]:
+    async def _findings(self, check: SealedCheck, company_id: str) -> AsyncIterator[Finding]:
         run = {"runId": "check", "agent": {"id": "check", "companyId": "check"}, "config": check.config}
         try:
             prepared = split(run, check.host)
-            await self.checks.check(prepared.chosen)
+            directory = working_directory(Workspace(), prepared.chosen)
+            await self.checks.check(prepared.chosen, RunFolders(Owner(company_id, None), directory))
         except WrongFields as wrong:
             for problem in wrong.problems:
                 yield Finding(code="agent_configuration", level="error", message=str(problem), hint=CORRECT_FIELD)

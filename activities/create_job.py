@@ -23,6 +23,7 @@ from agent_runs.contracts.messages import CreateJob, JobRef
 from agent_runs.contracts.request import RunConfig, RunRequest, Secrets
 from agent_runs.contracts.start import SealedJoin
 from agent_runs.job import manifest
+from agent_runs.job.data_volume import DataRules
 from agent_runs.job.manifest import ApiProxy, JobPlan, PodSettings
 from agent_runs.job.pod_profile import Inheritance, own_container
 from agent_runs.job.redactions import Redactions
@@ -52,6 +53,7 @@ class AgentPodSettings:
     """The worker's settings for every agent pod.
 
     Attributes:
+        data: what agents get of the data volume.
         inheritance: what agents inherit from the worker's own pod.
         sidecar_image: image with python3 for the sidecar; None: that of the worker's own pod, or a public one of Python
             for a worker that is in none.
@@ -59,6 +61,7 @@ class AgentPodSettings:
         page: returns the address of a run's page by its Paperclip run id, without a token: it goes into histories.
     """
 
+    data: DataRules = field(default_factory=DataRules)
     init_image: str = "busybox:1.36"
     inheritance: Inheritance = field(default_factory=Inheritance)
     paperclip_api_url: str | None = None
@@ -256,7 +259,7 @@ def opencode_config_text(config: RunConfig, mcp_servers: dict[str, dict[str, Any
 
 def pod_settings(settings: AgentPodSettings) -> PodSettings:
     """What these settings are for a manifest."""
-    pod = PodSettings(init_image=settings.init_image)
+    pod = PodSettings(data=settings.data, init_image=settings.init_image)
     return replace(pod, sidecar_image=settings.sidecar_image) if settings.sidecar_image else pod
 
 

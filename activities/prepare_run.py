@@ -8,7 +8,9 @@ from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.messages import PrepareRun
 from agent_runs.contracts.request import RunRequest
 from agent_runs.job.checks import Checks
+from agent_runs.job.data_volume import Owner, RunFolders
 from agent_runs.paperclip.preparation import Preparations
+from agent_runs.paperclip.session import working_directory
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,20 @@ class PrepareRunActivity:
         prepared = await self.preparations.current()
         request = prepared.request
         _check_start(input, request)
-        await self.checks.check(prepared.chosen)
+        await self.checks.check(prepared.chosen, folders_of(request))
         return request
+
+
+def folders_of(request: RunRequest) -> RunFolders:
+    """The folders of the data volume that a run names."""
+    context = request.context
+    return RunFolders(
+        owner=Owner(request.agent.company_id, request.agent.id),
+        directory=working_directory(context.paperclip_workspace, request.config),
+        workspace=context.paperclip_workspace,
+        projects=context.paperclip_workspaces,
+        instructions=request.config.instructions_file_path,
+    )
 
 
 def _check_start(input: PrepareRun, request: RunRequest) -> None:

@@ -87,6 +87,7 @@ async def create_job(
             task_key=request.runtime.task_key,
             config=request.config,
             workspace=request.context.paperclip_workspace,
+            workspaces=request.context.paperclip_workspaces,
             profile=profile,
             prompt=prompt,
             session=attempt.session,

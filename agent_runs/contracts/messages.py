@@ -111,6 +111,7 @@ class CreateJob(Contract):
     """Input of `create_job`.
 
     Attributes:
+        workspaces: the paths of all workspaces of the run's project.
         joined: the run whose token the agent uses; None: of the run that it is started for.
     """
 
@@ -120,6 +121,7 @@ class CreateJob(Contract):
     task_key: str | None = None
     config: RunConfig
     workspace: Workspace = Workspace()
+    workspaces: tuple[str, ...] = ()
     profile: PodProfile
     prompt: PromptBundle
     session: SessionParams | None = None

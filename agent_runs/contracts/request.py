@@ -21,6 +21,7 @@ QUANTITY: Final = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei
 DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL_KEY: Final = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+MAX_WORKSPACES: Final = 16
 _ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
@@ -308,8 +309,19 @@ class Workspace(PaperclipContract):
     agent_home: OptionalText = None
 
 
+def _paths(value: object) -> object:
+    """The paths of Paperclip's list of workspaces; one without a path is none."""
+    items = value if isinstance(value, list | tuple) else ()
+    paths = [item.get("cwd") if isinstance(item, dict) else item for item in items]
+    return [path for path in paths if isinstance(path, str) and path.strip()][:MAX_WORKSPACES]
+
+
 class WakeContext(PaperclipContract):
-    """The part of the wake context that may enter a history: identifiers and reasons, no prose."""
+    """The part of the wake context that may enter a history: identifiers and reasons, no prose.
+
+    Attributes:
+        paperclip_workspaces: the paths of all workspaces of the run's project, `MAX_WORKSPACES` at most.
+    """
 
     task_id: OptionalText = None
     issue_id: OptionalText = None
@@ -323,6 +335,7 @@ class WakeContext(PaperclipContract):
     retry_of_run_id: OptionalText = None
     previous_run_id: OptionalText = None
     paperclip_workspace: Workspace = Workspace()
+    paperclip_workspaces: Annotated[tuple[str, ...], BeforeValidator(_paths)] = ()
     paperclip_runtime_primary_url: OptionalText = None
 
 

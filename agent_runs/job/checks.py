@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from agent_runs.agents.opencode.command import command_line
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.request import RunConfig
+from agent_runs.job.data_volume import RunFolders
 from agent_runs.job.placement import extra_labels, node_selector, resources, tolerations
 from agent_runs.job.policy import Policy
 
@@ -53,8 +54,8 @@ class Checks:
     home: str = "default"
     own_account: Callable[[], Awaitable[str | None]] = _outside_a_pod
 
-    async def check(self, config: RunConfig) -> None:
-        """Compare a configuration with what a Job can be made of, and with the operator's policy.
+    async def check(self, config: RunConfig, folders: RunFolders | None = None) -> None:
+        """Compare a configuration, and the folders of its run, with what a Job can be made of and with the policy.
 
         Raises:
             InvalidRequest: names every wrong field and the remedy.
@@ -63,4 +64,4 @@ class Checks:
         """
         check_config(config)
         own_account = await self.own_account() if config.service_account_name else None
-        self.policy.check(config, home=self.home, own_account=own_account)
+        self.policy.check(config, folders=folders, home=self.home, own_account=own_account)

@@ -6,7 +6,6 @@ literals and arguments it replaces `$(NAME)`, so every `$` is doubled there, whi
 Where this differs from the existing adapters, docs/deviations.md states why.
 """
 
-import hashlib
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
@@ -17,8 +16,9 @@ from typing import Any, Final
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.identity import label_value
 from agent_runs.contracts.messages import CreateJob, PodProfile, SecretMount
-from agent_runs.contracts.pod import AGENT_CONTAINER, DATA_DIRECTORY, SIDECAR_CONTAINER
+from agent_runs.contracts.pod import AGENT_CONTAINER, DATA_DIRECTORY, HOME_DIRECTORY, SIDECAR_CONTAINER
 from agent_runs.contracts.request import DNS_LABEL, RunConfig
+from agent_runs.job.data_volume import DataRules, Folder, Owner, RunFolders, database_path
 from agent_runs.job.placement import (
     INIT_RESOURCES,
     SIDECAR_RESOURCES,
@@ -63,10 +63,14 @@ DEADLINE_MARGIN: Final = timedelta(minutes=30)
 MIN_TTL: Final = timedelta(seconds=60)
 """A finished Job must live until its log and exit code have been read."""
 
-_RESERVED_PATHS: Final = (DATA_DIRECTORY, DATABASE_DIRECTORY, CACHE_DIRECTORY, RUN_DIRECTORY, PROMPT_DIRECTORY)
-_FOLDER_LIMIT: Final = 128
-_DIGEST_LENGTH: Final = 16
-_DIGEST: Final = re.compile(rf"-[0-9a-f]{{{_DIGEST_LENGTH}}}$")
+_RESERVED_PATHS: Final = (
+    DATA_DIRECTORY,
+    HOME_DIRECTORY,
+    DATABASE_DIRECTORY,
+    CACHE_DIRECTORY,
+    RUN_DIRECTORY,
+    PROMPT_DIRECTORY,
+)
 _NAME_LIMIT: Final = 1000
 _SLUG_LIMIT: Final = 208
 
@@ -75,6 +79,7 @@ _SLUG_LIMIT: Final = 208
 class PodSettings:
     """The worker's settings for every agent pod."""
 
+    data: DataRules = field(default_factory=DataRules)
     init_image: str = "busybox:1.36"
     sidecar_image: str = "python:3.13-alpine"
     cache_limit: str = "20Gi"
@@ -287,7 +292,11 @@ for path in /bin/busybox /usr/bin/busybox "$(command -v busybox)"; do
     cp "$path" /agent-run/bin/busybox && chmod 755 /agent-run/bin/busybox && break
   fi
 done
-[ -z "$1" ] || mkdir -p "$1" || :
+for folder; do
+  mkdir -p "$folder" && [ "$(cd "$folder" && pwd -P)" = "$folder" ] && continue
+  echo "$folder: cannot be created, or is a link to another folder of the data volume" >&2
+  exit 1
+done
 waited=0
 until [ -e /tmp/prompt-secret/prompt ] || [ "$waited" -ge 180 ]; do
   sleep 1
@@ -300,26 +309,28 @@ cat /tmp/prompt-secret/prompt > /tmp/prompt/prompt.txt
 A pod whose prompt is deleted is a replacement of one that runs: no agent may start in it (activities.await_schedule).
 The script waits, because a kubelet's view of a Secret may lag behind the API by up to two minutes.
 
-The argument is the database's folder on the data volume. If the kubelet created it, for the main container's `subPath`,
-it would belong to root, and an agent could write there only if the whole volume were writable for everybody.
+The arguments are the agent's folders on the data volume. If the kubelet created one, for the main container's
+`subPath`, it would belong to root, and an agent could write there only if the whole volume were writable for everybody.
+A kubelet follows links inside of a volume, so a folder that another agent has replaced by one would give away what it
+leads to.
 """
 
 
 def _init_container(input: CreateJob, settings: PodSettings) -> dict[str, Any]:
-    folder = _database(input).get("subPath")
-    data = [{"name": "data", "mountPath": DATA_DIRECTORY}] if folder else []
+    folders = [f"{DATA_DIRECTORY}/{path}" for path in _sub_paths(input, settings)]
     return {
         "name": INIT_CONTAINER,
         "image": settings.init_image,
         "imagePullPolicy": "IfNotPresent",
-        "command": ["sh", "-c", literal(INIT_SCRIPT), INIT_CONTAINER, f"{DATA_DIRECTORY}/{folder}" if folder else ""],
+        "command": ["sh", "-c", literal(INIT_SCRIPT), INIT_CONTAINER, *map(literal, folders)],
         "resources": INIT_RESOURCES,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": _container_security(),
         "volumeMounts": [
             {"name": "prompt", "mountPath": PROMPT_DIRECTORY},
             {"name": "prompt-secret", "mountPath": PROMPT_MOUNT, "readOnly": True},
             {"name": "runner", "mountPath": f"{RUN_DIRECTORY}/bin"},
-            *data,
+            {"name": "data", "mountPath": DATA_DIRECTORY},
         ],
     }
 
@@ -335,7 +346,7 @@ def _containers(
     """Return the containers, the sidecar first: kubelets start them one by one, so the agent finds it running."""
     return [
         _sidecar_container(input, environment, inherited, settings, proxy),
-        _main_container(input, argv, environment, inherited, proxy.path_variables if proxy else ()),
+        _main_container(input, argv, environment, inherited, settings, proxy),
     ]
 
 
@@ -388,9 +399,10 @@ def _main_container(
     argv: Sequence[str],
     environment: Mapping[str, str],
     inherited: list[dict[str, Any]],
-    path_variables: Sequence[str],
+    settings: PodSettings,
+    proxy: ApiProxy | None,
 ) -> dict[str, Any]:
-    config = input.config
+    config, path_variables = input.config, proxy.path_variables if proxy else ()
     container: dict[str, Any] = {
         "name": AGENT_CONTAINER,
         "image": _image(input),
@@ -400,7 +412,7 @@ def _main_container(
         "env": _environment(input, environment),
         "resources": resources(config.resources),
         "securityContext": _container_security(),
-        "volumeMounts": _mounts(input) + inherited,
+        "volumeMounts": _mounts(input, settings) + inherited,
     }
     if input.profile.env_from:
         container["envFrom"] = [dict(each) for each in input.profile.env_from]
@@ -430,7 +442,7 @@ def _runner_arguments(input: CreateJob, argv: Sequence[str], path_variables: Seq
 
 
 def working_directory(input: CreateJob) -> str:
-    """Return where OpenCode runs: the resumed session's directory, else the workspace, else `cwd`, else `/paperclip`.
+    """Return where OpenCode runs: the resumed session's directory, else the workspace, else `cwd`, else its home.
 
     Raises:
         InvalidRequest: it is no absolute path.
@@ -445,7 +457,7 @@ def working_directory(input: CreateJob) -> str:
             if not path.strip().startswith("/") or "\0" in path:
                 raise InvalidRequest(f"{name}: must be an absolute path in the pod, such as /paperclip/project")
             return posixpath.normpath(path.strip())
-    return DATA_DIRECTORY
+    return HOME_DIRECTORY
 
 
 def literal(text: str) -> str:
@@ -470,7 +482,7 @@ def _fixed_environment(input: CreateJob) -> dict[str, str]:
         "XDG_DATA_HOME": f"{CACHE_DIRECTORY}/xdg/data",
         "XDG_STATE_HOME": f"{CACHE_DIRECTORY}/xdg/state",
         "OPENCODE_DISABLE_PROJECT_CONFIG": "true",
-        "HOME": DATA_DIRECTORY,
+        "HOME": HOME_DIRECTORY,
         "PWD": working_directory(input),
         "TMPDIR": TEMPORARY_DIRECTORY,
         "TMP": TEMPORARY_DIRECTORY,
@@ -526,19 +538,49 @@ def _files(secret: str, *keys: str) -> dict[str, Any]:
     }
 
 
-def _mounts(input: CreateJob) -> list[dict[str, Any]]:
+def _mounts(input: CreateJob, settings: PodSettings) -> list[dict[str, Any]]:
     database = _database(input)
+    whole = [{"name": "data", "mountPath": DATA_DIRECTORY}] if _data_rules(input, settings).whole else []
     return [
         {"name": "prompt", "mountPath": PROMPT_DIRECTORY},
         {"name": "runtime-cache", "mountPath": CACHE_DIRECTORY},
         {"name": "runner", "mountPath": f"{RUN_DIRECTORY}/bin"},
         {"name": "run-secret", "mountPath": f"{RUN_DIRECTORY}/secret", "readOnly": True},
         {"name": "output", "mountPath": OUTPUT_DIRECTORY},
-        {"name": "data", "mountPath": DATA_DIRECTORY},
         {"name": "data", "mountPath": DATABASE_DIRECTORY, "subPath": database["subPath"]}
         if "subPath" in database
         else {"name": "opencode-db", "mountPath": DATABASE_DIRECTORY},
+        *whole,
+        *map(_data_mount, _data_folders(input, settings)),
     ]
+
+
+def _data_rules(input: CreateJob, settings: PodSettings) -> DataRules:
+    """Return the rules for the data volume; a volume that ends with the pod has nothing of another agent."""
+    return settings.data if input.profile.data_claim else DataRules(whole=True)
+
+
+def _data_folders(input: CreateJob, settings: PodSettings) -> tuple[Folder, ...]:
+    run = input.attempt.run
+    folders = RunFolders(
+        owner=Owner(run.company_id, run.agent_id),
+        directory=working_directory(input),
+        workspace=input.workspace,
+        projects=input.workspaces,
+        instructions=input.config.instructions_file_path,
+    )
+    return folders.mounted(_data_rules(input, settings))
+
+
+def _data_mount(folder: Folder) -> dict[str, Any]:
+    mount: dict[str, Any] = {"name": "data", "mountPath": folder.mount_path, "subPath": folder.sub_path}
+    return {**mount, "readOnly": True} if folder.read_only else mount
+
+
+def _sub_paths(input: CreateJob, settings: PodSettings) -> list[str]:
+    """Return the folders that have to exist on the data volume before a kubelet mounts them."""
+    database = _database(input).get("subPath")
+    return [*([database] if database else []), *(folder.sub_path for folder in _data_folders(input, settings))]
 
 
 def _database(input: CreateJob) -> dict[str, Any]:
@@ -555,24 +597,6 @@ def _database(input: CreateJob) -> dict[str, Any]:
 def keeps_sessions(input: CreateJob) -> bool:
     """Return whether OpenCode's database outlives the pod, so that its sessions can be resumed."""
     return "emptyDir" not in _database(input)
-
-
-def database_path(company: str, agent: str, task_key: str) -> str:
-    """Return the folder of a task's database on the data volume, below `.opencode-db`; no other task has the same."""
-    return "/".join((".opencode-db", _folder(company), _folder(agent), _folder(task_key)))
-
-
-def _folder(name: str) -> str:
-    """Return a name as the name of one folder, different ones for different names.
-
-    Lowercase letters, digits, `_` and `-` stay; a name with anything else, a long one, and one that ends like a digest
-    gets a digest.
-    """
-    plain = re.sub(r"[^a-z0-9_-]", "_", name.lower())
-    if plain == name and len(name) <= _FOLDER_LIMIT and not _DIGEST.search(name):
-        return name
-    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:_DIGEST_LENGTH]
-    return f"{plain[: _FOLDER_LIMIT - _DIGEST_LENGTH - 1]}-{digest}"
 
 
 def claim_name(agent: str) -> str:

@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from agent_runs.contracts.errors import InvalidRequest, PolicyRefused
 from agent_runs.contracts.request import Quantity, RunConfig, Toleration
+from agent_runs.job.data_volume import DataRules, RunFolders
 from agent_runs.job.placement import resources
 from agent_runs.kube.quantity import amount
 
@@ -28,6 +29,13 @@ MAX_QUOTE: Final = 80
 def _pattern(value: str) -> str:
     if not value.strip() or re.search(r"[\s?\[\]]", value):
         raise PydanticCustomError("pattern", "must be a text without spaces, '?', '[' and ']'; '*' is any text")
+    return value
+
+
+def _folder(value: str) -> str:
+    parts = value.split("/")
+    if not value.strip() or ":" in value or any(part in {"", ".", ".."} for part in parts):
+        raise PydanticCustomError("folder", "must be a path relative to the data volume, without ':', '.' and '..'")
     return value
 
 
@@ -70,6 +78,9 @@ class Allowed(PolicyPart):
         paperclip_api_urls: patterns of addresses that an agent configuration may name for Paperclip. The agent's token
             goes there.
         storage_classes: of agents' own database claims; a configuration may always leave it to the cluster.
+        workspaces: patterns of paths on the data volume, relative to it. Paperclip's folders have rules of their own.
+        shared_folders: paths on the data volume that every agent may read.
+        whole_data_volume: agents get all of the data volume, and may change what is another one's.
         max: the largest amounts.
     """
 
@@ -81,6 +92,9 @@ class Allowed(PolicyPart):
     tolerations: Patterns = ()
     paperclip_api_urls: Patterns = ()
     storage_classes: Patterns = ()
+    workspaces: Patterns = ("*",)
+    shared_folders: tuple[Annotated[str, AfterValidator(_folder)], ...] = ()
+    whole_data_volume: bool = False
     max: Maxima = Maxima()
 
 
@@ -135,17 +149,35 @@ class Policy:
             problem = "no such key" if first["type"] == "extra_forbidden" else first["msg"]
             raise InvalidRequest(f"{name}, line {line}: {key}: {problem}") from None
 
-    def check(self, config: RunConfig, *, home: str | None = None, own_account: str | None = None) -> None:
+    @property
+    def data(self) -> DataRules:
+        """What agents get of the data volume."""
+        allowed = self.allowed
+        return DataRules(allowed.whole_data_volume, allowed.workspaces, allowed.shared_folders)
+
+    def check(
+        self,
+        config: RunConfig,
+        *,
+        folders: RunFolders | None = None,
+        home: str | None = None,
+        own_account: str | None = None,
+    ) -> None:
         """Compares an agent configuration with the policy.
 
         Args:
+            folders: those that the run names.
             home: the namespace that the worker's settings name; always allowed.
             own_account: the worker's ServiceAccount; never allowed.
 
         Raises:
             PolicyRefused: names every refused field with its value and the line of the policy.
         """
-        refusals = [*self._refused_names(config, home, own_account), *self._refused_amounts(config)]
+        refusals = [
+            *self._refused_names(config, home, own_account),
+            *self._refused_amounts(config),
+            *(self._refused_folders(folders) if folders else ()),
+        ]
         if refusals:
             raise PolicyRefused(
                 "; ".join(map(str, refusals)), fields=", ".join(dict.fromkeys(each.field for each in refusals))
@@ -192,6 +224,10 @@ class Policy:
         if most.timeout_sec and not 0 < config.timeout_sec <= most.timeout_sec:
             value = str(config.timeout_sec) if config.timeout_sec else "0 (no limit)"
             yield Refusal("timeoutSec", value, f"is more than {most.timeout_sec}, by {self._place('max.timeoutSec')}")
+
+    def _refused_folders(self, folders: RunFolders) -> Iterator[Refusal]:
+        for name, path, reason in folders.refusals(self.data):
+            yield Refusal(name, path, f"{reason}; {self._place('wholeDataVolume')} could allow it")
 
     def _place(self, key: str) -> str:
         """Where the operator finds or adds the rule."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from agent_runs.contracts.pod import DATA_DIRECTORY
+from agent_runs.contracts.pod import HOME_DIRECTORY
 from agent_runs.contracts.request import RunRequest, Secrets
 from agent_runs.paperclip.session import working_directory
 
@@ -58,7 +58,7 @@ def environment(
         {name: value for name, value in secrets.env.items() if name not in RESERVED},
         dict.fromkeys(_SCRATCH_NAMES, scratch),
         assigned,
-        {"HOME": DATA_DIRECTORY, "OPENCODE_DISABLE_PROJECT_CONFIG": "true"},
+        {"HOME": HOME_DIRECTORY, "OPENCODE_DISABLE_PROJECT_CONFIG": "true"},
     )
     return {name: value for layer in layers for name, value in layer.items()}
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from agent_runs.contracts.pod import DATA_DIRECTORY
+from agent_runs.contracts.pod import HOME_DIRECTORY
 from agent_runs.contracts.request import ContextRuntime, RunConfig, SessionParams, Workspace
 
 ID_KEYS: Final = ("sessionId", "session_id", "sessionID")
@@ -71,8 +71,8 @@ def decode(runtime: ContextRuntime) -> SessionParams | None:
 
 
 def working_directory(workspace: Workspace, config: RunConfig) -> str:
-    """Where OpenCode works in the pod: the workspace, else `config.cwd`, else the data volume."""
-    return posixpath.normpath(workspace.cwd or config.cwd or DATA_DIRECTORY)
+    """Where OpenCode works in the pod: the workspace, else `config.cwd`, else the agent's home."""
+    return posixpath.normpath(workspace.cwd or config.cwd or HOME_DIRECTORY)
 
 
 def session_params(session_id: str, workspace: Workspace, cwd: str | None = None) -> SessionParams:

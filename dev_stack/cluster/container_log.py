@@ -119,6 +119,13 @@ class ContainerLog:
         finally:
             file.close()
 
+    async def tail(self, size: int) -> str:
+        """The end of the output: `size` bytes at most."""
+        text = b""
+        async for piece in self.read(LogOptions()):
+            text = (text + piece)[-size:]
+        return text.decode(errors="replace")
+
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()

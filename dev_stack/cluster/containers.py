@@ -22,6 +22,7 @@ from dev_stack.cluster.volumes import Mount
 _LAUNCHER = f"import sys; sys.path.append({str(Path(__file__).parent)!r}); import supervisor; supervisor.main()"
 _SUPERVISOR = [sys.executable, "-I", "-S", "-c", _LAUNCHER]
 _READ = 64 * 1024  # bytes at a time
+_MESSAGE_BYTES = 2048
 _OUTPUT_TIMEOUT = 1.0  # seconds, for a process beyond our reach that holds the output of an ended container
 
 
@@ -53,12 +54,17 @@ class Namespaces:
 
 @dataclass(frozen=True)
 class Process:
-    """What to start."""
+    """What to start.
+
+    Attributes:
+        log_is_message: the end of a failed container's log is its termination message.
+    """
 
     command: Sequence[str]
     env: dict[str, str]
     workdir: str
     mounts: Sequence[Mount]
+    log_is_message: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,8 +145,10 @@ class Container:
             reason = "OOMKilled"
         if failure:
             code, reason = 128, "StartError"
-        self.end = End(code if code >= 0 else 128 - code, reason, failure, self.began, datetime.now(UTC))
         self.log.close()
+        if code and self._spec["log_is_message"]:
+            failure = failure or await self.log.tail(_MESSAGE_BYTES)
+        self.end = End(code if code >= 0 else 128 - code, reason, failure, self.began, datetime.now(UTC))
         self.finished.set()
 
     async def _copy(self, name: bytes, stream: asyncio.StreamReader | None) -> None:

@@ -178,7 +178,8 @@ class Pod:
             raise NotMounted(f"volumes cannot be mounted: {why}")
         defaults = {"PATH": host_path(), "HOSTNAME": self.name, "HOME": "/"}
         workdir = expand(slot.spec.get("workingDir") or "/", variables)
-        process = Process(command(slot.spec, variables), defaults | variables, workdir, mounts)
+        log_is_message = slot.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError"
+        process = Process(command(slot.spec, variables), defaults | variables, workdir, mounts, log_is_message)
         container = await Container.start(self.directory / slot.name, process, namespaces)
         self._event("Created", f"Created container {slot.name}", slot=slot)
         return container

@@ -8,7 +8,8 @@ import pytest
 from agent_runs.contracts.identity import AttemptKey, RunKey, label_value
 from agent_runs.contracts.messages import EnvReference, PodProfile, SecretMount
 from agent_runs.contracts.request import SessionParams
-from agent_runs.job.manifest import claim_name, database_claim, database_path
+from agent_runs.job.data_volume import database_path
+from agent_runs.job.manifest import claim_name, database_claim
 from tests.job.inputs import create_job_input, environment, job_plan, main_container, mounts, pod_spec, volumes
 
 
@@ -71,7 +72,7 @@ def test_j8_one_init_container() -> None:
 
 def test_j9_fixed_environment() -> None:
     found = environment(job_plan())
-    assert (found["HOME"], found["OPENCODE_DISABLE_PROJECT_CONFIG"]) == ("/paperclip", "true")
+    assert (found["HOME"], found["OPENCODE_DISABLE_PROJECT_CONFIG"]) == ("/home/agent", "true")
 
 
 def test_j10_a_job_runs_once_and_goes_by_itself() -> None:
@@ -148,15 +149,15 @@ def test_j15_database_that_goes_with_the_pod(mode: str) -> None:
 def test_j16_the_init_container_knows_no_database(mode: str) -> None:
     plan = job_plan(create_job_input(config={"agentDbMode": mode}, task_key="t"))
     (init,) = pod_spec(plan)["initContainers"]
-    assert init["command"][-1] == ""
+    assert ".opencode-db" not in " ".join(init["command"])
     assert "env" not in init
-    assert {mount["name"] for mount in init["volumeMounts"]} == {"prompt", "prompt-secret", "runner"}
+    assert {mount["name"] for mount in init["volumeMounts"]} == {"prompt", "prompt-secret", "runner", "data"}
 
 
 def test_j16_deviation_a_folder_on_the_data_volume_is_made_by_the_agents_own_user() -> None:
     plan = job_plan(create_job_input(task_key="t"))
     (init,) = pod_spec(plan)["initContainers"]
-    assert init["command"][-1] == f"/paperclip/{mounts(plan)['/opencode-db']['subPath']}"
+    assert f"/paperclip/{mounts(plan)['/opencode-db']['subPath']}" in init["command"]
     assert init["securityContext"]["runAsUser"] == 1000
     assert {"name": "data", "mountPath": "/paperclip"} in init["volumeMounts"]
 
@@ -171,7 +172,8 @@ def test_j19_volumes() -> None:
     plan = job_plan(create_job_input(profile=profile))
     assert volumes(plan)["prompt-secret"]["secret"]["secretName"] == create_job_input().attempt.prompt_secret_name
     assert volumes(plan)["data"]["persistentVolumeClaim"] == {"claimName": "paperclip-data"}
-    assert mounts(plan)["/paperclip"]["name"] == "data"
+    assert "/paperclip" not in mounts(plan)
+    assert mounts(plan)["/home/agent"]["name"] == "data"
     assert volumes(plan)["ssh"]["secret"] == {"secretName": "keys", "optional": True, "defaultMode": 0o400}
     assert mounts(plan)["/etc/ssh"] == {"name": "ssh", "mountPath": "/etc/ssh", "readOnly": True}
 

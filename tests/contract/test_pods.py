@@ -148,6 +148,13 @@ async def test_a_failed_init_container_fails_the_pod(api: Api) -> None:
     assert await api.log(own, container="first") == "oops\n"
 
 
+async def test_the_end_of_a_failed_containers_log_can_be_its_termination_message(api: Api) -> None:
+    script = container("echo one; echo two >&2; exit 7", "first")
+    own = await api.run("echo never", initContainers=[{**script, "terminationMessagePolicy": "FallbackToLogsOnError"}])
+    message = state(await api.until_ended(own), "first")["terminated"]["message"]
+    assert sorted(message.splitlines()) == ["one", "two"]
+
+
 async def test_a_container_waits_for_init_containers(api: Api) -> None:
     own = await api.run("true", initContainers=[container("sleep 600", "first")])
     waiting = await api.until(f"pods/{own}", lambda body: "running" in state(body, "first"))

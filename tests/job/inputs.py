@@ -85,6 +85,8 @@ def objections(plan: JobPlan) -> Iterator[str]:
         if len(set(paths)) != len(paths):
             yield "mount paths twice"
         yield from (path for path in paths if ":" in path or not path.startswith("/"))
+        sub_paths = [mount["subPath"] for mount in container["volumeMounts"] if "subPath" in mount]
+        yield from (path for path in sub_paths if path.startswith("/") or {"", "..", "."} & set(path.split("/")))
         yield from (mount["name"] for mount in container["volumeMounts"] if mount["name"] not in names)
         variables = [variable["name"] for variable in container.get("env", [])]
         if len(set(variables)) != len(variables):

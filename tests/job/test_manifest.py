@@ -56,8 +56,17 @@ CONFIG = st.fixed_dictionaries(
 VARIABLES = st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,40}", fullmatch=True), TEXT, max_size=6)
 FIELDS = {
     *("contract", "labels", "nodeSelector", "serviceAccountName", "cwd", "image", "resources.requests.cpu"),
-    *("agent.id", "env"),
+    *("agent.id", "env", "paperclipWorkspace.cwd"),
 }
+PATH = st.one_of(
+    st.none(),
+    TEXT,
+    st.lists(
+        st.sampled_from(["paperclip", "instances", "default", "workspaces", "projects", "a:b", "..", ".", ".x", "w"]),
+        max_size=7,
+    ).map(lambda parts: "/" + "/".join(parts)),
+)
+WORKSPACE = st.builds(Workspace, cwd=PATH, worktree_path=PATH, agent_home=PATH)
 MOUNT = st.builds(
     SecretMount,
     volume_name=st.sampled_from(["data", "a", "b", "runner"]),
@@ -76,6 +85,8 @@ MOUNT = st.builds(
     secret_mounts=st.lists(MOUNT, max_size=4),
     claim=st.one_of(st.none(), st.just("data")),
     session=st.one_of(st.none(), st.builds(SessionParams, session_id=TEXT)),
+    workspace=WORKSPACE,
+    workspaces=st.lists(PATH.filter(bool), max_size=3),
 )
 def test_whatever_passes_the_contracts_is_valid_or_refused_with_its_name(
     agent: str,
@@ -87,6 +98,8 @@ def test_whatever_passes_the_contracts_is_valid_or_refused_with_its_name(
     secret_mounts: list[SecretMount],
     claim: str | None,
     session: SessionParams | None,
+    workspace: Workspace,
+    workspaces: list[str],
 ) -> None:
     profile = PodProfile(namespace="agents", image="i", data_claim=claim, secret_mounts=tuple(secret_mounts))
 
@@ -101,6 +114,8 @@ def test_whatever_passes_the_contracts_is_valid_or_refused_with_its_name(
                 config=config,
                 profile=profile,
                 session=session,
+                workspace=workspace,
+                workspaces=tuple(workspaces),
             ),
             environment=variables,
         )
@@ -228,7 +243,7 @@ def test_arguments_come_after_the_runners_own() -> None:
     plan = job_plan(create_job_input(config={"graceSec": 7}), argv=["opencode", "run", "--title", "$(HOME)"])
     assert main_container(plan)["command"] == ["sh", "/agent-run/secret/runner.sh"]
     assert main_container(plan)["args"] == [
-        *("--stdin", "/tmp/prompt/prompt.txt", "--out", "/agent-run/output", "--dir", "/paperclip", "--grace", "7"),
+        *("--stdin", "/tmp/prompt/prompt.txt", "--out", "/agent-run/output", "--dir", "/home/agent", "--grace", "7"),
         *("--", "opencode", "run", "--title", "$$(HOME)"),
     ]
 
@@ -236,7 +251,7 @@ def test_arguments_come_after_the_runners_own() -> None:
 @pytest.mark.parametrize(
     ("config", "workspace", "session", "directory"),
     [
-        pytest.param(None, None, None, "/paperclip", id="default"),
+        pytest.param(None, None, None, "/home/agent", id="default"),
         pytest.param("/paperclip/c", None, None, "/paperclip/c", id="configured"),
         pytest.param("/paperclip/c", "/paperclip/w/", None, "/paperclip/w", id="workspace"),
         pytest.param("/paperclip/c", "/paperclip/w", "/paperclip/s", "/paperclip/s", id="resumed session"),
@@ -372,7 +387,7 @@ def test_a_toleration_that_kubernetes_refuses_is_refused_with_its_name(
 def test_reserved_variables_take_precedence_over_the_agents() -> None:
     plan = job_plan(environment={"OPENCODE_DB": "/x", "OPENCODE_CONFIG": "/x", "HOME": "/x", "MINE": "1"})
     variables = environment(plan)
-    assert (variables["OPENCODE_DB"], variables["HOME"]) == ("/opencode-db/opencode.db", "/paperclip")
+    assert (variables["OPENCODE_DB"], variables["HOME"]) == ("/opencode-db/opencode.db", "/home/agent")
     assert variables["OPENCODE_CONFIG"] == "/agent-run/secret/opencode.json"
     assert variables["MINE"] == {
         "secretKeyRef": {"name": create_job_input().attempt.run_secret_name, "key": "env.MINE"}
@@ -416,7 +431,7 @@ def test_the_init_container_needs_nothing_but_a_shell(tmp_path: Path, shell: str
 def test_a_missing_prompt_fails_the_init_container_in_the_end(tmp_path: Path) -> None:
     (tmp_path / "prompt").mkdir()
     script = INIT_SCRIPT.replace("/tmp/", f"{tmp_path}/").replace("/agent-run", str(tmp_path)).replace("180", "1")
-    assert subprocess.run(["/bin/sh", "-c", script, "write-prompt", ""], capture_output=True).returncode != 0
+    assert subprocess.run(["/bin/sh", "-c", script, "write-prompt"], capture_output=True).returncode != 0
 
 
 def test_a_prompt_that_comes_late_is_waited_for(tmp_path: Path) -> None:
@@ -424,7 +439,7 @@ def test_a_prompt_that_comes_late_is_waited_for(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
     script = INIT_SCRIPT.replace("/tmp/", f"{tmp_path}/").replace("/agent-run", str(tmp_path))
     late = script.replace("sleep 1", f"echo hello > {tmp_path}/prompt-secret/prompt")
-    assert subprocess.run(["/bin/sh", "-c", late, "write-prompt", ""], capture_output=True).returncode == 0
+    assert subprocess.run(["/bin/sh", "-c", late, "write-prompt"], capture_output=True).returncode == 0
     assert (tmp_path / "prompt/prompt.txt").read_text() == "hello\n"
 
 
@@ -434,14 +449,16 @@ def test_a_kubelet_that_comes_back_can_do_without_the_prompt() -> None:
     assert prompt["secret"]["optional"]
 
 
-def test_a_database_folder_that_cannot_be_created_does_not_fail_the_init_container(tmp_path: Path) -> None:
-    (tmp_path / "prompt").mkdir()
-    (tmp_path / "prompt-secret").mkdir()
+def test_no_agent_starts_with_a_folder_that_cannot_be_created_or_that_leads_elsewhere(tmp_path: Path) -> None:
+    for folder in ("prompt", "prompt-secret", "data/secrets"):
+        (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "prompt-secret/prompt").write_text("hello")
+    (tmp_path / "data/workspace").symlink_to("secrets")
     script = INIT_SCRIPT.replace("/tmp/", f"{tmp_path}/").replace("/agent-run", str(tmp_path))
-    command = ["/bin/sh", "-c", script, "write-prompt", "/dev/null/no"]
-    assert subprocess.run(command, capture_output=True).returncode == 0
-    assert (tmp_path / "prompt/prompt.txt").read_text() == "hello"
+    for folder in ("/dev/null/no", f"{tmp_path}/data/workspace", f"{tmp_path}/data/workspace/below"):
+        ended = subprocess.run(["/bin/sh", "-c", script, "write-prompt", folder], capture_output=True, text=True)
+        assert (ended.returncode, ended.stderr.splitlines()[-1].split(":")[0]) == (1, folder)
+        assert not (tmp_path / "prompt/prompt.txt").exists()
 
 
 PROXY = ApiProxy(

@@ -26,7 +26,7 @@ max:
 """
 
 
-def refusal(config: dict[str, Any], policy: Policy | None = None, **about: str) -> str:
+def refusal(config: dict[str, Any], policy: Policy | None = None, **about: Any) -> str:
     """The message of the refusal; empty when the configuration is allowed."""
     try:
         (policy or Policy()).check(RunConfig.model_validate({"model": "fake/model", **config}), **about)

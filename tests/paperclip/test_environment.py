@@ -58,7 +58,7 @@ def test_nobody_overrides_what_paperclip_assigns() -> None:
     assert env["PAPERCLIP_API_KEY"] == "token"
     assert env["PAPERCLIP_MINE"] == "kept"
     assert (env["HOME"], env["OPENCODE_DISABLE_PROJECT_CONFIG"], env["PAPERCLIP_SCRATCH_DIR"]) == (
-        "/paperclip",
+        "/home/agent",
         "true",
         "/tmp",
     )

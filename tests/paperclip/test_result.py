@@ -114,7 +114,7 @@ def test_a_session_without_a_workspace_is_bound_to_where_it_ran() -> None:
     context = with_value(CONTEXT, "context.paperclipWorkspace", {})
     result = outcome(prepare(context).request, report=SUCCESS)
     assert result.session_params is not None
-    assert result.session_params.cwd == "/paperclip"
+    assert result.session_params.cwd == "/home/agent"
 
 
 def test_the_resumed_session_stays_when_no_event_named_one() -> None:

@@ -28,7 +28,7 @@ def test_opencode_works_in_the_workspace_then_in_the_configured_directory_then_o
     config = RunConfig(model="a/b", cwd="/srv/")
     assert working_directory(Workspace(cwd="/paperclip/w/"), config) == "/paperclip/w"
     assert working_directory(Workspace(), config) == "/srv"
-    assert working_directory(Workspace(), RunConfig(model="a/b")) == "/paperclip"
+    assert working_directory(Workspace(), RunConfig(model="a/b")) == "/home/agent"
 
 
 def test_session_parameters_bind_a_session_to_its_workspace() -> None:
