@@ -153,8 +153,7 @@ class StreamLogsActivity:
             if follower.silent_for_too_long is not None:
                 silence = await self._silence(input, follower.silent_for_too_long, checkpoint)
                 return StreamEnd.unknown(silence)
-        receipt = state.tally.receipt(follower.last, state.gaps, framed=follower.framed)
-        receipt = await self.store.seal(input.attempt, receipt, writer)
+        receipt = await self.store.seal(input.attempt, state.tally.receipt(follower.last, state.gaps), writer)
         return await self._end(input.job, follower, receipt, state)
 
     def _follower(self, input: StreamLogs, checkpoint: "Checkpoint") -> Follower:
@@ -179,7 +178,7 @@ class StreamLogsActivity:
 
     async def _end(self, job: JobRef, follower: Follower, receipt: OutputReceipt, state: StreamState) -> StreamEnd:
         redaction = state.redaction
-        container = container_end(follower, redaction, has_output=state.sequence > 0)
+        container = container_end(follower, redaction)
         failure = follower.termination if isinstance(follower.termination, Failing) else outside_failure(container)
         if failure is not None and issubclass(failure.error, PodLost):
             # before Kubernetes 1.29 the Job creates a replacement pod, which waits for its prompt forever
@@ -290,9 +289,9 @@ class Checkpoint:
 
     @property
     def progress(self) -> StreamProgress:
-        """The details of a heartbeat."""
+        """The details of a heartbeat; a place in the log only if one is known and all before it is stored."""
         progress, cursor = self.state.progress, self.cursor
-        if not cursor.framed or progress.sequence != max(cursor.after, cursor.covered):
+        if cursor.first == 1 or progress.sequence != max(cursor.after, cursor.covered):
             return progress
         return progress.model_copy(update={"needed_from": cursor.first, "second": cursor.second})
 
@@ -340,14 +339,14 @@ async def heartbeats(checkpoint: Checkpoint, throttle: HeartbeatThrottle) -> Asy
 
 def is_whole_success(state: StreamState, follower: Follower, sealed: OutputReceipt | None) -> bool:
     """Whether all of the output is stored, and shows that an agent that ended with exit code 0 has succeeded."""
-    receipt = state.tally.receipt(follower.last, state.gaps, framed=follower.framed)
+    receipt = state.tally.receipt(follower.last, state.gaps)
     if receipt.state != "verified" or (sealed is not None and sealed.state != "verified"):
         return False
     report = state.fold.report(ContainerEnd(exit_code=0), verified=True)
     return report.failure is None and report.exit_code == 0
 
 
-def container_end(follower: Follower, redaction: Redaction, *, has_output: bool) -> ContainerEnd:
+def container_end(follower: Follower, redaction: Redaction) -> ContainerEnd:
     """The container's end according to Kubernetes, with the runner's error if there is one.
 
     Its texts may quote the agent, for example by a termination message, so secrets are hidden in them. A runner whose
@@ -356,7 +355,7 @@ def container_end(follower: Follower, redaction: Redaction, *, has_output: bool)
     end, last = without_secrets(follower.end or ContainerEnd(), redaction), follower.last
     if last is not None and last.error is not None:
         error, text = last.error, f"runner: {last.error}" + (f" ({last.detail})" if last.detail else "")
-    elif end.exit_code == RUNNER_FAILED and not (follower.framed or has_output):
+    elif end.exit_code == RUNNER_FAILED and not follower.has_frames:
         error, text = "sidecar", "runner: the sidecar never ran"
     else:
         return end

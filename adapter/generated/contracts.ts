@@ -126,7 +126,7 @@ export interface OutputReceipt {
   gaps?: Gap[];
   lines?: number;
   sha256?: string | null;
-  state?: "verified" | "unverified" | "differs" | "best effort";
+  state?: "verified" | "unverified" | "differs";
 }
 export interface Gap {
   afterSequence: number;

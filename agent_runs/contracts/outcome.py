@@ -13,7 +13,7 @@ from agent_runs.contracts.request import SessionParams
 SUMMARY_LIMIT = 16_000
 """Characters of the answer in an outcome; the transcript holds all of it."""
 
-Receipt = Literal["verified", "unverified", "differs", "best effort"]
+Receipt = Literal["verified", "unverified", "differs"]
 
 
 class Usage(PaperclipContract):
@@ -43,7 +43,7 @@ class OutputReceipt(PaperclipContract):
     Attributes:
         sha256: over the raw stdout bytes, hex.
         state: `verified`: both are equal; `unverified`: the runner was killed before it reported; `differs`: they are
-            not equal; `best effort`: the log had no frames.
+            not equal.
     """
 
     state: Receipt = "unverified"

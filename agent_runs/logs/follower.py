@@ -9,7 +9,7 @@ read, and following is over only when it shows the agent's end and the last fram
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -103,7 +103,7 @@ class Batch:
 
 
 class Follower:
-    """Follows one agent's output. Iterate it inside `async with`; then `termination`, `last` and `framed` are set.
+    """Follows one agent's output. Iterate it inside `async with`; then `termination` and `last` are set.
 
     Once `may_end_early` is true, the consumer may call `end_early` instead of waiting for the status of the agent's
     container, if it has all of the output; `termination` then stays None.
@@ -118,8 +118,6 @@ class Follower:
     sidecar before anything beyond them is delivered (`backfilled` counts them); what it does not have is a gap.
 
     Args:
-        replay: the command that repeats frames; the numbers of the first and the last one are appended. None: gaps
-            remain, and the log need not have frames.
         buffer: bytes read ahead of the consumer.
         limits: how long the agent may be silent.
         has_stdout: output on stdout is stored already.
@@ -134,7 +132,6 @@ class Follower:
         cursor: Cursor | None = None,
         *,
         timing: FollowTiming | None = None,
-        replay: Sequence[str] | None = REPLAY_COMMAND,
         buffer: int = BUFFER_BYTES,
         limits: SilenceLimits | None = None,
         has_stdout: bool = False,
@@ -144,8 +141,7 @@ class Follower:
         self._job = job
         self._pod = pod
         self._timing = timing or FollowTiming()
-        self._replay = replay
-        self._log = LogReader(cursor, can_backfill=replay is not None, expects_frames=replay is not None)
+        self._log = LogReader(cursor, can_backfill=True)
         self._delivered = cursor or Cursor()
         self._forbidden: dict[str, float] = {}
         self._buffer = _Buffer(buffer)
@@ -175,13 +171,13 @@ class Follower:
 
     @property
     def last(self) -> LastFrame | None:
-        """The sidecar's last frame, None when it was killed before it, or the log has no frames."""
+        """The sidecar's last frame, None when it was killed before it."""
         return self._log.last
 
     @property
-    def framed(self) -> bool:
-        """Whether the log has frames, so that its receipt can be verified."""
-        return self._log.framed
+    def has_frames(self) -> bool:
+        """Whether the sidecar has written any frame, according to what was read now or is stored already."""
+        return self._log.has_frames
 
     @property
     def end(self) -> ContainerEnd | None:
@@ -271,10 +267,7 @@ class Follower:
 
     async def _measure_silence(self, clock: SilenceClock) -> None:
         """End following once the agent is provably silent for too long; return when no limit is left."""
-        loop, proof = (
-            asyncio.get_running_loop(),
-            SilenceProof(self._cluster, self._pod, replays=self._replay is not None),
-        )
+        loop, proof = asyncio.get_running_loop(), SilenceProof(self._cluster, self._pod)
         while clock.limit:
             left = clock.remaining(loop.time())
             if left > timedelta():
@@ -331,7 +324,7 @@ class Follower:
 
     async def _after_end(self, termination: Termination, read: "_Connection") -> Termination | None:
         """Get what is missing up to the last frame of an agent that has ended; None if more may come."""
-        if isinstance(termination, Ended) and self._sidecar_runs and self._expects_last_frame:
+        if isinstance(termination, Ended) and self._sidecar_runs:
             return termination if await self._is_tail_over(read) else None
         if isinstance(termination, Ended | _SidecarLost) and not self._never_had_output:
             self._is_finishing = True
@@ -345,14 +338,9 @@ class Follower:
         return self._sidecar.running is not None
 
     @property
-    def _expects_last_frame(self) -> bool:
-        """Whether the log has frames, as far as it was read."""
-        return self._replay is not None and (self.framed or not self._log.newest_number)
-
-    @property
     def _never_had_output(self) -> bool:
         """Whether the sidecar never ran, so that no log is to be waited for."""
-        return self._sidecar.waiting is not None and not (self.framed or self._delivered.after)
+        return self._sidecar.waiting is not None and not self.has_frames
 
     async def _is_tail_over(self, read: "_Connection") -> bool:
         """Whether the last frame is in, also by the sidecar's answer, or has been awaited for too long."""
@@ -397,7 +385,7 @@ class Follower:
         readable = loop.time()
         follow, quiet, partial_line = not self._sidecar_runs, 0, b""
         while self.last is None and quiet < 2:
-            read = await self._read_log(follow=follow, whole=quiet == 1 and self.framed)
+            read = await self._read_log(follow=follow, whole=quiet == 1)
             if read.ended_cleanly and (read.progressed or self._log.caught_up):
                 readable = loop.time()
                 same, partial_line = self._log.partial_line == partial_line, self._log.partial_line
@@ -508,7 +496,7 @@ class Follower:
 
         Return whether there were any.
         """
-        missing = self._log.open_tail(TAIL_FRAMES) if self._replay is not None else None
+        missing = self._log.open_tail(TAIL_FRAMES)
         if missing is None:
             return False
         await self._request_replay(missing)
@@ -520,7 +508,7 @@ class Follower:
 
     async def _request_replay(self, missing: range) -> bool | None:
         """Whether the sidecar answered; None when exec is forbidden."""
-        pod, command = self._pod, [*(self._replay or ()), str(missing.start), str(missing.stop - 1)]
+        pod, command = self._pod, [*REPLAY_COMMAND, str(missing.start), str(missing.stop - 1)]
         limit = len(missing) * FRAME_LIMIT + FRAME_LIMIT
         self._log.begin_backfill()
         try:

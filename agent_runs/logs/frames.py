@@ -54,7 +54,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
 
 class Junk(msgspec.Struct, frozen=True, gc=False):
-    """A line that is no frame: a message of the kubelet, or a frame that was cut.
+    """A line that is no frame: a message of the kubelet, a frame that was cut, or the sidecar's own stderr.
 
     Attributes:
         data: at most `JUNK_LIMIT` bytes of it, without its newline.
@@ -150,9 +150,8 @@ class LogLine(msgspec.Struct, frozen=True, gc=False):
     """One line of the agent's output, as its container's log has it.
 
     Attributes:
-        sequence: number of its last frame, or its ordinal in a log without frames; unique over both streams and
-            growing, but not without jumps.
-        stream: `stdout` or `stderr`; always `stdout` in a log without frames.
+        sequence: number of its last frame; unique over both streams and growing, but not without jumps.
+        stream: `stdout` or `stderr`.
         data: raw bytes without the newline, at most `LINE_LIMIT`.
         terminated: False for a last line that had no newline.
         whole: False when it was longer than `LINE_LIMIT`, or when frames are missing that may have been parts of it.

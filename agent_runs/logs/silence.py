@@ -23,7 +23,7 @@ from agent_runs.contracts.messages import PodRef
 from agent_runs.contracts.pod import SIDECAR_CONTAINER
 from agent_runs.kube.port import ExecFailed, LogCut, LogRefused
 from agent_runs.logs.frames import FRAME_LIMIT, Frame, FrameReader, Junk
-from agent_runs.logs.log_resume import NewestLine
+from agent_runs.logs.log_resume import NewestFrame
 from agent_runs.logs.source import PROCESSES_COMMAND, REPLAY_COMMAND, Source
 
 LIVE_AFTER: Final = timedelta(seconds=10)
@@ -131,58 +131,47 @@ class SilenceClock:
 
 @dataclass(frozen=True)
 class SilenceProof:
-    """Proves that an agent is silent, by what node and API server say now.
-
-    Attributes:
-        replays: the sidecar can repeat frames, so the log has frames.
-    """
+    """Proves that an agent is silent, by what node and API server say now."""
 
     cluster: Source
     pod: PodRef
-    replays: bool = True
 
-    async def holds(self, clock: SilenceClock, newest: NewestLine | None) -> bool:
+    async def holds(self, clock: SilenceClock, newest: NewestFrame | None) -> bool:
         """Whether the agent runs and has written nothing for `clock.limit`; False if that cannot be learned now.
 
         Args:
-            newest: the newest line that was read.
+            newest: the newest frame that was read.
         """
         first = clock.awaits_first_output
         with suppress(LogRefused, LogCut, ExecFailed, ClusterForbidden, ClusterUnavailable):
             return (
                 await self._is_newest(newest, first_output=first)
-                and (clock.since.observed or await self._none_within(clock.limit, newest, first_output=first))
+                and (clock.since.observed or await self._none_within(clock.limit, first_output=first))
                 and await self._runs()
             )
         return False
 
-    async def _is_newest(self, newest: NewestLine | None, *, first_output: bool) -> bool:
-        """Whether the log still ends with the newest line that is known; to the first output stderr does not count."""
+    async def _is_newest(self, newest: NewestFrame | None, *, first_output: bool) -> bool:
+        """Whether the log still ends with the newest frame that is known; to the first output stderr does not count."""
         repeated = False
         async with aclosing(self._read(newest.written_at if newest else None)) as items:
             async for item in items:
                 later = newest is None or newest.precedes(item)
-                if is_message_of_kubelet(item) or (later and self._counts(item, newest, first_output=first_output)):
+                if is_message_of_kubelet(item) or (later and ends_silence(item, first_output=first_output)):
                     return False
                 repeated = repeated or later or newest is None or newest.equals(item)
-        return repeated or newest is None or not self.replays or await self._sidecar_has_nothing_after(newest)
+        return repeated or newest is None or await self._sidecar_has_nothing_after(newest)
 
-    async def _none_within(self, limit: timedelta, newest: NewestLine | None, *, first_output: bool) -> bool:
+    async def _none_within(self, limit: timedelta, *, first_output: bool) -> bool:
         """Whether the node's own clock says that the last output, or the container's start, is older than the limit."""
         async with aclosing(self._read(limit)) as items:
             async for item in items:
                 is_start = isinstance(item, Frame) and item.stream == "hello"
-                if is_message_of_kubelet(item) or is_start or self._counts(item, newest, first_output=first_output):
+                if is_message_of_kubelet(item) or is_start or ends_silence(item, first_output=first_output):
                     return False
         return True
 
-    def _counts(self, item: Frame | Junk, newest: NewestLine | None, *, first_output: bool) -> bool:
-        """Whether this ends the silence. In a log without frames every line is output on stdout."""
-        if isinstance(item, Junk):
-            return not (newest.framed if newest is not None else self.replays)
-        return item.stream in {"stdout", "last"} or (item.stream == "stderr" and not first_output)
-
-    async def _sidecar_has_nothing_after(self, newest: NewestLine) -> bool:
+    async def _sidecar_has_nothing_after(self, newest: NewestFrame) -> bool:
         """Whether the sidecar has no later frame: a rotation has moved the newest one to a file that is not read."""
         reader, following = FrameReader(), str(newest.number + 1)
         command = (*REPLAY_COMMAND, following, following)
@@ -224,6 +213,13 @@ class SilenceProof:
             pod.namespace, pod.name, container, command, limit=limit, idle_timeout=IDLE_TIMEOUT
         ) as pieces:
             return b"".join([piece async for piece in pieces])
+
+
+def ends_silence(item: Frame | Junk, *, first_output: bool) -> bool:
+    """Whether this ends the silence. What the sidecar writes to its own stderr is no output of the agent."""
+    if isinstance(item, Junk):
+        return False
+    return item.stream in {"stdout", "last"} or (item.stream == "stderr" and not first_output)
 
 
 def is_message_of_kubelet(item: Frame | Junk) -> bool:

@@ -109,19 +109,25 @@ async def test_the_heartbeat_hides_a_secret_that_only_reading_json_reveals() -> 
 
 
 def test_the_heartbeat_names_where_in_the_log_to_continue() -> None:
-    checkpoint = Checkpoint(state(5, 9), Cursor(after=9, first=7, second=SECOND, framed=True))
+    checkpoint = Checkpoint(state(5, 9), Cursor(after=9, first=7, second=SECOND))
     assert (checkpoint.progress.sequence, checkpoint.progress.needed_from, checkpoint.progress.second) == (9, 7, SECOND)
     received = StreamProgress.model_validate(json.loads(checkpoint.progress.model_dump_json()))
     cursor = resume_cursor(state(5, 9), received)
     assert (cursor.after, cursor.first, cursor.second) == (9, 7, SECOND)
 
 
+def test_the_heartbeat_names_the_place_that_an_earlier_one_has_named_until_more_is_stored() -> None:
+    cursor = resume_cursor(state(5, 9, 12), StreamProgress(sequence=9, needed_from=7, second=SECOND))
+    progress = Checkpoint(state(5, 9, 12), cursor).progress
+    assert (progress.sequence, progress.needed_from, progress.second) == (12, 7, SECOND)
+    assert resume_cursor(state(5, 9, 12), progress) == cursor
+
+
 @pytest.mark.parametrize(
     "checkpoint",
     [
         pytest.param(Checkpoint(state(5), Cursor(after=5)), id="a cursor of the store alone"),
-        pytest.param(Checkpoint(state(5), Cursor(after=5, first=6, second=SECOND, framed=False)), id="no frames"),
-        pytest.param(Checkpoint(state(5), Cursor(after=9, first=7, second=SECOND, framed=True)), id="not stored yet"),
+        pytest.param(Checkpoint(state(5), Cursor(after=9, first=7, second=SECOND)), id="not stored yet"),
     ],
 )
 def test_a_heartbeat_without_a_reliable_place_names_none(checkpoint: Checkpoint) -> None:
@@ -337,3 +343,11 @@ async def test_a_runner_that_never_had_its_sidecar_has_started_nothing(
     ended = pod(waits, terminated(exit_code), phase="Running")
     end = await streamed(store, one_read_of(ended, log=Log([])))
     assert (end.container.exit_code, end.container.runner_error) == (exit_code, error)
+
+
+async def test_a_sidecar_whose_output_is_stored_has_run_although_its_log_is_gone(store: SqlTranscripts) -> None:
+    await store.append(KEY, [Line(2, "stdout", b"stored before", at=datetime.now(UTC))])
+    ended = pod(terminated(0, name="sidecar"), terminated(125), phase="Failed")
+    end = await streamed(store, one_read_of(ended, log=Log([])))
+    assert (end.container.exit_code, end.container.runner_error) == (125, None)
+    assert (end.receipt.state, end.receipt.lines) == ("unverified", 1)

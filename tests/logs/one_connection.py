@@ -20,7 +20,7 @@ def resume(cursor: Cursor, data: bytes, *, final: bool = False) -> Resumed:
     """What the text of one connection, opened at `cursor.second`, adds to what `cursor` has.
 
     Args:
-        final: the container has ended, so a last line without a newline is the log's end and not a cut.
+        final: the container has ended, so a suspect last line is delivered as it is.
     """
     reader = LogReader(cursor)
     reader.connect(from_start=cursor.second is None, tolerant=True)

@@ -360,6 +360,19 @@ async def test_what_a_rotation_removed_before_a_silence_is_backfilled_while_the_
     assert [first for first, _ in scripted.replays] == [11]
 
 
+async def test_what_a_rotation_removed_while_nobody_followed_is_backfilled_while_the_agent_runs() -> None:
+    log = Log(NUMBERS, [40])
+    log.rotate(50)
+    scripted = ScriptedLog(log, [(50, None), (None, None)], [RUNNING, RUNNING, ENDED])
+    scripted.answers = [replayed(11, 50)]
+    second = log.stamped[9][0].replace(microsecond=0)
+    lines, batches, follower = await follow(scripted, Cursor(after=10).with_hint(10, 11, second))
+    assert [since for _, since in scripted.opened[:2]] == [second, None]
+    assert [int(line.data) for line in lines] == [*range(9, 100)]
+    assert [gap for batch in batches for gap in batch.gaps] == []
+    assert (follower.backfilled, [first for first, _ in scripted.replays]) == (40, [11])
+
+
 async def test_a_log_that_repeats_known_frames_needs_no_replay() -> None:
     scripted = ScriptedLog(
         Log(NUMBERS, [40]), [(10, None), (10, None), (10, None), (None, None)], [RUNNING] * 3 + [ENDED]
@@ -406,17 +419,6 @@ async def test_a_node_without_inotify_instances_is_polled_though_its_message_lac
     lines, _, _ = await follow(scripted)
     assert [line.data for line in lines] == EXPECTED
     assert scripted.opened[1][0] is False
-
-
-async def test_without_a_replay_command_none_is_requested() -> None:
-    log = Log(NUMBERS, [40])
-    log.rotate(50)
-    scripted = ScriptedLog(log, [(None, None)], [ENDED])
-    follower = Follower(scripted, JOB, POD, timing=QUICK, replay=None)
-    async with asyncio.timeout(20), follower:
-        gaps = [gap async for batch in follower for gap in batch.gaps]
-    assert [gap.frames for gap in gaps] == [50]
-    assert scripted.replays == []
 
 
 async def test_a_node_without_inotify_instances_is_polled() -> None:
@@ -648,7 +650,7 @@ async def test_the_log_of_a_sidecar_that_never_ran_is_not_waited_for() -> None:
     timing = replace(QUICK, unreadable_timeout=NEVER)
     _, _, follower = await follow(ScriptedLog(Log([]), [(None, refused)], [agent_ended]), timing=timing)
     assert follower.end is not None
-    assert (follower.end.exit_code, follower.framed) == (125, False)
+    assert (follower.end.exit_code, follower.has_frames) == (125, False)
 
 
 # the early end
@@ -817,7 +819,7 @@ async def test_a_real_run_is_followed_through_faults_and_its_receipt_verified(
     stdout = [line.data for line in lines if line.stream == "stdout"]
     assert stdout == [text for number in range(300) for text in (b"line %d" % number, b"same")]
     assert [line.data for line in lines if line.stream == "stderr"] == [b"err %d" % n for n in range(0, 300, 50)]
-    assert tally.receipt(follower.last, gaps, framed=follower.framed).state == "verified"
+    assert tally.receipt(follower.last, gaps).state == "verified"
     assert follower.end is not None
     assert follower.end.exit_code == 5
     assert follower.connections > 4

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent_runs.contracts.outcome import Gap
 from agent_runs.logs.frames import Frame, Junk, LastFrame, LogLine
-from agent_runs.logs.log_resume import Cursor, LogReader, NewestLine, ReadResult, Tally
+from agent_runs.logs.log_resume import Cursor, LogReader, NewestFrame, ReadResult, Tally
 from tests.logs.kubelet import BEGIN, Log, framed
 from tests.logs.one_connection import resume
 
@@ -146,6 +146,25 @@ def test_a_hint_that_shows_nothing_is_dropped() -> None:
     assert pairs([*begun.lines, *reader.feed(log.text(None)).lines]) == expected(outputs)
 
 
+@pytest.mark.parametrize("text", [b"", b"2026-11-21T23:00:00.000000001Z 9o. cut", b"2026-11-21T23:00:00Z Traceback\n"])
+def test_a_hint_under_which_only_noise_came_is_dropped(text: bytes) -> None:
+    reader = LogReader(Cursor(after=9).with_hint(9, 7, BEGIN))
+    reader.connect()
+    assert reader.feed(text).lines == []
+    assert reader.disconnect().lines == []
+    assert (reader.since, reader.cursor) == (None, Cursor(after=9, first=7, covered=9))
+
+
+def test_no_hint_is_dropped_after_a_frame_was_read() -> None:
+    log = Log(framed([("stdout", b"a\nb\n")]))
+    reader = LogReader()
+    for text in (log.text(None, 2), b""):
+        reader.connect()
+        reader.feed(text)
+        reader.disconnect()
+    assert reader.since == BEGIN
+
+
 @pytest.mark.parametrize(
     ("after", "first", "belongs"),
     [
@@ -164,17 +183,14 @@ def test_a_hint_that_cannot_belong_to_a_cursor_changes_nothing(after: int, first
     assert hinted == (Cursor(after=9, first=first, second=BEGIN) if belongs else cursor)
 
 
-def test_a_line_is_compared_only_with_the_newest_one_of_a_log_of_the_same_form() -> None:
+def test_only_a_frame_can_be_the_newest_one_or_a_later_one() -> None:
     stamp, later = "2026-11-21T23:00:00.1Z", "2026-11-21T23:00:00.2Z"
-    framed_line, plain_line = NewestLine(5, stamp, framed=True), NewestLine(5, stamp, framed=False)
+    newest = NewestFrame(5, stamp)
     frames = [Frame(number, "stdout", ".", b"", stamp) for number in (4, 5, 6)]
+    assert [newest.equals(frame) for frame in frames] == [False, True, False]
+    assert [newest.precedes(frame) for frame in frames] == [False, False, True]
     junk = [Junk(b"", timestamp=at) for at in (None, stamp, later)]
-    assert [framed_line.equals(frame) for frame in frames] == [False, True, False]
-    assert [framed_line.precedes(frame) for frame in frames] == [False, False, True]
-    assert [plain_line.equals(line) for line in junk] == [False, True, False]
-    assert [plain_line.precedes(line) for line in junk] == [False, False, True]
-    for newest, others in ((framed_line, junk), (plain_line, frames)):
-        assert not any(newest.equals(item) or newest.precedes(item) for item in others)
+    assert not any(newest.equals(line) or newest.precedes(line) for line in junk)
 
 
 def test_messages_of_the_kubelet_are_not_output() -> None:
@@ -202,26 +218,25 @@ def test_a_message_of_the_kubelet_without_a_line_end_is_recognised(written: list
 BROKEN_LINE = b"2026-11-21T23:00:00.000000001Z %drpc error: code = Unknown\n"
 
 
-@pytest.mark.parametrize("many", [1, 3, 7])
+@pytest.mark.parametrize("many", [1, 3, 7, 30])
 def test_a_broken_beginning_does_not_hide_the_frames_of_our_runner(many: int) -> None:
     log = Log(framed([("stdout", b"hello\n")]))
-    reader = LogReader(expects_frames=True)
+    reader = LogReader()
     reader.connect(from_start=True)
     result = reader.feed(b"".join(BROKEN_LINE % number for number in range(many)) + log.text(None))
     assert pairs(result.lines) == [("stdout", b"hello")]
-    assert reader.framed
+    assert reader.has_frames
     assert reader.last is not None
 
 
-@given(lines=st.lists(st.sampled_from([b"sh: not delivered", b"x", b""]), max_size=12), closed=st.booleans())
-def test_a_log_that_should_have_frames_and_has_none_is_read_all_the_same(lines: list[bytes], closed: bool) -> None:
-    written = [line + b"\n" for line in [b"first", *lines]]
-    written[-1] = written[-1] if closed else written[-1][:-1] + b"."
-    reader = LogReader(expects_frames=True)
-    reader.connect(from_start=True)
-    delivered = reader.feed(Log(written).text(None)).lines + reader.disconnect(final=True).lines
-    assert b"".join(line.raw for line in delivered) == b"".join(written)
-    assert not reader.framed
+@given(st.lists(st.sampled_from([b"sh: not delivered", b"x", b"", b"x" * 200_000, b"7q. x"]), max_size=30))
+def test_a_log_without_any_frame_is_noise(lines: list[bytes]) -> None:
+    reader = LogReader(can_backfill=True)
+    reader.connect()
+    result, rest = reader.feed(Log([line + b"\n" for line in lines]).text(None)), reader.disconnect(final=True)
+    assert (result, rest) == (ReadResult(), ReadResult())
+    assert (reader.has_frames, reader.newest, reader.spent, reader.missing_range) == (False, None, False, None)
+    assert (reader.contiguous, reader.caught_up) == (True, True)
 
 
 def suspect_log(payload: bytes = b"grep says: rpc error: code = Unknown") -> tuple[Log, list[tuple[str, bytes]]]:
@@ -267,6 +282,18 @@ def test_a_line_like_a_kubelet_message_is_believed_when_it_comes_twice() -> None
     second = reader.feed(log.text(reader.since))
     assert pairs(first.lines + second.lines) == expected(outputs)
     assert not reader.spent
+
+
+def test_nothing_after_an_unproven_line_is_taken_from_the_same_connection() -> None:
+    log, outputs = suspect_log()
+    reader = LogReader()
+    reader.connect(from_start=True)
+    delivered = reader.feed(log.text(None)).lines
+    later = Log(framed([*outputs, ("stdout", b"b\n")], last=None))
+    assert reader.feed(later.text(None)).lines == []
+    reader.connect(from_start=True)
+    delivered += reader.feed(later.text(None)).lines
+    assert pairs(delivered) == [*expected(outputs), ("stdout", b"b")]
 
 
 def test_a_line_like_a_kubelet_message_is_believed_when_the_runner_replays_it() -> None:
@@ -361,9 +388,7 @@ def test_no_hint_can_double_or_break_anything_or_fake_a_receipt(
     kept = everything[:stored]
     after, first, shift = hint
     second = None if shift is None else BEGIN + timedelta(seconds=shift)
-    reader = LogReader(
-        Cursor(after=kept[-1].sequence if kept else 0).with_hint(after, first, second), expects_frames=True
-    )
+    reader = LogReader(Cursor(after=kept[-1].sequence if kept else 0).with_hint(after, first, second))
     delivered = list(kept)
     while reader.last is None:
         reader.connect(from_start=reader.incomplete or reader.since is None)
@@ -387,46 +412,6 @@ def test_an_agent_cannot_forge_the_last_frame() -> None:
     reader.connect(from_start=True)
     reader.feed(Log(framed([("stdout", forged)], last=None)).text(None))
     assert reader.last is None
-
-
-@given(
-    lines=st.lists(st.sampled_from([b"a", b"b", b"", b"5o. x", b"\xff\0", b"z" * 20_000]), max_size=12),
-    steps=STEPS,
-    ends=st.lists(st.integers(0, 10**6), max_size=6),
-    closed=st.booleans(),
-)
-def test_a_log_without_frames_is_deduplicated_by_position(
-    lines: list[bytes], steps: list[int], ends: list[int], closed: bool
-) -> None:
-    lines = [b"first", *lines]
-    written = [line + b"\n" for line in lines]
-    written[-1] = lines[-1] + b"\n" * closed
-    log, cursor, delivered = Log(written, steps), Cursor(), list[LogLine]()
-    for end in [*ends, -1]:
-        text = log.text(cursor.second)
-        resumed = resume(cursor, text if end < 0 else text[: end % (len(text) + 1)], final=end < 0)
-        delivered += resumed.lines
-        cursor = resumed.cursor
-        assert resumed.gaps == ()
-    assert b"".join(line.raw for line in delivered) == b"".join(written)
-    assert [line.sequence for line in delivered] == list(range(1, len(delivered) + 1))
-
-
-def test_of_a_log_without_frames_only_an_overlong_line_is_not_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent_runs.logs.log_resume.LINE_LIMIT", 1000)
-    log = Log([b"short\n", b"x" * 3000 + b"\n", b"short again\n"], [10])
-    lines = resume(Cursor(), log.text(None)).lines
-    assert [line.whole for line in lines] == [True, False, True]
-    assert len(lines[1].data) < 1000
-
-
-def test_a_rotated_log_without_frames_has_a_gap_of_unknown_size() -> None:
-    log = Log([b"%d\n" % number for number in range(30)], [10])
-    begun = resume(Cursor(), log.text(None, 10))
-    log.rotate(20)
-    rest = resume(begun.cursor, log.text(begun.cursor.second))
-    assert rest.gaps == (Gap(after_sequence=10, frames=None),)
-    assert [line.data for line in rest.lines] == [b"%d" % number for number in range(20, 30)]
 
 
 @settings(max_examples=300)
@@ -465,20 +450,17 @@ def test_a_receipt_is_verified_when_everything_the_runner_wrote_is_there() -> No
 
 
 @pytest.mark.parametrize(
-    ("last", "gaps", "framed_log", "state"),
+    ("last", "gaps", "state"),
     [
-        pytest.param(None, [], True, "unverified", id="killed before its last frame"),
-        pytest.param(last_of([("stdout", b"a\n")]), [], True, "differs", id="other output"),
-        pytest.param(last_of([*OUTPUTS, ("stderr", b"x\n")]), [], True, "differs", id="other stderr"),
-        pytest.param(last_of(OUTPUTS), [Gap(after_sequence=1, frames=1)], True, "differs", id="a gap"),
-        pytest.param(LastFrame.parse(b"nonsense"), [], True, "unverified", id="an unreadable last frame"),
-        pytest.param(None, [], False, "best effort", id="no frames"),
+        pytest.param(None, [], "unverified", id="killed before its last frame"),
+        pytest.param(last_of([("stdout", b"a\n")]), [], "differs", id="other output"),
+        pytest.param(last_of([*OUTPUTS, ("stderr", b"x\n")]), [], "differs", id="other stderr"),
+        pytest.param(last_of(OUTPUTS), [Gap(after_sequence=1, frames=1)], "differs", id="a gap"),
+        pytest.param(LastFrame.parse(b"nonsense"), [], "unverified", id="an unreadable last frame"),
     ],
 )
-def test_a_receipt_never_claims_more_than_is_known(
-    last: LastFrame | None, gaps: list[Gap], framed_log: bool, state: str
-) -> None:
-    assert tally().receipt(last, gaps, framed=framed_log).state == state
+def test_a_receipt_never_claims_more_than_is_known(last: LastFrame | None, gaps: list[Gap], state: str) -> None:
+    assert tally().receipt(last, gaps).state == state
 
 
 WITHOUT_DIGESTS = {"stdout": {"lines": 2, "bytes": 14}, "stderr": {"lines": 1, "bytes": 2}}
@@ -501,8 +483,8 @@ def test_only_equal_digests_verify_a_receipt(whole: bool, totals: dict[str, obje
     assert counted.receipt(last_of(OUTPUTS, **totals)).state == state
 
 
-def test_a_log_of_which_nothing_could_be_read_is_not_best_effort() -> None:
-    assert Tally().receipt(None, framed=False).state == "unverified"
+def test_a_log_of_which_nothing_could_be_read_is_unverified() -> None:
+    assert Tally().receipt(None).state == "unverified"
 
 
 # a hostile kubelet
@@ -602,7 +584,7 @@ def test_a_hostile_kubelet_loses_and_doubles_nothing_while_the_runner_lives(
 ) -> None:
     frames = framed(outputs)
     kubelet, delivered = Kubelet(frames, Log(frames, steps)), list[LogLine]()
-    reader = LogReader(can_backfill=True, expects_frames=True)
+    reader = LogReader(can_backfill=True)
     for written, lost, cut, ending, chunks, failing, replaced in moves:
         kubelet.written = min(len(frames), kubelet.written + written)
         kubelet.log.rotate(min(kubelet.written, kubelet.log.oldest + lost))
@@ -617,7 +599,7 @@ def test_a_hostile_kubelet_loses_and_doubles_nothing_while_the_runner_lives(
             hints["early"] = stored.with_hint(was.after, 1, BEGIN - timedelta(days=1))
             hints["of another"] = stored.with_hint(was.after + 7, was.first + 7, was.second)
             hints["nonsense"] = stored.with_hint(was.after, was.after + 2, was.second).with_hint(-1, -5, None)
-            reader = LogReader(hints[replaced], can_backfill=True, expects_frames=True)
+            reader = LogReader(hints[replaced], can_backfill=True)
     kubelet.written = len(frames)
     for whole in (False, False, False, True):  # the last read is of the whole log, which a clock cannot hide
         result = read_once(reader, kubelet, -1, b"", [], 0, whole=whole)
@@ -662,6 +644,40 @@ def test_frames_beyond_the_last_known_one_are_requested_up_to_a_size_and_need_no
     assert reader.open_tail(5) is None
 
 
+@pytest.mark.parametrize(("cursor", "number"), [(Cursor(), 1), (Cursor(after=2).with_hint(2, 3, BEGIN), 3)])
+def test_frames_can_be_requested_before_the_log_has_shown_any(cursor: Cursor, number: int) -> None:
+    frames = framed([("stdout", b"a\nb\n")], last=None)
+    reader = LogReader(cursor, can_backfill=True)
+    reader.connect()
+    reader.disconnect()
+    had_frames = reader.has_frames
+    assert reader.open_tail(5) == range(number, number + 5)
+    assert reader.close_tail() == number
+    assert (reader.has_frames, reader.missing_range) == (had_frames, None)
+    assert reader.open_tail(5) == range(number, number + 5)
+    lines = reader.backfill(b"".join(frames[number - 1 :])).lines
+    assert [line.sequence for line in lines] == [2, 3][-len(lines) :]
+    assert (reader.close_tail(), reader.has_frames, reader.newest) == (4, True, None)
+    reader.connect()
+    assert reader.feed(Log(frames).text(None)).lines == []
+    assert (reader.contiguous, reader.caught_up) == (True, True)
+
+
+def test_frames_are_known_by_what_was_read_here_or_before() -> None:
+    assert not LogReader().has_frames
+    assert LogReader(Cursor(after=1)).has_frames
+    assert LogReader(Cursor(covered=1)).has_frames
+    log, reader = Log(framed([("stderr", b"a\n")])), LogReader(can_backfill=True)
+    log.rotate(1)
+    reader.connect()
+    reader.feed(log.text(None, 2))
+    assert (reader.missing_range, reader.has_frames, reader.has_stdout) == (range(1, 2), True, False)
+    reader = LogReader(can_backfill=True)
+    reader.open_tail(5)
+    reader.backfill(framed([])[0])
+    assert (reader.close_tail(), reader.has_frames) == (2, True)
+
+
 def test_the_last_frame_may_come_from_the_sidecar_alone() -> None:
     frames = framed([("stdout", b"a\nb\n")])
     reader = LogReader(can_backfill=True)
@@ -697,38 +713,3 @@ def test_no_replayed_frame_ends_the_log_before_frames_that_are_known() -> None:
     reader.backfill(frames[0] + b'2x. {"exit_code":0}\n' + b'3x. {"exit_code":0}\n')
     assert reader.last is None
     assert reader.missing_range == range(2, 4)
-
-
-def test_a_log_without_frames_that_is_read_from_its_start_again_repeats_nothing() -> None:
-    log = Log([b"%d\n" % number for number in range(9)], [700])
-    reader = LogReader()
-    reader.connect(from_start=True)
-    delivered = reader.feed(log.text(None, 6)).lines
-    reader.connect(from_start=True)
-    result = reader.feed(log.text(None))
-    assert [line.data for line in delivered + result.lines] == [b"%d" % number for number in range(9)]
-    assert result.gaps == []
-
-
-def test_the_position_in_a_log_without_frames_can_be_a_hint() -> None:
-    read = resume(Cursor(), Log([b"a\n", b"b\n"]).text(None)).cursor
-    hinted = Cursor(after=read.after).with_hint(read.after, read.first, read.second)
-    assert hinted == Cursor(after=2, first=3, second=BEGIN)
-
-
-def test_a_log_without_frames_has_stdout_from_its_first_line_on() -> None:
-    reader = LogReader(Cursor(framed=False))
-    reader.connect(from_start=True)
-    assert not reader.has_stdout
-    reader.feed(Log([b"first\n"]).text(None))
-    assert reader.has_stdout
-
-
-def test_a_gap_in_a_log_without_frames_has_a_sequence_of_its_own() -> None:
-    stamp = b"2026-11-21T10:00:0%d.000000000Z "
-    begun = resume(Cursor(), b"".join((stamp % 1) + b"line %d\n" % n for n in range(3)))
-    rest = resume(begun.cursor, (stamp % 2) + b"after the rotation\n", final=True)
-    (gap,) = rest.gaps
-    assert gap.frames is None
-    assert gap.after_sequence + 1 not in {line.sequence for line in (*begun.lines, *rest.lines)}
-    assert rest.lines[0].sequence > gap.after_sequence + 1

@@ -1,9 +1,9 @@
 """A silent agent is detected by its container's log alone; nothing else looks like silence. All in virtual time."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -246,6 +246,24 @@ def test_a_log_that_lacks_the_newest_line_proves_nothing_unless_the_runner_has_n
     result = followed(Forgetful([(1, "stdout"), (40, "stdout")], stalls=[(2, 200)]))
     assert result.is_silent
     assert (result.lines, result.at >= 200) == (2, True)
+
+
+@pytest.mark.parametrize("outputs", [[], [(1, "stdout")], [(1, "stderr")]])
+@pytest.mark.parametrize("rotations", [[], [5]])
+def test_what_the_sidecar_writes_to_its_own_stderr_is_no_output(
+    outputs: list[tuple[float, str]], rotations: list[float]
+) -> None:
+    class Complaining(TimedContainer):
+        """Its sidecar writes a line at every moment at which its log is read."""
+
+        async def _pieces(self, since: datetime | None, idle: float, *, follow: bool) -> AsyncIterator[bytes]:
+            async for piece in super()._pieces(since, idle, follow=follow):
+                yield piece
+            yield self.node_time(now()).strftime("%Y-%m-%dT%H:%M:%S.%f000Z Traceback\n").encode()
+
+    quiet, complaining = [followed(kind(outputs, rotations=rotations)) for kind in (TimedContainer, Complaining)]
+    assert complaining.is_silent
+    assert (complaining.at, complaining.lines) == (quiet.at, quiet.lines)
 
 
 def test_a_container_that_ends_or_is_being_deleted_is_not_silent() -> None:
