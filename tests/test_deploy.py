@@ -5,6 +5,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
+import pytest
 import yaml
 
 import worker
@@ -13,6 +15,7 @@ from agent_runs.service.permissions import REQUIRED_VERBS
 from agent_runs.service.polling import SilenceLimits
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.web.transcripts import DRAIN_TIMEOUT
+from tests.support.overlays import AGENTS_NAMESPACE, ONE_NAMESPACE, OVERLAYS, built, objects
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 MANIFEST = (DEPLOY / "base" / "worker.yaml").read_text()
@@ -64,12 +67,42 @@ def test_probes_use_the_health_port_and_wait_longer_than_a_check() -> None:
     assert SilenceLimits().live > SilenceLimits().ready
 
 
-def test_the_worker_checks_exactly_the_permissions_that_it_is_granted() -> None:
-    role = next(it for it in yaml.safe_load_all((DEPLOY / "base" / "rbac.yaml").read_text()) if it["kind"] == "Role")
-    granted = {
+def granted(overlay: str, role: tuple[str, str]) -> dict[str, set[str]]:
+    """The verbs of a Role by resource."""
+    return {
         f"{resource}.{group}" if group else resource: set(rule["verbs"])
-        for rule in role["rules"]
+        for rule in objects(overlay, "Role")[role]["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
-    assert granted == {resource: set(verbs) for resource, verbs in REQUIRED_VERBS.items()}
+
+
+@pytest.mark.parametrize(
+    ("overlay", "agents"), [(ONE_NAMESPACE, "paperclip"), (AGENTS_NAMESPACE, "paperclip-agents")], ids=OVERLAYS
+)
+def test_the_worker_is_granted_what_it_checks_where_the_agents_are_and_only_its_own_pod_elsewhere(
+    overlay: str, agents: str
+) -> None:
+    worker_role, own_pod = (agents, "agent-runs-worker"), ("paperclip", "agent-runs-own-pod")
+    assert granted(overlay, worker_role) == {resource: set(verbs) for resource, verbs in REQUIRED_VERBS.items()}
+    assert granted(overlay, own_pod) == {"pods": {"get"}}
+    assert set(objects(overlay, "Role")) == set(objects(overlay, "RoleBinding")) == {worker_role, own_pod}
+    account = {"kind": "ServiceAccount", "name": "agent-runs-worker", "namespace": "paperclip"}
+    assert all(binding["subjects"] == [account] for binding in objects(overlay, "RoleBinding").values())
+    [deployment] = objects(overlay, "Deployment").values()
+    variables = {
+        each["name"]: each.get("value") for each in deployment["spec"]["template"]["spec"]["containers"][0]["env"]
+    }
+    assert variables.get("AGENT_RUNS_NAMESPACE", "paperclip") == agents
+
+
+def test_the_namespace_of_agents_admits_restricted_pods_only() -> None:
+    [namespace] = objects(AGENTS_NAMESPACE, "Namespace").values()
+    assert namespace["metadata"]["name"] == "paperclip-agents"
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_what_an_overlay_creates_is_valid(overlay: str) -> None:
+    for each in yaml.safe_load_all(built(overlay)):
+        kubernetes_validate.validate(each, "1.29", strict=True)

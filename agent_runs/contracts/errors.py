@@ -116,7 +116,7 @@ class ClusterForbidden(RunError):
     """The worker's ServiceAccount may not do this."""
 
     code = "k8s_forbidden"
-    next_step = "Grant the named verb on the named resource to the worker's ServiceAccount (deploy/base/rbac.yaml)."
+    next_step = "Grant the named verb on the named resource to the worker's ServiceAccount (deploy/agents/rbac.yaml)."
     budget = "none"
 
 

@@ -1,4 +1,4 @@
-"""Checks the worker's Kubernetes permissions at its start: the verbs of deploy/base/rbac.yaml.
+"""Checks the worker's Kubernetes permissions at its start: the verbs of deploy/agents/rbac.yaml.
 
 One request lists what the worker may do (SelfSubjectRulesReview). Only what is not in the list is asked one by one
 (SelfSubjectAccessReview), which is the authority: a webhook may permit what no list shows. Without a complete list

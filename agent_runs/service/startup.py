@@ -24,7 +24,7 @@ from agent_runs.service.settings import WorkerSettings
 from agent_runs.transcripts.store import SqlTranscripts
 from agent_runs.transcripts.tokens import UnusableTokenKey
 
-RBAC_FILE: Final = "deploy/base/rbac.yaml"
+RBAC_FILE: Final = "deploy/agents/rbac.yaml"
 
 log: Final[Any] = structlog.get_logger()
 

@@ -354,6 +354,7 @@ async def test_a_watch_without_readers_ends_and_the_next_reader_starts_a_new_one
     client: KubernetesCluster, api: Api
 ) -> None:
     api.listed = api.by_name = [pod(2)]
+    earlier = asyncio.all_tasks()
     async with client.watch_pods(JOB) as states, asyncio.timeout(10):
         await anext(states)
         await api.served()
@@ -362,7 +363,8 @@ async def test_a_watch_without_readers_ends_and_the_next_reader_starts_a_new_one
     assert api.watch_requests == [("list", ""), ("watch", "1")]
     api.closing.set()
     async with asyncio.timeout(10):
-        await asyncio.wait([task for task in asyncio.all_tasks() if task.get_name() == f"watch {NAMESPACE}"])
+        own = asyncio.all_tasks() - earlier
+        await asyncio.wait([task for task in own if task.get_name() == f"watch {NAMESPACE}"])
     api.listed = [pod(12)]
     assert (await version_reaches(client, "12"))[-1] == ["12"]
     assert api.watch_requests[2] == ("list", "")

@@ -72,19 +72,23 @@ def rewritten(value: Any, script: str) -> Any:
 
 
 @asynccontextmanager
-async def open_real_system(folder: Path) -> AsyncIterator[RealSystem]:
-    """The stack on the real cluster; without one the test is skipped."""
+async def open_real_system(folder: Path, *, model_host: str | None = None) -> AsyncIterator[RealSystem]:
+    """The stack on the real cluster; without one the test is skipped.
+
+    Args:
+        model_host: address of this machine that pods reach; None finds it out, which needs to list nodes.
+    """
     kubeconfig, image = cluster_and_image()
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("AGENT_RUNS_POLICY", str(anything_allowed(folder)))
-        async with _opened(folder, kubeconfig, image) as system:
+        async with _opened(folder, kubeconfig, image, model_host) as system:
             yield system
 
 
 @asynccontextmanager
-async def _opened(folder: Path, kubeconfig: str, image: str) -> AsyncIterator[RealSystem]:
+async def _opened(folder: Path, kubeconfig: str, image: str, model_host: str | None) -> AsyncIterator[RealSystem]:
     async with (
-        Stack.up(Plan(folder, Ports(), Path(kubeconfig), image, None)) as stack,
+        Stack.up(Plan(folder, Ports(), Path(kubeconfig), image, model_host)) as stack,
         await KubernetesCluster.connect(kubeconfig, namespace="default", environ={}) as cluster,
     ):
         store = await SqlTranscripts.open(stack.settings.transcripts)

@@ -122,7 +122,7 @@ async def test_a_run_ends_what_an_earlier_run_of_its_agent_left(system: System, 
     await ticket.handle(system.temporal).terminate("an operator's mistake")
     assert alive.exists()
     raw = system.agent(f"cat > /dev/null; if [ -e {alive} ]; then echo twice; else echo alone; fi")
-    raw["agent"] = left["agent"]
+    raw |= {name: left[name] for name in ("agent", "context")}
     await system.outcome(raw)
     assert await system.stdout(raw) == [b"alone"]
     await assert_nothing_left(system, raw)

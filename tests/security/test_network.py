@@ -2,21 +2,20 @@
 
 import ipaddress
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import kubernetes_validate
 import pytest
-import yaml
 
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.kube.ownership import owner_labels
+from tests.support.overlays import AGENTS_NAMESPACE, ONE_NAMESPACE, OVERLAYS, objects
 
-FILE = Path(__file__).parents[2] / "deploy" / "base" / "networkpolicy.yaml"
-POLICIES: dict[str, Any] = {each["metadata"]["name"]: each for each in yaml.safe_load_all(FILE.read_text())}
 AGENT = owner_labels(AttemptKey(run=RunKey(agent_id="a", company_id="c", run_id="r")))
 WORKER = {"app.kubernetes.io/name": "agent-runs-worker"}
-OWN, SYSTEM, MONITORING = ({"kubernetes.io/metadata.name": name} for name in ("paperclip", "kube-system", "monitoring"))
+PAPERCLIP = {"app.kubernetes.io/name": "paperclip"}
+AGENTS = {ONE_NAMESPACE: "paperclip", AGENTS_NAMESPACE: "paperclip-agents"}
 
 
 def selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
@@ -26,55 +25,80 @@ def selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     return wanted and all(labels.get(each["key"]) not in each["values"] for each in others)
 
 
-def is_peer(peer: Mapping[str, Any], labels: Mapping[str, str], namespace: Mapping[str, str]) -> bool:
-    """Whether a pod is a peer of a rule, by the rules of NetworkPolicyPeer; without a selector it is a pod of OWN."""
+@dataclass(frozen=True)
+class Network:
+    """What an overlay's policies allow.
+
+    Attributes:
+        agents: the namespace of agents.
+    """
+
+    policies: Mapping[tuple[str, str], Any]
+    agents: str
+
+    @property
+    def egress(self) -> list[dict[str, Any]]:
+        rules: list[dict[str, Any]] = self.policies[self.agents, "agent-runs-agents"]["spec"]["egress"]
+        return rules
+
+    @property
+    def ingress(self) -> list[dict[str, Any]]:
+        rules: list[dict[str, Any]] = self.policies["paperclip", "agent-runs-worker"]["spec"]["ingress"]
+        return rules
+
+    def agent_reaches_pod(self, labels: Mapping[str, str], namespace: str, port: int) -> bool:
+        """Whether an agent may open a connection to this port of such a pod."""
+        return any(
+            is_peer(peer, labels, namespace, own=self.agents) and port in {each["port"] for each in rule["ports"]}
+            for rule in self.egress
+            for peer in rule["to"]
+        )
+
+    def agent_reaches_address(self, address: str, port: int) -> bool:
+        """Whether an agent may open a connection to this address."""
+        ip = ipaddress.ip_address(address)
+        return any(
+            ip in ipaddress.ip_network(block["cidr"])
+            and not any(ip in ipaddress.ip_network(each) for each in block["except"])
+            and port in {each["port"] for each in rule["ports"]}
+            for rule in self.egress
+            for block in (peer["ipBlock"] for peer in rule["to"] if "ipBlock" in peer)
+        )
+
+    def reaches_worker(self, labels: Mapping[str, str], namespace: str, port: int) -> bool:
+        """Whether such a pod may open a connection to this port of a worker."""
+        return any(
+            is_peer(peer, labels, namespace, own="paperclip") and port in {each["port"] for each in rule["ports"]}
+            for rule in self.ingress
+            for peer in rule["from"]
+        )
+
+
+def is_peer(peer: Mapping[str, Any], labels: Mapping[str, str], namespace: str, *, own: str) -> bool:
+    """Whether a pod is a peer of a rule, by the rules of NetworkPolicyPeer; without a selector it is a pod of `own`."""
     if "ipBlock" in peer:
         return False
-    where = selects(peer["namespaceSelector"], namespace) if "namespaceSelector" in peer else namespace == OWN
+    its_labels = {"kubernetes.io/metadata.name": namespace}
+    where = selects(peer["namespaceSelector"], its_labels) if "namespaceSelector" in peer else namespace == own
     return where and selects(peer.get("podSelector", {}), labels)
 
 
-def to_pod(labels: Mapping[str, str], namespace: Mapping[str, str], port: int) -> bool:
-    """Whether an agent may open a connection to this port of such a pod."""
-    return any(
-        is_peer(peer, labels, namespace) and port in {each["port"] for each in rule["ports"]}
-        for rule in POLICIES["agent-runs-agents"]["spec"]["egress"]
-        for peer in rule["to"]
-    )
+@pytest.fixture(params=OVERLAYS)
+def network(request: pytest.FixtureRequest) -> Network:
+    return Network(objects(request.param, "NetworkPolicy"), AGENTS[request.param])
 
 
-def to_address(address: str, port: int) -> bool:
-    """Whether an agent may open a connection to this address."""
-    ip = ipaddress.ip_address(address)
-    return any(
-        ip in ipaddress.ip_network(block["cidr"])
-        and not any(ip in ipaddress.ip_network(each) for each in block["except"])
-        and port in {each["port"] for each in rule["ports"]}
-        for rule in POLICIES["agent-runs-agents"]["spec"]["egress"]
-        for block in (peer["ipBlock"] for peer in rule["to"] if "ipBlock" in peer)
-    )
-
-
-def to_worker(labels: Mapping[str, str], namespace: Mapping[str, str], port: int) -> bool:
-    """Whether such a pod may open a connection to this port of a worker."""
-    return any(
-        is_peer(peer, labels, namespace) and port in {each["port"] for each in rule["ports"]}
-        for rule in POLICIES["agent-runs-worker"]["spec"]["ingress"]
-        for peer in rule["from"]
-    )
-
-
-def test_the_policies_are_valid_and_select_the_pods_that_we_make() -> None:
-    for policy in POLICIES.values():
+def test_the_policies_are_valid_and_select_the_pods_that_we_make(network: Network) -> None:
+    for policy in network.policies.values():
         kubernetes_validate.validate(policy, "1.29", strict=True)
-    assert selects(POLICIES["agent-runs-agents"]["spec"]["podSelector"], AGENT)
-    assert selects(POLICIES["agent-runs-worker"]["spec"]["podSelector"], WORKER)
+    assert selects(network.policies[network.agents, "agent-runs-agents"]["spec"]["podSelector"], AGENT)
+    assert selects(network.policies["paperclip", "agent-runs-worker"]["spec"]["podSelector"], WORKER)
 
 
-def test_an_agent_reaches_dns_paperclip_and_https_outside() -> None:
-    assert to_pod({"k8s-app": "kube-dns"}, SYSTEM, 53)
-    assert to_pod({"app.kubernetes.io/name": "paperclip"}, OWN, 3100)
-    assert to_address("93.184.215.14", 443)
+def test_an_agent_reaches_dns_paperclip_and_https_outside(network: Network) -> None:
+    assert network.agent_reaches_pod({"k8s-app": "kube-dns"}, "kube-system", 53)
+    assert network.agent_reaches_pod(PAPERCLIP, "paperclip", 3100)
+    assert network.agent_reaches_address("93.184.215.14", 443)
 
 
 @pytest.mark.parametrize(
@@ -89,28 +113,28 @@ def test_an_agent_reaches_dns_paperclip_and_https_outside() -> None:
         pytest.param("93.184.215.14", 22, id="another port"),
     ],
 )
-def test_an_agent_reaches_no_other_address(address: str, port: int) -> None:
-    assert not to_address(address, port)
+def test_an_agent_reaches_no_other_address(network: Network, address: str, port: int) -> None:
+    assert not network.agent_reaches_address(address, port)
 
 
 @pytest.mark.parametrize(
-    ("labels", "namespace", "port"),
+    ("labels", "port"),
     [
-        pytest.param({"app.kubernetes.io/name": "temporal"}, OWN, 7233, id="Temporal"),
-        pytest.param(WORKER, OWN, 8090, id="transcripts"),
-        pytest.param(WORKER, OWN, 8091, id="probes"),
-        pytest.param(AGENT, OWN, 443, id="another agent"),
-        pytest.param({"app.kubernetes.io/name": "paperclip"}, OWN, 5432, id="a database beside Paperclip"),
+        pytest.param({"app.kubernetes.io/name": "temporal"}, 7233, id="Temporal"),
+        pytest.param(WORKER, 8090, id="transcripts"),
+        pytest.param(WORKER, 8091, id="probes"),
+        pytest.param(AGENT, 443, id="another agent"),
+        pytest.param(PAPERCLIP, 5432, id="a database beside Paperclip"),
     ],
 )
-def test_an_agent_reaches_no_other_pod(labels: dict[str, str], namespace: dict[str, str], port: int) -> None:
-    assert not to_pod(labels, namespace, port)
+def test_an_agent_reaches_no_other_pod(network: Network, labels: dict[str, str], port: int) -> None:
+    assert not any(network.agent_reaches_pod(labels, namespace, port) for namespace in ("paperclip", network.agents))
 
 
-def test_who_reaches_the_worker() -> None:
-    assert to_worker({"app.kubernetes.io/name": "paperclip"}, OWN, 8090)
-    assert to_worker({}, {"kubernetes.io/metadata.name": "ingress"}, 8090)
-    assert to_worker({}, MONITORING, 9464)
-    assert not to_worker({}, OWN, 9464)
-    assert not to_worker({}, OWN, 8091)
-    assert not any(to_worker(AGENT, OWN, port) for port in (8090, 8091, 9464))
+def test_who_reaches_the_worker(network: Network) -> None:
+    assert network.reaches_worker(PAPERCLIP, "paperclip", 8090)
+    assert network.reaches_worker({}, "ingress", 8090)
+    assert network.reaches_worker({}, "monitoring", 9464)
+    assert not network.reaches_worker({}, "paperclip", 9464)
+    assert not network.reaches_worker({}, "paperclip", 8091)
+    assert not any(network.reaches_worker(AGENT, network.agents, port) for port in (8090, 8091, 9464))

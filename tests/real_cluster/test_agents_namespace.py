@@ -1,0 +1,86 @@
+"""A worker with the permissions of the shipped overlay runs agents in a namespace of their own.
+
+Needs KUBECONFIG and TEST_AGENT_IMAGE. What a cluster of version 1.20 cannot show: it has no Pod Security Admission, and
+this one's network plugin enforces no NetworkPolicy.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from agent_runs.client.attach import attach
+from agent_runs.client.outcome import outcome_at_close
+from agent_runs.kube.client import KubernetesCluster
+from agent_runs.service.permissions import REQUIRED_VERBS, missing_permissions
+from dev_stack.host_address import host_for_pods
+from tests.real_cluster.objects import api_request
+from tests.real_cluster.requirements import cluster_and_image
+from tests.real_cluster.stack import open_real_system
+from tests.support.overlays import AGENTS_NAMESPACE, built
+
+pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(300)]
+
+WORKER, AGENTS = "paperclip", "paperclip-agents"
+NOT_NEEDED = {"Deployment", "PersistentVolumeClaim"}
+"""Kinds that are not applied: the worker runs beside the cluster, with its transcripts in a file."""
+
+
+async def kubectl(*words: str, text: str | None = None) -> None:
+    program = Path(sys.executable).parent / "kubectl"
+    command = [str(program), *words]
+    done = await asyncio.to_thread(subprocess.run, command, input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def kubeconfig_of(token: str) -> str:
+    """The administrator's kubeconfig with another identity."""
+    config: dict[str, Any] = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
+    users = [{**each, "user": {"token": token}} for each in config["users"]]
+    return yaml.safe_dump({**config, "users": users})
+
+
+@pytest.fixture
+async def workers_kubeconfig(tmp_path: Path) -> AsyncIterator[Path]:
+    """The overlay is applied; the worker's identity in it."""
+    kubeconfig, _ = cluster_and_image()
+    documents = [each for each in yaml.safe_load_all(built(AGENTS_NAMESPACE)) if each["kind"] not in NOT_NEEDED]
+    own = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": WORKER}}
+    async with AsyncExitStack() as ends:
+        cluster = await ends.enter_async_context(await KubernetesCluster.connect(kubeconfig, environ={}))
+        for namespace in (WORKER, AGENTS):
+            ends.push_async_callback(api_request, cluster, "DELETE", f"/api/v1/namespaces/{namespace}")
+        await kubectl("apply", "--validate=false", "-f", "-", text=yaml.safe_dump_all([own, *documents]))
+        path = f"/api/v1/namespaces/{WORKER}/serviceaccounts/agent-runs-worker/token"
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}}
+        answer = await api_request(cluster, "POST", path, body=request)
+        file = tmp_path / "worker.kubeconfig"
+        file.write_text(kubeconfig_of(answer["status"]["token"]))
+        yield file
+
+
+async def test_a_worker_with_the_overlays_permissions_runs_an_agent_in_the_agents_namespace(
+    workers_kubeconfig: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubeconfig, _ = cluster_and_image()
+    async with await KubernetesCluster.connect(str(workers_kubeconfig), environ={}) as cluster:
+        assert await missing_permissions(cluster, AGENTS) == []
+        needed = {f"{verb} {resource}" for resource, verbs in REQUIRED_VERBS.items() for verb in verbs}
+        assert set(await missing_permissions(cluster, WORKER)) == needed - {"get pods"}
+        assert set(await missing_permissions(cluster, "kube-system")) == needed
+    monkeypatch.setenv("KUBECONFIG", str(workers_kubeconfig))
+    monkeypatch.setenv("AGENT_RUNS_NAMESPACE", AGENTS)
+    host = await host_for_pods(Path(kubeconfig))
+    async with open_real_system(tmp_path, model_host=host) as system:
+        wake = system.wake("text", str(uuid.uuid4()))
+        ticket = await attach(system.stack.client, system.stack.settings, wake)
+        outcome = await outcome_at_close(ticket.handle(system.stack.client))
+    assert (outcome.error_code, outcome.receipt and outcome.receipt.state) == (None, "verified")
