@@ -1,7 +1,7 @@
 """Deletes the Job, pods and Secrets of an attempt, after its output is parsed."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
@@ -10,7 +10,7 @@ from typing import Final
 from temporalio import activity
 
 from agent_runs.contracts.errors import ClusterForbidden
-from agent_runs.contracts.messages import Finish, Finished, JobRef
+from agent_runs.contracts.messages import Finish, Finished, FinishProgress, JobRef
 from agent_runs.contracts.outcome import ContainerEnd
 from agent_runs.contracts.pod import SIDECAR_CONTAINER
 from agent_runs.job.reference import job_ref
@@ -80,7 +80,8 @@ class FinishActivity:
         """
         stopped: set[str] = set()
         acknowledged: set[str] = set()
-        agent_started, contradiction = False, None
+        seen = _seen_before()
+        agent_started, contradiction = seen.agent_started, seen.contradiction
         async with (
             self.cluster.watch_pods(job) as states,
             aclosing(snapshots(states, ENDING_HEARTBEAT_INTERVAL)) as repeated,
@@ -88,9 +89,10 @@ class FinishActivity:
             pods = await anext(repeated)
             if input.confirm:
                 pods = await _until_reported(pods, repeated, job.container)
-                contradiction = _contradiction(pods or (), job)
-            deleted = False if input.retain else await self.cluster.delete_job(job.namespace, job.name, job.uid)
+                contradiction = contradiction or _contradiction(pods or (), job)
             agent_started |= any(container_started(pod, job.container) for pod in pods or ())
+            activity.heartbeat(seen.model_copy(update={"agent_started": agent_started, "contradiction": contradiction}))
+            deleted = False if input.retain else await self.cluster.delete_job(job.namespace, job.name, job.uid)
             began = monotonic()
             while (active := [pod for pod in pods or () if not has_ended(pod)]) or pods is None:
                 may_end_itself = monotonic() - began < SIDECAR_GRACE.total_seconds()
@@ -104,7 +106,13 @@ class FinishActivity:
                         continue
                     await self._stop_pod(pod, job.namespace, input)
                     stopped.add(uid)
-                activity.heartbeat(f"waiting for {len(active)} pod(s) to end")
+                activity.heartbeat(
+                    FinishProgress(
+                        waits_for=f"the end of {len(active)} pod(s)",
+                        agent_started=agent_started,
+                        contradiction=contradiction,
+                    )
+                )
                 pods = await anext(repeated)
                 agent_started |= any(container_started(pod, job.container) for pod in pods or ())
         return Finished(deleted=deleted, agent_started=agent_started, contradiction=contradiction)
@@ -137,6 +145,13 @@ class FinishActivity:
             await self.cluster.delete_pod(namespace, pod.metadata.name, pod.metadata.uid, input.grace)
 
 
+def _seen_before() -> FinishProgress:
+    """What an earlier activity attempt has seen of pods that may be gone."""
+    with suppress(ValueError, IndexError):
+        return FinishProgress.model_validate(activity.info().heartbeat_details[0])
+    return FinishProgress()
+
+
 # what the container's status says of an agent whose process has ended
 
 
@@ -146,7 +161,7 @@ async def _until_reported(
     """The pods once the status of each shows how its agent ended, or none is left, or the time for that is over."""
     last_look = monotonic() + (STATUS_TIMEOUT - ENDING_HEARTBEAT_INTERVAL).total_seconds()
     while (pods is None or not all(container_ended(pod, container) for pod in pods)) and monotonic() <= last_look:
-        activity.heartbeat("waiting for the status of the agent's container")
+        activity.heartbeat(FinishProgress(waits_for="the status of the agent's container"))
         pods = await anext(repeated)
     return pods
 

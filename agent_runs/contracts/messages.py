@@ -326,6 +326,19 @@ class Finish(Contract):
     confirm: bool = False
 
 
+class FinishProgress(Contract):
+    """Heartbeat details of `finish`: what the next activity attempt cannot see any more, because it is deleted.
+
+    Attributes:
+        waits_for: what has to happen before the next step.
+        agent_started, contradiction: as in the result.
+    """
+
+    waits_for: str = ""
+    agent_started: bool = False
+    contradiction: str | None = None
+
+
 class Finished(Contract):
     """Result of `finish`.
 

@@ -4,7 +4,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ from activities import finish
 from activities.finish import FinishActivity
 from agent_runs.contracts.errors import ClusterForbidden
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.contracts.messages import Finish, Finished, JobRef
+from agent_runs.contracts.messages import Finish, Finished, FinishProgress, JobRef
 from agent_runs.contracts.pod import SIDECAR_CONTAINER
 from agent_runs.kube.objects import Pod, decode
 from agent_runs.kube.port import Cluster, ExecFailed
@@ -56,6 +56,7 @@ class FakeCluster:
     states: list[list[Pod]]
     refusals: list[Exception] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
+    heartbeats: list[FinishProgress] = field(default_factory=list)
     namespace: str = "default"
     _over: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -105,9 +106,18 @@ class FakeCluster:
         self._over.set()
 
 
-async def run(cluster: FakeCluster, **input: Any) -> Finished:
+async def run(cluster: FakeCluster, *, earlier: FinishProgress | None = None, **input: Any) -> Finished:
+    """Runs the activity; `earlier` is the last heartbeat of an activity attempt before it."""
     environment = ActivityEnvironment()
-    environment.on_heartbeat = lambda *_: cluster.calls.append("heartbeat") if not cluster.calls else None
+    details = [earlier.model_dump(mode="json")] if earlier else []
+    environment.info = replace(environment.info, heartbeat_details=details)
+
+    def note(progress: FinishProgress) -> None:
+        cluster.heartbeats.append(progress)
+        if progress.waits_for and not cluster.calls:
+            cluster.calls.append("heartbeat")
+
+    environment.on_heartbeat = note
     activity = FinishActivity(cast("Cluster", cluster)).finish
     async with asyncio.timeout(30):
         finished: Finished = await environment.run(activity, Finish(attempt=ATTEMPT, job=JOB, **input))
@@ -164,6 +174,13 @@ async def test_a_status_that_does_not_come_holds_nothing_up_for_long(
     assert "delete_job" in cluster.calls
     assert asyncio.get_running_loop().time() - began < 3
     assert "was not seen" in caplog.text
+
+
+async def test_what_was_seen_before_a_worker_died_is_in_the_result_of_the_next_activity_attempt() -> None:
+    first = FakeCluster([[pod(RUNS)], [pod(ended(137, "OOMKilled"))]])
+    finished = await run(first, confirm=True)
+    next_attempt = FakeCluster([[]])
+    assert await run(next_attempt, confirm=True, earlier=first.heartbeats[-1]) == finished
 
 
 async def test_an_end_that_is_known_already_is_not_waited_for() -> None:
