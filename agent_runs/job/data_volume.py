@@ -187,7 +187,7 @@ def _relative(path: str | None) -> str | None:
     """The path relative to the data volume; None when it is elsewhere."""
     if not path or "\0" in path:
         return None
-    plain = posixpath.normpath(path.strip())
+    plain = "/" + posixpath.normpath(path.strip()).lstrip("/")  # POSIX keeps two slashes at the beginning
     return plain[len(DATA_DIRECTORY) :].strip("/") if f"{plain}/".startswith(f"{DATA_DIRECTORY}/") else None
 
 

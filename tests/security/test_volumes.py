@@ -81,6 +81,7 @@ def test_a_worktree_comes_with_the_repository_that_its_git_file_names(workspace:
         (f"{INSTANCE}/workspaces", "Paperclip's own"),
         (f"{INSTANCE}/workspaces/another", "another agent's"),
         (f"{OWN}/../another", "another agent's"),
+        (f"/{INSTANCE}/workspaces/another", "another agent's"),
         (f"{INSTANCE}/projects/co-1", "Paperclip's own"),
         (f"{INSTANCE}/projects/co-2/p-1/app", "another company's"),
         (f"{INSTANCE}/secrets", "Paperclip's own"),
