@@ -105,7 +105,7 @@ def entry(raw: bytes, stream: str = "stdout", limits: Limits = TERMINAL_LIMITS) 
 
 def json_object(raw: bytes) -> dict[str, Any] | None:
     """The JSON object on a line, or None. Lone surrogates and invalid UTF-8 are tolerated, too many values are not."""
-    if len(raw) > LINE_LIMIT:
+    if len(raw) > LINE_LIMIT or not raw.lstrip(b" \t\r\n").startswith(b"{"):
         return None
     with suppress(msgspec.MsgspecError, ValueError, RecursionError):
         if len(raw) <= LARGE:
