@@ -100,7 +100,7 @@ class CreateJobActivity:
             note = f"pods of previous runs were ended: {', '.join(ended[:MAX_NAMED_PODS])}"
             job = job.model_copy(update={"warnings": (*job.warnings, note)})
         page = self.settings.page(input.attempt.run.run_id) if self.settings.page else None
-        joined = input.joined if job.adopted or await asyncio.to_thread(self._can_open, input) else None
+        joined = input.joined if await asyncio.to_thread(self._can_open, input) else None
         known = {"keeps_sessions": manifest.keeps_sessions(input), "page": page, "joined": joined}
         return job.model_copy(update=known)
 
