@@ -14,7 +14,7 @@ from typing import Any, Final
 
 LARGE: Final = 64 * 1024
 """Characters of a text that are read at once, in some 5 ms at most."""
-MAX_VALUES: Final = 100_000
+MAX_VALUES: Final = 50_000
 """Values of a large text. Paperclip's contexts and OpenCode's events have hundreds."""
 
 _PIECE: Final = re.compile(r'(?:[^"\\]{1,512}|\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4}|.)){1,2048}', re.DOTALL)

@@ -26,9 +26,6 @@ from tests.runs.system import System, attempt_key, open_system
 from tests.security import canaries as planted
 from tests.security.canaries import BEACON, QUOTES, Record
 
-IN_POD = {"inherited variable", "plain variable", "bound variable", "termination message", "MCP header", "provider key"}
-"""Sources of what each agent is given."""
-
 
 @dataclass
 class CanaryRun:
@@ -36,7 +33,7 @@ class CanaryRun:
 
     Attributes:
         reached: the file in which its agents note what they were given.
-        go: the agent of `waits` goes on once this file is there.
+        go: a file that makes the agent go on.
     """
 
     system: System
@@ -70,6 +67,10 @@ class CanaryRun:
 
     def waits(self) -> str:
         return f"until [ -e {self.go} ]; do sleep 0.05; done"
+
+    def finishes_when_started_again(self) -> str:
+        """The first attempt never ends by itself."""
+        return f"if [ -e {self.go} ]; then {FINISH}; else touch {self.go}; while :; do sleep 0.1; done; fi"
 
     async def until_quoted(self, attempt: int = 1) -> None:
         await self.system.until_stored(self.raw, 20, attempt)
@@ -150,6 +151,11 @@ async def resumes_a_session(run: CanaryRun) -> Ticket:
     return await run.start()
 
 
+async def has_an_api_proxy(run: CanaryRun) -> Ticket:
+    run.agent(FINISH, paperclipApiUrl="http://127.0.0.1:9")
+    return await run.start()
+
+
 async def has_an_image_whose_registry_quotes_a_secret(run: CanaryRun) -> Ticket:
     run.agent(FINISH)
     run.system.embedded.faults.refuse_image("agent:test", f"manifest unknown: quoted: {run.canaries['plain variable']}")
@@ -157,17 +163,16 @@ async def has_an_image_whose_registry_quotes_a_secret(run: CanaryRun) -> Ticket:
 
 
 async def loses_its_pod(run: CanaryRun) -> Ticket:
-    run.agent(f"[ -e {run.go} ] || {run.waits()}; {FINISH}")
+    run.agent(run.finishes_when_started_again())
     ticket = await run.start()
     await run.until_quoted()
     await run.keep(ticket)
     await run.lose_pod()
-    run.go.touch()
     return ticket
 
 
 async def is_joined_and_loses_its_pod(run: CanaryRun) -> Ticket:
-    run.agent(f"[ -e {run.go} ] || {run.waits()}; {FINISH}")
+    run.agent(run.finishes_when_started_again())
     ticket = await run.start()
     await run.until_quoted()
     later = {**run.raw, "runId": str(uuid.uuid4()), "authToken": run.canaries["joined auth token"]}
@@ -175,7 +180,6 @@ async def is_joined_and_loses_its_pod(run: CanaryRun) -> Ticket:
     joined = await run.system.start(later)
     assert (joined.kind, joined.workflow_run_id) == ("joined", ticket.workflow_run_id)
     await run.lose_pod()
-    run.go.touch()
     return ticket
 
 
@@ -188,12 +192,14 @@ SHAPES: dict[Shape, str | None] = {
     is_out_of_time: "timeout",
     is_silent: "agent_silent",
     resumes_a_session: None,
+    has_an_api_proxy: None,
     has_an_image_whose_registry_quotes_a_secret: "k8s_image_pull_failed",
     loses_its_pod: None,
     is_joined_and_loses_its_pod: None,
 }
 """What becomes of a run, and its error code."""
-SLOW = {is_out_of_time, is_silent, loses_its_pod}
+SLOW = {is_cancelled, is_out_of_time, is_silent, resumes_a_session, has_an_api_proxy, loses_its_pod}
+"""The gate has 25 s for all tests of hostile input; these run with the slow suites."""
 
 
 @pytest.fixture(scope="module")
@@ -284,7 +290,8 @@ def _check_that_it_could_fail(
         assert "quoted: [[secret:MESSAGE_SECRET]]" in str(outcome.error_message)
         return
     given = {source for _, source in planted.shown({"": run.reached.read_bytes()}, run.canaries)}
-    assert given == set(sources)
+    kept_in_the_sidecar = {"auth token", "tools token"} if shape is has_an_api_proxy else set()
+    assert given == set(sources) - kept_in_the_sidecar
     with_words = {place for place, content in found.items() if BEACON.encode() in content}
     assert {"store", "page 1", "/transcript 1", "/events 1", "/live 1", "/log?format=text&stored=true 1"} <= with_words
     if outcome.error_code in (None, "opencode_error"):
