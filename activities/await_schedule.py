@@ -71,7 +71,7 @@ class AwaitScheduleActivity:
                 if isinstance(diagnosis, Running | Ended) and pod is not None:
                     await self._block_replacement_pods(input)
                     return pod_ref(input, pod)
-                redaction = redaction or await self.redactions.current()
+                redaction = redaction or await self.redactions.current(input.job.joined)
                 match diagnosis:
                     case Failing():
                         raise replace(diagnosis, message=redaction.hide(diagnosis.message)).as_error()

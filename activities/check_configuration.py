@@ -1,6 +1,7 @@
 """Checks an agent's configuration as `prepare_run` does, for Paperclip's environment test."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from temporalio import activity
@@ -10,11 +11,14 @@ from agent_runs.contracts.request import Workspace
 from agent_runs.contracts.start import Binding, CheckReport, CheckStart, Finding, SealedCheck
 from agent_runs.job.checks import Checks
 from agent_runs.job.data_volume import Owner, RunFolders
+from agent_runs.job.redactions import WorkerValues
 from agent_runs.paperclip.environment import api_url_warning
 from agent_runs.paperclip.preparation import WrongFields, split
 from agent_runs.paperclip.sealing import Opener
 from agent_runs.paperclip.session import working_directory
 
+TOKEN = "check-token"  # noqa: S105 - no secret
+"""Stands for the one that each run gets: it is one of the secrets of a run."""
 CORRECT_FIELD = "Correct the field in the agent's configuration."
 
 
@@ -24,11 +28,13 @@ class CheckConfigurationActivity:
 
     Attributes:
         paperclip_api_url: the worker's setting, for an agent whose Paperclip names no address.
+        worker_values: reads what the worker puts into the pod of any agent.
     """
 
     opener: Opener
     checks: Checks
     paperclip_api_url: str | None
+    worker_values: Callable[[], Awaitable[WorkerValues]]
 
     @activity.defn
     async def check_configuration(self, input: CheckStart) -> CheckReport:
@@ -36,6 +42,7 @@ class CheckConfigurationActivity:
 
         Raises:
             SealedFieldUnreadable: sealed with another key, or for another use.
+            PodIntrospectionFailed: the worker's pod is none that could be read.
             ClusterUnavailable: the API server refused or timed out; retried.
         """
         use = Binding(
@@ -44,15 +51,22 @@ class CheckConfigurationActivity:
             company_id=input.company_id,
             run_id=input.check_id,
         )
-        check = self.opener.open(input.sealed, SealedCheck, use)
+        check = await asyncio.to_thread(self.opener.open, input.sealed, SealedCheck, use)
         return CheckReport(findings=tuple([finding async for finding in self._findings(check, input.company_id)]))
 
     async def _findings(self, check: SealedCheck, company_id: str) -> AsyncIterator[Finding]:
-        run = {"runId": "check", "agent": {"id": "check", "companyId": "check"}, "config": check.config}
+        run = {
+            "runId": "check",
+            "authToken": TOKEN,
+            "agent": {"id": "check", "companyId": "check"},
+            "config": check.config,
+        }
         try:
-            prepared = split(run, check.host)
+            prepared = await asyncio.to_thread(split, run, check.host)
             directory = working_directory(Workspace(), prepared.chosen)
             await self.checks.check(prepared.chosen, RunFolders(Owner(company_id, None), directory))
+            values = await self.worker_values()
+            await asyncio.to_thread(values.redaction, prepared.secrets)  # refuses too many, as `create_job` does
         except WrongFields as wrong:
             for problem in wrong.problems:
                 yield Finding(code="agent_configuration", level="error", message=str(problem), hint=CORRECT_FIELD)

@@ -103,7 +103,16 @@ class CreateJobActivity:
             note = f"pods of previous runs were ended: {', '.join(ended[:MAX_NAMED_PODS])}"
             job = job.model_copy(update={"warnings": (*job.warnings, note)})
         page = self.settings.page(input.attempt.run.run_id) if self.settings.page else None
-        return job.model_copy(update={"keeps_sessions": manifest.keeps_sessions(input), "page": page})
+        joined = input.joined if await asyncio.to_thread(self._can_open, input) else None
+        known = {"keeps_sessions": manifest.keeps_sessions(input), "page": page, "joined": joined}
+        return job.model_copy(update=known)
+
+    def _can_open(self, input: CreateJob) -> bool:
+        """Whether the pod has the tokens of the run that has joined, so that they must be kept out of its output."""
+        try:
+            return input.joined is not None and bool(self.opener.tokens(input.joined, input.attempt.run))
+        except SealedFieldUnreadable:
+            return False
 
     async def _remove_previous_runs(self, input: CreateJob) -> tuple[str, ...]:
         return await remove_previous_runs(
@@ -174,7 +183,7 @@ class CreateJobActivity:
     async def _plan(self, input: CreateJob) -> JobPlan:
         prepared = await self.preparations.current()
         request = prepared.request
-        secrets, secrets_warnings = self._secrets(input, prepared.secrets)
+        secrets, secrets_warnings = await asyncio.to_thread(self._secrets, input, prepared.secrets)
         own_pod = await self.cluster.own_pod()
         settings = self._settings(input, own_pod)
         redactions = Redactions(self.cluster, self.preparations, settings.inheritance, settings.opencode_config)

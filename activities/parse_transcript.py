@@ -1,6 +1,7 @@
 """Folds the stored transcript into the attempt's report: session, usage, cost, summary, errors, verdict."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -11,8 +12,9 @@ from agent_runs.agents.opencode.pricing import cost_of
 from agent_runs.contracts.messages import ParseTranscript
 from agent_runs.contracts.outcome import OutputReceipt, Report
 from agent_runs.job.redactions import Redactions
+from agent_runs.logs.threads import off_loop
 from agent_runs.paperclip.redaction import Redaction
-from agent_runs.transcripts.store import TranscriptStore
+from agent_runs.transcripts.store import Line, TranscriptStore
 
 OUTPUT_DIFFERS: Final = (
     "The stored output differs from what the runner wrote, and it is not known where: "
@@ -41,11 +43,10 @@ class ParseTranscriptActivity:
         Raises:
             TranscriptsUnavailable: the store does not answer, or this worker does not know the secrets; retried.
         """
-        redaction = await self.redactions.current()
+        redaction = await self.redactions.current(input.joined)
         fold, sequence = Fold(input.resumed_session), 0
         while page := await self.store.read(input.attempt, sequence):
-            for line in page:
-                fold.add(line)
+            await off_loop(sum(len(line.data) for line in page), _add, fold, page)
             sequence = page[-1].sequence
             activity.heartbeat(sequence)
             await asyncio.sleep(0)  # other runs share this event loop
@@ -61,6 +62,11 @@ class ParseTranscriptActivity:
             update={"cost_usd": cost, "cost_estimated": billing == "metered_api", "warnings": warnings}
         )
         return without_secrets(report, redaction)
+
+
+def _add(fold: Fold, page: Sequence[Line]) -> None:
+    for line in page:
+        fold.add(line)
 
 
 def where_output_is_missing(receipt: OutputReceipt, last: int) -> Literal["nothing", "middle", "end"]:

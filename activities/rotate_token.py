@@ -54,7 +54,7 @@ class RotateTokenActivity:
             ClusterUnavailable: the API server refused or timed out; retried.
         """
         joined, job = input.joined, input.job
-        tokens = self.opener.tokens(joined, input.attempt.run)
+        tokens = await asyncio.to_thread(self.opener.tokens, joined, input.attempt.run)
         if not tokens.auth_token:
             raise SealedFieldUnreadable("there is no token in the sealed text")
         files = token_files(joined.run_id, tokens.auth_token, tokens.tools_token)

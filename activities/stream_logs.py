@@ -3,12 +3,10 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import Final, ParamSpec, TypeVar
+from typing import Final
 
 import msgspec
 from temporalio import activity
@@ -26,11 +24,9 @@ from agent_runs.logs.follower import Batch, Follower
 from agent_runs.logs.frames import LogLine
 from agent_runs.logs.log_resume import Cursor, Tally
 from agent_runs.logs.silence import SilenceClock, SilenceLimits, SilenceProof
+from agent_runs.logs.threads import off_loop
 from agent_runs.paperclip.redaction import Redaction
 from agent_runs.transcripts.store import Line, TranscriptStore, Writer
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 HAND_OFF_DELAY: Final = timedelta(milliseconds=100)
 """Before another worker may take the activity over: long enough for this worker's open polls to close. An activity
@@ -43,12 +39,8 @@ MAX_HEARTBEAT_INTERVAL: Final = timedelta(seconds=4)
 """Between heartbeats of one stream, however many there are: two of them and a busy second fit into the time-out."""
 DEFAULT_QUOTA: Final = 1024 * 1024 * 1024
 """Bytes."""
-LARGE: Final = 64 * 1024
-"""Bytes of lines that are redacted, counted and folded in a thread: on the event loop all other runs would wait."""
 RUNNER_FAILED: Final = 125
 """Exit code of the runner when it has not started the agent."""
-_THREADS: Final = ThreadPoolExecutor(2, "large-lines")
-"""Few, because each keeps Python's lock a part of the time; and their own, so that pages never wait for them."""
 
 
 @dataclass
@@ -135,7 +127,7 @@ class StreamLogsActivity:
         """
         writer = this_writer()
         await self.store.claim(input.attempt, writer)  # first, so that no other writer adds lines after we have read
-        redaction = await self.redactions.current()
+        redaction = await self.redactions.current(input.job.joined)
         state = await self._stored_state(input.attempt, redaction)
         sealed = await self.store.receipt(input.attempt)
         stored = await self.store.stored_bytes(input.attempt.run.run_id)
@@ -227,13 +219,6 @@ class StreamLogsActivity:
             state.sequence = max(state.sequence, page[-1].sequence)
             activity.heartbeat(state.progress)
         return state
-
-
-async def off_loop(size: int, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Calls it: for a large amount of data in a thread, otherwise at once, which costs less."""
-    if size <= LARGE:
-        return call(*args, **kwargs)
-    return await asyncio.get_running_loop().run_in_executor(_THREADS, partial(call, *args, **kwargs))
 
 
 def map_data(change: Callable[[bytes], bytes], lines: Sequence[LogLine]) -> list[LogLine]:

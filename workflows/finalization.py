@@ -42,6 +42,7 @@ async def _parse_transcript(run: RunState, attempt: Attempt) -> None:
         resumed_session=attempt.session.session_id if attempt.session else None,
         stopped=attempt.failure,
         model=run.config.model,
+        joined=attempt.job.joined if attempt.job else None,
     )
     try:
         report = await workflow.execute_activity(

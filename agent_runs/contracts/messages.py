@@ -137,6 +137,7 @@ class JobRef(Contract):
         page: address of the run's page, without a token; None when no worker serves it.
         has_api_proxy: the agent reaches Paperclip through a proxy in its pod, so its token can be rotated.
         warnings: for people, such as a reserved label that was left out.
+        joined: the later run whose tokens the pod has; they are kept out of its output.
     """
 
     namespace: str
@@ -148,6 +149,7 @@ class JobRef(Contract):
     page: str | None = None
     has_api_proxy: bool = False
     warnings: tuple[str, ...] = ()
+    joined: JoinedRun | None = None
 
 
 class RotateToken(Contract):
@@ -291,6 +293,7 @@ class ParseTranscript(Contract):
 
     Attributes:
         stopped: why we stopped the agent; None when it ended by itself.
+        joined: as in `JobRef`.
     """
 
     attempt: AttemptKey
@@ -298,6 +301,7 @@ class ParseTranscript(Contract):
     resumed_session: str | None = None
     stopped: Failure | None = None
     model: str
+    joined: JoinedRun | None = None
 
 
 class StopAgent(Contract):

@@ -17,12 +17,15 @@ from agent_runs.contracts.errors import (
     SealedFieldUnreadable,
     TranscriptsUnavailable,
 )
+from agent_runs.contracts.messages import JoinedRun
 from agent_runs.contracts.request import Secrets
+from agent_runs.contracts.start import SealedJoin
 from agent_runs.job.pod_profile import Inheritance, inherited_literals
 from agent_runs.kube.port import Cluster
 from agent_runs.paperclip.preparation import Preparations
 from agent_runs.paperclip.redaction import Redaction
-from agent_runs.paperclip.secret_values import secret_values, warnings
+from agent_runs.paperclip.sealing import Opener
+from agent_runs.paperclip.secret_values import secret_values, token_values, warnings
 
 
 @dataclass(frozen=True)
@@ -37,13 +40,17 @@ class WorkerValues:
     inherited: dict[str, str] = field(default_factory=dict, repr=False)
     opencode: dict[str, Any] = field(default_factory=dict, repr=False)
 
-    def redaction(self, secrets: Secrets) -> Redaction:
+    def redaction(self, secrets: Secrets, joined: SealedJoin | None = None) -> Redaction:
         """The redaction of an agent that gets these values and these secrets. It takes a while if there are many.
+
+        Args:
+            joined: the tokens of a later run, which the agent has instead; the run's own may be in its files.
 
         Raises:
             InvalidRequest: there are too many to be searched for.
         """
-        return Redaction.of(secret_values(secrets, self.inherited, self.opencode.get("provider")))
+        values = secret_values(secrets, self.inherited, self.opencode.get("provider"))
+        return Redaction.of((*values, *(token_values(joined) if joined else ())))
 
     def warnings(self, secrets: Secrets) -> tuple[str, ...]:
         """What that redaction leaves out, for people."""
@@ -60,24 +67,31 @@ class Redactions:
     Attributes:
         inheritance: what agents inherit from the worker's own pod.
         opencode_config: the provider file.
+        opener: opens the tokens of runs that have joined.
     """
 
     cluster: Cluster
     preparations: Preparations
     inheritance: Inheritance = field(default_factory=Inheritance)
     opencode_config: Path | None = None
+    opener: Opener = field(default_factory=lambda: Opener(()))
 
-    async def current(self) -> Redaction:
+    async def current(self, joined: JoinedRun | None = None) -> Redaction:
         """Returns the redaction of this run.
+
+        Args:
+            joined: the later run whose tokens the pod has.
 
         Raises:
             TranscriptsUnavailable: this worker does not know the run's secrets; retried. During a roll a worker may
                 come whose rules do not refuse what `prepare_run` has taken.
         """
         try:
-            secrets = (await self.preparations.current()).secrets
+            prepared = await self.preparations.current()
+            run = prepared.request.key
+            tokens = await asyncio.to_thread(self.opener.tokens, joined, run) if joined else None
             values = await self.worker_values()
-            return await asyncio.to_thread(values.redaction, secrets)
+            return await asyncio.to_thread(values.redaction, prepared.secrets, tokens)
         except (SealedFieldUnreadable, InvalidRequest, PodIntrospectionFailed) as error:
             raise TranscriptsUnavailable(f"the run's secrets cannot be kept out of its transcript: {error}") from None
 

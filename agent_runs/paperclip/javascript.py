@@ -27,7 +27,11 @@ def trim(text: str) -> str:
 
 def well_formed(text: str) -> str:
     """`text` with each lone surrogate replaced by U+FFFD, as UTF-8 encoders in JavaScript do."""
-    return _SURROGATE.sub("\ufffd", text)
+    try:
+        text.encode()  # a tenth of the time of a search, and nearly every text is well formed
+    except UnicodeEncodeError:
+        return _SURROGATE.sub("\ufffd", text)
+    return text
 
 
 def length(text: str) -> int:

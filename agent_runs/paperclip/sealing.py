@@ -28,6 +28,7 @@ from joserfc.jwk import ECKey, OKPKey
 
 from agent_runs.contracts.errors import InvalidRequest, SealedFieldUnreadable
 from agent_runs.contracts.identity import RunKey, workflow_id
+from agent_runs.contracts.large_json import TooManyValues, load_json
 from agent_runs.contracts.messages import JoinedRun
 from agent_runs.contracts.start import Binding, SealedCheck, SealedJoin, SealedRun
 
@@ -180,7 +181,7 @@ class Opener:
         self._keys = {key.kid: key.key for key in keys}
 
     def open(self, text: str, content: type[Opened], use: Binding) -> Opened:
-        """The plaintext of a sealed text.
+        """The plaintext of a sealed text. A short one may hold 16 MiB: call this outside the event loop.
 
         Args:
             text: compact JWE.
@@ -198,7 +199,9 @@ class Opener:
             raise SealedFieldUnreadable("sealed for another purpose")
         try:
             packed = jwe.decrypt_compact(text, key, registry=_REGISTRY).plaintext
-            opened = content.model_validate(json.loads(_inflate(packed or b"")))
+            opened = content.model_validate(load_json(_inflate(packed or b"").decode()))
+        except TooManyValues as error:
+            raise SealedFieldUnreadable(f"what is sealed has {error}") from None
         except (JoseError, ValueError, TypeError, RecursionError, zlib.error):
             # The cause may quote what was sealed, so it is not kept.
             raise SealedFieldUnreadable("the sealed text is damaged or sealed with another key") from None
@@ -207,7 +210,7 @@ class Opener:
         return opened
 
     def tokens(self, joined: JoinedRun, run: RunKey) -> SealedJoin:
-        """The tokens of a later run that has joined `run`.
+        """The tokens of a later run that has joined `run`. As `open`, outside the event loop.
 
         Raises:
             SealedFieldUnreadable: unknown key, damaged, or sealed for another use, which the message names.

@@ -13,6 +13,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.request import Secrets
+from agent_runs.contracts.start import SealedJoin
 
 MIN_LENGTH: Final = 8
 """Characters of the shortest value that is redacted: shorter ones occur in ordinary text by chance."""
@@ -66,6 +67,12 @@ def secret_values(
     values = dict.fromkeys((name, part) for name, value in named for part in _parts(value))
     _check(values)
     return tuple(dict.fromkeys((*values, *_lines(named)[:MAX_LINES])))
+
+
+def token_values(joined: SealedJoin) -> tuple[tuple[str, str], ...]:
+    """The same of the tokens of a run that has joined. They come last, and do not count: they replace other tokens."""
+    tokens = (("PAPERCLIP_API_KEY", joined.auth_token), ("PAPERCLIP_RUNTIME_TOOLS_TOKEN", joined.tools_token))
+    return tuple((name, part) for name, token in tokens if token for part in _parts(token))
 
 
 def warnings(secrets: Secrets, inherited: Mapping[str, str] | None = None, provider: object = None) -> tuple[str, ...]:

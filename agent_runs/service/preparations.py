@@ -4,6 +4,7 @@ The sealed text is in the first event of the run's history. As an input of every
 activity that needs it reads the first event instead. See docs/adr/0004.
 """
 
+import asyncio
 from dataclasses import dataclass
 
 from temporalio import activity
@@ -31,7 +32,10 @@ class HistoryPreparations:
         use = Binding(
             purpose="run", workflow_id=workflow_id, company_id=start.company_id, run_id=start.run_id, task=start.task
         )
-        opened = self.opener.open(start.sealed, SealedRun, use)
+        return await asyncio.to_thread(self._prepared, start.sealed, use)
+
+    def _prepared(self, sealed: str, use: Binding) -> Preparation:
+        opened = self.opener.open(sealed, SealedRun, use)
         return prepare(opened.context, opened.host)
 
     async def _start(self, workflow_id: str, workflow_run_id: str) -> RunStart:

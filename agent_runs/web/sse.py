@@ -80,11 +80,11 @@ class LivePage:
         if not page:
             return ""
         self._sent_at = self._now()
-        html = await asyncio.to_thread(self._rendered, page)
-        return event("entries", html, page[-1].sequence)
+        return await asyncio.to_thread(self._rendered, page)
 
     def _rendered(self, page: list[Line]) -> str:
-        return self.templates.entries(self.key.run.run_id, self.key.attempt, page_entries(page))
+        html = self.templates.entries(self.key.run.run_id, self.key.attempt, page_entries(page))
+        return event("entries", html, page[-1].sequence)
 
     async def _header_or_keep_alive(self) -> str:
         """The header if it has changed, or a keep-alive after a long silence."""

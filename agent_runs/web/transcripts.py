@@ -29,6 +29,7 @@ from datetime import UTC, timedelta
 from functools import partial
 from typing import Any, Final
 
+import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -55,11 +56,14 @@ KEEP_ALIVE: Final = timedelta(seconds=15)
 CHUNK_BYTES: Final = 256 * 1024
 """Of output per write to a reader. This, or one longer line, is a reader's memory."""
 
+PIECE_BYTES: Final = 48 * 1024
+"""Of a line that is encoded at a time; a multiple of three, as base64 needs it."""
+
 LINE_COST: Final = 256
 """The work on a line of a log, its bytes aside, in bytes that take as long."""
 
 INLINE_COST: Final = 16 * 1024
-"""Lines of a log that cost no more are encoded in the event loop, in some 5 ms: a thread costs more than one line."""
+"""Lines that cost no more are encoded in the event loop, in some 5 ms: a thread costs more than one line."""
 
 KEEP_ALIVE_COMMENT: Final = ": alive\n\n"
 RETRY: Final = timedelta(seconds=1)
@@ -198,13 +202,16 @@ class _Service:
         body = self.guard.until_revoked(grant, self._sse(key, after))
         return StreamingResponse(body, media_type="text/event-stream", headers=_SSE_HEADERS)
 
-    async def _sse(self, key: AttemptKey, after: int) -> AsyncGenerator[str]:
+    async def _sse(self, key: AttemptKey, after: int) -> AsyncGenerator[str | bytes]:
         yield f"retry: {RETRY // timedelta(milliseconds=1)}\n\n"
         sent_at = self._now()
         sealed = partial(self._sealed, key)
         async for page in pages(self.store, key, after, done=sealed, poll=self.poll, max_bytes=CHUNK_BYTES):
             if page or self._now() - sent_at >= self.keep_alive.total_seconds():
-                yield "".join(f"id: {line.sequence}\ndata: {as_json(line)}\n\n" for line in page) or KEEP_ALIVE_COMMENT
+                async for piece in _pieces(_encoded(page, "id: {}\ndata: ", "\n\n"), page):
+                    yield piece
+                if not page:
+                    yield KEEP_ALIVE_COMMENT
                 sent_at = self._now()
             if self.draining.is_set():
                 return
@@ -232,7 +239,7 @@ class _Service:
         sent_at = self._now()
         after = events.cursor.first_line
         async for page in pages(self.store, key, after, done=done, poll=self.poll, max_bytes=CHUNK_BYTES):
-            async for piece in _pieces(events, page):
+            async for piece in _pieces(events.encoded(page), page):
                 yield piece
                 sent_at = self._now()
                 if self.draining.is_set():
@@ -294,9 +301,44 @@ def as_json(line: Line) -> str:
     )
 
 
-async def _pieces(events: LogEvents, page: Sequence[Line]) -> AsyncIterator[bytes]:
-    """The events for these lines; what may take long is done in a thread."""
-    encoded = events.encoded(page)
+def _encoded(page: Sequence[Line], head: str, end: str) -> Iterator[bytes]:
+    """The lines as JSON, each after its head and before its end, in pieces of about `CHUNK_BYTES`."""
+    pending, size = [], 0
+    for line in page:
+        pending.append(head.format(line.sequence))
+        for piece in _json_pieces(line):
+            pending.append(piece)
+            size += len(piece)
+            if size >= CHUNK_BYTES:
+                yield "".join(pending).encode()
+                pending, size = [], 0
+        pending.append(end)
+    if pending:
+        yield "".join(pending).encode()
+
+
+def _json_pieces(line: Line) -> Iterator[str]:
+    """What `as_json` returns; for a long line in pieces, each of which keeps Python's lock for a short time."""
+    if len(line.data) <= PIECE_BYTES:
+        yield as_json(line)
+        return
+    start, end = as_json(msgspec.structs.replace(line, data=b"")).rsplit('""', 1)
+    try:
+        text: str | None = line.data.decode()
+    except UnicodeDecodeError:
+        text = None
+        start = start.replace('"encoding":"utf-8"', '"encoding":"base64"')
+    yield f'{start}"'
+    for at in range(0, len(line.data) if text is None else len(text), PIECE_BYTES):
+        if text is None:
+            yield base64.b64encode(line.data[at : at + PIECE_BYTES]).decode()
+        else:
+            yield json.dumps(text[at : at + PIECE_BYTES])[1:-1]
+    yield f'"{end}'
+
+
+async def _pieces(encoded: Iterator[bytes], page: Sequence[Line]) -> AsyncIterator[bytes]:
+    """What these lines are encoded as; what may take long is done in a thread."""
     if sum(LINE_COST + len(line.data) for line in page) <= INLINE_COST:
         for piece in encoded:
             yield piece
@@ -305,9 +347,10 @@ async def _pieces(events: LogEvents, page: Sequence[Line]) -> AsyncIterator[byte
         yield piece
 
 
-async def _ndjson(stored: AsyncIterator[list[Line]], limit: int) -> AsyncIterator[str]:
+async def _ndjson(stored: AsyncIterator[list[Line]], limit: int) -> AsyncIterator[bytes]:
     async for page in stored:
-        yield "".join(f"{as_json(line)}\n" for line in page[:limit])
+        async for piece in _pieces(_encoded(page[:limit], "", "\n"), page):
+            yield piece
         limit -= len(page)
         if limit <= 0:
             return

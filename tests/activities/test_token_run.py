@@ -1,13 +1,19 @@
 """Which run's token a new attempt starts with, and which image its API proxy has."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from activities.create_job import AgentPodSettings, attempt_plan, own_image, replace_tokens
+from agent_runs.contracts.errors import TranscriptsUnavailable
+from agent_runs.contracts.messages import JoinedRun
 from agent_runs.contracts.request import AgentRef, RunConfig, RunRequest, Secrets
 from agent_runs.contracts.start import Binding, SealedJoin
 from agent_runs.job.manifest import JobPlan
+from agent_runs.job.redactions import Redactions, WorkerValues
+from agent_runs.kube.port import Cluster
+from agent_runs.paperclip.proxy_env import TOOLS_TOKEN
+from tests.activities.fake_preparations import FakePreparations
 from tests.job.inputs import create_job_input, pod_spec
 
 URL = "http://paperclip:3100"
@@ -52,6 +58,24 @@ def test_only_the_tokens_of_the_later_run_count() -> None:
 
 def test_a_later_run_without_a_token_changes_nothing() -> None:
     assert replace_tokens(FIRST, "run-2", later(None)) == FIRST
+
+
+def test_the_tokens_of_both_runs_are_kept_out_of_the_output() -> None:
+    own = Secrets(run_id="run-1", auth_token="token-of-run-1", paperclip_env={TOOLS_TOKEN: "tools-of-run-1"})
+    alone, joined = WorkerValues().redaction(own), WorkerValues().redaction(own, later("token-of-run-2"))
+    written = b"token-of-run-1 tools-of-run-1 token-of-run-2"
+    redacted = joined.redact(written)
+    assert (
+        redacted == b"[[secret:PAPERCLIP_API_KEY]] [[secret:%b]] [[secret:PAPERCLIP_API_KEY.2]]" % TOOLS_TOKEN.encode()
+    )
+    assert joined.restore(redacted) == written
+    assert joined.restore(alone.redact(written)) == written
+
+
+async def test_without_the_tokens_of_the_later_run_nothing_is_stored() -> None:
+    joined = JoinedRun(run_id="run-2", sealed="sealed with a key of another worker")
+    with pytest.raises(TranscriptsUnavailable, match="cannot be kept out"):
+        await Redactions(cast("Cluster", None), FakePreparations()).current(joined)
 
 
 @pytest.mark.parametrize(

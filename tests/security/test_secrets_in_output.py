@@ -99,8 +99,9 @@ async def pages(system: System, raw: dict[str, Any]) -> str:
         transcript_service(settings, system.store, TemporalRunInfo(system.temporal, settings)) as base,
         aiohttp.ClientSession(base, headers=headers) as http,
         http.get(f"/runs/{raw['runId']}") as page,
-        http.get(f"/runs/{raw['runId']}/lines") as lines,
+        http.get(f"/runs/{raw['runId']}/transcript") as lines,
     ):
+        assert page.status == lines.status == 200
         return await page.text() + await lines.text()
 
 

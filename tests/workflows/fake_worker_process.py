@@ -42,6 +42,7 @@ from agent_runs.contracts.messages import AwaitSchedule, ParseTranscript, PodRef
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt, Report, Usage
 from agent_runs.job.checks import Checks
 from agent_runs.job.policy import Policy
+from agent_runs.job.redactions import WorkerValues
 from agent_runs.paperclip.preparation import Preparations
 from agent_runs.paperclip.sealing import Opener, load_or_create
 from agent_runs.service.preparations import HistoryPreparations
@@ -161,13 +162,19 @@ def _event(number: int, text: str) -> str:
     return msgspec.json.encode(event).decode()
 
 
+async def no_worker_values() -> WorkerValues:
+    """This worker puts nothing of its own into pods."""
+    return WorkerValues()
+
+
 async def main(address: str, queue: str, folder: Path) -> None:
     """Runs worker and service until standard input ends."""
     client = await Client.connect(address, data_converter=pydantic_data_converter)
     store = await SqlTranscripts.open(f"sqlite:///{folder / 'transcripts.db'}")
     service = app(store, Access(Tokens.load(folder / "transcripts-key.json")))
     opener = Opener(load_or_create(folder / "sealing-key.json"))
-    checks = CheckConfigurationActivity(opener, Checks(Policy.parse(ANYTHING, "policy.yaml")), None).check_configuration
+    policy = Policy.parse(ANYTHING, "policy.yaml")
+    checks = CheckConfigurationActivity(opener, Checks(policy), None, no_worker_values).check_configuration
     agents = FakeAgents(HistoryPreparations(client, opener), store)
     ended = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     async with (

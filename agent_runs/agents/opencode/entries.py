@@ -5,6 +5,7 @@ Whoever shows an entry escapes it for its own medium. The whole line is always i
 """
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeGuard
@@ -12,6 +13,7 @@ from typing import Any, Final, Literal, TypeGuard
 import msgspec
 
 from agent_runs.agents.opencode.events import printable
+from agent_runs.contracts.large_json import LARGE, load_json
 from agent_runs.contracts.outcome import GAP_STREAM
 from agent_runs.contracts.output import LINE_LIMIT
 
@@ -19,6 +21,10 @@ Kind = Literal["text", "thinking", "tool", "error", "step", "log", "gap"]
 
 ENTRY_TITLE_LIMIT: Final = 160
 LOG_LIMIT: Final = 1_000
+VISIBLE_LIMIT: Final = 256 * 1024
+"""Characters of a text that are made visible; of a longer one the rest is only counted."""
+MAX_DEPTH: Final = 64
+"""Of an object or list that is shown as JSON."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,7 @@ class Limits:
 
 TERMINAL_LIMITS: Final = Limits()
 
+_ENCODER: Final = json.JSONEncoder(default=str)
 _DIRECTIONS: Final = dict.fromkeys([0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xFEFF])
 """Characters that turn the direction of text: they make people see something else than what is there."""
 _BREAKS: Final = dict.fromkeys([0x85, 0x2028, 0x2029], "\n")
@@ -97,21 +104,23 @@ def entry(raw: bytes, stream: str = "stdout", limits: Limits = TERMINAL_LIMITS) 
 
 
 def json_object(raw: bytes) -> dict[str, Any] | None:
-    """The JSON object on a line, or None. Lone surrogates and invalid UTF-8 are tolerated."""
-    if len(raw) > LINE_LIMIT:
+    """The JSON object on a line, or None. Lone surrogates and invalid UTF-8 are tolerated, too many values are not."""
+    if len(raw) > LINE_LIMIT or not raw.lstrip(b" \t\r\n").startswith(b"{"):
         return None
-    try:
-        document = msgspec.json.decode(raw)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        try:
-            document = json.loads(raw.decode("utf-8", errors="replace"), parse_constant=lambda _: None)
-        except (ValueError, RecursionError):
-            return None
+    with suppress(msgspec.MsgspecError, ValueError, RecursionError):
+        if len(raw) <= LARGE:
+            return _object_or_none(msgspec.json.decode(raw))
+    with suppress(ValueError, RecursionError):
+        return _object_or_none(load_json(raw.decode("utf-8", errors="replace")))
+    return None
+
+
+def _object_or_none(document: object) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
 def _prose(kind: Kind, value: object, limit: int) -> Entry | None:
-    body, left_out = _bounded(_visible(value), limit)
+    body, left_out = _bounded(value, limit)
     return Entry(kind, body=body, left_out=left_out) if body.strip() else None
 
 
@@ -131,7 +140,7 @@ def _tool(part: dict[str, Any], limits: Limits) -> Entry:
     exit_code = _object(state.get("metadata")).get("exit")
     failed = state.get("status") == "error" or part.get("tool") == "invalid" or exit_code not in (None, 0)
     result = state.get("error") if state.get("status") == "error" else state.get("output")
-    body, left_out = _bounded(_visible(result).strip("\n"), limits.result, limits.result_lines)
+    body, left_out = _bounded(result, limits.result, limits.result_lines, strip="\n")
     title = _tool_title(part, state)
     if isinstance(exit_code, int) and exit_code:
         title += f"  (exit {exit_code})"
@@ -151,7 +160,8 @@ def _tool_title(part: dict[str, Any], state: dict[str, Any]) -> str:
 
 def _arguments(state: dict[str, Any], limit: int) -> str:
     """The arguments one after the other, texts as they are."""
-    shown = (f"{_line(name, 60)}: {_visible(value)[:limit]}" for name, value in _object(state.get("input")).items())
+    called_with = _object(state.get("input"))
+    shown = (f"{_line(name, 60)}: {_visible(_cut(value))[:limit]}" for name, value in called_with.items())
     return printable("\n".join(shown), limit) if limit else ""
 
 
@@ -182,29 +192,57 @@ def _error(event: dict[str, Any], limits: Limits) -> Entry:
     status = data.get("statusCode")
     title = " ".join([_line(fields.get("name"), 60) or "error", *([str(status)] if isinstance(status, int) else [])])
     text = data.get("message") or fields.get("message") or event.get("message") or error
-    body, left_out = _bounded(_visible(text), limits.result, limits.result_lines)
+    body, left_out = _bounded(text, limits.result, limits.result_lines)
     return Entry("error", title, body, left_out, failed=True)
 
 
 def _visible(value: object) -> str:
     """Text without anything that a terminal or a browser would act on by itself."""
     if not isinstance(value, str):
-        return "" if value is None else _visible(json.dumps(value, default=str)[: LINE_LIMIT // 16])
+        return "" if value is None else _visible(_as_json(value))
     return printable(value.translate(_VISIBLE), len(value))
+
+
+def _as_json(value: object) -> str:
+    """The beginning of the value as JSON."""
+    pieces, size = [], 0
+    for piece in _ENCODER.iterencode(value):
+        pieces.append(piece)
+        size += len(piece)
+        if size >= VISIBLE_LIMIT:
+            break
+    return "".join(pieces)[:VISIBLE_LIMIT]
+
+
+def _cut(value: object, depth: int = 0) -> object:
+    """The value with its long texts and deep parts cut: no entry shows more, and cleaning all would take long."""
+    match value:
+        case str():
+            return value[:VISIBLE_LIMIT]
+        case dict() | list() if depth >= MAX_DEPTH:
+            return "…"
+        case dict():
+            return {name[:VISIBLE_LIMIT]: _cut(item, depth + 1) for name, item in value.items()}
+        case list():
+            return [_cut(item, depth + 1) for item in value]
+        case _:
+            return value
 
 
 def _line(value: object, limit: int) -> str:
     """`value` as visible text on one line."""
-    text = value[: 8 * limit] if isinstance(value, str) else value
+    text = value[: 8 * limit] if isinstance(value, str) else _cut(value)
     return printable(" ".join(_visible(text).split()), limit)
 
 
-def _bounded(text: str, limit: int, lines: int | None = None) -> tuple[str, int]:
-    """The beginning of `text`, and how many characters of it are missing."""
+def _bounded(value: object, limit: int, lines: int | None = None, strip: str = "") -> tuple[str, int]:
+    """The beginning of a value as visible text, and how many characters of it are missing."""
+    text = _visible(_cut(value)).strip(strip)
+    uncut = len(value) - VISIBLE_LIMIT if isinstance(value, str) else 0
     kept = text[:limit]
     if lines is not None:
         kept = "\n".join(kept.split("\n", lines)[:lines])
-    return kept, len(text) - len(kept)
+    return kept, len(text) - len(kept) + max(uncut, 0)
 
 
 def _object(value: object) -> dict[str, Any]:

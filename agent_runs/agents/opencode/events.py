@@ -6,7 +6,6 @@ output of megabytes. A line of another shape (a string where a number belongs, a
 code in front) takes a slower path with the same result for what can be read. What remains is no event.
 """
 
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from agent_runs.contracts.large_json import LARGE, load_json
 from agent_runs.contracts.output import LINE_LIMIT
 
 ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
@@ -124,8 +124,19 @@ class Event(msgspec.Struct):
     message: Any = None
 
 
+class _LargeEvent(msgspec.Struct):
+    """An `Event` whose fields of any shape are not built at once: they may be millions of values."""
+
+    type: str
+    session_id: str | None = msgspec.field(default=None, name="sessionID")
+    part: Part | None = None
+    error: msgspec.Raw = msgspec.Raw(b"null")
+    message: msgspec.Raw = msgspec.Raw(b"null")
+
+
 NO_PART: Final = Part()
-_decode_typed: Final = msgspec.json.Decoder(Event).decode
+_decode_small: Final = msgspec.json.Decoder(Event).decode
+_decode_large: Final = msgspec.json.Decoder(_LargeEvent).decode
 
 
 def decode(line: bytes) -> Event | None:
@@ -186,9 +197,29 @@ def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 
+def _decode_typed(line: bytes | str) -> Event:
+    if len(line) <= LARGE:
+        return _decode_small(line)
+    large = _decode_large(line)
+    return Event(large.type, large.session_id, large.part, _any(large.error), _any(large.message))
+
+
+def _any(raw: msgspec.Raw) -> Any:
+    """The value of any shape; None for one that is too large to be built."""
+    try:
+        return load_json(bytes(raw).decode())
+    except (ValueError, RecursionError):
+        return None
+
+
 def _repaired(line: bytes) -> str:
-    """The line as text without byte order mark, ANSI codes, invalid UTF-8 and escapes of lone surrogates."""
-    text = ANSI.sub("", line.decode("utf-8", errors="replace").lstrip("\ufeff"))
+    """The line as text without byte order mark, ANSI codes, invalid UTF-8 and escapes of lone surrogates.
+
+    Of a long line only its beginning is freed of ANSI codes: a search for them keeps Python's lock.
+    """
+    text = line.decode("utf-8", errors="replace").lstrip("\ufeff")
+    short = len(text) <= GENERIC_LIMIT
+    text = ANSI.sub("", text) if short else ANSI.sub("", text[:_PREFIX]) + text[_PREFIX:]
     return _ESCAPE.sub(_whole_escape, text) if "\\ud" in text or "\\uD" in text else text
 
 
@@ -198,7 +229,7 @@ def _whole_escape(match: re.Match[str]) -> str:
 
 def _decode_generic(text: str) -> Event | None:
     try:
-        document = json.loads(text, parse_constant=lambda _: None)
+        document = load_json(text)
     except (ValueError, RecursionError):
         return None
     if not isinstance(document, dict) or not isinstance(document.get("type"), str):
