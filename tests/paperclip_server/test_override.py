@@ -164,6 +164,30 @@ async def test_an_agent_of_paperclips_own_type_needs_a_git_repository_in_a_proje
 
 
 @scenario(Schedule.EXCLUSIVE)
+async def test_a_run_of_paperclips_own_type_survives_a_restart_of_paperclip(env: Environment) -> None:
+    instance = await env.instance(OVERRIDDEN)
+    ada = await instance.create_scripted_agent("Restarted", Plan(lines=10, hold=5), **FORM)
+    issue = await instance.issue(ada.agent, "Go on")
+    first = await instance.run(issue, agent=ada.agent)
+    await instance.api.wait_logged(first, "line 5")
+    await instance.server.terminate()
+    await instance.server.start()
+    assert (await instance.api.installed())["overriddenBuiltin"] is True
+    assert (await instance.api.run(first))["status"] == "interrupted"
+    second = await instance.run(issue, 1, agent=ada.agent)
+    log = await instance.api.wait_logged(second, "line 5")
+    assert f"[agent-runs] joined run {first}, " in "".join(stdout_lines(log))
+    ada.program.release()
+    ended = await instance.api.wait_ended(second)
+    assert ended["status"] == "succeeded", ended["error"]
+    shown = shown_of(await parse_as_opencode(env, stdout_lines(await instance.api.log(second))), "assistant")
+    assert [entry["text"] for entry in shown][:10] == Plan(lines=10).texts
+    assert [start["run"] for start in ada.program.starts()] == [first]
+    assert len(env.observer.jobs_of(ada.agent)) == 1
+    assert (await instance.api.read_issue(issue))["status"] == "done"
+
+
+@scenario(Schedule.EXCLUSIVE)
 async def test_deleting_the_plugin_brings_paperclips_own_adapter_back(env: Environment) -> None:
     instance = await env.instance(OVERRIDDEN)
     await instance.api.uninstall()
