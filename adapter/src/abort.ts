@@ -21,7 +21,6 @@ export const LEASE_LOST = "Legacy controller lease lost";
 export const CANCEL_ANSWER_MS = 55_000;
 /** Beyond the agent's own grace: for a worker to come back and for the pods to be deleted. */
 const CONFIRMATION_MARGIN_MS = 2 * 60_000;
-
 /** Seconds between SIGTERM and SIGKILL of an agent that does not set them. */
 const GRACE = 60;
 /** Milliseconds; Node takes a longer timer for none. */

@@ -268,12 +268,7 @@ async function joinOrBusy(
 }
 
 /** Waits for the close of a run, at most `timeout` milliseconds: the next start shows the state. */
-async function waitForClose(
-  temporal: Temporal,
-  run: Run,
-  options: CallOptions,
-  timeout: number = HOLDER_POLL_MS,
-): Promise<void> {
+async function waitForClose(temporal: Temporal, run: Run, options: CallOptions, timeout = HOLDER_POLL_MS) {
   try {
     await callOnce(temporal, () => run.result(), { signal: options.signal, timeout });
   } catch (error) {

@@ -21,20 +21,8 @@ const OUTAGE_REPEAT_MS = 60_000;
 const MESSAGE_LIMIT = 2000;
 const FAULTS: ReadonlySet<StatusEvent> = new Set(["gap", "failure"]);
 
-export type StatusEvent =
-  | "started"
-  | "joined"
-  | "busy"
-  | "phase"
-  | "waiting"
-  | "attempt"
-  | "session"
-  | "gap"
-  | "heartbeat"
-  | "cancelling"
-  | "outcome"
-  | "note"
-  | "failure";
+type RunEvent = "started" | "joined" | "busy" | "phase" | "attempt" | "session" | "cancelling" | "outcome";
+export type StatusEvent = RunEvent | "waiting" | "gap" | "heartbeat" | "note" | "failure";
 
 /**
  * `json`: lines for the plugin's own parser; `text`: for people; `events`: OpenCode's events for Paperclip's parser of its

@@ -63,12 +63,7 @@ export async function signalCollected(temporal: Temporal, run: Run, options: Cal
  * Once Temporal has answered, the request is in the run's history, so it needs no worker and survives every restart.
  * Therefore it is never aborted.
  */
-export async function requestCancel(
-  temporal: Temporal,
-  run: Run,
-  reason: string,
-  options: CallOptions = {},
-): Promise<void> {
+export async function requestCancel(temporal: Temporal, run: Run, reason: string, options: CallOptions = {}) {
   try {
     const call = () => temporal.client.requestCancel(run, reason);
     await callUntilAnswered(temporal, call, { ...options, signal: undefined });

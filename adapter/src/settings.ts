@@ -34,7 +34,7 @@ const WITHOUT_PARSERS: ReadonlySet<string> = new Set(["2026.916.1"]);
 
 /**
  * How a run's log is written for this Paperclip: JSON lines for a transcript view that parses them, else text for people;
- * in place of Paperclip's own OpenCode adapter the log has that one's parser, in every version.
+ * in place of Paperclip's own OpenCode adapter that one's parser or ours shows the log; both read OpenCode's events.
  *
  * @param version of the Paperclip that runs this process; undefined when it is not known.
  */

@@ -151,10 +151,12 @@ describe.concurrent("a run", () => {
   });
 
   it.each(CAPTURED)("starts from the execution context that Paperclip passes: %s", async (file) => {
-    const data = JSON.parse(await readFile(join(FIXTURES, file), "utf8"));
+    const captured = await readFile(join(FIXTURES, file), "utf8");
+    // of an agent of its own, also in the path of its workspace
+    const data = JSON.parse(captured.replaceAll(JSON.parse(captured).agent.id, randomUUID()));
     const { agent, runtime, context } = data;
     const config = { ...data.config, model: "fake/lines:3" };
-    const request = aRequest({ agent: { ...agent, id: randomUUID() }, runtime, context, config });
+    const request = aRequest({ agent, runtime, context, config });
     const { host, result } = wake(request);
     expect(await result).toMatchObject({ exitCode: 0, sessionId: "ses_fake" });
     expect(texts(host)).toEqual(numbered(1, 3));

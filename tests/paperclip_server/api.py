@@ -40,18 +40,23 @@ class Entry:
 
 @dataclass
 class Api:
-    """Requests of a board user, or of the owner of a token."""
+    """Requests of a board user, or of the owner of a token.
+
+    Attributes:
+        adapter: the type of the plugin and of the agents.
+    """
 
     url: str
     session: aiohttp.ClientSession
+    adapter: str = ADAPTER
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, url: str) -> AsyncIterator["Api"]:
+    async def open(cls, url: str, adapter: str = ADAPTER) -> AsyncIterator["Api"]:
         # An idle connection breaks when the server is killed, so each request opens its own.
         connector = aiohttp.TCPConnector(force_close=True)
         async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=90)) as session:
-            yield cls(url, session)
+            yield cls(url, session, adapter)
 
     async def call(self, method: str, path: str, body: Any = None, token: str | None = None) -> Any:
         """Sends one request and returns the JSON of the response.
@@ -79,13 +84,21 @@ class Api:
         installed: Object = await self.post("/adapters/install", {"packageName": folder, "isLocalPath": True})
         return installed
 
+    async def uninstall(self) -> None:
+        await self.call("DELETE", f"/adapters/{self.adapter}")
+
+    async def installed(self) -> Object:
+        """What Paperclip says of the adapter of this type."""
+        found: Object = next(each for each in await self.get("/adapters") if each["type"] == self.adapter)
+        return found
+
     async def test_environment(self, company: str, config: Mapping[str, Any]) -> Object:
-        path = f"/companies/{company}/adapters/{ADAPTER}/test-environment"
+        path = f"/companies/{company}/adapters/{self.adapter}/test-environment"
         tested: Object = await self.post(path, {"adapterConfig": dict(config)})
         return tested
 
     async def ui_parser(self) -> str:
-        return str(await self.get(f"/adapters/{ADAPTER}/ui-parser.js"))
+        return str(await self.get(f"/adapters/{self.adapter}/ui-parser.js"))
 
     # companies, agents, issues
 
@@ -96,7 +109,7 @@ class Api:
         body = {
             "name": name,
             "role": "engineer",
-            "adapterType": ADAPTER,
+            "adapterType": self.adapter,
             "adapterConfig": dict(config),
             "runtimeConfig": {"heartbeat": {"enabled": False}},
         }

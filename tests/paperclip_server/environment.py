@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -30,15 +31,18 @@ from tests.paperclip_server.scripted_agents import Plan as AgentPlan
 from tests.paperclip_server.server import KEYS, NODE, PLUGIN, PROGRAM, Server, run_server
 
 SEALING, SIGNING = "sealing-key.json", "transcripts-key.json"
-REPORT: Final = "/paperclip/programs/report.sh"
+REPORT: Final = '"$REPORT"'
 """Sends its argument as a change of the agent's issue. A file, because Paperclip redacts what looks like a bearer."""
+REPORT_FILE: Final = "report.sh"
 REPORT_SCRIPT: Final = """
 curl -sS -X PATCH "$PAPERCLIP_API_URL/api/issues/$PAPERCLIP_TASK_ID" -o answer.txt -w '%{http_code}' -d "$1" \\
   -H "Authorization: Bearer $PAPERCLIP_API_KEY" -H "X-Paperclip-Run-Id: $PAPERCLIP_RUN_ID" \\
   -H 'Content-Type: application/json'
 """
-STABLE, DISRUPTED, READABLE = "stable", "disrupted", "readable"
-"""The Paperclip that stays up, the one that scenarios kill, and the one whose runs' logs people can read."""
+STABLE, DISRUPTED, READABLE, OVERRIDDEN = "stable", "disrupted", "readable", "overridden"
+"""The Paperclip that stays up, the one that scenarios kill, the one whose runs' logs people can read, and the one whose
+own OpenCode adapter the plugin replaces."""
+OVERRIDE: Final = "opencode_local"
 HOST_PREFIX: Final = "[paperclip] "
 """Paperclip's own notes in a run's log begin so."""
 
@@ -55,22 +59,31 @@ class Instance:
     async def set_up(self) -> None:
         """Installs the plugin and creates a company."""
         installed = await self.api.install(PLUGIN)
-        assert installed["type"] == ADAPTER, installed
+        assert installed["type"] == self.api.adapter, installed
         self.company = await self.api.company("Acme")
 
     async def create_scripted_agent(self, name: str, plan: AgentPlan | None = None, **config: Any) -> "ScriptedAgent":
         """Creates an agent whose `opencode` is a scripted program."""
-        program = AgentProgram.create(self.volume, plan or AgentPlan())
+        program = AgentProgram.create(self.server.folder / "programs", plan or AgentPlan())
         agent = await self.api.agent(self.company, name, program.adapter_config(**config))
         return ScriptedAgent(self, agent, program)
 
     async def create_opencode_agent(self, name: str, scenario: str, **config: Any) -> str:
         """Creates an agent with the real OpenCode and a scenario of the scripted model; returns its id."""
-        settings = {"model": f"fake/scenario/{scenario}", "graceSec": 2, **config}
+        report = {"REPORT": {"type": "plain", "value": str(self.server.folder / REPORT_FILE)}}
+        settings = {"model": f"fake/scenario/{scenario}", "graceSec": 2, "env": report, **config}
         return await self.api.agent(self.company, name, settings)
 
     async def issue(self, agent: str, title: str, description: str = "Please do it.") -> str:
         return await self.api.issue(self.company, agent, title, description)
+
+    async def project(self, name: str) -> tuple[str, Path]:
+        """Creates a project with an empty folder of the data volume; returns its id and the folder on this machine."""
+        inside = f"/paperclip/repositories/{uuid.uuid4().hex[:12]}"
+        folder = self.server.local_path(inside)
+        folder.mkdir(parents=True)
+        folder.chmod(0o777)
+        return await self.api.project(self.company, name, inside), folder
 
     async def comment_texts(self, issue: str) -> list[str]:
         """The texts of an issue's comments."""
@@ -133,8 +146,13 @@ class Environment:
             server.environment["AGENT_RUNS_RECONCILE"] = "false"
         if name == READABLE:
             server.environment["AGENT_RUNS_RUN_LOG_FORMAT"] = "auto"
+        adapter = ADAPTER
+        if name == OVERRIDDEN:
+            adapter = OVERRIDE
+            server.environment |= {"AGENT_RUNS_ADAPTER_TYPE": OVERRIDE, "AGENT_RUNS_RUN_LOG_FORMAT": "auto"}
         await self.resources.enter_async_context(run_server(server))
-        instance = Instance(server, await self.resources.enter_async_context(Api.open(server.url)), self.volume)
+        api = await self.resources.enter_async_context(Api.open(server.url, adapter))
+        instance = Instance(server, api, self.volume)
         await instance.set_up()
         return instance
 
@@ -203,6 +221,7 @@ async def start_environment(folder: Path) -> AsyncIterator[Environment]:
     plan = Plan(folder / "stack")
     _make_keys(plan.state, folder / "keys", user)
     _make_volume(plan.data_root, user)
+    (folder / REPORT_FILE).write_text(REPORT_SCRIPT)
     async with AsyncExitStack() as outer:
         stack = await outer.enter_async_context(Stack.up(plan))
         store = await SqlTranscripts.open(stack.settings.transcripts)
@@ -246,9 +265,6 @@ def _make_keys(state: Path, shared: Path, user: tuple[int, int] | None) -> None:
 def _make_volume(volume: Path, user: tuple[int, int] | None) -> None:
     assert volume.name == CLAIM
     volume.mkdir(parents=True)
-    report = volume / REPORT.removeprefix("/paperclip/")
-    report.parent.mkdir()
-    report.write_text(REPORT_SCRIPT)
     if user is not None:
         os.chown(volume, *user)
 
@@ -288,14 +304,28 @@ def events(stored: list[Line], kind: str) -> list[dict[str, Any]]:
 
 async def parse_in_ui(env: Environment, parser: str, lines: list[str]) -> list[list[dict[str, Any]]]:
     """The entries of these lines in Paperclip's own UI: its shipped worker, with this parser, one message per line."""
-    assets = Path(env.mounts[PROGRAM]) / "node_modules" / "@paperclipai" / "server" / "ui-dist" / "assets"
+    assets = _modules(env) / "server" / "ui-dist" / "assets"
+    return await _parse(env, {"source": parser, "lines": lines}, Path(__file__).with_name("ui_worker.mjs"), assets)
+
+
+async def parse_as_opencode(env: Environment, lines: list[str]) -> list[list[dict[str, Any]]]:
+    """The entries of these lines by Paperclip's own parser for `opencode_local`."""
+    parser = _modules(env) / "adapter-opencode-local" / "dist" / "ui" / "parse-stdout.js"
+    return await _parse(env, {"lines": lines}, Path(__file__).with_name("opencode_parser.mjs"), parser)
+
+
+def _modules(env: Environment) -> Path:
+    return Path(env.mounts[PROGRAM]) / "node_modules" / "@paperclipai"
+
+
+async def _parse(env: Environment, given: dict[str, Any], *arguments: Path) -> list[list[dict[str, Any]]]:
     process = await asyncio.create_subprocess_exec(
-        *(f"{env.mounts[NODE]}/bin/node", str(Path(__file__).with_name("ui_worker.mjs")), str(assets)),
+        *(f"{env.mounts[NODE]}/bin/node", *map(str, arguments)),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    stdout, stderr = await process.communicate(json.dumps({"source": parser, "lines": lines}).encode())
+    stdout, stderr = await process.communicate(json.dumps(given).encode())
     assert process.returncode == 0, stderr.decode()
     shown: list[list[dict[str, Any]]] = json.loads(stdout)
     return shown

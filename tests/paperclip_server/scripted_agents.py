@@ -49,25 +49,23 @@ class Plan:
 
 @dataclass(frozen=True)
 class AgentProgram:
-    """The program of one scripted agent, on the data volume.
+    """The program of one scripted agent.
 
     Attributes:
-        folder: its folder on this machine.
-        inside: the same folder as pods see it.
+        folder: its folder on this machine, which pods of the embedded cluster see at the same path. It is not on the
+            data volume, of which an agent gets only its own folders.
     """
 
     folder: Path
-    inside: str
 
     @classmethod
-    def create(cls, volume: Path, plan: Plan) -> "AgentProgram":
-        name = f"programs/{uuid.uuid4().hex[:12]}"
-        program = cls(volume / name, f"/paperclip/{name}")
+    def create(cls, programs: Path, plan: Plan) -> "AgentProgram":
+        program = cls(programs / uuid.uuid4().hex[:12])
         program.folder.mkdir(parents=True)
         program.set_plan(plan)
         executable = program.folder / "opencode"
         here = Path(__file__).with_name("scripted_opencode.py")
-        executable.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {here} {program.inside} "$@"\n')
+        executable.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {here} {program.folder} "$@"\n')
         executable.chmod(0o755)
         return program
 
@@ -97,7 +95,7 @@ class AgentProgram:
 
     def adapter_config(self, **more: Any) -> Object:
         """An adapter configuration with this program as OpenCode."""
-        environment = {"PATH": {"type": "plain", "value": f"{self.inside}:{os.environ.get('PATH', os.defpath)}"}}
+        environment = {"PATH": {"type": "plain", "value": f"{self.folder}:{os.environ.get('PATH', os.defpath)}"}}
         return {
             "model": "fake/scenario/text",
             "graceSec": 2,

@@ -121,10 +121,7 @@ async def test_sixty_ends_deadlock_nothing(env: Environment) -> None:
 async def end_often(instance: Instance, ada: ScriptedAgent, times: int) -> list[Object]:
     """Runs one agent for so many issues of a project, one after the other."""
     runs = []
-    folder = ada.program.folder / "project"
-    folder.mkdir()
-    folder.chmod(0o777)
-    project = await instance.api.project(instance.company, f"Project of {ada.agent}", f"{ada.program.inside}/project")
+    project, _ = await instance.project(f"Project of {ada.agent}")
     for number in range(times):
         title = f"End {ada.agent} {number}"
         issue = await instance.api.issue(instance.company, ada.agent, title, project=project)
