@@ -46,7 +46,7 @@ FAILURES: Final = (
     failing("step_limit_reached", reason="max_turns"),
     failing("opencode_crashed", signal=11),
     failing("opencode_start_failed", refuses_start=True),
-    failing("timeout", hold=2, config={"timeoutSec": 3}),
+    failing("timeout", hold=2, config={"timeoutSec": 15}),
     failing("invalid_request", config={"model": "no-slash"}),
 )
 
