@@ -246,6 +246,7 @@ async def test_an_agent_whose_sidecar_dies_is_ended_and_named(proxied: System, p
     run.raw["config"]["infrastructureRetries"] = 0
     ticket = await proxied.start(run.raw)
     await run.until_signal("working")
+    await proxied.until_stored(run.raw)
     await _kill_container(proxied, "sidecar")
     outcome = await run.outcome(ticket)
     assert outcome.error_code == "k8s_pod_lost"
