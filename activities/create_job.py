@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from temporalio import activity
 
+from agent_runs import pod
 from agent_runs.agents.opencode.command import command_line
 from agent_runs.agents.opencode.config import OVERRIDING_VARIABLES, runtime_config, translate_mcp_servers
 from agent_runs.agents.opencode.config import environment as opencode_environment
@@ -38,11 +39,11 @@ from agent_runs.paperclip.environment import environment as paperclip_environmen
 from agent_runs.paperclip.preparation import Preparations
 from agent_runs.paperclip.proxy_env import API_KEY, API_URL, TOOLS_TOKEN, Placeholders, route_through_proxy
 from agent_runs.paperclip.sealing import Opener
-from agent_runs.pod.sidecar import api_proxy
+from agent_runs.pod.sidecar.tokens import KEY_PLACEHOLDER, TOOLS_PLACEHOLDER
 
 CONFIG_FILE: Final = f"{manifest.RUN_DIRECTORY}/secret/{CONFIG_KEY}"
-RUNNER_FILE: Final = Path(api_proxy.__file__).parents[1] / "runner.sh"
-PLACEHOLDERS: Final = Placeholders(key=api_proxy.KEY_PLACEHOLDER, tools=api_proxy.TOOLS_PLACEHOLDER)
+RUNNER_FILE: Final = Path(pod.__file__).with_name("runner.sh")
+PLACEHOLDERS: Final = Placeholders(key=KEY_PLACEHOLDER, tools=TOOLS_PLACEHOLDER)
 
 
 MAX_NAMED_PODS: Final = 5

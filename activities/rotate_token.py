@@ -16,7 +16,7 @@ from agent_runs.kube.objects import Pod
 from agent_runs.kube.ownership import TOKEN_RUN_ID
 from agent_runs.kube.port import Cluster, ExecFailed
 from agent_runs.paperclip.sealing import Opener
-from agent_runs.pod.sidecar.api_proxy import RUN_ID_FILE
+from agent_runs.pod.sidecar.tokens import RUN_ID_FILE
 
 MAX_CHECKS: Final = 60
 CHECK_INTERVAL: Final = timedelta(seconds=1)

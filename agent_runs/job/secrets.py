@@ -10,7 +10,7 @@ from typing import Any, Final
 from agent_runs.contracts.errors import InvalidRequest, JobCreateFailed, PromptTooLarge
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.kube.ownership import CONTENT_DIGEST, content_digest, owner_labels, secret_data
-from agent_runs.pod.sidecar.api_proxy import RUN_ID_FILE, TOKEN_FILE, TOOLS_TOKEN_FILE
+from agent_runs.pod.sidecar.tokens import RUN_ID_FILE, TOKEN_FILE, TOOLS_TOKEN_FILE
 
 SECRET_LIMIT: Final = 1024 * 1024
 """Bytes of all values of one Secret. Source: core/v1 MaxSecretSize."""

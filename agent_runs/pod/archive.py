@@ -1,4 +1,4 @@
-"""The sidecar as one file that any python3 runs: an archive of its modules, the same bytes for the same sources."""
+"""The sidecar as one file that any python3 runs: an archive of its modules and of h11, always the same bytes."""
 
 import io
 import zipfile
@@ -6,10 +6,14 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+import h11
+
 _PACKAGE: Final = Path(__file__).parent.parent
 _MODULES: Final = ("__init__.py", "pod/__init__.py", *(f"pod/sidecar/{name}.py" for name in (
-    *("__init__", "api_proxy", "control", "encoding", "main", "output", "runner", "upstream", "watching"),
+    *("__init__", "api_proxy", "connection", "control", "encoding", "main", "output", "requests", "runner", "tokens"),
+    *("upstream", "watching"),
 )))  # fmt: skip
+_H11: Final = Path(h11.__file__).parent
 _START: Final = "import sys\nfrom agent_runs.pod.sidecar.main import main\nmain(sys.argv[1:])\n"
 _DATE: Final = (2026, 1, 1, 0, 0, 0)
 
@@ -21,5 +25,7 @@ def sidecar_archive() -> bytes:
     with zipfile.ZipFile(archive, "w") as writing:
         for name in _MODULES:
             writing.writestr(zipfile.ZipInfo(f"agent_runs/{name}", _DATE), (_PACKAGE / name).read_text())
+        for module in sorted(_H11.glob("*.py")):
+            writing.writestr(zipfile.ZipInfo(f"h11/{module.name}", _DATE), module.read_text())
         writing.writestr(zipfile.ZipInfo("__main__.py", _DATE), _START)
     return archive.getvalue()

@@ -1,5 +1,6 @@
 """Paperclip's API as an agent sees it: accepts the current token only, and records the requests."""
 
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,6 +56,9 @@ class _Api(BaseHTTPRequestHandler):
             self._stream()
         elif route.endswith("/cut"):
             self._cut()
+        elif route.endswith("/empty"):
+            self.send_response(204)
+            self.end_headers()
         elif route.endswith("/moved"):
             self._respond(302, b"", ("Location", f"{self.paperclip.url}/api/there"))
         elif route.endswith("/open"):
@@ -113,12 +117,15 @@ class _Api(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(host: str = "127.0.0.1") -> Iterator[FakePaperclip]:
+def serving(host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> Iterator[FakePaperclip]:
     """A Paperclip at an address of this machine."""
     paperclip = FakePaperclip()
     server = ThreadingHTTPServer((host, 0), type("Api", (_Api,), {"paperclip": paperclip}))
     server.daemon_threads = True
-    paperclip.url = f"http://{host}:{server.server_port}"
+    paperclip.url = f"{'https' if tls else 'http'}://{host}:{server.server_port}"
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that does not trust it
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -14,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
-from agent_runs.pod.sidecar.api_proxy import KEY_PLACEHOLDER, MAX_REPLAY_BODY, TOOLS_PLACEHOLDER
+from agent_runs.pod.sidecar.api_proxy import MAX_CONNECTIONS, MAX_REPLAY_BODY
+from agent_runs.pod.sidecar.tokens import KEY_PLACEHOLDER, TOOLS_PLACEHOLDER
 from dev_stack.cluster.volumes import project
 from tests.pod.harness import Sidecar, read_frames
 from tests.pod.paperclip import FakePaperclip, serving
@@ -89,13 +92,13 @@ def paperclip() -> Iterator[FakePaperclip]:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[str], Proxy]]:
+def start(tmp_path: Path) -> Iterator[Callable[..., Proxy]]:
     proxies: list[Proxy] = []
 
-    def start(upstream: str) -> Proxy:
+    def start(upstream: str, env: dict[str, str] | None = None) -> Proxy:
         home = tmp_path / f"pod-{len(proxies)}"
         home.mkdir()
-        sidecar = Sidecar(home, env={"PAPERCLIP_UPSTREAM_URL": upstream})
+        sidecar = Sidecar(home, env={"PAPERCLIP_UPSTREAM_URL": upstream, **(env or {})})
         proxy = Proxy(sidecar.start(), sidecar.out, sidecar.tokens)
         proxies.append(proxy)
         proxy.rotate("token-1", "run-1")
@@ -281,6 +284,70 @@ def test_an_answer_that_comes_before_the_whole_body_is_passed_on(proxy: Proxy) -
     assert proxy.ask("POST", "/api/early", b"x" * 3 * MAX_REPLAY_BODY)[0].status == 413
 
 
+@pytest.mark.parametrize("length", [b"Content-Length: 4", b"Transfer-Encoding: chunked"])
+def test_a_client_may_wait_before_it_sends_the_body(proxy: Proxy, paperclip: FakePaperclip, length: bytes) -> None:
+    head = b"POST /api/open HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nAuthorization: Bearer %s\r\n"
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=TIMEOUT) as agent:
+        agent.sendall(
+            head % (proxy.port, KEY_PLACEHOLDER.encode()) + b"Expect: 100-continue\r\n" + length + b"\r\n\r\n"
+        )
+        assert agent.recv(1000).startswith(b"HTTP/1.1 100 ")
+        agent.sendall(b"4\r\nbody\r\n0\r\n\r\n" if b"chunked" in length else b"body")
+        assert agent.recv(1000).startswith(b"HTTP/1.1 200 ")
+    (request,) = paperclip.requests
+    assert (request.body, request.headers["Expect"]) == (b"body", None)
+
+
+def test_a_refused_client_gets_its_answer_although_it_sends_more(proxy: Proxy) -> None:
+    answer, body = proxy.ask("POST", "/api/open", b"x" * 8 * MAX_REPLAY_BODY, WORD | {"Host": "elsewhere"})
+    assert (answer.status, json.loads(body)["code"]) == (403, "api_proxy_refused")
+
+
+@pytest.mark.parametrize("path", ["/api/open", "/api/stream"])
+def test_an_answer_without_a_body_has_none(proxy: Proxy, paperclip: FakePaperclip, path: str) -> None:
+    paperclip.second_event.set()
+    connection = HTTPConnection("127.0.0.1", proxy.port, timeout=TIMEOUT)
+    for method in ("HEAD", "HEAD", "GET"):
+        connection.request(method, path.replace("stream", "empty"), headers=WORD)
+        with connection.getresponse() as answer:
+            assert (answer.status, answer.read()) in ((200, b"" if method == "HEAD" else b"open"), (204, b""))
+    connection.close()
+
+
+def test_further_connections_wait(proxy: Proxy) -> None:
+    busy = [socket.create_connection(("127.0.0.1", proxy.port), timeout=TIMEOUT) for _ in range(MAX_CONNECTIONS)]
+    for agent in busy:
+        agent.sendall(b"GET ")
+    waiting = socket.create_connection(("127.0.0.1", proxy.port), timeout=0.5)
+    waiting.sendall(b"GET / HTTP/1.1\r\nHost: elsewhere\r\n\r\n")
+    with pytest.raises(TimeoutError):
+        waiting.recv(1000)
+    waiting.settimeout(TIMEOUT)
+    busy[7].close()
+    assert waiting.recv(1000).startswith(b"HTTP/1.1 403 ")
+    for agent in (waiting, *busy):
+        agent.close()
+
+
+@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", None])
+def test_paperclip_may_have_a_private_authority(
+    tmp_path: Path, start: Callable[..., Proxy], variable: str | None
+) -> None:
+    authority = trustme.CA()
+    trust = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(trust)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    with serving(tls=trust) as paperclip:
+        proxy = start(paperclip.url, {variable: str(tmp_path / "ca.pem")} if variable else {})
+        body = os.urandom(3 * MAX_REPLAY_BODY)
+        answer, back = proxy.ask("POST", "/api/open", body)
+        if variable is None:
+            assert (answer.status, json.loads(back)["code"]) == (502, "api_proxy_upstream_unreachable")
+        else:
+            assert (answer.status, back) == (200, body)
+            assert proxy.ask("POST", "/api/early", body)[0].status == 413
+
+
 def test_an_old_client_gets_an_answer_without_chunks(proxy: Proxy, paperclip: FakePaperclip) -> None:
     paperclip.second_event.set()
     head, _, body = proxy.raw(b"GET /api/stream HTTP/1.0\r\nAuthorization: Bearer KEY\r\n\r\n").partition(b"\r\n\r\n")
@@ -363,19 +430,29 @@ def test_hostile_headers_are_refused(proxy: Proxy, paperclip: FakePaperclip, hea
 
 
 def test_a_header_cannot_contain_another_one(proxy: Proxy, paperclip: FakePaperclip) -> None:
-    proxy.raw(b"GET /api/open HTTP/1.0\r\nAuthorization: Bearer KEY\r\nX-Return: a\rX-Paperclip-Run-Id: b\r\n\r\n")
-    assert [request.headers.get_all("X-Paperclip-Run-Id") for request in paperclip.requests] == [["run-1"]]
+    returned = b"X-Return: a\rX-Paperclip-Run-Id: b"
+    answer = proxy.raw(b"GET /api/open HTTP/1.0\r\nAuthorization: Bearer KEY\r\n" + returned + b"\r\n\r\n")
+    assert answer.split()[1] == b"400"
+    assert paperclip.requests == []
+
+
+def test_a_request_of_today_names_its_host(proxy: Proxy, paperclip: FakePaperclip) -> None:
+    assert proxy.raw(b"GET /api/open HTTP/1.1\r\nAuthorization: Bearer KEY\r\n\r\n").split()[1] == b"400"
+    assert paperclip.requests == []
 
 
 @pytest.mark.parametrize("chunks", [b"zz\r\n", b"-1\r\n", b"3\r\nabcdef\r\n", b"fffffffff\r\n", b"1" * 2000])
 def test_malformed_chunks_are_refused(proxy: Proxy, paperclip: FakePaperclip, chunks: bytes) -> None:
-    answer = proxy.raw(b"POST /api/open HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
+    head = b"POST /api/open HTTP/1.1\r\nHost: HOST\r\nAuthorization: Bearer KEY\r\nTransfer-Encoding: chunked\r\n\r\n"
+    answer = proxy.raw(head + chunks + b"0\r\n\r\n")
     assert answer.split()[1] == b"400"
     assert paperclip.requests == []
 
 
 def test_a_body_that_is_cut_is_not_forwarded(proxy: Proxy, paperclip: FakePaperclip) -> None:
-    assert proxy.raw(b"POST /api/open HTTP/1.1\r\nContent-Length: 10\r\n\r\nhalf") == b""
+    head = b"POST /api/open HTTP/1.1\r\nHost: HOST\r\nAuthorization: Bearer KEY\r\n"
+    assert proxy.raw(head + b"Content-Length: 10\r\n\r\nhalf") == b""
+    assert proxy.raw(head + b"Transfer-Encoding: chunked\r\n\r\n9\r\nhalf").split()[1] == b"400"
     assert paperclip.requests == []
 
 

@@ -5,8 +5,10 @@ import io
 import sys
 import tempfile
 import zipfile
+from importlib.metadata import metadata
 from pathlib import Path
 
+import h11
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,7 +112,7 @@ def test_without_inotify_looks_get_rarer_until_something_is_found(monkeypatch: p
 
 
 @pytest.mark.parametrize("module", sorted((Path(sidecar.__file__).parent).glob("*.py")), ids=lambda path: path.stem)
-def test_the_sidecar_is_written_for_python_3_9_and_the_standard_library(module: Path) -> None:
+def test_the_sidecar_is_written_for_python_3_9_the_standard_library_and_h11(module: Path) -> None:
     tree = ast.parse(module.read_text(), feature_version=(3, 9))
     imported = {
         name
@@ -119,6 +121,19 @@ def test_the_sidecar_is_written_for_python_3_9_and_the_standard_library(module: 
         for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
     }
     outside = {name for name in imported if name.partition(".")[0] not in sys.stdlib_module_names}
-    assert all(name.startswith("agent_runs.pod.sidecar") for name in outside)
+    assert all(name.startswith("agent_runs.pod.sidecar") or name == "h11" for name in outside)
     with zipfile.ZipFile(io.BytesIO(sidecar_archive())) as archive:
         assert f"agent_runs/pod/sidecar/{module.name}" in archive.namelist()
+
+
+def test_the_archive_has_all_of_h11_for_python_3_9_and_stays_small() -> None:
+    folder = Path(h11.__file__).parent
+    modules = {path.name for path in folder.glob("*.py")}
+    assert {"__init__.py", "_connection.py"} <= modules
+    with zipfile.ZipFile(io.BytesIO(sidecar_archive())) as archive:
+        names = [name for name in archive.namelist() if name.startswith("h11/")]
+        assert names == sorted(f"h11/{module}" for module in modules)
+        for name in names:
+            ast.parse(archive.read(name), feature_version=(3, 9))
+    assert "Programming Language :: Python :: 3.9" in (metadata("h11").get_all("Classifier") or [])
+    assert len(sidecar_archive()) < 200_000  # of the 1 MiB of a Secret

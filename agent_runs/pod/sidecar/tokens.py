@@ -1,0 +1,53 @@
+"""The tokens of a run, and the agent's placeholders for them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import NamedTuple
+
+KEY_PLACEHOLDER = "paperclip-api-proxy-sets-the-key"
+"""The agent's value of `PAPERCLIP_API_KEY`."""
+TOOLS_PLACEHOLDER = "paperclip-api-proxy-sets-the-tools-token"
+"""The agent's value of `PAPERCLIP_RUNTIME_TOOLS_TOKEN`."""
+TOKEN_FILE, RUN_ID_FILE, TOOLS_TOKEN_FILE = "token", "run-id", "tools-token"
+"""Names in the folder of the Secret. Without connection tools there is no last one."""
+MAX_TOKEN_CHARACTERS = 64 * 1024
+
+
+class Tokens(NamedTuple):
+    """The current tokens, and the Paperclip run that they belong to."""
+
+    token: str
+    run_id: str
+    tools_token: str
+
+    @classmethod
+    def read(cls, folder: str) -> Tokens:
+        """Read the files of the Secret in one consistent state: the kubelet replaces `..data` atomically.
+
+        Raises:
+            OSError: the files do not exist.
+            UnicodeDecodeError: they are no text.
+        """
+        for _ in range(10):
+            with contextlib.suppress(FileNotFoundError):
+                return cls._of(os.path.realpath(os.path.join(folder, "..data")))  # noqa: PTH118 - pathlib is large
+            with contextlib.suppress(FileNotFoundError):
+                return cls._of(folder)
+            time.sleep(0.01)  # replaced during the read
+        return cls._of(folder)
+
+    @classmethod
+    def _of(cls, folder: str) -> Tokens:
+        try:
+            tools_token = _text(folder, TOOLS_TOKEN_FILE)
+        except FileNotFoundError:
+            tools_token = ""  # and if the whole folder is gone, the next line fails
+        return cls(_text(folder, TOKEN_FILE), _text(folder, RUN_ID_FILE), tools_token)
+
+
+def _text(folder: str, name: str) -> str:
+    with open(os.path.join(folder, name)) as file:  # noqa: PTH118, PTH123 - as above
+        return file.read(MAX_TOKEN_CHARACTERS).strip()
