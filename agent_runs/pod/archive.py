@@ -3,6 +3,7 @@
 import io
 import zipfile
 from functools import cache
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Final
 
@@ -27,5 +28,11 @@ def sidecar_archive() -> bytes:
             writing.writestr(zipfile.ZipInfo(f"agent_runs/{name}", _DATE), (_PACKAGE / name).read_text())
         for module in sorted(_H11.glob("*.py")):
             writing.writestr(zipfile.ZipInfo(f"h11/{module.name}", _DATE), module.read_text())
+        writing.writestr(zipfile.ZipInfo("h11/LICENSE.txt", _DATE), _license())
         writing.writestr(zipfile.ZipInfo("__main__.py", _DATE), _START)
     return archive.getvalue()
+
+
+def _license() -> str:
+    """Return h11's licence, which every copy of it must have."""
+    return distribution("h11").read_text("licenses/LICENSE.txt") or ""

@@ -131,7 +131,8 @@ def test_the_archive_has_all_of_h11_for_python_3_9_and_stays_small() -> None:
     modules = {path.name for path in folder.glob("*.py")}
     assert {"__init__.py", "_connection.py"} <= modules
     with zipfile.ZipFile(io.BytesIO(sidecar_archive())) as archive:
-        names = [name for name in archive.namelist() if name.startswith("h11/")]
+        names = [name for name in archive.namelist() if name.startswith("h11/") and name.endswith(".py")]
+        assert archive.read("h11/LICENSE.txt").startswith(b"The MIT License")
         assert names == sorted(f"h11/{module}" for module in modules)
         for name in names:
             ast.parse(archive.read(name), feature_version=(3, 9))
