@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
@@ -140,7 +140,7 @@ class Prepared(FakePreparations):
     async def current(self) -> Preparation:
         prepared = await super().current()
         env = {**prepared.secrets.env, f"{'N' * 240}_TOKEN": SHORT.decode()}
-        return Preparation(prepared.request, prepared.secrets.model_copy(update={"env": env}), prepared.prompt)
+        return replace(prepared, secrets=prepared.secrets.model_copy(update={"env": env}))
 
 
 class OneLog(ScriptedLog):

@@ -135,7 +135,7 @@ class Preparation:
     request: RunRequest
     secrets: Secrets = attribute(repr=False)
     prompt: PromptSource = attribute(repr=False)
-    names_address: bool = True
+    names_address: bool
 
     @property
     def chosen(self) -> RunConfig:

@@ -19,4 +19,4 @@ class FakePreparations:
     """The prepared wake of a usual run."""
 
     async def current(self) -> Preparation:
-        return Preparation(REQUEST, SECRETS, PromptSource())
+        return Preparation(REQUEST, SECRETS, PromptSource(), names_address=True)

@@ -47,7 +47,9 @@ OPTIONS: Final = (
 )
 
 TESTS: Final[dict[str, tuple[str, ...]]] = {
-    "agent_runs/client/attach.py": ("tests/client/test_attach.py", "tests/workflows/test_callers.py"),
+    "agent_runs/client/attach.py": tuple(
+        f"tests/{name}.py" for name in ("client/test_attach", "workflows/test_callers", "workflows/test_early_outcome")
+    ),
     "agent_runs/client/outcome.py": tuple(
         f"tests/{name}.py"
         for name in ("client/test_attach", "workflows/test_cancel", "workflows/test_statuses", "workflows/test_callers")
@@ -78,6 +80,12 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
         "tests/job",
         "tests/conformance/test_job_manifest.py",
         "tests/activities/test_token_run.py",
+    ),
+    "agent_runs/job/policy.py": ("tests/job/test_policy.py", "tests/security/test_policy.py"),
+    "agent_runs/job/data_volume.py": (
+        "tests/security/test_volumes.py",
+        "tests/security/test_databases.py",
+        "tests/job",
     ),
     "agent_runs/job/placement.py": ("tests/job", "tests/conformance/test_job_manifest.py"),
     "agent_runs/paperclip/sealing.py": ("tests/paperclip/test_sealing.py", "tests/activities/test_rotate_token.py"),
