@@ -74,8 +74,7 @@ class Folder:
     def has(self, other: "Folder") -> bool:
         """Whether the other one need not be mounted besides this one."""
         inside = f"{other.mount_path}/".startswith(f"{self.mount_path}/")
-        same = f"{other.sub_path}/" == f"{self.sub_path}/" + f"{other.mount_path}/"[len(self.mount_path) + 1 :]
-        return inside and same and (other.read_only or not self.read_only)
+        return inside and (other.read_only or not self.read_only)
 
 
 @dataclass(frozen=True)

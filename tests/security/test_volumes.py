@@ -70,6 +70,17 @@ def test_a_worktree_comes_with_the_repository_that_its_git_file_names(workspace:
     assert found == ["/home/agent", *elsewhere, "instances/default/projects/co-1/p-1/app"]
 
 
+def test_a_folder_that_another_one_has_is_not_mounted_again_unless_it_may_be_written() -> None:
+    inside = Workspace(cwd=f"{PROJECT}/web", agent_home=OWN)
+    found = mounted(directory=f"{PROJECT}/web", workspace=inside, projects=[PROJECT], instructions=f"{OWN}/AGENTS.md")
+    assert {path for path, writable in found.items() if writable} == {
+        *("/home/agent", "instances/default/projects/co-1/p-1/app", f"instances/default/workspaces/{AGENT}")
+    }
+    assert {path for path, writable in found.items() if not writable} == {"instances/default/skills/co-1"}
+    rules = DataRules(shared=("code", "code/docs"))
+    assert mounted(rules, directory="/paperclip/code/app") == {"/home/agent": True, "code": False, "code/app": True}
+
+
 @pytest.mark.parametrize(
     ("path", "reason"),
     [

@@ -19,13 +19,13 @@ from agent_runs.client.outcome import cancel, fetch_outcome, outcome_at_close
 from agent_runs.client.runs import find_run
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts import updates
-from agent_runs.contracts.errors import PodLost
+from agent_runs.contracts.errors import Failure, PodLost, ProviderUnavailable
 from agent_runs.contracts.identity import workflow_id
 from agent_runs.contracts.messages import StreamEnd
-from agent_runs.contracts.outcome import ContainerEnd, Outcome, OutputReceipt
+from agent_runs.contracts.outcome import ContainerEnd, Outcome, OutputReceipt, Report
 from agent_runs.contracts.request import WakeContext
 from tests.support.requests import FakeRequest
-from tests.workflows.fake_activities import FakeActivities, FakeAgent
+from tests.workflows.fake_activities import FakeActivities, FakeAgent, answer_with
 from tests.workflows.fake_worker import Handle, running_worker
 from workflows.agent_run import AgentRunWorkflow
 from workflows.attributes import ALL
@@ -123,16 +123,21 @@ async def join_requested(handle: Handle) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.parametrize(
+    "failure", [None, ProviderUnavailable.as_failure("it answers 503")], ids=["success", "failure"]
+)
 async def test_an_outcome_that_nobody_fetched_is_released_for_another_task(
-    temporal: Client, queue: str, request_of_a_run: FakeRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest, failure: Failure | None
 ) -> None:
-    settings = ClientSettings(task_queue=queue)
-    async with running_worker(temporal, queue, FakeActivities()) as start:
+    settings, code = ClientSettings(task_queue=queue), 1 if failure else 0
+    report = Report(failure=failure, exit_code=code)
+    steps = FakeActivities({"parse_transcript": answer_with(lambda _: report)})
+    async with running_worker(temporal, queue, steps) as start:
         handle = await start(wake("task", request_of_a_run))
         await fetch_outcome(handle, collect=False)
         ticket = await attach(temporal, settings, wake("another", request_of_a_run, "other").wake)
-        assert (await outcome_at_close(handle)).exit_code == 0
-        assert (await fetch_outcome(ticket.handle(temporal), collect=True)).exit_code == 0
+        assert (await outcome_at_close(handle)).exit_code == code
+        assert (await fetch_outcome(ticket.handle(temporal), collect=True)).exit_code == code
     assert ticket.kind == "started"
 
 
