@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable
 from json.decoder import JSONArray, JSONObject, scanstring  # type: ignore[attr-defined]  # unknown to typeshed
-from json.scanner import py_make_scanner  # type: ignore[attr-defined]
+from json.scanner import py_make_scanner  # type: ignore[attr-defined]  # as above
 from typing import Any, Final
 
 LARGE: Final = 64 * 1024

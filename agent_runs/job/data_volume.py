@@ -148,7 +148,7 @@ def refusal(path: str, owner: Owner, rules: DataRules) -> str | None:
     parts = path.split("/") if path else []
     if not parts:
         return "is the whole data volume"
-    if any(part.startswith(".") for part in parts[:1]):
+    if parts[0].startswith("."):
         return "is no workspace: its name begins with '.'"
     if ":" in path:
         return "has a ':', which no mount path may have"
@@ -169,10 +169,10 @@ def refusal(path: str, owner: Owner, rules: DataRules) -> str | None:
 
 
 def _outermost(folders: Iterable[Folder]) -> tuple[Folder, ...]:
-    """The folders without those that another one has, outer ones first."""
+    """The folders without those that another one has, outer ones first; of two at one path the writable one."""
     kept: list[Folder] = []
     for folder in sorted(set(folders), key=lambda each: (each.mount_path.count("/"), each.mount_path, each.read_only)):
-        if not any(each.mount_path == folder.mount_path or each.has(folder) for each in kept):
+        if not any(each.has(folder) for each in kept):
             kept.append(folder)
     return tuple(kept)
 

@@ -305,7 +305,7 @@ def _failed_init(pod: Pod, name: str, ended: Terminated, outside: str | None) ->
 
 
 def _termination_message(ended: Terminated) -> str:
-    return _bounded(ended.reason or ended.message or "unknown")
+    return _bounded(": ".join(part for part in (ended.reason, ended.message.strip()) if part) or "unknown")
 
 
 def _pull(pod: Pod, status: ContainerStatus, events: Sequence[Event], *, init: bool) -> Diagnosis:

@@ -229,3 +229,16 @@ async def test_a_run_in_a_folder_of_another_agent_is_refused_before_anything_exi
     assert outcome.error_code == "policy_refused"
     assert "paperclipWorkspace.cwd" in (outcome.error_message or "")
     assert sharing.changes[before:] == []
+
+
+async def test_no_agent_starts_in_a_workspace_that_leads_elsewhere_and_the_run_says_so(sharing: System) -> None:
+    raw = sharing.agent("cat > /dev/null; echo never")
+    raw["config"]["infrastructureRetries"] = 0
+    workspace = raw["context"]["paperclipWorkspace"]["cwd"].removeprefix("/paperclip/")
+    volume = sharing.embedded.kubeconfig_path.parent / "claims/default/paperclip"
+    (volume / "secrets").mkdir(parents=True)
+    (volume / workspace).parent.mkdir(parents=True, exist_ok=True)
+    (volume / workspace).symlink_to(volume / "secrets")
+    outcome = await sharing.outcome(raw)
+    assert f"/paperclip/{workspace}" in (outcome.error_message or "")
+    assert await sharing.stdout(raw) == []
