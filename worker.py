@@ -18,9 +18,9 @@ from temporalio.worker import Worker
 from activities.await_schedule import AwaitScheduleActivity
 from activities.bundle_prompt import BundlePromptActivity
 from activities.check_configuration import CheckConfigurationActivity
-from activities.create_job import AgentPodSettings, CreateJobActivity
+from activities.create_job import CreateJobActivity
 from activities.finish import FinishActivity
-from activities.introspect_pod import IntrospectPodActivity, PodOverrides
+from activities.introspect_pod import IntrospectPodActivity
 from activities.parse_transcript import ParseTranscriptActivity
 from activities.prepare_run import PrepareRunActivity
 from activities.rotate_token import RotateTokenActivity
@@ -29,8 +29,11 @@ from activities.stream_logs import StreamLogsActivity
 from agent_runs.client import links
 from agent_runs.client.connection import run_to_end
 from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.doctor.objects import Objects
+from agent_runs.doctor.surroundings import Surroundings
+from agent_runs.job.attempt_plan import AgentPodSettings
 from agent_runs.job.checks import Checks
-from agent_runs.job.pod_profile import Inheritance
+from agent_runs.job.pod_profile import Inheritance, PodOverrides
 from agent_runs.job.redactions import Redactions, provider_settings
 from agent_runs.kube.port import Cluster
 from agent_runs.service import startup
@@ -71,7 +74,12 @@ def activities(
     """All activities, each with the ports it needs."""
     opener = startup.load_opener(settings)
     policy = startup.load_policy(settings)
-    checks = Checks(policy, cluster.namespace, partial(startup.own_account, cluster))
+    checks = Checks(
+        policy,
+        cluster.namespace,
+        own_account=partial(startup.own_account, cluster),
+        data_claim=partial(startup.data_claim, cluster, settings.data_claim),
+    )
     preparations = HistoryPreparations(client, opener)
     inheritance = Inheritance(settings.inherit_env, settings.inherit_env_from, settings.inherit_mounts)
     overrides = PodOverrides(settings.image, settings.namespace, settings.data_claim)
@@ -87,10 +95,11 @@ def activities(
         opencode_config=settings.opencode_config,
         page=links.page_url_without_token(settings),
     )
+    surroundings = Surroundings(cluster, store, Objects(cluster, pods, overrides))
     return [
         PrepareRunActivity(preparations, checks).prepare_run,
         CheckConfigurationActivity(
-            opener, checks, settings.paperclip_api_url, redactions.worker_values
+            opener, checks, settings.paperclip_api_url, redactions.worker_values, surroundings
         ).check_configuration,
         IntrospectPodActivity(cluster, overrides, inheritance).introspect_pod,
         BundlePromptActivity(cluster, preparations, settings.data_root).bundle_prompt,

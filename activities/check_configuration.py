@@ -1,14 +1,17 @@
 """Checks an agent's configuration as `prepare_run` does, for Paperclip's environment test."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from temporalio import activity
 
-from agent_runs.contracts.errors import InvalidRequest, PolicyRefused
+from agent_runs.contracts.errors import InvalidRequest, PolicyRefused, WorkspaceNotShared
+from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.request import Workspace
 from agent_runs.contracts.start import Binding, CheckReport, CheckStart, Finding, SealedCheck
+from agent_runs.doctor.objects import CheckedAgent
+from agent_runs.doctor.surroundings import Surroundings
 from agent_runs.job.checks import Checks
 from agent_runs.job.data_volume import Owner, RunFolders
 from agent_runs.job.redactions import WorkerValues
@@ -24,17 +27,19 @@ CORRECT_FIELD = "Correct the field in the agent's configuration."
 
 @dataclass(frozen=True)
 class CheckConfigurationActivity:
-    """Creates nothing, and reads nothing but its input and the worker's own pod.
+    """Creates nothing that lasts: what it writes, it writes by a dry run or in a transaction that deletes it.
 
     Attributes:
         paperclip_api_url: the worker's setting, for an agent whose Paperclip names no address.
         worker_values: reads what the worker puts into the pod of any agent.
+        surroundings: what a run needs of Kubernetes and the store; None: not checked.
     """
 
     opener: Opener
     checks: Checks
     paperclip_api_url: str | None
     worker_values: Callable[[], Awaitable[WorkerValues]]
+    surroundings: Surroundings | None = None
 
     @activity.defn
     async def check_configuration(self, input: CheckStart) -> CheckReport:
@@ -52,9 +57,19 @@ class CheckConfigurationActivity:
             run_id=input.check_id,
         )
         check = await asyncio.to_thread(self.opener.open, input.sealed, SealedCheck, use)
-        return CheckReport(findings=tuple([finding async for finding in self._findings(check, input.company_id)]))
+        run = RunKey(agent_id="check", company_id=input.company_id, run_id=input.check_id)
+        findings, agent = await self._configuration(check, run)
+        return CheckReport(findings=(*findings, *await self._surroundings(check, agent)))
 
-    async def _findings(self, check: SealedCheck, company_id: str) -> AsyncIterator[Finding]:
+    async def _surroundings(self, check: SealedCheck, agent: CheckedAgent | None) -> Sequence[Finding]:
+        """What is found even for a wrong configuration, so that all is reported at once."""
+        if self.surroundings is None:
+            return ()
+        namespace = check.config.get("namespace")
+        return await self.surroundings.findings(namespace if isinstance(namespace, str) and namespace else None, agent)
+
+    async def _configuration(self, check: SealedCheck, key: RunKey) -> tuple[Sequence[Finding], CheckedAgent | None]:
+        """What is found in the configuration, and the agent if nothing in it is wrong."""
         run = {
             "runId": "check",
             "authToken": TOKEN,
@@ -64,22 +79,28 @@ class CheckConfigurationActivity:
         try:
             prepared = await asyncio.to_thread(split, run, check.host)
             directory = working_directory(Workspace(), prepared.chosen)
-            await self.checks.check(prepared.chosen, RunFolders(Owner(company_id, None), directory))
+            await self.checks.check(prepared.chosen, RunFolders(Owner(key.company_id, None), directory))
             values = await self.worker_values()
             await asyncio.to_thread(values.redaction, prepared.secrets)  # refuses too many, as `create_job` does
+            await self.checks.check_volume(prepared.chosen, "paperclipWorkspace.cwd, which Paperclip gives every run,")
         except WrongFields as wrong:
-            for problem in wrong.problems:
-                yield Finding(code="agent_configuration", level="error", message=str(problem), hint=CORRECT_FIELD)
-            return
+            return [_error("agent_configuration", str(problem), CORRECT_FIELD) for problem in wrong.problems], None
         except InvalidRequest as refused:
-            yield Finding(code="agent_configuration", level="error", message=refused.message, hint=CORRECT_FIELD)
-            return
+            return [_error("agent_configuration", refused.message, CORRECT_FIELD)], None
         except PolicyRefused as refused:
-            yield Finding(code="operator_policy", level="error", message=refused.message, hint=refused.next_step)
-            return
+            return [_error("operator_policy", refused.message, refused.next_step)], None
+        except WorkspaceNotShared as refused:
+            return [_error(refused.code, refused.message, refused.next_step)], None
         url = prepared.request.config.paperclip_api_url or self.paperclip_api_url
-        if warning := api_url_warning(url):
-            hint = "Set AGENT_RUNS_PAPERCLIP_API_URL, at Paperclip's server or at the worker."
-            yield Finding(code="paperclip_url", level="warn", message=warning, hint=hint)
-        else:
-            yield Finding(code="paperclip_url", level="info", message=f"Agents reach Paperclip at {url}")
+        return [_address(url)], CheckedAgent(key, prepared, values)
+
+
+def _error(code: str, message: str, hint: str) -> Finding:
+    return Finding(code=code, level="error", message=message, hint=hint)
+
+
+def _address(url: str | None) -> Finding:
+    if warning := api_url_warning(url):
+        hint = "Set AGENT_RUNS_PAPERCLIP_API_URL, at Paperclip's server or at the worker."
+        return Finding(code="paperclip_url", level="warn", message=warning, hint=hint)
+    return Finding(code="paperclip_url", level="info", message=f"Agents reach Paperclip at {url}")

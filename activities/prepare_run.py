@@ -28,6 +28,8 @@ class PrepareRunActivity:
             InvalidRequest: names every wrong field by its Paperclip path with the remedy, and quotes no value; or the
                 ids and the task of the start are not those that are sealed.
             PolicyRefused: names every field whose value the operator's policy does not allow.
+            WorkspaceNotShared: the workspace would be lost with the agent's pod.
+            PodIntrospectionFailed: the worker's pod is none that could be read.
             SealedFieldUnreadable: sealed with another key, or for another use.
             ClusterUnavailable: the API server refused or timed out; retried.
         """

@@ -3,6 +3,9 @@
 Run as `python -m bench.follow [--runs 500] [--seconds 30] [--readers 20] [--plain]`; it measures one run, then N. Four
 processes: the agents (`bench.agents`), the worker with the real activity on a real Temporal server (`bench.follower`),
 bare aiohttp on the same streams (`bench.bare`), and this one, which reads transcripts by SSE and the others' CPU time.
+
+With `--workers 2` it measures that many workers instead, with N runs each, on one queue and one PostgreSQL of its own.
+The readers are spread over the workers, whichever of them follows their run.
 """
 
 import argparse
@@ -19,6 +22,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +40,8 @@ from agent_runs.transcripts.tokens import authorization
 from bench.agents import NAMESPACE, RATE
 from bench.follower import QUEUE, settings
 from bench.overhead import percentile
+from bench.store import server_cpu
+from tests.transcripts.postgres import Postgres
 from workflows.limits import STREAM_HEARTBEAT
 
 IDLE = timedelta(seconds=10)
@@ -113,6 +119,7 @@ class Sample:
     took: float = 0
     idle: float = 0
     worker: float = 0
+    database: float = 0
     bare: float = 0
     agents: float = 0
     memory: int = 0
@@ -144,11 +151,15 @@ async def read_live(session: aiohttp.ClientSession, address: str, token: str, de
                 return
 
 
-async def measure(runs: int, seconds: int, readers: int, *, plain: bool) -> Sample:
+async def measure(
+    runs: int, seconds: int, readers: int, *, plain: bool, worker_count: int = 1, server: Postgres | None = None
+) -> Sample:
     """Measure with processes of its own; the agents write for `seconds`."""
     sample = Sample(runs, min(runs, readers))
     async with AsyncExitStack() as parts:
         folder = Path(parts.enter_context(tempfile.TemporaryDirectory()))
+        if server is not None:
+            (folder / "store").write_text(server.url())
         environment = await parts.enter_async_context(
             await WorkflowEnvironment.start_local(
                 dev_server_existing_path=str(Path(sys.executable).with_name("temporal")),
@@ -158,7 +169,7 @@ async def measure(runs: int, seconds: int, readers: int, *, plain: bool) -> Samp
         )
         (folder / "temporal").write_text(environment.client.service_client.config.target_host)
         agents = await parts.enter_async_context(process("bench.agents", runs, folder, *(["--plain"] if plain else [])))
-        worker = await parts.enter_async_context(process("bench.follower", folder))
+        workers = [await parts.enter_async_context(process("bench.follower", folder)) for _ in range(worker_count)]
         bare = await parts.enter_async_context(process("bench.bare", runs, folder, announces=False))
         workflow_worker = Worker(
             environment.client,
@@ -180,31 +191,41 @@ async def measure(runs: int, seconds: int, readers: int, *, plain: bool) -> Samp
         async with session.get(f"{agents.first_line}/bench/followed"):
             pass
         mint = load_tokens(settings(folder)).mint
+        followed = range(0, runs, max(1, runs // max(1, sample.readers)))
         sse_readers = [
             asyncio.create_task(
                 read_live(session, run_url(worker.first_line, f"run-{number}"), mint(f"run-{number}"), sample.delays)
             )
-            for number in range(0, runs, max(1, runs // max(1, sample.readers)))
+            for worker, number in zip(cycle(workers), followed, strict=False)
         ][: sample.readers]
         await asyncio.sleep(WARM_UP.total_seconds())
-        before = worker.cpu
+        before = total_cpu(workers)
         await asyncio.sleep(IDLE.total_seconds())
-        sample.idle = (worker.cpu - before) / IDLE.total_seconds()
-        began = worker.cpu, bare.cpu, agents.cpu
+        sample.idle = (total_cpu(workers) - before) / IDLE.total_seconds()
+        began = total_cpu(workers), bare.cpu, agents.cpu
+        database = server_cpu(server.folder) if server else 0
         async with session.post(f"{agents.first_line}/bench/write", params={"seconds": seconds}) as answer:
             sample.took = (await answer.json())["took"]
-        sample.worker, sample.bare, sample.agents = worker.cpu - began[0], bare.cpu - began[1], agents.cpu - began[2]
-        sample.memory = worker.memory()
+        sample.worker, sample.bare = total_cpu(workers) - began[0], bare.cpu - began[1]
+        sample.agents = agents.cpu - began[2]
+        sample.database = server_cpu(server.folder) - database if server else 0
+        sample.memory = max(worker.memory() for worker in workers)
         async with session.post(f"{agents.first_line}/bench/end"):
             ends = await asyncio.gather(*(handle.result() for handle in handles))
         await asyncio.gather(*sse_readers)
         sample.verified = sum(end.receipt.state == "verified" for end in ends)
-        sample.peak = worker.memory("VmHWM")
+        sample.peak = max(worker.memory("VmHWM") for worker in workers)
         state = await agents_state(session, agents.first_line)
         sample.lines, sample.requests = state["lines"], state["requests"]
-        heartbeats = json.loads((await worker.end()).splitlines()[-1])  # the log comes before it
-        sample.longest, sample.retries = heartbeats["longest"], heartbeats["retries"]
+        heartbeats = [json.loads((await worker.end()).splitlines()[-1]) for worker in workers]  # after its log
+        sample.longest = max(each["longest"] for each in heartbeats)
+        sample.retries = sum(each["retries"] for each in heartbeats)
     return sample
+
+
+def total_cpu(processes: Sequence[Process]) -> float:
+    """CPU seconds that these have used together."""
+    return sum(each.cpu for each in processes)
 
 
 async def agents_state(session: aiohttp.ClientSession, agents: str) -> dict[str, Any]:
@@ -224,6 +245,7 @@ def table(samples: Sequence[Sample], *, plain: bool) -> str:
         "bare aiohttp, CPU µs per line": lambda s: f"{s.bare / s.lines * 1e6:,.0f}",
         "worker / bare": lambda s: f"{s.worker / s.bare:.1f}",
         "worker, CPU of one core (before, without a line)": lambda s: f"{s.worker / s.took:.0%} ({s.idle:.0%})",
+        "PostgreSQL, CPU µs per line": lambda s: f"{s.database / s.lines * 1e6:,.0f}" if s.database else "",
         "agents' process, CPU of one core": lambda s: f"{s.agents / s.took:.0%}",
         "worker RSS (most ever), MiB": lambda s: f"{s.memory} ({s.peak})",
         "line delay, p50": lambda s: f"{statistics.median(s.delays):.0f} ms",
@@ -255,16 +277,26 @@ def main() -> None:
     options.add_argument("--seconds", type=int, default=30)
     options.add_argument("--readers", type=int, default=20)
     options.add_argument("--plain", action="store_true", help="HTTP without TLS")
+    options.add_argument("--workers", type=int, default=1, help="with a PostgreSQL, if more than one")
     arguments = options.parse_args()
+    readers, plain, workers = arguments.readers, arguments.plain, arguments.workers
+    server = Postgres() if workers > 1 else None
 
     async def run() -> None:
-        samples = [
-            await measure(runs, arguments.seconds, arguments.readers, plain=arguments.plain)
-            for runs in (1, arguments.runs)
-        ]
-        print(table(samples, plain=arguments.plain))
+        if server is not None:
+            server.start()
+            runs = workers * arguments.runs
+            sample = await measure(runs, arguments.seconds, readers, plain=plain, worker_count=workers, server=server)
+            print(table([sample], plain=plain))
+            return
+        samples = [await measure(runs, arguments.seconds, readers, plain=plain) for runs in (1, arguments.runs)]
+        print(table(samples, plain=plain))
 
-    run_to_end(run)
+    try:
+        run_to_end(run)
+    finally:
+        if server is not None:
+            server.remove()
 
 
 if __name__ == "__main__":

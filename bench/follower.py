@@ -82,6 +82,7 @@ def settings(folder: Path) -> WorkerSettings:
         temporal=TemporalServer(address=(folder / "temporal").read_text()),
         task_queue=QUEUE,
         transcripts_listen="127.0.0.1:0",
+        transcripts_url=store.read_text() if (store := folder / "store").exists() else None,
     )
 
 
@@ -90,7 +91,7 @@ async def serve(folder: Path) -> None:
     own, times = settings(folder), HeartbeatTimes()
     client = await Client.connect(own.temporal.address, data_converter=pydantic_data_converter, interceptors=[times])
     async with await KubernetesCluster.connect(str(own.kubeconfig)) as cluster:
-        store = await SqlTranscripts.open(own.transcripts)
+        store = await SqlTranscripts.open(own.transcripts, connections=own.transcripts_connections)
         activities = [StreamLogsActivity(cluster, store, Redactions(cluster, FakePreparations())).stream_logs]
         async with transcript_service(own, store, NoRunInfo()) as base, worker.temporal_worker(own, client, activities):
             print(base, flush=True)

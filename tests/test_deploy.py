@@ -10,12 +10,13 @@ import pytest
 import yaml
 
 import worker
+from agent_runs.cli import keys
+from agent_runs.doctor.permissions import CHECK_VERBS, REQUIRED_VERBS
 from agent_runs.service.health import CHECK_TIMEOUT
-from agent_runs.service.permissions import REQUIRED_VERBS
 from agent_runs.service.polling import SilenceLimits
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.web.transcripts import DRAIN_TIMEOUT
-from tests.support.overlays import AGENTS_NAMESPACE, ONE_NAMESPACE, OVERLAYS, built, objects
+from tests.support.overlays import OVERLAYS, PRODUCTION, TRIAL, built, objects
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 MANIFEST = (DEPLOY / "base" / "worker.yaml").read_text()
@@ -23,10 +24,41 @@ POD: dict[str, Any] = yaml.safe_load(MANIFEST)["spec"]["template"]["spec"]
 CONTAINER: dict[str, Any] = POD["containers"][0]
 
 
-def test_every_variable_of_the_deployment_is_a_setting_with_a_usable_value() -> None:
-    variables = dict(re.findall(r"- name: (AGENT_RUNS_\w+)\n\s+value: (\S+)", MANIFEST))
-    assert len(variables) >= 7
-    WorkerSettings.read(variables)
+def variables_of(overlay: str) -> dict[str, str]:
+    """The literal variables of the worker's container: those of its manifest and of the overlay's settings.env."""
+    [settings] = [each for (_, name), each in objects(overlay, "ConfigMap").items() if "agent-runs-settings" in name]
+    [deployment] = objects(overlay, "Deployment").values()
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    literals: dict[str, str] = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    return {**settings["data"], **literals}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_variable_of_the_deployment_is_a_setting_with_a_usable_value(overlay: str) -> None:
+    variables = variables_of(overlay)
+    assert len(variables) >= 12
+    # Files of TLS are read with the settings, and tests/client/test_temporal_server.py has some.
+    WorkerSettings.read({name: value for name, value in variables.items() if not name.startswith("TEMPORAL_TLS")})
+
+
+def test_the_trial_never_has_two_workers_at_its_file_and_production_never_none() -> None:
+    [trial], [production] = (list(objects(overlay, "Deployment").values()) for overlay in (TRIAL, PRODUCTION))
+    assert (trial["spec"]["replicas"], trial["spec"]["strategy"]["type"]) == (1, "Recreate")
+    assert (production["spec"]["replicas"], production["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"]) == (2, 0)
+    assert len(objects(PRODUCTION, "PodDisruptionBudget")) == 1
+    assert "AGENT_RUNS_TRANSCRIPTS_URL" not in variables_of(PRODUCTION)  # a Secret has it, for it has a password
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_worker_mounts_the_keys_that_agent_runs_makes_and_no_service_gives_it_variables(overlay: str) -> None:
+    [deployment] = objects(overlay, "Deployment").values()
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["enableServiceLinks"] is False
+    secrets = {volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
+    assert keys.SECRET in secrets
+    variables = variables_of(overlay)
+    assert variables["AGENT_RUNS_SEALING_KEY_FILE"] == f"/etc/agent-runs/{keys.SEALING}"
+    assert variables["AGENT_RUNS_TRANSCRIPTS_KEY_FILE"] == f"/etc/agent-runs/{keys.SIGNING}"
 
 
 def test_every_package_of_the_wheel_is_in_the_worker_image() -> None:
@@ -46,7 +78,7 @@ def test_the_image_installs_only_files_whose_hash_is_known_in_the_versions_that_
     assert len(requirements) >= 40
     assert [each for each in requirements if "--hash=sha256:" not in each or each.split()[0] not in pinned] == []
     assert (
-        "pip install --no-cache-dir --require-hashes -r requirements-worker.lock"
+        "pip install --no-compile --require-hashes -r requirements-worker.lock"
         in (DEPLOY / "worker.Dockerfile").read_text()
     )
 
@@ -77,28 +109,22 @@ def granted(overlay: str, role: tuple[str, str]) -> dict[str, set[str]]:
     }
 
 
-@pytest.mark.parametrize(
-    ("overlay", "agents"), [(ONE_NAMESPACE, "paperclip"), (AGENTS_NAMESPACE, "paperclip-agents")], ids=OVERLAYS
-)
+@pytest.mark.parametrize(("overlay", "agents"), [(TRIAL, "paperclip"), (PRODUCTION, "paperclip-agents")], ids=OVERLAYS)
 def test_the_worker_is_granted_what_it_checks_where_the_agents_are_and_only_its_own_pod_elsewhere(
     overlay: str, agents: str
 ) -> None:
     worker_role, own_pod = (agents, "agent-runs-worker"), ("paperclip", "agent-runs-own-pod")
-    assert granted(overlay, worker_role) == {resource: set(verbs) for resource, verbs in REQUIRED_VERBS.items()}
+    checked = {resource: {*verbs, *CHECK_VERBS.get(resource, ())} for resource, verbs in REQUIRED_VERBS.items()}
+    assert granted(overlay, worker_role) == checked
     assert granted(overlay, own_pod) == {"pods": {"get"}}
     assert set(objects(overlay, "Role")) == set(objects(overlay, "RoleBinding")) == {worker_role, own_pod}
     account = {"kind": "ServiceAccount", "name": "agent-runs-worker", "namespace": "paperclip"}
     assert all(binding["subjects"] == [account] for binding in objects(overlay, "RoleBinding").values())
-    [deployment] = objects(overlay, "Deployment").values()
-    variables = {
-        each["name"]: each.get("value") for each in deployment["spec"]["template"]["spec"]["containers"][0]["env"]
-    }
-    assert variables.get("AGENT_RUNS_NAMESPACE", "paperclip") == agents
+    assert variables_of(overlay).get("AGENT_RUNS_NAMESPACE", "paperclip") == agents
 
 
 def test_the_namespace_of_agents_admits_restricted_pods_only() -> None:
-    [namespace] = objects(AGENTS_NAMESPACE, "Namespace").values()
-    assert namespace["metadata"]["name"] == "paperclip-agents"
+    namespace = objects(PRODUCTION, "Namespace")["", "paperclip-agents"]
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 

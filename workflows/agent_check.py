@@ -12,7 +12,7 @@ with workflow.unsafe.imports_passed_through():
 
 @workflow.defn(name=CHECK_WORKFLOW_TYPE)
 class AgentCheckWorkflow:
-    """One check. Its caller waits for seconds and sets the workflow's own time-out; it creates nothing."""
+    """One check. Its caller waits for seconds and sets the workflow's own time-out; it creates nothing that lasts."""
 
     @workflow.run
     async def run(self, start: CheckStart) -> CheckReport:

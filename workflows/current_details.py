@@ -1,5 +1,6 @@
 """The current details of a run, which operators read in Temporal's Web UI: phase, pod, session, tokens, cost."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import StrEnum
@@ -9,6 +10,7 @@ from agent_runs.contracts.outcome import Report
 from agent_runs.contracts.request import RunRequest
 from agent_runs.contracts.start import RunStart
 
+MAX_WARNINGS: Final = 5
 MAX_VALUE_LENGTH: Final = 400
 """Characters of one value, such as agent output."""
 
@@ -37,6 +39,7 @@ class CurrentDetails:
 
     Attributes:
         values: what is known by now, by its name for people.
+        warnings: for people, such as instructions that could not be read; the newest `MAX_WARNINGS` are shown.
     """
 
     agent: str
@@ -45,6 +48,7 @@ class CurrentDetails:
     model: str = ""
     phase: Phase = Phase.QUEUED
     values: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, start: RunStart) -> Self:
@@ -59,6 +63,10 @@ class CurrentDetails:
         """These details in another phase, with more values."""
         known = {name: text for name, text in values.items() if text}
         return replace(self, phase=phase, values={**self.values, **known})
+
+    def with_warnings(self, warnings: Iterable[str]) -> Self:
+        """These details with more warnings."""
+        return replace(self, warnings=(*self.warnings, *warnings))
 
     def with_report(self, report: Report) -> Self:
         """These details with what the transcript shows."""
@@ -77,7 +85,9 @@ class CurrentDetails:
         """The details as Markdown, which the Web UI renders."""
         known = {"model": self.model, "run": self.run_id, "task": self.task}
         rows = {"phase": self.phase.value, "agent": self.agent, **{name: text for name, text in known.items() if text}}
-        return "\n".join(f"- **{name}**: {_quoted(text)}" for name, text in {**rows, **self.values}.items())
+        warnings = [("warning", text) for text in self.warnings[-MAX_WARNINGS:]]
+        lines = [*rows.items(), *self.values.items(), *warnings]
+        return "\n".join(f"- **{name}**: {_quoted(text)}" for name, text in lines)
 
 
 def _quoted(text: str) -> str:

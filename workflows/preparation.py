@@ -76,7 +76,7 @@ async def create_job(
     """Removes what previous runs of the agent left, and creates the attempt's Job, or adopts the one that an earlier
     activity attempt has created."""
     request, key = run.request, attempt.key
-    run.note(*prompt.warnings)
+    run.warn(*prompt.warnings)
     attempt.token_run_id = tokens.newest_run_id
     creation = workflow.start_activity(
         activities.create_job,
@@ -105,7 +105,7 @@ async def create_job(
     finally:
         attempt.job = result_or_none(creation)  # also when the run was stopped meanwhile: cleanup needs it
     job = creation.result()
-    run.note(*job.warnings)
+    run.warn(*job.warnings)
     tokens.begin()
     run.show(Phase.SCHEDULING, job=f"{job.namespace}/{job.name}", transcript=job.page)
     return job

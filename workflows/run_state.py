@@ -66,7 +66,7 @@ class RunState:
         """From now on the request is known."""
         self._request = request
         self.details = self.details.with_request(request)
-        self.note(*request.notes)
+        self.warn(*request.notes)
 
     @property
     def config(self) -> RunConfig:
@@ -131,10 +131,12 @@ class RunState:
         """Adds what the transcript shows to the current details, which appear with the next phase."""
         self.details = self.details.with_report(report)
 
-    def warn(self, warning: str) -> None:
-        """Adds a sentence for people to the outcome, and shows it at once."""
-        self.note(warning)
-        self.show(self.details.phase, warning=warning)
+    def warn(self, *warnings: str) -> None:
+        """Adds sentences for people to the outcome, and shows them at once. What is known already is not repeated."""
+        if new := [warning for warning in dict.fromkeys(warnings) if warning not in self.notes]:
+            self.note(*new)
+            self.details = self.details.with_warnings(new)
+            workflow.set_current_details(self.details.markdown)  # no command: any step may warn
 
     def decide(self) -> None:
         """Builds the outcome, unless it is built; operators see from now on that the run has ended."""

@@ -141,7 +141,7 @@ class Execution {
   }
 
   async run(): Promise<AdapterExecutionResult> {
-    for (const note of this.#prepared.notes) await this.#log.status("note", note);
+    for (const note of this.#prepared.notes) await this.#log.status("warning", `warning: ${note}`);
     await this.#ctx.onCancellationReady?.();
     const early = abortOf(this.#signal);
     if (early !== undefined) return await this.#endUnstarted(early);
@@ -356,9 +356,10 @@ class Execution {
     const base = this.#settings.transcriptsUrl;
     const page = base && (await linkTo(base, ticket.runId, this.#settings));
     const taskBlocked = cancelledAt === undefined && (await this.#blockTask(outcome));
-    const code = outcome.errorCode ?? "succeeded";
+    const [code, receipt] = [outcome.errorCode ?? "succeeded", outcome.receipt?.state ?? null];
     const message = outcome.errorMessage ? `${code}: ${outcome.errorMessage}` : code;
-    const receipt = outcome.receipt?.state ?? null;
+    const notes = [outcome.resultJson?.notes ?? []].flat().filter((note) => !this.#prepared.notes.includes(`${note}`));
+    for (const note of notes) await this.#log.status("warning", `warning: ${note}`);
     await this.#log.status("outcome", message, { code, receipt, lines: this.#log.lines });
     const { runId, authToken: token } = this.#ctx;
     const last = abortOf(this.#signal); // a cancel of this very moment, too, holds the task until it is acknowledged

@@ -19,10 +19,10 @@ export const CALL_BYTES = 8000;
 const HEARTBEAT_MS = 5 * 60_000;
 const OUTAGE_REPEAT_MS = 60_000;
 const MESSAGE_LIMIT = 2000;
-const FAULTS: ReadonlySet<StatusEvent> = new Set(["gap", "failure"]);
+const FAULTS: ReadonlySet<StatusEvent> = new Set(["gap", "warning", "failure"]);
 
 type RunEvent = "started" | "joined" | "busy" | "phase" | "attempt" | "session" | "cancelling" | "outcome";
-export type StatusEvent = RunEvent | "waiting" | "gap" | "heartbeat" | "note" | "failure";
+export type StatusEvent = RunEvent | "waiting" | "gap" | "heartbeat" | "note" | "warning" | "failure";
 
 /**
  * `json`: lines for the plugin's own parser; `text`: for people; `events`: OpenCode's events for Paperclip's parser of its

@@ -54,15 +54,15 @@ const PER_AGENT: Record<string, string> = {
   PAPERCLIP_API_URL: "paperclipApiUrl",
   ON_BUSY: "onBusy",
 };
-/** Settings of the worker and the command line, which may share an environment with Paperclip. */
+/** Settings of the worker and the command line, which may share an environment with Paperclip; variables of Services. */
 const OTHER_SETTINGS = [
   ...["KUBECONFIG", "KUBE_CONTEXT", "NAMESPACE", "IMAGE", "INIT_IMAGE", "SIDECAR_IMAGE", "DATA_CLAIM", "DATA_ROOT"],
   ...["INHERIT_ENV", "OPENCODE_CONFIG", "OPENCODE", "MAX_RUNS", "TRANSCRIPTS_URL", "TRANSCRIPTS_LISTEN"],
   ...["TRANSCRIPT_RETENTION_DAYS", "HEALTH_LISTEN", "METRICS_LISTEN", "PRODUCTION", "WEB_UI"],
-  ...["INHERIT_ENV_FROM", "INHERIT_MOUNTS", "POLICY"],
+  ...["INHERIT_ENV_FROM", "INHERIT_MOUNTS", "MAX_OUTPUT_MIB", "POLICY", "TRANSCRIPTS_CONNECTIONS"],
 ];
-const YES = /^(1|on|t|true|y|yes)$/i;
-const NO = /^(0|off|f|false|n|no)$/i;
+const SERVICE = /(_SERVICE_(HOST|PORT(_\w+)?)|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)=|_PORT=(tcp|udp|sctp):/;
+const [YES, NO] = [/^(1|on|t|true|y|yes)$/i, /^(0|off|f|false|n|no)$/i];
 const ABSOLUTE_URL =
   "must be an absolute http:// or https:// URL without a login, query or fragment, such as https://paperclip.example";
 
@@ -145,8 +145,9 @@ function settingsReader(environment: NodeJS.ProcessEnv, config: JsonObject) {
   }
   /** Throws for what is wrong, and for variables with our prefix that no part of the project reads. */
   function throwProblems(): void {
-    const isUnknown = (name: string) => name.startsWith(PREFIX) && !known.has(name.slice(PREFIX.length));
-    const unknown = Object.keys(environment).filter(isUnknown).sort();
+    const ours = Object.keys(environment).filter((name) => name.startsWith(PREFIX));
+    const unread = ours.filter((name) => !known.has(name.slice(PREFIX.length))).sort();
+    const unknown = unread.filter((name) => !SERVICE.test(`${name}=${environment[name]}`));
     problems.push(...unknown.map((field) => ({ field, remedy: "is not a setting: check its spelling" })));
     if (problems.length > 0) throw new ConfigurationError(...problems);
   }

@@ -41,8 +41,7 @@ export async function testEnvironment(context: EnvironmentTestContext): Promise<
 function withoutChecks(error: unknown): Finding {
   const remedy = "Correct the setting in the environment of Paperclip's server.";
   if (error instanceof ConfigurationError) return check("settings", "error", error.message, remedy);
-  const message = `The test itself failed: ${errorText(error)}`;
-  return check("environment_test_failed", "error", message, "Report this as a bug.");
+  return check("environment_test_failed", "error", `The test itself failed: ${errorText(error)}`, "Report this bug.");
 }
 
 async function allChecks(context: EnvironmentTestContext): Promise<Finding[]> {

@@ -11,7 +11,7 @@ import type { TranscriptEntry } from "./paperclip.ts";
 
 const OURS = '{"type":"agent_run"';
 /** Events of our own status lines that report something wrong. */
-const ERROR_EVENTS: readonly unknown[] = ["gap", "failure"];
+const ERROR_EVENTS: readonly unknown[] = ["gap", "warning", "failure"];
 
 /**
  * The entries of one log line; none for a line that is not shown.

@@ -91,7 +91,7 @@ describe.concurrent("a run", () => {
     expect(host.calls.at(-1)).toBe("finalize");
     expect(host.metas[0]).toMatchObject({ adapterType: "opencode_local", command: "opencode", prompt: "fresh" });
     expect(host.statuses().map((status) => status.event)).toEqual(
-      expect.arrayContaining(["note", "started", "session", "outcome"]),
+      expect.arrayContaining(["warning", "started", "session", "outcome"]),
     );
     expect(host.chunks.every(({ chunk }) => chunk.endsWith("\n") && Buffer.byteLength(chunk) < 8000)).toBe(true);
     await until(async () => (await describeAgentRun(request)).status.name === "COMPLETED");
@@ -121,6 +121,17 @@ describe.concurrent("a run", () => {
     expect(await result).toMatchObject({ exitCode: 0 });
     expect(texts(host)).toEqual([...numbered(1, 5), ...numbered(1, 5)]);
     expect(host.statuses("attempt")).toMatchObject([{ attempt: 2 }]);
+  });
+
+  it("warns of what Paperclip's process could not do before the run, and of what the worker noted after it, once", async () => {
+    const { host, result } = wake(aRequest({ behaviour: "pod-lost-once" }));
+    const { resultJson } = await result;
+    const worker = [resultJson?.notes ?? []].flat().map((note) => `warning: ${note}`);
+    expect(worker.join()).toContain("k8s_pod_lost");
+    expect(host.statuses("warning").map(({ message }) => message)).toEqual(["warning: a note", ...worker]);
+    const events = host.statuses().map(({ event }) => event);
+    expect(events.indexOf("warning")).toBeLessThan(events.indexOf("started"));
+    expect(events.lastIndexOf("warning")).toBeLessThan(events.indexOf("outcome"));
   });
 
   it("gives the evidence that no agent was started when no node took the pod", async () => {
@@ -155,7 +166,8 @@ describe.concurrent("a run", () => {
     // of an agent of its own, also in the path of its workspace
     const data = JSON.parse(captured.replaceAll(JSON.parse(captured).agent.id, randomUUID()));
     const { agent, runtime, context } = data;
-    const config = { ...data.config, model: "fake/lines:3" };
+    // one of the captured workspaces is outside of the data volume
+    const config = { ...data.config, model: "fake/lines:3", workspace: "ephemeral" };
     const request = aRequest({ agent, runtime, context, config });
     const { host, result } = wake(request);
     expect(await result).toMatchObject({ exitCode: 0, sessionId: "ses_fake" });

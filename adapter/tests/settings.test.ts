@@ -110,6 +110,17 @@ test("every wrong setting is named at once with what is expected, and never its 
   expect(error.message).not.toContain(CANARY);
 });
 
+test("variables that Kubernetes sets after our Services are no settings", () => {
+  const service = {
+    AGENT_RUNS_TRANSCRIPTS_SERVICE_HOST: "10.0.0.7",
+    AGENT_RUNS_TRANSCRIPTS_SERVICE_PORT_TRANSCRIPTS: "8090",
+    AGENT_RUNS_TRANSCRIPTS_PORT: "tcp://10.0.0.7:8090",
+    AGENT_RUNS_TRANSCRIPTS_PORT_8090_TCP_ADDR: "10.0.0.7",
+  };
+  expect(settingsFrom(service)).toEqual(settingsFrom({}));
+  expect(() => settingsFrom({ AGENT_RUNS_TRANSCRIPTS_PORT: "8090" })).toThrow("AGENT_RUNS_TRANSCRIPTS_PORT");
+});
+
 test("settings of the worker, which may share the environment, are accepted", () => {
   expect(settingsFrom({ AGENT_RUNS_KUBECONFIG: "/x", AGENT_RUNS_MAX_RUNS: "many", AGENT_RUNS_POLICY: "/x" })).toEqual(
     settingsFrom({}),

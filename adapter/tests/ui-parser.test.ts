@@ -61,6 +61,9 @@ describe("our own status lines", () => {
     expect(entries({ event: "phase", message: "running on node-1" })).toEqual([
       { kind: "system", ts: TS, text: "running on node-1" },
     ]));
+  it("show a warning as an error", () =>
+    expect(entries({ event: "warning", message: "warning: not readable" })[0]?.kind).toBe("stderr"));
+
   it("show a gap as an error", () =>
     expect(entries({ event: "gap", message: "3 frames are missing" })[0]?.kind).toBe("stderr"));
   it("show model and session", () =>

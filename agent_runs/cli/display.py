@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # Temporal's client and SQLAlchemy, which `parse` does withou
     from agent_runs.client.outcome import Cancelled
     from agent_runs.client.runs import RunSummary
     from agent_runs.client.timeline import PhaseChange, Step
+    from agent_runs.contracts.start import Finding
     from agent_runs.transcripts.store import Line
 
 PLAIN_WIDTH: Final = 110
@@ -88,6 +89,10 @@ class Display(Protocol):
 
     def values(self, values: dict[str, str]) -> None:
         """Show names and values, such as addresses or environment variables."""
+        ...
+
+    def findings(self, findings: Iterable[Finding]) -> None:
+        """Show what a check has found."""
         ...
 
 
@@ -184,6 +189,8 @@ class TextDisplay:
         if len(outcome.attempts) > 1:
             codes = [f"{one.attempt}: {one.failure_code or 'ok'}" for one in outcome.attempts]
             rows["attempts"] = Text(", ".join(codes))
+        if outcome.warnings:
+            rows["warning"] = Text("\n".join(printable(text, 400) for text in outcome.warnings))
         rows["summary"] = Text(printable(outcome.summary or "none", MAX_SUMMARY))
         rows["run"] = Text(run_id)
         self._print(_grid(rows))
@@ -228,6 +235,14 @@ class TextDisplay:
         for name, value in values.items():
             line = f"export {name}={shlex.quote(value)}" if name.isupper() else f"{name}  {value}"
             self.console.print(Text(line), soft_wrap=True)
+
+    def findings(self, findings: Iterable[Finding]) -> None:
+        """Print one per line, with what to do about it, not wrapped."""
+        styles = {"error": "bold red", "warn": "yellow", "info": "green"}
+        for each in findings:
+            hint = f". {printable(each.hint, 500)}" if each.hint and each.level != "info" else ""
+            text = f"  {each.code}  {printable(each.message, 1000)}{hint}"
+            self.console.print(Text.assemble((f"{each.level:<5}", styles[each.level]), text), soft_wrap=True)
 
     def _print(self, renderable: RenderableType) -> None:
         self.console.print(renderable, markup=False, highlight=False, emoji=False)
@@ -308,6 +323,11 @@ class JsonDisplay:
     def values(self, values: dict[str, str]) -> None:
         """`{"type": "values", …}`."""
         self._write("values", **values)
+
+    def findings(self, findings: Iterable[Finding]) -> None:
+        """`{"type": "finding", "code": …, "level": "info" | "warn" | "error", "message": …, "hint": …}`."""
+        for each in findings:
+            self._write("finding", code=each.code, level=each.level, message=each.message, hint=each.hint)
 
     def _write(self, kind: str, **content: Any) -> None:
         self.stream.write(json.dumps({"type": kind, **content}) + "\n")

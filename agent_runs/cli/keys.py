@@ -1,14 +1,72 @@
-"""`agent-runs sealing-key`: the public sealing key, which callers such as Paperclip's server need."""
+"""`agent-runs sealing-key` and `agent-runs keys`: the public sealing key, and both keys of a worker as manifests."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any, Final
 
 import typer
+import yaml
 
+from agent_runs.cli.refusals import Refused
 from agent_runs.client.settings import ClientSettings
-from agent_runs.paperclip.sealing import load_or_create
+from agent_runs.paperclip.sealing import SealingKey, UnusableKey, parse_keys, public_key
+from agent_runs.transcripts.tokens import new_key
+
+SECRET: Final = "agent-runs-keys"  # noqa: S105 - the name of one
+PUBLIC: Final = "agent-runs-public-key"
+SEALING, SIGNING = "sealing-key.json", "transcripts-key.json"
+"""Keys of the Secret: files at which the worker's settings point (`deploy/base/worker.yaml`)."""
 
 
 def print_public_key() -> int:
     """Print the current public JWK on one line; it is no secret."""
     settings = ClientSettings.read()
-    current, *_ = load_or_create(settings.sealing_key_file, create=not settings.production)
-    typer.echo(current.public.to_jwk())
+    typer.echo(public_key(settings.sealing_key_file, create=not settings.production).to_jwk())
     return 0
+
+
+def print_manifests(namespace: str, previous: Path | None) -> int:
+    """Print the Secret with new keys, and a ConfigMap with the public half of the sealing key.
+
+    Args:
+        previous: the Secret that is replaced, as `kubectl get secret agent-runs-keys -o yaml` prints it; its keys stay
+            in the new one, behind the new keys, so that what was sealed or signed with them still opens.
+
+    Raises:
+        Refused: `previous` is no such Secret.
+    """
+    sealing, signing = ([], []) if previous is None else _keys_of(previous)
+    key = SealingKey.generate()
+    data = {
+        SEALING: json.dumps({"keys": [json.loads(key.to_jwk()), *sealing]}),
+        SIGNING: json.dumps({"keys": [new_key(), *signing]}),
+    }
+    manifests = [
+        _manifest("Secret", SECRET, namespace) | {"type": "Opaque", "stringData": data},
+        _manifest("ConfigMap", PUBLIC, namespace) | {"data": {SEALING: key.public.to_jwk()}},
+    ]
+    typer.echo(yaml.safe_dump_all(manifests, sort_keys=False), nl=False)
+    return 0
+
+
+def _manifest(kind: str, name: str, namespace: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": namespace}}
+
+
+def _keys_of(file: Path) -> tuple[list[Any], list[Any]]:
+    """The JWKs of a Secret's two entries."""
+    try:
+        secret = yaml.safe_load(file.read_text())
+        sealing, signing = (base64.b64decode(secret["data"][name]).decode() for name in (SEALING, SIGNING))
+        parse_keys(sealing)
+        return _jwks(sealing), _jwks(signing)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, ValueError, UnusableKey):
+        raise Refused(
+            f"--previous {file}: must be the Secret {SECRET}, as `kubectl get secret {SECRET} -o yaml` prints it"
+        ) from None
+
+
+def _jwks(text: str) -> list[Any]:
+    parsed = json.loads(text)
+    return list(parsed["keys"]) if "keys" in parsed else [parsed]

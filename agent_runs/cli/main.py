@@ -11,12 +11,14 @@ from agent_runs.cli.program import Json, Verbose, entry_point, finish, program, 
 
 if TYPE_CHECKING:
     from agent_runs.cli import display, keys, runs
+    from agent_runs.cli import doctor as doctor_command
     from agent_runs.cli import parse as parse_command
     from agent_runs.cli import replay as replay_command
     from agent_runs.cli import transcripts as transcripts_command
 else:
-    display, keys, parse_command, replay_command, runs, transcripts_command = map(
-        lazy, (f"agent_runs.cli.{name}" for name in ("display", "keys", "parse", "replay", "runs", "transcripts"))
+    display, doctor_command, keys, parse_command, replay_command, runs, transcripts_command = map(
+        lazy,
+        (f"agent_runs.cli.{name}" for name in ("display", "doctor", "keys", "parse", "replay", "runs", "transcripts")),
     )
 
 app: Final = program("agent-runs", "Paperclip's durable OpenCode runs.")
@@ -171,6 +173,35 @@ def sealing_key() -> None:
     Example: agent-runs sealing-key > sealing-key.pub.json
     """
     finish(keys.print_public_key)
+
+
+@app.command("keys")
+def print_keys(
+    namespace: Annotated[str, typer.Option(help="The worker's namespace.")] = "paperclip",
+    previous: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The Secret that is replaced; its keys still open.")
+    ] = None,
+) -> None:
+    """Print manifests: the Secret with new keys of a worker, and a ConfigMap with the public half for callers.
+
+    Example: agent-runs keys --namespace paperclip | kubectl create -f -
+    """
+    finish(lambda: keys.print_manifests(namespace, previous))
+
+
+@app.command()
+def doctor(
+    agent_config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="An agent's configuration (adapterConfig) as JSON.")
+    ] = None,
+    company: Annotated[str, typer.Option(metavar="ID", help="Paperclip's id of the agent's company.")] = "doctor",
+    as_json: Json = False,
+) -> None:
+    """Check what a run needs: Temporal, a worker, its key, Kubernetes, the store. Exit code 1: a run would fail.
+
+    Example: agent-runs doctor --agent-config agent.json
+    """
+    run_async(lambda: doctor_command.doctor(agent_config, company, display.display(as_json=as_json)))
 
 
 @app.command()

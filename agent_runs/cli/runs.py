@@ -24,7 +24,7 @@ from agent_runs.client.settings import ClientSettings
 from agent_runs.client.wake import Wake, build_wake
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.outcome import Outcome
-from agent_runs.paperclip.sealing import Sealer, load_or_create
+from agent_runs.paperclip.sealing import Sealer, public_key
 
 if TYPE_CHECKING:
     from agent_runs.cli.follow import Transcripts
@@ -139,8 +139,11 @@ async def show(run: str, display: Display) -> int:
     summary = await find_run(client, run)
     handle = summary.handle(client)
     display.run(run_ref(settings, summary.key, summary.workflow_id, summary.workflow_run_id), summary.phase)
-    display.steps((await read_timeline(handle)).steps)
+    timeline = await read_timeline(handle)
+    display.steps(timeline.steps)
     if not summary.decided:
+        for warning in timeline.warnings:
+            display.note(f"warning: {warning}")
         display.note(f"the run is open; follow it: agent-runs logs {summary.key.run_id} --follow")
         return 0
     async with open_transcripts(settings) as store:
@@ -190,8 +193,8 @@ def sealed_wake(raw: dict[str, Any], settings: ClientSettings, display: Display)
         InvalidRequest: names every wrong field and the remedy.
         UnusableKey: the key file holds no key, or is missing in production.
     """
-    keys = load_or_create(settings.sealing_key_file, create=not settings.production)
-    wake = build_wake(raw, Sealer(keys[0].public))
+    key = public_key(settings.sealing_key_file, create=not settings.production)
+    wake = build_wake(raw, Sealer(key))
     for note in wake.notes:
         display.note(note)
     return wake
@@ -235,7 +238,8 @@ async def open_transcripts(settings: ClientSettings) -> AsyncIterator[Transcript
             yield service
         return
     try:
-        store = await storage.SqlTranscripts.open(settings.transcripts)
+        connections = settings.transcripts_connections
+        store = await storage.SqlTranscripts.open(settings.transcripts, connections=connections)
     except ValueError as error:
         raise Refused(f"AGENT_RUNS_TRANSCRIPTS_URL: {error}") from None
     try:

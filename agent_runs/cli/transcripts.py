@@ -55,7 +55,7 @@ async def revoke_links(run: str, display: Display) -> int:
 @asynccontextmanager
 async def _opened(settings: ClientSettings) -> AsyncIterator[SqlTranscripts]:
     try:
-        store = await SqlTranscripts.open(settings.transcripts)
+        store = await SqlTranscripts.open(settings.transcripts, connections=settings.transcripts_connections)
     except ValueError as error:
         raise Refused(f"AGENT_RUNS_TRANSCRIPTS_URL: {error}") from None
     try:

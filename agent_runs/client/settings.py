@@ -75,6 +75,22 @@ STANDARD: Final = frozenset({"temporal", "traced"})
 """Fields that Temporal's and OpenTelemetry's own variables set, with rules of their own."""
 
 
+_OF_A_SERVICE: Final = re.compile(
+    rf"{PREFIX}(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
+_ADDRESS_OF_A_SERVICE: Final = re.compile(r"(tcp|udp|sctp)://\S+")
+
+
+def is_of_a_service(name: str, value: str) -> bool:
+    """Whether Kubernetes has set this variable, after a Service whose name begins as our prefix does.
+
+    Source: https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables
+    """
+    return bool(_OF_A_SERVICE.fullmatch(name)) or (
+        name.endswith("_PORT") and bool(_ADDRESS_OF_A_SERVICE.fullmatch(value))
+    )
+
+
 class SettingsError(Exception):
     """A setting is unknown or invalid. The text has one line per setting, and never quotes its value."""
 
@@ -89,6 +105,7 @@ class ClientSettings(BaseSettings):
         sealing_key_file: JWK of the sealing key; a missing file is created with mode 0600, unless `production`.
         transcripts_url: SQLAlchemy URL of the transcript store (`sqlite:///…`, `postgresql://…`); None: see
             `transcripts`.
+        transcripts_connections: connections of one process to a store in PostgreSQL, at the most.
         transcripts_listen: HOST:PORT at which transcripts and the pages of runs are served; None: not served.
         transcripts_public_url: URL at which people and callers reach that service; the beginning of links to it.
         transcripts_key_file: JWK that signs those links; None: a file beside the sealing key. Created like that one.
@@ -107,6 +124,7 @@ class ClientSettings(BaseSettings):
     web_ui: str | None = None
     sealing_key_file: Path = Path.home() / ".agent-runs" / "sealing-key.json"
     transcripts_url: str | None = None
+    transcripts_connections: int = Field(default=10, ge=4, le=1000)
     transcripts_listen: ListenAddress | None = None
     transcripts_public_url: HttpUrl | None = None
     transcripts_key_file: Path | None = None
@@ -138,7 +156,11 @@ class ClientSettings(BaseSettings):
         present = os.environ if environment is None else environment
         names = cls.model_fields.keys() - STANDARD
         known = {f"{PREFIX}{name.upper()}" for name in names} | WORKER_ONLY | OTHER_READERS
-        unknown = sorted(name for name in present if name.startswith(PREFIX) and name not in known)
+        unknown = sorted(
+            name
+            for name, value in present.items()
+            if name.startswith(PREFIX) and name not in known and not is_of_a_service(name, value)
+        )
         if unknown:
             raise SettingsError(
                 "\n".join(f"{name}: no such setting; correct its name or remove it" for name in unknown)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from temporalio.api.common.v1 import Payloads
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHandle
@@ -40,6 +41,9 @@ CLOSING_EVENTS: Final = {
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED: "terminated",
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT: "timed out",
 }
+WARNINGS: Final = {"prepare_run": "notes", "bundle_prompt": "warnings", "create_job": "warnings"}
+"""Activities whose results have sentences for people, and the field that has them."""
+MAX_WARNING: Final = 500
 MAX_DETAIL: Final = 200
 HISTORY_RETRY_INTERVAL: Final = timedelta(seconds=1)
 
@@ -71,11 +75,13 @@ class Timeline:
 
     Attributes:
         closed: the run has its outcome or is closed; it may stay open until a caller has fetched the outcome.
+        warnings: what the steps have warned of, each once, such as instructions that could not be read.
     """
 
     started: datetime | None = None
     closed: bool = False
     steps: list[Step] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     _by_event: dict[int, Step] = field(default_factory=dict)
     _phase: str = ""
 
@@ -113,7 +119,10 @@ class Timeline:
         """The end of an activity."""
         match event.event_type:
             case EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
-                self._end(event.activity_task_completed_event_attributes.scheduled_event_id, at)
+                completed = event.activity_task_completed_event_attributes
+                step = self._end(completed.scheduled_event_id, at)
+                if step is not None and step.name in WARNINGS:
+                    self._warn(completed.result, WARNINGS[step.name])
             case EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED:
                 self._end(event.activity_task_canceled_event_attributes.scheduled_event_id, at)
             case EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED:
@@ -138,6 +147,14 @@ class Timeline:
         if step is not None:
             step.ended = at
         return step
+
+    def _warn(self, result: Payloads, name: str) -> None:
+        """Adds the sentences that a step's result has in this field."""
+        found = _json(result.payloads[0].data) if result.payloads else None
+        texts = found.get(name) if isinstance(found, dict) else None
+        listed = texts if isinstance(texts, list) else []
+        warnings = [printable(text, MAX_WARNING) for text in listed if isinstance(text, str)]
+        self.warnings = list(dict.fromkeys([*self.warnings, *warnings]))
 
     def _at(self, phase: str, at: datetime, detail: str = "") -> PhaseChange:
         self._phase = phase
@@ -172,8 +189,13 @@ def _summary(event: HistoryEvent) -> str:
 
 def _text(data: bytes) -> str:
     """A JSON string, else nothing."""
-    try:
-        value = json.loads(data)
-    except ValueError:
-        return ""
+    value = _json(data)
     return value if isinstance(value, str) else ""
+
+
+def _json(data: bytes) -> Any:
+    """The value, or None where there is no JSON."""
+    try:
+        return json.loads(data)
+    except ValueError:
+        return None

@@ -81,6 +81,17 @@ class PolicyRefused(RunError):
     budget = "none"
 
 
+class WorkspaceNotShared(RunError):
+    """The files of the run's workspace would be lost with the agent's pod. Raised before any object exists."""
+
+    code = "workspace_not_shared"
+    next_step = (
+        "Mount Paperclip's data volume at /paperclip in the worker's pod, or set AGENT_RUNS_DATA_CLAIM on the worker,"
+        " or set `workspace` of this agent to `ephemeral` if its files may be lost; then wake the agent again."
+    )
+    budget = "none"
+
+
 class SealedFieldUnreadable(RunError):
     """A sealed text cannot be opened: another key, damaged, or sealed for another use."""
 

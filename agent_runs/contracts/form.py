@@ -64,6 +64,12 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
             "OpenCode may use directories outside the workspace without asking; nobody can answer a question.",
         ),
         Caption(
+            "workspace",
+            "Workspace",
+            "shared: a run is refused when no data volume keeps the files of its workspace. ephemeral: the run works, "
+            "and such files are lost with its pod.",
+        ),
+        Caption(
             "agentDbMode",
             "Agent DB Mode",
             "Where OpenCode keeps its sessions: a folder on the shared data volume, a volume of the agent's own, "

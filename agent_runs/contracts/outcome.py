@@ -189,3 +189,8 @@ class Outcome(PaperclipContract):
     @field_serializer("session_params")
     def _present_fields(self, params: SessionParams | None) -> dict[str, str] | None:
         return params.model_dump(exclude_none=True) if params else None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences for people: what the run had to note, then what the agent's output shows."""
+        return tuple(str(text) for name in ("notes", "warnings") for text in self.result_json.get(name) or ())

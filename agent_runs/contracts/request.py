@@ -187,6 +187,7 @@ class RunConfig(PaperclipContract):
         silence_timeout_sec: how long it may be silent after that; 0 means no limit. A running tool writes nothing.
         max_unread_sec: how long the pod of an agent that has ended waits for a worker to read its output.
         infrastructure_retries: further attempts after a lost pod or node, on a budget of their own.
+        workspace: `shared`: a run whose workspace would be lost with its pod is refused; `ephemeral`: it may be lost.
         ttl_seconds_after_finished: how long Kubernetes keeps a finished Job that the worker did not delete.
         paperclip_api_url: address of Paperclip for pods, an absolute http(s) URL; overrides the worker's setting.
     """
@@ -203,6 +204,7 @@ class RunConfig(PaperclipContract):
     max_unread_sec: Seconds = 3600
     infrastructure_retries: Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=10)] = 2
     cwd: OptionalText = None
+    workspace: Literal["shared", "ephemeral"] = "shared"
     namespace: Annotated[
         str | None,
         AfterValidator(lambda v: v if v is None else _namespace(v)),

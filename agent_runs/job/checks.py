@@ -4,11 +4,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
 from agent_runs.agents.opencode.command import command_line
-from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.contracts.errors import InvalidRequest, WorkspaceNotShared
 from agent_runs.contracts.request import RunConfig
 from agent_runs.job.data_volume import RunFolders
 from agent_runs.job.placement import extra_labels, node_selector, resources, tolerations
-from agent_runs.job.policy import Policy
+from agent_runs.job.policy import MAX_QUOTE, Policy
 
 
 def check_config(config: RunConfig) -> None:
@@ -48,11 +48,14 @@ class Checks:
     Attributes:
         home: the namespace of Jobs whose agents name none.
         own_account: reads the ServiceAccount of the worker's own pod; None outside a pod.
+        data_claim: reads the claim of the data volume that agents share; None: there is none, and what they write is
+            lost with their pods.
     """
 
     policy: Policy = field(default_factory=Policy)
     home: str = "default"
     own_account: Callable[[], Awaitable[str | None]] = _outside_a_pod
+    data_claim: Callable[[], Awaitable[str | None]] = _outside_a_pod
 
     async def check(self, config: RunConfig, folders: RunFolders | None = None) -> None:
         """Compare a configuration, and the folders of its run, with what a Job can be made of and with the policy.
@@ -60,8 +63,26 @@ class Checks:
         Raises:
             InvalidRequest: names every wrong field and the remedy.
             PolicyRefused: names every field whose value the policy does not allow.
+            WorkspaceNotShared: the folders have a workspace, which would be lost with its pod.
+            PodIntrospectionFailed: the worker's pod is none that could be read.
             ClusterUnavailable: the API server refused or timed out.
         """
         check_config(config)
         own_account = await self.own_account() if config.service_account_name else None
         self.policy.check(config, folders=folders, home=self.home, own_account=own_account)
+        if folders is not None and folders.workspace_field is not None:
+            await self.check_volume(config, f"{folders.workspace_field}: {folders.directory[:MAX_QUOTE]!r}")
+
+    async def check_volume(self, config: RunConfig, workspace: str) -> None:
+        """Refuse a workspace that no volume keeps, unless the configuration says that it may be lost.
+
+        Raises:
+            WorkspaceNotShared: `workspace` in the message names it.
+            PodIntrospectionFailed: the worker's pod is none that could be read.
+            ClusterUnavailable: the API server refused or timed out.
+        """
+        if config.workspace == "shared" and await self.data_claim() is None:
+            raise WorkspaceNotShared(
+                f"{workspace} would be lost with the agent's pod: the worker shares no data volume with agents, and the"
+                " agent's `workspace` is not `ephemeral`"
+            )

@@ -93,6 +93,13 @@ class RunFolders:
     projects: Sequence[str] = ()
     instructions: str | None = None
 
+    @property
+    def workspace_field(self) -> str | None:
+        """The field that names the directory; None when none does, so that OpenCode works in the agent's home."""
+        if self.workspace.cwd:
+            return "paperclipWorkspace.cwd"
+        return "cwd" if self.directory != HOME_DIRECTORY else None
+
     def mounted(self, rules: DataRules) -> tuple[Folder, ...]:
         """The folders that the agent gets besides its database; refused ones are not among them."""
         own = [Folder(home_path(self.owner), HOME_DIRECTORY)]
@@ -107,7 +114,7 @@ class RunFolders:
         if rules.whole:
             return
         fields = {
-            "paperclipWorkspace.cwd" if self.workspace.cwd else "cwd": self.directory,
+            self.workspace_field or "cwd": self.directory,
             "paperclipWorkspace.worktreePath": self.workspace.worktree_path,
         }
         for name, path in fields.items():

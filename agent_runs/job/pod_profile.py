@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 from agent_runs.contracts.errors import PodIntrospectionFailed
 from agent_runs.contracts.messages import EnvReference, PodProfile, SecretMount
 from agent_runs.contracts.pod import DATA_DIRECTORY
+from agent_runs.contracts.request import RunConfig
 
 WORKER_CONTAINER: Final = "worker"
 """In a pod of several containers, the one that is asked (deploy/base/worker.yaml)."""
@@ -46,6 +47,15 @@ class Inheritance:
     variables: Sequence[str] = ()
     env_from: Sequence[str] = ()
     mounts: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class PodOverrides:
+    """Settings that override the worker's own pod; the only source when the worker runs outside a pod."""
+
+    image: str | None = None
+    namespace: str | None = None
+    data_claim: str | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +94,41 @@ class _WorkersOwn:
 
     def _hides_secret(self, kind: str, name: str) -> bool:
         return kind == "secretKeyRef" and name in self.secrets
+
+
+def agent_profile(
+    own_pod: Mapping[str, Any] | None,
+    config: RunConfig,
+    overrides: PodOverrides,
+    inheritance: Inheritance,
+    *,
+    home: str,
+) -> PodProfile:
+    """Return what the pod of an agent with this configuration inherits.
+
+    Args:
+        own_pod: the worker's own as raw JSON; None outside a pod.
+        home: the namespace of Jobs that nothing else names.
+
+    Raises:
+        PodIntrospectionFailed: there is no own pod, and neither settings nor agent name an image; or it has several
+            containers, none of which is called `worker`.
+    """
+    image = config.image or overrides.image
+    if own_pod:
+        profile = pod_profile(own_pod, inheritance)
+    elif image:
+        profile = PodProfile(namespace=overrides.namespace or home, image=image)
+    else:
+        raise PodIntrospectionFailed(
+            "the worker runs outside a pod and no image is set: set AGENT_RUNS_IMAGE or the agent's `image`"
+        )
+    chosen = {
+        "namespace": config.namespace or overrides.namespace,
+        "image": image,
+        "data_claim": overrides.data_claim,
+    }
+    return profile.model_copy(update={name: value for name, value in chosen.items() if value})
 
 
 def pod_profile(
@@ -138,6 +183,15 @@ def inherited_literals(pod: Mapping[str, Any], inheritance: Inheritance) -> dict
         and isinstance(value := each.get("value", None if "valueFrom" in each else ""), str)
         and _is_inherited(variable, inheritance)
     }
+
+
+def own_data_claim(pod: Mapping[str, Any]) -> str | None:
+    """Return the claim that the worker's own container mounts as Paperclip's data volume.
+
+    Raises:
+        PodIntrospectionFailed: as for `pod_profile`.
+    """
+    return _data_claim(_part(pod, "spec"), own_container(pod))
 
 
 def own_container(pod: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -76,6 +76,13 @@ _MAX_QUOTE: Final = 500
 _MAX_STATUS_BYTES: Final = 64 * 1024
 _CONNECTION_ERRORS: Final = (aiohttp.ClientError, TimeoutError, OSError, ConfigException, ValueError)
 
+_PLURALS: Final = {
+    "Job": ("jobs", "batch/v1"),
+    "Pod": ("pods", "v1"),
+    "Secret": ("secrets", "v1"),
+    "PersistentVolumeClaim": ("persistentvolumeclaims", "v1"),
+}
+
 Query = Sequence[tuple[str, str]]
 
 log: Final[Any] = structlog.get_logger()
@@ -201,6 +208,11 @@ class KubernetesCluster:
         """The worker's own namespace, or the kubeconfig's, else `default`."""
         return self._access.namespace
 
+    @property
+    def own_namespace(self) -> str | None:
+        """The namespace of the worker's own pod; None outside a pod."""
+        return self._access.own_namespace if self._access.own_name else None
+
     # what the worker is and may do
 
     async def own_pod(self) -> dict[str, Any] | None:
@@ -248,6 +260,13 @@ class KubernetesCluster:
             raise reply.as_error()
         status = _decode(reply, RulesReview, "create selfsubjectrulesreviews").status
         return None if status.incomplete or status.evaluation_error else status.resource_rules
+
+    async def dry_run(self, manifest: Manifest) -> None:
+        """Ask whether the API server would create this object; see the port."""
+        plural, api = _PLURALS[manifest["kind"]]
+        path = _path(f"/{'api' if api == 'v1' else 'apis'}/{api}", manifest["metadata"]["namespace"], plural, None)
+        resource = f"{plural}.batch" if api == "batch/v1" else plural
+        await self._create(resource, path, manifest, [("dryRun", "All")])
 
     # Jobs
 
@@ -527,8 +546,8 @@ class KubernetesCluster:
             raise reply.as_error()
         return _decode(reply, PartialObjectMetadata, f"get {resource}").metadata
 
-    async def _create(self, resource: str, path: str, manifest: Manifest) -> bytes:
-        reply = await self._call("POST", "create", resource, path, body=dict(manifest))
+    async def _create(self, resource: str, path: str, manifest: Manifest, query: Query = ()) -> bytes:
+        reply = await self._call("POST", "create", resource, path, query, body=dict(manifest))
         if isinstance(reply, Refusal):
             if reply.reason == "AlreadyExists":
                 raise AlreadyExists(str(reply))

@@ -77,6 +77,11 @@ class Cluster(Protocol):
         """The worker's own namespace, or the kubeconfig's, else `default`."""
         ...
 
+    @property
+    def own_namespace(self) -> str | None:
+        """The namespace of the worker's own pod; None outside a pod."""
+        ...
+
     async def own_pod(self) -> dict[str, Any] | None:
         """Return the worker's own pod as raw JSON, a minute old at the most: all runs of the worker share the answer.
 
@@ -94,6 +99,17 @@ class Cluster(Protocol):
 
     async def rules(self, namespace: str) -> Sequence[ResourceRule] | None:
         """Return all that the worker may do in the namespace, None when the API server cannot list all of it."""
+        ...
+
+    async def dry_run(self, manifest: Manifest) -> None:
+        """Ask whether the API server would create this object, a Job, Pod, Secret or PersistentVolumeClaim.
+
+        Everything that judges a creation does: permission, validation, admission, quota. Nothing is stored.
+
+        Raises:
+            AlreadyExists: an object of that name exists.
+            JobCreateFailed: the API server refuses it (quota, admission, validation).
+        """
         ...
 
     async def read_job(self, namespace: str, name: str) -> Job | None:

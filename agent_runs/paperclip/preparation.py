@@ -5,6 +5,7 @@ never a value. What is secret or prose is separated from the request; what only 
 dropped. Nothing here touches a cluster: a context that cannot run fails before any object exists.
 """
 
+import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.contracts.pod import DATA_DIRECTORY, HOME_DIRECTORY
 from agent_runs.contracts.request import (
     AdapterConfig,
     ExecutionContext,
@@ -26,6 +28,7 @@ from agent_runs.contracts.request import (
     Secrets,
     SessionParams,
     WakeContext,
+    Workspace,
 )
 from agent_runs.contracts.start import HostTexts
 from agent_runs.paperclip import session, skills, tools
@@ -312,10 +315,8 @@ def _raw_problems(tidy: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _deeper_problems(context: ExecutionContext) -> Iterator[Problem]:
-    config, workspace = context.config, context.context.paperclip_workspace
-    for field, path in (("config.cwd", config.cwd), ("context.paperclipWorkspace.cwd", workspace.cwd)):
-        if path is not None and (not path.startswith("/") or not path.isprintable()):
-            yield Problem(field, "must be an absolute path without control characters")
+    config = context.config
+    yield from _directory_problems(config, context.context.paperclip_workspace)
     account = config.service_account_name
     if account is not None and not _SERVICE_ACCOUNT.fullmatch(account):
         yield Problem("config.serviceAccountName", "must be a ServiceAccount's name: lowercase letters, digits, '-'")
@@ -339,6 +340,26 @@ def _deeper_problems(context: ExecutionContext) -> Iterator[Problem]:
         session.decode(context.runtime)
     except session.MalformedSession as error:
         yield Problem(error.field, str(error))
+
+
+def _directory_problems(config: AdapterConfig, workspace: Workspace) -> Iterator[Problem]:
+    for field, path in (("config.cwd", config.cwd), ("context.paperclipWorkspace.cwd", workspace.cwd)):
+        if path is None:
+            continue
+        if not path.startswith("/") or not path.isprintable():
+            yield Problem(field, "must be an absolute path without control characters")
+        elif config.workspace == "shared" and not _outlives_pods(path):
+            yield Problem(
+                field,
+                f"must be below {DATA_DIRECTORY}, where Paperclip's data volume is, because whatever is elsewhere is "
+                "lost with the agent's pod; set config.workspace to `ephemeral` if that may be",
+            )
+
+
+def _outlives_pods(path: str) -> bool:
+    """Whether a path in the pod is on the data volume: in one of its folders, or in the agent's home."""
+    plain = "/" + posixpath.normpath(path.strip()).lstrip("/")  # POSIX keeps two slashes at the beginning
+    return any(f"{plain}/".startswith(f"{root}/") for root in (DATA_DIRECTORY, HOME_DIRECTORY))
 
 
 # splitting

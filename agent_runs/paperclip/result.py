@@ -28,6 +28,7 @@ from agent_runs.contracts.errors import (
     RunCancelled,
     RunTimeout,
     SealedFieldUnreadable,
+    WorkspaceNotShared,
 )
 from agent_runs.contracts.outcome import (
     SUMMARY_LIMIT,
@@ -56,6 +57,7 @@ ERROR_FAMILIES: Final[dict[str, ErrorFamily]] = {
 UNSTARTED: Final = (
     InvalidRequest,
     PolicyRefused,
+    WorkspaceNotShared,
     SealedFieldUnreadable,
     PodIntrospectionFailed,
     JobCreateFailed,

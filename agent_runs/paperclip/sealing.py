@@ -267,6 +267,10 @@ def parse_keys(text: str) -> tuple[SealingKey, ...]:
     Raises:
         UnusableKey: no usable key in it.
     """
+    return tuple(SealingKey.from_jwk(jwk) for jwk in _jwks(text))
+
+
+def _jwks(text: str) -> list[dict[str, Any]]:
     try:
         parsed = json.loads(text)
     except ValueError:
@@ -274,7 +278,19 @@ def parse_keys(text: str) -> tuple[SealingKey, ...]:
     jwks = parsed["keys"] if isinstance(parsed, dict) and isinstance(parsed.get("keys"), list) else [parsed]
     if not jwks or not all(isinstance(jwk, dict) for jwk in jwks):
         raise UnusableKey("the sealing key must be a JWK or a JWK set with at least one key")
-    return tuple(SealingKey.from_jwk(jwk) for jwk in jwks)
+    return jwks
+
+
+def public_key(path: Path, *, create: bool = True) -> PublicKey:
+    """The key with which a caller seals: the first one of the file at `path`, which may hold public halves only.
+
+    Raises:
+        UnusableKey: the file holds no usable key, or is missing and must not be created.
+        OSError: the file or its folder cannot be read or created.
+    """
+    if not path.exists():
+        return load_or_create(path, create=create)[0].public
+    return PublicKey.from_jwk(_jwks(path.read_text())[0])
 
 
 def load_or_create(path: Path, *, create: bool = True) -> tuple[SealingKey, ...]:

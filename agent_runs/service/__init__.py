@@ -1,4 +1,4 @@
-"""What a worker process is: settings, startup, health, polling, slots, stop signals, permissions, build id.
+"""What a worker process is: settings, startup, health, polling, slots, stop signals, build id.
 
 `cli`, `dev_stack` and `worker` may import it.
 """

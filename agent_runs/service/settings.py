@@ -1,9 +1,10 @@
 """The settings of a worker process."""
 
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
+from pydantic_settings import NoDecode
 
 from agent_runs.client.settings import ClientSettings, ListenAddress
 
@@ -13,6 +14,14 @@ DEFAULT_INHERITANCE: Final = (
     *("LANG", "LC_*", "TZ", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE"),
 )
 """Model providers, proxies, locale, trusted certificates. Not all variables: the worker's secrets are among them."""
+
+
+def _patterns(value: object) -> object:
+    """The patterns in a variable, which are separated by commas."""
+    return tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else value
+
+
+Patterns = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_patterns)]
 
 
 class WorkerSettings(ClientSettings):
@@ -26,8 +35,8 @@ class WorkerSettings(ClientSettings):
         init_image: image of the init container; it must have `sh` and `cp`, and should be a busybox.
         data_claim: PersistentVolumeClaim with Paperclip's data; None: that of the worker's own pod.
         data_root: the worker's mount path of that claim, which pods mount at /paperclip.
-        inherit_env: glob patterns of environment variables of the worker's own pod that agents inherit, literal ones
-            and those that refer to a key of a Secret or ConfigMap.
+        inherit_env: glob patterns (separated by commas in the variable) of environment variables of the own pod
+            that agents inherit, literal ones and those that refer to a key of a Secret or ConfigMap.
         inherit_env_from: the same for the names of Secrets and ConfigMaps in its `envFrom`.
         inherit_mounts: the same for the paths at which it mounts Secrets.
         paperclip_api_url: URL at which pods reach Paperclip; an agent's configuration may name another.
@@ -48,9 +57,9 @@ class WorkerSettings(ClientSettings):
     init_image: str = "busybox:1.36"
     data_claim: str | None = None
     data_root: Path = Path("/paperclip")
-    inherit_env: tuple[str, ...] = DEFAULT_INHERITANCE
-    inherit_env_from: tuple[str, ...] = ()
-    inherit_mounts: tuple[str, ...] = ()
+    inherit_env: Patterns = DEFAULT_INHERITANCE
+    inherit_env_from: Patterns = ()
+    inherit_mounts: Patterns = ()
     paperclip_api_url: str | None = None
     sidecar_image: str | None = None
     opencode_config: Path | None = None

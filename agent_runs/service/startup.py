@@ -13,12 +13,13 @@ from agent_runs.client.connection import TemporalUnreachable, connect
 from agent_runs.client.links import load_tokens
 from agent_runs.client.settings import SettingsError
 from agent_runs.contracts.errors import RunError
+from agent_runs.doctor.permissions import missing_permissions
+from agent_runs.job.pod_profile import own_data_claim
 from agent_runs.job.policy import Policy
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.credentials import ClusterConfigError
 from agent_runs.kube.port import Cluster
 from agent_runs.paperclip.sealing import Opener, UnusableKey, load_or_create
-from agent_runs.service.permissions import missing_permissions
 from agent_runs.service.search_attributes import register_search_attributes
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.transcripts.store import SqlTranscripts
@@ -104,6 +105,17 @@ async def own_account(cluster: Cluster) -> str | None:
     return pod["spec"].get("serviceAccountName") or "default" if pod else None
 
 
+async def data_claim(cluster: Cluster, setting: str | None) -> str | None:
+    """The claim of Paperclip's data that agents share: the setting's, else that of the worker's own pod.
+
+    Raises:
+        PodIntrospectionFailed: it is not known which container of the worker's pod is the worker's.
+        ClusterUnavailable: the API server refused or timed out.
+    """
+    pod = None if setting else await cluster.own_pod()
+    return own_data_claim(pod) if pod else setting
+
+
 async def open_store(settings: WorkerSettings) -> SqlTranscripts:
     """Open the transcript store and migrate its schema.
 
@@ -113,7 +125,7 @@ async def open_store(settings: WorkerSettings) -> SqlTranscripts:
     remedy = "Set it to sqlite:////absolute/file.db or postgresql://USER:PASSWORD@HOST/DATABASE of a store that answers"
     # TypeError: an option in the URL that the driver does not know
     with blame("AGENT_RUNS_TRANSCRIPTS_URL", remedy, RunError, ValueError, TypeError):
-        return await SqlTranscripts.open(settings.transcripts)
+        return await SqlTranscripts.open(settings.transcripts, connections=settings.transcripts_connections)
 
 
 async def connect_temporal(settings: WorkerSettings) -> Client:

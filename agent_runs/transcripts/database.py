@@ -46,6 +46,11 @@ STATEMENT_TIMEOUT: Final = timedelta(seconds=30)
 """Limit of one statement of PostgreSQL: a server behind a dead network never closes the connection."""
 READER_THREADS: Final = 4
 """For one SQLite file."""
+CONNECTIONS: Final = 10
+"""A process's connections to PostgreSQL at the most, by default."""
+MIN_CONNECTIONS: Final = 4
+_OWN_PURPOSE: Final = 2
+"""Of them outside of the pool: one for announcements, one for changes of the schema and of partitions."""
 
 _Columns = TypeVarTuple("_Columns")
 _Result = TypeVar("_Result")
@@ -62,6 +67,7 @@ _OUTAGE_STATES: Final = (
     *("08", "53", "57", "58", "XX"),  # connection, resources, an operator's shutdown, disk, damage
     *("40", "55"),  # another transaction won
     *("25006", "28", "3D", "42501", "42P01"),  # a standby; missing credentials, database, privileges or table
+    "23514",  # no partition for a row; there are no other checks
 )
 """Prefixes of the SQLSTATEs that an administrator can fix.
 
@@ -77,10 +83,12 @@ class Database:
     the event loop, which under load is busy for tens of milliseconds. That was seconds per transaction.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, connections: int = CONNECTIONS) -> None:
         self._url = parse_url(url)
         self._running: set[asyncio.Task[Any]] = set()
-        self._engine: _DialectEngine = _SqliteEngine(self._url) if _is_sqlite(self._url) else _PostgresEngine(self._url)
+        self._engine: _DialectEngine = (
+            _SqliteEngine(self._url) if _is_sqlite(self._url) else _PostgresEngine(self._url, connections)
+        )
         dialect = self._url.get_backend_name()
         self.insert = _INSERTS[dialect]
         self._packed = _PACKED[dialect]
@@ -89,6 +97,11 @@ class Database:
     def single_writer(self) -> bool:
         """Whether a writing transaction is always the only one, so that it need not lock the rows it reads."""
         return _is_sqlite(self._url)
+
+    @property
+    def partitioned(self) -> bool:
+        """Whether lines are in partitions by day, and changes are announced to other processes."""
+        return not _is_sqlite(self._url)
 
     async def close(self) -> None:
         """Close the connections once no work uses them."""
@@ -122,6 +135,21 @@ class Database:
                     yield connection
         finally:
             await engine.dispose()
+
+    @asynccontextmanager
+    async def without_transaction(self) -> AsyncIterator[AsyncConnection]:
+        """A connection of PostgreSQL whose statements commit one by one, without a limit on their duration."""
+        engine = self.dedicated_engine()
+        try:
+            with _naming_outages(self._url):
+                async with engine.connect() as connection:
+                    yield await connection.execution_options(isolation_level="AUTOCOMMIT")
+        finally:
+            await engine.dispose()
+
+    def dedicated_engine(self) -> AsyncEngine:
+        """An engine without a pool or a limit on the duration of a statement."""
+        return _engine(self._url, poolclass=NullPool, statement_timeout=None)
 
     def bulk_insert(self, statement: Insert, *columns: Column[Any]) -> BulkInsert:
         """An insert of any number of rows with these columns of the statement's table."""
@@ -178,8 +206,9 @@ class _DialectEngine(Protocol):
 class _PostgresEngine:
     """PostgreSQL."""
 
-    def __init__(self, url: URL) -> None:
-        self._engine = _engine(url)
+    def __init__(self, url: URL, connections: int) -> None:
+        pool = max(connections, MIN_CONNECTIONS) - _OWN_PURPOSE
+        self._engine = _engine(url, pool_size=pool, max_overflow=0)
 
     async def write(self, work: Work[_Result]) -> _Result:
         async with self._engine.begin() as connection:

@@ -8,23 +8,40 @@ ends an attempt with its receipt. Of several writers of one attempt only the lat
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 from weakref import WeakValueDictionary
 
-from sqlalchemy import Column, Connection, Row, and_, delete, func, insert, or_, select, tuple_, update
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Integer,
+    Row,
+    and_,
+    delete,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 
 from agent_runs.contracts.errors import RunError, TranscriptFenced, TranscriptSealed, TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.outcome import OutputReceipt
-from agent_runs.transcripts.database import Database, Insert, Work
+from agent_runs.transcripts import partitions
+from agent_runs.transcripts.announcements import Announcements, name_of
+from agent_runs.transcripts.database import CONNECTIONS, Database, Insert, Work
 from agent_runs.transcripts.group_commit import GroupCommit
 from agent_runs.transcripts.lines import Line, page_end
 from agent_runs.transcripts.migrations import migrate
 from agent_runs.transcripts.notifier import AttemptNotifier
-from agent_runs.transcripts.schema import EPOCH, attempts, lines, revocations
+from agent_runs.transcripts.schema import EPOCH, attempts, lines, lines_by_day, revocations
 
 __all__ = [
     "BATCH_DELAY",
@@ -55,6 +72,7 @@ BATCH_DELAY: Final = timedelta(milliseconds=20), timedelta(milliseconds=100)
 
 _Result = TypeVar("_Result")
 _Id = tuple[str, int]  # run id, attempt
+_Conditions = tuple[ColumnElement[bool], ...]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -169,11 +187,11 @@ class Expiry:
 
 @dataclass(frozen=True, slots=True)
 class PurgedPage:
-    """The amounts that were deleted with one page. `whole`: nothing is left of that attempt."""
+    """The amounts that were deleted with one page. `attempts`: those of which nothing can be read any more."""
 
     lines: int
     bytes: int
-    whole: bool
+    attempts: int
 
 
 @dataclass(frozen=True)
@@ -191,7 +209,7 @@ class _Batch:
     def bytes(self) -> int:
         return sum(len(line.data) for line in self.lines)
 
-    def new_attempt(self) -> dict[str, Any]:
+    def new_attempt(self, now: datetime) -> dict[str, Any]:
         """The attempt's row, for an attempt that is not in the store yet."""
         return {
             "run_id": self.key.run.run_id,
@@ -200,7 +218,8 @@ class _Batch:
             "company_id": self.key.run.company_id,
             "lines": 0,
             "bytes": 0,
-            "opened_at": datetime.now(UTC),
+            "opened_at": now,
+            "day": partitions.day_of(now),
             "writer_run_id": self.writer.run_id,
             "writer_since": self.writer.since,
             "writer_number": self.writer.number,
@@ -222,15 +241,24 @@ class _AttemptState:
     writer: Writer
     sealed: bool
     last: int
+    day: int
     added: dict[int, Line] = field(default_factory=dict)
 
     @classmethod
     def from_row(
-        cls, run_id: str, attempt: int, since: int, number: int, by: str, receipt: str | None, highest: int | None
+        cls,
+        run_id: str,
+        attempt: int,
+        since: int,
+        number: int,
+        by: str,
+        receipt: str | None,
+        day: int,
+        highest: int | None,
     ) -> Self:
         """The columns of `_STATE_COLUMNS`, times in microseconds."""
         writer = Writer(EPOCH + timedelta(microseconds=since), number, by)
-        return cls((run_id, attempt), writer, sealed=receipt is not None, last=highest or 0)
+        return cls((run_id, attempt), writer, sealed=receipt is not None, last=highest or 0, day=day)
 
     def fence(self, writer: Writer) -> TranscriptFenced | None:
         if writer >= self.writer:
@@ -266,6 +294,7 @@ class _AttemptState:
             yield {
                 "run_id": run_id,
                 "attempt": attempt,
+                "day": self.day,
                 "sequence": line.sequence,
                 "stream": line.stream,
                 "data": line.data,
@@ -291,16 +320,11 @@ class _AttemptState:
 _IDENTITY: Final = ("run_id", "attempt", "agent_id", "company_id", "lines", "bytes")
 _WRITER: Final = ("writer_run_id", "writer_since", "writer_number")
 _WRITER_ORDER: Final = tuple_(attempts.c.writer_since, attempts.c.writer_number)
-_HIGHEST: Final = (
-    select(func.max(lines.c.sequence))
-    .where(lines.c.run_id == attempts.c.run_id, lines.c.attempt == attempts.c.attempt)
-    .correlate(attempts)
-    .scalar_subquery()
-)
-"""One step in the primary key's index, and correct also while workers write that know no writer columns."""
+_LINE_DAY: Final[Any] = literal_column("lines.day", Integer)
+"""Of PostgreSQL's lines only."""
 _STATE_COLUMNS: Final = (
     *(attempts.c.run_id, attempts.c.attempt, attempts.c.writer_since, attempts.c.writer_number),
-    *(attempts.c.writer_run_id, attempts.c.receipt, _HIGHEST),
+    *(attempts.c.writer_run_id, attempts.c.receipt, attempts.c.day),
 )
 
 
@@ -308,11 +332,25 @@ class _Statements:
     """The statements of a writing transaction, built once: SQLAlchemy builds one slower than SQLite runs it."""
 
     def __init__(self, database: Database) -> None:
-        self.add_lines = database.bulk_insert(database.insert(lines), *lines.c)
-        self.set_writer = database.bulk_insert(_set_writer(database.insert(attempts)), *_columns("opened_at", *_WRITER))
+        table = lines_by_day if database.partitioned else lines
+        self.add_lines = database.bulk_insert(database.insert(table), *table.c)
+        self.set_writer = database.bulk_insert(
+            _set_writer(database.insert(attempts)), *_columns("opened_at", "day", *_WRITER)
+        )
         self.add_counts = database.bulk_insert(_add_counts(database.insert(attempts)), *_columns("first_at", "last_at"))
         ids = database.among((attempts.c.run_id, attempts.c.attempt), "ids")
-        self.attempt_states = select(database.packed(*_STATE_COLUMNS)).where(ids)
+        highest = _highest(partitioned=database.partitioned)
+        self.attempt_states = select(database.packed(*_STATE_COLUMNS, highest)).where(ids)
+
+
+def _highest(*, partitioned: bool) -> ColumnElement[int | None]:
+    """An attempt's last sequence: one step in the primary key's index.
+
+    Correct also while workers write that know no writer columns.
+    """
+    of_attempt = lines.c.run_id == attempts.c.run_id, lines.c.attempt == attempts.c.attempt
+    of_day = [attempts.c.day == _LINE_DAY] if partitioned else []
+    return select(func.max(lines.c.sequence)).where(*of_attempt, *of_day).correlate(attempts).scalar_subquery()
 
 
 def _columns(*names: str) -> Iterator[Column[Any]]:
@@ -345,8 +383,11 @@ def _add_counts(row: Insert) -> Insert:
 class SqlTranscripts:
     """Transcripts in SQLite or PostgreSQL. A process writes one transaction at a time; readers do not wait for it."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._database = database
+        self._clock = clock
+        self._days: set[int] = set()
+        """Days that are known to have partitions."""
         self._sql = _Statements(database)
         self._write_lock = asyncio.Lock()
         self._appends = GroupCommit(
@@ -358,32 +399,51 @@ class SqlTranscripts:
             pause=BATCH_DELAY,
         )
         self._notifiers: WeakValueDictionary[_Id, AttemptNotifier] = WeakValueDictionary()
+        self._named_notifiers: WeakValueDictionary[str, AttemptNotifier] = WeakValueDictionary()
+        self._announcements = (
+            Announcements(database.dedicated_engine(), changed=self._wake, reconnected=self._wake_all)
+            if database.partitioned
+            else None
+        )
 
     @classmethod
-    async def open(cls, url: str) -> Self:
+    async def open(
+        cls,
+        url: str,
+        *,
+        connections: int = CONNECTIONS,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> Self:
         """Connect to `sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://…`, and migrate the schema.
+
+        Args:
+            connections: at the most, to PostgreSQL; at least 4.
+            clock: gives the time at which an attempt is opened.
 
         Raises:
             ValueError: the URL is not one of these; SQLite needs a file, because a database in memory has one
                 connection and no readers beside the writer.
             TranscriptsUnavailable: the file or server cannot be used, or a newer version has changed its schema.
         """
-        database = Database(url)
+        database = Database(url, connections)
         try:
             await migrate(database)
         except BaseException:
             await database.close()
             raise
-        return cls(database)
+        return cls(database, clock)
 
     async def close(self) -> None:
         """Close the connections once all lines are written."""
         await self._appends.idle()
+        if self._announcements is not None:
+            await self._announcements.close()
         await self._database.close()
 
     async def claim(self, key: AttemptKey, writer: Writer) -> None:
         """Record the writer. Raises TranscriptFenced when a later one is recorded."""
         batch = _Batch(key, (), writer)
+        await self._make_partitions()
         states = await self._write(lambda connection: self._lock_attempts(connection, [batch]))
         if fenced := states[batch.id].fence(writer):
             raise fenced
@@ -392,28 +452,33 @@ class SqlTranscripts:
         """Store these lines in one transaction, with those of other attempts. Returns how many were new."""
         if not batch:
             return 0
+        await self._make_partitions()
         added = await self._appends.submit(_Batch(key, batch, writer))
         if isinstance(added, Exception):
             raise added
-        if added.lines and (notifier := self._existing_notifier(key)) is not None:
-            await notifier.announce(added.lines, added.before)
+        if added.lines:
+            self._announce(key)
+            if (notifier := self._existing_notifier(key)) is not None:
+                await notifier.announce(added.lines, added.before)
         return len(added.lines)
 
     async def last(self, key: AttemptKey) -> int | None:
         """The highest sequence stored, or None."""
-        highest = select(func.max(lines.c.sequence)).where(*_of(key, lines.c))
-        for (sequence,) in await self._database.rows(highest):
-            return None if sequence is None else int(sequence)
-        return None
+
+        def fetch(connection: Connection, of_attempt: _Conditions) -> int | None:
+            highest: int | None = connection.execute(select(func.max(lines.c.sequence)).where(*of_attempt)).scalar()
+            return highest
+
+        return await self._of_attempt(key, fetch)
 
     async def read(
         self, key: AttemptKey, after: int = 0, limit: int = PAGE_LINES, max_bytes: int = PAGE_BYTES
     ) -> list[Line]:
         """The next page. Sizes are queried first, so that lines beyond the limit are never loaded."""
-        later = *_of(key, lines.c), lines.c.sequence > after
-        sizes_query = select(lines.c.sequence, func.length(lines.c.data)).where(*later).order_by(lines.c.sequence)
 
-        def fetch(connection: Connection) -> Sequence[Row[int, str, bytes, bool, datetime]]:
+        def fetch(connection: Connection, of_attempt: _Conditions) -> Sequence[Row[int, str, bytes, bool, datetime]]:
+            later = *of_attempt, lines.c.sequence > after
+            sizes_query = select(lines.c.sequence, func.length(lines.c.data)).where(*later).order_by(lines.c.sequence)
             sizes = connection.execute(sizes_query.limit(limit))
             until = page_end(((sequence, size) for sequence, size in sizes), max_bytes)
             if until is None:
@@ -421,7 +486,22 @@ class SqlTranscripts:
             page = select(*_LINE).where(*later, lines.c.sequence <= until).order_by(lines.c.sequence)
             return connection.execute(page).all()
 
-        return [_line(row) for row in await self._database.read(fetch)]
+        return [_line(row) for row in await self._of_attempt(key, fetch)]
+
+    async def _of_attempt(self, key: AttemptKey, fetch: "Callable[[Connection, _Conditions], _Result]") -> _Result:
+        """Read from an attempt's lines. On PostgreSQL only from the partition that the attempt's row names."""
+        conditions = _of(key, lines.c)
+        if not self._database.partitioned:
+            return await self._database.read(lambda connection: fetch(connection, conditions))
+
+        def read(connection: Connection) -> _Result:
+            day = _day(connection, key)
+            while True:
+                result = fetch(connection, (*conditions, day == _LINE_DAY))
+                if result or day == (day := _day(connection, key)):  # retention may just have moved the lines
+                    return result
+
+        return await self._database.read(read)
 
     async def attempts(self, run_id: str) -> list[int]:
         """The attempts that were claimed, wrote or were sealed, ascending."""
@@ -481,6 +561,7 @@ class SqlTranscripts:
 
     async def seal(self, key: AttemptKey, receipt: OutputReceipt, writer: Writer = UNCLAIMED) -> OutputReceipt:
         """Record the receipt unless there is one; returns the recorded one."""
+        await self._make_partitions()
         batch = _Batch(key, (), writer)
         record = update(attempts).where(*_of(key, attempts.c), attempts.c.receipt.is_(None))
 
@@ -491,6 +572,7 @@ class SqlTranscripts:
             connection.execute(record.values(receipt=receipt.model_dump_json()))
 
         await self._write(write)
+        self._announce(key)
         if (notifier := self._existing_notifier(key)) is not None:
             await notifier.announce()
         return await self.receipt(key) or receipt
@@ -503,7 +585,30 @@ class SqlTranscripts:
 
     def notifier(self, key: AttemptKey) -> AttemptNotifier:
         """The notifier of the attempt; the store itself holds only a weak reference."""
-        return self._notifiers.setdefault((key.run.run_id, key.attempt), AttemptNotifier())
+        id_ = key.run.run_id, key.attempt
+        if self._announcements is None:
+            return self._notifiers.setdefault(id_, AttemptNotifier())
+        self._announcements.start()
+        notifier = self._notifiers.setdefault(id_, AttemptNotifier(lambda: self._recheck))
+        return self._named_notifiers.setdefault(name_of(*id_), notifier)
+
+    @property
+    def _recheck(self) -> timedelta:
+        return timedelta() if self._announcements is None else self._announcements.recheck
+
+    def _announce(self, key: AttemptKey) -> None:
+        """Announce a change to other processes."""
+        if self._announcements is not None:
+            self._announcements.announce(key.run.run_id, key.attempt)
+
+    async def _wake(self, names: Iterable[str]) -> None:
+        """Wake the readers of attempts that another process has changed."""
+        for name in names:
+            if (notifier := self._named_notifiers.get(name)) is not None:
+                await notifier.announce()
+
+    async def _wake_all(self) -> None:
+        await self._wake(list(self._named_notifiers))
 
     def _existing_notifier(self, key: AttemptKey) -> AttemptNotifier | None:
         """The attempt's notifier, if it has readers."""
@@ -514,7 +619,32 @@ class SqlTranscripts:
 
         A reader in the middle of it reaches its end early. SQLite's file keeps its size and reuses the space.
         """
-        return await self._write(lambda connection: _purge_page(connection, expiry))
+        if not self._database.partitioned:
+            return await self._write(lambda connection: _purge_page(connection, expiry))
+        return await self._write(
+            lambda connection: _purge_page(connection, expiry, partitions.KEPT) or _purge_attempts(connection, expiry)
+        )
+
+    async def prepare(self) -> None:
+        """Make the partitions of the next days, long before their first line."""
+        self._days.clear()
+        await self._make_partitions()
+
+    async def drop_partitions(self, expiry: Expiry) -> int:
+        """Drop the partitions of days whose transcripts are expired; returns how many."""
+        if not self._database.partitioned:
+            return 0
+        async with self._database.without_transaction() as connection:
+            return await partitions.drop_expired(connection, expiry.sealed)
+
+    async def _make_partitions(self) -> None:
+        """Make sure that an attempt that is opened now has a partition. Costs a query every few days."""
+        today = partitions.day_of(self._clock())
+        if not self._database.partitioned or {today, today + 1} <= self._days:
+            return
+        days = set(range(today, today + partitions.AHEAD + 1))
+        await self._write(lambda connection: partitions.create_missing(connection, days))
+        self._days |= days
 
     async def _write(self, work: Work[_Result]) -> _Result:
         """Run a transaction while this process writes nothing else."""
@@ -527,7 +657,11 @@ class SqlTranscripts:
 
     async def _append_all(self, batches: Sequence["_Batch"]) -> list[_Added | RunError | ValueError]:
         """Append in one transaction; returns the added lines, or why there are none, batch by batch."""
-        return await self._database.write(lambda connection: self._append(connection, batches))
+        try:
+            return await self._database.write(lambda connection: self._append(connection, batches))
+        except TranscriptsUnavailable:
+            self._days.clear()  # the cause may be a partition that is missing: the next call makes it
+            raise
 
     def _append(self, connection: Connection, batches: Sequence["_Batch"]) -> list[_Added | RunError | ValueError]:
         """Insert the new lines of all batches."""
@@ -536,7 +670,9 @@ class SqlTranscripts:
         for batch in batches:
             attempt = states[batch.id]
             fenced = attempt.fence(batch.writer)
-            results.append(fenced or attempt.add(batch.lines, _stored(connection, batch, attempt)))
+            of_day = [attempt.day == _LINE_DAY] if self._database.partitioned else []
+            stored = _stored(connection, batch, attempt, (*_of(batch.key, lines.c), *of_day))
+            results.append(fenced or attempt.add(batch.lines, stored))
         changed = [attempt for attempt in states.values() if attempt.added]
         if changed:
             for rows in chunks((row for attempt in changed for row in attempt.rows()), STATEMENT_BYTES):
@@ -565,7 +701,8 @@ class SqlTranscripts:
         Always in the same order: two processes that lock the same attempts in different orders deadlock.
         """
         ordered = sorted(batches, key=lambda batch: batch.id)
-        self._sql.set_writer(connection, [batch.new_attempt() for batch in ordered])
+        now = self._clock()
+        self._sql.set_writer(connection, [batch.new_attempt(now) for batch in ordered])
 
     def _states(self, connection: Connection, ids: Iterable[_Id]) -> dict[_Id, "_AttemptState"]:
         """The states of those attempts that are in the store."""
@@ -573,12 +710,14 @@ class SqlTranscripts:
         return {(row[0], row[1]): _AttemptState.from_row(*row) for row in result.scalar_one() or []}
 
 
-def _stored(connection: Connection, batch: "_Batch", attempt: "_AttemptState") -> dict[int, Line | None]:
+def _stored(
+    connection: Connection, batch: "_Batch", attempt: "_AttemptState", of_attempt: "_Conditions"
+) -> dict[int, Line | None]:
     """Which of the batch's lines are stored already; with their contents when these must be compared."""
     old = [line.sequence for line in batch.lines if line.sequence <= attempt.last]
     stored: dict[int, Line | None] = {}
     for start in range(0, len(old), PAGE_LINES):
-        condition = *_of(batch.key, lines.c), lines.c.sequence.in_(old[start : start + PAGE_LINES])
+        condition = *of_attempt, lines.c.sequence.in_(old[start : start + PAGE_LINES])
         if attempt.sealed:
             rows = connection.execute(select(*_LINE).where(*condition))
             stored |= {line.sequence: line for line in map(_line, rows)}
@@ -588,16 +727,36 @@ def _stored(connection: Connection, batch: "_Batch", attempt: "_AttemptState") -
     return stored
 
 
-def _purge_page(connection: Connection, expiry: Expiry) -> PurgedPage | None:
+def _expired(expiry: Expiry) -> ColumnElement[bool]:
     age = func.coalesce(attempts.c.last_at, attempts.c.opened_at)
-    expired = or_(age < expiry.all, and_(attempts.c.receipt.is_not(None), age < expiry.sealed))
+    return or_(age < expiry.all, and_(attempts.c.receipt.is_not(None), age < expiry.sealed))
+
+
+def _purge_attempts(connection: Connection, expiry: Expiry) -> PurgedPage | None:
+    """Delete expired attempts, oldest days first; their lines, which nobody finds any more, go with their partition."""
+    key = attempts.c.run_id, attempts.c.attempt
+    oldest = select(*key).where(_expired(expiry)).order_by(attempts.c.day).limit(PAGE_LINES)
+    deleted = delete(attempts).where(tuple_(*key).in_(oldest.with_for_update(skip_locked=True)))
+    counts = connection.execute(deleted.returning(attempts.c.lines, attempts.c.bytes)).all()
+    if not counts:
+        return None
+    return PurgedPage(sum(count for count, _ in counts), sum(size for _, size in counts), len(counts))
+
+
+def _purge_page(connection: Connection, expiry: Expiry, day: int | None = None) -> PurgedPage | None:
+    """Delete lines of an expired attempt; on PostgreSQL of one in the partition of this day."""
+    in_day = [] if day is None else [attempts.c.day == day]
     oldest = (
-        select(attempts.c.run_id, attempts.c.attempt).where(expired).order_by(attempts.c.run_id, attempts.c.attempt)
+        select(attempts.c.run_id, attempts.c.attempt)
+        .where(_expired(expiry), *in_day)
+        .order_by(attempts.c.run_id, attempts.c.attempt)
     )
     row = (connection.execute(oldest.limit(1).with_for_update(skip_locked=True))).first()
     if row is None:
         return None
-    of_attempt = lines.c.run_id == row.run_id, lines.c.attempt == row.attempt
+    of_attempt: _Conditions = lines.c.run_id == row.run_id, lines.c.attempt == row.attempt
+    if day is not None:
+        of_attempt = *of_attempt, day == _LINE_DAY
     first_lines = select(lines.c.sequence, func.length(lines.c.data)).where(*of_attempt).order_by(lines.c.sequence)
     sizes = [(sequence, size) for sequence, size in connection.execute(first_lines.limit(PAGE_LINES))]
     until = page_end(sizes, PAGE_BYTES) or 0
@@ -607,7 +766,7 @@ def _purge_page(connection: Connection, expiry: Expiry) -> PurgedPage | None:
     if whole:
         attempt = attempts.c.run_id == row.run_id, attempts.c.attempt == row.attempt
         connection.execute(delete(attempts).where(*attempt))
-    return PurgedPage(len(deleted), sum(deleted), whole)
+    return PurgedPage(len(deleted), sum(deleted), int(whole))
 
 
 def chunks(rows: Iterable[dict[str, Any]], max_bytes: int) -> Iterator[list[dict[str, Any]]]:
@@ -630,6 +789,11 @@ _LINE: Final = (lines.c.sequence, lines.c.stream, lines.c.data, lines.c.terminat
 def _line(row: Row[Any, Any, Any, Any, Any]) -> Line:
     sequence, stream, data, terminated, at = row
     return Line(sequence, stream, data, terminated, at=at)
+
+
+def _day(connection: Connection, key: AttemptKey) -> int | None:
+    """The day of the attempt's lines; None: it is not in the store."""
+    return connection.execute(select(attempts.c.day).where(*_of(key, attempts.c))).scalar()
 
 
 def _of(key: AttemptKey, columns: Any) -> tuple[Any, Any]:

@@ -136,13 +136,18 @@ def _key(jwk: dict[str, Any]) -> OctKey:
     return OctKey.import_key(secret)
 
 
+def new_key() -> dict[str, Any]:
+    """A new key, as a JWK of kty oct."""
+    return dict(OctKey.generate_key(KEY_BYTES * 8).as_dict(private=True))
+
+
 def _create_key(path: Path) -> None:
     """Create a key file atomically; the first of two processes wins."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft, name = tempfile.mkstemp(dir=path.parent, prefix=".transcripts-")  # mkstemp's mode is 0600
     try:
         with os.fdopen(draft, "w") as file:
-            json.dump(OctKey.generate_key(KEY_BYTES * 8).as_dict(private=True), file)
+            json.dump(new_key(), file)
             file.flush()
             os.fsync(file.fileno())
         os.link(name, path)

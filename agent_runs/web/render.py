@@ -95,6 +95,11 @@ class View:
         return self.info.outcome if self.info else None
 
     @property
+    def warnings(self) -> Sequence[str]:
+        """Of the whole run once it has an outcome, else of its steps so far."""
+        return self.outcome.warnings if self.outcome else self.info.warnings if self.info else ()
+
+    @property
     def receipt(self) -> OutputReceipt | None:
         """The shown attempt's receipt."""
         return next((one.receipt for one in self.attempts if one.number == self.attempt), None)

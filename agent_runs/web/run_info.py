@@ -28,6 +28,7 @@ class RunInfo:
     """Temporal's part of a run's page.
 
     Attributes:
+        warnings: what the run's steps have warned of so far.
         outcome: None while the run is open, or when it closed without one (terminated).
         web_ui: URL of the run in Temporal's Web UI.
     """
@@ -36,6 +37,7 @@ class RunInfo:
     steps: Sequence[Step] = ()
     outcome: Outcome | None = None
     web_ui: str | None = None
+    warnings: Sequence[str] = ()
 
 
 class RunInfoSource(Protocol):
@@ -81,7 +83,8 @@ class TemporalRunInfo:
             async for event in history:
                 timeline.add(event)
         outcome = await _outcome(handle) if run.decided else None
-        return RunInfo(run, timeline.steps, outcome, web_ui_url(self.settings, run.workflow_id, run.workflow_run_id))
+        web_ui = web_ui_url(self.settings, run.workflow_id, run.workflow_run_id)
+        return RunInfo(run, timeline.steps, outcome, web_ui, timeline.warnings)
 
 
 async def _outcome(handle: WorkflowHandle[Any, Outcome]) -> Outcome | None:

@@ -100,8 +100,8 @@ class Api:
         target = Target.parse(request.path)
         if target is None:
             raise ApiError(404, "NotFound", "the server could not find the requested resource")
-        if "dryRun" in request.query:
-            raise bad_request("dryRun: the embedded cluster does not imitate it")
+        if "dryRun" in request.query and (request.method, target.name) != ("POST", ""):
+            raise bad_request("dryRun: the embedded cluster imitates it of creations only")
         handler = self._handler(request.method, target)
         if handler is None:
             message = "the server does not allow this method on the requested resource"
@@ -139,7 +139,8 @@ class Api:
     # ---------------------------------------------------------------- writing
 
     async def _create(self, request: web.Request, target: Target) -> web.Response:
-        return _json(create(self._store, target, await _object_of(request, target.kind)), 201)
+        body = await _object_of(request, target.kind)
+        return _json(create(self._store, target, body, stored=not _dry_run(request)), 201)
 
     async def _put(self, request: web.Request, target: Target) -> web.Response:
         body = await _object_of(request, target.kind)
@@ -205,6 +206,14 @@ async def _apply(fault: HttpFault) -> None:
         details = {} if fault.retry_after is None else {"retryAfterSeconds": fault.retry_after}
         reason = _REASONS.get(fault.status, "Unknown")
         raise ApiError(fault.status, reason, fault.message, retry_after=fault.retry_after, **details)
+
+
+def _dry_run(request: web.Request) -> bool:
+    values = request.query.getall("dryRun", [])
+    if set(values) - {"All"}:
+        text = f'dryRun: Unsupported value: "{values[0]}": supported values: "All"'
+        raise ApiError(422, "Invalid", f'CreateOptions.meta.k8s.io "" is invalid: {text}')
+    return bool(values)
 
 
 def _selector(request: web.Request, kind: Kind) -> Predicate:

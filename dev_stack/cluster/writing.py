@@ -8,7 +8,7 @@ import uuid
 from typing import Any
 
 from dev_stack.cluster.defaults import encode_strings, fill_in
-from dev_stack.cluster.errors import ApiError, FieldErrors, bad_request, conflict, not_found
+from dev_stack.cluster.errors import ApiError, FieldErrors, already_exists, bad_request, conflict, not_found
 from dev_stack.cluster.kinds import JOBS, NAMESPACES, PODS, SECRETS, Kind, Object
 from dev_stack.cluster.objects import generated_name, stamp
 from dev_stack.cluster.requests import Target
@@ -40,8 +40,12 @@ def read_json(raw: bytes) -> Any:
         raise bad_request(f"error decoding request body: {error}") from None
 
 
-def create(store: Store, target: Target, body: Object) -> Object:
-    """Store a new object; 409 if its name is taken, 422 if it breaks a rule."""
+def create(store: Store, target: Target, body: Object, *, stored: bool = True) -> Object:
+    """Store a new object; 409 if its name is taken, 422 if it breaks a rule.
+
+    Args:
+        stored: False for a dry run, which judges the same and keeps nothing.
+    """
     kind, meta = target.kind, body["metadata"]
     for field in _SERVER_OWNED:
         meta.pop(field, None)
@@ -56,7 +60,11 @@ def create(store: Store, target: Target, body: Object) -> Object:
     check(kind, _encoded(kind, body))
     meta |= {"uid": str(uuid.uuid4()), "creationTimestamp": stamp()}
     fill_in(kind, body)
-    return store.add(kind, body)
+    if stored:
+        return store.add(kind, body)
+    if store.find(kind, meta.get("namespace", ""), meta["name"]) is not None:
+        raise already_exists(kind, meta["name"])
+    return body
 
 
 def replace(store: Store, target: Target, body: Object, before: Object) -> Object:

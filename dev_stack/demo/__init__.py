@@ -22,6 +22,7 @@ def context(scenario: str = "script", agent_id: str = AGENT) -> dict[str, Any]:
     raw: dict[str, Any] = json.loads(text)
     raw["runId"] = raw["context"]["executionIdentityRunId"] = run_id
     raw["config"]["model"] = f"fake/scenario/{scenario}"
+    raw["config"]["workspace"] = "ephemeral"  # a real cluster may have no data volume; nobody needs these files
     return raw
 
 

@@ -4,11 +4,11 @@ from typing import Any, cast
 
 import pytest
 
-from activities.create_job import AgentPodSettings, attempt_plan, own_image, replace_tokens
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.contracts.messages import JoinedRun
 from agent_runs.contracts.request import AgentRef, RunConfig, RunRequest, Secrets
 from agent_runs.contracts.start import Binding, SealedJoin
+from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan, own_image, replace_tokens
 from agent_runs.job.manifest import JobPlan
 from agent_runs.job.redactions import Redactions, WorkerValues
 from agent_runs.kube.port import Cluster

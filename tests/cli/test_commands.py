@@ -1,5 +1,6 @@
 """The commands as people start them: real processes, no servers."""
 
+import base64
 import json
 import os
 import socket
@@ -7,18 +8,22 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from agent_runs.cli.refusals import Refused
 from agent_runs.cli.runs import read_context
+from agent_runs.paperclip.sealing import PublicKey, load_or_create
+from agent_runs.transcripts.tokens import Tokens
 from dev_stack.demo import context
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "opencode"
 PROGRAM = Path(sys.executable).with_name("agent-runs")
 COMMANDS = [
     *("start", "logs", "show", "list", "cancel", "replay", "parse", "transcripts"),
-    *("revoke-links", "sealing-key", "worker"),
+    *("revoke-links", "sealing-key", "keys", "doctor", "worker"),
 ]
 
 
@@ -192,3 +197,53 @@ def test_production_creates_no_sealing_key(settings: dict[str, str]) -> None:
     assert refused.returncode == 2
     assert "AGENT_RUNS_SEALING_KEY_FILE" in refused.stderr
     assert not Path(settings["AGENT_RUNS_SEALING_KEY_FILE"]).exists()
+
+
+def manifests(*arguments: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The Secret and the ConfigMap that `keys` prints."""
+    printed = run("keys", *arguments)
+    assert (printed.returncode, printed.stderr) == (0, "")
+    secret, public = yaml.safe_load_all(printed.stdout)
+    return secret, public
+
+
+def test_keys_prints_what_a_worker_and_its_callers_mount(tmp_path: Path) -> None:
+    secret, public = manifests("--namespace", "team")
+    assert (secret["kind"], secret["metadata"]) == ("Secret", {"name": "agent-runs-keys", "namespace": "team"})
+    assert public["metadata"] == {"name": "agent-runs-public-key", "namespace": "team"}
+    for name, text in secret["stringData"].items():
+        (tmp_path / name).write_text(text)
+    [key] = load_or_create(tmp_path / "sealing-key.json", create=False)
+    assert PublicKey.from_jwk(public["data"]["sealing-key.json"]).kid == key.kid
+    assert "d" not in json.loads(public["data"]["sealing-key.json"])
+    tokens = Tokens.load(tmp_path / "transcripts-key.json", create=False)
+    assert tokens.open(tokens.mint("run")).run_id == "run"
+
+
+def test_new_keys_keep_the_old_ones_so_that_open_runs_and_links_still_open(tmp_path: Path) -> None:
+    before, _ = manifests()
+    data = {name: base64.b64encode(text.encode()).decode() for name, text in before["stringData"].items()}
+    (tmp_path / "old.yaml").write_text(yaml.safe_dump({"data": data}))
+    after, public = manifests("--previous", str(tmp_path / "old.yaml"))
+    for name, text in after["stringData"].items():
+        [new, old] = json.loads(text)["keys"]
+        assert [old] == json.loads(before["stringData"][name])["keys"]
+        assert new != old
+    first = json.loads(after["stringData"]["sealing-key.json"])["keys"][0]
+    assert json.loads(public["data"]["sealing-key.json"])["x"] == first["x"]
+
+
+def test_keys_refuses_what_is_not_its_secret(tmp_path: Path) -> None:
+    (tmp_path / "old.yaml").write_text("data: {}")
+    refused(run("keys", "--previous", str(tmp_path / "old.yaml")), "kubectl get secret agent-runs-keys -o yaml")
+
+
+def test_the_public_key_is_all_that_a_workstation_needs(settings: dict[str, str]) -> None:
+    _, public = manifests()
+    Path(settings["AGENT_RUNS_SEALING_KEY_FILE"]).write_text(public["data"]["sealing-key.json"])
+    printed = run("sealing-key", AGENT_RUNS_PRODUCTION="true", **settings)
+    assert json.loads(printed.stdout)["x"] == json.loads(public["data"]["sealing-key.json"])["x"]
+    context_file = Path(settings["AGENT_RUNS_SEALING_KEY_FILE"]).with_name("context.json")
+    context_file.write_text(json.dumps(context("text", "agent")))
+    started = run("start", "--context", str(context_file), AGENT_RUNS_PRODUCTION="true", **settings)
+    refused(started, "TEMPORAL_ADDRESS")

@@ -1,9 +1,39 @@
 """Settings of a process that shares its environment with others."""
 
-from agent_runs.client.settings import PREFIX, WORKER_ONLY, ClientSettings
+import pytest
+
+from agent_runs.client.settings import PREFIX, WORKER_ONLY, ClientSettings, SettingsError
 from agent_runs.service.settings import WorkerSettings
 
 
 def test_a_caller_ignores_exactly_the_settings_that_only_a_worker_has() -> None:
     only = WorkerSettings.model_fields.keys() - ClientSettings.model_fields.keys()
     assert {f"{PREFIX}{name.upper()}" for name in only} == WORKER_ONLY
+
+
+def test_variables_that_kubernetes_sets_after_our_services_are_no_settings() -> None:
+    host, port = "10.0.0.7", "8090"
+    service = {
+        "AGENT_RUNS_TRANSCRIPTS_SERVICE_HOST": host,
+        "AGENT_RUNS_TRANSCRIPTS_SERVICE_PORT": port,
+        "AGENT_RUNS_TRANSCRIPTS_SERVICE_PORT_TRANSCRIPTS": port,
+        "AGENT_RUNS_TRANSCRIPTS_PORT": f"tcp://{host}:{port}",
+        "AGENT_RUNS_TRANSCRIPTS_PORT_8090_TCP": f"tcp://{host}:{port}",
+        "AGENT_RUNS_TRANSCRIPTS_PORT_8090_TCP_PROTO": "tcp",
+        "AGENT_RUNS_TRANSCRIPTS_PORT_8090_TCP_PORT": port,
+        "AGENT_RUNS_TRANSCRIPTS_PORT_8090_TCP_ADDR": host,
+        "AGENT_RUNS_SERVICE_HOST": host,
+        "AGENT_RUNS_PORT": f"tcp://{host}:{port}",
+    }
+    assert WorkerSettings.read(service) == WorkerSettings.read({})
+
+
+@pytest.mark.parametrize("name", ["AGENT_RUNS_TRANSCRIPTS_PORT", "AGENT_RUNS_TRANSCRIPT_LISTEN", "AGENT_RUNS_PORTS"])
+def test_a_misspelt_setting_is_refused_though_it_looks_like_a_services_variable(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name}: no such setting"):
+        WorkerSettings.read({name: "8090"})
+
+
+def test_patterns_of_what_agents_inherit_are_separated_by_commas() -> None:
+    read = WorkerSettings.read({"AGENT_RUNS_INHERIT_ENV": "MY_*, LANG", "AGENT_RUNS_INHERIT_ENV_FROM": ""})
+    assert (read.inherit_env, read.inherit_env_from) == (("MY_*", "LANG"), ())

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 
-from agent_runs.client.timeline import PHASES, Timeline
+from agent_runs.client.timeline import MAX_WARNING, PHASES, Timeline
 from agent_runs.contracts import activities
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -83,6 +83,32 @@ def test_a_failed_step_is_reported_with_its_name_and_reason() -> None:
     assert change is not None
     assert change.failed
     assert change.detail == "create_job failed: k8s_job_create_failed: quota exceeded"
+
+
+def with_result(done: HistoryEvent, result: object) -> HistoryEvent:
+    data = result if isinstance(result, bytes) else json.dumps(result).encode()
+    done.activity_task_completed_event_attributes.result.payloads.add(data=data)
+    return done
+
+
+def test_what_steps_warn_of_is_known_once_their_result_is_whatever_else_they_return() -> None:
+    timeline = started_timeline()
+    results: dict[str, object] = {
+        "prepare_run": {"notes": ["instructions not readable", "session lost \x1b[31m"]},
+        "introspect_pod": {"warnings": ["of no step that warns"]},
+        "bundle_prompt": {"warnings": ["instructions not readable", 7, None, "x" * 9000]},
+        "create_job": b"\xff{",
+    }
+    for number, (name, result) in enumerate(results.items()):
+        timeline.add(scheduled(5 + 2 * number, 1, name))
+        timeline.add(with_result(completed(6 + 2 * number, 2, 5 + 2 * number), result))
+    without: list[object] = [None, [], {"warnings": 7}, {"warnings": {"a": 1}}, "text"]
+    for number, odd in enumerate(without):
+        timeline.add(scheduled(50 + 2 * number, 3, "create_job"))
+        timeline.add(with_result(completed(51 + 2 * number, 3, 50 + 2 * number), odd))
+    assert timeline.warnings[:2] == ["instructions not readable", "session lost"]
+    assert len(timeline.warnings) == 3
+    assert len(timeline.warnings[2]) <= MAX_WARNING
 
 
 def test_a_summary_that_is_no_json_string_is_left_out() -> None:

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from tests.contract.api import Api, job, pod
+from tests.contract.api import IMAGE, Api, job, pod
 
 
 async def test_a_created_object_gets_identity_and_defaults(api: Api, name: str) -> None:
@@ -334,3 +334,29 @@ async def test_a_pod_may_be_made_without_a_job(api: Api) -> None:
     created = await api.create("pods", pod("true"))
     assert created.body["status"]["phase"] == "Pending"
     assert created.body["spec"]["restartPolicy"] == "Never"
+
+
+async def test_a_dry_run_judges_a_creation_and_stores_nothing(api: Api, name: str) -> None:
+    secret = {"metadata": {"name": name}, "data": {"a": "Yg=="}}
+    tried = await api.create("secrets", secret, dryRun="All")
+    assert (tried.code, tried.body["metadata"]["name"]) == (201, name)
+    assert (await api.get(f"secrets/{name}")).code == 404
+    assert (await api.create("secrets", secret)).code == 201
+    again = await api.create("secrets", secret, dryRun="All")
+    assert (again.code, again.reason) == (409, "AlreadyExists")
+    wrong = await api.create("secrets", secret | {"metadata": {"name": "Not A Name"}}, dryRun="All")
+    assert (wrong.code, wrong.reason) == (422, "Invalid")
+    await api.delete(f"secrets/{name}")
+
+
+async def test_a_dry_run_of_a_job_and_of_a_pod_creates_no_pod(api: Api, name: str) -> None:
+    spec = {"restartPolicy": "Never", "containers": [{"name": "main", "image": IMAGE, "command": ["true"]}]}
+    body = {"metadata": {"name": name}, "spec": {"template": {"spec": spec}}}
+    assert (await api.create("jobs", body, dryRun="All")).code == 201
+    assert (await api.create("pods", {"metadata": {"name": name}, "spec": spec}, dryRun="All")).code == 201
+    assert [(await api.get(f"{each}/{name}")).code for each in ("jobs", "pods")] == [404, 404]
+
+
+async def test_a_dry_run_that_is_none_of_all_stages_is_refused(api: Api, name: str) -> None:
+    answer = await api.create("secrets", {"metadata": {"name": name}}, dryRun="Some")
+    assert (answer.code, answer.reason) == (422, "Invalid")

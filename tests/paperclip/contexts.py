@@ -19,10 +19,11 @@ MODEL = "anthropic/claude-sonnet-4-6"
 
 
 def captured(name: str) -> dict[str, Any]:
-    """A captured context; agents of the capture ran a dummy adapter without a model, so one is added."""
+    """A captured context; agents of the capture ran a dummy adapter without a model, in any folder of that machine."""
     (file,) = (FIXTURES / "paperclip").glob(f"{name.removesuffix('.json')}*.json")
     context: dict[str, Any] = json.loads(file.read_text())
     context["config"].setdefault("model", MODEL)
+    context["config"].setdefault("workspace", "ephemeral")
     return context
 
 

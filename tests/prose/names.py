@@ -26,6 +26,7 @@ from tests.prose.sources import ROOT, Passage, content, files, identifiers, is_p
 FOREIGN: Final = {
     "SKILL.md": "the file that makes a folder a skill, for Paperclip and OpenCode",
     "adapter/dist": "built by ./dev adapter",
+    "deploy/overlays/mine*": "made by the commands of docs/install.md",
     "adapter/node_modules*": "installed by ./dev",
     "environment.sh": "written by ./dev dev",
     "contracts": "the title of schema.json, agent-runs contracts",

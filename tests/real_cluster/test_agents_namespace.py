@@ -19,13 +19,13 @@ import yaml
 
 from agent_runs.client.attach import attach
 from agent_runs.client.outcome import outcome_at_close
+from agent_runs.doctor.permissions import REQUIRED_VERBS, missing_permissions
 from agent_runs.kube.client import KubernetesCluster
-from agent_runs.service.permissions import REQUIRED_VERBS, missing_permissions
 from dev_stack.host_address import host_for_pods
 from tests.real_cluster.objects import api_request
 from tests.real_cluster.requirements import cluster_and_image
 from tests.real_cluster.stack import open_real_system
-from tests.support.overlays import AGENTS_NAMESPACE, built
+from tests.support.overlays import PRODUCTION, built
 
 pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(300)]
 
@@ -52,7 +52,7 @@ def kubeconfig_of(token: str) -> str:
 async def workers_kubeconfig(tmp_path: Path) -> AsyncIterator[Path]:
     """The overlay is applied; the worker's identity in it."""
     kubeconfig, _ = cluster_and_image()
-    documents = [each for each in yaml.safe_load_all(built(AGENTS_NAMESPACE)) if each["kind"] not in NOT_NEEDED]
+    documents = [each for each in yaml.safe_load_all(built(PRODUCTION)) if each["kind"] not in NOT_NEEDED]
     own = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": WORKER}}
     async with AsyncExitStack() as ends:
         cluster = await ends.enter_async_context(await KubernetesCluster.connect(kubeconfig, environ={}))

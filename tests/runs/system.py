@@ -51,7 +51,12 @@ class System:
     @property
     def changes(self) -> list[str]:
         """The paths of what was created, changed or deleted in the cluster so far."""
-        return [path for method, path in self.embedded.requests if method != "GET"]
+        questions = ("/apis/authorization.k8s.io/", "dryRun=All")
+        return [
+            path
+            for method, path in self.embedded.requests
+            if method != "GET" and not any(each in path for each in questions)
+        ]
 
     def agent(self, script: str) -> dict[str, Any]:
         """The execution context of a new agent whose `opencode` is this shell script."""

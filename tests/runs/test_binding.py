@@ -143,11 +143,16 @@ async def test_a_copied_check_is_refused_in_a_workflow_of_another_name(system: S
     assert "another agent's workflow" in refused.value.cause.cause.message
 
 
+ALONE = {"model": "fake/x", "workspace": "ephemeral"}
+"""A configuration that needs no data volume; this system has none."""
+
+
 @pytest.mark.parametrize(
     ("config", "found"),
     [
-        ({"model": "fake/x"}, {("paperclip_url", "warn")}),  # the worker's setting, a loopback address
-        ({"model": "fake/x", "paperclipApiUrl": "https://paperclip.example"}, {("paperclip_url", "info")}),
+        (ALONE, {("paperclip_url", "warn")}),  # the worker's setting, a loopback address
+        ({**ALONE, "paperclipApiUrl": "https://paperclip.example"}, {("paperclip_url", "info")}),
+        ({"model": "fake/x"}, {("workspace_not_shared", "error")}),
         ({"model": "nameless", "timeoutSec": "soon"}, {("agent_configuration", "error")}),
         ({"model": "fake/x", "extraArgs": ["--format", "x"]}, {("agent_configuration", "error")}),
     ],
@@ -160,7 +165,10 @@ async def test_a_check_finds_what_a_run_would_be_refused_for(
     sealed = sealer.seal(SealedCheck(binding=binding, config=config))
     before = system.changes
     report = await execute_check(system, CheckStart(check_id=check_id, company_id="acme", sealed=sealed))
-    assert {(finding.code, finding.level) for finding in report.findings} == found
+    surroundings = {(code, "info") for code in ("kubernetes", "permissions", "transcript_store")}
+    if not any(level == "error" for _, level in found):
+        surroundings.add(("run_objects", "info"))
+    assert {(finding.code, finding.level) for finding in report.findings} == found | surroundings
     assert system.changes == before
 
 

@@ -10,10 +10,11 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.bundle_prompt import BundlePromptActivity
-from activities.create_job import AgentPodSettings, CreateJobActivity
+from activities.create_job import CreateJobActivity
 from activities.finish import FinishActivity
 from agent_runs.contracts.errors import ExitUnknown, ForeignObject, JobDeletedExternally
 from agent_runs.contracts.messages import BundlePrompt, CreateJob, Finish, JobRef, PodProfile
+from agent_runs.job.attempt_plan import AgentPodSettings
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.objects import Metadata
 from agent_runs.paperclip.preparation import Preparation, prepare

@@ -70,7 +70,13 @@ class CanaryRun:
 
     def finishes_when_started_again(self) -> str:
         """The first attempt never ends by itself."""
-        return f"if [ -e {self.go} ]; then {FINISH}; else touch {self.go}; while :; do sleep 0.1; done; fi"
+        waits = f"touch {self.go}; echo {WAITS}; while :; do sleep 0.1; done"
+        return f"if [ -e {self.go} ]; then {FINISH}; else {waits}; fi"
+
+    async def until_waiting(self) -> None:
+        """Until the first attempt has left what the second one looks for."""
+        while WAITS.encode() not in await self.system.stdout(self.raw):
+            await self.system.until_stored(self.raw, len(await self.system.lines(self.raw)) + 1)
 
     async def until_quoted(self, attempt: int = 1) -> None:
         await self.system.until_stored(self.raw, 20, attempt)
@@ -94,6 +100,7 @@ class CanaryRun:
 
 Shape = Callable[[CanaryRun], Awaitable[Ticket]]
 FINISHED = '{"type":"step_finish","timestamp":1,"sessionID":"ses_1","part":{"id":"f","messageID":"m","reason":"stop"}}'
+WAITS = "waits"
 FINISH = f"echo '{FINISHED}'"
 
 
@@ -165,7 +172,7 @@ async def has_an_image_whose_registry_quotes_a_secret(run: CanaryRun) -> Ticket:
 async def loses_its_pod(run: CanaryRun) -> Ticket:
     run.agent(run.finishes_when_started_again())
     ticket = await run.start()
-    await run.until_quoted()
+    await run.until_waiting()
     await run.keep(ticket)
     await run.lose_pod()
     return ticket
@@ -174,7 +181,7 @@ async def loses_its_pod(run: CanaryRun) -> Ticket:
 async def is_joined_and_loses_its_pod(run: CanaryRun) -> Ticket:
     run.agent(run.finishes_when_started_again())
     ticket = await run.start()
-    await run.until_quoted()
+    await run.until_waiting()
     later = {**run.raw, "runId": str(uuid.uuid4()), "authToken": run.canaries["joined auth token"]}
     later["runtimeTools"] = planted.tools(run.canaries["joined tools token"])
     joined = await run.system.start(later)

@@ -103,7 +103,7 @@ async def test_an_environment_test_refuses_as_many_secrets_as_a_run_does(more: i
     servers = {"many": {"type": "remote", "url": "https://mcp.invalid", "headers": headers}}
     provider = {"provider": {"acme": {"options": {"apiKey": "provider-key"}}}}
     own = WorkerValues({"ANTHROPIC_API_KEY": "inherited-key"}, provider)
-    report = await checked({"model": "fake/model", "mcpServers": servers}, own)
+    report = await checked({"model": "fake/model", "workspace": "ephemeral", "mcpServers": servers}, own)
     errors = [finding.message for finding in report.findings if finding.level == "error"]
     assert any(f"{MAX_SECRETS + 1} secret values" in message for message in errors) == refused
     assert bool(errors) == refused

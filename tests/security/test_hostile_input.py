@@ -19,7 +19,6 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from activities.create_job import AgentPodSettings, attempt_plan
 from agent_runs.agents.opencode.events import FileLine
 from agent_runs.agents.opencode.fold import Fold
 from agent_runs.cli.display import TextDisplay
@@ -27,6 +26,7 @@ from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.messages import CreateJob, PodProfile, PromptBundle
 from agent_runs.contracts.outcome import ContainerEnd
+from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan
 from agent_runs.job.redactions import WorkerValues
 from agent_runs.logs.frames import FrameReader, LogLine
 from agent_runs.logs.log_resume import LogReader

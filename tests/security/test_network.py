@@ -10,12 +10,12 @@ import pytest
 
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.kube.ownership import owner_labels
-from tests.support.overlays import AGENTS_NAMESPACE, ONE_NAMESPACE, OVERLAYS, objects
+from tests.support.overlays import OVERLAYS, PRODUCTION, TRIAL, objects
 
 AGENT = owner_labels(AttemptKey(run=RunKey(agent_id="a", company_id="c", run_id="r")))
 WORKER = {"app.kubernetes.io/name": "agent-runs-worker"}
 PAPERCLIP = {"app.kubernetes.io/name": "paperclip"}
-AGENTS = {ONE_NAMESPACE: "paperclip", AGENTS_NAMESPACE: "paperclip-agents"}
+AGENTS = {TRIAL: "paperclip", PRODUCTION: "paperclip-agents"}
 
 
 def selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:

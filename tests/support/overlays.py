@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "overlays"
-ONE_NAMESPACE, AGENTS_NAMESPACE = "one-namespace", "agents-namespace"
-OVERLAYS = (ONE_NAMESPACE, AGENTS_NAMESPACE)
+TRIAL, PRODUCTION = "trial", "production"
+OVERLAYS = (TRIAL, PRODUCTION)
 
 
 @cache

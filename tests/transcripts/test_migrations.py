@@ -16,7 +16,7 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
 from agent_runs.transcripts.database import Database
 from agent_runs.transcripts.migrations import FOLDER, HEAD, revision, upgrade
-from agent_runs.transcripts.schema import metadata
+from agent_runs.transcripts.schema import metadata_of
 from agent_runs.transcripts.store import SqlTranscripts
 from tests.transcripts.stored_runs import StoredRun, stored_runs
 
@@ -82,8 +82,12 @@ async def test_schema_and_revisions_agree(database: Database, steps: tuple[str, 
             await connection.run_sync(upgrade, step)
 
     def differences(connection: Connection) -> list[object]:
-        options = {"compare_type": True, "compare_server_default": True}
-        return list(compare_metadata(MigrationContext.configure(connection, opts=options), metadata))
+        def is_no_partition(name: str | None, kind: str, _parents: object) -> bool:
+            return kind != "table" or not str(name).startswith("lines_")
+
+        options = {"compare_type": True, "compare_server_default": True, "include_name": is_no_partition}
+        context = MigrationContext.configure(connection, opts=options)
+        return list(compare_metadata(context, metadata_of(connection.dialect.name)))
 
     assert await database.read(differences) == []
     assert ScriptDirectory(str(FOLDER)).get_current_head() == HEAD

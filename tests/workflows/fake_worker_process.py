@@ -77,7 +77,7 @@ class FakeAgents:
         return FakeActivities(
             answers={
                 "prepare_run": PrepareRunActivity(
-                    self._preparations, Checks(Policy.parse(ANYTHING, "policy.yaml"))
+                    self._preparations, Checks(Policy.parse(ANYTHING, "policy.yaml"), data_claim=data_claim)
                 ).prepare_run,
                 "await_schedule": self._await_schedule,
                 "stream_logs": self._stream_logs,
@@ -162,6 +162,11 @@ def _event(number: int, text: str) -> str:
     return msgspec.json.encode(event).decode()
 
 
+async def data_claim() -> str:
+    """This worker shares a data volume with its agents."""
+    return "paperclip"
+
+
 async def no_worker_values() -> WorkerValues:
     """This worker puts nothing of its own into pods."""
     return WorkerValues()
@@ -174,7 +179,8 @@ async def main(address: str, queue: str, folder: Path) -> None:
     service = app(store, Access(Tokens.load(folder / "transcripts-key.json")))
     opener = Opener(load_or_create(folder / "sealing-key.json"))
     policy = Policy.parse(ANYTHING, "policy.yaml")
-    checks = CheckConfigurationActivity(opener, Checks(policy), None, no_worker_values).check_configuration
+    checks = Checks(policy, data_claim=data_claim)
+    check = CheckConfigurationActivity(opener, checks, None, no_worker_values).check_configuration
     agents = FakeAgents(HistoryPreparations(client, opener), store)
     ended = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     async with (
@@ -183,7 +189,7 @@ async def main(address: str, queue: str, folder: Path) -> None:
             client,
             task_queue=queue,
             workflows=[AgentRunWorkflow, AgentCheckWorkflow],
-            activities=[*agents.fakes.activities, checks],
+            activities=[*agents.fakes.activities, check],
             workflow_runner=UnsandboxedWorkflowRunner(),
             max_heartbeat_throttle_interval=THROTTLE,
         ),

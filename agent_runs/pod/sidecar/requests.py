@@ -66,6 +66,7 @@ def check(request: h11.Request, head: bytes, address: str) -> None:
         ({b"content-length", b"transfer-encoding"} <= {*names}, 400, "the body's length is ambiguous"),
         (names.count(b"authorization") > 1, 400, "a request has one Authorization header at the most"),
         (any(b"http://" + host != own for host in values(b"host")), 403, f"the Host header must be that of {address}"),
+        # allow-remote: the header of HTTP, nothing of git
         ({own} | {*values(b"origin")} != {own}, 403, "requests of web pages are not forwarded: foreign Origin"),
         (
             not {*values(b"sec-fetch-site")} <= {b"none", b"same-origin"},

@@ -1,8 +1,9 @@
 """Migrates a store's database to the newest schema, also when several processes open it at the same moment.
 
 A store that is up to date costs one query, and a new one is created at once: Alembic is imported only for an old one.
-Revisions only add, with defaults: workers of the previous version keep writing while the new ones start. To add one,
-change `agent_runs.transcripts.schema`, write `versions/rNNNN_….py` like the last one and set HEAD; a test compares.
+Revisions only add, with defaults: workers of the previous version keep writing while the new ones start. But 0004
+rewrites the lines of PostgreSQL: workers of the version before fail until they are replaced. To add a revision, change
+`agent_runs.transcripts.schema`, write `versions/rNNNN_….py` like the last one and set HEAD; a test compares.
 """
 
 from pathlib import Path
@@ -12,9 +13,10 @@ from sqlalchemy import Connection, inspect, text
 
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.transcripts.database import Database
-from agent_runs.transcripts.schema import attempts, metadata
+from agent_runs.transcripts.partitions import KEPT, create_missing
+from agent_runs.transcripts.schema import attempts, metadata_of
 
-HEAD: Final = "0003"
+HEAD: Final = "0004"
 FOLDER: Final = Path(__file__).parent
 _LOCK: Final = 0x7472616E736372  # "transcr": one migration at a time per PostgreSQL database
 
@@ -62,7 +64,9 @@ def upgrade(connection: Connection, to: str = HEAD) -> None:
 
 def _create(connection: Connection) -> None:
     """A new store, as if all revisions had run: the demo need not wait for Alembic."""
-    metadata.create_all(connection)
+    metadata_of(connection.dialect.name).create_all(connection)
+    if connection.dialect.name == "postgresql":
+        create_missing(connection, {KEPT})
     connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"))
     connection.execute(text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})
 

@@ -2,8 +2,9 @@
 
 from alembic import context
 
-from agent_runs.transcripts.schema import metadata
+from agent_runs.transcripts.schema import metadata_of
 
-context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
+connection = context.config.attributes["connection"]
+context.configure(connection=connection, target_metadata=metadata_of(connection.dialect.name))
 with context.begin_transaction():
     context.run_migrations()

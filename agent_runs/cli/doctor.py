@@ -1,0 +1,147 @@
+"""The command doctor: whether a run would find all that it needs.
+
+What only a caller can see comes first: Temporal, a worker that polls, the sealing key. A worker checks the rest, by the
+workflow that Paperclip's environment test starts as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, DescribeTaskQueueRequest
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from agent_runs.cli.refusals import Refused
+from agent_runs.client.connection import TemporalUnreachable, connect
+from agent_runs.client.settings import ClientSettings
+from agent_runs.contracts.errors import SealedFieldUnreadable
+from agent_runs.contracts.identity import CHECK_WORKFLOW_TYPE, check_workflow_id
+from agent_runs.contracts.start import Binding, CheckReport, CheckStart, Finding, SealedCheck
+from agent_runs.paperclip.sealing import Sealer, public_key
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from agent_runs.cli.display import Display
+
+CALL_TIMEOUT: Final = timedelta(seconds=5)
+CHECK_TIMEOUT: Final = timedelta(seconds=20)
+LISTED_WITHIN: Final = timedelta(seconds=3)
+LISTED_POLL: Final = timedelta(seconds=0.25)
+NO_AGENT: Final = {"model": "doctor/doctor"}
+"""The configuration that is checked without one of an agent."""
+
+
+async def doctor(agent_config: Path | None, company: str, display: Display) -> int:
+    """Check what a run needs, and show what was found. Returns 1 with an error among it."""
+    config = NO_AGENT if agent_config is None else read_config(agent_config)
+    settings = ClientSettings.read()
+    findings = await _findings(settings, config, company)
+    display.findings(findings)
+    return 1 if any(finding.level == "error" for finding in findings) else 0
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """Read an agent's configuration from a file.
+
+    Raises:
+        Refused: no such file, or not a JSON object.
+    """
+    remedy = "give the agent's configuration (Paperclip's `adapterConfig`) as a JSON file"
+    try:
+        raw = json.loads(file.read_bytes())
+    except OSError as error:
+        raise Refused(f"--agent-config {file}: {error.strerror}; {remedy}") from None
+    except ValueError:
+        raise Refused(f"--agent-config {file}: not JSON; {remedy}") from None
+    if not isinstance(raw, dict):
+        raise Refused(f"--agent-config {file}: must be one JSON object; {remedy}")
+    return raw
+
+
+async def _findings(settings: ClientSettings, config: dict[str, Any], company: str) -> Sequence[Finding]:
+    server = settings.temporal
+    try:
+        client = await connect(settings)
+        await client.workflow_service.describe_namespace(
+            DescribeNamespaceRequest(namespace=server.namespace), timeout=CALL_TIMEOUT
+        )
+        polled = await _is_polled(client, settings.task_queue)
+    except TemporalUnreachable as error:
+        return [_error("temporal_unreachable", str(error), "Start Temporal, or correct the TEMPORAL_* variables.")]
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            message = f"Temporal at {server.address} has no namespace {server.namespace}"
+            hint = "Create it (`temporal operator namespace create`) or set TEMPORAL_NAMESPACE to another."
+            return [_error("temporal_namespace_missing", message, hint)]
+        message = f"Temporal at {server.address} refused a request: {error.status.name}"
+        return [_error("temporal_unreachable", message, "Check TEMPORAL_API_KEY, TEMPORAL_NAMESPACE and its state.")]
+    message = f"Temporal answers at {server.address}, namespace {server.namespace}"
+    reachable = Finding(code="temporal_reachable", level="info", message=message)
+    if not polled:
+        message = f"No worker polls task queue {settings.task_queue}"
+        hint = "Start a worker (`agent-runs worker`) with the same AGENT_RUNS_TASK_QUEUE. Runs wait until then."
+        return [reachable, _error("worker_missing", message, hint)]
+    polls = Finding(code="worker_polls", level="info", message=f"A worker polls task queue {settings.task_queue}")
+    return [reachable, polls, *await _workers_findings(client, settings, config, company)]
+
+
+async def _is_polled(client: Client, task_queue: str) -> bool:
+    """Whether Temporal lists a worker, which it does some moments after the worker's first poll."""
+    request = DescribeTaskQueueRequest(
+        namespace=client.namespace,
+        task_queue=TaskQueue(name=task_queue),
+        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+    )
+    for _ in range(LISTED_WITHIN // LISTED_POLL):
+        if (await client.workflow_service.describe_task_queue(request, timeout=CALL_TIMEOUT)).pollers:
+            return True
+        await asyncio.sleep(LISTED_POLL.total_seconds())
+    return False
+
+
+async def _workers_findings(
+    client: Client, settings: ClientSettings, config: dict[str, Any], company: str
+) -> Sequence[Finding]:
+    check_id = str(uuid.uuid4())
+    workflow_id = check_workflow_id(check_id)
+    sealer = Sealer(public_key(settings.sealing_key_file, create=not settings.production))
+    binding = Binding(purpose="check", workflow_id=workflow_id, company_id=company, run_id=check_id)
+    sealed = sealer.seal(SealedCheck(binding=binding, config=config))
+    try:
+        report: CheckReport = await client.execute_workflow(
+            CHECK_WORKFLOW_TYPE,
+            CheckStart(check_id=check_id, company_id=company, sealed=sealed),
+            id=workflow_id,
+            task_queue=settings.task_queue,
+            execution_timeout=CHECK_TIMEOUT,
+            result_type=CheckReport,
+        )
+    except WorkflowFailureError as error:
+        return [_unchecked(error)]
+    key = Finding(code="sealing_key", level="info", message="The worker opens what this command seals")
+    return [key, *report.findings]
+
+
+def _unchecked(error: WorkflowFailureError) -> Finding:
+    """Why the worker has checked nothing: its key is another one, or it did not answer in time."""
+    cause = error.cause.cause if isinstance(error.cause, ActivityError) else error.cause
+    if isinstance(cause, ApplicationError) and cause.type == SealedFieldUnreadable.code:
+        hint = "Set AGENT_RUNS_SEALING_KEY_FILE to the file of the worker, here as in its environment."
+        return _error("sealing_key_mismatch", f"The worker cannot open what is sealed here: {cause.message}", hint)
+    reason = cause.message if isinstance(cause, ApplicationError) else "no worker answered in time"
+    hint = "Start a worker of this version with the same AGENT_RUNS_TASK_QUEUE, and read its log."
+    return _error("configuration_unchecked", f"A worker polls, but has checked nothing: {reason}", hint)
+
+
+def _error(code: str, message: str, hint: str) -> Finding:
+    return Finding(code=code, level="error", message=message, hint=hint)

@@ -1,0 +1,117 @@
+"""The objects of a run, tried by a dry run: the API server judges the very manifests that a run would create.
+
+A Job that is accepted says nothing about its pod: Pod Security, quotas of pods and ServiceAccounts are judged when the
+pod is created. So the pod is tried, too, where the worker may create one.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent_runs.contracts.errors import ClusterForbidden, RunError
+from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.contracts.messages import CreateJob, PodProfile, PromptBundle
+from agent_runs.contracts.start import Finding
+from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan
+from agent_runs.job.manifest import JobPlan
+from agent_runs.job.pod_profile import PodOverrides, agent_profile
+from agent_runs.job.redactions import WorkerValues
+from agent_runs.job.secrets import prompt_secret
+from agent_runs.kube.port import AlreadyExists, Cluster, Manifest
+from agent_runs.paperclip.preparation import Preparation
+
+
+@dataclass(frozen=True)
+class CheckedAgent:
+    """An agent whose configuration is correct, as its next run would find it."""
+
+    run: RunKey
+    prepared: Preparation
+    values: WorkerValues
+
+
+@dataclass(frozen=True)
+class Objects:
+    """Tries the objects of an agent's run.
+
+    Attributes:
+        settings: the worker's, for agent pods.
+        overrides: what of the worker's own pod they replace.
+    """
+
+    cluster: Cluster
+    settings: AgentPodSettings
+    overrides: PodOverrides
+
+    async def findings(self, agent: CheckedAgent) -> Sequence[Finding]:
+        """What the API server refuses of the run's objects, and whether the data volume's claim is there.
+
+        Raises:
+            RunError: no manifest can be built, as in a run; or the API server does not answer.
+        """
+        own_pod = await self.cluster.own_pod()
+        settings = self.settings.completed(agent.prepared.request.config, own_pod)
+        profile = agent_profile(
+            own_pod,
+            agent.prepared.request.config,
+            self.overrides,
+            settings.inheritance,
+            home=self.cluster.namespace,
+        )
+        input = _create_job_input(agent, profile)
+        secrets, values = agent.prepared.secrets, agent.values
+        plan = attempt_plan(input, agent.prepared.request, secrets, values.inherited, values.opencode, settings)
+        hide = values.redaction(secrets).hide
+        refused = [
+            Finding(code=error.code, level="error", message=hide(error.message), hint=error.next_step)
+            for each in _objects(input, plan)
+            if (error := await self._refusal(each)) is not None
+        ]
+        found = [*refused, *await self._data_claim(profile)]
+        accepted = f"The API server accepts the objects of a run in namespace {profile.namespace}"
+        return found or [Finding(code="run_objects", level="info", message=accepted)]
+
+    async def _refusal(self, manifest: Manifest) -> RunError | None:
+        try:
+            await self.cluster.dry_run(manifest)
+        except (AlreadyExists, ClusterForbidden):  # a missing permission is named by the check of permissions
+            return None
+        except RunError as error:
+            return error
+        return None
+
+    async def _data_claim(self, profile: PodProfile) -> Sequence[Finding]:
+        name, namespace = profile.data_claim, profile.namespace
+        if name is None:
+            return []
+        try:
+            exists = await self.cluster.read_claim(namespace, name) is not None
+        except ClusterForbidden:  # named by the check of permissions
+            return []
+        message = f"PersistentVolumeClaim {name}, the data volume, does not exist in namespace {namespace}"
+        hint = "Create it there, on the same storage as the worker's, or set AGENT_RUNS_DATA_CLAIM to another."
+        return [] if exists else [Finding(code="data_claim_missing", level="error", message=message, hint=hint)]
+
+
+def _create_job_input(agent: CheckedAgent, profile: PodProfile) -> CreateJob:
+    attempt, request = AttemptKey(run=agent.run), agent.prepared.request
+    prompt = PromptBundle(namespace=profile.namespace, secret_name=attempt.prompt_secret_name, sha256="", size=0)
+    return CreateJob(
+        attempt=attempt, agent_name=request.agent.name or "", config=request.config, profile=profile, prompt=prompt
+    )
+
+
+def _objects(input: CreateJob, plan: JobPlan) -> Iterator[Mapping[str, Any]]:
+    yield prompt_secret(input.attempt, input.prompt.namespace, b"check")
+    yield plan.run_secret
+    if plan.claim:
+        yield plan.claim
+    yield plan.job
+    yield _pod(plan.job)
+
+
+def _pod(job: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The pod that the Job's controller would create."""
+    template, metadata = job["spec"]["template"], job["metadata"]
+    own = {**template["metadata"], "name": f"{metadata['name'][:57]}-check", "namespace": metadata["namespace"]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": own, "spec": template["spec"]}

@@ -1,0 +1,162 @@
+"""The plan of one attempt: what the agent's configuration, its secrets and the worker's settings come to.
+
+`create_job` creates what is planned here, and a check before a run tries the same by a dry run.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from agent_runs import pod
+from agent_runs.agents.opencode.command import command_line
+from agent_runs.agents.opencode.config import OVERRIDING_VARIABLES, runtime_config
+from agent_runs.agents.opencode.config import environment as opencode_environment
+from agent_runs.contracts.messages import CreateJob
+from agent_runs.contracts.request import RunConfig, RunRequest, Secrets
+from agent_runs.contracts.start import SealedJoin
+from agent_runs.job import manifest
+from agent_runs.job.data_volume import DataRules
+from agent_runs.job.manifest import ApiProxy, JobPlan, PodSettings
+from agent_runs.job.pod_profile import Inheritance, own_container
+from agent_runs.job.secrets import CONFIG_KEY
+from agent_runs.paperclip.environment import absolute_url
+from agent_runs.paperclip.environment import environment as paperclip_environment
+from agent_runs.paperclip.proxy_env import API_KEY, API_URL, TOOLS_TOKEN, Placeholders, route_through_proxy
+from agent_runs.pod.sidecar.tokens import KEY_PLACEHOLDER, TOOLS_PLACEHOLDER
+
+CONFIG_FILE: Final = f"{manifest.RUN_DIRECTORY}/secret/{CONFIG_KEY}"
+RUNNER_FILE: Final = Path(pod.__file__).with_name("runner.sh")
+PLACEHOLDERS: Final = Placeholders(key=KEY_PLACEHOLDER, tools=TOOLS_PLACEHOLDER)
+
+
+@dataclass(frozen=True)
+class AgentPodSettings:
+    """The worker's settings for every agent pod.
+
+    Attributes:
+        data: what agents get of the data volume.
+        inheritance: what agents inherit from the worker's own pod.
+        sidecar_image: image with python3 for the sidecar; None: that of the worker's own pod, or a public one of Python
+            for a worker that is in none.
+        opencode_config: JSON file with a `provider` block and optionally a `small_model`.
+        page: returns the address of a run's page by its Paperclip run id, without a token: it goes into histories.
+    """
+
+    data: DataRules = field(default_factory=DataRules)
+    init_image: str = "busybox:1.36"
+    inheritance: Inheritance = field(default_factory=Inheritance)
+    paperclip_api_url: str | None = None
+    sidecar_image: str | None = None
+    opencode_config: Path | None = None
+    page: Callable[[str], str] | None = None
+
+    def completed(self, config: RunConfig, own_pod: Mapping[str, Any] | None) -> "AgentPodSettings":
+        """These settings, completed from the agent's configuration and the worker's own pod."""
+        return replace(
+            self,
+            paperclip_api_url=config.paperclip_api_url or self.paperclip_api_url,
+            sidecar_image=self.sidecar_image or own_image(own_pod),
+        )
+
+
+def attempt_plan(
+    input: CreateJob,
+    request: RunRequest,
+    secrets: Secrets,
+    inherited: dict[str, str],
+    opencode: dict[str, Any],
+    settings: AgentPodSettings,
+) -> JobPlan:
+    """Returns everything to create for one attempt. Pure.
+
+    Args:
+        inherited: literal variables of the worker's own pod.
+        opencode: content of the file `opencode_config`.
+    """
+    config, directory = input.config, manifest.working_directory(input)
+    variables = paperclip_environment(request, secrets, api_url=settings.paperclip_api_url, inherited=inherited)
+    if secrets.run_id != request.run_id:
+        variables["PAPERCLIP_RUN_ID"] = secrets.run_id
+    variables, servers, proxy = route_through_api_proxy(variables, secrets)
+    argv = command_line(
+        model=config.model,
+        directory=directory,
+        title=f"{input.agent_name} {input.attempt.transcript}",
+        session_id=input.session.session_id if input.session else None,
+        variant=config.variant,
+        extra_args=config.extra_args,
+    )
+    return manifest.plan_job(
+        input,
+        argv=argv,
+        environment=without_overrides(variables) | opencode_environment(config_file=CONFIG_FILE, directory=directory),
+        opencode_config=opencode_config_text(config, servers, opencode),
+        runner=RUNNER_FILE.read_text(),
+        settings=pod_settings(settings),
+        proxy=proxy,
+    )
+
+
+def opencode_config_text(config: RunConfig, mcp_servers: dict[str, dict[str, Any]], opencode: dict[str, Any]) -> str:
+    """The OpenCode configuration of the run, as JSON."""
+    runtime = runtime_config(
+        model=config.model,
+        small_model=opencode.get("small_model"),
+        skip_permissions=config.dangerously_skip_permissions,
+        mcp_servers=mcp_servers,
+        provider_config=opencode.get("provider"),
+    )
+    return json.dumps(runtime)
+
+
+def pod_settings(settings: AgentPodSettings) -> PodSettings:
+    """What these settings are for a manifest."""
+    pod = PodSettings(data=settings.data, init_image=settings.init_image)
+    return replace(pod, sidecar_image=settings.sidecar_image) if settings.sidecar_image else pod
+
+
+def route_through_api_proxy(
+    variables: dict[str, str], secrets: Secrets
+) -> tuple[dict[str, str], dict[str, dict[str, Any]], ApiProxy | None]:
+    """The agent's environment and MCP servers, changed to reach Paperclip through the pod's API proxy, and the proxy.
+
+    Without an absolute address of Paperclip and a token there is no proxy, and nothing is changed.
+    """
+    if not (variables.get(API_KEY) and absolute_url(variables.get(API_URL, ""))):
+        return variables, secrets.mcp_servers, None
+    routed = route_through_proxy(variables, secrets.mcp_servers, PLACEHOLDERS)
+    proxy = ApiProxy(
+        upstream=routed.upstream,
+        run_id=secrets.run_id,
+        token=routed.token,
+        tools_token=routed.tools_token,
+        path_variables=routed.path_variables,
+    )
+    return routed.environment, routed.mcp_servers, proxy
+
+
+def replace_tokens(secrets: Secrets, run_id: str, tokens: SealedJoin) -> Secrets:
+    """The secrets of the run that the agent was started for, with run id and tokens of a later run."""
+    if not tokens.auth_token:
+        return secrets
+    tools = {TOOLS_TOKEN: tokens.tools_token} if tokens.tools_token else {}
+    return secrets.model_copy(
+        update={
+            "run_id": run_id,
+            "auth_token": tokens.auth_token,
+            "paperclip_env": {**secrets.paperclip_env, **tools},
+        }
+    )
+
+
+def own_image(pod: Mapping[str, Any] | None) -> str | None:
+    """The image of the worker's own container, which has Python; None outside a pod."""
+    image = own_container(pod).get("image") if pod else None
+    return image if isinstance(image, str) and image else None
+
+
+def without_overrides(variables: dict[str, str]) -> dict[str, str]:
+    """The agent's environment without the variables that would override the OpenCode configuration of the run."""
+    return {name: value for name, value in variables.items() if name not in OVERRIDING_VARIABLES}

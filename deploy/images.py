@@ -1,0 +1,120 @@
+"""Builds the images of worker and agents with buildah or docker, and prints their ids.
+
+    ./dev images                                  agent-runs-worker:0.1.0 and agent:1.18.33
+    ./dev images --only worker --prefix registry.example.com/team/
+    ./dev images --archives DIRECTORY             also writes each as a `docker save` archive
+
+Two builds of the same sources on the same bases are the same image (buildah; docker with the containerd image store).
+pip, npm and apt use the bases' own configuration; certificates and pip's configuration of this machine are lent to the
+build and do not get into an image. Needs only the standard library.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+CERTIFICATES: Final = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
+"""Variables with a file of trusted certificates; the first that is set counts."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """What is built: `deploy/<name>.Dockerfile`, tagged `<repository>:<tag>`."""
+
+    name: str
+    repository: str
+    tag: str
+
+
+def version(file: str, pattern: str) -> str:
+    """The version that a file of the project names."""
+    found = re.search(pattern, (ROOT / file).read_text())
+    if found is None:
+        raise SystemExit(f"images: {file} names no version")
+    return found[1]
+
+
+def images() -> list[Image]:
+    """The images of this version."""
+    return [
+        Image("worker", "agent-runs-worker", version("pyproject.toml", r'\nversion = "([^"]+)"')),
+        Image("agent", "agent", version("deploy/opencode/package.json", r'"opencode-linux-[^"]+": "([^"]+)"')),
+    ]
+
+
+def builder() -> str:
+    """The program that builds: buildah, else docker with a server."""
+    for program, probe in (("buildah", ["version"]), ("docker", ["version", "--format", "{{.Server.Version}}"])):
+        if shutil.which(program) and not subprocess.run([program, *probe], capture_output=True, check=False).returncode:
+            return program
+    raise SystemExit("images: neither buildah nor a docker server is here. Install one, e.g. `apt-get install buildah`")
+
+
+def build_command(program: str, image: Image, reference: str, arguments: list[str]) -> list[str]:
+    """How to build one image."""
+    command = ["build", "--file", f"deploy/{image.name}.Dockerfile", "--tag", reference]
+    if program == "buildah":
+        command += ["--isolation", "chroot", "--layers=false", "--timestamp", "0", "--format", "oci"]
+    if certificates := next((os.environ[name] for name in CERTIFICATES if os.environ.get(name)), None):
+        command += ["--secret", f"id=certificates,src={certificates}"]
+    if configuration := os.environ.get("PIP_CONFIG_FILE"):
+        command += ["--secret", f"id=pip.conf,src={configuration}"]
+    for argument in arguments:
+        command += ["--build-arg", argument]
+    return [program, *command, "."]
+
+
+def image_id(program: str, reference: str) -> str:
+    """The digest of an image's configuration, which names its layers."""
+    template = "{{.FromImageID}}" if program == "buildah" else "{{.Id}}"
+    command = [program, "inspect", "--type", "image", "--format", template, reference]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def archive(program: str, reference: str, directory: Path, image: Image) -> None:
+    """Write an image as an archive that `docker load`, `ctr images import` and other tools read."""
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / f"{image.name}.tar"
+    file.unlink(missing_ok=True)
+    if program == "buildah":
+        command = [program, "push", "--quiet", reference, f"docker-archive:{file}:{reference}"]
+    else:
+        command = [program, "save", "--output", str(file), reference]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def main() -> None:
+    """Build what the arguments ask for; a failed build ends with its builder's exit code."""
+    parser = argparse.ArgumentParser(prog="./dev images", description="Builds the images of worker and agents.")
+    parser.add_argument("--only", choices=["worker", "agent"], help="build one of them")
+    parser.add_argument(
+        "--prefix", default="", help="registry and path before the name, such as registry.example/team/"
+    )
+    parser.add_argument(
+        "--build-arg", action="append", default=[], metavar="NAME=VALUE", help="for example BASE_IMAGE=…"
+    )
+    parser.add_argument("--archives", type=Path, metavar="DIRECTORY", help="write `docker save` archives there, too")
+    options = parser.parse_args()
+    program = builder()
+    for image in images():
+        if options.only in (None, image.name):
+            reference = f"{options.prefix}{image.repository}:{image.tag}"
+            environment = {**os.environ, "SOURCE_DATE_EPOCH": "0"}
+            command = build_command(program, image, reference, options.build_arg)
+            done = subprocess.run(command, cwd=ROOT, env=environment, stdout=sys.stderr, check=False)
+            if done.returncode:
+                raise SystemExit(done.returncode)
+            if options.archives:
+                archive(program, reference, options.archives, image)
+            print(f"{reference} {image_id(program, reference)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""An installation of the worker in the cluster, made as docs/install.md says."""
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from temporalio.client import Client
+
+from agent_runs.client.attach import Ticket, attach
+from agent_runs.client.outcome import outcome_at_close
+from agent_runs.client.settings import ClientSettings
+from agent_runs.client.wake import build_wake
+from agent_runs.contracts.outcome import Outcome
+from agent_runs.paperclip.sealing import Sealer, public_key
+from dev_stack import demo
+from tests.real_cluster.installed_images import PREFIX, ROOT, blocks
+
+NOT_COPIED = shutil.ignore_patterns(".*", "node_modules", "__pycache__", "tests", "bench")
+PROGRAMS = Path(sys.executable).parent
+WORKER = "paperclip"
+"""The namespace of the worker in the overlays."""
+
+
+async def command(*words: str, text: str | None = None) -> str:
+    """The output of a program of ours, or kubectl; a failure fails the test with what it wrote."""
+    program = [str(PROGRAMS / words[0]), *words[1:]]
+    done = await asyncio.to_thread(subprocess.run, program, input=text, capture_output=True, text=True)
+    assert done.returncode == 0, f"{' '.join(words[:4])}: {done.stderr}{done.stdout}"
+    return done.stdout
+
+
+async def kubectl(*words: str, text: str | None = None) -> str:
+    """As `command`, of the worker's namespace."""
+    return await command("kubectl", "--namespace", WORKER, *words, text=text)
+
+
+def overlay(
+    folder: Path, name: str, settings: Mapping[str, str], more: Mapping[str, Any], settings_file: str = "settings.env"
+) -> Path:
+    """A copy of an overlay, edited as its first comment says: settings, images, and further entries of its file."""
+    shutil.copytree(ROOT / "deploy", folder / "deploy")
+    copy = folder / "deploy" / "overlays" / name
+    file = copy / settings_file
+    lines = [line for line in file.read_text().splitlines() if line.partition("=")[0] not in settings]
+    file.write_text("\n".join([*lines, *(f"{key}={value}" for key, value in settings.items()), ""]))
+    kustomization = file.with_name("kustomization.yaml")
+    content = yaml.safe_load(kustomization.read_text())
+    for image in content["images"]:
+        image["newName"] = PREFIX + image["newName"]
+    for key, values in more.items():
+        content[key] = [*content.get(key, []), *values]
+    kustomization.write_text(yaml.safe_dump(content))
+    return copy
+
+
+def volume(claim: str, folder: Path) -> str:
+    """A volume on this machine for one claim of the worker's namespace, in which the worker's user may write."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.chown(folder, 1000, 1000)
+    spec = {
+        "capacity": {"storage": "10Gi"},
+        "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
+        "claimRef": {"namespace": WORKER, "name": claim},
+        "hostPath": {"path": str(folder)},
+    }
+    return yaml.safe_dump(
+        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": f"installed-{claim}"}, "spec": spec}
+    )
+
+
+DATA_CLAIM = yaml.safe_dump(
+    {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "paperclip-data", "namespace": WORKER},
+        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "10Gi"}}},
+    }
+)
+
+
+@dataclass(frozen=True)
+class Installation:
+    """A worker that was installed, and a caller beside the cluster that has the public key."""
+
+    temporal: Client
+    data: Path
+    key: Path
+    settings: ClientSettings
+
+    def wake_up(self, agent_id: str, scenario: str = "text", **runtime: Any) -> dict[str, Any]:
+        """A context of Paperclip's whose agent has its folders on the data volume."""
+        raw = demo.context(scenario, agent_id)
+        raw["runtime"] |= runtime
+        demo.prepare_volume(self.data, raw)
+        for path in (self.data, *self.data.rglob("*")):
+            shutil.chown(path, 1000, 1000)
+        return raw
+
+    async def start(self, raw: dict[str, Any]) -> Ticket:
+        """Start a run as any caller does."""
+        wake = build_wake(raw, Sealer(public_key(self.key, create=False)), outcome_retention_sec=0)
+        return await attach(self.temporal, self.settings, wake)
+
+    async def outcome(self, raw: dict[str, Any]) -> Outcome:
+        """Start a run and wait for its end."""
+        ticket = await self.start(raw)
+        async with asyncio.timeout(240):
+            return await outcome_at_close(ticket.handle(self.temporal))
+
+
+@asynccontextmanager
+async def deleted_at_the_end(*objects: tuple[str, str]) -> AsyncIterator[None]:
+    """Deletes objects, each a kind and a name, in the opposite order, and waits until they are gone."""
+    async with AsyncExitStack() as ends:
+        for kind, name in objects:
+            ends.push_async_callback(command, "kubectl", "delete", kind, name, "--ignore-not-found", "--timeout=120s")
+        yield
+
+
+@dataclass
+class Page:
+    """The commands of docs/install.md, run in a copy of the checkout by one shell that goes on from block to block.
+
+    The first block names the reader's surroundings, which are those in `environment` here; images are built already.
+
+    Attributes:
+        before: commands by a text of the block before which they are run: what the page says in words.
+    """
+
+    checkout: Path
+    environment: Mapping[str, str]
+    before: Mapping[str, str]
+
+    @classmethod
+    def copy(cls, folder: Path, environment: Mapping[str, str], before: Mapping[str, str]) -> "Page":
+        checkout = folder / "checkout"
+        shutil.copytree(ROOT, checkout, ignore=NOT_COPIED)
+        (checkout / "shell-state").touch()
+        return cls(checkout, environment, before)
+
+    async def follow(self, first: str, last: str = "") -> str:
+        """What the blocks wrote, from the first one with the text `first` to the next one with `last`."""
+        listed = blocks()
+        begin = next(number for number, block in enumerate(listed) if first in block)
+        end = next(number for number, block in enumerate(listed) if number >= begin and last in block)
+        return "".join([await self._run(block) for block in listed[begin : end + 1]])
+
+    async def _run(self, block: str) -> str:
+        first = "\n".join(commands for text, commands in self.before.items() if text in block)
+        script = f"set -e -o pipefail\n. ./shell-state\n{first}\n{block}\nexport -p > shell-state"
+        done = await asyncio.to_thread(
+            subprocess.run,
+            ["bash", "-c", script],
+            cwd=self.checkout,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode != 0:
+            words = ["kubectl", "--namespace", WORKER, "logs", "deployment/agent-runs-worker", "--tail=30"]
+            logs = await asyncio.to_thread(subprocess.run, words, env=self.environment, capture_output=True, text=True)
+            raise AssertionError(f"{block}\n{done.stdout}{done.stderr}\n{logs.stdout}")
+        return done.stdout + done.stderr

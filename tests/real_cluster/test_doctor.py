@@ -1,0 +1,261 @@
+"""A check before a run names what the worker lacks, on a real API server.
+
+Needs KUBECONFIG, and for runs TEST_AGENT_IMAGE.
+"""
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from agent_runs.client.attach import attach
+from agent_runs.client.outcome import outcome_at_close
+from agent_runs.contracts.identity import RunKey
+from agent_runs.contracts.start import Finding, HostTexts
+from agent_runs.doctor.objects import CheckedAgent, Objects
+from agent_runs.doctor.permissions import CHECK_VERBS, OWN_VERBS, REQUIRED_VERBS, permission_findings
+from agent_runs.job.attempt_plan import AgentPodSettings
+from agent_runs.job.pod_profile import PodOverrides
+from agent_runs.job.redactions import WorkerValues
+from agent_runs.kube.client import KubernetesCluster
+from agent_runs.paperclip.preparation import split
+from dev_stack.host_address import host_for_pods
+from tests.real_cluster.objects import api_request
+from tests.real_cluster.requirements import cluster_and_image, skip_without
+from tests.real_cluster.stack import open_real_system
+
+pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(300)]
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces"
+LOADED = 30
+"""Seconds within which the API server's authorizer knows a new Role."""
+
+
+def rules_of(file: str) -> list[dict[str, Any]]:
+    """The rules of the Role in a file of deploy/."""
+    [role] = [each for each in yaml.safe_load_all((DEPLOY / file).read_text()) if each["kind"] == "Role"]
+    rules: list[dict[str, Any]] = role["rules"]
+    return rules
+
+
+AGENTS_RULES, OWN_RULES = rules_of("agents/rbac.yaml"), rules_of("base/rbac.yaml")
+
+
+def permissions_of(rules: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Verb and resource of each permission, as findings name them."""
+    return [
+        (verb, f"{resource}.{group}" if group else resource)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    ]
+
+
+def without(rules: Sequence[dict[str, Any]], verb: str, resource: str) -> list[dict[str, Any]]:
+    """The rules without one verb of one resource."""
+    plural = resource.partition(".")[0]
+    return [
+        {**rule, "verbs": [each for each in rule["verbs"] if each != verb or rule["resources"] != [plural]]}
+        for rule in rules
+    ]
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Identities with Roles of their own, each a ServiceAccount in a namespace of this test."""
+
+    admin: KubernetesCluster
+    namespace: str
+    folder: Path
+    ends: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    async def kubeconfig(self, rules: Sequence[dict[str, Any]]) -> Path:
+        """The kubeconfig of a new ServiceAccount to which these rules are granted."""
+        name, kind = f"worker-{uuid.uuid4().hex[:8]}", {"name": "x", "namespace": self.namespace}
+        metadata, group = kind | {"name": name}, "rbac.authorization.k8s.io"
+        core = f"/api/v1/namespaces/{self.namespace}/serviceaccounts"
+        await api_request(self.admin, "POST", core, body={"metadata": metadata})
+        rules = [rule for rule in rules if rule["verbs"]]
+        await api_request(
+            self.admin, "POST", f"{RBAC}/{self.namespace}/roles", body={"metadata": metadata, "rules": rules}
+        )
+        binding = {
+            "metadata": metadata,
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
+            "subjects": [{"kind": "ServiceAccount", **metadata}],
+        }
+        await api_request(self.admin, "POST", f"{RBAC}/{self.namespace}/rolebindings", body=binding)
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}}
+        answer = await api_request(self.admin, "POST", f"{core}/{name}/token", body=request)
+        file = self.folder / f"{name}.kubeconfig"
+        file.write_text(kubeconfig_of(answer["status"]["token"]))
+        return file
+
+    @asynccontextmanager
+    async def worker(
+        self, rules: Sequence[dict[str, Any]], environ: dict[str, str] | None = None
+    ) -> AsyncIterator[KubernetesCluster]:
+        """A worker's client with this identity."""
+        file = await self.kubeconfig(rules)
+        async with await KubernetesCluster.connect(
+            str(file), namespace=self.namespace, environ=environ or {}
+        ) as cluster:
+            yield cluster
+
+
+def kubeconfig_of(token: str) -> str:
+    """The administrator's kubeconfig with another identity."""
+    config: dict[str, Any] = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
+    users = [{**each, "user": {"token": token}} for each in config["users"]]
+    return yaml.safe_dump({**config, "users": users})
+
+
+@pytest.fixture(scope="module")
+async def workers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Workers]:
+    skip_without("KUBECONFIG")
+    async with await KubernetesCluster.connect(os.environ["KUBECONFIG"], environ={}) as admin:
+        namespace = f"doctor-{uuid.uuid4().hex[:8]}"
+        await api_request(admin, "POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
+        try:
+            yield Workers(admin, namespace, tmp_path_factory.mktemp("workers"))
+        finally:
+            await api_request(admin, "DELETE", f"/api/v1/namespaces/{namespace}")
+
+
+async def denied(cluster: KubernetesCluster, namespace: str, expected: list[str]) -> list[str]:
+    """The denials that are found, as soon as the authorizer knows the Role, else the last ones."""
+    found: list[str] = []
+    for _ in range(LOADED * 10):
+        findings = await permission_findings(cluster, namespace)
+        found = [each.message.partition(", so ")[0] for each in findings if each.level != "info"]
+        if found == expected:
+            break
+        await asyncio.sleep(0.1)
+    return found
+
+
+def test_what_is_checked_is_what_the_roles_grant() -> None:
+    checked = {
+        (verb, resource) for each in (REQUIRED_VERBS, CHECK_VERBS) for resource, verbs in each.items() for verb in verbs
+    }
+    assert checked == set(permissions_of(AGENTS_RULES))
+    assert {(verb, resource) for resource, verbs in OWN_VERBS.items() for verb in verbs} == set(
+        permissions_of(OWN_RULES)
+    )
+
+
+async def test_a_worker_with_the_shipped_role_lacks_nothing(workers: Workers) -> None:
+    async with workers.worker(AGENTS_RULES) as cluster:
+        assert await denied(cluster, workers.namespace, []) == []
+
+
+@pytest.mark.parametrize(("verb", "resource"), permissions_of(AGENTS_RULES))
+async def test_each_missing_verb_is_named_with_its_resource_and_nothing_else(
+    workers: Workers, verb: str, resource: str
+) -> None:
+    async with workers.worker(without(AGENTS_RULES, verb, resource)) as cluster:
+        expected = [f"The worker may not {verb} {resource} in namespace {workers.namespace}"]
+        assert await denied(cluster, workers.namespace, expected) == expected
+        [finding] = await permission_findings(cluster, workers.namespace)
+        needed = verb in REQUIRED_VERBS[resource]
+        assert (finding.code, finding.level) == (("permission_denied", "error") if needed else ("pod_untried", "warn"))
+        assert f"verb {verb} on resource {resource}" in (finding.hint or "")
+
+
+async def test_a_worker_that_may_not_read_its_own_pod_is_named(workers: Workers) -> None:
+    own = {"POD_NAME": "worker-0", "POD_NAMESPACE": "default"}
+    async with workers.worker(AGENTS_RULES, own) as cluster:
+        expected = ["The worker may not get pods in namespace default"]
+        assert await denied(cluster, workers.namespace, expected) == expected
+
+
+@pytest.fixture
+async def home(workers: Workers) -> AsyncIterator[str]:
+    """A namespace of one test, in which pods can be created."""
+    name = f"doctor-{uuid.uuid4().hex[:8]}"
+    await api_request(workers.admin, "POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
+    for _ in range(LOADED * 10):
+        path = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+        if isinstance(await workers.admin._call("GET", "get", "serviceaccounts", path), bytes):
+            break
+        await asyncio.sleep(0.1)
+    yield name
+    await api_request(workers.admin, "DELETE", f"/api/v1/namespaces/{name}")
+
+
+async def tried(workers: Workers, namespace: str, **config: Any) -> list[Finding]:
+    """What a dry run of the objects of an agent's run finds."""
+    run = {"runId": "check", "authToken": "t", "agent": {"id": "check", "companyId": "acme"}}
+    claim = config.pop("claim", None)
+    prepared = split({**run, "config": {"model": "fake/x", "namespace": namespace} | config}, HostTexts())
+    key = RunKey(agent_id="check", company_id="acme", run_id=str(uuid.uuid4()))
+    objects = Objects(workers.admin, AgentPodSettings(), PodOverrides(image="agent:1", data_claim=claim))
+    return list(await objects.findings(CheckedAgent(key, prepared, WorkerValues())))
+
+
+async def test_the_objects_of_a_run_are_accepted_and_none_is_created(workers: Workers, home: str) -> None:
+    assert [(each.code, each.level) for each in await tried(workers, home)] == [("run_objects", "info")]
+    for path in (f"/apis/batch/v1/namespaces/{home}/jobs", f"/api/v1/namespaces/{home}/pods"):
+        assert (await api_request(workers.admin, "GET", path))["items"] == []
+
+
+async def test_a_quota_that_leaves_no_room_for_the_pod_is_named(workers: Workers, home: str) -> None:
+    quota = {"metadata": {"name": "none-left"}, "spec": {"hard": {"pods": "0"}}}
+    path = f"/api/v1/namespaces/{home}/resourcequotas"
+    await api_request(workers.admin, "POST", path, body=quota)
+    for _ in range(LOADED * 10):
+        if "hard" in (await api_request(workers.admin, "GET", f"{path}/none-left")).get("status", {}):
+            break
+        await asyncio.sleep(0.1)
+    [finding] = await tried(workers, home)
+    assert (finding.code, finding.level) == ("k8s_job_create_failed", "error")
+    assert "cannot create pods: 403 Forbidden" in finding.message
+    assert "exceeded quota: none-left" in finding.message
+
+
+async def test_a_missing_service_account_is_named(workers: Workers, home: str) -> None:
+    [finding] = await tried(workers, home, serviceAccountName="nobody")
+    assert 'serviceaccount "nobody" not found' in finding.message
+
+
+async def test_a_missing_namespace_is_named(workers: Workers) -> None:
+    found = await tried(workers, "nowhere-at-all")
+    assert found
+    assert all('namespaces "nowhere-at-all" not found' in each.message for each in found)
+
+
+async def test_a_data_volume_without_its_claim_is_named(workers: Workers, home: str) -> None:
+    [finding] = await tried(workers, home, claim="paperclip-data")
+    assert (finding.code, finding.level) == ("data_claim_missing", "error")
+    assert f"paperclip-data, the data volume, does not exist in namespace {home}" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource"),
+    [
+        *(("create", "secrets"), ("patch", "secrets"), ("deletecollection", "secrets")),
+        *(("create", "jobs.batch"), ("list", "pods"), ("watch", "pods"), ("get", "pods/log")),
+    ],
+)
+async def test_a_run_without_a_verb_that_it_uses_names_the_verb_and_its_resource(
+    workers: Workers, verb: str, resource: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubeconfig, _ = cluster_and_image()
+    monkeypatch.setenv("KUBECONFIG", str(await workers.kubeconfig(without(AGENTS_RULES, verb, resource))))
+    monkeypatch.setenv("AGENT_RUNS_NAMESPACE", workers.namespace)
+    async with open_real_system(tmp_path, model_host=await host_for_pods(Path(kubeconfig))) as system:
+        wake = system.wake("text", str(uuid.uuid4()))
+        ticket = await attach(system.stack.client, system.stack.settings, wake)
+        failure = (await outcome_at_close(ticket.handle(system.stack.client))).failure
+    assert failure is not None
+    assert failure.code == "k8s_forbidden"
+    assert f"cannot {verb} {resource}" in failure.message

@@ -1,0 +1,138 @@
+"""What docs/install.md installs, by its own commands; then runs of the real OpenCode.
+
+Needs KUBECONFIG, the cluster's own tool, buildah and mmdebstrap. Temporal and the model run beside the cluster.
+"""
+
+import asyncio
+import json
+import os
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from agent_runs.client.connection import connect
+from agent_runs.client.outcome import outcome_at_close
+from agent_runs.client.settings import ClientSettings
+from agent_runs.contracts.request import SessionParams
+from dev_stack.host_address import host_for_pods
+from dev_stack.scripted_model.server import provider_block, serve
+from tests.real_cluster import installed_images
+from tests.real_cluster.installation import (
+    DATA_CLAIM,
+    PROGRAMS,
+    WORKER,
+    Installation,
+    Page,
+    deleted_at_the_end,
+    kubectl,
+    volume,
+)
+from tests.real_cluster.installed_images import PREFIX
+from tests.real_cluster.observed_runs import script
+from tests.real_cluster.stack import rewritten
+
+pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(900)]
+
+CLAIMS = ("paperclip-data", "agent-runs-transcripts")
+OWN_PROVIDER = r"""
+cp ../opencode.json deploy/overlays/mine/
+sed -i -e 's|^  - ../../components/data-volume|&\n  - ../../components/opencode-config|' \
+    -e 's|^configMapGenerator:|&\n  - name: agent-runs-opencode\n    files: [opencode.json]|' \
+    deploy/overlays/mine/kustomization.yaml
+"""
+"""What the page says of a provider of one's own."""
+
+
+@pytest.fixture(scope="module")
+async def images(tmp_path_factory: pytest.TempPathFactory) -> None:
+    await installed_images.images_in_the_cluster(tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture
+async def trial(images: None, tmp_path: Path) -> AsyncIterator[tuple[Installation, Page]]:  # noqa: ARG001 - built before
+    """The overlay `trial`, installed by the page's commands up to the first run."""
+    host = await host_for_pods(Path(os.environ["KUBECONFIG"]))
+    agent = str(uuid.uuid4())
+    async with AsyncExitStack() as ends:
+        server = await ends.enter_async_context(
+            await WorkflowEnvironment.start_local(
+                ip="0.0.0.0",  # noqa: S104 - of pods and of its own parts
+                ui=False,
+                dev_server_existing_path=str(PROGRAMS / "temporal"),
+            )
+        )
+        model = await ends.enter_async_context(serve(host, 0))
+        port = server.client.service_client.config.target_host.rpartition(":")[2]
+        environment = {
+            "PATH": f"{PROGRAMS}:{os.environ['PATH']}",
+            "HOME": str(tmp_path),
+            "KUBECONFIG": os.environ["KUBECONFIG"],
+            "REGISTRY": PREFIX,
+            "TEMPORAL": f"{host}:{port}",
+            "PAPERCLIP": f"http://{host}:1",
+            "ANTHROPIC_API_KEY": "sk-ant-canary",
+            "CONTEXT": str(tmp_path / "context.json"),
+        }
+        before = {
+            "get persistentvolumeclaim": "kubectl apply -f ../volumes.yaml",
+            "kubectl apply -k deploy/overlays/mine\nkubectl --namespace paperclip rollout status": OWN_PROVIDER,
+        }
+        page = Page.copy(tmp_path, environment, before)
+        data = tmp_path / CLAIMS[0]
+        volumes = [volume(claim, tmp_path / claim) for claim in CLAIMS]
+        (tmp_path / "volumes.yaml").write_text("---\n".join([*volumes, DATA_CLAIM]))
+        (tmp_path / "opencode.json").write_text(json.dumps({"provider": provider_block(model.base_url)}))
+        await ends.enter_async_context(
+            deleted_at_the_end(*(("persistentvolume", f"installed-{claim}") for claim in CLAIMS), ("namespace", WORKER))
+        )
+        key = page.checkout / "sealing-key.pub.json"
+        caller = ClientSettings.read(
+            {"TEMPORAL_ADDRESS": environment["TEMPORAL"], "AGENT_RUNS_SEALING_KEY_FILE": str(key)}
+        )
+        installation = Installation(await connect(caller), data, key, caller)
+        (tmp_path / "context.json").write_text(json.dumps(installation.wake_up(agent)))
+        await page.follow("kubectl get namespace", "agent-runs start")
+        yield installation, page
+
+
+def as_paperclip_stores(params: SessionParams) -> dict[str, Any]:
+    return params.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+async def test_an_installed_worker_runs_an_agent_and_resumes_its_session(trial: tuple[Installation, Page]) -> None:
+    installation, _ = trial
+    agent = str(uuid.uuid4())
+    first = await installation.outcome(installation.wake_up(agent))
+    assert (first.error_code, first.receipt and first.receipt.state) == (None, "verified")
+    assert first.session_params is not None
+    again = installation.wake_up(agent, sessionParams=as_paperclip_stores(first.session_params))
+    second = await installation.outcome(again)
+    assert (second.error_code, second.receipt and second.receipt.state) == (None, "verified")
+    assert second.session_params == first.session_params
+
+
+async def test_an_installation_is_upgraded_and_gets_new_keys_mid_run_and_is_backed_up_restored_and_uninstalled(
+    trial: tuple[Installation, Page],
+) -> None:
+    installation, page = trial
+    raw = installation.wake_up(str(uuid.uuid4()), "script")
+    steps = json.dumps(script(45, command="true"))
+    ticket = await installation.start(rewritten(raw, f"<<<fake-llm\n{steps}\nfake-llm>>>"))
+    await page.follow("rollout restart")
+    await page.follow("old-keys.yaml")
+    async with asyncio.timeout(240):
+        outcome = await outcome_at_close(ticket.handle(installation.temporal))
+    assert (outcome.error_code, len(outcome.attempts)) == (None, 1)
+    assert outcome.receipt is not None
+    assert (outcome.receipt.state, outcome.receipt.gaps) == ("verified", ())
+    assert (await installation.outcome(installation.wake_up(str(uuid.uuid4())))).error_code is None
+    await page.follow("import sqlite3", "backup.db transcripts.db")
+    assert (await installation.outcome(installation.wake_up(str(uuid.uuid4())))).error_code is None
+    await page.follow("kubectl delete -k")
+    left = await kubectl("get", "deployments,configmaps,secrets,roles,claims".replace("claims", "pvc"), "-o", "name")
+    assert [each for each in left.split() if "agent-runs" in each and "token" not in each] == []

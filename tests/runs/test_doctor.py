@@ -1,0 +1,83 @@
+"""`agent-runs doctor`: one line for each thing that a run needs."""
+
+import io
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from agent_runs.cli.display import JsonDisplay
+from agent_runs.cli.doctor import doctor
+from tests.runs.system import System, open_system
+
+
+@pytest.fixture
+async def system(temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[System]:
+    async with open_system(temporal, tmp_path) as system:
+        monkeypatch.setenv("TEMPORAL_ADDRESS", temporal.service_client.config.target_host)
+        monkeypatch.setenv("AGENT_RUNS_TASK_QUEUE", system.settings.task_queue)
+        monkeypatch.setenv("AGENT_RUNS_SEALING_KEY_FILE", str(system.settings.sealing_key_file))
+        yield system
+
+
+async def examined(config: Path | None = None) -> tuple[int, dict[str, dict[str, Any]]]:
+    """The exit code, and what was found by its code."""
+    output = io.StringIO()
+    code = await doctor(config, "acme", JsonDisplay(output))
+    return code, {each["code"]: each for each in map(json.loads, output.getvalue().splitlines())}
+
+
+async def test_a_complete_system_has_no_error_and_each_check_is_named(system: System, tmp_path: Path) -> None:
+    file = tmp_path / "agent.json"
+    file.write_text(
+        json.dumps({"model": "fake/x", "paperclipApiUrl": "https://paperclip.example", "workspace": "ephemeral"})
+    )
+    async with system.worker():
+        code, found = await examined(file)
+    assert (code, {each["level"] for each in found.values()}) == (0, {"info"})
+    assert list(found) == [
+        *("temporal_reachable", "worker_polls", "sealing_key", "paperclip_url"),
+        *("kubernetes", "permissions", "transcript_store", "run_objects"),
+    ]
+
+
+async def test_a_wrong_configuration_is_an_error_with_a_remedy(system: System, tmp_path: Path) -> None:
+    file = tmp_path / "agent.json"
+    file.write_text(json.dumps({"model": "nameless"}))
+    async with system.worker():
+        code, found = await examined(file)
+    assert code == 1
+    assert (found["agent_configuration"]["level"], bool(found["agent_configuration"]["hint"])) == ("error", True)
+
+
+async def test_a_key_that_is_not_the_workers_is_named(
+    system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_RUNS_SEALING_KEY_FILE", str(tmp_path / "other-key.json"))
+    async with system.worker():
+        code, found = await examined()
+    assert (code, found["sealing_key_mismatch"]["level"]) == (1, "error")
+    assert "AGENT_RUNS_SEALING_KEY_FILE" in found["sealing_key_mismatch"]["hint"]
+
+
+@pytest.mark.usefixtures("system")
+async def test_a_queue_without_a_worker_is_named() -> None:
+    code, found = await examined()
+    assert (code, list(found)) == (1, ["temporal_reachable", "worker_missing"])
+
+
+@pytest.mark.usefixtures("system")
+async def test_a_missing_namespace_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEMPORAL_NAMESPACE", "nowhere")
+    code, found = await examined()
+    assert (code, list(found)) == (1, ["temporal_namespace_missing"])
+
+
+@pytest.mark.usefixtures("system")
+async def test_a_temporal_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
+    code, found = await examined()
+    assert (code, list(found)) == (1, ["temporal_unreachable"])

@@ -1,0 +1,80 @@
+"""A file that an agent does not get is a warning, seen wherever people look: while the agent works and afterwards."""
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+from temporalio.api.sdk.v1 import WorkflowMetadata
+
+from agent_runs.cli import runs
+from agent_runs.cli.display import TextDisplay
+from agent_runs.client.attach import Ticket, attach
+from agent_runs.client.outcome import outcome_at_close
+from agent_runs.client.wake import build_wake
+from agent_runs.contracts.start import HostTexts
+from agent_runs.paperclip.sealing import Sealer, load_or_create
+from agent_runs.web.render import Templates
+from agent_runs.web.run_info import TemporalRunInfo
+from agent_runs.web.views import RunViews
+from tests.runs.system import System
+
+UNREADABLE = "instructionsFilePath not readable"
+
+
+async def details(system: System, ticket: Ticket) -> str:
+    """The current details, which Temporal's Web UI shows."""
+    handle = ticket.handle(system.temporal)
+    metadata = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+    return str(metadata.current_details)
+
+
+async def header(system: System, run_id: str) -> str:
+    """The header of the run's page."""
+    view = await RunViews(system.store, TemporalRunInfo(system.temporal, system.settings)).view(run_id)
+    return Templates().header(view)
+
+
+async def shown(system: System, run_id: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What `agent-runs show` prints."""
+    for name, value in system.environment.items():
+        monkeypatch.setenv(name, value)
+    text = io.StringIO()
+    await runs.show(run_id, TextDisplay(console=Console(file=text, width=400)))
+    return text.getvalue()
+
+
+async def start(system: System, raw: dict[str, Any], host: HostTexts) -> Ticket:
+    sealer = Sealer(load_or_create(system.settings.sealing_key_file)[0].public)
+    return await attach(system.temporal, system.settings, build_wake(raw, sealer, host, outcome_retention_sec=0))
+
+
+@pytest.mark.parametrize(
+    "host",
+    [HostTexts(), HostTexts(instructions="", notes=(f"{UNREADABLE}: /paperclip/gone/AGENTS.md: no such file",))],
+    ids=["by the worker", "by the plugin"],
+)
+async def test_unreadable_instructions_are_a_warning_wherever_people_look(
+    system: System, host: HostTexts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = system.programs / "go"
+    go.unlink(missing_ok=True)
+    raw = system.agent("cat > /dev/null; echo begun; until [ -e $GO ]; do sleep 0.05; done")
+    raw["config"]["env"]["GO"] = str(go)
+    ticket, run_id = await start(system, raw, host), raw["runId"]
+    await system.until_stored(raw)
+    seen = {
+        "current details": await details(system, ticket),
+        "page": await header(system, run_id),
+        "show": await shown(system, run_id, monkeypatch),
+    }
+    go.touch()
+    outcome = await outcome_at_close(ticket.handle(system.temporal))
+    seen |= {
+        "current details of the ended run": await details(system, ticket),
+        "page of the ended run": await header(system, run_id),
+        "show of the ended run": await shown(system, run_id, monkeypatch),
+        "outcome": "\n".join(outcome.warnings),
+    }
+    assert [place for place, text in seen.items() if text.count(UNREADABLE) != 1] == []
+    assert "**warning**: `" + UNREADABLE in seen["current details"]
