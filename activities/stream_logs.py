@@ -180,6 +180,7 @@ class StreamLogsActivity:
             receipt=receipt,
             failure=failure.error.as_failure(redaction.hide(failure.message)) if failure else None,
             early=follower.ended_early,
+            warnings=tuple(map(redaction.hide, follower.warnings)),
         )
 
     async def _store(self, key: AttemptKey, batch: Batch, checkpoint: "Checkpoint", writer: Writer) -> None:

@@ -71,6 +71,8 @@ async def _run_agent(run: RunState, tokens: TokenRotation, attempt: Attempt) -> 
     attempt.started_at = workflow.now()
     run.show(Phase.RUNNING, pod=pod.name, node=pod.node)
     attempt.end = await following.follow_output(run, attempt, job, pod)
+    if attempt.end is not None:
+        run.warn(*attempt.end.warnings)
     attempt.failure = attempt.failure or (attempt.end.failure if attempt.end else None)
 
 

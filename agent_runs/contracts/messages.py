@@ -273,6 +273,7 @@ class StreamEnd(Contract):
         over_quota: it has not ended, but has written too much; nothing but the receipt is known then.
         early: the sidecar saw the agent's process end with exit code 0, and all of its output is stored; what its
             container's status says is not known yet. `finish` reads it.
+        warnings: for people, such as a permission that the worker lacks.
     """
 
     container: ContainerEnd
@@ -281,6 +282,7 @@ class StreamEnd(Contract):
     silence: Silence | None = None
     over_quota: OverQuota | None = None
     early: bool = False
+    warnings: tuple[str, ...] = ()
 
     @classmethod
     def unknown(cls, silence: Silence | None = None) -> Self:

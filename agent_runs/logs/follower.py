@@ -143,7 +143,7 @@ class Follower:
         self._timing = timing or FollowTiming()
         self._log = LogReader(cursor, can_backfill=True)
         self._delivered = cursor or Cursor()
-        self._forbidden: dict[str, float] = {}
+        self._forbidden: dict[str, _Refusal] = {}
         self._buffer = _Buffer(buffer)
         self._task: asyncio.Task[None] | None = None
         self._limits = limits or SilenceLimits()
@@ -164,7 +164,6 @@ class Follower:
         self._progressed_at: float | None = None  # after the agent's end
         self.termination: Termination | None = None
         self.ended_early = False
-        self.warning: str | None = None
         self.silent_for_too_long: SilenceClock | None = None
         self.connections = 0
         self.backfilled = 0
@@ -193,6 +192,11 @@ class Follower:
         if end.exit_code is None and self.last is not None and self.last.exit_code is not None:
             return end.model_copy(update={"exit_code": self.last.exit_code})
         return end
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the worker may still not do; the output came in another way, and later."""
+        return tuple(f"{refusal.message}: {ClusterForbidden.next_step}" for refusal in self._forbidden.values())
 
     @property
     def may_end_early(self) -> bool:
@@ -549,7 +553,6 @@ class Follower:
         if pod is not None and self._restarted(pod):
             return Failing(PodLost, "the agent container was started a second time")
         if isinstance(diagnosis, Running):
-            self.warning = diagnosis.warning
             return None if pod is None else self._diagnose_sidecar(pod)
         return diagnosis if isinstance(diagnosis, Ended | Failing) else None
 
@@ -570,8 +573,9 @@ class Follower:
         now = asyncio.get_running_loop().time()
         try:
             yield
-        except ClusterForbidden:
-            if now - self._forbidden.setdefault(resource, now) >= self._timing.unreadable_timeout.total_seconds():
+        except ClusterForbidden as error:
+            first = self._forbidden.setdefault(resource, _Refusal(now, str(error))).at
+            if now - first >= self._timing.unreadable_timeout.total_seconds():
                 raise
         else:
             self._forbidden.pop(resource, None)
@@ -601,6 +605,14 @@ class Follower:
         seen = status.container_id if status is not None else ""
         self._container_id = self._container_id or seen
         return bool(seen) and seen != self._container_id
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """Since when a resource is forbidden, by the event loop's clock, and what the API server said."""
+
+    at: float
+    message: str
 
 
 @dataclass(frozen=True)

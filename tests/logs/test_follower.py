@@ -271,6 +271,23 @@ async def test_a_worker_without_rights_says_so_in_the_end() -> None:
         await follow(scripted)
 
 
+async def test_output_that_came_without_the_right_to_read_logs_is_complete_and_the_right_is_named() -> None:
+    cannot = "cannot get pods/log: 403 Forbidden"
+    scripted = ScriptedLog(Log(FRAMES), [(None, ClusterForbidden(cannot))], [RUNNING, ENDED])
+    scripted.answers = [b"".join(FRAMES)]
+    lines, batches, follower = await follow(scripted, timing=replace(QUICK, unreadable_timeout=timedelta(seconds=10)))
+    assert [line.data for line in lines] == EXPECTED
+    assert [batch.gaps for batch in batches if batch.gaps] == []
+    [warning] = follower.warnings
+    assert warning.startswith(cannot)
+
+
+async def test_a_refusal_that_has_passed_is_no_warning() -> None:
+    scripted = ScriptedLog(Log(FRAMES), [(None, ClusterForbidden("cannot get pods/log")), (None, None)], [ENDED])
+    _, _, follower = await follow(scripted)
+    assert follower.warnings == ()
+
+
 NUMBERS = framed([("stdout", b"".join(b"%d\n" % n for n in range(100)))], b"{}")
 
 

@@ -30,7 +30,7 @@ from tests.support.overlays import PRODUCTION, built
 pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(300)]
 
 WORKER, AGENTS = "paperclip", "paperclip-agents"
-NOT_NEEDED = {"Deployment", "PersistentVolumeClaim"}
+NOT_NEEDED = {"Deployment", "PodDisruptionBudget", "PersistentVolumeClaim"}
 """Kinds that are not applied: the worker runs beside the cluster, with its transcripts in a file."""
 
 

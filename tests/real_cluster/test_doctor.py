@@ -18,6 +18,7 @@ import yaml
 from agent_runs.client.attach import attach
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.identity import RunKey
+from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.start import Finding, HostTexts
 from agent_runs.doctor.objects import CheckedAgent, Objects
 from agent_runs.doctor.permissions import CHECK_VERBS, OWN_VERBS, REQUIRED_VERBS, permission_findings
@@ -239,23 +240,45 @@ async def test_a_data_volume_without_its_claim_is_named(workers: Workers, home: 
     assert f"paperclip-data, the data volume, does not exist in namespace {home}" in finding.message
 
 
+async def outcome_without(
+    workers: Workers, verb: str, resource: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Outcome:
+    """How a run ends whose worker lacks one permission."""
+    kubeconfig, _ = cluster_and_image()
+    monkeypatch.setenv("KUBECONFIG", str(await workers.kubeconfig(without(AGENTS_RULES, verb, resource))))
+    monkeypatch.setenv("AGENT_RUNS_NAMESPACE", workers.namespace)
+    async with open_real_system(folder, model_host=await host_for_pods(Path(kubeconfig))) as system:
+        wake = system.wake("text", str(uuid.uuid4()))
+        ticket = await attach(system.stack.client, system.stack.settings, wake)
+        return await outcome_at_close(ticket.handle(system.stack.client))
+
+
 @pytest.mark.parametrize(
     ("verb", "resource"),
     [
         *(("create", "secrets"), ("patch", "secrets"), ("deletecollection", "secrets")),
-        *(("create", "jobs.batch"), ("list", "pods"), ("watch", "pods"), ("get", "pods/log")),
+        *(("create", "jobs.batch"), ("list", "pods")),
     ],
 )
-async def test_a_run_without_a_verb_that_it_uses_names_the_verb_and_its_resource(
+async def test_a_run_without_a_verb_that_it_needs_fails_and_names_the_verb_and_its_resource(
     workers: Workers, verb: str, resource: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kubeconfig, _ = cluster_and_image()
-    monkeypatch.setenv("KUBECONFIG", str(await workers.kubeconfig(without(AGENTS_RULES, verb, resource))))
-    monkeypatch.setenv("AGENT_RUNS_NAMESPACE", workers.namespace)
-    async with open_real_system(tmp_path, model_host=await host_for_pods(Path(kubeconfig))) as system:
-        wake = system.wake("text", str(uuid.uuid4()))
-        ticket = await attach(system.stack.client, system.stack.settings, wake)
-        failure = (await outcome_at_close(ticket.handle(system.stack.client))).failure
+    failure = (await outcome_without(workers, verb, resource, tmp_path, monkeypatch)).failure
     assert failure is not None
     assert failure.code == "k8s_forbidden"
     assert f"cannot {verb} {resource}" in failure.message
+
+
+async def test_a_run_that_may_not_read_logs_gets_all_output_from_its_sidecar_and_names_the_verb(
+    workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = await outcome_without(workers, "get", "pods/log", tmp_path, monkeypatch)
+    assert (outcome.failure, outcome.receipt and outcome.receipt.state) == (None, "verified")
+    assert any("cannot get pods/log" in note for note in (outcome.result_json or {})["notes"])
+
+
+async def test_a_run_that_may_not_watch_pods_lists_them_and_succeeds(
+    workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = await outcome_without(workers, "watch", "pods", tmp_path, monkeypatch)
+    assert (outcome.failure, outcome.receipt and outcome.receipt.state) == (None, "verified")
