@@ -1,9 +1,6 @@
 """Temporal's own variables and its configuration file say where Temporal is; what is wrong in them is named."""
 
-import asyncio
-import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +11,7 @@ from temporalio.service import TLSConfig
 from agent_runs.client.connection import TemporalUnreachable, connect
 from agent_runs.client.settings import ClientSettings, SettingsError
 from agent_runs.client.temporal_server import TemporalServer
+from tests.support.tls import server_context, tls_front
 
 SECRET = "canary-of-a-secret"
 PROFILES = """
@@ -146,39 +144,9 @@ def ca() -> trustme.CA:
 
 @pytest.fixture
 async def mtls_address(temporal: Client, ca: trustme.CA) -> AsyncIterator[str]:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    ca.issue_cert("temporal.internal").configure_cert(context)
-    ca.configure_trust(context)
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.set_alpn_protocols(["h2"])
-    async with forwarding(temporal.service_client.config.target_host, context) as port:
-        yield f"127.0.0.1:{port}"
-
-
-@asynccontextmanager
-async def forwarding(target: str, context: ssl.SSLContext) -> AsyncIterator[int]:
-    """A TLS server on a free port that forwards to `target`."""
-    host, _, port = target.rpartition(":")
-
-    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-        except OSError:
-            pass
-        finally:
-            writer.close()
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        theirs, ours = await asyncio.open_connection(host, int(port))
-        await asyncio.gather(copy(reader, ours), copy(theirs, writer))
-
-    server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=context)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
+    target = temporal.service_client.config.target_host
+    async with tls_front(target, server_context(ca, "temporal.internal")) as address:
+        yield address
 
 
 @pytest.fixture

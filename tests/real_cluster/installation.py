@@ -1,6 +1,8 @@
 """An installation of the worker in the cluster, made as docs/install.md says."""
 
 import asyncio
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from typing import Any
 
 import yaml
 from temporalio.client import Client
+from temporalio.testing import WorkflowEnvironment
 
 from agent_runs.client.attach import Ticket, attach
 from agent_runs.client.outcome import outcome_at_close
@@ -20,6 +23,8 @@ from agent_runs.client.wake import build_wake
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.paperclip.sealing import Sealer, public_key
 from dev_stack import demo
+from dev_stack.host_address import host_for_pods
+from dev_stack.scripted_model.server import provider_block, serve
 from tests.real_cluster.installed_images import PREFIX, ROOT, blocks
 
 NOT_COPIED = shutil.ignore_patterns(".*", "node_modules", "__pycache__", "tests", "bench")
@@ -60,29 +65,77 @@ def overlay(
     return copy
 
 
-def volume(claim: str, folder: Path) -> str:
-    """A volume on this machine for one claim of the worker's namespace, in which the worker's user may write."""
+def volume(claim: str, folder: Path, namespace: str = WORKER) -> str:
+    """A volume on this machine for one claim, in which the worker's user may write."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.chown(folder, 1000, 1000)
     spec = {
         "capacity": {"storage": "10Gi"},
         "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
-        "claimRef": {"namespace": WORKER, "name": claim},
+        "claimRef": {"namespace": namespace, "name": claim},
         "hostPath": {"path": str(folder)},
     }
+    metadata = {"name": volume_name(claim, namespace)}
+    return yaml.safe_dump({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata, "spec": spec})
+
+
+def volume_name(claim: str, namespace: str = WORKER) -> str:
+    return f"installed-{namespace}-{claim}"
+
+
+def data_claim(namespace: str = WORKER) -> str:
+    """The claim of Paperclip's data volume."""
     return yaml.safe_dump(
-        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": f"installed-{claim}"}, "spec": spec}
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "paperclip-data", "namespace": namespace},
+            "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "10Gi"}}},
+        }
     )
 
 
-DATA_CLAIM = yaml.safe_dump(
-    {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "paperclip-data", "namespace": WORKER},
-        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "10Gi"}}},
-    }
-)
+def own_provider(folder: str, components: str) -> str:
+    """What the page says of a provider of one's own: commands that add it to the overlay in this folder.
+
+    Args:
+        components: the path from that folder to deploy/components.
+    """
+    return rf"""
+cp ../opencode.json {folder}/
+sed -i -e 's|^  - {components}/data-volume|&\n  - {components}/opencode-config|' \
+    -e 's|^configMapGenerator:|&\n  - name: agent-runs-opencode\n    files: [opencode.json]|' \
+    {folder}/kustomization.yaml
+"""
+
+
+@asynccontextmanager
+async def opened_beside(folder: Path) -> AsyncIterator[tuple[str, str, dict[str, str]]]:
+    """Temporal and a model beside the cluster.
+
+    Yields this machine's address for pods, Temporal's address, and the variables that docs/install.md asks for.
+    """
+    host = await host_for_pods(Path(os.environ["KUBECONFIG"]))
+    async with (
+        await WorkflowEnvironment.start_local(
+            ip="0.0.0.0",  # noqa: S104 - of pods and of its own parts
+            ui=False,
+            dev_server_existing_path=str(PROGRAMS / "temporal"),
+        ) as server,
+        serve(host, 0) as model,
+    ):
+        port = server.client.service_client.config.target_host.rpartition(":")[2]
+        (folder / "opencode.json").write_text(json.dumps({"provider": provider_block(model.base_url)}))
+        environment = {
+            "PATH": f"{PROGRAMS}:{os.environ['PATH']}",
+            "HOME": str(folder),
+            "KUBECONFIG": os.environ["KUBECONFIG"],
+            "REGISTRY": PREFIX,
+            "TEMPORAL": f"{host}:{port}",
+            "PAPERCLIP": f"http://{host}:1",
+            "ANTHROPIC_API_KEY": "sk-ant-canary",
+        }
+        yield host, environment["TEMPORAL"], environment
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ Needs KUBECONFIG, the cluster's own tool, buildah and mmdebstrap. Temporal and t
 
 import asyncio
 import json
-import os
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -13,39 +12,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from temporalio.testing import WorkflowEnvironment
 
 from agent_runs.client.connection import connect
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.request import SessionParams
-from dev_stack.host_address import host_for_pods
-from dev_stack.scripted_model.server import provider_block, serve
 from tests.real_cluster import installed_images
 from tests.real_cluster.installation import (
-    DATA_CLAIM,
-    PROGRAMS,
     WORKER,
     Installation,
     Page,
+    data_claim,
     deleted_at_the_end,
     kubectl,
+    opened_beside,
+    own_provider,
     volume,
+    volume_name,
 )
-from tests.real_cluster.installed_images import PREFIX
 from tests.real_cluster.observed_runs import script
 from tests.real_cluster.stack import rewritten
 
 pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(900)]
 
 CLAIMS = ("paperclip-data", "agent-runs-transcripts")
-OWN_PROVIDER = r"""
-cp ../opencode.json deploy/overlays/mine/
-sed -i -e 's|^  - ../../components/data-volume|&\n  - ../../components/opencode-config|' \
-    -e 's|^configMapGenerator:|&\n  - name: agent-runs-opencode\n    files: [opencode.json]|' \
-    deploy/overlays/mine/kustomization.yaml
-"""
-"""What the page says of a provider of one's own."""
 
 
 @pytest.fixture(scope="module")
@@ -56,39 +46,21 @@ async def images(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture
 async def trial(images: None, tmp_path: Path) -> AsyncIterator[tuple[Installation, Page]]:  # noqa: ARG001 - built before
     """The overlay `trial`, installed by the page's commands up to the first run."""
-    host = await host_for_pods(Path(os.environ["KUBECONFIG"]))
     agent = str(uuid.uuid4())
     async with AsyncExitStack() as ends:
-        server = await ends.enter_async_context(
-            await WorkflowEnvironment.start_local(
-                ip="0.0.0.0",  # noqa: S104 - of pods and of its own parts
-                ui=False,
-                dev_server_existing_path=str(PROGRAMS / "temporal"),
-            )
-        )
-        model = await ends.enter_async_context(serve(host, 0))
-        port = server.client.service_client.config.target_host.rpartition(":")[2]
-        environment = {
-            "PATH": f"{PROGRAMS}:{os.environ['PATH']}",
-            "HOME": str(tmp_path),
-            "KUBECONFIG": os.environ["KUBECONFIG"],
-            "REGISTRY": PREFIX,
-            "TEMPORAL": f"{host}:{port}",
-            "PAPERCLIP": f"http://{host}:1",
-            "ANTHROPIC_API_KEY": "sk-ant-canary",
-            "CONTEXT": str(tmp_path / "context.json"),
-        }
+        _, _, environment = await ends.enter_async_context(opened_beside(tmp_path))
         before = {
             "get persistentvolumeclaim": "kubectl apply -f ../volumes.yaml",
-            "kubectl apply -k deploy/overlays/mine\nkubectl --namespace paperclip rollout status": OWN_PROVIDER,
+            "kubectl apply -k deploy/overlays/mine\nkubectl --namespace paperclip rollout status": own_provider(
+                "deploy/overlays/mine", "../../components"
+            ),
         }
-        page = Page.copy(tmp_path, environment, before)
+        page = Page.copy(tmp_path, environment | {"CONTEXT": str(tmp_path / "context.json")}, before)
         data = tmp_path / CLAIMS[0]
         volumes = [volume(claim, tmp_path / claim) for claim in CLAIMS]
-        (tmp_path / "volumes.yaml").write_text("---\n".join([*volumes, DATA_CLAIM]))
-        (tmp_path / "opencode.json").write_text(json.dumps({"provider": provider_block(model.base_url)}))
+        (tmp_path / "volumes.yaml").write_text("---\n".join([*volumes, data_claim()]))
         await ends.enter_async_context(
-            deleted_at_the_end(*(("persistentvolume", f"installed-{claim}") for claim in CLAIMS), ("namespace", WORKER))
+            deleted_at_the_end(*(("persistentvolume", volume_name(claim)) for claim in CLAIMS), ("namespace", WORKER))
         )
         key = page.checkout / "sealing-key.pub.json"
         caller = ClientSettings.read(

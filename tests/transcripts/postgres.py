@@ -3,6 +3,7 @@
 import os
 import pwd
 import shutil
+import socket
 import subprocess
 import tempfile
 from importlib.util import find_spec
@@ -19,9 +20,14 @@ class CannotStart(Exception):
 
 
 class Postgres:
-    """One server. It refuses to run as root, so there it runs as `nobody`."""
+    """One server. It refuses to run as root, so there it runs as `nobody`.
 
-    def __init__(self) -> None:
+    Args:
+        host: an address at which it also listens, for clients with a password; see `remote_url`.
+    """
+
+    def __init__(self, host: str = "") -> None:
+        self._host, self._port = host, free_port(host) if host else 5432
         self.folder = Path(tempfile.mkdtemp(prefix="postgres-"))
         self._as: dict[str, Any] = {}
         if os.geteuid() == 0:
@@ -37,7 +43,8 @@ class Postgres:
 
     def start(self) -> None:
         """Returns when it answers. Durability is not what is tested."""
-        options = f"-k {self.folder} -c listen_addresses='' -c fsync=off -c shared_buffers=32MB -c max_connections=100"
+        place = f"-k {self.folder} -p {self._port} -c listen_addresses='{self._host}'"
+        options = f"{place} -c fsync=off -c shared_buffers=32MB -c max_connections=100"
         self._call("pg_ctl", "start", "--wait", f"--log={self.folder / 'log'}", f"--options={options}")
 
     def stop(self, mode: str = "fast") -> None:
@@ -51,7 +58,18 @@ class Postgres:
         shutil.rmtree(self.folder)
 
     def url(self, database: str = "postgres") -> str:
-        return f"postgresql://postgres@/{database}?host={self.folder}"
+        return f"postgresql://postgres@/{database}?host={self.folder}&port={self._port}"
+
+    async def remote_url(self, user: str, password: str) -> str:
+        """The URL of a new user and a new database of the same name, for clients on other machines."""
+        with (self._data / "pg_hba.conf").open("a") as rules:
+            rules.write("host all all all scram-sha-256\n")
+        connection = await asyncpg.connect(self.url())
+        await connection.execute(f"CREATE USER {user} PASSWORD '{password}'")
+        await connection.execute(f"CREATE DATABASE {user} OWNER {user}")
+        await connection.execute("SELECT pg_reload_conf()")
+        await connection.close()
+        return f"postgresql://{user}:{password}@{self._host}:{self._port}/{user}"
 
     def _programs(self) -> Path:
         spec = find_spec(PACKAGES[0])
@@ -97,6 +115,12 @@ class Postgres:
             output.seek(0)
             if done.returncode:
                 raise subprocess.CalledProcessError(done.returncode, command, output.read())
+
+
+def free_port(host: str) -> int:
+    with socket.create_server((host, 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
 
 
 async def make_database(url: str, name: str) -> None:

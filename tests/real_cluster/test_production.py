@@ -1,0 +1,146 @@
+"""The overlay `production`, installed by docs/install.md's own commands, and runs during which its workers are replaced.
+
+Needs what test_installation.py needs. PostgreSQL asks for a password, and Temporal for a client certificate.
+"""
+
+import asyncio
+import json
+import re
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import trustme
+
+from agent_runs.client.attach import Ticket
+from agent_runs.client.connection import connect
+from agent_runs.client.outcome import outcome_at_close
+from agent_runs.client.settings import ClientSettings
+from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.transcripts.store import SqlTranscripts
+from tests.real_cluster import installed_images
+from tests.real_cluster.installation import (
+    WORKER,
+    Installation,
+    Page,
+    data_claim,
+    deleted_at_the_end,
+    kubectl,
+    opened_beside,
+    own_provider,
+    volume,
+    volume_name,
+)
+from tests.real_cluster.observed_runs import SMALL_RESOURCES, script
+from tests.real_cluster.stack import rewritten
+from tests.support.tls import server_context, tls_front
+from tests.transcripts.postgres import Postgres
+
+pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(900)]
+
+AGENTS = "paperclip-agents"
+CLAIM = "paperclip-data"
+NAMESPACES = [f"kubectl create namespace {each}" for each in (WORKER, AGENTS)]
+STEPS = 45
+"""Of a second each: longer than two workers take to be replaced one after the other."""
+OLD_API = "sed -i 's|policy/v1$|policy/v1beta1|' deploy/components/postgresql/disruption.yaml"
+"""Before Kubernetes 1.21 a PodDisruptionBudget had this version."""
+FINISHED = re.compile(rb'"output":"step-(\d+)\\\\n')
+"""The result of a step, not its command."""
+
+
+@dataclass(frozen=True)
+class Production:
+    """An installation, the page that made it, and its database."""
+
+    installation: Installation
+    page: Page
+    postgres: Postgres
+
+    async def start(self) -> tuple[AttemptKey, Ticket]:
+        """Start a run of many steps."""
+        raw = self.installation.wake_up(str(uuid.uuid4()), "script")
+        raw["config"]["resources"] = SMALL_RESOURCES
+        steps = json.dumps(script(STEPS, command="true"))
+        ticket = await self.installation.start(rewritten(raw, f"<<<fake-llm\n{steps}\nfake-llm>>>"))
+        agent = raw["agent"]
+        key = RunKey(agent_id=agent["id"], company_id=agent["companyId"], run_id=raw["runId"])
+        return AttemptKey(run=key, attempt=1), ticket
+
+
+def write_certificates(authority: trustme.CA, folder: Path) -> None:
+    """Write the files of which the page makes a Secret."""
+    client = authority.issue_cert("worker@acme.example")
+    authority.cert_pem.write_to_path(str(folder / "ca.crt"))
+    client.cert_chain_pems[0].write_to_path(str(folder / "tls.crt"))
+    client.private_key_pem.write_to_path(str(folder / "tls.key"))
+
+
+@pytest.fixture
+async def production(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Production]:
+    await installed_images.images_in_the_cluster(tmp_path_factory.mktemp("images"))
+    async with AsyncExitStack() as ends:
+        host, temporal, environment = await ends.enter_async_context(opened_beside(tmp_path))
+        authority = trustme.CA()
+        secured = await ends.enter_async_context(tls_front(temporal, server_context(authority, host), host))
+        postgres = Postgres(host)
+        ends.callback(postgres.remove)
+        postgres.start()
+        database = await postgres.remote_url("runs", uuid.uuid4().hex)
+        before = {
+            "for namespace in": "\n".join([*NAMESPACES, "kubectl apply -f ../volumes.yaml"]),
+            "kubectl apply -k deploy/overlays/mine\nkubectl --namespace paperclip rollout status": OLD_API
+            + own_provider("deploy/overlays/mine/worker", "../../../components"),
+        }
+        page = Page.copy(tmp_path, environment | {"TEMPORAL": secured, "DATABASE": database}, before)
+        write_certificates(authority, page.checkout)
+        data = tmp_path / CLAIM
+        objects = [part for each in (WORKER, AGENTS) for part in (volume(CLAIM, data, each), data_claim(each))]
+        (tmp_path / "volumes.yaml").write_text("---\n".join(objects))
+        volumes = [("persistentvolume", volume_name(CLAIM, each)) for each in (WORKER, AGENTS)]
+        namespaces = [("namespace", WORKER), ("namespace", AGENTS)]
+        await ends.enter_async_context(deleted_at_the_end(*volumes, *namespaces))
+        await page.follow("for namespace in", "rollout status")
+        key = page.checkout / "sealing-key.pub.json"
+        public = ("get", "configmap", "agent-runs-public-key", "--output", r"jsonpath={.data.sealing-key\.json}")
+        key.write_text(await kubectl(*public))
+        caller = ClientSettings.read({"TEMPORAL_ADDRESS": temporal, "AGENT_RUNS_SEALING_KEY_FILE": str(key)})
+        yield Production(Installation(await connect(caller), data, key, caller), page, postgres)
+
+
+async def until_writing(store: SqlTranscripts, key: AttemptKey) -> None:
+    """Wait until output of this attempt is stored."""
+    notifier = store.notifier(key)
+    while not await store.read(key):
+        await notifier.wait_for_change(notifier.changes, timedelta(milliseconds=200))
+
+
+async def steps_of(store: SqlTranscripts, key: AttemptKey) -> list[int]:
+    """The steps whose results are stored, in the order of the transcript."""
+    output = b"\n".join([line.data for line in await store.read(key) if line.stream == "stdout"])
+    return [int(number) for number in FINISHED.findall(output)]
+
+
+async def test_runs_lose_no_line_while_both_workers_are_replaced_and_the_database_is_killed(
+    production: Production,
+) -> None:
+    store = await SqlTranscripts.open(production.postgres.url("runs"))
+    try:
+        runs = [await production.start() for _ in range(3)]
+        await asyncio.gather(*(until_writing(store, key) for key, _ in runs))
+        await production.page.follow("rollout restart")
+        production.postgres.stop("immediate")
+        production.postgres.start()
+        for key, ticket in runs:
+            async with asyncio.timeout(240):
+                outcome = await outcome_at_close(ticket.handle(production.installation.temporal))
+            assert (outcome.error_code, len(outcome.attempts)) == (None, 1)
+            assert outcome.receipt is not None
+            assert (outcome.receipt.state, outcome.receipt.gaps) == ("verified", ())
+            assert await steps_of(store, key) == list(range(1, STEPS + 1))
+    finally:
+        await store.close()
