@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import uuid
 from collections.abc import Sequence
 from datetime import timedelta
@@ -26,6 +27,10 @@ from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.errors import SealedFieldUnreadable
 from agent_runs.contracts.identity import CHECK_WORKFLOW_TYPE, check_workflow_id
 from agent_runs.contracts.start import Binding, CheckReport, CheckStart, Finding, SealedCheck
+from agent_runs.doctor.checks import Check, run_checks
+from agent_runs.doctor.deployment import deployment_findings
+from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.credentials import ClusterConfigError
 from agent_runs.paperclip.sealing import Sealer, public_key
 
 if TYPE_CHECKING:
@@ -41,13 +46,32 @@ NO_AGENT: Final = {"model": "doctor/doctor"}
 """The configuration that is checked without one of an agent."""
 
 
-async def doctor(agent_config: Path | None, company: str, display: Display) -> int:
-    """Check what a run needs, and show what was found. Returns 1 with an error among it."""
+async def doctor(agent_config: Path | None, company: str, namespace: str | None, display: Display) -> int:
+    """Check what a run needs, and show what was found. Returns 1 with an error among it.
+
+    Args:
+        namespace: where the worker's Deployment is; None: it is not looked at.
+    """
     config = NO_AGENT if agent_config is None else read_config(agent_config)
+    installed = await _deployment(namespace) if namespace else []
+    if any(finding.level == "error" for finding in installed):
+        display.findings(installed)
+        return 1
     settings = ClientSettings.read()
-    findings = await _findings(settings, config, company)
+    findings = [*installed, *await _findings(settings, config, company)]
     display.findings(findings)
     return 1 if any(finding.level == "error" for finding in findings) else 0
+
+
+async def _deployment(namespace: str) -> Sequence[Finding]:
+    """What keeps the worker's Deployment from running, seen with the kubeconfig of whoever calls."""
+    try:
+        async with await KubernetesCluster.connect(os.environ.get("KUBECONFIG"), namespace=namespace) as cluster:
+            check = Check("the worker's Deployment", lambda: deployment_findings(cluster, namespace))
+            return await run_checks([check], CALL_TIMEOUT)
+    except ClusterConfigError as error:
+        hint = "Set KUBECONFIG to the kubeconfig of an administrator of that namespace, or leave out --namespace."
+        return [_error("kubeconfig_unusable", str(error), hint)]
 
 
 def read_config(file: Path) -> dict[str, Any]:

@@ -195,13 +195,16 @@ def doctor(
         Path | None, typer.Option(metavar="FILE", help="An agent's configuration (adapterConfig) as JSON.")
     ] = None,
     company: Annotated[str, typer.Option(metavar="ID", help="Paperclip's id of the agent's company.")] = "doctor",
+    namespace: Annotated[
+        str | None, typer.Option(help="Of the worker's Deployment, which is looked at with your own kubeconfig.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check what a run needs: Temporal, a worker, its key, Kubernetes, the store. Exit code 1: a run would fail.
 
     Example: agent-runs doctor --agent-config agent.json
     """
-    run_async(lambda: doctor_command.doctor(agent_config, company, display.display(as_json=as_json)))
+    run_async(lambda: doctor_command.doctor(agent_config, company, namespace, display.display(as_json=as_json)))
 
 
 @app.command()

@@ -31,6 +31,8 @@ from agent_runs.kube.credentials import ApiAccess, api_client, load_access
 from agent_runs.kube.objects import (
     AccessReview,
     ApiObject,
+    Deployment,
+    DeploymentList,
     Event,
     EventList,
     InvalidReply,
@@ -267,6 +269,11 @@ class KubernetesCluster:
         path = _path(f"/{'api' if api == 'v1' else 'apis'}/{api}", manifest["metadata"]["namespace"], plural, None)
         resource = f"{plural}.batch" if api == "batch/v1" else plural
         await self._create(resource, path, manifest, [("dryRun", "All")])
+
+    async def deployments(self, namespace: str, labels: str) -> Sequence[Deployment]:
+        """Return the Deployments with these labels, as `kubectl --selector` takes them."""
+        path = _path("/apis/apps/v1", namespace, "deployments", None)
+        return (await self._get("list", "deployments.apps", path, DeploymentList, [("labelSelector", labels)])).items
 
     # Jobs
 

@@ -162,6 +162,37 @@ class JobList(ApiObject, frozen=True):
     items: tuple[Job, ...] = ()
 
 
+class DeploymentSpec(ApiObject, frozen=True):
+    """How many pods there should be."""
+
+    replicas: int = 1
+
+
+class DeploymentStatus(ApiObject, frozen=True):
+    """What the Deployment controller reports."""
+
+    ready_replicas: int = 0
+    conditions: tuple[Condition, ...] = ()
+
+
+class Deployment(ApiObject, frozen=True):
+    """One Deployment."""
+
+    metadata: Metadata = Metadata()
+    spec: DeploymentSpec = DeploymentSpec()
+    status: DeploymentStatus = DeploymentStatus()
+
+    def condition(self, kind: str) -> Condition | None:
+        """Return the condition of this type if it holds, else None."""
+        return next((each for each in self.status.conditions if each.type == kind and each.holds), None)
+
+
+class DeploymentList(ApiObject, frozen=True):
+    """Some Deployments."""
+
+    items: tuple[Deployment, ...] = ()
+
+
 class InvolvedObject(ApiObject, frozen=True):
     """The object that an event is about."""
 

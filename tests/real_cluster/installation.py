@@ -46,25 +46,6 @@ async def kubectl(*words: str, text: str | None = None) -> str:
     return await command("kubectl", "--namespace", WORKER, *words, text=text)
 
 
-def overlay(
-    folder: Path, name: str, settings: Mapping[str, str], more: Mapping[str, Any], settings_file: str = "settings.env"
-) -> Path:
-    """A copy of an overlay, edited as its first comment says: settings, images, and further entries of its file."""
-    shutil.copytree(ROOT / "deploy", folder / "deploy")
-    copy = folder / "deploy" / "overlays" / name
-    file = copy / settings_file
-    lines = [line for line in file.read_text().splitlines() if line.partition("=")[0] not in settings]
-    file.write_text("\n".join([*lines, *(f"{key}={value}" for key, value in settings.items()), ""]))
-    kustomization = file.with_name("kustomization.yaml")
-    content = yaml.safe_load(kustomization.read_text())
-    for image in content["images"]:
-        image["newName"] = PREFIX + image["newName"]
-    for key, values in more.items():
-        content[key] = [*content.get(key, []), *values]
-    kustomization.write_text(yaml.safe_dump(content))
-    return copy
-
-
 def volume(claim: str, folder: Path, namespace: str = WORKER) -> str:
     """A volume on this machine for one claim, in which the worker's user may write."""
     folder.mkdir(parents=True, exist_ok=True)

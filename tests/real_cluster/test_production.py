@@ -1,4 +1,4 @@
-"""The overlay `production`, installed by docs/install.md's own commands, and runs during which its workers are replaced.
+"""The overlay `production`, installed by docs/install.md's commands, and runs during which its workers are replaced.
 
 Needs what test_installation.py needs. PostgreSQL asks for a password, and Temporal for a client certificate.
 """
