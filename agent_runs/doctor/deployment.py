@@ -18,7 +18,7 @@ LINE_LIMIT: Final = 900
 _REMEDIES: Final = (
     (
         'secret "agent-runs-keys" not found',
-        "Make them: `agent-runs keys --namespace {namespace} | kubectl create -f -`",
+        "Make it: `agent-runs keys --namespace {namespace} | kubectl create -f -`",
     ),
     ('secret "agent-runs-database" not found', "Create it; its key `url` is postgresql://USER:PASSWORD@HOST/DATABASE"),
     (
@@ -34,19 +34,18 @@ _REMEDIES: Final = (
     ),
     (
         "unbound|volume binding",
-        "Give the claim a StorageClass that makes volumes, or make a volume that fits it; "
-        "`kubectl --namespace {namespace} describe persistentvolumeclaims` says what it asks for",
+        "Give the claim a StorageClass that makes volumes, or make a volume that fits it",
     ),
     ("multi-attach", "The volume is on another node: its claim has to be ReadWriteMany, or all pods on one node"),
     (
         "image pull failed|no such image|imagepull",
-        "Push the images (`./dev images`), correct `newName` and `newTag` in the overlay, or add imagePullSecrets to it",
+        "Push the images (`./dev images`), correct `newName` and `newTag` in the overlay, or add imagePullSecrets",
     ),
     ('"[^"]+" not found', "Create it in namespace {namespace}, or take it out of the overlay; see docs/install.md"),
     ("nodes are available", "Add a node that fits, or change what the worker asks of its node"),
     (
         "is forbidden|violates podsecurity|denied the request",
-        "Allow this in namespace {namespace}, or change the overlay",
+        "Allow it in namespace {namespace}, or change the overlay",
     ),
 )
 """What to do, by a pattern of the cause in lower case; the first one counts."""

@@ -87,7 +87,7 @@ class Installed:
         self.container["env"] = [*variables, {"name": name} | value]
 
     def add(self, kind: str, name: str, **content: Any) -> None:
-        self.documents.append({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}} | content)
+        self.documents.insert(0, {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}} | content)
 
 
 Change = Callable[[Installed], object]
