@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from agent_runs.cli.refusals import Refused
 from agent_runs.client.connection import TemporalUnreachable
@@ -26,6 +26,11 @@ def as_refusal(error: Exception) -> Refused | None:
             return error
         case RunError():
             return Refused(f"{error.message}. {error.next_step}")
+        case RPCError(status=RPCStatusCode.INVALID_ARGUMENT) if "search attribute" in error.message:
+            return Refused(
+                "Temporal's namespace lacks the search attributes of runs: start a worker, which registers them, or "
+                "register them as docs/temporal.md says, then retry"
+            )
         case RPCError():
             return Refused(
                 f"Temporal refused a request or did not answer it: {error.status.name}. "
