@@ -1,10 +1,10 @@
 // Bundles the package: one ESM entry for Paperclip's server, one CommonJS file for its UI worker.
 // `node build.mjs [FOLDER]`; without one into dist.
-import { rm } from "node:fs/promises";
+import { readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { build } from "esbuild";
 
-const common = { bundle: true, legalComments: "none", logLevel: "warning", absWorkingDir: import.meta.dirname };
+const common = { bundle: true, legalComments: "none", metafile: true, logLevel: "warning", absWorkingDir: import.meta.dirname };
 
 // Bundled CommonJS packages ask for `require` and `__dirname`, which an ES module does not have.
 const banner = [
@@ -18,7 +18,7 @@ const banner = [
 
 const folder = resolve(import.meta.dirname, process.argv[2] ?? "dist");
 await rm(folder, { recursive: true, force: true });
-await Promise.all([
+const built = await Promise.all([
   build({
     ...common,
     entryPoints: ["src/index.ts"],
@@ -37,3 +37,17 @@ await Promise.all([
     target: "es2020",
   }),
 ]);
+await writeFile(join(folder, "licenses.txt"), await licenses(built.flatMap(({ metafile }) => Object.keys(metafile.inputs))));
+
+/** The licences of the packages that are in the bundles, which whoever passes them on has to pass on as well. */
+async function licenses(files) {
+  const bundled = files.map((file) => /^(.*node_modules\/(?:@[^/]+\/)?[^/]+)\//.exec(file)?.[1]).filter(Boolean);
+  const texts = [...new Set(bundled)].sort().map(async (path) => {
+    const home = join(import.meta.dirname, path);
+    const { name, version, license } = JSON.parse(await readFile(join(home, "package.json"), "utf8"));
+    const names = (await readdir(home)).filter((each) => /^(licen[cs]e|notice)/i.test(each)).sort();
+    const contents = await Promise.all(names.map((each) => readFile(join(home, each), "utf8")));
+    return [`${name} ${version}: ${license}`, ...contents.map((text) => text.trim())].join("\n\n");
+  });
+  return `${(await Promise.all(texts)).join(`\n\n${"-".repeat(80)}\n\n`)}\n`;
+}
