@@ -3,8 +3,8 @@
     ./dev packages [--to FOLDER]
 
 Into FOLDER (dist/packages unless named): the wheel and the source distribution of `agent-runs`, the npm package of the
-plugin, SHA256SUMS, and `provenance.intoto.json`: an in-toto statement with SLSA's provenance, which names the commit and
-the lock files that they were built from. It is not signed: an index does that with the identity of the pipeline that
+plugin, SHA256SUMS, and `provenance.intoto.json`: an in-toto statement with SLSA's provenance: the commit and the
+lock files that they were built from. It is not signed: an index does that with the identity of the pipeline that
 publishes (`npm publish --provenance`, PyPI's trusted publishers). The same commit gives the same bytes.
 
 Expects adapter/dist to be built, and Node in the environment, as `./dev packages` sees to.
