@@ -26,7 +26,7 @@ async def system(temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 async def examined(config: Path | None = None) -> tuple[int, dict[str, dict[str, Any]]]:
     """The exit code, and what was found by its code."""
     output = io.StringIO()
-    code = await doctor(config, "acme", JsonDisplay(output))
+    code = await doctor(config, "acme", None, JsonDisplay(output))
     return code, {each["code"]: each for each in map(json.loads, output.getvalue().splitlines())}
 
 
