@@ -96,11 +96,13 @@ def activities(
         page=links.page_url_without_token(settings),
     )
     surroundings = Surroundings(cluster, store, Objects(cluster, pods, overrides))
+    checking = CheckConfigurationActivity(
+        opener, checks, settings.paperclip_api_url, redactions.worker_values, surroundings
+    )
     return [
         PrepareRunActivity(preparations, checks).prepare_run,
-        CheckConfigurationActivity(
-            opener, checks, settings.paperclip_api_url, redactions.worker_values, surroundings
-        ).check_configuration,
+        checking.check_configuration,
+        checking.try_pod,
         IntrospectPodActivity(cluster, overrides, inheritance).introspect_pod,
         BundlePromptActivity(cluster, preparations, settings.data_root).bundle_prompt,
         CreateJobActivity(cluster, preparations, opener, pods).create_job,

@@ -12,6 +12,7 @@ from agent_runs.contracts.request import Workspace
 from agent_runs.contracts.start import Binding, CheckReport, CheckStart, Finding, SealedCheck
 from agent_runs.doctor.objects import CheckedAgent
 from agent_runs.doctor.surroundings import Surroundings
+from agent_runs.doctor.trial import Trial
 from agent_runs.job.checks import Checks
 from agent_runs.job.data_volume import Owner, RunFolders
 from agent_runs.job.redactions import WorkerValues
@@ -27,7 +28,8 @@ CORRECT_FIELD = "Correct the field in the agent's configuration."
 
 @dataclass(frozen=True)
 class CheckConfigurationActivity:
-    """Creates nothing that lasts: what it writes, it writes by a dry run or in a transaction that deletes it.
+    """Creates nothing that lasts: what a check writes, it writes by a dry run or in a transaction that deletes it.
+    Only `try_pod` creates a Job, and deletes it.
 
     Attributes:
         paperclip_api_url: the worker's setting, for an agent whose Paperclip names no address.
@@ -50,16 +52,32 @@ class CheckConfigurationActivity:
             PodIntrospectionFailed: the worker's pod is none that could be read.
             ClusterUnavailable: the API server refused or timed out; retried.
         """
+        check = await self._opened(input)
+        findings, agent = await self._configuration(check, _key(input))
+        return CheckReport(findings=(*findings, *await self._surroundings(check, agent)))
+
+    @activity.defn
+    async def try_pod(self, input: CheckStart) -> CheckReport:
+        """Runs a pod like that of the agent's next run, which calls no model, and returns what it finds.
+
+        Raises:
+            SealedFieldUnreadable: sealed with another key, or for another use.
+            ClusterUnavailable: the API server refused or timed out; retried.
+        """
+        _, agent = await self._configuration(await self._opened(input), _key(input))
+        if agent is None or self.surroundings is None:
+            return CheckReport()
+        trial = Trial(self.surroundings.cluster, self.surroundings.objects)
+        return CheckReport(findings=tuple(await trial.findings(agent, activity.heartbeat)))
+
+    async def _opened(self, input: CheckStart) -> SealedCheck:
         use = Binding(
             purpose="check",
             workflow_id=activity.info().workflow_id or "",
             company_id=input.company_id,
             run_id=input.check_id,
         )
-        check = await asyncio.to_thread(self.opener.open, input.sealed, SealedCheck, use)
-        run = RunKey(agent_id="check", company_id=input.company_id, run_id=input.check_id)
-        findings, agent = await self._configuration(check, run)
-        return CheckReport(findings=(*findings, *await self._surroundings(check, agent)))
+        return await asyncio.to_thread(self.opener.open, input.sealed, SealedCheck, use)
 
     async def _surroundings(self, check: SealedCheck, agent: CheckedAgent | None) -> Sequence[Finding]:
         """What is found even for a wrong configuration, so that all is reported at once."""
@@ -93,6 +111,11 @@ class CheckConfigurationActivity:
             return [_error(refused.code, refused.message, refused.next_step)], None
         url = prepared.request.config.paperclip_api_url or self.paperclip_api_url
         return [_address(url)], CheckedAgent(key, prepared, values)
+
+
+def _key(input: CheckStart) -> RunKey:
+    """Identifies what a check creates."""
+    return RunKey(agent_id="check", company_id=input.company_id, run_id=input.check_id)
 
 
 def _error(code: str, message: str, hint: str) -> Finding:

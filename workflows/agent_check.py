@@ -16,11 +16,22 @@ class AgentCheckWorkflow:
 
     @workflow.run
     async def run(self, start: CheckStart) -> CheckReport:
-        """Asks one worker."""
-        return await workflow.execute_activity(
+        """Asks one worker, then a pod if the caller wants one and nothing is wrong so far."""
+        report = await workflow.execute_activity(
             activities.check_configuration,
             start,
             summary="check the agent's configuration",
             start_to_close_timeout=timedelta(seconds=10),
             schedule_to_close_timeout=timedelta(minutes=1),
         )
+        if not start.pod or any(finding.level == "error" for finding in report.findings):
+            return report
+        tried = await workflow.execute_activity(
+            activities.try_pod,
+            start,
+            summary="run a pod of the agent",
+            start_to_close_timeout=timedelta(minutes=3),
+            schedule_to_close_timeout=timedelta(minutes=4),
+            heartbeat_timeout=timedelta(seconds=20),
+        )
+        return CheckReport(findings=(*report.findings, *tried.findings))

@@ -63,6 +63,7 @@ export interface SealedJoin {
 export interface CheckStart {
   checkId: string;
   companyId: string;
+  pod?: boolean;
   sealed: string;
 }
 export interface SealedCheck {

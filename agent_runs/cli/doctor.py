@@ -40,25 +40,34 @@ if TYPE_CHECKING:
 
 CALL_TIMEOUT: Final = timedelta(seconds=5)
 CHECK_TIMEOUT: Final = timedelta(seconds=20)
+POD_TIMEOUT: Final = timedelta(minutes=4)
 LISTED_WITHIN: Final = timedelta(seconds=3)
 LISTED_POLL: Final = timedelta(seconds=0.25)
 NO_AGENT: Final = {"model": "doctor/doctor"}
 """The configuration that is checked without one of an agent."""
 
 
-async def doctor(agent_config: Path | None, company: str, namespace: str | None, display: Display) -> int:
+async def doctor(
+    agent_config: Path | None, company: str, namespace: str | None, display: Display, *, pod: bool = False
+) -> int:
     """Check what a run needs, and show what was found. Returns 1 with an error among it.
 
     Args:
         namespace: where the worker's Deployment is; None: it is not looked at.
+        pod: also run a pod of the agent.
+
+    Raises:
+        Refused: `pod` without an agent's configuration, or no such file.
     """
+    if pod and agent_config is None:
+        raise Refused("--pod: name the configuration of the agent whose pod is tried by --agent-config")
     config = NO_AGENT if agent_config is None else read_config(agent_config)
     installed = await _deployment(namespace) if namespace else []
     if any(finding.level == "error" for finding in installed):
         display.findings(installed)
         return 1
     settings = ClientSettings.read()
-    findings = [*installed, *await _findings(settings, config, company)]
+    findings = [*installed, *await _findings(settings, config, company, pod=pod)]
     display.findings(findings)
     return 1 if any(finding.level == "error" for finding in findings) else 0
 
@@ -92,7 +101,7 @@ def read_config(file: Path) -> dict[str, Any]:
     return raw
 
 
-async def _findings(settings: ClientSettings, config: dict[str, Any], company: str) -> Sequence[Finding]:
+async def _findings(settings: ClientSettings, config: dict[str, Any], company: str, *, pod: bool) -> Sequence[Finding]:
     server = settings.temporal
     try:
         client = await connect(settings)
@@ -116,7 +125,7 @@ async def _findings(settings: ClientSettings, config: dict[str, Any], company: s
         hint = "Start a worker (`agent-runs worker`) with the same AGENT_RUNS_TASK_QUEUE. Runs wait until then."
         return [reachable, _error("worker_missing", message, hint)]
     polls = Finding(code="worker_polls", level="info", message=f"A worker polls task queue {settings.task_queue}")
-    return [reachable, polls, *await _workers_findings(client, settings, config, company)]
+    return [reachable, polls, *await _workers_findings(client, settings, config, company, pod=pod)]
 
 
 async def _is_polled(client: Client, task_queue: str) -> bool:
@@ -134,7 +143,7 @@ async def _is_polled(client: Client, task_queue: str) -> bool:
 
 
 async def _workers_findings(
-    client: Client, settings: ClientSettings, config: dict[str, Any], company: str
+    client: Client, settings: ClientSettings, config: dict[str, Any], company: str, *, pod: bool
 ) -> Sequence[Finding]:
     check_id = str(uuid.uuid4())
     workflow_id = check_workflow_id(check_id)
@@ -144,10 +153,10 @@ async def _workers_findings(
     try:
         report: CheckReport = await client.execute_workflow(
             CHECK_WORKFLOW_TYPE,
-            CheckStart(check_id=check_id, company_id=company, sealed=sealed),
+            CheckStart(check_id=check_id, company_id=company, sealed=sealed, pod=pod),
             id=workflow_id,
             task_queue=settings.task_queue,
-            execution_timeout=CHECK_TIMEOUT,
+            execution_timeout=POD_TIMEOUT if pod else CHECK_TIMEOUT,
             result_type=CheckReport,
         )
     except WorkflowFailureError as error:

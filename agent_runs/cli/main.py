@@ -198,13 +198,16 @@ def doctor(
     namespace: Annotated[
         str | None, typer.Option(help="Of the worker's Deployment, which is looked at with your own kubeconfig.")
     ] = None,
+    pod: Annotated[bool, typer.Option("--pod", help="Also run a pod of the agent, which calls no model.")] = False,
     as_json: Json = False,
 ) -> None:
     """Check what a run needs: Temporal, a worker, its key, Kubernetes, the store. Exit code 1: a run would fail.
 
     Example: agent-runs doctor --agent-config agent.json
     """
-    run_async(lambda: doctor_command.doctor(agent_config, company, namespace, display.display(as_json=as_json)))
+    run_async(
+        lambda: doctor_command.doctor(agent_config, company, namespace, display.display(as_json=as_json), pod=pod)
+    )
 
 
 @app.command()

@@ -95,10 +95,17 @@ async def finish(input: Finish) -> Finished:
     raise NotImplementedError
 
 
+@activity.defn
+async def try_pod(input: CheckStart) -> CheckReport:
+    """Runs a pod like that of the agent's next run, and returns what it finds."""
+    raise NotImplementedError
+
+
 ALL = (
     *(
         prepare_run,
         check_configuration,
+        try_pod,
         introspect_pod,
         bundle_prompt,
         create_job,

@@ -129,11 +129,13 @@ class CheckStart(PaperclipContract):
     Attributes:
         check_id: chosen by the caller; part of the workflow's id.
         sealed: compact JWE of `SealedCheck`.
+        pod: also try a pod, which takes up to some minutes.
     """
 
     check_id: Identifier
     company_id: Identifier
     sealed: str = Field(repr=False)
+    pod: bool = False
 
 
 class Finding(PaperclipContract):

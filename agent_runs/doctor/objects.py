@@ -14,7 +14,7 @@ from agent_runs.contracts.messages import CreateJob, PodProfile, PromptBundle
 from agent_runs.contracts.start import Finding
 from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan
 from agent_runs.job.manifest import JobPlan
-from agent_runs.job.pod_profile import PodOverrides, agent_profile
+from agent_runs.job.pod_profile import PodOverrides, agent_profile, own_data_claim
 from agent_runs.job.redactions import WorkerValues
 from agent_runs.job.secrets import prompt_secret
 from agent_runs.kube.port import AlreadyExists, Cluster, Manifest
@@ -31,6 +31,32 @@ class CheckedAgent:
 
 
 @dataclass(frozen=True)
+class Planned:
+    """What an agent's next run would create.
+
+    Attributes:
+        paperclip: Paperclip's address for pods, if there is one.
+        worker_has_data: the worker's own pod mounts the data volume.
+    """
+
+    input: CreateJob
+    plan: JobPlan
+    profile: PodProfile
+    paperclip: str | None
+    worker_has_data: bool
+
+    @property
+    def namespace(self) -> str:
+        """Of the Job."""
+        return str(self.plan.job["metadata"]["namespace"])
+
+    @property
+    def image(self) -> str:
+        """Of the agent's container."""
+        return self.input.config.image or self.profile.image
+
+
+@dataclass(frozen=True)
 class Objects:
     """Tries the objects of an agent's run.
 
@@ -43,28 +69,33 @@ class Objects:
     settings: AgentPodSettings
     overrides: PodOverrides
 
+    async def planned(self, agent: CheckedAgent) -> "Planned":
+        """What the agent's next run would create.
+
+        Raises:
+            RunError: no manifest can be built, as in a run; or the API server does not answer.
+        """
+        own_pod = await self.cluster.own_pod()
+        config, secrets, values = agent.prepared.request.config, agent.prepared.secrets, agent.values
+        settings = self.settings.completed(config, own_pod)
+        profile = agent_profile(own_pod, config, self.overrides, settings.inheritance, home=self.cluster.namespace)
+        input = _create_job_input(agent, profile)
+        plan = attempt_plan(input, agent.prepared.request, secrets, values.inherited, values.opencode, settings)
+        mounted = own_data_claim(own_pod) is not None if own_pod else False
+        return Planned(input, plan, profile, settings.paperclip_api_url, worker_has_data=mounted)
+
     async def findings(self, agent: CheckedAgent) -> Sequence[Finding]:
         """What the API server refuses of the run's objects, and whether the data volume's claim is there.
 
         Raises:
             RunError: no manifest can be built, as in a run; or the API server does not answer.
         """
-        own_pod = await self.cluster.own_pod()
-        settings = self.settings.completed(agent.prepared.request.config, own_pod)
-        profile = agent_profile(
-            own_pod,
-            agent.prepared.request.config,
-            self.overrides,
-            settings.inheritance,
-            home=self.cluster.namespace,
-        )
-        input = _create_job_input(agent, profile)
-        secrets, values = agent.prepared.secrets, agent.values
-        plan = attempt_plan(input, agent.prepared.request, secrets, values.inherited, values.opencode, settings)
-        hide = values.redaction(secrets).hide
+        planned = await self.planned(agent)
+        profile = planned.profile
+        hide = agent.values.redaction(agent.prepared.secrets).hide
         refused = [
             Finding(code=error.code, level="error", message=hide(error.message), hint=error.next_step)
-            for each in _objects(input, plan)
+            for each in _objects(planned.input, planned.plan)
             if (error := await self._refusal(each)) is not None
         ]
         found = [*refused, *await self._data_claim(profile)]

@@ -4,6 +4,8 @@ Needs KUBECONFIG, and for runs TEST_AGENT_IMAGE.
 """
 
 import asyncio
+import io
+import json
 import os
 import uuid
 from collections.abc import AsyncIterator, Sequence
@@ -15,6 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
+from agent_runs.cli.display import JsonDisplay
+from agent_runs.cli.doctor import doctor
 from agent_runs.client.attach import attach
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.identity import RunKey
@@ -282,3 +286,32 @@ async def test_a_run_that_may_not_watch_pods_lists_them_and_succeeds(
 ) -> None:
     outcome = await outcome_without(workers, "watch", "pods", tmp_path, monkeypatch)
     assert (outcome.failure, outcome.receipt and outcome.receipt.state) == (None, "verified")
+
+
+async def test_a_pod_that_is_tried_names_opencode_an_unknown_model_and_an_address_that_is_not_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_real_system(tmp_path) as system:
+        settings = system.stack.settings
+        monkeypatch.setenv("TEMPORAL_ADDRESS", settings.temporal.address)
+        monkeypatch.setenv("AGENT_RUNS_TASK_QUEUE", settings.task_queue)
+        monkeypatch.setenv("AGENT_RUNS_SEALING_KEY_FILE", str(settings.sealing_key_file))
+        known = await tried_pod(tmp_path, model="fake/scenario/text", paperclipApiUrl="http://127.0.0.1:1")
+        assert known["opencode"]["message"].endswith("ran OpenCode 1.18.33")
+        assert known["model"]["level"] == "info"
+        assert "Connection refused" in known["paperclip_unreachable"]["message"]
+        unknown = await tried_pod(tmp_path, model="fake/nothing", paperclipApiUrl="http://127.0.0.1:1")
+        assert "does not list the model fake/nothing" in unknown["model_unknown"]["message"]
+        assert "such as fake/" in unknown["model_unknown"]["hint"]
+        missing = await tried_pod(tmp_path, model="fake/x", image="installed/none:1", imagePullPolicy="Never")
+        assert "installed/none:1" in missing["image_pull_failed"]["message"]
+        assert await system.cluster.jobs_of_agent("default", "check") == []
+
+
+async def tried_pod(folder: Path, **config: Any) -> dict[str, dict[str, Any]]:
+    """What `agent-runs doctor --pod` finds, by its code."""
+    file = folder / "agent.json"
+    file.write_text(json.dumps({"workspace": "ephemeral", **config}))
+    output = io.StringIO()
+    await doctor(file, "acme", None, JsonDisplay(output), pod=True)
+    return {each["code"]: each for each in map(json.loads, output.getvalue().splitlines())}

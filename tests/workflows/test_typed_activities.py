@@ -26,6 +26,7 @@ IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
         AwaitScheduleActivity.await_schedule,
         BundlePromptActivity.bundle_prompt,
         CheckConfigurationActivity.check_configuration,
+        CheckConfigurationActivity.try_pod,
         CreateJobActivity.create_job,
         FinishActivity.finish,
         IntrospectPodActivity.introspect_pod,
@@ -47,5 +48,5 @@ def test_an_activity_is_implemented_with_the_signature_that_the_workflow_calls(r
 def test_the_worker_has_every_activity_and_no_other() -> None:
     wired = inspect.getsource(worker.activities)
     assert set(IMPLEMENTATIONS) == {reference.__name__ for reference in activities.ALL}
-    assert all(f").{name}," in wired for name in IMPLEMENTATIONS)
+    assert all(f".{name}," in wired for name in IMPLEMENTATIONS)
     assert set(IMPLEMENTATIONS) >= worker.WITHOUT_HEARTBEATS

@@ -1,0 +1,220 @@
+"""A pod as a run's, tried before the first run: its images, OpenCode, the model, Paperclip's address, the data volume.
+
+The Job is a run's own, but its containers ask questions and end: no model is called. It is deleted at the end; were the
+worker to die before, Kubernetes ends it after two minutes and deletes it with its Secrets.
+"""
+
+import asyncio
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from agent_runs.contracts.errors import RunError
+from agent_runs.contracts.messages import JobRef
+from agent_runs.contracts.pod import AGENT_CONTAINER, DATA_DIRECTORY, SIDECAR_CONTAINER
+from agent_runs.contracts.start import Finding
+from agent_runs.doctor.objects import CheckedAgent, Objects, Planned
+from agent_runs.job.manifest import literal
+from agent_runs.job.reference import job_ref
+from agent_runs.job.secrets import prompt_secret
+from agent_runs.kube.diagnosis import Failing, Waiting, diagnose
+from agent_runs.kube.objects import Pod
+from agent_runs.kube.port import AlreadyExists, Cluster, Manifest
+from agent_runs.kube.watch import snapshots
+
+DEADLINE: Final = timedelta(minutes=2)
+"""From the creation of the Job to its end: as long as a large image may take to be pulled."""
+CHECKED_FOLDER: Final = "/agent-run/checked"
+SNAPSHOTS: Final = timedelta(seconds=2)
+FILE: Final = ".agent-runs-check-{}"
+LISTED_MODELS: Final = 5
+FIELD_LIMIT: Final = 200
+
+ASK_OPENCODE: Final = """\
+version=$(opencode --version 2>&1 | head -n 1 | cut -c 1-100)
+models=$(opencode models "$1" 2>/dev/null)
+known=no
+printf '%s\\n' "$models" | grep -Fxq -- "$2" && known=yes
+listed=$(printf '%s\\n' "$models" | grep -F -- "$1/" | head -n 5 | cut -c 1-200)
+printf '%s\\n' "$version" "$known" "$listed" > /dev/termination-log
+"""
+"""Plain POSIX sh. Its arguments are the provider and the model."""
+ASK_THE_REST: Final = """\
+import pathlib, sys, urllib.error, urllib.request
+def paperclip(address):
+    try:
+        urllib.request.urlopen(address, timeout=10).close()
+    except urllib.error.HTTPError:
+        pass
+    except (OSError, ValueError) as error:
+        return str(getattr(error, "reason", error))[:200]
+    return "ok"
+def volume(file):
+    try:
+        return pathlib.Path(file).read_text()[:200]
+    except OSError as error:
+        return error.strerror
+answers = [ask(word) if word else "ok" for ask, word in zip((paperclip, volume), sys.argv[1:])]
+pathlib.Path("/dev/termination-log").write_text("\\n".join(" ".join(each.split()) for each in answers))
+"""
+"""Its arguments are Paperclip's address and a file of the data volume; an empty one is not asked about. An answer by
+HTTP, whatever its status, shows that the address is reached."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Runs such a pod."""
+
+    cluster: Cluster
+    objects: Objects
+    data_root: Path = Path(DATA_DIRECTORY)
+
+    async def findings(self, agent: CheckedAgent, progress: Callable[[], None]) -> Sequence[Finding]:
+        """What a run's pod finds. Repeated by another activity attempt it continues with the same Job.
+
+        Args:
+            progress: called every few seconds while the pod is waited for.
+        """
+        planned = await self.objects.planned(agent)
+        check_id, hide = agent.run.run_id, agent.values.redaction(agent.prepared.secrets).hide
+        file = await asyncio.to_thread(self._written, planned, check_id)
+        try:
+            job = await self._created(planned, check_id if file else "")
+            try:
+                ended = await self._ended(job, progress)
+            finally:
+                await self.cluster.delete_job(job.namespace, job.name, job.uid, timedelta(seconds=1))
+        except RunError as error:
+            return [_error(error.code, hide(error.message), error.next_step)]
+        finally:
+            if file:
+                await asyncio.to_thread(_removed, file)
+        if isinstance(ended, str):
+            return [_error("pod_not_started", hide(ended), "Correct what Kubernetes names, and check again.")]
+        model = agent.prepared.request.config.model
+        answers = {name: hide(_message(ended, name)) for name in (AGENT_CONTAINER, SIDECAR_CONTAINER)}
+        return [
+            *_opencode(answers[AGENT_CONTAINER].split("\n"), planned.image, model),
+            *_rest(answers[SIDECAR_CONTAINER].split("\n"), planned, check_id if file else ""),
+        ]
+
+    def _written(self, planned: Planned, check_id: str) -> Path | None:
+        """The file that the worker writes on the data volume, None where it has none."""
+        if not (planned.worker_has_data and planned.profile.data_claim):
+            return None
+        file = self.data_root / FILE.format(check_id)
+        with suppress(OSError):
+            file.write_text(check_id)
+            return file
+        return None
+
+    async def _created(self, planned: Planned, check_id: str) -> JobRef:
+        """The Job, with its Secrets, which it owns."""
+        manifest = _trial_job(planned, FILE.format(check_id) if check_id else "")
+        try:
+            job = job_ref(await self.cluster.create_job(manifest))
+        except AlreadyExists:
+            existing = await self.cluster.read_job(planned.namespace, manifest["metadata"]["name"])
+            if existing is None:
+                raise
+            job = job_ref(existing)
+        prompt = prompt_secret(planned.input.attempt, planned.namespace, b"check")
+        for secret in (planned.plan.run_secret, prompt):
+            await self.cluster.put_secret(secret)
+            await self.cluster.set_secret_owner(job.namespace, secret["metadata"]["name"], job)
+        return job
+
+    async def _ended(self, job: JobRef, progress: Callable[[], None]) -> Pod | str:
+        """The pod when all its containers have ended, else why they have not."""
+        reason = "no pod was created"
+        try:
+            async with (
+                asyncio.timeout(DEADLINE.total_seconds()),
+                self.cluster.watch_pods(job) as states,
+                aclosing(snapshots(states, SNAPSHOTS)) as repeated,
+            ):
+                async for pods in repeated:
+                    progress()
+                    pod = pods[-1] if pods else None
+                    if pod is not None and pod.status.phase in {"Succeeded", "Failed"}:
+                        return pod
+                    uids = [job.uid, *([pod.metadata.uid] if pod else [])]
+                    events = await self.cluster.events_of(job.namespace, uids)
+                    diagnosis = diagnose(pod, await self.cluster.read_job(job.namespace, job.name), events)
+                    if isinstance(diagnosis, Failing):
+                        raise diagnosis.as_error()
+                    reason = diagnosis.reason if isinstance(diagnosis, Waiting) else "its containers did not end"
+        except TimeoutError:
+            pass
+        return f"The pod has not run within {DEADLINE.total_seconds():.0f} s: {reason}"
+
+
+def _trial_job(planned: Planned, file: str) -> Manifest:
+    """The run's Job with other commands, little time, and the data volume where the sidecar can read it."""
+    job: dict[str, Any] = copy.deepcopy(dict(planned.plan.job))
+    spec = job["spec"]
+    spec |= {"activeDeadlineSeconds": int(DEADLINE.total_seconds()), "ttlSecondsAfterFinished": 60}
+    pod = spec["template"]["spec"]
+    pod["terminationGracePeriodSeconds"] = 1
+    containers = {each["name"]: each for each in pod["containers"]}
+    model = planned.input.config.model
+    questions = [literal(word) for word in (model.partition("/")[0], model)]
+    containers[AGENT_CONTAINER] |= {"command": ["sh", "-c", literal(ASK_OPENCODE), "check", *questions], "args": []}
+    sidecar = containers[SIDECAR_CONTAINER]
+    checked = f"{CHECKED_FOLDER}/{file}" if file else ""
+    sidecar |= {"command": ["python3", "-I", "-c", literal(ASK_THE_REST)], "args": [planned.paperclip or "", checked]}
+    if file:
+        sidecar["volumeMounts"].append({"name": "data", "mountPath": CHECKED_FOLDER, "readOnly": True})
+    return job
+
+
+def _opencode(answer: Sequence[str], image: str, model: str) -> Sequence[Finding]:
+    version, known, *listed = [*answer, "", ""]
+    if known not in {"yes", "no"} or not version:
+        hint = "Build the agent's image with OpenCode on its PATH (deploy/agent.Dockerfile)."
+        return [_error("opencode_missing", f"Image {image} does not run OpenCode: {version or 'no answer'}", hint)]
+    found = Finding(code="opencode", level="info", message=f"A pod of image {image} ran OpenCode {version}")
+    if known == "yes":
+        return [found, Finding(code="model", level="info", message=f"OpenCode there knows the model {model}")]
+    others = [each for each in listed if each][:LISTED_MODELS]
+    hint = (
+        f"Choose one that it lists, such as {', '.join(others)}."
+        if others
+        else "Give agents the provider's key (Secret agent-runs-provider-keys) or a `provider` block; docs/install.md."
+    )
+    return [found, _error("model_unknown", f"OpenCode in image {image} does not list the model {model}", hint)]
+
+
+def _rest(answer: Sequence[str], planned: Planned, written: str) -> Sequence[Finding]:
+    paperclip, read, *_ = [*answer, "", ""]
+    found = []
+    if planned.paperclip:
+        reached = Finding(code="paperclip_reached", level="info", message=f"A pod reaches {planned.paperclip}")
+        message = f"A pod does not reach Paperclip at {planned.paperclip}: {paperclip or 'no answer'}"
+        hint = "Set AGENT_RUNS_PAPERCLIP_API_URL to the address of Paperclip for pods, and allow it in NetworkPolicies."
+        found.append(reached if paperclip == "ok" else _error("paperclip_unreachable", message, hint))
+    if written:
+        shared = Finding(code="data_volume", level="info", message="Worker and pods share the data volume")
+        message = f"A pod does not see what the worker writes on the data volume: {read[:FIELD_LIMIT] or 'no answer'}"
+        hint = "Give both claims the same storage, or set AGENT_RUNS_DATA_CLAIM to the worker's own claim."
+        found.append(shared if read == written else _error("data_volume_not_shared", message, hint))
+    return found
+
+
+def _message(pod: Pod, container: str) -> str:
+    status = pod.container(container)
+    ended = status.state.terminated if status is not None else None
+    return "" if ended is None else ended.message.strip()
+
+
+def _removed(file: Path) -> None:
+    with suppress(OSError):
+        file.unlink(missing_ok=True)
+
+
+def _error(code: str, message: str, hint: str) -> Finding:
+    return Finding(code=code, level="error", message=message, hint=hint)
