@@ -1,10 +1,11 @@
-"""The image of the sidecars: a cluster without a registry gets one from the cluster's own tool."""
+"""Images: a cluster without a registry gets them from the cluster's own tool."""
 
 import os
 from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.real_cluster import installed_images
 from tests.real_cluster.python_image import make_python_image
 from tests.real_cluster.requirements import TOOL
 from tests.support.agent_pods import SIDECAR_IMAGE
@@ -17,3 +18,9 @@ async def sidecar_image(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterat
         if TOOL in os.environ and SIDECAR_IMAGE not in os.environ:
             environment.setenv(SIDECAR_IMAGE, await make_python_image(tmp_path_factory.mktemp("image")))
         yield
+
+
+@pytest.fixture(scope="session")
+async def images(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The worker's image and the agents', as `./dev images` builds them."""
+    await installed_images.images_in_the_cluster(tmp_path_factory.mktemp("images"))

@@ -304,7 +304,7 @@ async def test_a_pod_that_is_tried_names_opencode_an_unknown_model_and_an_addres
         assert "does not list the model fake/nothing" in unknown["model_unknown"]["message"]
         assert "such as fake/" in unknown["model_unknown"]["hint"]
         missing = await tried_pod(tmp_path, model="fake/x", image="installed/none:1", imagePullPolicy="Never")
-        assert "installed/none:1" in missing["image_pull_failed"]["message"]
+        assert "installed/none:1" in missing["k8s_image_pull_failed"]["message"]
         assert await system.cluster.jobs_of_agent("default", "check") == []
 
 

@@ -17,7 +17,6 @@ from agent_runs.client.connection import connect
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.request import SessionParams
-from tests.real_cluster import installed_images
 from tests.real_cluster.installation import (
     WORKER,
     Installation,
@@ -33,18 +32,13 @@ from tests.real_cluster.installation import (
 from tests.real_cluster.observed_runs import script
 from tests.real_cluster.stack import rewritten
 
-pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(900), pytest.mark.usefixtures("images")]
 
 CLAIMS = ("paperclip-data", "agent-runs-transcripts")
 
 
-@pytest.fixture(scope="module")
-async def images(tmp_path_factory: pytest.TempPathFactory) -> None:
-    await installed_images.images_in_the_cluster(tmp_path_factory.mktemp("images"))
-
-
 @pytest.fixture
-async def trial(images: None, tmp_path: Path) -> AsyncIterator[tuple[Installation, Page]]:  # noqa: ARG001 - built before
+async def trial(tmp_path: Path) -> AsyncIterator[tuple[Installation, Page]]:
     """The overlay `trial`, installed by the page's commands up to the first run."""
     agent = str(uuid.uuid4())
     async with AsyncExitStack() as ends:

@@ -22,7 +22,6 @@ from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.transcripts.store import SqlTranscripts
-from tests.real_cluster import installed_images
 from tests.real_cluster.installation import (
     WORKER,
     Installation,
@@ -40,7 +39,7 @@ from tests.real_cluster.stack import rewritten
 from tests.support.tls import server_context, tls_front
 from tests.transcripts.postgres import Postgres
 
-pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(900), pytest.mark.usefixtures("images")]
 
 AGENTS = "paperclip-agents"
 CLAIM = "paperclip-data"
@@ -81,8 +80,7 @@ def write_certificates(authority: trustme.CA, folder: Path) -> None:
 
 
 @pytest.fixture
-async def production(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Production]:
-    await installed_images.images_in_the_cluster(tmp_path_factory.mktemp("images"))
+async def production(tmp_path: Path) -> AsyncIterator[Production]:
     async with AsyncExitStack() as ends:
         host, temporal, environment = await ends.enter_async_context(opened_beside(tmp_path))
         authority = trustme.CA()

@@ -17,7 +17,6 @@ import yaml
 from agent_runs.contracts.start import Finding
 from agent_runs.doctor.deployment import deployment_findings
 from agent_runs.kube.client import KubernetesCluster
-from tests.real_cluster import installed_images
 from tests.real_cluster.installation import command, opened_beside
 from tests.real_cluster.installed_images import PREFIX
 from tests.real_cluster.objects import api_request, created_object
@@ -213,10 +212,12 @@ CASES: dict[str, Case] = {
 
 
 @pytest.fixture(scope="module")
-async def findings(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Mapping[str, list[Finding]]]:
+async def findings(
+    images: None,  # noqa: ARG001 - built before
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[Mapping[str, list[Finding]]]:
     """What is found for each case; they are installed side by side, because most of the time is waiting."""
     folder = tmp_path_factory.mktemp("wrong")
-    await installed_images.images_in_the_cluster(folder)
     async with AsyncExitStack() as ends:
         host, temporal, _ = await ends.enter_async_context(opened_beside(folder))
         postgres = Postgres(host)
