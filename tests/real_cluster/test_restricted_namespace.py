@@ -1,7 +1,7 @@
 """Agents in a namespace with a quota and the restricted PodSecurityPolicy.
 
 A PodSecurityPolicy has an effect only where its admission plugin is on, and none exists from Kubernetes 1.25 on; what
-Pod Security Admission asks of the same pods is checked on the manifests (tests/job). Needs KUBECONFIG and TEST_AGENT_IMAGE.
+Pod Security Admission asks of the same pods is checked on manifests (tests/job). Needs KUBECONFIG and TEST_AGENT_IMAGE.
 """
 
 import uuid
