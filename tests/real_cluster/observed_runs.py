@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import uuid
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -50,6 +50,18 @@ def script(count: int, *, command: str = "") -> dict[str, Any]:
     steps = [step(number, f"{IS_SECOND_ATTEMPT} || sleep 1") for number in range(1, count)]
     last = command or f"{IS_SECOND_ATTEMPT} || until [ -e {RELEASE_FILE} ]; do sleep 0.2; done"
     return {"steps": [*steps, step(count, last), {"text": "All steps are done."}]}
+
+
+def tools_in(lines: Iterable[bytes]) -> list[Step]:
+    """The states of the tool calls that have ended, in an agent's output."""
+    events = [json.loads(line) for line in lines]
+    return [event["part"]["state"] for event in events if event["type"] == "tool_use"]
+
+
+def steps_in(lines: Iterable[bytes]) -> list[int]:
+    """The numbers of the steps that have ended, in an agent's output."""
+    outputs = [state.get("output", "") for state in tools_in(lines)]
+    return [int(number) for output in outputs for number in re.findall(r"^step-(\d+)$", output, re.MULTILINE)]
 
 
 @dataclass
@@ -135,13 +147,11 @@ class ObservedRun:
 
     async def finished_steps(self, attempt: int = 1) -> list[int]:
         """The numbers of the steps whose end is stored."""
-        outputs = [state.get("output", "") for state in await self.tools(attempt)]
-        return [int(number) for output in outputs for number in re.findall(r"^step-(\d+)$", output, re.MULTILINE)]
+        return steps_in(await self.lines(attempt))
 
     async def tools(self, attempt: int = 1) -> list[Step]:
         """The states of the agent's tool calls that have ended."""
-        events = [json.loads(line) for line in await self.lines(attempt)]
-        return [event["part"]["state"] for event in events if event["type"] == "tool_use"]
+        return tools_in(await self.lines(attempt))
 
     async def sessions(self) -> set[str]:
         """The session ids of all attempts."""

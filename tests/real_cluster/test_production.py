@@ -5,7 +5,6 @@ Needs what test_installation.py needs. PostgreSQL asks for a password, and Tempo
 
 import asyncio
 import json
-import re
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -34,7 +33,7 @@ from tests.real_cluster.installation import (
     volume,
     volume_name,
 )
-from tests.real_cluster.observed_runs import SMALL_RESOURCES, script
+from tests.real_cluster.observed_runs import SMALL_RESOURCES, script, steps_in
 from tests.real_cluster.stack import rewritten
 from tests.support.tls import server_context, tls_front
 from tests.transcripts.postgres import Postgres
@@ -48,8 +47,6 @@ STEPS = 45
 """Of a second each: longer than two workers take to be replaced one after the other."""
 OLD_API = "sed -i 's|policy/v1$|policy/v1beta1|' deploy/components/postgresql/disruption.yaml"
 """Before Kubernetes 1.21 a PodDisruptionBudget had this version."""
-FINISHED = re.compile(rb'"output":"step-(\d+)\\\\n')
-"""The result of a step, not its command."""
 
 
 @dataclass(frozen=True)
@@ -118,9 +115,8 @@ async def until_writing(store: SqlTranscripts, key: AttemptKey) -> None:
 
 
 async def steps_of(store: SqlTranscripts, key: AttemptKey) -> list[int]:
-    """The steps whose results are stored, in the order of the transcript."""
-    output = b"\n".join([line.data for line in await store.read(key) if line.stream == "stdout"])
-    return [int(number) for number in FINISHED.findall(output)]
+    """The steps whose ends are stored, in the order of the transcript."""
+    return steps_in([line.data for line in await store.read(key) if line.stream == "stdout"])
 
 
 async def test_runs_lose_no_line_while_both_workers_are_replaced_and_the_database_is_killed(
