@@ -78,7 +78,7 @@ async def deployment_findings(cluster: KubernetesCluster, namespace: str) -> Seq
 
 def remedy(cause: str, namespace: str) -> str:
     """What to do about a cause that Kubernetes or the worker itself has named."""
-    if REFUSED in cause:
+    if f"ended: {REFUSED}" in cause:
         return "Change the overlay accordingly, and apply it again."
     text = next((text for pattern, text in _REMEDIES if re.search(pattern, cause.lower())), _ELSE)
     return text.format(namespace=namespace) + "."
