@@ -37,7 +37,7 @@ from agent_runs.job.pod_profile import Inheritance, PodOverrides
 from agent_runs.job.redactions import Redactions, provider_settings
 from agent_runs.kube.port import Cluster
 from agent_runs.service import startup
-from agent_runs.service.build_id import build_id
+from agent_runs.service.build_id import build_id, worker_deployment
 from agent_runs.service.health import Health, health_checks, health_service
 from agent_runs.service.heartbeats import Heartbeats
 from agent_runs.service.polling import Polling
@@ -126,14 +126,15 @@ def temporal_worker(
 
     Workflow tasks keep the SDK's own 100 slots and 5 pollers: each task lasts milliseconds. See docs/worker.md.
     """
-    slots = slots or activity_slots(settings)
+    slots, deployment = slots or activity_slots(settings), worker_deployment()
     return Worker(
         client,
         task_queue=settings.task_queue,
         workflows=[AgentRunWorkflow, AgentCheckWorkflow],
         activities=steps,
         interceptors=[slots, Heartbeats(WITHOUT_HEARTBEATS)],
-        build_id=build_id(),  # else the SDK hashes every loaded module: 3 CPU seconds
+        build_id=None if deployment else build_id(),  # else the SDK hashes every loaded module: 3 CPU seconds
+        deployment_config=deployment,
         identity=name or worker_identity(),
         max_concurrent_activities=slots.slots,
         max_cached_workflows=slots.slots,

@@ -1,4 +1,4 @@
-"""The build id that a worker registers with Temporal and that histories name."""
+"""The build id that a worker registers with Temporal and that histories name, and its Worker Deployment."""
 
 import ast
 import hashlib
@@ -8,16 +8,47 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.worker import WorkerDeploymentConfig
+
 import workflows
+from agent_runs.client.settings import SettingsError
 
 SOURCES: Final = Path(workflows.__file__).parents[1]
 ENTRY_POINT: Final = "workflows.agent_run"
 OURS: Final = frozenset({"workflows", "agent_runs", "activities"})
 
 
+DEPLOYMENT, VERSION = "TEMPORAL_DEPLOYMENT_NAME", "TEMPORAL_WORKER_BUILD_ID"
+"""Variables that Temporal's Worker Controller sets. Source: its docs/concepts.md, 2026-08."""
+
+
 def build_id() -> str:
     """`BUILD_ID` from the environment (set by the image), else a digest of the code that runs inside the workflow."""
-    return os.environ.get("BUILD_ID") or _own_build_id()
+    return os.environ.get(VERSION) or os.environ.get("BUILD_ID") or _own_build_id()
+
+
+def worker_deployment() -> WorkerDeploymentConfig | None:
+    """The worker's version for Temporal's Worker Versioning; None: it is not versioned.
+
+    Runs move on to the current version by themselves: they last for hours, and every worker can replay the histories of
+    earlier ones.
+
+    Raises:
+        SettingsError: only one of the two variables is set.
+    """
+    name, version = os.environ.get(DEPLOYMENT), os.environ.get(VERSION)
+    if not name and not version:
+        return None
+    if not (name and version):
+        raise SettingsError(
+            f"{VERSION if name else DEPLOYMENT}: set it, too, or unset {DEPLOYMENT if name else VERSION}"
+        )
+    return WorkerDeploymentConfig(
+        version=WorkerDeploymentVersion(deployment_name=name, build_id=version),
+        use_worker_versioning=True,
+        default_versioning_behavior=VersioningBehavior.AUTO_UPGRADE,
+    )
 
 
 @cache

@@ -33,7 +33,8 @@ RESTRICTED = {
     "supplementalGroups": RANGES,
     "fsGroup": RANGES,
 }
-"""Source: kubernetes/website, examples/policy/restricted-psp.yaml."""
+SECCOMP = {"seccomp.security.alpha.kubernetes.io/allowedProfileNames": "docker/default,runtime/default"}
+"""Source of both: kubernetes/website, examples/policy/restricted-psp.yaml."""
 QUOTA = {"requests.cpu": "2", "requests.memory": "2Gi", "limits.cpu": "6", "limits.memory": "8Gi", "pods": "3"}
 
 
@@ -47,7 +48,7 @@ async def test_agents_run_under_a_quota_and_a_restricted_policy(tmp_path: Path) 
         await api_request(system.cluster, "POST", f"/api/v1/namespaces/{name}/resourcequotas", body=quota)
         minor = int((await system.cluster.version()).split(".")[1])
         if minor < 25:
-            policy = {**metadata, "spec": RESTRICTED}
+            policy = {"metadata": {"name": name, "annotations": SECCOMP}, "spec": RESTRICTED}
             await ends.enter_async_context(created_object(system.cluster, POLICIES, policy))
             rule = {"apiGroups": ["policy"], "resources": ["podsecuritypolicies"], "verbs": ["use"]}
             role = {**metadata, "rules": [{**rule, "resourceNames": [name]}]}
