@@ -20,7 +20,7 @@ OURS: Final = frozenset({"workflows", "agent_runs", "activities"})
 
 
 DEPLOYMENT, VERSION = "TEMPORAL_DEPLOYMENT_NAME", "TEMPORAL_WORKER_BUILD_ID"
-"""Variables that Temporal's Worker Controller sets. Source: its docs/concepts.md, 2026-08."""
+"""Variables that Temporal's Worker Controller sets. Source: its documentation of 2026-08."""
 
 
 def build_id() -> str:
