@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from agent_runs.agents.opencode.switches import CONFIGURATION_SWITCHES, VARIABLE_SWITCHES
 from agent_runs.contracts.form import CAPTIONS, Caption, field_schemas
 from agent_runs.paperclip.ineffective_variables import INEFFECTIVE
 from agent_runs.paperclip.preparation import HOST_ONLY, SCRATCH
@@ -42,7 +43,7 @@ def page_text() -> str:
     captions = {caption.key: caption for group in CAPTIONS.values() for caption in group}
     if missing := [key for key in field_schemas() if key not in captions]:
         raise KeyError(f"add a Caption to CAPTIONS in agent_runs/contracts/form.py for {', '.join(missing)}")
-    return "\n".join([_INTRODUCTION, *_groups(), *_unknown_fields(), *_variables()])
+    return "\n".join([_INTRODUCTION, *_groups(), *_unknown_fields(), *_variables(), *_switches()])
 
 
 def _groups() -> Iterator[str]:
@@ -66,11 +67,11 @@ def _row(caption: Caption) -> tuple[str, ...]:
 
 def _type(schema: dict[str, Any]) -> str:
     if "enum" in schema:
-        return " or ".join(f"`{choice}`" for choice in schema["enum"])
+        return _listed(schema["enum"])
     kinds = [choice for choice in schema.get("anyOf", [schema]) if choice.get("type") != "null"]
     if any(kind.get("type") == "array" for kind in kinds):
         items = kinds[0].get("items", {})
-        return f"list of {'objects' if '$ref' in items else 'texts'}"
+        return "list of objects" if "$ref" in items else f"list of {_listed(items.get('enum', ())) or 'texts'}"
     return " or ".join(_TYPES[kind["type"]] for kind in kinds)
 
 
@@ -78,9 +79,9 @@ def _default(schema: dict[str, Any]) -> str:
     if "default" not in schema:
         return "required"
     default = schema["default"]
-    if isinstance(default, str):
-        return f"`{default}`"
-    return "" if default in (None, [], {}) else json.dumps(default)
+    if default in (None, [], {}):
+        return ""
+    return _listed([default]) if isinstance(default, str) else _shown(default)
 
 
 def _limits(schema: dict[str, Any]) -> str:
@@ -102,8 +103,20 @@ def _variables() -> Iterator[str]:
     yield f"{_listed(sorted(HOST_ONLY | SCRATCH))}.\n"
 
 
+def _switches() -> Iterator[str]:
+    yield "## What runs switch off in OpenCode\n"
+    yield "`opencodeFeatures` switches on what has a feature here; nothing switches on the others.\n"
+    switches = (*CONFIGURATION_SWITCHES, *VARIABLE_SWITCHES)
+    rows = ((_listed([each.name]), _shown(each.off), each.reason, _listed([each.feature or ""])) for each in switches)
+    yield _table(("key or variable", "set to", "why", "feature"), rows)
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 def _listed(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
+    return ", ".join(f"`{name}`" for name in names if name)
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

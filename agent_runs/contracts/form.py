@@ -125,7 +125,15 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
             "Skip Permission Checks",
             "Dangerous: OpenCode's tools may read and change whatever the pod reaches outside of the workspace, with "
             "nobody asked: other folders of its home, mounted Secrets, the pod itself. Off: a tool call that leaves "
-            "the workspace is denied, and the model continues. Programs that the agent starts are confined by neither.",
+            "the workspace is denied, as is a shell command that names such a path. Programs that the agent starts are "
+            "confined by neither.",
+        ),
+        Caption(
+            "opencodeFeatures",
+            "OpenCode Features",
+            "What is on that runs switch off, one per line: lsp (language servers of the image), formatter, snapshot "
+            "(OpenCode's own undo), projectConfig (opencode.json and AGENTS.md of the workspace). Dangerous: with "
+            "projectConfig a repository chooses where prompts and the provider's key are sent.",
         ),
         Caption(
             "workspace",

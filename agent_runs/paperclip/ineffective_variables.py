@@ -51,10 +51,13 @@ INEFFECTIVE: Final = (
     Ineffective(
         (
             *("OPENCODE_DISABLE_AUTOUPDATE", "OPENCODE_DISABLE_DEFAULT_PLUGINS", "OPENCODE_DISABLE_LSP_DOWNLOAD"),
-            *("OPENCODE_DISABLE_MODELS_FETCH", "OPENCODE_DISABLE_PROJECT_CONFIG", "OPENCODE_DISABLE_SHARE"),
-            *("OPENCODE_DISABLE_TERMINAL_TITLE", "OPENCODE_PURE"),
+            *("OPENCODE_DISABLE_MODELS_FETCH", "OPENCODE_DISABLE_SHARE", "OPENCODE_DISABLE_TERMINAL_TITLE"),
+            "OPENCODE_PURE",
         ),
         "no effect: every run sets these itself, for the reasons in docs/configuration.md",
+    ),
+    Ineffective(
+        ("OPENCODE_DISABLE_PROJECT_CONFIG",), "no effect: add projectConfig to config.opencodeFeatures instead"
     ),
     Ineffective(("PAPERCLIP_API_KEY",), "no effect: Paperclip issues a key for each run"),
     Ineffective(

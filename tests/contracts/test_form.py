@@ -8,6 +8,7 @@ FIELDS = form()["fields"]
 INPUTS = {
     "variant": "text",
     "dangerouslySkipPermissions": "toggle",
+    "opencodeFeatures": "textarea",
     "workspace": "select",  # ours: the existing adapters lose the work
     "agentDbMode": "select",
     "agentDbStorageClass": "text",

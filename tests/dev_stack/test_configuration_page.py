@@ -46,7 +46,7 @@ def test_a_description_without_a_field_is_an_error_that_names_it(monkeypatch: py
 def test_a_row_has_the_models_type_default_and_limits() -> None:
     assert described("graceSec").startswith("| `graceSec` |  | whole number | 60 | 0 to 2592000 |")
     assert described("model").startswith("| `model` |  | text | required |  |")
-    assert described("onBusy").startswith("| `onBusy` | When the Agent Is Busy | `wait` or `refuse` | `wait` |  |")
+    assert described("onBusy").startswith("| `onBusy` | When the Agent Is Busy | `wait`, `refuse` | `wait` |  |")
 
 
 def test_the_amounts_of_an_agent_that_names_none_are_the_described_ones() -> None:

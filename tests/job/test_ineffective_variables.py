@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from agent_runs.agents.opencode.config import OVERRIDING_VARIABLES
-from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan
+from agent_runs.contracts.request import RunConfig
+from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan, opencode_config_text
 from agent_runs.job.secrets import variable_key
 from agent_runs.paperclip.environment import RESERVED
 from agent_runs.paperclip.ineffective_variables import INEFFECTIVE, ineffective_variables
@@ -99,3 +100,14 @@ def test_the_switches_of_every_run_are_in_the_table() -> None:
         name for each in INEFFECTIVE for name in each.names
     }
     assert Path(planned(everything())["OPENCODE_CONFIG"]).is_absolute()
+
+
+def test_features_that_the_configuration_switches_on_reach_the_pod() -> None:
+    context = everything()
+    assert planned(context)["OPENCODE_DISABLE_PROJECT_CONFIG"] == "1"
+    context["config"]["opencodeFeatures"] = ["projectConfig"]
+    assert planned(context)["OPENCODE_DISABLE_PROJECT_CONFIG"] == "0"
+    assert planned(context)["OPENCODE_DISABLE_SHARE"] == "1"
+    config = RunConfig(model="a/b", opencode_features=("lsp", "snapshot"))
+    text = json.loads(opencode_config_text(config, {}, {}))
+    assert [text[name] for name in ("lsp", "snapshot", "formatter", "autoupdate")] == [True, True, False, False]
