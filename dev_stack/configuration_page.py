@@ -11,7 +11,7 @@ from typing import Any, Final
 from agent_runs.agents.opencode.switches import CONFIGURATION_SWITCHES, VARIABLE_SWITCHES
 from agent_runs.contracts.form import CAPTIONS, Caption, field_schemas
 from agent_runs.paperclip.ineffective_variables import INEFFECTIVE
-from agent_runs.paperclip.preparation import HOST_ONLY, SCRATCH
+from agent_runs.paperclip.preparation import AI_CONNECTION, HOST_ONLY, SCRATCH
 from agent_runs.paperclip.unknown_fields import FOREIGN_FIELDS
 
 PAGE_FILE: Final = Path(__file__).parents[1] / "docs" / "configuration.md"
@@ -100,7 +100,8 @@ def _variables() -> Iterator[str]:
     yield "`env` sets any variable but these. One of them is a warning.\n"
     yield _table(("variables", "why"), ((_listed(each.names), each.why) for each in INEFFECTIVE))
     yield "Paperclip adds these for its own host, so they are dropped without a warning:"
-    yield f"{_listed(sorted(HOST_ONLY | SCRATCH))}.\n"
+    yield f"{_listed(sorted(HOST_ONLY | SCRATCH))};"
+    yield f"with a managed AI connection also {_listed(sorted(AI_CONNECTION))}.\n"
 
 
 def _switches() -> Iterator[str]:

@@ -59,6 +59,15 @@ HOST_ONLY: Final = frozenset(
 )
 """Variables of `config.env` that describe Paperclip's own host. Source: Paperclip 2026.916.1, seen live."""
 
+AI_CONNECTION: Final = frozenset(
+    {
+        *("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "CODEX_HOME", "GROK_HOME", "CLAUDE_CONFIG_DIR"),
+        *("OPENCODE_CONFIG_CONTENT", "OPENCODE_DISABLE_PROJECT_CONFIG"),
+    }
+)
+"""Variables that Paperclip adds with a managed AI connection: folders on its host, and what repeats the connection's
+key, which is in the provider's own variable. Source: Paperclip 2026.916.1, the code of its server."""
+
 SCRATCH: Final = frozenset(
     {"PAPERCLIP_SCRATCH_DIR", "PAPERCLIP_RUN_SCRATCH_DIR", "PAPERCLIP_TASK_SCRATCH_DIR", "PAPERCLIP_TMPDIR"}
 )
@@ -426,14 +435,12 @@ def _agent_env(config: AdapterConfig, tidy: dict[str, Any]) -> dict[str, str]:
 
 def _host_variables(tidy: dict[str, Any]) -> set[str]:
     """Variables that Paperclip adds for its own host. Of temporary folders only those that it made there."""
-    env = _object(_object(tidy.get("config")).get("env"))
+    config = _object(tidy.get("config"))
+    env = _object(config.get("env"))
+    hosts = HOST_ONLY | SCRATCH | (AI_CONNECTION if config.get("managedAiConnection") else frozenset())
     made = _object(_object(tidy.get("context")).get("paperclipScratch")).get("dir")
     scratch = [made, *(env.get(name) for name in SCRATCH)]
-    return {
-        name
-        for name, value in env.items()
-        if name in HOST_ONLY or name in SCRATCH or (name in TEMPORARY and value in scratch)
-    }
+    return {name for name, value in env.items() if name in hosts or (name in TEMPORARY and value in scratch)}
 
 
 def _bound_to_secrets(tidy: dict[str, Any]) -> set[str]:

@@ -1,5 +1,8 @@
 """docs/configuration.md says about every field of an agent's configuration what the model does."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from agent_runs.contracts import form
@@ -29,6 +32,14 @@ def test_every_field_has_one_row_that_says_what_it_does(key: str) -> None:
 )
 def test_fields_of_paperclip_the_plugin_and_nested_ones_are_among_them(key: str) -> None:
     assert key in field_schemas()
+
+
+def test_every_field_that_the_plugin_reads_is_among_them() -> None:
+    source = (Path(__file__).parents[2] / "adapter" / "src" / "settings.ts").read_text()
+    block = re.search(r"const PER_AGENT[^{]*\{(.*?)\};", source, re.DOTALL)
+    assert block
+    read = re.findall(r': "(\w+)"', block[1])
+    assert {"taskQueue", "onBusy"} <= set(read) <= set(field_schemas())
 
 
 def test_a_field_without_description_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,6 +134,14 @@ def test_variables_without_effect_for_one_reason_are_one_note() -> None:
     assert note.startswith("config.env.TMPDIR, config.env.TMP: no effect")
 
 
+def test_what_paperclip_adds_for_a_managed_ai_connection_is_dropped_without_a_warning() -> None:
+    added = dict.fromkeys(("HOME", "XDG_DATA_HOME", "OPENCODE_CONFIG_CONTENT", "CODEX_HOME"), "/tmp/paperclip-ai-1")
+    connected = prepare(minimal(env={**added, "OPENROUTER_API_KEY": CANARY}, managedAiConnection={"method": "api_key"}))
+    assert connected.request.notes == ()
+    assert connected.secrets.env == {"OPENROUTER_API_KEY": CANARY}
+    assert len(notes(env=added)) == 3  # of CODEX_HOME nobody says anything: it has an effect
+
+
 def test_a_temporary_folder_that_paperclip_made_on_its_host_is_no_warning() -> None:
     made = with_value(minimal(env={"TMPDIR": "/tmp/x"}), "context.paperclipScratch", {"dir": "/tmp/x"})
     assert prepare(made).request.notes == ()
