@@ -76,7 +76,7 @@ def _pairs(value: object) -> object:
     if text.startswith("{"):
         try:
             return json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise _field_error("pairs", "must be 'key=value' lines or a JSON object") from None
     return dict(_pair(line) for line in text.splitlines() if line.strip() and not line.strip().startswith("#"))
 
@@ -112,7 +112,7 @@ def _json_list(value: object) -> object:
         return None
     try:
         return json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _field_error(
             "json_list", 'must be a JSON array, for example [{"key": "gpu", "operator": "Exists"}]'
         ) from None

@@ -296,8 +296,8 @@ def _at_pods_addresses(tidy: dict[str, Any], addresses: tools.Addresses) -> dict
 def _configuration_warnings(tidy: dict[str, Any]) -> tuple[str, ...]:
     """What of the agent's configuration has no effect."""
     config = _object(tidy.get("config"))
-    variables = _object(config.get("env")).keys() - _host_variables(tidy)
-    return (*unknown_fields(config), *ineffective_variables(variables))
+    given = {name for name, value in _object(config.get("env")).items() if value is not None}
+    return (*unknown_fields(config), *ineffective_variables(given - _host_variables(tidy)))
 
 
 def _validated(tidy: dict[str, Any], warnings: tuple[str, ...]) -> ExecutionContext:

@@ -116,13 +116,13 @@ def _listed(value: Any) -> list[Any]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return []
     return value if isinstance(value, list) else []
 
 
 def _in_snake_case(name: str) -> str:
-    return _CAPITAL.sub(lambda match: f"_{match[0]}", name).lower()
+    return _CAPITAL.sub(lambda match: f"_{match[0]}", name).lower().replace("-", "_")
 
 
 def _plain(name: str) -> str:

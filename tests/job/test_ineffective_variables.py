@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from agent_runs.agents.opencode.config import OVERRIDING_VARIABLES
-from agent_runs.contracts.request import RunConfig
-from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan, opencode_config_text
-from agent_runs.job.secrets import variable_key
+from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan
+from agent_runs.job.manifest import JobPlan
+from agent_runs.job.secrets import CONFIG_KEY, variable_key
 from agent_runs.paperclip.environment import RESERVED
 from agent_runs.paperclip.ineffective_variables import INEFFECTIVE, ineffective_variables
 from agent_runs.paperclip.preparation import SCRATCH, prepare
@@ -58,12 +58,16 @@ def everything(**env: str) -> dict[str, Any]:
     return context
 
 
-def planned(context: dict[str, Any]) -> dict[str, str]:
-    """The variables that the agent's container gets, with their values."""
+def plan_of(context: dict[str, Any]) -> JobPlan:
     prepared = prepare(context)
     settings = AgentPodSettings(paperclip_api_url="http://paperclip:3100")
     input = create_job_input(config=prepared.request.config.model_dump(by_alias=True))
-    plan = attempt_plan(input, prepared.request, prepared.secrets, {}, {}, settings)
+    return attempt_plan(input, prepared.request, prepared.secrets, {}, {}, settings)
+
+
+def planned(context: dict[str, Any]) -> dict[str, str]:
+    """The variables that the agent's container gets, with their values."""
+    plan = plan_of(context)
     sealed = plan.run_secret["data"]
     return {
         name: value if isinstance(value, str) else base64.b64decode(sealed[variable_key(name)]).decode()
@@ -105,9 +109,8 @@ def test_the_switches_of_every_run_are_in_the_table() -> None:
 def test_features_that_the_configuration_switches_on_reach_the_pod() -> None:
     context = everything()
     assert planned(context)["OPENCODE_DISABLE_PROJECT_CONFIG"] == "1"
-    context["config"]["opencodeFeatures"] = ["projectConfig"]
-    assert planned(context)["OPENCODE_DISABLE_PROJECT_CONFIG"] == "0"
-    assert planned(context)["OPENCODE_DISABLE_SHARE"] == "1"
-    config = RunConfig(model="a/b", opencode_features=("lsp", "snapshot"))
-    text = json.loads(opencode_config_text(config, {}, {}))
-    assert [text[name] for name in ("lsp", "snapshot", "formatter", "autoupdate")] == [True, True, False, False]
+    context["config"]["opencodeFeatures"] = ["projectConfig", "lsp", "snapshot"]
+    variables = planned(context)
+    assert (variables["OPENCODE_DISABLE_PROJECT_CONFIG"], variables["OPENCODE_DISABLE_SHARE"]) == ("0", "1")
+    config = json.loads(base64.b64decode(plan_of(context).run_secret["data"][CONFIG_KEY]))
+    assert [config[name] for name in ("lsp", "snapshot", "formatter", "autoupdate")] == [True, True, False, False]

@@ -70,7 +70,7 @@ def test_a_field_that_this_adapter_deliberately_does_not_have_is_no_warning(name
 @pytest.mark.parametrize(
     "config",
     [
-        {"kubeconfig": ""},
+        {"kubeconfig": "", "env": {"HOME": None}},
         {"timeoutSecs": ""},
         {"timeoutSecs": None},
         {"paperclipSomethingNew": {"of": "a later Paperclip"}},

@@ -108,6 +108,8 @@ def test_configuration_cannot_set_the_api_key() -> None:
         ("config.resources.requests.cpu", CANARY, "config.resources.requests.cpu", "Kubernetes quantity"),
         ("config.resources", CANARY, "config.resources", "must be an object"),
         ("config.tolerations", f"[{CANARY}", "config.tolerations", "JSON array"),
+        ("config.tolerations", "[" * 100_000, "config.tolerations", "JSON array"),
+        ("config.labels", '{"a":' * 100_000, "config.labels", "JSON object"),
         ("config.labels", f"{CANARY} without equals", "config.labels", "key=value"),
         ("config.env", CANARY, "config.env", "must be an object"),
         ("config.env", {"A": [CANARY]}, "config.env.A", "must be text"),
