@@ -96,21 +96,26 @@ class CheckConfigurationActivity:
         }
         try:
             prepared = await asyncio.to_thread(split, run, check.host)
+        except WrongFields as wrong:
+            errors = [_error("agent_configuration", str(problem), CORRECT_FIELD) for problem in wrong.problems]
+            return [*errors, *map(_warning, wrong.warnings)], None
+        except InvalidRequest as refused:
+            return [_error("agent_configuration", refused.message, CORRECT_FIELD)], None
+        warnings = [_warning(warning) for warning in prepared.warnings]
+        try:
             directory = working_directory(Workspace(), prepared.chosen)
             await self.checks.check(prepared.chosen, RunFolders(Owner(key.company_id, None), directory))
             values = await self.worker_values()
             await asyncio.to_thread(values.redaction, prepared.secrets)  # refuses too many, as `create_job` does
             await self.checks.check_volume(prepared.chosen, "paperclipWorkspace.cwd, which Paperclip gives every run,")
-        except WrongFields as wrong:
-            return [_error("agent_configuration", str(problem), CORRECT_FIELD) for problem in wrong.problems], None
         except InvalidRequest as refused:
-            return [_error("agent_configuration", refused.message, CORRECT_FIELD)], None
+            return [_error("agent_configuration", refused.message, CORRECT_FIELD), *warnings], None
         except PolicyRefused as refused:
-            return [_error("operator_policy", refused.message, refused.next_step)], None
+            return [_error("operator_policy", refused.message, refused.next_step), *warnings], None
         except WorkspaceNotShared as refused:
-            return [_error(refused.code, refused.message, refused.next_step)], None
+            return [_error(refused.code, refused.message, refused.next_step), *warnings], None
         url = prepared.request.config.paperclip_api_url or self.paperclip_api_url
-        return [_address(url)], CheckedAgent(key, prepared, values)
+        return [_address(url), *warnings], CheckedAgent(key, prepared, values)
 
 
 def _key(input: CheckStart) -> RunKey:
@@ -120,6 +125,11 @@ def _key(input: CheckStart) -> RunKey:
 
 def _error(code: str, message: str, hint: str) -> Finding:
     return Finding(code=code, level="error", message=message, hint=hint)
+
+
+def _warning(text: str) -> Finding:
+    hint = "Correct the agent's configuration; docs/configuration.md lists what it may say."
+    return Finding(code="agent_configuration_warning", level="warn", message=text, hint=hint)
 
 
 def _address(url: str | None) -> Finding:

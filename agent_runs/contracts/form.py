@@ -1,18 +1,21 @@
-"""The form of an agent's configuration in Paperclip. Values are saved flat into `adapterConfig`.
+"""What people read about each field of an agent's configuration: in Paperclip's form, and in docs/configuration.md.
 
-Labels, hints, groups and order stand here; types, choices and defaults are those of the configuration's model. Keys and
-order follow the existing Kubernetes adapters, so that their agents keep their settings. Paperclip's own fields (model,
-env, instructions, extraArgs, timeoutSec, graceSec) are not repeated.
-`python -m agent_runs.contracts.schema` rewrites the committed file; a test keeps it fresh.
+Labels, hints, groups and order stand here, once for each field; types, choices, limits and defaults are those of the
+configuration's model. Values of the form are saved flat into `adapterConfig`. Keys and order follow the existing
+Kubernetes adapters, so that their agents keep their settings. Paperclip's own fields (model, env, instructions,
+extraArgs, timeoutSec, graceSec) have a place in its page already, so they have no label here.
+`python -m agent_runs.contracts.schema` rewrites the committed form, `python -m dev_stack.configuration_page` the page;
+tests keep both fresh.
 Source: Paperclip 2026.916.1, adapter-utils, `ConfigField`.
 """
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from agent_runs.contracts.request import RunConfig
+from agent_runs.contracts.request import AdapterConfig, OptionalText
 
 FORM_FILE: Final = Path(__file__).with_name("form.json")
 DOCUMENTATION_FILE: Final = Path(__file__).with_name("form.md")
@@ -25,33 +28,92 @@ MODELS: Final = (
 can set `PAPERCLIP_ADAPTER_MODELS`, which Paperclip prefers to this list."""
 
 
-class FormConfig(RunConfig):
-    """The configuration as the form edits it.
+class AgentConfig(AdapterConfig):
+    """All that an agent's configuration may say, whoever reads it.
 
     Attributes:
-        on_busy: read by the plugin alone: while another task has the agent, wait for its end or refuse the run.
+        on_busy, task_queue: read by the plugin alone.
+        effort, thinking_effort: Paperclip's own spellings of `variant`.
+        instructions_root_path, instructions_bundle_mode: where Paperclip keeps the agent's instructions.
     """
 
     on_busy: Literal["wait", "refuse"] = "wait"
+    task_queue: OptionalText = None
+    effort: OptionalText = None
+    thinking_effort: OptionalText = None
+    instructions_root_path: OptionalText = None
+    instructions_bundle_mode: OptionalText = None
 
 
 @dataclass(frozen=True)
 class Caption:
-    """What the form says about one field.
+    """What people read about one field.
 
     Attributes:
         key: in `adapterConfig`; that of a nested field has dots.
+        label: above the field in the form; None: this form does not show it.
         visible_when: key and value of the choice with which the field is shown; None: always.
     """
 
     key: str
-    label: str
+    label: str | None
     hint: str
     visible_when: tuple[str, str] | None = None
 
 
 _OWN_VOLUME: Final = ("agentDbMode", "dedicated_pvc")
 CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
+    "Agent": (
+        Caption("model", None, "Provider and model, such as anthropic/claude-sonnet-4-6."),
+        Caption(
+            "effort", None, "Paperclip's Thinking effort of a changed agent; used for variant where that is empty."
+        ),
+        Caption("thinkingEffort", None, "The same of a new agent."),
+        Caption(
+            "env",
+            None,
+            "Variables of the agent. Paperclip resolves references to its secrets, and all values stay sealed. A name "
+            "that cannot have an effect is a warning of the run.",
+        ),
+        Caption(
+            "extraArgs",
+            None,
+            "Additional arguments of opencode run. Options that a run sets itself are refused by name.",
+        ),
+        Caption(
+            "instructionsFilePath",
+            None,
+            "File with the agent's instructions, which begin its prompt. Paperclip sets it; it may be in the agent's "
+            "own folder of instructions or in a folder that the operator allows.",
+        ),
+        Caption(
+            "promptTemplate",
+            None,
+            "Template of the prompt's last section; empty: Paperclip's own. Paperclip refuses it for a new agent, "
+            "whose instructions take its place.",
+        ),
+        Caption("bootstrapPromptTemplate", None, "Template of a section that only a fresh session gets."),
+        Caption(
+            "cwd",
+            None,
+            "Working directory of a run for which Paperclip names no workspace; empty: the agent's home.",
+        ),
+        Caption(
+            "timeoutSec", None, "Run time of the agent in one run, all attempts together, in seconds; 0: no limit."
+        ),
+        Caption("graceSec", None, "Seconds that OpenCode may take to end after SIGTERM; then it is killed."),
+        Caption(
+            "mcpServers",
+            None,
+            "MCP servers by name, in OpenCode's spelling (type local or remote) or Claude's (command and args, or "
+            "url). Headers and tokens in it stay sealed.",
+        ),
+        Caption(
+            "resumeLastSession",
+            None,
+            "Continue the session of the agent's last run of the same task; false: a fresh session every time.",
+        ),
+    ),
     "Core": (
         Caption(
             "variant",
@@ -61,7 +123,17 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
         Caption(
             "dangerouslySkipPermissions",
             "Skip Permission Checks",
-            "OpenCode may use directories outside the workspace without asking; nobody can answer a question.",
+            "Dangerous: OpenCode's tools may read and change whatever the pod reaches outside of the workspace, with "
+            "nobody asked: other folders of its home, mounted Secrets, the pod itself. Off: a tool call that leaves "
+            "the workspace is denied, as is a shell command that names such a path. Programs that the agent starts are "
+            "confined by neither.",
+        ),
+        Caption(
+            "opencodeFeatures",
+            "OpenCode Features",
+            "What is on that runs switch off, one per line: lsp (language servers of the image), formatter, snapshot "
+            "(OpenCode's own undo), projectConfig (opencode.json and AGENTS.md of the workspace). Dangerous: with "
+            "projectConfig a repository chooses where prompts and the provider's key are sent.",
         ),
         Caption(
             "workspace",
@@ -96,10 +168,10 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
             "The agent's image, which must contain OpenCode; empty: the worker's setting.",
         ),
         Caption("imagePullPolicy", "Image Pull Policy", "When the kubelet pulls the image."),
-        Caption("resources.requests.cpu", "CPU Request", "Such as 500m or 2."),
-        Caption("resources.requests.memory", "Memory Request", "Such as 2Gi."),
-        Caption("resources.limits.cpu", "CPU Limit", "Such as 4."),
-        Caption("resources.limits.memory", "Memory Limit", "Such as 8Gi."),
+        Caption("resources.requests.cpu", "CPU Request", "Such as 500m or 2; empty: 1000m."),
+        Caption("resources.requests.memory", "Memory Request", "Such as 2Gi; empty: 2Gi."),
+        Caption("resources.limits.cpu", "CPU Limit", "Such as 4; empty: 4000m."),
+        Caption("resources.limits.memory", "Memory Limit", "Such as 8Gi; empty: 8Gi."),
         Caption("nodeSelector", "Node Selector", "key=value, one per line."),
         Caption("tolerations", "Tolerations", 'A JSON array, such as [{"key": "gpu", "operator": "Exists"}].'),
         Caption("labels", "Labels", "Additional labels of the Job, key=value, one per line."),
@@ -124,6 +196,11 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
             "Infrastructure Retries",
             "Further attempts after a lost pod or node, with the same session.",
         ),
+        Caption(
+            "maxUnreadSec",
+            None,
+            "Seconds that the pod of an agent that has ended waits for a worker to read its output.",
+        ),
     ),
     "Paperclip": (
         Caption(
@@ -137,6 +214,18 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
             "When the Agent Is Busy",
             "While a run of another task is open: wait for its end, or refuse this run at once.",
         ),
+        Caption(
+            "taskQueue",
+            None,
+            "Temporal task queue of the worker that is to run this agent, in another cluster, say; empty: "
+            "AGENT_RUNS_TASK_QUEUE of this server.",
+        ),
+    ),
+    "Set by Paperclip": (
+        Caption("paperclipRuntimeSkills", None, "All skills that Paperclip offers, with their folders."),
+        Caption("paperclipSkillSync.desiredSkills", None, "Which of them this agent gets, besides the required ones."),
+        Caption("instructionsRootPath", None, "Folder of the agent's instructions; AGENT_HOME of an external one."),
+        Caption("instructionsBundleMode", None, "managed or external: whether that folder is Paperclip's own."),
     ),
 }
 
@@ -151,10 +240,13 @@ _INPUTS: Final = {
 
 def form() -> dict[str, Any]:
     """Returns Paperclip's description of the form: `fields`, each a `ConfigField`, `documentation` and `models`."""
-    schema = FormConfig.model_json_schema()
-    fields = [_field(caption, group, schema) for group, captions in CAPTIONS.items() for caption in captions]
+    shown = [(group, caption) for group, captions in CAPTIONS.items() for caption in captions if caption.label]
     models = [{"id": model, "label": model} for model in MODELS]
-    return {"fields": fields, "documentation": DOCUMENTATION_FILE.read_text(), "models": models}
+    return {
+        "fields": [_field(caption, group) for group, caption in shown],
+        "documentation": DOCUMENTATION_FILE.read_text().replace("{fields}\n", "".join(_documentation())),
+        "models": models,
+    }
 
 
 def form_text() -> str:
@@ -162,9 +254,54 @@ def form_text() -> str:
     return json.dumps(form(), indent=2, ensure_ascii=False) + "\n"
 
 
-def _field(caption: Caption, group: str, schema: dict[str, Any]) -> dict[str, Any]:
+CONFIGURATION: Final = AgentConfig.model_json_schema()
+"""The JSON Schema of a whole configuration."""
+
+
+def field_schemas() -> dict[str, dict[str, Any]]:
+    """The JSON Schema of every field by its key; that of a nested field has dots."""
+    return dict(_leaves("", CONFIGURATION))
+
+
+def uncaptioned() -> list[str]:
+    """Fields of the model of which `CAPTIONS` says nothing."""
+    known = {caption.key for captions in CAPTIONS.values() for caption in captions}
+    return [key for key in field_schemas() if key not in known]
+
+
+def _leaves(prefix: str, value: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The fields below a value of this schema. A list or a free object is one field."""
+    below = definition(value).get("properties")
+    if below is None:
+        yield prefix.removesuffix("."), value
+        return
+    for name, field in below.items():
+        yield from _leaves(f"{prefix}{name}.", field)
+
+
+def definition(value: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema, or the one that it refers to."""
+    name = value.get("$ref", "").removeprefix("#/$defs/")
+    found: dict[str, Any] = CONFIGURATION["$defs"][name] if name else dict(value)
+    return found
+
+
+def _documentation() -> Iterator[str]:
+    """A line for each field, by group."""
+    for group, captions in CAPTIONS.items():
+        yield f"{group}:\n"
+        yield from (f"- {caption.key}{_default(caption.key)}: {caption.hint}\n" for caption in captions)
+        yield "\n"
+
+
+def _default(key: str) -> str:
+    default = field_schemas()[key].get("default")
+    return "" if default in (None, [], {}, "") else f" (default {json.dumps(default).strip(chr(34))})"
+
+
+def _field(caption: Caption, group: str) -> dict[str, Any]:
     """The entry of one field. A default that is empty or false is left out, because the form begins so anyway."""
-    value = _schema_of(caption.key, schema)
+    value = field_schemas()[caption.key]
     entry: dict[str, Any] = {"key": caption.key, "label": caption.label, "type": _input(value), "hint": caption.hint}
     entry["group"] = group
     if value.get("default"):
@@ -175,19 +312,6 @@ def _field(caption: Caption, group: str, schema: dict[str, Any]) -> dict[str, An
         key, chosen = caption.visible_when
         entry["meta"] = {"visibleWhen": {"key": key, "value": chosen}}
     return entry
-
-
-def _schema_of(key: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """The JSON Schema of a field.
-
-    Raises:
-        KeyError: the configuration has no such field.
-    """
-    found = schema
-    for part in key.split("."):
-        definition = found.get("$ref", "").removeprefix("#/$defs/")
-        found = (schema["$defs"][definition] if definition else found)["properties"][part]
-    return found
 
 
 def _input(value: dict[str, Any]) -> str:

@@ -76,7 +76,7 @@ def _pairs(value: object) -> object:
     if text.startswith("{"):
         try:
             return json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise _field_error("pairs", "must be 'key=value' lines or a JSON object") from None
     return dict(_pair(line) for line in text.splitlines() if line.strip() and not line.strip().startswith("#"))
 
@@ -99,6 +99,11 @@ def _label_keys(value: dict[str, str]) -> dict[str, str]:
     return value
 
 
+def _words(value: object) -> object:
+    """A list, or the words of a text area: each in a line of its own, or separated by commas or spaces."""
+    return [word for word in re.split(r"[\s,]+", value) if word] if isinstance(value, str) else value
+
+
 def _json_list(value: object) -> object:
     """A list, or the JSON text of one as it comes from a text area."""
     if not isinstance(value, str):
@@ -107,7 +112,7 @@ def _json_list(value: object) -> object:
         return None
     try:
         return json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _field_error(
             "json_list", 'must be a JSON array, for example [{"key": "gpu", "operator": "Exists"}]'
         ) from None
@@ -120,6 +125,9 @@ Quantity = Annotated[str, AfterValidator(_quantity)]
 OptionalQuantity = Annotated[Quantity | None, BeforeValidator(_blank_is_absent)]
 Seconds = Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=30 * 24 * 3600)]
 Pairs = Annotated[dict[str, str], BeforeValidator(_pairs), AfterValidator(_label_keys)]
+
+OpenCodeFeature = Literal["lsp", "formatter", "snapshot", "projectConfig"]
+"""Something of OpenCode that runs switch off, and that an agent's configuration may switch on."""
 
 
 class Toleration(PaperclipContract):
@@ -223,6 +231,7 @@ class RunConfig(PaperclipContract):
     agent_db_storage_class: OptionalText = None
     agent_db_storage_capacity: Quantity = "1Gi"
     dangerously_skip_permissions: bool = True
+    opencode_features: Annotated[tuple[OpenCodeFeature, ...], BeforeValidator(_words)] = ()
     resume_last_session: bool = True
     instructions_file_path: OptionalText = None
     paperclip_api_url: OptionalText = None

@@ -91,7 +91,8 @@ def attempt_plan(
     return manifest.plan_job(
         input,
         argv=argv,
-        environment=without_overrides(variables) | opencode_environment(config_file=CONFIG_FILE, directory=directory),
+        environment=without_overrides(variables)
+        | opencode_environment(config_file=CONFIG_FILE, directory=directory, features=config.opencode_features),
         opencode_config=opencode_config_text(config, servers, opencode),
         runner=RUNNER_FILE.read_text(),
         settings=pod_settings(settings),
@@ -107,6 +108,7 @@ def opencode_config_text(config: RunConfig, mcp_servers: dict[str, dict[str, Any
         skip_permissions=config.dangerously_skip_permissions,
         mcp_servers=mcp_servers,
         provider_config=opencode.get("provider"),
+        features=config.opencode_features,
     )
     return json.dumps(runtime)
 

@@ -481,7 +481,6 @@ def _fixed_environment(input: CreateJob) -> dict[str, str]:
         "XDG_CONFIG_HOME": f"{CACHE_DIRECTORY}/xdg/config",
         "XDG_DATA_HOME": f"{CACHE_DIRECTORY}/xdg/data",
         "XDG_STATE_HOME": f"{CACHE_DIRECTORY}/xdg/state",
-        "OPENCODE_DISABLE_PROJECT_CONFIG": "true",
         "HOME": HOME_DIRECTORY,
         "PWD": working_directory(input),
         "TMPDIR": TEMPORARY_DIRECTORY,

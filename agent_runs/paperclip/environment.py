@@ -16,8 +16,8 @@ from agent_runs.contracts.request import RunRequest, Secrets
 from agent_runs.paperclip.session import working_directory
 
 SCRATCH_DIR: Final = "/tmp"  # noqa: S108 - inside the agent's own container, where it always exists
-RESERVED: Final = frozenset({"PAPERCLIP_API_KEY", "HOME", "PWD", "OPENCODE_DISABLE_PROJECT_CONFIG"})
-"""Names that neither the worker nor the agent's configuration may set."""
+RESERVED: Final = frozenset({"PAPERCLIP_API_KEY", "HOME", "PWD"})
+"""Names that neither the worker nor the agent's configuration may set. OpenCode's own are in its package."""
 
 _SCRATCH_NAMES: Final = (
     "PAPERCLIP_SCRATCH_DIR",
@@ -58,7 +58,7 @@ def environment(
         {name: value for name, value in secrets.env.items() if name not in RESERVED},
         dict.fromkeys(_SCRATCH_NAMES, scratch),
         assigned,
-        {"HOME": HOME_DIRECTORY, "OPENCODE_DISABLE_PROJECT_CONFIG": "true"},
+        {"HOME": HOME_DIRECTORY},
     )
     return {name: value for layer in layers for name, value in layer.items()}
 

@@ -33,7 +33,9 @@ from agent_runs.contracts.request import (
 from agent_runs.contracts.start import HostTexts
 from agent_runs.paperclip import session, skills, tools
 from agent_runs.paperclip.environment import absolute_url
+from agent_runs.paperclip.ineffective_variables import ineffective_variables
 from agent_runs.paperclip.javascript import stringify, trim, well_formed
+from agent_runs.paperclip.unknown_fields import unknown_fields
 from agent_runs.paperclip.wake import wake_payload
 
 NESTING_LIMIT: Final = 64
@@ -56,6 +58,15 @@ HOST_ONLY: Final = frozenset(
     }
 )
 """Variables of `config.env` that describe Paperclip's own host. Source: Paperclip 2026.916.1, seen live."""
+
+AI_CONNECTION: Final = frozenset(
+    {
+        *("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "CODEX_HOME", "GROK_HOME", "CLAUDE_CONFIG_DIR"),
+        *("OPENCODE_CONFIG_CONTENT", "OPENCODE_DISABLE_PROJECT_CONFIG"),
+    }
+)
+"""Variables that Paperclip adds with a managed AI connection: folders on its host, and what repeats the connection's
+key, which is in the provider's own variable. Source: Paperclip 2026.916.1, the code of its server."""
 
 SCRATCH: Final = frozenset(
     {"PAPERCLIP_SCRATCH_DIR", "PAPERCLIP_RUN_SCRATCH_DIR", "PAPERCLIP_TASK_SCRATCH_DIR", "PAPERCLIP_TMPDIR"}
@@ -133,12 +144,14 @@ class Preparation:
         request: may enter a history.
         secrets, prompt: may not.
         names_address: the agent's own configuration names Paperclip's address; else Paperclip's process did, or nobody.
+        warnings: what of the agent's configuration has no effect; also among the notes of `request`.
     """
 
     request: RunRequest
     secrets: Secrets = attribute(repr=False)
     prompt: PromptSource = attribute(repr=False)
     names_address: bool
+    warnings: tuple[str, ...] = ()
 
     @property
     def chosen(self) -> RunConfig:
@@ -161,11 +174,12 @@ class Preparations(Protocol):
 
 
 class WrongFields(ValueError):
-    """An execution context with wrong fields, which it lists."""
+    """An execution context with wrong fields, which it lists, with the warnings about its other fields."""
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
+    def __init__(self, problems: Iterable[Problem], warnings: tuple[str, ...] = ()) -> None:
         super().__init__("an execution context has wrong fields")
         self.problems = tuple(dict.fromkeys(problems))
+        self.warnings = warnings
 
 
 def prepare(raw: Mapping[str, Any], host: HostTexts = HostTexts()) -> Preparation:  # noqa: B008 - it is frozen
@@ -178,7 +192,7 @@ def prepare(raw: Mapping[str, Any], host: HostTexts = HostTexts()) -> Preparatio
         return split(raw, host)
     except WrongFields as wrong:
         raise InvalidRequest(
-            "; ".join(map(str, wrong.problems)),
+            "; ".join([*map(str, wrong.problems), *wrong.warnings]),
             fields=", ".join(dict.fromkeys(problem.field for problem in wrong.problems))[:FIELDS_LIMIT],
         ) from None
 
@@ -191,8 +205,9 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
         InvalidRequest: it is no JSON object, or nested too deeply.
     """
     tidy = _tidied(raw)
+    warnings = _configuration_warnings(tidy)
     addresses = tools.Addresses.of(host, _object(tidy.get("config")).get("paperclipApiUrl"))
-    context = _validated(_at_pods_addresses(tidy, addresses))
+    context = _validated(_at_pods_addresses(tidy, addresses), warnings)
     wake = _wake_context(context, tidy)
     directory = session.working_directory(wake.paperclip_workspace, context.config)
     resume = session.resume(_stored_session(context), directory, enabled=context.config.resume_last_session)
@@ -210,7 +225,7 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
     )
     config = _safe_config(context.config)
     skill_texts, skill_notes = _skill_texts(config, host)
-    notes = (resume.reason, *oversized, *(note[:NOTE_LIMIT] for note in host.notes), *skill_notes)
+    notes = (*warnings, resume.reason, *oversized, *(note[:NOTE_LIMIT] for note in host.notes), *skill_notes)
     request = RunRequest(
         run_id=context.run_id,
         agent=context.agent,
@@ -220,7 +235,7 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
         notes=tuple(note for note in notes if note),
     )
     prompt = _prompt_source(context, tidy, host, skill_texts)
-    return Preparation(request, secrets, prompt, names_address=addresses.chosen)
+    return Preparation(request, secrets, prompt, names_address=addresses.chosen, warnings=warnings)
 
 
 # reading
@@ -278,17 +293,24 @@ def _at_pods_addresses(tidy: dict[str, Any], addresses: tools.Addresses) -> dict
     return moved
 
 
-def _validated(tidy: dict[str, Any]) -> ExecutionContext:
+def _configuration_warnings(tidy: dict[str, Any]) -> tuple[str, ...]:
+    """What of the agent's configuration has no effect."""
+    config = _object(tidy.get("config"))
+    given = {name for name, value in _object(config.get("env")).items() if value is not None}
+    return (*unknown_fields(config), *ineffective_variables(given - _host_variables(tidy)))
+
+
+def _validated(tidy: dict[str, Any], warnings: tuple[str, ...]) -> ExecutionContext:
     problems: list[Problem] = []
     try:
         context = ExecutionContext.model_validate(_given(tidy))
     except ValidationError as error:
         problems = [_problem(detail) for detail in error.errors(include_url=False, include_input=False)]
         problems += _raw_problems(tidy)
-        raise WrongFields(problems) from None
+        raise WrongFields(problems, warnings) from None
     problems = [*_raw_problems(tidy), *_deeper_problems(context)]
     if problems:
-        raise WrongFields(problems)
+        raise WrongFields(problems, warnings)
     return context
 
 
@@ -406,18 +428,19 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def _agent_env(config: AdapterConfig, tidy: dict[str, Any]) -> dict[str, str]:
-    """The agent's own variables. A temporary folder that Paperclip made on its host is dropped, one of a user stays."""
-    env = {name: value.get_secret_value() for name, value in config.env.items()}
+    """The agent's own variables."""
+    dropped = {*_host_variables(tidy), "PAPERCLIP_API_KEY"}
+    return {name: value.get_secret_value() for name, value in config.env.items() if name not in dropped}
+
+
+def _host_variables(tidy: dict[str, Any]) -> set[str]:
+    """Variables that Paperclip adds for its own host. Of temporary folders only those that it made there."""
+    config = _object(tidy.get("config"))
+    env = _object(config.get("env"))
+    hosts = HOST_ONLY | SCRATCH | (AI_CONNECTION if config.get("managedAiConnection") else frozenset())
     made = _object(_object(tidy.get("context")).get("paperclipScratch")).get("dir")
     scratch = [made, *(env.get(name) for name in SCRATCH)]
-    return {
-        name: value
-        for name, value in env.items()
-        if name not in HOST_ONLY
-        and name not in SCRATCH
-        and name != "PAPERCLIP_API_KEY"
-        and not (name in TEMPORARY and value in scratch)
-    }
+    return {name for name, value in env.items() if name in hosts or (name in TEMPORARY and value in scratch)}
 
 
 def _bound_to_secrets(tidy: dict[str, Any]) -> set[str]:

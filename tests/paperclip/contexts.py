@@ -24,6 +24,7 @@ def captured(name: str) -> dict[str, Any]:
     context: dict[str, Any] = json.loads(file.read_text())
     context["config"].setdefault("model", MODEL)
     context["config"].setdefault("workspace", "ephemeral")
+    context["config"].pop("endpoint", None)  # a field of the dummy adapter
     return context
 
 

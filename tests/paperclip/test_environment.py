@@ -17,7 +17,7 @@ HOST_ONLY = {
     "PAPERCLIP_GIT_METADATA_ROOTS",
     "GH_CONFIG_DIR",
 }
-OURS = {"HOME", "OPENCODE_DISABLE_PROJECT_CONFIG", "PAPERCLIP_WORKSPACE_STRATEGY"}
+OURS = {"HOME", "PAPERCLIP_WORKSPACE_STRATEGY"}
 """Fixed by us, or set by the existing Kubernetes adapters where Paperclip's local ones leave it out."""
 REMAPPED = {*SCRATCH, *TEMPORARY, "PAPERCLIP_WORKSPACE_CWD", "PAPERCLIP_WORKSPACES_JSON"}
 """Paths of the host there, of the pod here; the capture worked in /workspace."""
@@ -50,18 +50,14 @@ def test_the_agents_own_variables_win_over_inherited_ones() -> None:
 
 def test_nobody_overrides_what_paperclip_assigns() -> None:
     forged = {"PAPERCLIP_RUN_ID": "forged", "PAPERCLIP_API_URL": "http://evil.example", "PAPERCLIP_API_KEY": "forged"}
-    fixed = {"HOME": "/root", "OPENCODE_DISABLE_PROJECT_CONFIG": "false", "PAPERCLIP_SCRATCH_DIR": "/host"}
+    fixed = {"HOME": "/root", "PAPERCLIP_SCRATCH_DIR": "/host"}
     context = with_value(minimal(env=forged | fixed | {"PAPERCLIP_MINE": "kept"}), "authToken", "token")
     env = of(context, **forged, **fixed)
     assert env["PAPERCLIP_RUN_ID"] == "run-1"
     assert env["PAPERCLIP_API_URL"] == API
     assert env["PAPERCLIP_API_KEY"] == "token"
     assert env["PAPERCLIP_MINE"] == "kept"
-    assert (env["HOME"], env["OPENCODE_DISABLE_PROJECT_CONFIG"], env["PAPERCLIP_SCRATCH_DIR"]) == (
-        "/home/agent",
-        "true",
-        "/tmp",
-    )
+    assert (env["HOME"], env["PAPERCLIP_SCRATCH_DIR"]) == ("/home/agent", "/tmp")
 
 
 def test_without_a_token_there_is_no_api_key_at_all() -> None:

@@ -100,12 +100,16 @@ def test_configuration_cannot_set_the_api_key() -> None:
         ("config.timeoutSec", 1.5, "config.timeoutSec", "must be a whole number"),
         ("config.timeoutSec", True, "config.timeoutSec", "must be a number"),
         ("config.extraArgs", f"--{CANARY}", "config.extraArgs", "must be a list"),
+        ("config.opencodeFeatures", f"lsp, {CANARY}", "config.opencodeFeatures[1]", "'lsp', 'formatter', 'snapshot'"),
+        ("config.opencodeFeatures", {"a": CANARY}, "config.opencodeFeatures", "must be a list"),
         ("config.extraArgs", [1], "config.extraArgs[0]", "must be text"),
         ("config.namespace", f"Bad {CANARY}", "config.namespace", "must be a namespace name"),
         ("config.imagePullPolicy", CANARY, "config.imagePullPolicy", "'IfNotPresent', 'Always' or 'Never'"),
         ("config.resources.requests.cpu", CANARY, "config.resources.requests.cpu", "Kubernetes quantity"),
         ("config.resources", CANARY, "config.resources", "must be an object"),
         ("config.tolerations", f"[{CANARY}", "config.tolerations", "JSON array"),
+        ("config.tolerations", "[" * 100_000, "config.tolerations", "JSON array"),
+        ("config.labels", '{"a":' * 100_000, "config.labels", "JSON object"),
         ("config.labels", f"{CANARY} without equals", "config.labels", "key=value"),
         ("config.env", CANARY, "config.env", "must be an object"),
         ("config.env", {"A": [CANARY]}, "config.env.A", "must be text"),
@@ -336,3 +340,8 @@ def refused_or_prepared(context: dict[str, Any]) -> RunRequest | InvalidRequest:
         return prepare(context).request
     except InvalidRequest as refused:
         return refused
+
+
+@pytest.mark.parametrize("features", ["lsp, snapshot", "lsp\nsnapshot\n", ["lsp", "snapshot"], " lsp snapshot,"])
+def test_features_of_opencode_are_a_list_or_the_words_of_a_text_area(features: object) -> None:
+    assert prepare(minimal(opencodeFeatures=features)).request.config.opencode_features == ("lsp", "snapshot")

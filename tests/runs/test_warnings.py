@@ -1,4 +1,4 @@
-"""A file that an agent does not get is a warning, seen wherever people look: while the agent works and afterwards."""
+"""What an agent does not get is a warning, seen wherever people look: while the agent works and afterwards."""
 
 import io
 from typing import Any
@@ -57,10 +57,35 @@ async def start(system: System, raw: dict[str, Any], host: HostTexts) -> Ticket:
 async def test_unreadable_instructions_are_a_warning_wherever_people_look(
     system: System, host: HostTexts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    seen = await places(system, waiting_agent(system), host, monkeypatch)
+    assert [place for place, text in seen.items() if text.count(UNREADABLE) != 1] == []
+    assert "**warning**: `" + UNREADABLE in seen["current details"]
+
+
+async def test_a_misspelt_field_and_a_variable_without_effect_are_warnings_wherever_people_look(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = waiting_agent(system)
+    raw["config"]["timeoutSecs"] = 5
+    raw["config"]["env"]["OPENCODE_PERMISSION"] = '{"*": "ask"}'
+    seen = await places(system, raw, HostTexts(), monkeypatch)
+    for warning in ("config.timeoutSecs is not known: did you mean timeoutSec?", "config.env.OPENCODE_PERMISSION: no"):
+        assert [place for place, text in seen.items() if text.count(warning) != 1] == []
+
+
+def waiting_agent(system: System) -> dict[str, Any]:
+    """An agent that works until `places` has looked at it."""
     go = system.programs / "go"
     go.unlink(missing_ok=True)
     raw = system.agent("cat > /dev/null; echo begun; until [ -e $GO ]; do sleep 0.05; done")
     raw["config"]["env"]["GO"] = str(go)
+    return raw
+
+
+async def places(
+    system: System, raw: dict[str, Any], host: HostTexts, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, str]:
+    """What people see of a run of `waiting_agent`, by the place where they look."""
     ticket, run_id = await start(system, raw, host), raw["runId"]
     await system.until_stored(raw)
     seen = {
@@ -68,13 +93,11 @@ async def test_unreadable_instructions_are_a_warning_wherever_people_look(
         "page": await header(system, run_id),
         "show": await shown(system, run_id, monkeypatch),
     }
-    go.touch()
+    (system.programs / "go").touch()
     outcome = await outcome_at_close(ticket.handle(system.temporal))
-    seen |= {
+    return seen | {
         "current details of the ended run": await details(system, ticket),
         "page of the ended run": await header(system, run_id),
         "show of the ended run": await shown(system, run_id, monkeypatch),
         "outcome": "\n".join(outcome.warnings),
     }
-    assert [place for place, text in seen.items() if text.count(UNREADABLE) != 1] == []
-    assert "**warning**: `" + UNREADABLE in seen["current details"]

@@ -9,9 +9,12 @@ global file key by key; the `OVERRIDING_VARIABLES` would win over ours and so mu
 Source: OpenCode 1.18.33, observed; opencode.ai/docs/config and /docs/permissions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any, Final
+
+from agent_runs.agents.opencode.switches import switched_configuration, switched_variables
+from agent_runs.contracts.request import OpenCodeFeature
 
 CONFIG_SCHEMA: Final = "https://opencode.ai/config.json"
 HEADER_TIMEOUT: Final = timedelta(seconds=120)
@@ -50,6 +53,7 @@ def runtime_config(
     skip_permissions: bool = True,
     mcp_servers: Mapping[str, Any] | None = None,
     provider_config: Mapping[str, Any] | None = None,
+    features: Collection[OpenCodeFeature] = (),
 ) -> dict[str, Any]:
     """The whole configuration of one attempt, as JSON data. It may hold secrets when `mcp_servers` does.
 
@@ -60,6 +64,7 @@ def runtime_config(
         mcp_servers: OpenCode's or Claude's spelling; see `translate_mcp_servers`.
         provider_config: OpenCode's `provider` block: own base URLs, models, `apiKey` as `{file:…}` or `{env:…}`.
             Its own values win; time-outs are added where it has none.
+        features: what the agent's configuration switches on.
     """
     small = small_model or model
     providers = list(dict.fromkeys(name.partition("/")[0] for name in (model, small)))
@@ -70,11 +75,7 @@ def runtime_config(
         "enabled_providers": providers,
         "provider": deep_merge({name: _provider_timeouts() for name in providers}, provider_config or {}),
         "permission": permissions(skip_permissions=skip_permissions),
-        "share": "disabled",
-        "autoupdate": False,
-        "snapshot": False,
-        "lsp": False,
-        "formatter": False,
+        **switched_configuration(features),
     }
     servers, _ = translate_mcp_servers(mcp_servers or {})
     return {**config, "mcp": servers} if servers else config
@@ -106,7 +107,7 @@ def translate_mcp_servers(servers: Mapping[str, Any]) -> tuple[dict[str, Any], t
     return known, tuple(name for name in translated if name not in known)
 
 
-def environment(*, config_file: str, directory: str) -> dict[str, str]:
+def environment(*, config_file: str, directory: str, features: Collection[OpenCodeFeature] = ()) -> dict[str, str]:
     """The fixed variables of OpenCode's process.
 
     PWD is what OpenCode takes for its working directory; a plain change of directory does not set it.
@@ -114,19 +115,7 @@ def environment(*, config_file: str, directory: str) -> dict[str, str]:
     return {
         "OPENCODE_CONFIG": config_file,
         "PWD": directory,
-        **dict.fromkeys(
-            (
-                "OPENCODE_DISABLE_AUTOUPDATE",
-                "OPENCODE_DISABLE_DEFAULT_PLUGINS",
-                "OPENCODE_DISABLE_LSP_DOWNLOAD",
-                "OPENCODE_DISABLE_MODELS_FETCH",
-                "OPENCODE_DISABLE_PROJECT_CONFIG",
-                "OPENCODE_DISABLE_SHARE",
-                "OPENCODE_DISABLE_TERMINAL_TITLE",
-                "OPENCODE_PURE",
-            ),
-            "1",
-        ),
+        **switched_variables(features),
     }
 
 

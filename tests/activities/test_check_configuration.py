@@ -1,0 +1,60 @@
+"""Paperclip's environment test and `agent-runs doctor` warn of what a run of the same configuration warns of."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from temporalio.testing import ActivityEnvironment
+
+from activities.check_configuration import CheckConfigurationActivity
+from agent_runs.contracts.start import Binding, CheckReport, CheckStart, Finding, SealedCheck
+from agent_runs.job.checks import Checks
+from agent_runs.job.redactions import WorkerValues
+from agent_runs.paperclip.preparation import prepare
+from tests.paperclip.contexts import OPENER, SEALER, minimal
+
+INEFFECTIVE: dict[str, Any] = {
+    "timeoutSecs": 5,
+    "resources": {"requests": {"cpus": "1"}},
+    "env": {"TMPDIR": "/data/tmp", "MINE": "1"},
+}
+
+
+async def no_values() -> WorkerValues:
+    return WorkerValues()
+
+
+async def found(config: dict[str, Any]) -> Sequence[Finding]:
+    """What the environment test finds in a configuration."""
+    environment = ActivityEnvironment()
+    binding = Binding(
+        purpose="check", workflow_id=environment.info.workflow_id or "", company_id="acme", run_id="check-1"
+    )
+    sealed = SEALER.seal(SealedCheck(binding=binding, config=config))
+    step = CheckConfigurationActivity(OPENER, Checks(), "http://paperclip:3100", no_values).check_configuration
+    report: CheckReport = await environment.run(step, CheckStart(check_id="check-1", company_id="acme", sealed=sealed))
+    return report.findings
+
+
+def warnings(findings: Sequence[Finding]) -> tuple[str, ...]:
+    return tuple(each.message for each in findings if each.level == "warn" and each.hint)
+
+
+@pytest.mark.parametrize("workspace", ["ephemeral", pytest.param("shared", id="which is refused without a volume")])
+async def test_the_warnings_are_those_of_a_run(workspace: str) -> None:
+    context = minimal(**INEFFECTIVE, workspace=workspace)
+    notes = prepare(context).request.notes
+    assert len(notes) == 3
+    assert warnings(await found(context["config"])) == notes
+
+
+async def test_a_wrong_field_hides_no_warning() -> None:
+    config: dict[str, Any] = {**INEFFECTIVE, "modle": "a/b"}
+    findings = await found(config)
+    assert [each.message.split(" is ")[0] for each in findings if each.level == "error"] == ["config.model"]
+    assert "config.modle is not known: did you mean model?" in warnings(findings)
+    assert len(warnings(findings)) == 4
+
+
+async def test_a_configuration_without_such_fields_has_no_warning() -> None:
+    assert warnings(await found({"model": "a/b", "workspace": "ephemeral", "env": {"MINE": "1"}})) == ()
