@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from agent_runs.contracts.start import Finding
-from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.diagnosis import Ended, Failing, Waiting, diagnose
 from agent_runs.kube.objects import ContainerStatus, Deployment, Event, Pod
 
@@ -52,7 +51,23 @@ _REMEDIES: Final = (
 _ELSE: Final = f"`kubectl --namespace {{namespace}} describe pods --selector {LABEL}` shows more"
 
 
-async def deployment_findings(cluster: KubernetesCluster, namespace: str) -> Sequence[Finding]:
+class Source(Protocol):
+    """What of the Kubernetes client is needed."""
+
+    async def deployments(self, namespace: str, labels: str) -> Sequence[Deployment]:
+        """Return the Deployments with these labels."""
+        ...
+
+    async def list_pods(self, namespace: str, labels: str) -> tuple[list[Pod], str]:
+        """Return the pods with these labels, and the version of the list."""
+        ...
+
+    async def events_of(self, namespace: str, uids: Sequence[str]) -> list[Event]:
+        """Return the events about these objects, oldest first."""
+        ...
+
+
+async def deployment_findings(cluster: Source, namespace: str) -> Sequence[Finding]:
     """Return one error for each cause that keeps a worker from being ready, else one finding that says that all are.
 
     Raises:
@@ -98,7 +113,7 @@ def _cause(pod: Pod, events: Sequence[Event]) -> str | None:
     if pod.metadata.deletion_timestamp is not None or (status is not None and status.ready):
         return None
     if status is not None and (said := _last_words(status)):
-        return f"The worker in pod {pod.metadata.name} ended: {said}"
+        return f"A worker ended: {said}"
     diagnosis = diagnose(pod, None, events, container=CONTAINER, job_was_read=False)
     text = diagnosis.message if isinstance(diagnosis, Failing) else ""
     if isinstance(diagnosis, Waiting) and not diagnosis.reason.startswith(("Waiting", "ContainerCreating")):
