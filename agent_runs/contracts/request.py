@@ -113,6 +113,19 @@ def _json_list(value: object) -> object:
         ) from None
 
 
+def _json_object(value: object) -> object:
+    """An object, or the JSON text of one as it comes from a text area."""
+    if not isinstance(value, str):
+        return value
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise _field_error("json_object", 'must be a JSON object, for example {"compaction": {"auto": true}}')
+    return found
+
+
 Identifier = Annotated[str, AfterValidator(_identifier)]
 OptionalText = Annotated[str | None, BeforeValidator(_blank_is_absent)]
 Model = Annotated[str, AfterValidator(_model)]
@@ -263,12 +276,17 @@ class RunConfig(PaperclipContract):
 
 
 class AdapterConfig(RunConfig):
-    """The agent's whole configuration as Paperclip resolves it for one run. `env` holds secrets in clear."""
+    """The agent's whole configuration as Paperclip resolves it for one run. `env` holds secrets in clear.
+
+    Attributes:
+        opencode: the agent's own OpenCode configuration; `agent_runs.contracts.opencode` judges it.
+    """
 
     env: dict[str, SecretStr] = {}
     prompt_template: OptionalText = None
     bootstrap_prompt_template: OptionalText = None
     mcp_servers: dict[str, dict[str, Any]] = Field(default={}, repr=False)
+    opencode: Annotated[dict[str, Any], BeforeValidator(_json_object)] = Field(default={}, repr=False)
 
     @model_validator(mode="after")
     def _environment_names(self) -> Self:
@@ -397,6 +415,7 @@ class Secrets(PaperclipContract):
         secret_env: names in `env` that Paperclip bound to its secrets; their values are kept out of transcripts.
         paperclip_env: `PAPERCLIP_*` values that are prose or bulky (wake payload, workspaces).
         mcp_servers: OpenCode's or Claude's spelling, with headers and tokens.
+        opencode: the agent's own OpenCode configuration.
     """
 
     run_id: str
@@ -405,6 +424,7 @@ class Secrets(PaperclipContract):
     secret_env: tuple[str, ...] = ()
     paperclip_env: dict[str, str] = Field(default={}, repr=False)
     mcp_servers: dict[str, dict[str, Any]] = Field(default={}, repr=False)
+    opencode: dict[str, Any] = Field(default={}, repr=False)
 
 
 class PromptSource(PaperclipContract):

@@ -4,15 +4,16 @@
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from agent_runs import pod
 from agent_runs.agents.opencode.command import command_line
-from agent_runs.agents.opencode.config import OVERRIDING_VARIABLES, runtime_config
+from agent_runs.agents.opencode.config import OVERRIDING_VARIABLES
 from agent_runs.agents.opencode.config import environment as opencode_environment
+from agent_runs.agents.opencode.merge import AGENT, OPERATOR, Merged, merge, unset_variables
 from agent_runs.contracts.messages import CreateJob
 from agent_runs.contracts.request import RunConfig, RunRequest, Secrets
 from agent_runs.contracts.start import SealedJoin
@@ -40,7 +41,7 @@ class AgentPodSettings:
         inheritance: what agents inherit from the worker's own pod.
         sidecar_image: image with python3 for the sidecar; None: that of the worker's own pod, or a public one of Python
             for a worker that is in none.
-        opencode_config: JSON file with a `provider` block and optionally a `small_model`.
+        opencode_config: the operator's OpenCode configuration, a JSON file.
         page: returns the address of a run's page by its Paperclip run id, without a token: it goes into histories.
     """
 
@@ -79,6 +80,7 @@ def attempt_plan(
     variables = paperclip_environment(request, secrets, api_url=settings.paperclip_api_url, inherited=inherited)
     if secrets.run_id != request.run_id:
         variables["PAPERCLIP_RUN_ID"] = secrets.run_id
+    names = frozenset(variables)  # the runner adds those that the proxy takes away
     variables, servers, proxy = route_through_api_proxy(variables, secrets)
     argv = command_line(
         model=config.model,
@@ -88,27 +90,45 @@ def attempt_plan(
         variant=config.variant,
         extra_args=config.extra_args,
     )
-    return manifest.plan_job(
+    merged = merged_config(input, secrets, servers, opencode)
+    fixed = opencode_environment(config_file=CONFIG_FILE, directory=directory, plugins=merged.has_plugins)
+    environment = without_overrides(variables) | fixed
+    plan = manifest.plan_job(
         input,
         argv=argv,
-        environment=without_overrides(variables) | opencode_environment(config_file=CONFIG_FILE, directory=directory),
-        opencode_config=opencode_config_text(config, servers, opencode),
+        environment=environment,
+        opencode_config=json.dumps(merged.config),
         runner=RUNNER_FILE.read_text(),
         settings=pod_settings(settings),
         proxy=proxy,
     )
+    unset = _unset_variables(input, secrets, opencode, names | environment.keys())
+    return replace(plan, warnings=(*plan.warnings, *merged.notes, *unset))
 
 
-def opencode_config_text(config: RunConfig, mcp_servers: dict[str, dict[str, Any]], opencode: dict[str, Any]) -> str:
-    """The OpenCode configuration of the run, as JSON."""
-    runtime = runtime_config(
+def merged_config(
+    input: CreateJob, secrets: Secrets, mcp_servers: dict[str, dict[str, Any]], opencode: dict[str, Any]
+) -> Merged:
+    """The OpenCode configuration of the run."""
+    config = input.config
+    return merge(
         model=config.model,
-        small_model=opencode.get("small_model"),
-        skip_permissions=config.dangerously_skip_permissions,
+        agent=secrets.opencode,
+        operator=opencode,
         mcp_servers=mcp_servers,
-        provider_config=opencode.get("provider"),
+        skip_permissions=config.dangerously_skip_permissions,
     )
-    return json.dumps(runtime)
+
+
+def _unset_variables(
+    input: CreateJob, secrets: Secrets, opencode: dict[str, Any], names: Iterable[str]
+) -> tuple[str, ...]:
+    """Notes about variables that the configuration refers to and that the pod does not get, as far as is known: the
+    operator's configuration may refer to what is in inherited Secrets, whose content no worker reads."""
+    known = {*names, *manifest.fixed_variables(input), *(each.name for each in input.profile.env_references)}
+    found = unset_variables(secrets.opencode, known, AGENT)
+    found += unset_variables(secrets.mcp_servers, known, "config.mcpServers")
+    return found if input.profile.env_from else (*found, *unset_variables(opencode, known, OPERATOR))
 
 
 def pod_settings(settings: AgentPodSettings) -> PodSettings:

@@ -468,6 +468,11 @@ def literal(text: str) -> str:
 # environment
 
 
+def fixed_variables(input: CreateJob) -> frozenset[str]:
+    """Return the names of the variables that only this program sets."""
+    return frozenset(("NODE_ENV", *_fixed_environment(input)))
+
+
 def _fixed_environment(input: CreateJob) -> dict[str, str]:
     """Return the variables that only this program sets: paths in the pod. They take precedence over the agent's."""
     return {

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from agent_runs.contracts import opencode
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.pod import DATA_DIRECTORY, HOME_DIRECTORY
 from agent_runs.contracts.request import (
@@ -73,7 +74,7 @@ REMEDY_LIMIT: Final = 300
 
 _CAPTURED_ABSENCE: Final = "[undefined]"
 _SECRET_FIELD: Final = re.compile(
-    r"^(env|headers|mcpservers|paperclipruntimetools|paperclipmanagedmcp|paperclipsecrets|runtimemcp|.*cookie"
+    r"^(env|headers|mcpservers|opencode|paperclipruntimetools|paperclipmanagedmcp|paperclipsecrets|runtimemcp|.*cookie"
     r"|.*(token|secret|password|passwd|credential|api_?key|private_?key|authorization|bearer|kubeconfig).*)$",
     re.IGNORECASE,
 )
@@ -207,6 +208,7 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
         secret_env=tuple(sorted(env.keys() & _bound_to_secrets(tidy))),
         paperclip_env=variables,
         mcp_servers={**own_servers, **tools.tool_servers(host.tool_servers, addresses, own_servers.keys(), token)},
+        opencode=context.config.opencode,
     )
     config = _safe_config(context.config)
     skill_texts, skill_notes = _skill_texts(config, host)
@@ -336,6 +338,8 @@ def _deeper_problems(context: ExecutionContext) -> Iterator[Problem]:
             yield Problem(
                 f"config.env.{name}"[:FIELD_LIMIT], f"is too long: a variable may have {VARIABLE_LIMIT} bytes"
             )
+    for path, remedy in opencode.problems(config.opencode):
+        yield Problem(f"config.opencode.{path}".rstrip(".")[:FIELD_LIMIT], remedy)
     try:
         session.decode(context.runtime)
     except session.MalformedSession as error:
