@@ -201,6 +201,8 @@ class RunConfig(PaperclipContract):
         max_unread_sec: how long the pod of an agent that has ended waits for a worker to read its output.
         infrastructure_retries: further attempts after a lost pod or node, on a budget of their own.
         workspace: `shared`: a run whose workspace would be lost with its pod is refused; `ephemeral`: it may be lost.
+        skills: `folders`: OpenCode gets the folders of skills that are on the data volume, and reads what it needs;
+            `inline`: the texts of all skills are in the prompt.
         ttl_seconds_after_finished: how long Kubernetes keeps a finished Job that the worker did not delete.
         paperclip_api_url: address of Paperclip for pods, an absolute http(s) URL; overrides the worker's setting.
     """
@@ -218,6 +220,7 @@ class RunConfig(PaperclipContract):
     infrastructure_retries: Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=10)] = 2
     cwd: OptionalText = None
     workspace: Literal["shared", "ephemeral"] = "shared"
+    skills: Literal["folders", "inline"] = "folders"
     namespace: Annotated[
         str | None,
         AfterValidator(lambda v: v if v is None else _namespace(v)),
@@ -432,13 +435,13 @@ class PromptSource(PaperclipContract):
 
     Attributes:
         agent, context: the template data of Paperclip, without secrets.
-        instructions, skills: texts that the caller has read from its own disk; None: the worker reads the configured
-            paths on Paperclip's data volume.
+        instructions, skills: texts that the caller has read from its own disk, those of skills by their keys; None: the
+            worker reads the configured paths on Paperclip's data volume.
     """
 
     wake: WakePrompt = WakePrompt()
     instructions: str | None = None
-    skills: tuple[str, ...] | None = None
+    skills: dict[str, str] | None = None
     task_markdown: str = ""
     session_handoff: str = ""
     bootstrap_template: str | None = None

@@ -4,6 +4,7 @@
 """
 
 import json
+import posixpath
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from agent_runs.agents.opencode.config import OVERRIDING_VARIABLES
 from agent_runs.agents.opencode.config import environment as opencode_environment
 from agent_runs.agents.opencode.merge import AGENT, OPERATOR, Merged, merge, unset_variables
 from agent_runs.contracts.messages import CreateJob
+from agent_runs.contracts.pod import DATA_DIRECTORY
 from agent_runs.contracts.request import RunConfig, RunRequest, Secrets
 from agent_runs.contracts.start import SealedJoin
 from agent_runs.job import manifest
@@ -117,7 +119,15 @@ def merged_config(
         operator=opencode,
         mcp_servers=mcp_servers,
         skip_permissions=config.dangerously_skip_permissions,
+        skill_folders=[f"{DATA_DIRECTORY}/{folder}" for folder in input.prompt.skill_folders],
+        readable=instructions_folders(config),
     )
+
+
+def instructions_folders(config: RunConfig) -> list[str]:
+    """The folder of the agent's instructions, which it may read wherever it works; none when it is not in the pod."""
+    folder = posixpath.dirname(posixpath.normpath(config.instructions_file_path or "/"))
+    return [folder] if folder.startswith(f"{DATA_DIRECTORY}/") else []
 
 
 def _unset_variables(

@@ -573,6 +573,7 @@ def _data_folders(input: CreateJob, settings: PodSettings) -> tuple[Folder, ...]
         workspace=input.workspace,
         projects=input.workspaces,
         instructions=input.config.instructions_file_path,
+        skills=input.prompt.skill_folders,
     )
     return folders.mounted(_data_rules(input, settings))
 

@@ -482,7 +482,7 @@ def _bounded(env: dict[str, str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _prompt_source(
-    context: ExecutionContext, tidy: dict[str, Any], host: HostTexts, skill_texts: tuple[str, ...] | None
+    context: ExecutionContext, tidy: dict[str, Any], host: HostTexts, skill_texts: dict[str, str] | None
 ) -> PromptSource:
     raw = _object(tidy.get("context"))
     return PromptSource(
@@ -505,13 +505,13 @@ def _heartbeat(config: AdapterConfig, host: HostTexts) -> str | None:
     return config.prompt_template or host.heartbeat_template
 
 
-def _skill_texts(config: RunConfig, host: HostTexts) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+def _skill_texts(config: RunConfig, host: HostTexts) -> tuple[dict[str, str] | None, tuple[str, ...]]:
     """The texts of the selected skills that the host has read, and warnings; None: the worker reads them."""
     if host.skills is None:
         return None, ()
     selection = skills.select(config.paperclip_runtime_skills, config.paperclip_skill_sync)
-    texts = [text for skill in selection.skills if (text := host.skills.get(skill.key)) is not None]
-    return tuple(texts), selection.warnings
+    keys = [skill.key for skill in selection.skills]
+    return {key: host.skills[key] for key in keys if key in host.skills}, selection.warnings
 
 
 def _prose(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ async def test_an_unset_variable_is_empty_for_opencode(tmp_path: Path) -> None:
 
 
 async def test_every_known_key_is_known_to_opencode_and_others_are_dropped(tmp_path: Path) -> None:
-    objects = {key: {} for key in KNOWN - {"$schema"}}
+    objects: dict[str, Any] = {key: {} for key in KNOWN - {"$schema"}}
     values = {"autoshare": False, "default_agent": "build", "layout": "auto", "logLevel": "INFO", "shell": "/bin/sh"}
     values |= {"subagent_depth": 1, "username": "ada", "instructions": [], "plugin": []}
     whole = deep_merge({**objects, **values}, {"odd": {}, "disabled_providers": [], "permission": {}})
