@@ -56,6 +56,9 @@ CACHE_DIRECTORY: Final = "/runtime-cache"
 TEMPORARY_DIRECTORY: Final = "/runtime-cache/tmp"
 DATABASE_DIRECTORY: Final = "/opencode-db"
 
+LOGIN_FOLDERS: Final = tuple(f"{home}/.local/share/opencode" for home in (HOME_DIRECTORY, DATA_DIRECTORY))
+"""Where logins of `opencode auth` are: in the agent's home, or in Paperclip's if the policy shares that folder."""
+
 SHUTDOWN_MARGIN: Final = timedelta(seconds=10)
 """What runner and sidecar get after the agent's grace, to end processes and to write the last frame."""
 DEADLINE_MARGIN: Final = timedelta(minutes=30)
@@ -436,6 +439,7 @@ def _runner_arguments(input: CreateJob, argv: Sequence[str], path_variables: Seq
         *("--dir", working_directory(input)),
         *("--grace", str(input.config.grace_sec)),
         *(word for name in path_variables for word in ("--api-variable", name)),
+        *(word for folder in LOGIN_FOLDERS for word in ("--logins", folder)),
         "--",
         *argv,
     ]
