@@ -44,7 +44,8 @@ class Objects:
     overrides: PodOverrides
 
     async def findings(self, agent: CheckedAgent) -> Sequence[Finding]:
-        """What the API server refuses of the run's objects, and whether the data volume's claim is there.
+        """What the API server refuses of the run's objects, whether the data volume's claim is there, and the warnings
+        that every run of this agent has.
 
         Raises:
             RunError: no manifest can be built, as in a run; or the API server does not answer.
@@ -69,7 +70,8 @@ class Objects:
         ]
         found = [*refused, *await self._data_claim(profile)]
         accepted = f"The API server accepts the objects of a run in namespace {profile.namespace}"
-        return found or [Finding(code="run_objects", level="info", message=accepted)]
+        notes = [Finding(code="run_configuration", level="warn", message=hide(note)) for note in plan.warnings]
+        return [*(found or [Finding(code="run_objects", level="info", message=accepted)]), *notes]
 
     async def _refusal(self, manifest: Manifest) -> RunError | None:
         try:

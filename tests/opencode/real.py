@@ -14,6 +14,7 @@ from dev_stack.plan import cache_folder
 from dev_stack.scripted_model.server import provider_block, serve
 
 MODEL = "fake/scenario/script"
+OPTIONS = ("--format", "json", "--title", "test", "--print-logs", "--log-level", "INFO")
 SMALL_MODEL = "fake/aux/title"
 
 
@@ -51,9 +52,10 @@ async def play(folder: Path, *steps: dict[str, Any], prompt: str = "", **merging
     async with serve() as model:
         operator = {"provider": provider_block(model.base_url), "small_model": SMALL_MODEL}
         operator |= merging.pop("operator", {})
-        merged = merge(model=MODEL, agent=merging.pop("agent", {}), operator=operator, **merging)
+        model_name = merging.pop("model", MODEL)
+        merged = merge(model=model_name, agent=merging.pop("agent", {}), operator=operator, **merging)
         script = f"{prompt}\n<<<fake-llm {json.dumps({'steps': steps})} fake-llm>>>\n"
-        code, output, errors = await opencode(folder, merged, "run", "--format", "json", "-m", MODEL, stdin=script)
+        code, output, errors = await opencode(folder, merged, "run", *OPTIONS, "-m", model_name, stdin=script)
         events = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
         return Play(code, events, errors, list(model.requests))
 

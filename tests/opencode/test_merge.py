@@ -114,6 +114,16 @@ def test_the_providers_of_the_models_of_agents_are_enabled() -> None:
     assert config["small_model"] == "groq/s"
 
 
+def test_a_model_that_its_own_provider_does_not_declare_is_named_with_the_nearest_ones() -> None:
+    provider = {"own": {"npm": "@ai-sdk/openai-compatible", "models": {"big-model": {}, "small-model": {}, "x": {}}}}
+    (note,) = merge(model="own/big-modle", agent={}, operator={"provider": provider}).notes
+    assert note.startswith("model own/big-modle: provider own declares no such model")
+    assert note.endswith("the nearest are big-model, small-model")
+    assert merge(model="own/big-model", agent={}, operator={"provider": provider}).notes == ()
+    built_in: dict[str, Any] = {"anthropic": {"models": {"mine": {}}}}
+    assert merged(operator={"provider": built_in}).notes == ()
+
+
 # --- permissions ---
 
 

@@ -75,3 +75,11 @@ async def test_outside_of_the_directory_only_what_may_be_read_is_read(tmp_path: 
         tmp_path, *steps, {"text": "Done."}, agent=agent, skip_permissions=skip, readable=[str(tmp_path / "mine")]
     )
     assert [state["status"] for state in run.tools] == ["completed", "completed" if skip else "error"], run.errors
+
+
+@pytest.mark.slow
+async def test_a_model_that_its_provider_does_not_declare_fails_before_anybody_is_asked(tmp_path: Path) -> None:
+    run = await play(tmp_path, {"text": "Ok."}, model="fake/scenario/scirpt")
+    assert run.exit_code == 1
+    assert "Model not found: fake/scenario/scirpt" in run.errors
+    assert run.requests == []

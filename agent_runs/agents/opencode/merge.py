@@ -8,6 +8,7 @@ win over both, and a note names what they replace. Pure.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, Final
 
 from agent_runs.agents.opencode.config import deep_merge, runtime_config
@@ -98,6 +99,7 @@ def merge(
         **({"skills": skills} if skills else {}),
     }
     notes = [*_replaced(sources, ours), *_overruled(agent, operator, mcp_servers or {}), *_asking(sources)]
+    notes += _undeclared([model, *([small] if small else [])], config["provider"])
     if not skip_permissions:
         notes += _outside(sources)
     return Merged(config, _bounded(notes))
@@ -177,6 +179,20 @@ def _overruled(agent: Mapping[str, Any], operator: Mapping[str, Any], servers: M
     for source in ((AGENT, agent), (OPERATOR, operator)):
         for name in _block(source[1], "mcp").keys() & servers.keys():
             yield f"{source[0]}.mcp.{short(name)} is replaced by the server of this name in config.mcpServers"
+
+
+def _undeclared(models: Iterable[str], providers: Mapping[str, Any]) -> Iterator[str]:
+    """Models that a provider with a package and models of its own does not declare: OpenCode takes no others of it."""
+    for model in models:
+        provider, _, name = model.partition("/")
+        settings = providers.get(provider, {})
+        declared = list(_block(settings, "models"))
+        if declared and "npm" in settings and name not in declared:
+            nearest = ", ".join(short(each) for each in get_close_matches(name, declared, cutoff=0.4) or declared[:3])
+            yield (
+                f"model {short(model)}: provider {short(provider)} declares no such model, so OpenCode fails unless it "
+                f"knows the model itself; the nearest are {nearest}"
+            )
 
 
 def _asking(sources: Iterable[Source]) -> Iterator[str]:
