@@ -119,7 +119,8 @@ def _json_object(value: object) -> object:
         return value
     try:
         found = json.loads(value)
-    except ValueError:
+        json.dumps(found, ensure_ascii=False).encode()  # half a character cannot be written anywhere
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise _field_error("json_object", 'must be a JSON object, for example {"compaction": {"auto": true}}')

@@ -115,6 +115,8 @@ def test_configuration_cannot_set_the_api_key() -> None:
         ("config.mcpServers", CANARY, "config.mcpServers", "must be an object"),
         ("config.opencode", [CANARY], "config.opencode", "must be an object"),
         ("config.opencode", CANARY, "config.opencode", "must be a JSON object"),
+        ("config.opencode", f'{{"a": {"[" * 100_000}', "config.opencode", "must be a JSON object"),
+        ("config.opencode", '{"shell": "\\ud800"}', "config.opencode", "must be a JSON object"),
         ("config.opencode", {"mcp": CANARY}, "config.opencode.mcp", "must be an object"),
         ("config.opencode", {"permission": {"bash": CANARY}}, "config.opencode.permission.bash", "allow, ask or deny"),
         ("config.opencode", {"shell": CANARY * 99999}, "config.opencode", "put long texts into files"),
