@@ -62,12 +62,12 @@ class WorkerValues:
 class Redactions:
     """Makes the redaction of the run that scheduled the calling activity.
 
-    It depends on nothing but what is sealed for the run, the worker's own pod and the provider file, so all workers of
-    a deployment make the same.
+    It depends on nothing but what is sealed for the run, the worker's own pod and the operator's OpenCode
+    configuration, so all workers of a deployment make the same.
 
     Attributes:
         inheritance: what agents inherit from the worker's own pod.
-        opencode_config: the provider file.
+        opencode_config: the file of the operator's OpenCode configuration.
         opener: opens the tokens of runs that have joined.
     """
 
@@ -100,7 +100,7 @@ class Redactions:
         """Reads what this worker puts into pods.
 
         Raises:
-            InvalidRequest: the provider file cannot be read or is not a JSON object.
+            InvalidRequest: the operator's OpenCode configuration cannot be read, or something in it has a wrong type.
             PodIntrospectionFailed: the worker's pod is none that could be read.
             ClusterUnavailable: the API server refused or timed out; retried.
         """

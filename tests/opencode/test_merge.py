@@ -164,6 +164,14 @@ def test_what_the_operator_denies_no_agent_of_opencode_allows(denied: Any, permi
     assert {tool: action for tool, action in found.items() if tool not in ("bash", "doom_loop")} == permission
 
 
+def test_what_the_operator_denies_to_an_agent_of_opencode_stays_denied() -> None:
+    def build(permission: dict[str, str]) -> dict[str, Any]:
+        return {"agent": {"build": {"permission": permission}}}
+
+    found = merged(build({"webfetch": "allow"}), build({"webfetch": "deny"})).config["agent"]["build"]["permission"]
+    assert found["webfetch"] == "deny"
+
+
 def test_an_agent_may_deny_itself_everything_but_a_few_tools() -> None:
     permission = merged({"permission": {"*": "deny", "read": "allow"}}).config["permission"]
     assert (permission["*"], permission["read"]) == ("deny", "allow")

@@ -78,9 +78,12 @@ def merge(
     fixed = fixed_rules(skip_permissions=skip_permissions, readable=(*skill_folders, *readable))
     own = {**deep_merge(_plain(operator), _plain(agent)), **_joined(sources)}
     for kind in ("agent", "mode"):
-        named = deep_merge(_block(operator, kind), _block(agent, kind))
+        theirs = _block(operator, kind)
+        named = deep_merge(theirs, _block(agent, kind))
         if named:
-            own[kind] = {name: limited(settings, operator, fixed) for name, settings in named.items()}
+            own[kind] = {
+                name: limited(settings, (operator, theirs.get(name, {})), fixed) for name, settings in named.items()
+            }
     small = agent.get("small_model") or operator.get("small_model")
     ours = runtime_config(
         model=model,

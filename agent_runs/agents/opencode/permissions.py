@@ -67,12 +67,18 @@ def merged_permissions(sources: Iterable[Source], fixed: Iterable[Rule]) -> dict
     return block((*DEFAULTS, *own, *fixed))
 
 
-def limited(settings: Mapping[str, Any], operator: Mapping[str, Any], fixed: Iterable[Rule]) -> dict[str, Any]:
+def limited(
+    settings: Mapping[str, Any], operator: Iterable[Mapping[str, Any]], fixed: Iterable[Rule]
+) -> dict[str, Any]:
     """The settings of one of OpenCode's agents. What they permit counts more than anything else in a configuration, so
-    what the operator denies and our own rules follow it."""
+    what the operator denies and our own rules follow it.
+
+    Args:
+        operator: the operator's configuration, and what it has for this agent.
+    """
     own = list(rules(settings))
     kept = {key: value for key, value in settings.items() if key not in ("permission", "tools")}
-    bounds = list(rules(operator))
+    bounds = [rule for config in operator for rule in rules(config)]
     if EVERYTHING_DENIED not in bounds:
         bounds = [rule for rule in bounds if rule.action == "deny"]
     denied = [rule for rule in own if rule.action == "deny" and rule != EVERYTHING_DENIED]
