@@ -74,12 +74,8 @@ def activities(
     """All activities, each with the ports it needs."""
     opener = startup.load_opener(settings)
     policy = startup.load_policy(settings)
-    checks = Checks(
-        policy,
-        cluster.namespace,
-        own_account=partial(startup.own_account, cluster),
-        data_claim=partial(startup.data_claim, cluster, settings.data_claim),
-    )
+    data_claim = partial(startup.data_claim, cluster, settings.data_claim)
+    checks = Checks(policy, cluster.namespace, own_account=partial(startup.own_account, cluster), data_claim=data_claim)
     preparations = HistoryPreparations(client, opener)
     inheritance = Inheritance(settings.inherit_env, settings.inherit_env_from, settings.inherit_mounts)
     overrides = PodOverrides(settings.image, settings.namespace, settings.data_claim)
@@ -104,7 +100,7 @@ def activities(
         checking.check_configuration,
         checking.try_pod,
         IntrospectPodActivity(cluster, overrides, inheritance).introspect_pod,
-        BundlePromptActivity(cluster, preparations, settings.data_root).bundle_prompt,
+        BundlePromptActivity(cluster, preparations, settings.data_root, data_claim).bundle_prompt,
         CreateJobActivity(cluster, preparations, opener, pods).create_job,
         AwaitScheduleActivity(cluster, redactions).await_schedule,
         RotateTokenActivity(cluster, opener).rotate_token,

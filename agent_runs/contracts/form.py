@@ -109,6 +109,11 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
             "url). Headers and tokens in it stay sealed.",
         ),
         Caption(
+            "opencode",
+            None,
+            "The agent's own OpenCode configuration, an object or its JSON text (docs/opencode.md). It stays sealed.",
+        ),
+        Caption(
             "resumeLastSession",
             None,
             "Continue the session of the agent's last run of the same task; false: a fresh session every time.",
@@ -140,6 +145,12 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
             "Workspace",
             "shared: a run is refused when no data volume keeps the files of its workspace. ephemeral: the run works, "
             "and such files are lost with its pod.",
+        ),
+        Caption(
+            "skills",
+            "Skills",
+            "folders: OpenCode gets the folders of skills on the data volume, with their references and scripts. "
+            "inline: the texts of skills are in the prompt.",
         ),
         Caption(
             "agentDbMode",

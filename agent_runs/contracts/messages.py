@@ -84,6 +84,8 @@ class PromptBundle(Contract):
         size: in bytes.
         metrics: characters (UTF-16 units, as Paperclip counts) per section, Paperclip's names.
         warnings: for people, such as instructions that could not be read.
+        skill_folders: of the skills that OpenCode gets as folders, relative to the data volume; they are not in the
+            prompt.
     """
 
     namespace: str
@@ -92,6 +94,7 @@ class PromptBundle(Contract):
     size: int
     metrics: dict[str, int] = {}
     warnings: tuple[str, ...] = ()
+    skill_folders: tuple[str, ...] = ()
 
 
 class JoinedRun(Contract):

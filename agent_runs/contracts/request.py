@@ -118,6 +118,20 @@ def _json_list(value: object) -> object:
         ) from None
 
 
+def _json_object(value: object) -> object:
+    """An object, or the JSON text of one as it comes from a text area."""
+    if not isinstance(value, str):
+        return value
+    try:
+        found = json.loads(value)
+        json.dumps(found, ensure_ascii=False).encode()  # half a character cannot be written anywhere
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise _field_error("json_object", 'must be a JSON object, for example {"compaction": {"auto": true}}')
+    return found
+
+
 Identifier = Annotated[str, AfterValidator(_identifier)]
 OptionalText = Annotated[str | None, BeforeValidator(_blank_is_absent)]
 Model = Annotated[str, AfterValidator(_model)]
@@ -196,6 +210,8 @@ class RunConfig(PaperclipContract):
         max_unread_sec: how long the pod of an agent that has ended waits for a worker to read its output.
         infrastructure_retries: further attempts after a lost pod or node, on a budget of their own.
         workspace: `shared`: a run whose workspace would be lost with its pod is refused; `ephemeral`: it may be lost.
+        skills: `folders`: OpenCode gets the folders of skills that are on the data volume, and reads what it needs;
+            `inline`: the texts of all skills are in the prompt.
         ttl_seconds_after_finished: how long Kubernetes keeps a finished Job that the worker did not delete.
         paperclip_api_url: address of Paperclip for pods, an absolute http(s) URL; overrides the worker's setting.
     """
@@ -213,6 +229,7 @@ class RunConfig(PaperclipContract):
     infrastructure_retries: Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=10)] = 2
     cwd: OptionalText = None
     workspace: Literal["shared", "ephemeral"] = "shared"
+    skills: Literal["folders", "inline"] = "folders"
     namespace: Annotated[
         str | None,
         AfterValidator(lambda v: v if v is None else _namespace(v)),
@@ -272,12 +289,17 @@ class RunConfig(PaperclipContract):
 
 
 class AdapterConfig(RunConfig):
-    """The agent's whole configuration as Paperclip resolves it for one run. `env` holds secrets in clear."""
+    """The agent's whole configuration as Paperclip resolves it for one run. `env` holds secrets in clear.
+
+    Attributes:
+        opencode: the agent's own OpenCode configuration; `agent_runs.contracts.opencode` judges it.
+    """
 
     env: dict[str, SecretStr] = {}
     prompt_template: OptionalText = None
     bootstrap_prompt_template: OptionalText = None
     mcp_servers: dict[str, dict[str, Any]] = Field(default={}, repr=False)
+    opencode: Annotated[dict[str, Any], BeforeValidator(_json_object)] = Field(default={}, repr=False)
 
     @model_validator(mode="after")
     def _environment_names(self) -> Self:
@@ -406,6 +428,7 @@ class Secrets(PaperclipContract):
         secret_env: names in `env` that Paperclip bound to its secrets; their values are kept out of transcripts.
         paperclip_env: `PAPERCLIP_*` values that are prose or bulky (wake payload, workspaces).
         mcp_servers: OpenCode's or Claude's spelling, with headers and tokens.
+        opencode: the agent's own OpenCode configuration.
     """
 
     run_id: str
@@ -414,6 +437,7 @@ class Secrets(PaperclipContract):
     secret_env: tuple[str, ...] = ()
     paperclip_env: dict[str, str] = Field(default={}, repr=False)
     mcp_servers: dict[str, dict[str, Any]] = Field(default={}, repr=False)
+    opencode: dict[str, Any] = Field(default={}, repr=False)
 
 
 class PromptSource(PaperclipContract):
@@ -421,13 +445,13 @@ class PromptSource(PaperclipContract):
 
     Attributes:
         agent, context: the template data of Paperclip, without secrets.
-        instructions, skills: texts that the caller has read from its own disk; None: the worker reads the configured
-            paths on Paperclip's data volume.
+        instructions, skills: texts that the caller has read from its own disk, those of skills by their keys; None: the
+            worker reads the configured paths on Paperclip's data volume.
     """
 
     wake: WakePrompt = WakePrompt()
     instructions: str | None = None
-    skills: tuple[str, ...] | None = None
+    skills: dict[str, str] | None = None
     task_markdown: str = ""
     session_handoff: str = ""
     bootstrap_template: str | None = None

@@ -85,7 +85,8 @@ class Objects:
         return Planned(input, plan, profile, settings.paperclip_api_url, worker_has_data=mounted)
 
     async def findings(self, agent: CheckedAgent) -> Sequence[Finding]:
-        """What the API server refuses of the run's objects, and whether the data volume's claim is there.
+        """What the API server refuses of the run's objects, whether the data volume's claim is there, and the warnings
+        that every run of this agent has.
 
         Raises:
             RunError: no manifest can be built, as in a run; or the API server does not answer.
@@ -100,7 +101,8 @@ class Objects:
         ]
         found = [*refused, *await self._data_claim(profile)]
         accepted = f"The API server accepts the objects of a run in namespace {profile.namespace}"
-        return found or [Finding(code="run_objects", level="info", message=accepted)]
+        notes = [Finding(code="run_configuration", level="warn", message=hide(note)) for note in planned.plan.warnings]
+        return [*(found or [Finding(code="run_objects", level="info", message=accepted)]), *notes]
 
     async def _refusal(self, manifest: Manifest) -> RunError | None:
         try:

@@ -4,16 +4,19 @@
 """
 
 import json
-from collections.abc import Callable, Mapping
+import posixpath
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from agent_runs import pod
 from agent_runs.agents.opencode.command import command_line
-from agent_runs.agents.opencode.config import OVERRIDING_VARIABLES, runtime_config
+from agent_runs.agents.opencode.config import OVERRIDING_VARIABLES
 from agent_runs.agents.opencode.config import environment as opencode_environment
+from agent_runs.agents.opencode.merge import AGENT, OPERATOR, Merged, merge, unset_variables
 from agent_runs.contracts.messages import CreateJob
+from agent_runs.contracts.pod import DATA_DIRECTORY
 from agent_runs.contracts.request import RunConfig, RunRequest, Secrets
 from agent_runs.contracts.start import SealedJoin
 from agent_runs.job import manifest
@@ -40,7 +43,7 @@ class AgentPodSettings:
         inheritance: what agents inherit from the worker's own pod.
         sidecar_image: image with python3 for the sidecar; None: that of the worker's own pod, or a public one of Python
             for a worker that is in none.
-        opencode_config: JSON file with a `provider` block and optionally a `small_model`.
+        opencode_config: the operator's OpenCode configuration, a JSON file.
         page: returns the address of a run's page by its Paperclip run id, without a token: it goes into histories.
     """
 
@@ -79,6 +82,7 @@ def attempt_plan(
     variables = paperclip_environment(request, secrets, api_url=settings.paperclip_api_url, inherited=inherited)
     if secrets.run_id != request.run_id:
         variables["PAPERCLIP_RUN_ID"] = secrets.run_id
+    names = frozenset(variables)  # the runner adds those that the proxy takes away
     variables, servers, proxy = route_through_api_proxy(variables, secrets)
     argv = command_line(
         model=config.model,
@@ -88,29 +92,56 @@ def attempt_plan(
         variant=config.variant,
         extra_args=config.extra_args,
     )
-    return manifest.plan_job(
+    merged = merged_config(input, secrets, servers, opencode)
+    fixed = opencode_environment(
+        config_file=CONFIG_FILE, directory=directory, plugins=merged.has_plugins, features=config.opencode_features
+    )
+    environment = without_overrides(variables) | fixed
+    plan = manifest.plan_job(
         input,
         argv=argv,
-        environment=without_overrides(variables)
-        | opencode_environment(config_file=CONFIG_FILE, directory=directory, features=config.opencode_features),
-        opencode_config=opencode_config_text(config, servers, opencode),
+        environment=environment,
+        opencode_config=json.dumps(merged.config),
         runner=RUNNER_FILE.read_text(),
         settings=pod_settings(settings),
         proxy=proxy,
     )
+    unset = _unset_variables(input, secrets, opencode, names | environment.keys())
+    return replace(plan, warnings=(*plan.warnings, *merged.notes, *unset))
 
 
-def opencode_config_text(config: RunConfig, mcp_servers: dict[str, dict[str, Any]], opencode: dict[str, Any]) -> str:
-    """The OpenCode configuration of the run, as JSON."""
-    runtime = runtime_config(
+def merged_config(
+    input: CreateJob, secrets: Secrets, mcp_servers: dict[str, dict[str, Any]], opencode: dict[str, Any]
+) -> Merged:
+    """The OpenCode configuration of the run."""
+    config = input.config
+    return merge(
         model=config.model,
-        small_model=opencode.get("small_model"),
-        skip_permissions=config.dangerously_skip_permissions,
+        agent=secrets.opencode,
+        operator=opencode,
         mcp_servers=mcp_servers,
-        provider_config=opencode.get("provider"),
+        skip_permissions=config.dangerously_skip_permissions,
+        skill_folders=[f"{DATA_DIRECTORY}/{folder}" for folder in input.prompt.skill_folders],
+        readable=instructions_folders(config),
         features=config.opencode_features,
     )
-    return json.dumps(runtime)
+
+
+def instructions_folders(config: RunConfig) -> list[str]:
+    """The folder of the agent's instructions, which it may read wherever it works; none when it is not in the pod."""
+    folder = posixpath.dirname(posixpath.normpath(config.instructions_file_path or "/"))
+    return [folder] if folder.startswith(f"{DATA_DIRECTORY}/") else []
+
+
+def _unset_variables(
+    input: CreateJob, secrets: Secrets, opencode: dict[str, Any], names: Iterable[str]
+) -> tuple[str, ...]:
+    """Notes about variables that the configuration refers to and that the pod does not get, as far as is known: the
+    operator's configuration may refer to what is in inherited Secrets, whose content no worker reads."""
+    known = {*names, *manifest.fixed_variables(input), *(each.name for each in input.profile.env_references)}
+    found = unset_variables(secrets.opencode, known, AGENT)
+    found += unset_variables(secrets.mcp_servers, known, "config.mcpServers")
+    return found if input.profile.env_from else (*found, *unset_variables(opencode, known, OPERATOR))
 
 
 def pod_settings(settings: AgentPodSettings) -> PodSettings:

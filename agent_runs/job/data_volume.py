@@ -85,6 +85,7 @@ class RunFolders:
         directory: where OpenCode works.
         projects: the paths of all workspaces of the run's project.
         instructions: the file of the agent's instructions.
+        skills: the folders of its skills, relative to the volume.
     """
 
     owner: Owner
@@ -92,6 +93,7 @@ class RunFolders:
     workspace: Workspace = field(default_factory=Workspace)
     projects: Sequence[str] = ()
     instructions: str | None = None
+    skills: Sequence[str] = ()
 
     @property
     def workspace_field(self) -> str | None:
@@ -134,6 +136,9 @@ class RunFolders:
         for instance in dict.fromkeys(map(_instance, _all_relative([self.directory, instructions]))):
             if instance:
                 yield f"{instance}/skills/{_segment(self.owner.company_id)}"
+        for folder in self.skills:
+            if permitted := skill_folder(f"{DATA_DIRECTORY}/{folder}", self.owner):
+                yield permitted
         yield from rules.shared
 
     def _permitted(self, paths: Iterable[str], rules: DataRules) -> Iterator[str]:
@@ -148,6 +153,18 @@ def home_path(owner: Owner) -> str:
 def database_path(company: str, agent: str, task_key: str) -> str:
     """The folder of a task's database, relative to the data volume; no other task has the same."""
     return "/".join((DATABASES, _folder(company), _folder(agent), _folder(task_key)))
+
+
+def skill_folder(path: str, owner: Owner) -> str | None:
+    """The folder of a skill, relative to the data volume; None when it is elsewhere or not of the owner's company."""
+    relative = _relative(path)
+    if relative is None or ":" in relative:
+        return None
+    match relative.split("/"):
+        case ["instances", _, "skills" | "projects", company, _, *_] if company == _segment(owner.company_id):
+            return relative
+        case _:
+            return None
 
 
 def refusal(path: str, owner: Owner, rules: DataRules) -> str | None:

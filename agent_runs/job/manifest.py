@@ -56,6 +56,9 @@ CACHE_DIRECTORY: Final = "/runtime-cache"
 TEMPORARY_DIRECTORY: Final = "/runtime-cache/tmp"
 DATABASE_DIRECTORY: Final = "/opencode-db"
 
+LOGIN_FOLDERS: Final = tuple(f"{home}/.local/share/opencode" for home in (HOME_DIRECTORY, DATA_DIRECTORY))
+"""Where logins of `opencode auth` are: in the agent's home, or in Paperclip's if the policy shares that folder."""
+
 SHUTDOWN_MARGIN: Final = timedelta(seconds=10)
 """What runner and sidecar get after the agent's grace, to end processes and to write the last frame."""
 DEADLINE_MARGIN: Final = timedelta(minutes=30)
@@ -436,6 +439,7 @@ def _runner_arguments(input: CreateJob, argv: Sequence[str], path_variables: Seq
         *("--dir", working_directory(input)),
         *("--grace", str(input.config.grace_sec)),
         *(word for name in path_variables for word in ("--api-variable", name)),
+        *(word for folder in LOGIN_FOLDERS for word in ("--logins", folder)),
         "--",
         *argv,
     ]
@@ -466,6 +470,11 @@ def literal(text: str) -> str:
 
 
 # environment
+
+
+def fixed_variables(input: CreateJob) -> frozenset[str]:
+    """Return the names of the variables that only this program sets."""
+    return frozenset(("NODE_ENV", *_fixed_environment(input)))
 
 
 def _fixed_environment(input: CreateJob) -> dict[str, str]:
@@ -567,6 +576,7 @@ def _data_folders(input: CreateJob, settings: PodSettings) -> tuple[Folder, ...]
         workspace=input.workspace,
         projects=input.workspaces,
         instructions=input.config.instructions_file_path,
+        skills=input.prompt.skill_folders,
     )
     return folders.mounted(_data_rules(input, settings))
 

@@ -18,6 +18,7 @@ from agent_runs.contracts.errors import (
     TranscriptsUnavailable,
 )
 from agent_runs.contracts.messages import JoinedRun
+from agent_runs.contracts.opencode import problems
 from agent_runs.contracts.request import Secrets
 from agent_runs.contracts.start import SealedJoin
 from agent_runs.job.pod_profile import Inheritance, inherited_literals
@@ -34,7 +35,7 @@ class WorkerValues:
 
     Attributes:
         inherited: literal variables of the worker's own pod.
-        opencode: content of the provider file.
+        opencode: the operator's OpenCode configuration.
     """
 
     inherited: dict[str, str] = field(default_factory=dict, repr=False)
@@ -49,24 +50,24 @@ class WorkerValues:
         Raises:
             InvalidRequest: there are too many to be searched for.
         """
-        values = secret_values(secrets, self.inherited, self.opencode.get("provider"))
+        values = secret_values(secrets, self.inherited, self.opencode)
         return Redaction.of((*values, *(token_values(joined) if joined else ())))
 
     def warnings(self, secrets: Secrets) -> tuple[str, ...]:
         """What that redaction leaves out, for people."""
-        return warnings(secrets, self.inherited, self.opencode.get("provider"))
+        return warnings(secrets, self.inherited, self.opencode)
 
 
 @dataclass(frozen=True)
 class Redactions:
     """Makes the redaction of the run that scheduled the calling activity.
 
-    It depends on nothing but what is sealed for the run, the worker's own pod and the provider file, so all workers of
-    a deployment make the same.
+    It depends on nothing but what is sealed for the run, the worker's own pod and the operator's OpenCode
+    configuration, so all workers of a deployment make the same.
 
     Attributes:
         inheritance: what agents inherit from the worker's own pod.
-        opencode_config: the provider file.
+        opencode_config: the file of the operator's OpenCode configuration.
         opener: opens the tokens of runs that have joined.
     """
 
@@ -99,7 +100,7 @@ class Redactions:
         """Reads what this worker puts into pods.
 
         Raises:
-            InvalidRequest: the provider file cannot be read or is not a JSON object.
+            InvalidRequest: the operator's OpenCode configuration cannot be read, or something in it has a wrong type.
             PodIntrospectionFailed: the worker's pod is none that could be read.
             ClusterUnavailable: the API server refused or timed out; retried.
         """
@@ -124,4 +125,6 @@ def provider_settings(file: Path | None) -> dict[str, Any]:
         raise InvalidRequest(f"AGENT_RUNS_OPENCODE_CONFIG: {file} cannot be read: {type(error).__name__}") from None
     if not isinstance(content, dict):
         raise InvalidRequest(f"AGENT_RUNS_OPENCODE_CONFIG: {file} must hold a JSON object")
+    if wrong := [f"{path} {remedy}".strip() for path, remedy in problems(content)]:
+        raise InvalidRequest(f"AGENT_RUNS_OPENCODE_CONFIG: {file}: {'; '.join(wrong)}")
     return content

@@ -41,8 +41,8 @@ INEFFECTIVE: Final = (
     Ineffective(("OPENCODE_DB",), "no effect: config.agentDbMode says where OpenCode keeps its sessions"),
     Ineffective(
         ("OPENCODE_CONFIG", "OPENCODE_CONFIG_CONTENT", "OPENCODE_CONFIG_DIR", "OPENCODE_PERMISSION"),
-        "no effect: OpenCode's configuration is made for each run; use the fields of docs/configuration.md, or "
-        "AGENT_RUNS_OPENCODE_CONFIG of the worker for providers",
+        "no effect: OpenCode's configuration is made for each run; use config.opencode, or "
+        "AGENT_RUNS_OPENCODE_CONFIG of the worker for all agents",
     ),
     Ineffective(
         ("OPENCODE_SERVER_PASSWORD", "OPENCODE_SERVER_USERNAME"),

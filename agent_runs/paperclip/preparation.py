@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from agent_runs.contracts import opencode
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.pod import DATA_DIRECTORY, HOME_DIRECTORY
 from agent_runs.contracts.request import (
@@ -84,7 +85,7 @@ REMEDY_LIMIT: Final = 300
 
 _CAPTURED_ABSENCE: Final = "[undefined]"
 _SECRET_FIELD: Final = re.compile(
-    r"^(env|headers|mcpservers|paperclipruntimetools|paperclipmanagedmcp|paperclipsecrets|runtimemcp|.*cookie"
+    r"^(env|headers|mcpservers|opencode|paperclipruntimetools|paperclipmanagedmcp|paperclipsecrets|runtimemcp|.*cookie"
     r"|.*(token|secret|password|passwd|credential|api_?key|private_?key|authorization|bearer|kubeconfig).*)$",
     re.IGNORECASE,
 )
@@ -222,6 +223,7 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
         secret_env=tuple(sorted(env.keys() & _bound_to_secrets(tidy))),
         paperclip_env=variables,
         mcp_servers={**own_servers, **tools.tool_servers(host.tool_servers, addresses, own_servers.keys(), token)},
+        opencode=context.config.opencode,
     )
     config = _safe_config(context.config)
     skill_texts, skill_notes = _skill_texts(config, host)
@@ -358,6 +360,8 @@ def _deeper_problems(context: ExecutionContext) -> Iterator[Problem]:
             yield Problem(
                 f"config.env.{name}"[:FIELD_LIMIT], f"is too long: a variable may have {VARIABLE_LIMIT} bytes"
             )
+    for path, remedy in opencode.problems(config.opencode):
+        yield Problem(f"config.opencode.{path}".rstrip(".")[:FIELD_LIMIT], remedy)
     try:
         session.decode(context.runtime)
     except session.MalformedSession as error:
@@ -501,7 +505,7 @@ def _bounded(env: dict[str, str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _prompt_source(
-    context: ExecutionContext, tidy: dict[str, Any], host: HostTexts, skill_texts: tuple[str, ...] | None
+    context: ExecutionContext, tidy: dict[str, Any], host: HostTexts, skill_texts: dict[str, str] | None
 ) -> PromptSource:
     raw = _object(tidy.get("context"))
     return PromptSource(
@@ -524,13 +528,13 @@ def _heartbeat(config: AdapterConfig, host: HostTexts) -> str | None:
     return config.prompt_template or host.heartbeat_template
 
 
-def _skill_texts(config: RunConfig, host: HostTexts) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+def _skill_texts(config: RunConfig, host: HostTexts) -> tuple[dict[str, str] | None, tuple[str, ...]]:
     """The texts of the selected skills that the host has read, and warnings; None: the worker reads them."""
     if host.skills is None:
         return None, ()
     selection = skills.select(config.paperclip_runtime_skills, config.paperclip_skill_sync)
-    texts = [text for skill in selection.skills if (text := host.skills.get(skill.key)) is not None]
-    return tuple(texts), selection.warnings
+    keys = [skill.key for skill in selection.skills]
+    return {key: host.skills[key] for key in keys if key in host.skills}, selection.warnings
 
 
 def _prose(value: Any) -> str:

@@ -91,6 +91,14 @@ def join_skills(skills: Iterable[str]) -> str:
     return join_sections(skills, SKILL_SEPARATOR)
 
 
+def skill_folders_section(folders: Mapping[str, str]) -> str:
+    """Where skills are that OpenCode has as folders. Its `skill` tool fails in an image without ripgrep."""
+    listed = "; ".join(f"{name} in {path}" for name, path in folders.items())
+    return (
+        f"(Load these skills with the skill tool, or read the SKILL.md in their folders: {listed}.)" if listed else ""
+    )
+
+
 def instructions_section(text: str, path: str) -> str:
     """The agent's instructions and where they come from, so that it can resolve what they refer to."""
     kept = trim(text)

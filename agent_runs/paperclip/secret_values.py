@@ -1,8 +1,8 @@
 """Which values that a run's pod gets are secret, by the names they have and the places they are in.
 
 Everything that the worker puts into the pod is examined here: what came sealed with the run, variables of the worker's
-own pod that the agent inherits, and the provider file. A value that the pod gets by a reference to a Kubernetes Secret
-is not known to the worker.
+own pod that the agent inherits, and the operator's OpenCode configuration. A value that the pod gets by a reference to
+a Kubernetes Secret is not known to the worker.
 """
 
 import re
@@ -52,18 +52,18 @@ _OPTION: Final = re.compile(r"-{0,2}(?P<name>[\w.-]+)(?P<separator>[=:])\s*(?P<v
 
 
 def secret_values(
-    secrets: Secrets, inherited: Mapping[str, str] | None = None, provider: object = None
+    secrets: Secrets, inherited: Mapping[str, str] | None = None, opencode: Mapping[str, Any] | None = None
 ) -> tuple[tuple[str, str], ...]:
     """Names and values of everything to redact, in an order that later additions do not change.
 
     Args:
         inherited: literal variables of the worker's own pod that agents inherit.
-        provider: the `provider` block of OpenCode's configuration.
+        opencode: the operator's OpenCode configuration.
 
     Raises:
         InvalidRequest: there are too many to be searched for.
     """
-    named = _named(secrets, inherited, provider)
+    named = _named(secrets, inherited, opencode)
     values = dict.fromkeys((name, part) for name, value in named for part in _parts(value))
     _check(values)
     return tuple(dict.fromkeys((*values, *_lines(named)[:MAX_LINES])))
@@ -75,16 +75,20 @@ def token_values(joined: SealedJoin) -> tuple[tuple[str, str], ...]:
     return tuple((name, part) for name, token in tokens if token for part in _parts(token))
 
 
-def warnings(secrets: Secrets, inherited: Mapping[str, str] | None = None, provider: object = None) -> tuple[str, ...]:
+def warnings(
+    secrets: Secrets, inherited: Mapping[str, str] | None = None, opencode: Mapping[str, Any] | None = None
+) -> tuple[str, ...]:
     """What `secret_values` leaves out of the same secrets, for people."""
-    rest = _lines(_named(secrets, inherited, provider))[MAX_LINES:]
+    rest = _lines(_named(secrets, inherited, opencode))[MAX_LINES:]
     names = ", ".join(dict.fromkeys(name[:40] for name, _ in rest[:MAX_NAMED]))
     note = f"{len(rest)} lines of long secrets ({names}) are hidden in the transcript only where the whole secret is"
     return (note,) if rest else ()
 
 
-def _named(secrets: Secrets, inherited: Mapping[str, str] | None, provider: object) -> tuple[tuple[str, str], ...]:
-    return tuple(dict.fromkeys((*_sealed(secrets), *_variables(inherited or {}), *_in_provider(provider))))
+def _named(
+    secrets: Secrets, inherited: Mapping[str, str] | None, opencode: Mapping[str, Any] | None
+) -> tuple[tuple[str, str], ...]:
+    return tuple(dict.fromkeys((*_sealed(secrets), *_variables(inherited or {}), *_in_opencode(opencode or {}))))
 
 
 def _lines(named: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -100,7 +104,7 @@ def _lines(named: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 def _check(values: Iterable[tuple[str, str]]) -> None:
     texts = {value for _, value in values}
-    remedy = "pass the agent fewer secrets (environment variables, MCP headers, provider file)"
+    remedy = "pass the agent fewer secrets (environment variables, MCP headers, OpenCode configuration)"
     if len(texts) > MAX_VALUES:
         raise InvalidRequest(
             f"the agent has {len(texts)} secret values, and {MAX_VALUES} can be kept out of its transcript: {remedy}"
@@ -125,8 +129,26 @@ def _sealed(secrets: Secrets) -> Iterator[tuple[str, str]]:
         yield "PAPERCLIP_API_KEY", secrets.auth_token
     yield from _variables(secrets.env, secrets.secret_env)
     yield from _variables(secrets.paperclip_env)
-    for server, settings in secrets.mcp_servers.items():
-        yield from ((server, value) for value in _in_server(settings))
+    yield from _in_servers(secrets.mcp_servers)
+    yield from _in_opencode(secrets.opencode)
+
+
+def _in_opencode(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Secrets of an OpenCode configuration: of its providers, of its MCP servers, and of everything else."""
+    for key, block in config.items():
+        if key == "mcp":
+            yield from _in_servers(block)
+        elif key in ("agent", "command", "mode"):
+            for settings in block.values() if isinstance(block, Mapping) else ():
+                yield from _in_provider(settings, key)
+        elif key not in ("permission", "tools"):
+            yield from _in_provider(block, key)
+
+
+def _in_servers(servers: object) -> Iterator[tuple[str, str]]:
+    for server, settings in servers.items() if isinstance(servers, Mapping) else ():
+        if isinstance(settings, Mapping):
+            yield from ((str(server), value) for value in _in_server(settings))
 
 
 def _variables(variables: Mapping[str, str], bound: Iterable[str] = ()) -> Iterator[tuple[str, str]]:

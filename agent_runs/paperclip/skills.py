@@ -4,6 +4,7 @@ A skill is a folder with a SKILL.md on Paperclip's data volume. Paperclip's own 
 without it an agent does not know how to report. Source: Paperclip 2026.916.1, adapter-utils and the bundled adapters.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,10 @@ from agent_runs.paperclip.javascript import trim
 from agent_runs.paperclip.safe_files import OwnFiles, UnreadableFile, is_folder
 
 OPERATIONAL: Final = "paperclipai/paperclip/paperclip"
+NAME_LIMIT: Final = 100
+"""Characters of a skill's name in the prompt."""
+_FRONT_MATTER: Final = re.compile(r"---[ \t]*\r?\n(.*?)^---[ \t\r]*$", re.DOTALL | re.MULTILINE)
+_SETTING: Final = re.compile(r"^(name|description):(.*)$", re.MULTILINE)
 SKILL_LIMIT: Final = 256 * 1024
 """Bytes of one skill; all of them and the prompt share a Secret of 1 MiB."""
 
@@ -28,11 +33,6 @@ class Selection:
 
     skills: tuple[RuntimeSkill, ...] = ()
     warnings: tuple[str, ...] = ()
-
-    @property
-    def sources(self) -> tuple[Path, ...]:
-        """Where their texts are."""
-        return tuple(Path(skill.source) for skill in self.skills if skill.source)
 
 
 def select(offered: Sequence[RuntimeSkill], sync: SkillSync) -> Selection:
@@ -67,6 +67,17 @@ def read_skill(source: Path, files: OwnFiles) -> str:
         return trim(files.skill(path, SKILL_LIMIT))
     except UnreadableFile as cause:
         raise UnreadableSkill(f"skill not readable: {cause}") from None
+
+
+def name_for_opencode(text: str) -> str | None:
+    """The name under which OpenCode finds a skill, by the text of its SKILL.md; None when it would not offer it.
+
+    OpenCode offers what has a name and a description in its front matter. Source: OpenCode 1.18.33, observed.
+    """
+    front_matter = _FRONT_MATTER.match(text)
+    settings = dict(_SETTING.findall(front_matter[1])) if front_matter else {}
+    name = settings.get("name", "").strip().strip("'\"")
+    return name[:NAME_LIMIT] if name and settings.get("description", "").strip() else None
 
 
 def _required(offered: Iterable[RuntimeSkill]) -> set[str]:

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs one command inside the agent's container; the sidecar forwards what the command writes.
 #
-#   sh runner.sh --stdin FILE --out DIR --dir WORKDIR --grace SECONDS [--api-variable NAME]... -- COMMAND ARGS...
+#   sh runner.sh --stdin FILE --out DIR --dir WORKDIR --grace SECONDS [--api-variable NAME]... [--logins DIR]... \
+#     -- COMMAND ARGS...
 #   sh runner.sh --out DIR --processes    names the processes of the run, without their arguments
 #
 # OpenCode loses output when a pipe's reader is slow, ignores SIGTERM as pid 1, and gives its tools sessions of their
@@ -11,11 +12,14 @@
 # holds the address of the pod's API proxy, or none. That address becomes PAPERCLIP_API_URL and the beginning of each
 # variable NAME. Without the sidecar, after --sidecar-timeout SECONDS, the command is not started.
 #
+# OpenCode has its logins below XDG_DATA_HOME, which ends with the pod. Links there lead to the first folder of --logins
+# that has them, else to the first of all, where new ones are kept.
+#
 # The FIFO is held open by this process alone, so the sidecar sees its end, however that comes. Two lines go through it:
 #   started
 #   result CODE STOPPED_BY GRACE_EXCEEDED ERROR DETAIL
 #
-# Needs a POSIX shell, /proc, and awk cat env grep mkdir mkfifo rm sleep; an executable busybox at $RUNNER_BUSYBOX
+# Needs a POSIX shell, /proc, and awk cat env grep ln mkdir mkfifo rm sleep; an executable busybox at $RUNNER_BUSYBOX
 # (/agent-run/bin/busybox) replaces those that are missing.
 
 KILL_TIMEOUT=200   # centiseconds for processes to end after SIGKILL
@@ -166,6 +170,16 @@ await_sidecar() {
     done
 }
 
+link_login() { # FILE
+    kept=''
+    for folder in $logins; do
+        kept=${kept:-$folder}
+        if [ -r "$folder/$1" ]; then kept=$folder && break; fi
+    done
+    [ -n "$kept" ] || return 0
+    mkdir -p "$kept" "$XDG_DATA_HOME/opencode" && ln -s "$kept/$1" "$XDG_DATA_HOME/opencode/$1"
+}
+
 prepare_folders() {
     { rm -f "$out/code" && echo $$ >"$out/running" && mkfifo "$out/code"; } || fail_start out --out
     exec 6>>"$out/stdout" 7>>"$out/stderr" 8<>"$out/code"
@@ -176,6 +190,9 @@ prepare_folders() {
         eval "folder=\${$name:-}"
         [ -z "$folder" ] || mkdir -p "$folder" || fail_start folder "$name"
     done
+    if [ -n "${XDG_DATA_HOME:-}" ]; then
+        for name in auth.json mcp-auth.json; do link_login "$name" 2>/dev/null; done
+    fi
     case ${OPENCODE_DB:-} in */*) mkdir -p "${OPENCODE_DB%/*}/" || fail_start folder OPENCODE_DB ;; esac
     { mkdir -p "$dir" && cd "$dir"; } || fail_start workdir --dir
     export PWD
@@ -229,8 +246,8 @@ processes() {
 } 2>/dev/null
 
 busybox=${RUNNER_BUSYBOX:-/agent-run/bin/busybox}
-[ ! -x "$busybox" ] || use_busybox_for awk cat env grep mkdir mkfifo rm sleep
-stdin=/dev/null out='' dir='' grace=10 sidecar_timeout=60 api_variables=''
+[ ! -x "$busybox" ] || use_busybox_for awk cat env grep ln mkdir mkfifo rm sleep
+stdin=/dev/null out='' dir='' grace=10 sidecar_timeout=60 api_variables='' logins=''
 while [ $# -gt 0 ]; do
     case $1 in
     --stdin) stdin=$(absolute "$2") && shift 2 ;;
@@ -239,6 +256,7 @@ while [ $# -gt 0 ]; do
     --grace) grace=$2 && shift 2 ;;
     --sidecar-timeout) sidecar_timeout=$2 && shift 2 ;;
     --api-variable) api_variables="$api_variables $2" && shift 2 ;;
+    --logins) logins="$logins $2" && shift 2 ;;
     --processes)
         processes
         exit

@@ -244,6 +244,7 @@ def test_arguments_come_after_the_runners_own() -> None:
     assert main_container(plan)["command"] == ["sh", "/agent-run/secret/runner.sh"]
     assert main_container(plan)["args"] == [
         *("--stdin", "/tmp/prompt/prompt.txt", "--out", "/agent-run/output", "--dir", "/home/agent", "--grace", "7"),
+        *("--logins", "/home/agent/.local/share/opencode", "--logins", "/paperclip/.local/share/opencode"),
         *("--", "opencode", "run", "--title", "$$(HOME)"),
     ]
 

@@ -9,7 +9,6 @@ from agent_runs.agents.opencode.config import (
     OVERRIDING_VARIABLES,
     deep_merge,
     environment,
-    permissions,
     runtime_config,
     translate_mcp_servers,
 )
@@ -105,7 +104,7 @@ def test_no_permission_asks_and_no_data_leaves() -> None:
         assert config[switched_off] is False
     assert "mcp" not in config
     for skip in (True, False):
-        assert '"ask"' not in json.dumps(permissions(skip_permissions=skip))
+        assert '"ask"' not in json.dumps(runtime_config(model=MODEL, skip_permissions=skip))
 
 
 def test_the_small_model_is_the_model_itself_when_none_is_named() -> None:
@@ -122,7 +121,7 @@ def test_leaving_the_directory_follows_the_configuration_with_and_without_mcp(sk
 
 
 def test_environment_dumps_are_denied_after_everything_else_is_allowed() -> None:
-    bash = permissions(skip_permissions=True)["bash"]
+    bash = runtime_config(model=MODEL)["permission"]["bash"]
     assert next(iter(bash.items())) == ("*", "allow")
     assert {bash[pattern] for pattern in ("env", "printenv", "set", "export -p *", "cat /proc/*/environ")} == {"deny"}
 

@@ -146,7 +146,7 @@ def test_the_selected_skills_are_taken_from_what_the_host_has_read() -> None:
     texts = {"paperclipai/paperclip/paperclip": "# One", "company/two": "# Two", "company/five": "# Five"}
     unread = "skill not readable: /s/three: No such file or directory"
     request, _, source = opened(minimal(**config), skills=texts, notes=[unread, "x" * 600])
-    assert source.skills == ("# One", "# Two")
+    assert list((source.skills or {}).values()) == ["# One", "# Two"]
     assert request.notes == (
         unread,
         "x" * 500,
@@ -162,7 +162,7 @@ def test_without_texts_from_the_host_the_worker_reads_the_files() -> None:
 
 def test_an_empty_text_of_the_host_counts_as_read() -> None:
     _, _, source = opened(captured("ctx-1"), instructions="", skills={})
-    assert (source.instructions, source.skills) == ("", ())
+    assert (source.instructions, source.skills) == ("", {})
 
 
 def test_no_text_of_the_host_is_in_the_request() -> None:

@@ -117,6 +117,13 @@ def test_configuration_cannot_set_the_api_key() -> None:
         ("config.env", {"A": CANARY * VARIABLE_LIMIT}, "config.env.A", "too long"),
         ("config.env", {"1 BAD": CANARY}, "config.env", "names must start with a letter"),
         ("config.mcpServers", CANARY, "config.mcpServers", "must be an object"),
+        ("config.opencode", [CANARY], "config.opencode", "must be an object"),
+        ("config.opencode", CANARY, "config.opencode", "must be a JSON object"),
+        ("config.opencode", f'{{"a": {"[" * 100_000}', "config.opencode", "must be a JSON object"),
+        ("config.opencode", '{"shell": "\\ud800"}', "config.opencode", "must be a JSON object"),
+        ("config.opencode", {"mcp": CANARY}, "config.opencode.mcp", "must be an object"),
+        ("config.opencode", {"permission": {"bash": CANARY}}, "config.opencode.permission.bash", "allow, ask or deny"),
+        ("config.opencode", {"shell": CANARY * 99999}, "config.opencode", "put long texts into files"),
         ("config.cwd", f"relative/{CANARY}", "config.cwd", "absolute path"),
         ("context.paperclipWorkspace.cwd", CANARY, "context.paperclipWorkspace.cwd", "absolute path"),
         ("config.image", f"{CANARY} image", "config.image", "image reference"),
@@ -246,6 +253,11 @@ def planted() -> dict[str, Any]:
         "docs": {"url": f"https://{CANARY}@mcp", "headers": {"Authorization": CANARY}, "command": [CANARY]}
     }
     context["agent"]["adapterConfig"]["mcpServers"] = context["config"]["mcpServers"]
+    context["config"]["opencode"] = {
+        "mcp": {"docs": {"headers": {"X": CANARY}}},
+        "agent": {"build": {"prompt": CANARY}},
+    }
+    context["agent"]["adapterConfig"]["opencode"] = context["config"]["opencode"]
     context["__runtimeMcpServers"] = [{"name": "tools", "token": CANARY}]
     context["context"]["paperclipWorkspace"]["repoUrl"] = f"https://ada:{CANARY}@git.example/repo.git"
     context["context"]["paperclipRuntimePrimaryUrl"] = f"https://{CANARY}@preview.example/"
@@ -259,6 +271,11 @@ def test_no_secret_is_in_the_request() -> None:
     assert CANARY not in repr(result)
     assert CANARY not in str(result.request.notes)
     assert result.request.context.paperclip_workspace.repo_url == "https://git.example/repo.git"
+
+
+def test_an_opencode_configuration_may_be_the_text_of_an_object() -> None:
+    for config in ({"share": "auto"}, '{"share": "auto"}'):
+        assert opened(minimal(opencode=config))[1].opencode == {"share": "auto"}
 
 
 def test_no_secret_is_in_the_error_about_another_field() -> None:

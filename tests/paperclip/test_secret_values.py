@@ -13,7 +13,7 @@ TOKEN = "tok-4f1e8c2ab90d7f6e5a31"
 
 
 def values(inherited: dict[str, str] | None = None, provider: Any = None, **sealed: Any) -> set[str]:
-    return {value for _, value in secret_values(Secrets(run_id="r", **sealed), inherited, provider)}
+    return {value for _, value in secret_values(Secrets(run_id="r", **sealed), inherited, {"provider": provider})}
 
 
 def server(**settings: Any) -> set[str]:
@@ -125,7 +125,10 @@ def test_a_provider_file_without_secrets_hides_nothing(block: Any) -> None:
 def test_what_is_added_to_a_run_leaves_the_order_of_the_rest() -> None:
     sealed = Secrets(run_id="r", auth_token=TOKEN, env={"A_TOKEN": "abcdefgh"}, mcp_servers={"m": {"url": "x"}})
     alone = secret_values(sealed)
-    assert secret_values(sealed, {"B_TOKEN": "ijklmnop"}, {"p": {"apiKey": "qrstuvwx"}})[: len(alone)] == alone
+    assert (
+        secret_values(sealed, {"B_TOKEN": "ijklmnop"}, {"provider": {"p": {"apiKey": "qrstuvwx"}}})[: len(alone)]
+        == alone
+    )
 
 
 def test_more_secrets_than_can_be_searched_for_are_refused_without_a_value() -> None:
@@ -151,3 +154,28 @@ def test_of_too_many_lines_the_last_ones_are_left_to_the_search_for_the_whole_va
         "7 lines of long secrets (BUNDLE) are hidden in the transcript only where the whole secret is",
     )
     assert warnings(Secrets(run_id="r", env={"A_TOKEN": TOKEN})) == ()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"mcp": {"docs": {"type": "remote", "url": "https://x", "headers": {"Authorization": f"Bearer {TOKEN}"}}}},
+        {"mcp": {"docs": {"type": "local", "command": ["x", "--token", TOKEN]}}},
+        {"provider": {"p": {"options": {"apiKey": TOKEN}}}},
+        {"plugin": [["opencode-x", {"apiKey": TOKEN}]]},
+        {"agent": {"review": {"options": {"headers": {"X-Key": TOKEN}}}}},
+        {"experimental": {"password": TOKEN}},
+    ],
+)
+def test_a_secret_of_an_opencode_configuration_is_found_in_the_agents_own_and_the_operators(config: Any) -> None:
+    assert values(opencode=config) == {TOKEN}
+    assert {value for _, value in secret_values(Secrets(run_id="r"), None, config)} == {TOKEN}
+
+
+def test_names_of_tools_and_agents_hide_nothing_of_an_opencode_configuration() -> None:
+    config = {
+        "permission": {"bash": {"read-token *": "allow"}, "token_tool": "deny"},
+        "agent": {"token-auditor": {"prompt": "Look for leaked tokens.", "model": "anthropic/claude-sonnet-4-6"}},
+        "small_model": "anthropic/claude-haiku-4-5",
+    }
+    assert values(opencode=config) == set()

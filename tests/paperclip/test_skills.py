@@ -1,9 +1,11 @@
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_runs.contracts.request import RuntimeSkill, SkillSync
-from agent_runs.paperclip.skills import OPERATIONAL, narrow, select
+from agent_runs.paperclip.skills import OPERATIONAL, name_for_opencode, narrow, select
 from tests.paperclip.contexts import NAMES, captured, minimal, opened
 
 
@@ -29,7 +31,7 @@ def test_the_operational_skill_is_always_selected(name: str) -> None:
     config = opened(captured(name))[0].config
     selection = select(config.paperclip_runtime_skills, config.paperclip_skill_sync)
     desired = {"para-memory-files"} if name.startswith("ctx-4") else set()
-    assert {path.name for path in selection.sources} == {"paperclip"} | desired
+    assert {Path(each.source or "").name for each in selection.skills} == {"paperclip"} | desired
     assert selection.warnings == ()
 
 
@@ -72,3 +74,20 @@ def test_hundreds_of_skills_do_not_enter_a_history() -> None:
     many = [{"key": f"acme/tools/skill-{n}", "source": f"/skills/{n}"} for n in range(500)]
     request, _, _ = opened(minimal(paperclipRuntimeSkills=many, paperclipSkillSync={"desiredSkills": ["skill-7"]}))
     assert [skill.key for skill in request.config.paperclip_runtime_skills] == ["acme/tools/skill-7"]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("---\nname: review\ndescription: Reviews.\n---\n# Review", "review"),
+        ("---\r\nname: 'review'\r\ndescription: >\r\n  Reviews.\r\n---\r\n", "review"),
+        ("---\nname: review\n---\n# Review", None),
+        ("---\nname:\ndescription: Reviews.\n---\n", None),
+        ("---\ndescription: Reviews.\n---\nname: review", None),
+        ("# Review\n---\nname: review\ndescription: Reviews.\n---\n", None),
+        ("---\nname: review\ndescription: Reviews.", None),
+        ("", None),
+    ],
+)
+def test_opencode_offers_a_skill_with_a_name_and_a_description(text: str, name: str | None) -> None:
+    assert name_for_opencode(text) == name

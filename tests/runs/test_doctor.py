@@ -44,6 +44,20 @@ async def test_a_complete_system_has_no_error_and_each_check_is_named(system: Sy
     ]
 
 
+async def test_what_a_run_replaces_in_a_configuration_is_named_before_any_run(system: System, tmp_path: Path) -> None:
+    file = tmp_path / "agent.json"
+    opencode = {"share": "auto", "instructions": ["{env:STYLE_GUIDE}"]}
+    file.write_text(json.dumps({"model": "fake/x", "workspace": "ephemeral", "opencode": opencode}))
+    async with system.worker():
+        report = io.StringIO()
+        code = await doctor(file, "acme", None, JsonDisplay(report))
+    found = [json.loads(line) for line in report.getvalue().splitlines()]
+    notes = [each["message"] for each in found if (each["code"], each["level"]) == ("run_configuration", "warn")]
+    assert code == 0
+    assert notes[0] == "config.opencode.share is set by us: sharing is switched off"
+    assert notes[1].startswith("config.opencode.instructions[0]: {env:STYLE_GUIDE} is not set")
+
+
 async def test_a_wrong_configuration_is_an_error_with_a_remedy(system: System, tmp_path: Path) -> None:
     file = tmp_path / "agent.json"
     file.write_text(json.dumps({"model": "nameless"}))

@@ -41,6 +41,9 @@ SOURCES: Final = (
     "inherited password",
     "provider key",
     "provider header",
+    "operator's MCP header",
+    "MCP header in opencode",
+    "plugin option in opencode",
     "password in an MCP URL",
     "query of an MCP URL",
     "path of an MCP URL",
@@ -125,9 +128,11 @@ def own_pod(canaries: Mapping[str, str]) -> dict[str, Any]:
 
 
 def provider(canaries: Mapping[str, str]) -> dict[str, Any]:
-    """The provider file."""
+    """The operator's OpenCode configuration."""
     headers = {"X-Gateway": canaries["provider header"]}
-    return {"provider": {"acme": {"options": {"apiKey": canaries["provider key"], "headers": headers}}}}
+    server = {"type": "remote", "url": "https://mcp.invalid", "headers": {"X-All": canaries["operator's MCP header"]}}
+    options = {"apiKey": canaries["provider key"], "headers": headers}
+    return {"provider": {"acme": {"options": options}}, "mcp": {"for-all": server}}
 
 
 def plant(raw: dict[str, Any], canaries: Mapping[str, str]) -> None:
@@ -141,6 +146,11 @@ def plant(raw: dict[str, Any], canaries: Mapping[str, str]) -> None:
         "SERVICE_TOKEN": canaries["plain variable"],
         "BOUND": canaries["bound variable"],
         "MESSAGE_SECRET": canaries["termination message"],
+    }
+    headers = {"Authorization": f"Bearer {canaries['MCP header in opencode']}"}
+    raw["config"]["opencode"] = {
+        "mcp": {"own": {"type": "remote", "url": "https://mcp.invalid", "headers": headers}},
+        "plugin": [["opencode-own", {"apiKey": canaries["plugin option in opencode"]}]],
     }
     raw["config"]["mcpServers"] = {
         "remote": {

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from agent_runs.contracts.errors import PolicyRefused
 from agent_runs.contracts.request import RunConfig, Workspace
 from agent_runs.job.data_volume import DataRules, Owner, RunFolders, home_path
-from agent_runs.job.manifest import PodSettings
+from agent_runs.job.manifest import LOGIN_FOLDERS, PodSettings
 from agent_runs.job.policy import Policy
 from tests.job.inputs import AGENT, create_job_input, job_plan, mounts
 from tests.runs.system import System
@@ -169,6 +169,12 @@ def test_only_the_same_agent_of_the_same_company_has_the_same_home(
     assert (home_path(Owner(*one)) == home_path(Owner(*other))) == (one == other)
 
 
+def test_logins_for_all_agents_are_mounted_where_the_runner_looks_for_them() -> None:
+    shared = DataRules(shared=(".local/share/opencode",))
+    assert mounted(shared, directory=OWN)[".local/share/opencode"] is False
+    assert f"/paperclip/{shared.shared[0]}" in LOGIN_FOLDERS
+
+
 # a neighbour
 
 GIT_CONFIG = "[core]\n\tfsmonitor = {program}\n"
@@ -216,7 +222,7 @@ async def test_what_a_neighbour_plants_in_homes_and_workspaces_never_runs(sharin
     own = volume / f"instances/default/workspaces/{plant['agent']['id']}/its-own-home"
     assert own.read_text() == planted  # the neighbour did what it could
     assert not proof.exists()
-    assert b"home: " in await sharing.stdout(again)
+    assert b"home: .local" in await sharing.stdout(again)  # only the folder for its logins
     assert victim["agent"]["id"].encode() not in b"\n".join(line.data for line in await sharing.lines(plant))
 
 

@@ -4,15 +4,17 @@ The configuration goes into a file of its own (`OPENCODE_CONFIG`), which is made
 holds `ask`: nobody is there to answer, and OpenCode stops with exit code 0 at the first question. Without a model and
 enabled providers the prompt would go to an outside service.
 
-OpenCode merges its sources deeply: global configuration, this file, then OPENCODE_CONFIG_CONTENT. Our keys win over a
-global file key by key; the `OVERRIDING_VARIABLES` would win over ours and so must not reach the pod.
+What agent and operator configure is merged into it (`agent_runs.agents.opencode.merge`). OpenCode merges its sources
+deeply: global configuration, this file, then OPENCODE_CONFIG_CONTENT. Our keys win over a global file key by key; the
+`OVERRIDING_VARIABLES` would win over ours and so must not reach the pod.
 Source: OpenCode 1.18.33, observed; opencode.ai/docs/config and /docs/permissions.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
+from agent_runs.agents.opencode.permissions import fixed_rules, merged_permissions
 from agent_runs.agents.opencode.switches import switched_configuration, switched_variables
 from agent_runs.contracts.request import OpenCodeFeature
 
@@ -21,18 +23,6 @@ HEADER_TIMEOUT: Final = timedelta(seconds=120)
 """Until a provider's response headers. OpenCode tries six times, so its own 300 s can mean half an hour of silence."""
 CHUNK_TIMEOUT: Final = timedelta(seconds=240)
 """Between two pieces of a model's stream: long enough for reasoning that is not streamed."""
-
-ENVIRONMENT_DUMPS: Final = (
-    "env",
-    "printenv",
-    "set",
-    "export -p",
-    "export -p *",
-    "declare -x",
-    "declare -x *",
-    "cat /proc/*/environ",
-)
-"""Commands that print every secret of the environment into the transcript: a hurdle for accidents, no protection."""
 
 OVERRIDING_VARIABLES: Final = frozenset(
     {
@@ -53,9 +43,10 @@ def runtime_config(
     skip_permissions: bool = True,
     mcp_servers: Mapping[str, Any] | None = None,
     provider_config: Mapping[str, Any] | None = None,
+    more_models: Iterable[str] = (),
     features: Collection[OpenCodeFeature] = (),
 ) -> dict[str, Any]:
-    """The whole configuration of one attempt, as JSON data. It may hold secrets when `mcp_servers` does.
+    """Our part of the configuration of one attempt, as JSON data. It may hold secrets when `mcp_servers` does.
 
     Args:
         model: `<provider>/<model>`.
@@ -64,36 +55,22 @@ def runtime_config(
         mcp_servers: OpenCode's or Claude's spelling; see `translate_mcp_servers`.
         provider_config: OpenCode's `provider` block: own base URLs, models, `apiKey` as `{file:…}` or `{env:…}`.
             Its own values win; time-outs are added where it has none.
+        more_models: whose providers are enabled, too.
         features: what the agent's configuration switches on.
     """
     small = small_model or model
-    providers = list(dict.fromkeys(name.partition("/")[0] for name in (model, small)))
+    providers = list(dict.fromkeys(name.partition("/")[0] for name in (model, small, *more_models)))
     config: dict[str, Any] = {
         "$schema": CONFIG_SCHEMA,
         "model": model,
         "small_model": small,
         "enabled_providers": providers,
         "provider": deep_merge({name: _provider_timeouts() for name in providers}, provider_config or {}),
-        "permission": permissions(skip_permissions=skip_permissions),
+        "permission": merged_permissions((), fixed_rules(skip_permissions=skip_permissions)),
         **switched_configuration(features),
     }
     servers, _ = translate_mcp_servers(mcp_servers or {})
     return {**config, "mcp": servers} if servers else config
-
-
-def permissions(*, skip_permissions: bool) -> dict[str, Any]:
-    """OpenCode's permission block: `allow` and `deny` only. Of several patterns the last that matches counts.
-
-    `doom_loop` (three equal calls in one message) is allowed because a denial ends the run with an error, while the
-    model continues after the denial of a tool.
-    """
-    outside = "allow" if skip_permissions else "deny"
-    return {
-        "*": "allow",
-        "external_directory": outside,
-        "doom_loop": "allow",
-        "bash": {"*": "allow"} | dict.fromkeys(ENVIRONMENT_DUMPS, "deny"),
-    }
 
 
 def translate_mcp_servers(servers: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -107,7 +84,9 @@ def translate_mcp_servers(servers: Mapping[str, Any]) -> tuple[dict[str, Any], t
     return known, tuple(name for name in translated if name not in known)
 
 
-def environment(*, config_file: str, directory: str, features: Collection[OpenCodeFeature] = ()) -> dict[str, str]:
+def environment(
+    *, config_file: str, directory: str, plugins: bool = False, features: Collection[OpenCodeFeature] = ()
+) -> dict[str, str]:
     """The fixed variables of OpenCode's process.
 
     PWD is what OpenCode takes for its working directory; a plain change of directory does not set it.
@@ -115,7 +94,7 @@ def environment(*, config_file: str, directory: str, features: Collection[OpenCo
     return {
         "OPENCODE_CONFIG": config_file,
         "PWD": directory,
-        **switched_variables(features),
+        **switched_variables(features, plugins=plugins),
     }
 
 

@@ -62,6 +62,10 @@ def switched_configuration(features: Collection[OpenCodeFeature] = ()) -> dict[s
     return {each.name: True if each.feature in features else each.off for each in CONFIGURATION_SWITCHES}
 
 
-def switched_variables(features: Collection[OpenCodeFeature] = ()) -> dict[str, str]:
+def switched_variables(features: Collection[OpenCodeFeature] = (), *, plugins: bool = False) -> dict[str, str]:
     """Variables of OpenCode's process; what is among the features is not disabled, whoever else sets the variable."""
-    return {each.name: "0" if each.feature in features else each.off for each in VARIABLE_SWITCHES}
+    return {
+        each.name: "0" if each.feature in features else each.off
+        for each in VARIABLE_SWITCHES
+        if not (plugins and each.name == "OPENCODE_PURE")
+    }

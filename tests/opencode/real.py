@@ -1,0 +1,93 @@
+"""Runs of the real OpenCode against the scripted model, with the configuration and the variables that a pod has."""
+
+import asyncio
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agent_runs.agents.opencode.config import environment
+from agent_runs.agents.opencode.merge import Merged, merge
+from dev_stack.opencode_binary import ensure_opencode
+from dev_stack.plan import cache_folder
+from dev_stack.scripted_model.server import provider_block, serve
+
+MODEL = "fake/scenario/script"
+OPTIONS = ("--format", "json", "--title", "test", "--print-logs", "--log-level", "INFO")
+SMALL_MODEL = "fake/aux/title"
+
+
+@dataclass(frozen=True)
+class Play:
+    """A run that has ended.
+
+    Attributes:
+        requests: what the model was asked.
+    """
+
+    exit_code: int | None
+    events: list[dict[str, Any]]
+    errors: str
+    requests: list[dict[str, Any]] = field(repr=False)
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """The state of each tool call."""
+        return [event["part"]["state"] for event in self.events if event["type"] == "tool_use"]
+
+    @property
+    def asked(self) -> str:
+        """The last request of the main model, as JSON."""
+        return json.dumps([each for each in self.requests if each.get("tools")][-1])
+
+
+def call(tool: str, **arguments: Any) -> dict[str, Any]:
+    """A step of the model that calls a tool."""
+    return {"tools": [{"name": tool, "args": arguments}]}
+
+
+async def play(folder: Path, *steps: dict[str, Any], prompt: str = "", **merging: Any) -> Play:
+    """Runs the merged configuration; `merging` is as for `merge`. The home is `folder/home`."""
+    async with serve() as model:
+        operator = {"provider": provider_block(model.base_url), "small_model": SMALL_MODEL}
+        operator |= merging.pop("operator", {})
+        model_name = merging.pop("model", MODEL)
+        merged = merge(model=model_name, agent=merging.pop("agent", {}), operator=operator, **merging)
+        script = f"{prompt}\n<<<fake-llm {json.dumps({'steps': steps})} fake-llm>>>\n"
+        code, output, errors = await opencode(folder, merged, "run", *OPTIONS, "-m", model_name, stdin=script)
+        events = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+        return Play(code, events, errors, list(model.requests))
+
+
+async def opencode(folder: Path, merged: Merged, *arguments: str, stdin: str = "") -> tuple[int | None, str, str]:
+    """Exit code, output and errors of one command of OpenCode with this configuration."""
+    binary = await ensure_opencode(cache_folder() / "opencode")
+    for name in ("home", "workspace", "tmp"):
+        (folder / name).mkdir(exist_ok=True)
+    files = {name: folder / name for name in ("opencode.json", "stdin", "stdout", "stderr")}
+    files["opencode.json"].write_text(json.dumps(merged.config))
+    files["stdin"].write_text(stdin)
+    workspace = folder / "workspace"
+    variables = {
+        "PATH": f"{os.environ['PATH']}:{_with_ripgrep(folder / 'bin')}",
+        "HOME": str(folder / "home"),
+        "TMPDIR": str(folder / "tmp"),
+        **{f"XDG_{kind}_HOME": str(folder / "xdg" / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA", "STATE")},
+        **environment(config_file=str(files["opencode.json"]), directory=str(workspace), plugins=merged.has_plugins),
+    }
+    with files["stdin"].open("rb") as given, files["stdout"].open("wb") as out, files["stderr"].open("wb") as err:
+        process = await asyncio.create_subprocess_exec(
+            binary, *arguments, stdin=given, stdout=out, stderr=err, cwd=workspace, env=variables
+        )
+        code = await process.wait()
+    return code, files["stdout"].read_text(), files["stderr"].read_text()
+
+
+def _with_ripgrep(folder: Path) -> Path:
+    """A folder with what OpenCode needs of ripgrep to list files, for a machine that lacks it: agents' image has it."""
+    folder.mkdir(exist_ok=True)
+    program = folder / "rg"
+    program.write_text("#!/bin/sh\nexec find . -type f\n")
+    program.chmod(0o755)
+    return folder

@@ -1,0 +1,71 @@
+"""A whole run with a skill that has files: the agent gets its folder, and its text is not in the prompt."""
+
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+import pytest
+
+from tests.runs.system import System
+
+BODY = "The steps are in references/steps.md."
+
+
+@pytest.fixture
+async def sharing(system: System) -> AsyncIterator[System]:
+    """The system with a data volume that the worker and all agents share."""
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "skills", "namespace": "default"},
+        "spec": {
+            "accessModes": ["ReadWriteMany"],
+            "storageClassName": "standard",
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }
+    await system.kubernetes.ensure_claim(claim)
+    more = {
+        "data_claim": "skills",
+        "data_root": system.embedded.kubeconfig_path.parent / "claims/default/skills",
+        "task_queue": f"skills-{uuid.uuid4()}",
+    }
+    shared = replace(system, settings=system.settings.model_copy(update=more))
+    async with AsyncExitStack() as parts:
+        await parts.enter_async_context(shared.worker())
+        yield shared
+
+
+async def test_the_agent_has_its_skills_and_instructions_with_the_files_beside_them(sharing: System) -> None:
+    script = (
+        'cat; cat "$OPENCODE_CONFIG"; echo; cat "$SKILL/references/steps.md" "$BESIDE"; '
+        'cat "$OTHER/references/steps.md" || echo no other company'
+    )
+    raw = sharing.agent(script)
+    volume = sharing.settings.data_root
+    folders = {"SKILL": f"instances/default/skills/{raw['agent']['companyId']}/deploy"}
+    folders["OTHER"] = f"instances/default/skills/{uuid.uuid4()}/deploy"
+    for name, folder in folders.items():
+        (volume / folder / "references").mkdir(parents=True)
+        (volume / folder / "SKILL.md").write_text(f"---\nname: deploy\ndescription: How to deploy.\n---\n{BODY}")
+        (volume / folder / "references/steps.md").write_text(f"steps of {name}\n")
+        raw["config"]["env"][name] = f"/paperclip/{folder}"
+    instructions = volume / raw["config"]["instructionsFilePath"].removeprefix("/paperclip/")
+    instructions.parent.mkdir(parents=True)
+    instructions.write_text("Be kind.")
+    (instructions.parent / "style.md").write_text("Write plainly.\n")
+    raw["config"]["env"]["BESIDE"] = raw["config"]["instructionsFilePath"].replace("AGENTS.md", "style.md")
+    raw["config"]["paperclipRuntimeSkills"] = [
+        {"key": name, "source": f"/paperclip/{folder}", "required": True} for name, folder in folders.items()
+    ]
+    outcome = await sharing.outcome(raw)
+    written = b"\n".join(await sharing.stdout(raw)).decode()
+    assert BODY not in written
+    assert f'"skills": {{"paths": ["/paperclip/{folders["SKILL"]}"]}}' in written
+    assert "steps of SKILL" in written
+    assert "Be kind." in written
+    assert "Write plainly." in written
+    assert "steps of OTHER" not in written
+    assert written.endswith("no other company")
+    assert [each for each in outcome.warnings if "skill not readable" in each]
