@@ -10,6 +10,7 @@ INPUTS = {
     "dangerouslySkipPermissions": "toggle",
     "opencodeFeatures": "textarea",
     "workspace": "select",  # ours: the existing adapters lose the work
+    "skills": "select",
     "agentDbMode": "select",
     "agentDbStorageClass": "text",
     "agentDbStorageCapacity": "text",
