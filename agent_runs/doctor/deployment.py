@@ -54,7 +54,7 @@ _ELSE: Final = f"`kubectl --namespace {{namespace}} describe pods --selector {LA
 class Source(Protocol):
     """What of the Kubernetes client is needed."""
 
-    async def deployments(self, namespace: str, labels: str) -> Sequence[Deployment]:
+    async def list_deployments(self, namespace: str, labels: str) -> Sequence[Deployment]:
         """Return the Deployments with these labels."""
         ...
 
@@ -74,7 +74,7 @@ async def deployment_findings(cluster: Source, namespace: str) -> Sequence[Findi
         ClusterUnavailable, ClusterForbidden: the API server does not answer, or its caller may not list Deployments,
             pods and events there.
     """
-    deployments = await cluster.deployments(namespace, LABEL)
+    deployments = await cluster.list_deployments(namespace, LABEL)
     if not deployments:
         message = f"Namespace {namespace} has no Deployment with label {LABEL}"
         return [_error(message, "`kubectl apply -k` an overlay, or give the namespace of the worker.")]

@@ -270,7 +270,7 @@ class KubernetesCluster:
         resource = f"{plural}.batch" if api == "batch/v1" else plural
         await self._create(resource, path, manifest, [("dryRun", "All")])
 
-    async def deployments(self, namespace: str, labels: str) -> Sequence[Deployment]:
+    async def list_deployments(self, namespace: str, labels: str) -> Sequence[Deployment]:
         """Return the Deployments with these labels, as `kubectl --selector` takes them."""
         path = _path("/apis/apps/v1", namespace, "deployments", None)
         return (await self._get("list", "deployments.apps", path, DeploymentList, [("labelSelector", labels)])).items

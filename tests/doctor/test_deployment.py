@@ -31,7 +31,7 @@ class Cluster:
     pods: Sequence[Pod] = ()
     events: Sequence[Event] = ()
 
-    async def deployments(self, namespace: str, labels: str) -> Sequence[Deployment]:
+    async def list_deployments(self, namespace: str, labels: str) -> Sequence[Deployment]:
         return self.found if _is_ours(namespace, labels) else ()
 
     async def list_pods(self, namespace: str, labels: str) -> tuple[list[Pod], str]:
