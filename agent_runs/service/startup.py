@@ -14,7 +14,8 @@ from agent_runs.client.links import load_tokens
 from agent_runs.client.settings import SettingsError
 from agent_runs.contracts.errors import RunError
 from agent_runs.doctor.permissions import missing_permissions
-from agent_runs.job.pod_profile import own_data_claim
+from agent_runs.job.pod_profile import Inheritance, own_data_claim
+from agent_runs.job.pod_source import inherited_pod
 from agent_runs.job.policy import Policy
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.credentials import ClusterConfigError
@@ -105,14 +106,15 @@ async def own_account(cluster: Cluster) -> str | None:
     return pod["spec"].get("serviceAccountName") or "default" if pod else None
 
 
-async def data_claim(cluster: Cluster, setting: str | None) -> str | None:
-    """The claim of Paperclip's data that agents share: the setting's, else that of the worker's own pod.
+async def data_claim(cluster: Cluster, setting: str | None, inheritance: Inheritance = Inheritance()) -> str | None:  # noqa: B008 - it is frozen
+    """The claim of Paperclip's data that agents share: the setting's, else that of what they inherit from.
 
     Raises:
-        PodIntrospectionFailed: it is not known which container of the worker's pod is the worker's.
+        PodIntrospectionFailed: it is not known which container of the worker's pod is the worker's; or the settings
+            match not one Deployment.
         ClusterUnavailable: the API server refused or timed out.
     """
-    pod = None if setting else await cluster.own_pod()
+    pod = None if setting else await inherited_pod(cluster, inheritance)
     return own_data_claim(pod) if pod else setting
 
 
