@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from agent_runs.contracts.base import PaperclipContract
 from agent_runs.contracts.identity import RunKey
+from agent_runs.contracts.pod_options import Affinity, ExtraVolumes, ObjectName, SpreadConstraints
 
 QUANTITY: Final = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?")
 DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -120,6 +121,7 @@ Quantity = Annotated[str, AfterValidator(_quantity)]
 OptionalQuantity = Annotated[Quantity | None, BeforeValidator(_blank_is_absent)]
 Seconds = Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=30 * 24 * 3600)]
 Pairs = Annotated[dict[str, str], BeforeValidator(_pairs), AfterValidator(_label_keys)]
+OptionalName = Annotated[ObjectName | None, BeforeValidator(_blank_is_absent)]
 
 
 class Toleration(PaperclipContract):
@@ -133,10 +135,11 @@ class Toleration(PaperclipContract):
 
 
 class ResourceAmounts(PaperclipContract):
-    """CPU and memory as Kubernetes quantities."""
+    """CPU, memory and room on the node's disk as Kubernetes quantities."""
 
     cpu: OptionalQuantity = None
     memory: OptionalQuantity = None
+    ephemeral_storage: OptionalQuantity = Field(default=None, alias="ephemeral-storage")
 
 
 class Resources(PaperclipContract):
@@ -189,6 +192,11 @@ class RunConfig(PaperclipContract):
         infrastructure_retries: further attempts after a lost pod or node, on a budget of their own.
         workspace: `shared`: a run whose workspace would be lost with its pod is refused; `ephemeral`: it may be lost.
         ttl_seconds_after_finished: how long Kubernetes keeps a finished Job that the worker did not delete.
+        runtime_class_name, priority_class_name: of the pod.
+        affinity, topology_spread_constraints: of the pod, in Kubernetes' own form.
+        annotations: of the pod.
+        extra_volumes: each a volume in Kubernetes' own form with its `mountPath`, and optionally `subPath` and
+            `readOnly`, for the agent's container.
         paperclip_api_url: address of Paperclip for pods, an absolute http(s) URL; overrides the worker's setting.
     """
 
@@ -217,6 +225,12 @@ class RunConfig(PaperclipContract):
     node_selector: Annotated[Pairs | None, BeforeValidator(lambda v: v)] = None
     tolerations: Annotated[tuple[Toleration, ...] | None, BeforeValidator(_json_list)] = None
     labels: Pairs = {}
+    runtime_class_name: OptionalName = None
+    priority_class_name: OptionalName = None
+    affinity: Affinity = None
+    topology_spread_constraints: SpreadConstraints = None
+    annotations: Pairs = {}
+    extra_volumes: ExtraVolumes = None
     ttl_seconds_after_finished: Seconds = 300
     retain_jobs: bool = False
     agent_db_mode: Literal["workspace_subpath", "dedicated_pvc", "ephemeral"] = "workspace_subpath"
@@ -247,7 +261,7 @@ class RunConfig(PaperclipContract):
         merged: dict[str, Any] = {kind: dict(part) for kind, part in parts.items()}
         for key, amount in flat.items():
             _, kind, resource = [*key.split("."), "", ""][:3]
-            if kind in merged and resource in {"cpu", "memory"}:
+            if kind in merged and resource in {"cpu", "memory", "ephemeral-storage"}:
                 merged[kind].setdefault(resource, amount)
         return {**value, "resources": merged}
 

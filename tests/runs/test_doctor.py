@@ -11,6 +11,7 @@ from temporalio.client import Client
 
 from agent_runs.cli.display import JsonDisplay
 from agent_runs.cli.doctor import doctor
+from tests.job.test_pod_options import EVERYTHING
 from tests.runs.system import System, open_system
 
 
@@ -81,3 +82,32 @@ async def test_a_temporal_that_does_not_answer_is_named(monkeypatch: pytest.Monk
     monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
     code, found = await examined()
     assert (code, list(found)) == (1, ["temporal_unreachable"])
+
+
+async def test_a_pod_with_all_options_is_accepted_by_the_api_server_and_refused_by_a_policy_without_them(
+    system: System, tmp_path: Path
+) -> None:
+    file = tmp_path / "agent.json"
+    config = {"model": "fake/x", "paperclipApiUrl": "https://paperclip.example", "workspace": "ephemeral"}
+    file.write_text(json.dumps({**config, **EVERYTHING}))
+    async with system.worker():
+        code, found = await examined(file)
+    assert (code, found["run_objects"]["level"]) == (0, "info")
+    policy = tmp_path / "strict.yaml"
+    policy.write_text("paperclipApiUrls: ['*']\n")
+    system.settings = system.settings.model_copy(update={"policy": policy})
+    async with system.worker():
+        code, found = await examined(file)
+    assert code == 1
+    refused = found["operator_policy"]["message"]
+    for field in ("runtimeClassName", "priorityClassName", "annotations", "affinity.nodeAffinity", "extraVolumes[1]"):
+        assert f"{field}" in refused
+    assert "run_objects" not in found
+
+
+async def test_an_agent_finds_its_extra_volume(system: System) -> None:
+    raw = system.agent("echo kept > /scratch/file; cat /scratch/file >&2; exit 7")
+    raw["config"]["extraVolumes"] = [{"name": "s", "mountPath": "/scratch", "emptyDir": {"sizeLimit": "1Mi"}}]
+    async with system.worker():
+        await system.outcome(raw)
+    assert b"kept" in [line.data for line in await system.lines(raw)]

@@ -8,6 +8,12 @@ namespaces: ["*"]
 labels: ["*"]
 nodeSelectors: ["*"]
 tolerations: ["*"]
+annotations: ["*"]
+runtimeClassNames: ["*"]
+priorityClassNames: ["*"]
+podAffinities: ["*"]
+topologyKeys: ["*"]
+volumes: {configMaps: ["*"], secrets: ["*"], claims: ["*"], hostPaths: ["*"]}
 paperclipApiUrls: ["*"]
 storageClasses: ["*"]
 """
