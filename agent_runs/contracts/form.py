@@ -122,6 +122,11 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
             'A JSON array, such as [{"name": "models", "mountPath": "/models", "readOnly": true, '
             '"persistentVolumeClaim": {"claimName": "models"}}].',
         ),
+        Caption(
+            "podTemplate",
+            "Pod Template",
+            'A JSON object that is laid over the pod, such as {"spec": {"schedulerName": "batch"}}.',
+        ),
     ),
     "Timeouts": (
         Caption("scheduleTimeoutSec", "Schedule Timeout", "Seconds until a node must have taken the pod."),

@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 from agent_runs.contracts.base import PaperclipContract
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.pod_options import Affinity, ExtraVolumes, ObjectName, SpreadConstraints
+from agent_runs.contracts.pod_template import PodTemplate
 
 QUANTITY: Final = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?")
 DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -197,6 +198,7 @@ class RunConfig(PaperclipContract):
         annotations: of the pod.
         extra_volumes: each a volume in Kubernetes' own form with its `mountPath`, and optionally `subPath` and
             `readOnly`, for the agent's container.
+        pod_template: an overlay of the pod's template, of the few keys that break no guarantee.
         paperclip_api_url: address of Paperclip for pods, an absolute http(s) URL; overrides the worker's setting.
     """
 
@@ -231,6 +233,7 @@ class RunConfig(PaperclipContract):
     topology_spread_constraints: SpreadConstraints = None
     annotations: Pairs = {}
     extra_volumes: ExtraVolumes = None
+    pod_template: PodTemplate = None
     ttl_seconds_after_finished: Seconds = 300
     retain_jobs: bool = False
     agent_db_mode: Literal["workspace_subpath", "dedicated_pvc", "ephemeral"] = "workspace_subpath"

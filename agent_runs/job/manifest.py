@@ -193,7 +193,8 @@ def _job(
         "paperclip.io/agent-name": input.agent_name[:_NAME_LIMIT],
     }
     ours = {"kubectl.kubernetes.io/default-container": SIDECAR_CONTAINER}
-    template = {"labels": labels, "annotations": {**extra_annotations(input.config), **ours}}
+    overlay = (input.config.pod_template or {}).get("metadata", {}).get("labels", {})
+    template = {"labels": {**overlay, **labels}, "annotations": {**extra_annotations(input.config), **ours}}
     if proxied:
         annotations[API_PROXY] = SIDECAR_CONTAINER
     return {
@@ -257,7 +258,17 @@ def _pod_spec(
         "runtimeClassName": config.runtime_class_name,
         "priorityClassName": config.priority_class_name,
     }
-    return {key: value for key, value in spec.items() if value not in (None, [], {})}
+    overlaid = _with_overlay(spec, (config.pod_template or {}).get("spec", {}))
+    return {key: value for key, value in overlaid.items() if value not in (None, [], {})}
+
+
+def _with_overlay(spec: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the spec with the agent's own keys of it, none of which is one that a guarantee depends on.
+
+    The security context keeps what it has: an overlay only adds to it, or names another profile.
+    """
+    security = {**spec["securityContext"], **overlay.get("securityContext", {})}
+    return {**spec, **overlay, "securityContext": security}
 
 
 def _service_account(config: RunConfig) -> str | None:

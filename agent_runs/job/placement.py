@@ -89,14 +89,18 @@ def extra_annotations(config: RunConfig) -> dict[str, str]:
     Raises:
         InvalidRequest: a key that Kubernetes would refuse or that another part of the pod relies on; or too much text.
     """
-    for key in config.annotations:
-        if not is_label_key(key):
-            raise InvalidRequest(f"annotations: {key[:QUOTED_LIMIT]!r} is not a Kubernetes key ('[prefix/]name')")
-        if key.startswith(_RESERVED_ANNOTATIONS):
-            raise InvalidRequest(f"annotations: {key[:QUOTED_LIMIT]} is reserved; remove it")
-    if sum(len(key) + len(value) for key, value in config.annotations.items()) > ANNOTATIONS_LIMIT:
+    chosen: dict[str, str] = {}
+    overlay = (config.pod_template or {}).get("metadata", {}).get("annotations", {})
+    for field, annotations in (("annotations", config.annotations), ("podTemplate.metadata.annotations", overlay)):
+        for key in annotations:
+            if not is_label_key(key):
+                raise InvalidRequest(f"{field}: {key[:QUOTED_LIMIT]!r} is not a Kubernetes key ('[prefix/]name')")
+            if key.startswith(_RESERVED_ANNOTATIONS):
+                raise InvalidRequest(f"{field}: {key[:QUOTED_LIMIT]} is reserved; remove it")
+        chosen |= annotations
+    if sum(len(key) + len(value) for key, value in chosen.items()) > ANNOTATIONS_LIMIT:
         raise InvalidRequest(f"annotations: must not have more than {ANNOTATIONS_LIMIT} characters together")
-    return dict(config.annotations)
+    return chosen
 
 
 def is_reserved(key: str) -> bool:

@@ -15,6 +15,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from agent_runs.contracts.errors import InvalidRequest, PolicyRefused
+from agent_runs.contracts.pod_template import template_keys
 from agent_runs.contracts.request import Quantity, RunConfig, Toleration
 from agent_runs.job.data_volume import DataRules, RunFolders
 from agent_runs.job.placement import DATABASE_CLAIMS, DISK, resources
@@ -98,6 +99,8 @@ class Allowed(PolicyPart):
         annotations: patterns of keys of pods' annotations.
         runtime_class_names, priority_class_names: patterns of names.
         pod_affinities: patterns of `KEY=VALUE` of the pods that an affinity or anti-affinity names.
+        pod_template_keys: patterns of keys of `podTemplate` such as `spec.hostAliases`; its labels and annotations are
+            judged as all others are.
         topology_keys: patterns of topology keys in affinities of pods and in spread constraints.
         volumes: extra volumes.
         tolerations: patterns of `KEY=VALUE:EFFECT`, each part `*` where the toleration leaves it open.
@@ -121,6 +124,7 @@ class Allowed(PolicyPart):
     priority_class_names: Patterns = ()
     pod_affinities: Patterns = ()
     topology_keys: Patterns = ("kubernetes.io/hostname", "topology.kubernetes.io/*")
+    pod_template_keys: Patterns = ()
     volumes: Volumes = Volumes()
     paperclip_api_urls: Patterns = ()
     storage_classes: Patterns = ()
@@ -211,6 +215,7 @@ class Policy:
             *self._refused_names(config, home, own_account),
             *self._refused_pod_options(config),
             *self._refused_volumes(config, data_claim),
+            *self._refused_overlay(config),
             *self._refused_amounts(config),
             *(self._refused_folders(folders) if folders else ()),
         ]
@@ -259,6 +264,17 @@ class Policy:
             yield from self._unlisted(f"affinity.{name}", pods, allowed.pod_affinities, "podAffinities")
             yield from self._unlisted(f"affinity.{name}", keys, allowed.topology_keys, "topologyKeys")
         yield from self._unlisted("topologySpreadConstraints", spreads, allowed.topology_keys, "topologyKeys")
+
+    def _refused_overlay(self, config: RunConfig) -> Iterator[Refusal]:
+        template, allowed = config.pod_template or {}, self.allowed
+        metadata = template.get("metadata", {})
+        keys = [key for key in template_keys(template) if not key.startswith("metadata.")]
+        field = "podTemplate.metadata"
+        yield from self._unlisted(f"{field}.labels", metadata.get("labels", ()), allowed.labels, "labels")
+        yield from self._unlisted(
+            f"{field}.annotations", metadata.get("annotations", ()), allowed.annotations, "annotations"
+        )
+        yield from self._unlisted("podTemplate", keys, allowed.pod_template_keys, "podTemplateKeys")
 
     def _refused_volumes(self, config: RunConfig, data_claim: str | None) -> Iterator[Refusal]:
         allowed = self.allowed.volumes

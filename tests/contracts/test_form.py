@@ -33,6 +33,7 @@ INPUTS = {
     "affinity": "textarea",
     "topologySpreadConstraints": "textarea",
     "extraVolumes": "textarea",
+    "podTemplate": "textarea",
     "scheduleTimeoutSec": "number",
     "startTimeoutSec": "number",
     "firstOutputTimeoutSec": "number",

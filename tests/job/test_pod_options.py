@@ -301,3 +301,19 @@ async def test_the_check_of_a_configuration_knows_the_data_volume() -> None:
     config = RunConfig.model_validate({"model": "a/b", **named("persistentVolumeClaim", claimName="paperclip-data")})
     with pytest.raises(PolicyRefused, match="is the data volume"):
         await checks.check(config)
+
+
+def test_the_standard_restricted_sees_what_it_refuses() -> None:
+    plan = job_plan(create_job_input(config=named("hostPath", path="/mnt/a")))
+    template = plan.job["spec"]["template"]
+    assert list(restricted_violations(template)) == ["volume extra-v: hostPath"]
+    template["spec"]["hostPID"] = True
+    template["spec"]["securityContext"]["runAsNonRoot"] = False
+    template["spec"]["containers"][0]["securityContext"] = {"capabilities": {"add": ["SYS_ADMIN"]}}
+    assert set(restricted_violations(template)) >= {
+        "spec.hostPID",
+        "securityContext.runAsNonRoot",
+        "sidecar.runAsNonRoot",
+        "sidecar.capabilities",
+        "sidecar.allowPrivilegeEscalation",
+    }

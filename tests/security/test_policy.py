@@ -32,6 +32,7 @@ REACHING_OUT: dict[str, dict[str, Any]] = {
     "priorityClassName": {"priorityClassName": "system-node-critical"},
     "annotations": {"annotations": {"vault.hashicorp.com/agent-inject": "true"}},
     "extraVolumes[0].hostPath": {"extraVolumes": [{"name": "h", "mountPath": "/h", "hostPath": {"path": "/etc"}}]},
+    "podTemplate": {"podTemplate": {"spec": {"hostAliases": [{"ip": "10.6.6.6", "hostnames": ["paperclip"]}]}}},
     "paperclipApiUrl": {"paperclipApiUrl": "http://attacker.example"},
 }
 

@@ -13,6 +13,7 @@ runtimeClassNames: ["*"]
 priorityClassNames: ["*"]
 podAffinities: ["*"]
 topologyKeys: ["*"]
+podTemplateKeys: ["*"]
 volumes: {configMaps: ["*"], secrets: ["*"], claims: ["*"], hostPaths: ["*"]}
 paperclipApiUrls: ["*"]
 storageClasses: ["*"]
