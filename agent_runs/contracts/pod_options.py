@@ -27,7 +27,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from agent_runs.contracts.pod import DATA_DIRECTORY, HOME_DIRECTORY
 
-MAX_JSON: Final = 64 * 1024
+MAX_JSON: Final = 16 * 1024
 """Characters of one such value: all of them enter histories and objects of Kubernetes."""
 MAX_ITEMS: Final = 32
 MAX_PATH: Final = 120

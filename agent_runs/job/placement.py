@@ -23,7 +23,7 @@ _RESERVED_ANNOTATIONS: Final = (
     *("container.seccomp.security.alpha.kubernetes.io/", "pod-security.kubernetes.io/"),
 )
 """Beginnings of annotations of this program, of Kubernetes' controllers, and of the restrictions of a pod."""
-ANNOTATIONS_LIMIT: Final = 64 * 1024
+ANNOTATIONS_LIMIT: Final = 16 * 1024
 """Characters of all of an agent's annotations together."""
 _CONTROLLER_LABELS: Final = {"job-name", "controller-uid"}
 _DEFAULT_RESOURCES: Final[Mapping[str, Mapping[str, str]]] = {

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 from pydantic_settings import NoDecode
 
@@ -40,7 +40,15 @@ def _name(value: str) -> str:
     return value
 
 
-Name = Annotated[str, AfterValidator(_name)]
+def _of_the_deployment(value: str | None, info: ValidationInfo) -> str | None:
+    if value is not None and info.data.get("inherit_deployment", "") is None:
+        raise PydanticCustomError(
+            "of_the_deployment", "says nothing without AGENT_RUNS_INHERIT_DEPLOYMENT; set that, too"
+        )
+    return value
+
+
+OfTheDeployment = Annotated[Annotated[str, AfterValidator(_name)] | None, AfterValidator(_of_the_deployment)]
 Selector = Annotated[str, AfterValidator(_selector)]
 Patterns = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_patterns)]
 
@@ -86,8 +94,8 @@ class WorkerSettings(ClientSettings):
     inherit_env_from: Patterns = ()
     inherit_mounts: Patterns = ()
     inherit_deployment: Selector | None = None
-    inherit_namespace: Name | None = None
-    inherit_container: Name | None = None
+    inherit_namespace: OfTheDeployment = None
+    inherit_container: OfTheDeployment = None
     paperclip_api_url: str | None = None
     sidecar_image: str | None = None
     opencode_config: Path | None = None

@@ -13,9 +13,15 @@ from agent_runs.client.connection import TemporalUnreachable, connect
 from agent_runs.client.links import load_tokens
 from agent_runs.client.settings import SettingsError
 from agent_runs.contracts.errors import RunError
-from agent_runs.doctor.permissions import missing_permissions
-from agent_runs.job.pod_profile import Inheritance, own_data_claim
-from agent_runs.job.pod_source import inherited_pod
+from agent_runs.doctor.permissions import (
+    DEPLOYMENT_RBAC_FILE,
+    DEPLOYMENT_VERBS,
+    REQUIRED_VERBS,
+    Verbs,
+    missing_permissions,
+)
+from agent_runs.job.pod_profile import DeploymentChoice, Inheritance, own_data_claim
+from agent_runs.job.pod_source import deployment_namespace, inherited_pod
 from agent_runs.job.policy import Policy
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.credentials import ClusterConfigError
@@ -71,17 +77,20 @@ async def connect_kubernetes(settings: WorkerSettings) -> KubernetesCluster:
         )
         try:
             log.info("kubernetes.connected", version=await cluster.version(), namespace=cluster.namespace)
-            if missing := await missing_permissions(cluster, cluster.namespace):
-                log.warning(
-                    "worker.permissions_denied",
-                    namespace=cluster.namespace,
-                    missing=missing,
-                    remedy=f"apply {RBAC_FILE}",
-                )
+            await _log_missing_permissions(cluster, cluster.namespace, REQUIRED_VERBS, RBAC_FILE)
+            if settings.inherit_deployment:
+                choice = DeploymentChoice(settings.inherit_deployment, settings.inherit_namespace)
+                paperclip = deployment_namespace(cluster, choice)
+                await _log_missing_permissions(cluster, paperclip, DEPLOYMENT_VERBS, DEPLOYMENT_RBAC_FILE)
         except BaseException:
             await cluster.close()
             raise
     return cluster
+
+
+async def _log_missing_permissions(cluster: Cluster, namespace: str, required: Verbs, file: str) -> None:
+    if missing := await missing_permissions(cluster, namespace, required):
+        log.warning("worker.permissions_denied", namespace=namespace, missing=missing, remedy=f"apply {file}")
 
 
 def load_policy(settings: WorkerSettings) -> Policy:

@@ -160,7 +160,7 @@ def test_the_texts_of_the_form_are_the_same_configuration() -> None:
         ({"extraVolumes": volume() + volume(mountPath="/w")}, "must not have the same name twice"),
         ({"extraVolumes": volume() + volume(name="w", mountPath="/v/")}, "must not have the same mountPath twice"),
         ({"extraVolumes": [volume()[0] | {"name": f"v{i}", "mountPath": f"/v{i}"} for i in range(33)]}, "at most 32"),
-        ({"affinity": json.dumps({"a": "x" * 70_000})}, "must not have more than 65536 characters"),
+        ({"affinity": json.dumps({"a": "x" * 70_000})}, "must not have more than 16384 characters"),
     ],
 )
 def test_a_wrong_form_is_refused_with_its_path_and_the_remedy(config: dict[str, Any], message: str) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
@@ -235,3 +236,24 @@ async def test_the_permission_is_checked_where_paperclip_is_and_only_if_it_is_ne
     [finding] = await denied("paperclip")
     assert finding.message == "The worker may not list deployments.apps in namespace paperclip"
     assert "deploy/components/paperclip-introspection/rbac.yaml" in (finding.hint or "")
+
+
+async def test_a_worker_that_may_not_list_deployments_logs_it_at_its_start(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def allowed(*asked: str) -> bool:
+        return "deployments.apps" not in asked
+
+    async def rules(*_: str) -> None:
+        return None
+
+    monkeypatch.setattr(KubernetesCluster, "allowed", allowed)
+    monkeypatch.setattr(KubernetesCluster, "rules", rules)
+    chosen = {"inherit_deployment": SELECTOR, "inherit_namespace": "paperclip"}
+    settings = system.settings.model_copy(update={"kubeconfig": system.embedded.kubeconfig_path})
+    for update, denied in ((chosen, [("paperclip", ["list deployments.apps"])]), ({}, [])):
+        with capture_logs() as logs:
+            cluster = await startup.connect_kubernetes(settings.model_copy(update=update))
+            await cluster.close()
+        found = [each for each in logs if each["event"] == "worker.permissions_denied"]
+        assert [(each["namespace"], each["missing"]) for each in found] == denied
