@@ -111,3 +111,16 @@ async def test_an_agent_finds_its_extra_volume(system: System) -> None:
     async with system.worker():
         await system.outcome(raw)
     assert b"kept" in [line.data for line in await system.lines(raw)]
+
+
+async def test_what_agents_cannot_inherit_is_an_error_before_a_run(system: System, tmp_path: Path) -> None:
+    file = tmp_path / "agent.json"
+    config = {"model": "fake/x", "paperclipApiUrl": "https://paperclip.example", "workspace": "ephemeral"}
+    file.write_text(json.dumps(config))
+    chosen = {"inherit_deployment": "app=paperclip", "inherit_env": (), "data_claim": "data"}
+    system.settings = system.settings.model_copy(update=chosen)
+    async with system.worker():
+        code, found = await examined(file)
+    assert code == 1
+    message = found["k8s_introspection_failed"]["message"]
+    assert message.startswith("no Deployment in namespace default has the labels app=paperclip: correct ")
