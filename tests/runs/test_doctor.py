@@ -11,6 +11,7 @@ from temporalio.client import Client
 
 from agent_runs.cli.display import JsonDisplay
 from agent_runs.cli.doctor import doctor
+from agent_runs.contracts.errors import ClusterForbidden
 from tests.job.test_pod_options import EVERYTHING
 from tests.runs.system import System, open_system
 
@@ -117,10 +118,32 @@ async def test_what_agents_cannot_inherit_is_an_error_before_a_run(system: Syste
     file = tmp_path / "agent.json"
     config = {"model": "fake/x", "paperclipApiUrl": "https://paperclip.example", "workspace": "ephemeral"}
     file.write_text(json.dumps(config))
-    chosen = {"inherit_deployment": "app=paperclip", "inherit_env": (), "data_claim": "data"}
+    chosen = {"inherit_deployment": "app=paperclip"}
     system.settings = system.settings.model_copy(update=chosen)
     async with system.worker():
         code, found = await examined(file)
     assert code == 1
     message = found["k8s_introspection_failed"]["message"]
     assert message.startswith("no Deployment in namespace default has the labels app=paperclip: correct ")
+    assert {"kubernetes", "permissions", "transcript_store"} <= found.keys()
+
+
+async def test_a_worker_that_may_not_list_deployments_is_told_which_verb_to_grant_where(
+    system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def forbidden(*_: str) -> list[dict[str, Any]]:
+        raise ClusterForbidden("deployments.apps is forbidden", verb="list", resource="deployments.apps", status=403)
+
+    async def allowed(*asked: str) -> bool:
+        return "deployments.apps" not in asked
+
+    monkeypatch.setattr(system.kubernetes, "deployments", forbidden)
+    monkeypatch.setattr(system.kubernetes, "allowed", allowed)
+    file = tmp_path / "agent.json"
+    file.write_text(json.dumps({"model": "fake/x", "paperclipApiUrl": "https://paperclip.example"}))
+    system.settings = system.settings.model_copy(update={"inherit_deployment": "app=paperclip"})
+    async with system.worker():
+        code, found = await examined(file)
+    assert code == 1
+    assert found["permission_denied"]["message"] == "The worker may not list deployments.apps in namespace default"
+    assert "deploy/components/paperclip-introspection/rbac.yaml" in found["permission_denied"]["hint"]
