@@ -127,7 +127,9 @@ class ClusterForbidden(RunError):
     """The worker's ServiceAccount may not do this."""
 
     code = "k8s_forbidden"
-    next_step = "Grant the named verb on the named resource to the worker's ServiceAccount; agent-runs doctor names the file."
+    next_step = (
+        "Grant the named verb on the named resource to the worker's ServiceAccount; agent-runs doctor names the file."
+    )
     budget = "none"
 
 

@@ -128,7 +128,7 @@ async def test_what_agents_cannot_inherit_is_an_error_before_a_run(system: Syste
     assert {"kubernetes", "permissions", "transcript_store"} <= found.keys()
 
 
-async def test_a_worker_that_may_not_list_deployments_is_told_which_verb_to_grant_where(
+async def test_the_verb_that_a_worker_lacks_for_deployments_is_named_with_the_file_that_grants_it(
     system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def forbidden(*_: str) -> list[dict[str, Any]]:
