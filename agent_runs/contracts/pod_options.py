@@ -29,6 +29,7 @@ from agent_runs.contracts.pod import DATA_DIRECTORY, HOME_DIRECTORY
 
 MAX_JSON: Final = 16 * 1024
 """Characters of one such value: all of them enter histories and objects of Kubernetes."""
+MAX_DEPTH: Final = 16
 MAX_ITEMS: Final = 32
 MAX_PATH: Final = 120
 MAX_ERRORS: Final = 3
@@ -290,21 +291,26 @@ def from_json(value: object) -> object:
     """The value of a JSON text, as it comes from a text area; None for an empty one."""
     if isinstance(value, str) and not value.strip():
         return None
+    too_long = refuse(f"must not have more than {MAX_JSON} characters")
+    if isinstance(value, str) and len(value) > MAX_JSON:
+        raise too_long
     try:
         found = json.loads(value) if isinstance(value, str) else value
         size = len(json.dumps(found))
     except (ValueError, TypeError, RecursionError):
         raise refuse("must be JSON in Kubernetes' own form") from None
     if size > MAX_JSON:
-        raise refuse(f"must not have more than {MAX_JSON} characters")
-    return _present(found)
+        raise too_long
+    return _present(found, MAX_DEPTH)
 
 
-def _present(value: Any) -> Any:
+def _present(value: Any, depth: int) -> Any:
     """`value` without nulls in objects: to Kubernetes a null and a missing key are the same."""
+    if depth == 0:
+        raise refuse(f"must not be nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, dict):
-        return {key: _present(item) for key, item in value.items() if item is not None}
-    return [_present(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: _present(item, depth - 1) for key, item in value.items() if item is not None}
+    return [_present(item, depth - 1) for item in value] if isinstance(value, list | tuple) else value
 
 
 def checked(form: TypeAdapter[Any], value: Any) -> None:

@@ -171,6 +171,15 @@ def test_a_wrong_form_is_refused_with_its_path_and_the_remedy(config: dict[str, 
     assert message in refused.value.message
 
 
+@pytest.mark.parametrize("depth", [200, 330, 480, 900, 7000])
+@pytest.mark.parametrize("field", ["affinity", "topologySpreadConstraints", "extraVolumes", "podTemplate"])
+def test_json_of_any_depth_is_refused_by_its_field(field: str, depth: int) -> None:
+    for text in ("[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth):
+        context = with_value(minimal(), f"config.{field}", text)
+        with pytest.raises(InvalidRequest, match=rf"config\.{field}[ \[]"):
+            prepare(context)
+
+
 def test_no_extra_volume_covers_what_every_pod_needs() -> None:
     ours = [*mounts(job_plan()), "/tmp/prompt-secret/x", "/proc/1", "/var/run/secrets"]
     assert "/agent-run/secret" in ours
