@@ -32,9 +32,9 @@ SETTINGS: Final = (
 """Variables that are settings of the worker."""
 PAPERCLIPS_OWN: Final = (
     *("PAPERCLIP_*", "BETTER_AUTH_*", "DATABASE_*", "*_DATABASE_URL", "POSTGRES_*", "PG*"),
-    *("REDIS_*", "SMTP_*", "*_WEBHOOK_SECRET"),
+    *("REDIS_*", "SMTP_*", "S3_*", "*_CLIENT_SECRET", "*_WEBHOOK_SECRET"),
 )
-"""Variables with which Paperclip itself works: its database, its sessions, its mail."""
+"""Variables with which Paperclip itself works: its database, its sessions, logins, mail."""
 WORKERS_MOUNTS: Final = ("/var/run/secrets/*", "/run/secrets/*", "/etc/agent-runs*")
 """Mount paths that only the worker has; on Kubernetes up to 1.23 its API token is the Secret of one of them."""
 WORKERS_SECRETS: Final = ("agent-runs*",)

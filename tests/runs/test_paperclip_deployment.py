@@ -39,6 +39,7 @@ PAPERCLIP: dict[str, Any] = {
         {"name": "ANTHROPIC_BASE_URL", "value": "https://models.example"},
         {"name": "DATABASE_URL", "value": "postgres://canary"},
         {"name": "BETTER_AUTH_SECRET", "value": "canary"},
+        {"name": "GOOGLE_CLIENT_SECRET", "value": "canary"},
         {"name": "PAPERCLIP_SECRETS_MASTER_KEY_FILE", "value": "/etc/paperclip/master.key"},
         {"name": "TEMPORAL_API_KEY", "value": "canary"},
         secret_key("OPENAI_API_KEY", "providers", "openai"),
