@@ -7,6 +7,7 @@ import kubernetes_validate
 import pytest
 
 from agent_runs.contracts.errors import InvalidRequest, PolicyRefused
+from agent_runs.contracts.messages import PodProfile, SecretMount
 from agent_runs.contracts.request import RunConfig
 from agent_runs.job.checks import Checks
 from agent_runs.job.policy import Policy
@@ -66,6 +67,10 @@ EVERYTHING: dict[str, Any] = {
 
 def volume(**changes: Any) -> list[dict[str, Any]]:
     return [{"name": "v", "mountPath": "/v", "emptyDir": {"sizeLimit": "1Gi"}, **changes}]
+
+
+def named(kind: str, **source: str) -> dict[str, Any]:
+    return {"extraVolumes": volume(emptyDir=None, **{kind: source})}
 
 
 def anti_affinity(**term: Any) -> dict[str, Any]:
@@ -157,6 +162,8 @@ def test_the_texts_of_the_form_are_the_same_configuration() -> None:
         ({"extraVolumes": volume(subPath="../x")}, "[0].subPath: must be a relative path without '..'"),
         ({"extraVolumes": volume(mountPath="v")}, "[0].mountPath: must be an absolute path"),
         ({"extraVolumes": volume(mountPath="/a/../v")}, "[0].mountPath: must not hold '..'"),
+        (named("hostPath", path="/mnt/../etc"), "[0].hostPath.path: must be an absolute path of the node without"),
+        (named("hostPath", path="mnt"), "[0].hostPath.path: must be an absolute path of the node"),
         ({"extraVolumes": volume() + volume(mountPath="/w")}, "must not have the same name twice"),
         ({"extraVolumes": volume() + volume(name="w", mountPath="/v/")}, "must not have the same mountPath twice"),
         ({"extraVolumes": [volume()[0] | {"name": f"v{i}", "mountPath": f"/v{i}"} for i in range(33)]}, "at most 32"),
@@ -219,10 +226,6 @@ def refusal(config: dict[str, Any], text: str | None = None, data_claim: str | N
     return ""
 
 
-def named(kind: str, **source: str) -> dict[str, Any]:
-    return {"extraVolumes": volume(emptyDir=None, **{kind: source})}
-
-
 CHOICES: list[tuple[dict[str, Any], str, str]] = [
     ({"runtimeClassName": "gvisor"}, "runtimeClassName: 'gvisor'", "runtimeClassNames: [gvisor]"),
     ({"priorityClassName": "agents"}, "priorityClassName: 'agents'", "priorityClassNames: [agents]"),
@@ -275,6 +278,67 @@ def test_what_could_harm_others_is_refused_until_the_policy_lists_it(
 ) -> None:
     assert refusal(config).startswith(message)
     assert refusal(config, rule) == ""
+
+
+def requirement(operator: str, *values: str, key: str = "pool") -> dict[str, Any]:
+    return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
+
+
+@pytest.mark.parametrize(
+    ("term", "choices"),
+    [
+        ({"matchExpressions": [requirement("In", "a", "b")]}, ["pool=a", "pool=b"]),
+        ({"matchExpressions": [requirement("NotIn", "a")]}, ["pool=*"]),
+        ({"matchExpressions": [requirement("Exists")]}, ["pool=*"]),
+        ({"matchFields": [requirement("In", "node-1", key="metadata.name")]}, ["metadata.name=node-1"]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["required", "preferred"])
+def test_each_choice_of_nodes_is_compared(term: dict[str, Any], choices: list[str], kind: str) -> None:
+    affinity = {
+        "required": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}},
+        "preferred": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": term}]},
+    }[kind]
+    message = refusal({"affinity": {"nodeAffinity": affinity}})
+    assert [part.partition("'")[2].partition("'")[0] for part in message.split("; ")] == choices
+
+
+@pytest.mark.parametrize(
+    ("selector", "choice"),
+    [
+        ({}, "*=*"),
+        ({"matchLabels": {"app": "a"}}, "app=a"),
+        ({"matchExpressions": [requirement("Exists", key="app")]}, "app=*"),
+        ({"matchExpressions": [requirement("NotIn", "a", key="app")]}, "app=*"),
+    ],
+)
+@pytest.mark.parametrize("name", ["podAffinity", "podAntiAffinity"])
+def test_each_choice_of_pods_is_compared(selector: dict[str, Any], choice: str, name: str) -> None:
+    term = {"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"}
+    for affinity in (
+        {"requiredDuringSchedulingIgnoredDuringExecution": [term]},
+        {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}]},
+    ):
+        assert refusal({"affinity": {name: affinity}}).startswith(
+            f"affinity.{name}: '{choice}' is not allowed by podAff"
+        )
+        assert refusal({"affinity": {name: affinity}}, f"podAffinities: ['{choice}']") == ""
+    rack = {"requiredDuringSchedulingIgnoredDuringExecution": [{**term, "topologyKey": "rack"}]}
+    assert "'rack' is not allowed by topologyKeys" in refusal({"affinity": {name: rack}})
+
+
+def inherited(volume_name: str, path: str) -> PodProfile:
+    mount = SecretMount(volume_name=volume_name, secret_name="s", mount_path=path)
+    return PodProfile(namespace="agents", image="i", secret_mounts=(mount,))
+
+
+def test_an_extra_volume_is_not_mixed_up_with_an_inherited_secret() -> None:
+    config = {"extraVolumes": volume()}
+    with pytest.raises(InvalidRequest, match=r"extraVolumes\[0\]\.mountPath: /v has an inherited Secret"):
+        job_plan(create_job_input(config=config, profile=inherited("keys", "/v")))
+    plan = job_plan(create_job_input(config=config, profile=inherited("extra-v", "/etc/keys")))
+    assert list(objections(plan)) == []
+    assert (mounts(plan)["/v"]["name"], mounts(plan)["/etc/keys"]["name"]) == ("extra-v", "extra-v-inherited")
 
 
 def test_what_harms_nobody_is_allowed_without_a_policy() -> None:
