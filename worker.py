@@ -33,7 +33,7 @@ from agent_runs.doctor.objects import Objects
 from agent_runs.doctor.surroundings import Surroundings
 from agent_runs.job.attempt_plan import AgentPodSettings
 from agent_runs.job.checks import Checks
-from agent_runs.job.pod_profile import Inheritance, PodOverrides
+from agent_runs.job.pod_profile import DeploymentChoice, Inheritance, PodOverrides
 from agent_runs.job.redactions import Redactions, provider_settings
 from agent_runs.kube.port import Cluster
 from agent_runs.service import startup
@@ -74,10 +74,10 @@ def activities(
     """All activities, each with the ports it needs."""
     opener = startup.load_opener(settings)
     policy = startup.load_policy(settings)
-    data_claim = partial(startup.data_claim, cluster, settings.data_claim)
+    inheritance = inheritance_of(settings)
+    data_claim = partial(startup.data_claim, cluster, settings.data_claim, inheritance)
     checks = Checks(policy, cluster.namespace, own_account=partial(startup.own_account, cluster), data_claim=data_claim)
     preparations = HistoryPreparations(client, opener)
-    inheritance = Inheritance(settings.inherit_env, settings.inherit_env_from, settings.inherit_mounts)
     overrides = PodOverrides(settings.image, settings.namespace, settings.data_claim)
     with startup.blame("AGENT_RUNS_OPENCODE_CONFIG", "Set it to a readable JSON file, or unset it", InvalidRequest):
         provider_settings(settings.opencode_config)
@@ -109,6 +109,13 @@ def activities(
         ParseTranscriptActivity(store, redactions).parse_transcript,
         FinishActivity(cluster).finish,
     ]
+
+
+def inheritance_of(settings: WorkerSettings) -> Inheritance:
+    """What agents inherit, and from which pod."""
+    selector, namespace, container = settings.inherit_deployment, settings.inherit_namespace, settings.inherit_container
+    deployment = DeploymentChoice(selector, namespace, container) if selector else None
+    return Inheritance(settings.inherit_env, settings.inherit_env_from, settings.inherit_mounts, deployment)
 
 
 def temporal_worker(

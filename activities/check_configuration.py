@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 from temporalio import activity
 
-from agent_runs.contracts.errors import InvalidRequest, PolicyRefused, WorkspaceNotShared
+from agent_runs.contracts.errors import (
+    ClusterForbidden,
+    InvalidRequest,
+    PodIntrospectionFailed,
+    PolicyRefused,
+    WorkspaceNotShared,
+)
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.request import Workspace
 from agent_runs.contracts.start import Binding, CheckReport, CheckStart, Finding, SealedCheck
@@ -49,7 +55,6 @@ class CheckConfigurationActivity:
 
         Raises:
             SealedFieldUnreadable: sealed with another key, or for another use.
-            PodIntrospectionFailed: the worker's pod is none that could be read.
             ClusterUnavailable: the API server refused or timed out; retried.
         """
         check = await self._opened(input)
@@ -112,7 +117,7 @@ class CheckConfigurationActivity:
             return [_error("agent_configuration", refused.message, CORRECT_FIELD), *warnings], None
         except PolicyRefused as refused:
             return [_error("operator_policy", refused.message, refused.next_step), *warnings], None
-        except WorkspaceNotShared as refused:
+        except (WorkspaceNotShared, PodIntrospectionFailed, ClusterForbidden) as refused:
             return [_error(refused.code, refused.message, refused.next_step), *warnings], None
         url = prepared.request.config.paperclip_api_url or self.paperclip_api_url
         return [_address(url), *warnings], CheckedAgent(key, prepared, values)

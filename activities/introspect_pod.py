@@ -1,4 +1,7 @@
-"""What an agent's pod inherits from the worker's own: image, pull secrets, DNS, data volume, Secrets, references."""
+"""What an agent's pod inherits: image, pull secrets, DNS, data volume, Secrets, references.
+
+It comes from the worker's own pod, or from Paperclip's Deployment.
+"""
 
 from dataclasses import dataclass
 
@@ -6,12 +9,13 @@ from temporalio import activity
 
 from agent_runs.contracts.messages import IntrospectPod, PodProfile
 from agent_runs.job.pod_profile import Inheritance, PodOverrides, agent_profile
+from agent_runs.job.pod_source import check_secrets, inherited_pod
 from agent_runs.kube.port import Cluster
 
 
 @dataclass(frozen=True)
 class IntrospectPodActivity:
-    """Reads the worker's own pod anew for every run, so that a changed pod needs no restart of the worker."""
+    """Reads the pod or Deployment anew for every run, so that a change of it needs no restart of the worker."""
 
     cluster: Cluster
     overrides: PodOverrides
@@ -23,9 +27,13 @@ class IntrospectPodActivity:
 
         Raises:
             PodIntrospectionFailed: the worker runs outside a pod, and neither settings nor agent name an image; or its
-                pod has several containers, none of which is called `worker`.
+                pod has several containers, none of which is called `worker`; or the settings match not one Deployment,
+                or a Secret that it refers to is not in the namespace of the Job.
             ClusterUnavailable: the API server refused or timed out; retried.
-            ClusterForbidden: the ServiceAccount may not read its own pod.
+            ClusterForbidden: the ServiceAccount may not read its own pod, or list Deployments.
         """
-        own = await self.cluster.own_pod()
-        return agent_profile(own, input.config, self.overrides, self.inheritance, home=self.cluster.namespace)
+        pod, worker = await inherited_pod(self.cluster, self.inheritance), await self.cluster.own_pod()
+        home = self.cluster.namespace
+        profile = agent_profile(pod, input.config, self.overrides, self.inheritance, home=home, worker=worker)
+        await check_secrets(self.cluster, profile, self.inheritance)
+        return profile

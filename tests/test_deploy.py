@@ -1,6 +1,9 @@
 """The worker knows the settings in deploy/, and deploy/ grants the permissions that the worker needs."""
 
 import re
+import shutil
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,8 @@ import yaml
 
 import worker
 from agent_runs.cli import keys
-from agent_runs.doctor.permissions import CHECK_VERBS, REQUIRED_VERBS
+from agent_runs.client.settings import SettingsError
+from agent_runs.doctor.permissions import CHECK_VERBS, DEPLOYMENT_VERBS, REQUIRED_VERBS
 from agent_runs.service.health import CHECK_TIMEOUT
 from agent_runs.service.polling import SilenceLimits
 from agent_runs.service.settings import WorkerSettings
@@ -126,6 +130,33 @@ def test_the_worker_is_granted_what_it_checks_where_the_agents_are_and_only_its_
 def test_the_namespace_of_agents_admits_restricted_pods_only() -> None:
     namespace = objects(PRODUCTION, "Namespace")["", "paperclip-agents"]
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+def test_the_component_for_introspection_sets_the_labels_and_grants_only_what_the_doctor_checks(tmp_path: Path) -> None:
+    deploy = shutil.copytree(DEPLOY, tmp_path / "deploy")
+    overlay = deploy / "overlays" / TRIAL / "kustomization.yaml"
+    component = "components:\n  - ../../components/paperclip-introspection\n"
+    overlay.write_text(overlay.read_text().replace("components:\n", component))
+    command = [str(Path(sys.executable).parent / "kubectl"), "kustomize", str(overlay.parent)]
+    documents = list(yaml.safe_load_all(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+    for each in documents:
+        kubernetes_validate.validate(each, "1.29", strict=True)
+    found = {(each["kind"], each["metadata"]["name"]): each for each in documents}
+    role = found["Role", "agent-runs-paperclip-introspection"]
+    granted = {f"{rule['resources'][0]}.{rule['apiGroups'][0]}": tuple(rule["verbs"]) for rule in role["rules"]}
+    assert granted == DEPLOYMENT_VERBS
+    binding = found["RoleBinding", "agent-runs-paperclip-introspection"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "agent-runs-worker", "namespace": "paperclip"}]
+    [container] = found["Deployment", "agent-runs-worker"]["spec"]["template"]["spec"]["containers"]
+    [selector] = [each["value"] for each in container["env"] if each["name"] == "AGENT_RUNS_INHERIT_DEPLOYMENT"]
+    settings = WorkerSettings.read({"AGENT_RUNS_INHERIT_DEPLOYMENT": selector})
+    assert settings.inherit_deployment == "app.kubernetes.io/name=paperclip"
+
+
+@pytest.mark.parametrize("selector", ["paperclip", "a in (b)", "a=b,", "a=b c", "=x", "a==b"])
+def test_a_selector_that_is_no_list_of_labels_is_refused_with_an_example(selector: str) -> None:
+    with pytest.raises(SettingsError, match=r"AGENT_RUNS_INHERIT_DEPLOYMENT: must be labels KEY=VALUE"):
+        WorkerSettings.read({"AGENT_RUNS_INHERIT_DEPLOYMENT": selector})
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

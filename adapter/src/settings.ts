@@ -55,12 +55,11 @@ const PER_AGENT: Record<string, string> = {
   ON_BUSY: "onBusy",
 };
 /** Settings of the worker and the command line, which may share an environment with Paperclip; variables of Services. */
-const OTHER_SETTINGS = [
-  ...["KUBECONFIG", "KUBE_CONTEXT", "NAMESPACE", "IMAGE", "INIT_IMAGE", "SIDECAR_IMAGE", "DATA_CLAIM", "DATA_ROOT"],
-  ...["INHERIT_ENV", "OPENCODE_CONFIG", "OPENCODE", "MAX_RUNS", "TRANSCRIPTS_URL", "TRANSCRIPTS_LISTEN"],
-  ...["TRANSCRIPT_RETENTION_DAYS", "HEALTH_LISTEN", "METRICS_LISTEN", "PRODUCTION", "WEB_UI"],
-  ...["INHERIT_ENV_FROM", "INHERIT_MOUNTS", "MAX_OUTPUT_MIB", "POLICY", "TRANSCRIPTS_CONNECTIONS"],
-];
+const OTHER_SETTINGS = `
+  KUBECONFIG KUBE_CONTEXT NAMESPACE IMAGE INIT_IMAGE SIDECAR_IMAGE DATA_CLAIM DATA_ROOT INHERIT_ENV
+  OPENCODE_CONFIG OPENCODE MAX_RUNS TRANSCRIPTS_URL TRANSCRIPTS_LISTEN TRANSCRIPT_RETENTION_DAYS HEALTH_LISTEN
+  METRICS_LISTEN PRODUCTION WEB_UI INHERIT_ENV_FROM INHERIT_MOUNTS MAX_OUTPUT_MIB POLICY TRANSCRIPTS_CONNECTIONS
+  INHERIT_DEPLOYMENT INHERIT_NAMESPACE INHERIT_CONTAINER`;
 const SERVICE = /(_SERVICE_(HOST|PORT(_\w+)?)|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)=|_PORT=(tcp|udp|sctp):/;
 const [YES, NO] = [/^(1|on|t|true|y|yes)$/i, /^(0|off|f|false|n|no)$/i];
 const ABSOLUTE_URL =
@@ -118,7 +117,7 @@ const trimmed = (value: unknown) => (typeof value === "string" ? value.trim() ||
 /** Reads single settings, and collects what is wrong with them and which ones are known. */
 function settingsReader(environment: NodeJS.ProcessEnv, config: JsonObject) {
   const problems: Problem[] = [];
-  const known = new Set(OTHER_SETTINGS);
+  const known = new Set(OTHER_SETTINGS.trim().split(/\s+/));
   /** A text; an empty one counts as absent, because forms and templates save untouched fields so. */
   function text(name: string, isRight = (_: string) => true, remedy = ""): string | undefined {
     known.add(name);

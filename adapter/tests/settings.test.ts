@@ -122,9 +122,9 @@ test("variables that Kubernetes sets after our Services are no settings", () => 
 });
 
 test("settings of the worker, which may share the environment, are accepted", () => {
-  expect(settingsFrom({ AGENT_RUNS_KUBECONFIG: "/x", AGENT_RUNS_MAX_RUNS: "many", AGENT_RUNS_POLICY: "/x" })).toEqual(
-    settingsFrom({}),
-  );
+  const names = ["KUBECONFIG", "MAX_RUNS", "POLICY", "INHERIT_DEPLOYMENT", "INHERIT_NAMESPACE", "INHERIT_CONTAINER"];
+  const environment = Object.fromEntries(names.map((name) => [`AGENT_RUNS_${name}`, "many"]));
+  expect(settingsFrom(environment)).toEqual(settingsFrom({}));
 });
 
 test("the login for Temporal is read from its own variables", () => {

@@ -127,15 +127,20 @@ class ClusterForbidden(RunError):
     """The worker's ServiceAccount may not do this."""
 
     code = "k8s_forbidden"
-    next_step = "Grant the named verb on the named resource to the worker's ServiceAccount (deploy/agents/rbac.yaml)."
+    next_step = (
+        "Grant the named verb on the named resource to the worker's ServiceAccount; agent-runs doctor names the file."
+    )
     budget = "none"
 
 
 class PodIntrospectionFailed(RunError):
-    """The worker's own pod cannot be read, or lacks what an agent pod inherits."""
+    """The worker's own pod, or Paperclip's Deployment, cannot be read, or lacks what an agent pod inherits."""
 
     code = "k8s_introspection_failed"
-    next_step = "Set AGENT_RUNS_IMAGE, or POD_NAME and POD_NAMESPACE from the downward API, on the worker."
+    next_step = (
+        "Set AGENT_RUNS_IMAGE, or POD_NAME and POD_NAMESPACE from the downward API, or correct "
+        "AGENT_RUNS_INHERIT_DEPLOYMENT, on the worker."
+    )
     budget = "none"
 
 

@@ -189,6 +189,28 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
         Caption("ttlSecondsAfterFinished", "TTL After Finished", "Seconds until Kubernetes deletes a finished Job."),
         Caption("retainJobs", "Retain Jobs", "Keep finished Jobs for inspection."),
     ),
+    "Pod": (
+        Caption(
+            "resources.requests.ephemeral-storage", "Disk Request", "Room on the node's disk for the pod, such as 2Gi."
+        ),
+        Caption("resources.limits.ephemeral-storage", "Disk Limit", "Such as 20Gi; beyond it the pod is evicted."),
+        Caption("annotations", "Annotations", "Additional annotations of the pod, key=value, one per line."),
+        Caption("runtimeClassName", "Runtime Class", "RuntimeClass of the pod; empty: the cluster's default."),
+        Caption("priorityClassName", "Priority Class", "PriorityClass of the pod; empty: the cluster's default."),
+        Caption("affinity", "Affinity", "A JSON object: nodeAffinity, podAffinity and podAntiAffinity of the pod."),
+        Caption("topologySpreadConstraints", "Topology Spread", "A JSON array of the pod's topologySpreadConstraints."),
+        Caption(
+            "extraVolumes",
+            "Extra Volumes",
+            'A JSON array, such as [{"name": "models", "mountPath": "/models", "readOnly": true, '
+            '"persistentVolumeClaim": {"claimName": "models"}}].',
+        ),
+        Caption(
+            "podTemplate",
+            "Pod Template",
+            'A JSON object that is laid over the pod, such as {"spec": {"schedulerName": "batch"}}.',
+        ),
+    ),
     "Timeouts": (
         Caption("scheduleTimeoutSec", "Schedule Timeout", "Seconds until a node must have taken the pod."),
         Caption("startTimeoutSec", "Start Timeout", "Seconds after that until the agent's container must run."),

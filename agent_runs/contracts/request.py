@@ -16,6 +16,8 @@ from pydantic_core import PydanticCustomError
 
 from agent_runs.contracts.base import PaperclipContract
 from agent_runs.contracts.identity import RunKey
+from agent_runs.contracts.pod_options import Affinity, ExtraVolumes, ObjectName, SpreadConstraints
+from agent_runs.contracts.pod_template import PodTemplate
 
 QUANTITY: Final = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?")
 DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -139,6 +141,7 @@ Quantity = Annotated[str, AfterValidator(_quantity)]
 OptionalQuantity = Annotated[Quantity | None, BeforeValidator(_blank_is_absent)]
 Seconds = Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=30 * 24 * 3600)]
 Pairs = Annotated[dict[str, str], BeforeValidator(_pairs), AfterValidator(_label_keys)]
+OptionalName = Annotated[ObjectName | None, BeforeValidator(_blank_is_absent)]
 
 OpenCodeFeature = Literal["lsp", "formatter", "snapshot", "projectConfig"]
 """Something of OpenCode that runs switch off, and that an agent's configuration may switch on."""
@@ -155,10 +158,11 @@ class Toleration(PaperclipContract):
 
 
 class ResourceAmounts(PaperclipContract):
-    """CPU and memory as Kubernetes quantities."""
+    """CPU, memory and room on the node's disk as Kubernetes quantities."""
 
     cpu: OptionalQuantity = None
     memory: OptionalQuantity = None
+    ephemeral_storage: OptionalQuantity = Field(default=None, alias="ephemeral-storage")
 
 
 class Resources(PaperclipContract):
@@ -213,6 +217,12 @@ class RunConfig(PaperclipContract):
         skills: `folders`: OpenCode gets the folders of skills that are on the data volume, and reads what it needs;
             `inline`: the texts of all skills are in the prompt.
         ttl_seconds_after_finished: how long Kubernetes keeps a finished Job that the worker did not delete.
+        runtime_class_name, priority_class_name: of the pod.
+        affinity, topology_spread_constraints: of the pod, in Kubernetes' own form.
+        annotations: of the pod.
+        extra_volumes: each a volume in Kubernetes' own form with its `mountPath`, and optionally `subPath` and
+            `readOnly`, for the agent's container.
+        pod_template: an overlay of the pod's template, of the few keys that break no guarantee.
         paperclip_api_url: address of Paperclip for pods, an absolute http(s) URL; overrides the worker's setting.
     """
 
@@ -242,6 +252,13 @@ class RunConfig(PaperclipContract):
     node_selector: Annotated[Pairs | None, BeforeValidator(lambda v: v)] = None
     tolerations: Annotated[tuple[Toleration, ...] | None, BeforeValidator(_json_list)] = None
     labels: Pairs = {}
+    runtime_class_name: OptionalName = None
+    priority_class_name: OptionalName = None
+    affinity: Affinity = None
+    topology_spread_constraints: SpreadConstraints = None
+    annotations: Pairs = {}
+    extra_volumes: ExtraVolumes = None
+    pod_template: PodTemplate = None
     ttl_seconds_after_finished: Seconds = 300
     retain_jobs: bool = False
     agent_db_mode: Literal["workspace_subpath", "dedicated_pvc", "ephemeral"] = "workspace_subpath"
@@ -273,7 +290,7 @@ class RunConfig(PaperclipContract):
         merged: dict[str, Any] = {kind: dict(part) for kind, part in parts.items()}
         for key, amount in flat.items():
             _, kind, resource = [*key.split("."), "", ""][:3]
-            if kind in merged and resource in {"cpu", "memory"}:
+            if kind in merged and resource in {"cpu", "memory", "ephemeral-storage"}:
                 merged[kind].setdefault(resource, amount)
         return {**value, "resources": merged}
 

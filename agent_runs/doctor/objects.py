@@ -15,6 +15,7 @@ from agent_runs.contracts.start import Finding
 from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan
 from agent_runs.job.manifest import JobPlan
 from agent_runs.job.pod_profile import PodOverrides, agent_profile, own_data_claim
+from agent_runs.job.pod_source import check_secrets, inherited_pod
 from agent_runs.job.redactions import WorkerValues
 from agent_runs.job.secrets import prompt_secret
 from agent_runs.kube.port import AlreadyExists, Cluster, Manifest
@@ -73,12 +74,21 @@ class Objects:
         """What the agent's next run would create.
 
         Raises:
-            RunError: no manifest can be built, as in a run; or the API server does not answer.
+            RunError: no manifest can be built, as in a run; or what agents inherit cannot be read or referred to; or
+                the API server does not answer.
         """
         own_pod = await self.cluster.own_pod()
         config, secrets, values = agent.prepared.request.config, agent.prepared.secrets, agent.values
         settings = self.settings.completed(config, own_pod)
-        profile = agent_profile(own_pod, config, self.overrides, settings.inheritance, home=self.cluster.namespace)
+        profile = agent_profile(
+            await inherited_pod(self.cluster, settings.inheritance),
+            config,
+            self.overrides,
+            settings.inheritance,
+            home=self.cluster.namespace,
+            worker=own_pod,
+        )
+        await check_secrets(self.cluster, profile, settings.inheritance)
         input = _create_job_input(agent, profile)
         plan = attempt_plan(input, agent.prepared.request, secrets, values.inherited, values.opencode, settings)
         mounted = own_data_claim(own_pod) is not None if own_pod else False

@@ -1,4 +1,5 @@
-"""What the worker must be permitted to do: the verbs of deploy/agents/rbac.yaml and deploy/base/rbac.yaml.
+"""What the worker must be permitted to do: the verbs of deploy/agents/rbac.yaml and deploy/base/rbac.yaml, and of
+the component deploy/components/paperclip-introspection where it is used.
 
 At its start one request lists what the worker may do (SelfSubjectRulesReview), and only what is not in the list is
 asked one by one (SelfSubjectAccessReview). The latter is the authority, since a webhook may permit or deny what no list
@@ -29,21 +30,30 @@ CHECK_VERBS: Final[Verbs] = {"pods": ("create",)}
 """In the namespace of the Jobs, for a check alone: it tries the pod that the Job's controller would create."""
 OWN_VERBS: Final[Verbs] = {"pods": ("get",)}
 """In the worker's own namespace."""
+DEPLOYMENT_RBAC_FILE: Final = "deploy/components/paperclip-introspection/rbac.yaml"
+DEPLOYMENT_VERBS: Final[Verbs] = {"deployments.apps": ("list",)}
+"""In the namespace of Paperclip's Deployment, if agents inherit from it."""
 
 
-async def missing_permissions(cluster: Cluster, namespace: str) -> Sequence[str]:
-    """The permissions that the worker lacks in the namespace of the Jobs, such as `watch pods`.
+async def missing_permissions(cluster: Cluster, namespace: str, required: Verbs = REQUIRED_VERBS) -> Sequence[str]:
+    """The permissions that the worker lacks in a namespace, such as `watch pods`; by default those for Jobs.
 
     Raises:
         ClusterUnavailable, ClusterForbidden: the API server does not answer the question.
     """
     rules = await cluster.rules(namespace) or ()
-    unlisted = [each for each in _pairs(REQUIRED_VERBS) if not any(rule.permits(*each) for rule in rules)]
+    unlisted = [each for each in _pairs(required) if not any(rule.permits(*each) for rule in rules)]
     return [f"{verb} {resource}" for verb, resource in await _denied(cluster, namespace, unlisted)]
 
 
-async def permission_findings(cluster: Cluster, namespace: str) -> Sequence[Finding]:
+async def permission_findings(
+    cluster: Cluster, namespace: str, deployment_namespace: str | None = None
+) -> Sequence[Finding]:
     """An error for each permission that the worker lacks, else that it has all.
+
+    Args:
+        namespace: of the agent's Jobs.
+        deployment_namespace: of Paperclip's Deployment; None: agents inherit from the worker's own pod.
 
     Raises:
         ClusterUnavailable, ClusterForbidden: the API server does not answer the question.
@@ -51,6 +61,8 @@ async def permission_findings(cluster: Cluster, namespace: str) -> Sequence[Find
     required: list[tuple[str, Verbs, str]] = [(namespace, REQUIRED_VERBS, "deploy/agents/rbac.yaml")]
     if own := cluster.own_namespace:
         required.append((own, OWN_VERBS, "deploy/base/rbac.yaml"))
+    if deployment_namespace:
+        required.append((deployment_namespace, DEPLOYMENT_VERBS, DEPLOYMENT_RBAC_FILE))
     found: list[Sequence[Finding]] = await asyncio.gather(*(_findings_in(cluster, *each) for each in required))
     for verb, resource in await _denied(cluster, namespace, _pairs(CHECK_VERBS)):
         message = f"The worker may not {verb} {resource} in namespace {namespace}, so no pod was tried by dry run"

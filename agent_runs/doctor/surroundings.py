@@ -7,6 +7,7 @@ from agent_runs.contracts.start import Finding
 from agent_runs.doctor.checks import Check, run_checks
 from agent_runs.doctor.objects import CheckedAgent, Objects
 from agent_runs.doctor.permissions import permission_findings
+from agent_runs.job.pod_source import deployment_namespace
 from agent_runs.kube.port import Cluster
 from agent_runs.transcripts.store import TranscriptStore
 
@@ -29,12 +30,16 @@ class Surroundings:
         jobs = namespace or self.cluster.namespace
         checks = [
             Check("the API server", self._api_server),
-            Check("the worker's permissions", lambda: permission_findings(self.cluster, jobs)),
+            Check("the worker's permissions", lambda: permission_findings(self.cluster, jobs, self._deployment())),
             Check("the transcript store", self._store),
         ]
         if agent is not None:
             checks.append(Check("the objects of a run", lambda: self.objects.findings(agent)))
         return await run_checks(checks)
+
+    def _deployment(self) -> str | None:
+        choice = self.objects.settings.inheritance.deployment
+        return deployment_namespace(self.cluster, choice) if choice else None
 
     async def _api_server(self) -> Sequence[Finding]:
         message = f"The API server answers, version {await self.cluster.version()}"

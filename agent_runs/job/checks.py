@@ -7,7 +7,7 @@ from agent_runs.agents.opencode.command import command_line
 from agent_runs.contracts.errors import InvalidRequest, WorkspaceNotShared
 from agent_runs.contracts.request import RunConfig
 from agent_runs.job.data_volume import RunFolders
-from agent_runs.job.placement import extra_labels, node_selector, resources, tolerations
+from agent_runs.job.placement import extra_annotations, extra_labels, node_selector, resources, tolerations
 from agent_runs.job.policy import MAX_QUOTE, Policy
 
 
@@ -27,6 +27,7 @@ def _problems(config: RunConfig) -> Iterator[str]:
         lambda: command_line(model=model, directory="/", title="check", variant=variant, extra_args=extra_args),
         lambda: resources(config.resources),
         lambda: extra_labels(config),
+        lambda: extra_annotations(config),
         lambda: node_selector(config, {}),
         lambda: tolerations(config, ()),
     )
@@ -69,7 +70,8 @@ class Checks:
         """
         check_config(config)
         own_account = await self.own_account() if config.service_account_name else None
-        self.policy.check(config, folders=folders, home=self.home, own_account=own_account)
+        data_claim = await self.data_claim() if config.extra_volumes else None
+        self.policy.check(config, folders=folders, home=self.home, own_account=own_account, data_claim=data_claim)
         if folders is not None and folders.workspace_field is not None:
             await self.check_volume(config, f"{folders.workspace_field}: {folders.directory[:MAX_QUOTE]!r}")
 

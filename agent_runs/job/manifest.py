@@ -17,11 +17,14 @@ from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.identity import label_value
 from agent_runs.contracts.messages import CreateJob, PodProfile, SecretMount
 from agent_runs.contracts.pod import AGENT_CONTAINER, DATA_DIRECTORY, HOME_DIRECTORY, SIDECAR_CONTAINER
+from agent_runs.contracts.pod_options import VOLUME_KINDS
 from agent_runs.contracts.request import DNS_LABEL, RunConfig
 from agent_runs.job.data_volume import DataRules, Folder, Owner, RunFolders, database_path
 from agent_runs.job.placement import (
+    DATABASE_CLAIMS,
     INIT_RESOURCES,
     SIDECAR_RESOURCES,
+    extra_annotations,
     extra_labels,
     is_subdomain,
     node_selector,
@@ -192,7 +195,9 @@ def _job(
         "paperclip.io/adapter-type": "opencode_k8s",
         "paperclip.io/agent-name": input.agent_name[:_NAME_LIMIT],
     }
-    template = {"labels": labels, "annotations": {"kubectl.kubernetes.io/default-container": SIDECAR_CONTAINER}}
+    ours = {"kubectl.kubernetes.io/default-container": SIDECAR_CONTAINER}
+    overlay = (input.config.pod_template or {}).get("metadata", {}).get("labels", {})
+    template = {"labels": {**overlay, **labels}, "annotations": {**extra_annotations(input.config), **ours}}
     if proxied:
         annotations[API_PROXY] = SIDECAR_CONTAINER
     return {
@@ -244,14 +249,29 @@ def _pod_spec(
         "containers": _containers(input, argv, environment, [mount for _, mount in inherited], settings, proxy),
         "volumes": _volumes(input, settings)
         + _sidecar_volumes(input, proxy)
-        + _deduplicated([volume for volume, _ in inherited]),
+        + _deduplicated([volume for volume, _ in inherited])
+        + _extra_volumes(input),
         "serviceAccountName": _service_account(config),
         "imagePullSecrets": [{"name": name} for name in profile.image_pull_secrets],
         "dnsConfig": profile.dns_config,
         "nodeSelector": node_selector(config, profile.node_selector),
         "tolerations": tolerations(config, profile.tolerations),
+        "affinity": config.affinity,
+        "topologySpreadConstraints": list(config.topology_spread_constraints or ()),
+        "runtimeClassName": config.runtime_class_name,
+        "priorityClassName": config.priority_class_name,
     }
-    return {key: value for key, value in spec.items() if value not in (None, [], {})}
+    overlaid = _with_overlay(spec, (config.pod_template or {}).get("spec", {}))
+    return {key: value for key, value in overlaid.items() if value not in (None, [], {})}
+
+
+def _with_overlay(spec: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the spec with the agent's own keys of it, none of which is one that a guarantee depends on.
+
+    The security context keeps what it has: an overlay only adds to it, or names another profile.
+    """
+    security = {**spec["securityContext"], **overlay.get("securityContext", {})}
+    return {**spec, **overlay, "securityContext": security}
 
 
 def _service_account(config: RunConfig) -> str | None:
@@ -415,7 +435,7 @@ def _main_container(
         "env": _environment(input, environment),
         "resources": resources(config.resources),
         "securityContext": _container_security(),
-        "volumeMounts": _mounts(input, settings) + inherited,
+        "volumeMounts": _with_extra_mounts(input, _mounts(input, settings) + inherited),
     }
     if input.profile.env_from:
         container["envFrom"] = [dict(each) for each in input.profile.env_from]
@@ -617,7 +637,7 @@ def claim_name(agent: str) -> str:
     slug = re.sub(r"[^a-z0-9-]", "", agent.lower()).strip("-")[:_SLUG_LIMIT].strip("-")
     if not slug:
         raise InvalidRequest("agent.id: has no letter or digit that a PersistentVolumeClaim name could hold")
-    return f"opencode-db-{slug}"
+    return f"{DATABASE_CLAIMS}{slug}"
 
 
 def database_claim(input: CreateJob) -> dict[str, Any] | None:
@@ -681,6 +701,33 @@ def _secret_mount(path: str, mount: SecretMount) -> dict[str, Any]:
     return target
 
 
+def _extra_volumes(input: CreateJob) -> list[dict[str, Any]]:
+    """Return the volumes that the agent's configuration adds; never the data volume, of which it has its folders."""
+    volumes = []
+    for index, each in enumerate(input.config.extra_volumes or ()):
+        kind = next(kind for kind in VOLUME_KINDS if kind in each)
+        if kind == "persistentVolumeClaim" and each[kind]["claimName"] == input.profile.data_claim:
+            raise InvalidRequest(f"extraVolumes[{index}].{kind}: is the data volume; name another claim")
+        volumes.append({"name": f"{_EXTRA}{each['name']}", kind: dict(each[kind])})
+    return volumes
+
+
+def _with_extra_mounts(input: CreateJob, mounts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the mounts with those of the agent's extra volumes."""
+    taken, extra = {mount["mountPath"] for mount in mounts}, []
+    for index, each in enumerate(input.config.extra_volumes or ()):
+        path = posixpath.normpath(each["mountPath"])
+        if path in taken:
+            raise InvalidRequest(
+                f"extraVolumes[{index}].mountPath: {path} has an inherited Secret; choose another path"
+            )
+        mount: dict[str, Any] = {"name": f"{_EXTRA}{each['name']}", "mountPath": path}
+        extra.append(mount | {key: each[key] for key in ("subPath", "readOnly") if each.get(key)})
+    return mounts + extra
+
+
+_EXTRA: Final = "extra-"
+"""Beginning of the names of the volumes that an agent's configuration adds."""
 _OUR_VOLUMES: Final = {
     "prompt",
     "runtime-cache",
@@ -697,7 +744,7 @@ _OUR_VOLUMES: Final = {
 
 
 def _volume_name(name: str) -> str:
-    return f"{name}-inherited" if name in _OUR_VOLUMES else name
+    return f"{name}-inherited" if name in _OUR_VOLUMES or name.startswith(_EXTRA) else name
 
 
 def _deduplicated(volumes: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Validates what an agent's configuration chooses for its pod: labels, node selectors, tolerations, resources.
+"""Validates what an agent's configuration chooses for its pod: labels, annotations, selectors, tolerations, resources.
 
 Checked here because the API server would refuse it only after the agent's Secrets exist. Errors name the field.
 """
@@ -17,11 +17,22 @@ _SUBDOMAIN: Final = re.compile(rf"{_DNS_LABEL}(?:\.{_DNS_LABEL})*")
 _LABEL_KEY_NAME: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _LABEL_VALUE: Final = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _RESERVED_PREFIXES: Final = ("app.kubernetes.io/", "paperclip.io/")
+_RESERVED_ANNOTATIONS: Final = (
+    *("app.kubernetes.io/", "paperclip.io/", "kubernetes.io/", "kubectl.kubernetes.io/", "batch.kubernetes.io/"),
+    *("container.apparmor.security.beta.kubernetes.io/", "seccomp.security.alpha.kubernetes.io/"),
+    *("container.seccomp.security.alpha.kubernetes.io/", "pod-security.kubernetes.io/"),
+)
+"""Beginnings of annotations of this program, of Kubernetes' controllers, and of the restrictions of a pod."""
+ANNOTATIONS_LIMIT: Final = 16 * 1024
+"""Characters of all of an agent's annotations together."""
 _CONTROLLER_LABELS: Final = {"job-name", "controller-uid"}
 _DEFAULT_RESOURCES: Final[Mapping[str, Mapping[str, str]]] = {
     "requests": {"cpu": "1000m", "memory": "2Gi"},
     "limits": {"cpu": "4000m", "memory": "8Gi"},
 }
+DATABASE_CLAIMS: Final = "opencode-db-"
+"""Beginning of the names of agents' own database claims."""
+DISK: Final = "ephemeral-storage"
 INIT_RESOURCES: Final = {
     "requests": {"cpu": "10m", "memory": "16Mi"},
     "limits": {"cpu": "100m", "memory": "64Mi"},
@@ -70,6 +81,26 @@ def extra_labels(config: RunConfig) -> tuple[dict[str, str], tuple[str, ...]]:
         if labels[key] != value.lower()[:LABEL_LIMIT]:
             warnings.append(f"labels: the value of {key} was cut down to {labels[key]!r}")
     return labels, tuple(warnings)
+
+
+def extra_annotations(config: RunConfig) -> dict[str, str]:
+    """Return the agent's own annotations of its pod.
+
+    Raises:
+        InvalidRequest: a key that Kubernetes would refuse or that another part of the pod relies on; or too much text.
+    """
+    chosen: dict[str, str] = {}
+    overlay = (config.pod_template or {}).get("metadata", {}).get("annotations", {})
+    for field, annotations in (("annotations", config.annotations), ("podTemplate.metadata.annotations", overlay)):
+        for key in annotations:
+            if not is_label_key(key):
+                raise InvalidRequest(f"{field}: {key[:QUOTED_LIMIT]!r} is not a Kubernetes key ('[prefix/]name')")
+            if key.startswith(_RESERVED_ANNOTATIONS):
+                raise InvalidRequest(f"{field}: {key[:QUOTED_LIMIT]} is reserved; remove it")
+        chosen |= annotations
+    if sum(len(key) + len(value) for key, value in chosen.items()) > ANNOTATIONS_LIMIT:
+        raise InvalidRequest(f"annotations: must not have more than {ANNOTATIONS_LIMIT} characters together")
+    return chosen
 
 
 def is_reserved(key: str) -> bool:
@@ -159,7 +190,21 @@ def resources(chosen: Resources) -> dict[str, dict[str, str]]:
                 )
             request = limit
         amounts["requests"][kind], amounts["limits"][kind] = request, limit
+    _add_disk(chosen, amounts)
     return amounts
+
+
+def _add_disk(chosen: Resources, amounts: dict[str, dict[str, str]]) -> None:
+    """Add the room on the node's disk, which has no default: without a limit it is what the node has."""
+    limit, request = chosen.limits.ephemeral_storage, chosen.requests.ephemeral_storage
+    if limit and request and _amount(f"limits.{DISK}", limit) < _amount(f"requests.{DISK}", request):
+        raise InvalidRequest(
+            f"resources.requests.{DISK}: {request} is more than the limit {limit}; lower it or raise "
+            f"resources.limits.{DISK}"
+        )
+    for kind, given in (("requests", request), ("limits", limit)):
+        if given:
+            amounts[kind][DISK] = given
 
 
 def _amount(field: str, quantity: str) -> Any:

@@ -1,14 +1,16 @@
-"""What agent pods inherit from the worker's own pod, as pure functions of that pod's JSON.
+"""What agent pods inherit, as pure functions of a pod's JSON: the worker's own, or that of Paperclip's Deployment.
 
 Only what the operator's settings list by name is inherited. What the worker's own settings point to (its sealing key,
 its credentials for Kubernetes, Temporal and the transcript store) never is, whatever the lists say and wherever it is
-mounted.
+mounted. What is Paperclip's own (its database, the secret of its sessions) is inherited only if a list has its exact
+name: no pattern finds it.
 """
 
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from glob import escape
 from typing import Any, Final, Self
 
 from agent_runs.contracts.errors import PodIntrospectionFailed
@@ -28,10 +30,30 @@ SETTINGS: Final = (
     "POD_NAMESPACE",
 )
 """Variables that are settings of the worker."""
+PAPERCLIPS_OWN: Final = (
+    *("PAPERCLIP_*", "BETTER_AUTH_*", "DATABASE_*", "*_DATABASE_URL", "POSTGRES_*", "PG*"),
+    *("REDIS_*", "SMTP_*", "S3_*", "*_CLIENT_SECRET", "*_WEBHOOK_SECRET"),
+)
+"""Variables with which Paperclip itself works: its database, its sessions, logins, mail."""
 WORKERS_MOUNTS: Final = ("/var/run/secrets/*", "/run/secrets/*", "/etc/agent-runs*")
 """Mount paths that only the worker has; on Kubernetes up to 1.23 its API token is the Secret of one of them."""
 WORKERS_SECRETS: Final = ("agent-runs*",)
 """Secrets and ConfigMaps of this program itself."""
+
+
+@dataclass(frozen=True)
+class DeploymentChoice:
+    """Paperclip's Deployment, as the operator's settings name it.
+
+    Attributes:
+        selector: labels of the Deployment, `KEY=VALUE`, separated by commas.
+        namespace: None: the worker's own.
+        container: its container; None: it has one only.
+    """
+
+    selector: str
+    namespace: str | None = None
+    container: str | None = None
 
 
 @dataclass(frozen=True)
@@ -42,11 +64,13 @@ class Inheritance:
         variables: names of environment variables, literal or by reference to one key of a Secret or ConfigMap.
         env_from: names of Secrets and ConfigMaps all of whose keys become variables.
         mounts: mount paths of Secrets.
+        deployment: from which they inherit; None: from the worker's own pod.
     """
 
     variables: Sequence[str] = ()
     env_from: Sequence[str] = ()
     mounts: Sequence[str] = ()
+    deployment: DeploymentChoice | None = None
 
 
 @dataclass(frozen=True)
@@ -59,8 +83,8 @@ class PodOverrides:
 
 
 @dataclass(frozen=True)
-class _WorkersOwn:
-    """What the worker's settings point to.
+class _OwnSettings:
+    """What the settings of the worker, or of Paperclip, point to.
 
     Attributes:
         secrets: Secrets that hold a file which a setting names, such as a key or a kubeconfig.
@@ -71,8 +95,13 @@ class _WorkersOwn:
     keys: frozenset[tuple[str, str, str]]
 
     @classmethod
-    def of(cls, spec: Mapping[str, Any], container: Mapping[str, Any]) -> Self:
-        settings = [each for each in _list(container, "env") if _matches(_text(each, "name") or "", SETTINGS)]
+    def of(cls, pod: Mapping[str, Any], inheritance: Inheritance) -> Self:
+        spec, container = _part(pod, "spec"), own_container(pod)
+        settings = [
+            each
+            for each in _list(container, "env")
+            if (name := _text(each, "name")) and _is_setting(name, inheritance, of_paperclip=is_deployment(pod))
+        ]
         files = [value for each in settings if (value := _text(each, "value")) and value.startswith("/")]
         secrets = _secret_volumes(spec)
         mounted = {
@@ -83,6 +112,9 @@ class _WorkersOwn:
         }
         keys = {key for each in settings for key in _keys(_part(each, "valueFrom"))}
         return cls(frozenset(mounted), frozenset(keys))
+
+    def __or__(self, other: "_OwnSettings") -> "_OwnSettings":
+        return _OwnSettings(self.secrets | other.secrets, self.keys | other.keys)
 
     def hides_variable(self, source: Mapping[str, Any]) -> bool:
         """Whether a reference would give an agent the value or the file of a setting."""
@@ -97,26 +129,29 @@ class _WorkersOwn:
 
 
 def agent_profile(
-    own_pod: Mapping[str, Any] | None,
+    pod: Mapping[str, Any] | None,
     config: RunConfig,
     overrides: PodOverrides,
     inheritance: Inheritance,
     *,
     home: str,
+    worker: Mapping[str, Any] | None = None,
 ) -> PodProfile:
     """Return what the pod of an agent with this configuration inherits.
 
     Args:
-        own_pod: the worker's own as raw JSON; None outside a pod.
+        pod: what it inherits from, as raw JSON: the worker's own pod, None outside of one, or a `deployment_pod`.
         home: the namespace of Jobs that nothing else names.
+        worker: the worker's own pod, if `pod` is another one: what its settings point to is not inherited either.
 
     Raises:
-        PodIntrospectionFailed: there is no own pod, and neither settings nor agent name an image; or it has several
+        PodIntrospectionFailed: there is no pod, and neither settings nor agent name an image; or it has several
             containers, none of which is called `worker`.
     """
     image = config.image or overrides.image
-    if own_pod:
-        profile = pod_profile(own_pod, inheritance)
+    if pod:
+        own_home = home if is_deployment(pod) else None
+        profile = pod_profile(pod, inheritance, namespace=own_home, worker=worker)
     elif image:
         profile = PodProfile(namespace=overrides.namespace or home, image=image)
     else:
@@ -137,12 +172,14 @@ def pod_profile(
     *,
     namespace: str | None = None,
     image: str | None = None,
+    worker: Mapping[str, Any] | None = None,
 ) -> PodProfile:
-    """Return what an agent pod inherits from `pod`, the worker's own as raw JSON.
+    """Return what an agent pod inherits from `pod`, the worker's own as raw JSON or a `deployment_pod`.
 
     Args:
         namespace: of Jobs, if not the pod's own.
         image: the settings' image; it replaces the pod's own.
+        worker: the worker's own pod, if `pod` is another one.
 
     Raises:
         PodIntrospectionFailed: the pod has no spec, no image, or several containers none of which is called `worker`.
@@ -154,7 +191,9 @@ def pod_profile(
         raise PodIntrospectionFailed(f"pod {name} has no container image")
     spec = _part(pod, "spec")
     home = _text(_part(pod, "metadata"), "namespace") or "default"
-    own = _WorkersOwn.of(spec, container)
+    own = _OwnSettings.of(pod, inheritance)
+    if worker:
+        own |= _OwnSettings.of(worker, inheritance)
     return PodProfile(
         namespace=namespace or home,
         image=image,
@@ -162,16 +201,16 @@ def pod_profile(
         dns_config=dict(_part(spec, "dnsConfig")) or None,
         data_claim=_data_claim(spec, container),
         secret_mounts=tuple(_secret_mounts(spec, container, inheritance, own)),
-        env_references=tuple(_references(container, inheritance, own)),
-        env_from=tuple(_env_from(container, inheritance, own)),
+        env_references=tuple(_references(pod, inheritance, own)),
+        env_from=tuple(_env_from(pod, inheritance, own)),
         node_selector={key: str(value) for key, value in _part(spec, "nodeSelector").items()},
         tolerations=tuple(dict(each) for each in _list(spec, "tolerations")),
-        source=f"pod {home}/{name}",
+        source=f"{'Deployment' if is_deployment(pod) else 'pod'} {home}/{name}",
     )
 
 
 def inherited_literals(pod: Mapping[str, Any], inheritance: Inheritance) -> dict[str, str]:
-    """Return the literal variables of the worker's pod that agents inherit, in order. They are secret.
+    """Return the literal variables of the pod that agents inherit, in order. They are secret.
 
     Raises:
         PodIntrospectionFailed: as for `pod_profile`.
@@ -181,7 +220,7 @@ def inherited_literals(pod: Mapping[str, Any], inheritance: Inheritance) -> dict
         for each in _list(own_container(pod), "env")
         if (variable := _text(each, "name"))
         and isinstance(value := each.get("value", None if "valueFrom" in each else ""), str)
-        and _is_inherited(variable, inheritance)
+        and _is_inherited(variable, pod, inheritance)
     }
 
 
@@ -224,7 +263,7 @@ def _data_claim(spec: Mapping[str, Any], container: Mapping[str, Any]) -> str | 
 
 
 def _secret_mounts(
-    spec: Mapping[str, Any], container: Mapping[str, Any], inheritance: Inheritance, own: _WorkersOwn
+    spec: Mapping[str, Any], container: Mapping[str, Any], inheritance: Inheritance, own: _OwnSettings
 ) -> Iterable[SecretMount]:
     secrets = _secret_volumes(spec)
     for mount in _list(container, "volumeMounts"):
@@ -250,29 +289,43 @@ def _secret_mounts(
         )
 
 
-def _references(container: Mapping[str, Any], inheritance: Inheritance, own: _WorkersOwn) -> Iterable[EnvReference]:
+def _references(pod: Mapping[str, Any], inheritance: Inheritance, own: _OwnSettings) -> Iterable[EnvReference]:
     """Yield references to Secrets and ConfigMaps. A fieldRef would refer to the agent's pod, so none is inherited."""
-    for each in _list(container, "env"):
+    for each in _list(own_container(pod), "env"):
         name, source = _text(each, "name"), _part(each, "valueFrom")
-        if name and _is_inherited(name, inheritance) and list(_keys(source)) and not own.hides_variable(source):
+        if name and _is_inherited(name, pod, inheritance) and list(_keys(source)) and not own.hides_variable(source):
             yield EnvReference(name=name, value_from=dict(source))
 
 
-def _env_from(container: Mapping[str, Any], inheritance: Inheritance, own: _WorkersOwn) -> Iterable[dict[str, Any]]:
-    for each in _list(container, "envFrom"):
+def _env_from(pod: Mapping[str, Any], inheritance: Inheritance, own: _OwnSettings) -> Iterable[dict[str, Any]]:
+    """Yield Secrets and ConfigMaps as a whole. Nobody knows what else one of Paperclip's holds: no pattern finds it."""
+    chosen = [escape(name) for name in inheritance.env_from] if is_deployment(pod) else inheritance.env_from
+    for each in _list(own_container(pod), "envFrom"):
         sources = {"secretKeyRef": _part(each, "secretRef"), "configMapKeyRef": _part(each, "configMapRef")}
         names = [(kind, name) for kind, source in sources.items() if (name := _text(source, "name"))]
         if names and all(
-            _matches(name, inheritance.env_from)
-            and not _matches(name, WORKERS_SECRETS)
-            and not own.hides_all_of(kind, name)
+            _matches(name, chosen) and not _matches(name, WORKERS_SECRETS) and not own.hides_all_of(kind, name)
             for kind, name in names
         ):
             yield dict(each)
 
 
-def _is_inherited(variable: str, inheritance: Inheritance) -> bool:
-    return _matches(variable, inheritance.variables) and not _matches(variable, SETTINGS)
+def is_deployment(pod: Mapping[str, Any]) -> bool:
+    """Return whether this is a `deployment_pod`, and not the worker's own pod."""
+    return pod.get("kind") == "Deployment"
+
+
+def _is_inherited(variable: str, pod: Mapping[str, Any], inheritance: Inheritance) -> bool:
+    return _matches(variable, inheritance.variables) and not _is_setting(
+        variable, inheritance, of_paperclip=is_deployment(pod)
+    )
+
+
+def _is_setting(variable: str, inheritance: Inheritance, *, of_paperclip: bool) -> bool:
+    """Whether the worker works with this variable, or Paperclip and the operator's list has not its exact name."""
+    if _matches(variable, SETTINGS):
+        return True
+    return of_paperclip and _matches(variable, PAPERCLIPS_OWN) and variable not in inheritance.variables
 
 
 def _keys(source: Mapping[str, Any]) -> Iterable[tuple[str, str, str]]:

@@ -15,13 +15,17 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from agent_runs.contracts.errors import InvalidRequest, PolicyRefused
+from agent_runs.contracts.pod_template import template_keys
 from agent_runs.contracts.request import Quantity, RunConfig, Toleration
+from agent_runs.job.affinities import node_choices, pod_choices, pod_terms
 from agent_runs.job.data_volume import DataRules, RunFolders
-from agent_runs.job.placement import resources
+from agent_runs.job.placement import DATABASE_CLAIMS, DISK, resources
 from agent_runs.kube.quantity import amount
 
 MAX_FILE: Final = 1024 * 1024
 """Characters: a ConfigMap holds no more."""
+_OUR_OBJECTS: Final = ("agent-runs", "agent-opencode-")
+"""Beginnings of names of this program's own Secrets and ConfigMaps, and of those of runs."""
 MAX_QUOTE: Final = 80
 """Characters of a refused value in a message."""
 
@@ -50,18 +54,37 @@ class PolicyPart(BaseModel):
     )
 
 
+class Volumes(PolicyPart):
+    """Which `extraVolumes` an agent configuration may have, besides the data volume, which no agent gets so.
+
+    Attributes:
+        empty_dirs: volumes that end with the pod, each no larger than the maximum of ephemeral storage.
+        config_maps, secrets: patterns of names. Those of this program are refused all the same.
+        claims: patterns of names of claims. Agents' databases are refused all the same.
+        host_paths: patterns of paths on the node. A namespace that admits only restricted pods refuses all.
+    """
+
+    empty_dirs: bool = True
+    config_maps: Patterns = ()
+    secrets: Patterns = ()
+    claims: Patterns = ()
+    host_paths: Patterns = ()
+
+
 class Maxima(PolicyPart):
     """The most that an agent configuration may ask for.
 
     Attributes:
         cpu, memory: limits of the agent's container; the limits that a configuration without any gets count, too.
         storage: of an agent's own database claim.
+        ephemeral_storage: of the agent's container on its node's disk, and of each empty extra volume.
         timeout_sec: run time of the agent in one run, in seconds; 0: any, also without limit.
     """
 
     cpu: Quantity = "16"
     memory: Quantity = "64Gi"
     storage: Quantity = "100Gi"
+    ephemeral_storage: Quantity = "100Gi"
     timeout_sec: Annotated[int, Field(ge=0)] = 0
 
 
@@ -73,7 +96,14 @@ class Allowed(PolicyPart):
         namespaces: besides the one that the worker's settings name.
         images: patterns of image names.
         labels: patterns of label keys. Keys without a prefix such as `app` are what Services and policies select by.
-        node_selectors: patterns of `KEY=VALUE`.
+        node_selectors: patterns of `KEY=VALUE`; of a node affinity, too, `*` for what it leaves open.
+        annotations: patterns of keys of pods' annotations.
+        runtime_class_names, priority_class_names: patterns of names.
+        pod_affinities: patterns of `KEY=VALUE` of the pods that an affinity or anti-affinity names.
+        pod_template_keys: patterns of keys of `podTemplate` such as `spec.hostAliases`; its labels and annotations are
+            judged as all others are.
+        topology_keys: patterns of topology keys in affinities of pods and in spread constraints.
+        volumes: extra volumes.
         tolerations: patterns of `KEY=VALUE:EFFECT`, each part `*` where the toleration leaves it open.
         paperclip_api_urls: patterns of addresses that an agent configuration may name for Paperclip. The agent's token
             goes there.
@@ -90,6 +120,13 @@ class Allowed(PolicyPart):
     labels: Patterns = ("*/*",)
     node_selectors: Patterns = ()
     tolerations: Patterns = ()
+    annotations: Patterns = ()
+    runtime_class_names: Patterns = ()
+    priority_class_names: Patterns = ()
+    pod_affinities: Patterns = ()
+    topology_keys: Patterns = ("kubernetes.io/hostname", "topology.kubernetes.io/*")
+    pod_template_keys: Patterns = ()
+    volumes: Volumes = Volumes()
     paperclip_api_urls: Patterns = ()
     storage_classes: Patterns = ()
     workspaces: Patterns = ("*",)
@@ -162,6 +199,7 @@ class Policy:
         folders: RunFolders | None = None,
         home: str | None = None,
         own_account: str | None = None,
+        data_claim: str | None = None,
     ) -> None:
         """Compares an agent configuration with the policy.
 
@@ -169,12 +207,16 @@ class Policy:
             folders: those that the run names.
             home: the namespace that the worker's settings name; always allowed.
             own_account: the worker's ServiceAccount; never allowed.
+            data_claim: of the data volume; never allowed as an extra volume.
 
         Raises:
             PolicyRefused: names every refused field with its value and the line of the policy.
         """
         refusals = [
             *self._refused_names(config, home, own_account),
+            *self._refused_pod_options(config),
+            *self._refused_volumes(config, data_claim),
+            *self._refused_overlay(config),
             *self._refused_amounts(config),
             *(self._refused_folders(folders) if folders else ()),
         ]
@@ -204,6 +246,67 @@ class Policy:
         )
         yield from self._unlisted("agentDbStorageClass", [storage_class], allowed.storage_classes, "storageClasses")
 
+    def _refused_pod_options(self, config: RunConfig) -> Iterator[Refusal]:
+        allowed, affinity = self.allowed, config.affinity or {}
+        nodes = [*node_choices(affinity.get("nodeAffinity") or {})]
+        spreads = [each["topologyKey"] for each in config.topology_spread_constraints or ()]
+        yield from self._unlisted(
+            "runtimeClassName", [config.runtime_class_name], allowed.runtime_class_names, "runtimeClassNames"
+        )
+        yield from self._unlisted(
+            "priorityClassName", [config.priority_class_name], allowed.priority_class_names, "priorityClassNames"
+        )
+        yield from self._unlisted("annotations", config.annotations, allowed.annotations, "annotations")
+        yield from self._unlisted("affinity.nodeAffinity", nodes, allowed.node_selectors, "nodeSelectors")
+        for name in ("podAffinity", "podAntiAffinity"):
+            terms = list(pod_terms(affinity.get(name) or {}))
+            pods = [choice for term in terms for choice in pod_choices(term["labelSelector"])]
+            keys = [term["topologyKey"] for term in terms]
+            yield from self._unlisted(f"affinity.{name}", pods, allowed.pod_affinities, "podAffinities")
+            yield from self._unlisted(f"affinity.{name}", keys, allowed.topology_keys, "topologyKeys")
+        yield from self._unlisted("topologySpreadConstraints", spreads, allowed.topology_keys, "topologyKeys")
+
+    def _refused_overlay(self, config: RunConfig) -> Iterator[Refusal]:
+        template, allowed = config.pod_template or {}, self.allowed
+        metadata = template.get("metadata", {})
+        keys = [key for key in template_keys(template) if not key.startswith("metadata.")]
+        field = "podTemplate.metadata"
+        yield from self._unlisted(f"{field}.labels", metadata.get("labels", ()), allowed.labels, "labels")
+        yield from self._unlisted(
+            f"{field}.annotations", metadata.get("annotations", ()), allowed.annotations, "annotations"
+        )
+        yield from self._unlisted("podTemplate", keys, allowed.pod_template_keys, "podTemplateKeys")
+
+    def _refused_volumes(self, config: RunConfig, data_claim: str | None) -> Iterator[Refusal]:
+        allowed = self.allowed.volumes
+        named = (
+            ("configMap", "name", allowed.config_maps, "configMaps"),
+            ("secret", "secretName", allowed.secrets, "secrets"),
+            ("persistentVolumeClaim", "claimName", allowed.claims, "claims"),
+            ("hostPath", "path", allowed.host_paths, "hostPaths"),
+        )
+        for index, volume in enumerate(config.extra_volumes or ()):
+            field = f"extraVolumes[{index}]"
+            for kind, key, patterns, rule in named:
+                if kind not in volume:
+                    continue
+                name = volume[kind][key]
+                if reason := _never_a_volume(kind, name, data_claim):
+                    yield Refusal(f"{field}.{kind}", name, reason)
+                else:
+                    yield from self._unlisted(f"{field}.{kind}", [name], patterns, f"volumes.{rule}")
+            if "emptyDir" in volume:
+                yield from self._refused_empty_dir(f"{field}.emptyDir", volume["emptyDir"]["sizeLimit"])
+
+    def _refused_empty_dir(self, field: str, size: str) -> Iterator[Refusal]:
+        highest = self.allowed.max.ephemeral_storage
+        if not self.allowed.volumes.empty_dirs:
+            yield Refusal(field, size, f"is not allowed by {self._place('volumes.emptyDirs')}")
+        elif amount(size) > amount(highest):
+            yield Refusal(
+                f"{field}.sizeLimit", size, f"is more than {highest}, by {self._place('max.ephemeralStorage')}"
+            )
+
     def _unlisted(
         self, name: str, values: Iterable[str | None], patterns: Sequence[str], key: str
     ) -> Iterator[Refusal]:
@@ -217,8 +320,11 @@ class Policy:
         chosen = [(f"resources.limits.{kind}", limits[kind], kind) for kind in ("cpu", "memory")]
         if config.agent_db_mode == "dedicated_pvc":
             chosen.append(("agentDbStorageCapacity", config.agent_db_storage_capacity, "storage"))
+        for kind, disk in (("limits", config.resources.limits), ("requests", config.resources.requests)):
+            if disk.ephemeral_storage:
+                chosen.append((f"resources.{kind}.{DISK}", disk.ephemeral_storage, "ephemeralStorage"))
         for name, quantity, kind in chosen:
-            highest = getattr(most, kind)
+            highest = most.ephemeral_storage if kind == "ephemeralStorage" else getattr(most, kind)
             if amount(quantity) > amount(highest):
                 yield Refusal(name, quantity, f"is more than {highest}, by {self._place(f'max.{kind}')}")
         if most.timeout_sec and not 0 < config.timeout_sec <= most.timeout_sec:
@@ -241,6 +347,17 @@ def toleration_text(toleration: Toleration) -> str:
     """`KEY=VALUE:EFFECT`, `*` for each part that the toleration leaves open."""
     value = "*" if toleration.operator == "Exists" else toleration.value or ""
     return f"{toleration.key or '*'}={value}:{toleration.effect or '*'}"
+
+
+def _never_a_volume(kind: str, name: str, data_claim: str | None) -> str | None:
+    """Why no policy lets an agent have this volume; None: a policy may."""
+    if kind in {"configMap", "secret"} and name.startswith(_OUR_OBJECTS):
+        return "is this program's own, or another run's, which no agent may have"
+    if kind == "persistentVolumeClaim" and name == data_claim:
+        return "is the data volume, of which an agent has its own folders"
+    if kind == "persistentVolumeClaim" and name.startswith(DATABASE_CLAIMS):
+        return "is an agent's database, which no other agent may have"
+    return None
 
 
 def _lines(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, int]]:

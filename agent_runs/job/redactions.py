@@ -22,6 +22,7 @@ from agent_runs.contracts.opencode import problems
 from agent_runs.contracts.request import Secrets
 from agent_runs.contracts.start import SealedJoin
 from agent_runs.job.pod_profile import Inheritance, inherited_literals
+from agent_runs.job.pod_source import inherited_pod
 from agent_runs.kube.port import Cluster
 from agent_runs.paperclip.preparation import Preparations
 from agent_runs.paperclip.redaction import Redaction
@@ -34,7 +35,7 @@ class WorkerValues:
     """What the worker puts into the pod of any agent.
 
     Attributes:
-        inherited: literal variables of the worker's own pod.
+        inherited: literal variables of the worker's own pod, or of Paperclip's Deployment.
         opencode: the operator's OpenCode configuration.
     """
 
@@ -101,12 +102,14 @@ class Redactions:
 
         Raises:
             InvalidRequest: the operator's OpenCode configuration cannot be read, or something in it has a wrong type.
-            PodIntrospectionFailed: the worker's pod is none that could be read.
+            PodIntrospectionFailed: the pod or Deployment from which agents inherit is none that could be read.
             ClusterUnavailable: the API server refused or timed out; retried.
         """
-        own_pod: Mapping[str, Any] | None = await self.cluster.own_pod() if self.inheritance.variables else None
+        pod: Mapping[str, Any] | None = None
+        if self.inheritance.variables:
+            pod = await inherited_pod(self.cluster, self.inheritance)
         return WorkerValues(
-            inherited=inherited_literals(own_pod, self.inheritance) if own_pod else {},
+            inherited=inherited_literals(pod, self.inheritance) if pod else {},
             opencode=await asyncio.to_thread(provider_settings, self.opencode_config),
         )
 

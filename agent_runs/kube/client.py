@@ -168,6 +168,7 @@ class KubernetesCluster:
         self._watches = PodWatches(self, timing or WatchTiming())
         self._own_pod: tuple[float, dict[str, Any] | None] | None = None
         self._own_pod_lock = asyncio.Lock()  # of runs that start at once the first reads it for all
+        self._deployments: dict[tuple[str, str], tuple[float, list[dict[str, Any]]]] = {}
         call_configuration = copy.copy(to.configuration)
         call_configuration.connection_pool_maxsize = CALL_POOL_SIZE
         self._calls = api_client(call_configuration)
@@ -228,6 +229,17 @@ class KubernetesCluster:
                 reply = await self._get_optional("get", "pods", _core(self._access.own_namespace, "pods", name))
                 self._own_pod = (now, None if reply is None else _decode_object(reply, "get pods"))
             return self._own_pod[1]
+
+    async def deployments(self, namespace: str, selector: str) -> list[dict[str, Any]]:
+        """Return the Deployments with these labels as raw JSON, a minute old at the most."""
+        async with self._own_pod_lock:
+            now, key = time.monotonic(), (namespace, selector)
+            if key not in self._deployments or now - self._deployments[key][0] > OWN_POD_MAX_AGE.total_seconds():
+                path = _path("/apis/apps/v1", namespace, "deployments", None)
+                query = [("labelSelector", selector)]
+                listed = await self._get("list", "deployments.apps", path, RawList, query)
+                self._deployments[key] = (now, [_decode_object(each, "list deployments.apps") for each in listed.items])
+            return self._deployments[key][1]
 
     async def version(self) -> str:
         """Return the API server's version, such as `v1.34.1`."""
@@ -815,7 +827,7 @@ def _decode(reply: bytes, model: type[Model], request: str) -> Model:
         raise ClusterUnavailable(f"cannot {request}: {error}") from None
 
 
-def _decode_object(reply: bytes, request: str) -> dict[str, Any]:
+def _decode_object(reply: bytes | msgspec.Raw, request: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(reply, type=dict[str, Any])
     except msgspec.MsgspecError:

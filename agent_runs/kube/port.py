@@ -89,6 +89,10 @@ class Cluster(Protocol):
         """
         ...
 
+    async def deployments(self, namespace: str, selector: str) -> list[dict[str, Any]]:
+        """Return the Deployments with these labels as raw JSON, a minute old at the most: all runs share the answer."""
+        ...
+
     async def version(self) -> str:
         """Return the API server's version, such as `v1.34.1`."""
         ...

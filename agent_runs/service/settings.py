@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
+from pydantic_core import PydanticCustomError
 from pydantic_settings import NoDecode
 
 from agent_runs.client.settings import ClientSettings, ListenAddress
+from agent_runs.contracts.request import DNS_LABEL
+from agent_runs.job.placement import is_label_key, is_label_value
 
 DEFAULT_INHERITANCE: Final = (
     *("ANTHROPIC_*", "OPENAI_*", "OPENROUTER_*", "GEMINI_*", "GOOGLE_*", "AZURE_*", "AWS_*", "MISTRAL_*", "GROQ_*"),
@@ -21,6 +24,32 @@ def _patterns(value: object) -> object:
     return tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else value
 
 
+def _selector(value: str) -> str:
+    """Labels in the form of a selector; only equality, because one Deployment is meant."""
+    pairs = [pair.strip().partition("=") for pair in value.split(",")]
+    if not all(equals and is_label_key(key) and is_label_value(label) for key, equals, label in pairs):
+        raise PydanticCustomError(
+            "selector", "must be labels KEY=VALUE, separated by commas, such as app.kubernetes.io/name=paperclip"
+        )
+    return ",".join("".join(pair) for pair in pairs)
+
+
+def _name(value: str) -> str:
+    if not DNS_LABEL.fullmatch(value):
+        raise PydanticCustomError("name", "must be lowercase letters, digits and '-', 63 at most")
+    return value
+
+
+def _of_the_deployment(value: str | None, info: ValidationInfo) -> str | None:
+    if value is not None and info.data.get("inherit_deployment", "") is None:
+        raise PydanticCustomError(
+            "of_the_deployment", "says nothing without AGENT_RUNS_INHERIT_DEPLOYMENT; set that, too"
+        )
+    return value
+
+
+OfTheDeployment = Annotated[Annotated[str, AfterValidator(_name)] | None, AfterValidator(_of_the_deployment)]
+Selector = Annotated[str, AfterValidator(_selector)]
 Patterns = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_patterns)]
 
 
@@ -39,6 +68,10 @@ class WorkerSettings(ClientSettings):
             that agents inherit, literal ones and those that refer to a key of a Secret or ConfigMap.
         inherit_env_from: the same for the names of Secrets and ConfigMaps in its `envFrom`.
         inherit_mounts: the same for the paths at which it mounts Secrets.
+        inherit_deployment: labels of Paperclip's Deployment (`KEY=VALUE`, separated by commas), from whose pod template
+            agents inherit; None: from the worker's own pod.
+        inherit_namespace: namespace of that Deployment; None: the worker's own.
+        inherit_container: its container from which agents inherit; None: it has one only.
         paperclip_api_url: URL at which pods reach Paperclip; an agent's configuration may name another.
         sidecar_image: image with python3 (3.9 or later) for the sidecar of agent pods; None: that of the worker's own
             pod, or a public one of Python for a worker that is in none.
@@ -60,6 +93,9 @@ class WorkerSettings(ClientSettings):
     inherit_env: Patterns = DEFAULT_INHERITANCE
     inherit_env_from: Patterns = ()
     inherit_mounts: Patterns = ()
+    inherit_deployment: Selector | None = None
+    inherit_namespace: OfTheDeployment = None
+    inherit_container: OfTheDeployment = None
     paperclip_api_url: str | None = None
     sidecar_image: str | None = None
     opencode_config: Path | None = None

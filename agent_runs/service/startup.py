@@ -13,8 +13,15 @@ from agent_runs.client.connection import TemporalUnreachable, connect
 from agent_runs.client.links import load_tokens
 from agent_runs.client.settings import SettingsError
 from agent_runs.contracts.errors import RunError
-from agent_runs.doctor.permissions import missing_permissions
-from agent_runs.job.pod_profile import own_data_claim
+from agent_runs.doctor.permissions import (
+    DEPLOYMENT_RBAC_FILE,
+    DEPLOYMENT_VERBS,
+    REQUIRED_VERBS,
+    Verbs,
+    missing_permissions,
+)
+from agent_runs.job.pod_profile import DeploymentChoice, Inheritance, own_data_claim
+from agent_runs.job.pod_source import deployment_namespace, inherited_pod
 from agent_runs.job.policy import Policy
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.credentials import ClusterConfigError
@@ -70,17 +77,20 @@ async def connect_kubernetes(settings: WorkerSettings) -> KubernetesCluster:
         )
         try:
             log.info("kubernetes.connected", version=await cluster.version(), namespace=cluster.namespace)
-            if missing := await missing_permissions(cluster, cluster.namespace):
-                log.warning(
-                    "worker.permissions_denied",
-                    namespace=cluster.namespace,
-                    missing=missing,
-                    remedy=f"apply {RBAC_FILE}",
-                )
+            await _log_missing_permissions(cluster, cluster.namespace, REQUIRED_VERBS, RBAC_FILE)
+            if settings.inherit_deployment:
+                choice = DeploymentChoice(settings.inherit_deployment, settings.inherit_namespace)
+                paperclip = deployment_namespace(cluster, choice)
+                await _log_missing_permissions(cluster, paperclip, DEPLOYMENT_VERBS, DEPLOYMENT_RBAC_FILE)
         except BaseException:
             await cluster.close()
             raise
     return cluster
+
+
+async def _log_missing_permissions(cluster: Cluster, namespace: str, required: Verbs, file: str) -> None:
+    if missing := await missing_permissions(cluster, namespace, required):
+        log.warning("worker.permissions_denied", namespace=namespace, missing=missing, remedy=f"apply {file}")
 
 
 def load_policy(settings: WorkerSettings) -> Policy:
@@ -105,14 +115,15 @@ async def own_account(cluster: Cluster) -> str | None:
     return pod["spec"].get("serviceAccountName") or "default" if pod else None
 
 
-async def data_claim(cluster: Cluster, setting: str | None) -> str | None:
-    """The claim of Paperclip's data that agents share: the setting's, else that of the worker's own pod.
+async def data_claim(cluster: Cluster, setting: str | None, inheritance: Inheritance = Inheritance()) -> str | None:  # noqa: B008 - it is frozen
+    """The claim of Paperclip's data that agents share: the setting's, else that of what they inherit from.
 
     Raises:
-        PodIntrospectionFailed: it is not known which container of the worker's pod is the worker's.
+        PodIntrospectionFailed: it is not known which container of the worker's pod is the worker's; or the settings
+            match not one Deployment.
         ClusterUnavailable: the API server refused or timed out.
     """
-    pod = None if setting else await cluster.own_pod()
+    pod = None if setting else await inherited_pod(cluster, inheritance)
     return own_data_claim(pod) if pod else setting
 
 

@@ -16,7 +16,8 @@ killed cluster keeps only the claims.
 What is imitated: current Kubernetes as seen by its API. The tests in tests/contract define it and run against a real
 cluster too. What is not:
 
-- kinds other than Namespaces, Nodes, Pods, Secrets, ConfigMaps, PersistentVolumeClaims, Jobs and Events;
+- kinds other than Namespaces, Nodes, Pods, Secrets, ConfigMaps, PersistentVolumeClaims, Jobs, Events and Deployments;
+- pods of Deployments: a Deployment is stored and listed, and nothing else;
 - Jobs of several pods: each has one pod and fails with it, whatever `parallelism` and `backoffLimit` are;
 - restarts: every container runs once, whatever `restartPolicy` is;
 - images: they are only names, any tool of the host works, `command` must be given, a pull fails only by a fault;

@@ -41,11 +41,13 @@ SECRETS = Kind("secrets", "Secret")
 CONFIG_MAPS = Kind("configmaps", "ConfigMap")
 CLAIMS = Kind("persistentvolumeclaims", "PersistentVolumeClaim")
 JOBS = Kind("jobs", "Job", group="batch")
+DEPLOYMENTS = Kind("deployments", "Deployment", group="apps")
+"""Stored and listed; nothing makes pods of them."""
 EVENTS = Kind(
     "events",
     "Event",
     fields=("involvedObject.kind", "involvedObject.name", "involvedObject.uid", "reason", "type"),
 )
 
-KINDS = (NAMESPACES, NODES, PODS, SECRETS, CONFIG_MAPS, CLAIMS, JOBS, EVENTS)
+KINDS = (NAMESPACES, NODES, PODS, SECRETS, CONFIG_MAPS, CLAIMS, JOBS, DEPLOYMENTS, EVENTS)
 BY_PATH = {(kind.group, kind.plural): kind for kind in KINDS}

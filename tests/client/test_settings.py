@@ -34,6 +34,16 @@ def test_a_misspelt_setting_is_refused_though_it_looks_like_a_services_variable(
         WorkerSettings.read({name: "8090"})
 
 
+@pytest.mark.parametrize("name", ["AGENT_RUNS_INHERIT_NAMESPACE", "AGENT_RUNS_INHERIT_CONTAINER"])
+def test_what_says_nothing_without_the_labels_of_a_deployment_is_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name}: says nothing without AGENT_RUNS_INHERIT_DEPLOYMENT"):
+        WorkerSettings.read({name: "paperclip"})
+    with pytest.raises(SettingsError, match=f"{name}: must be lowercase letters"):
+        WorkerSettings.read({name: "Paper clip", "AGENT_RUNS_INHERIT_DEPLOYMENT": "a=b"})
+    both = WorkerSettings.read({name: "paperclip", "AGENT_RUNS_INHERIT_DEPLOYMENT": " a=b, c=d "})
+    assert both.inherit_deployment == "a=b,c=d"
+
+
 def test_patterns_of_what_agents_inherit_are_separated_by_commas() -> None:
     read = WorkerSettings.read({"AGENT_RUNS_INHERIT_ENV": "MY_*, LANG", "AGENT_RUNS_INHERIT_ENV_FROM": ""})
     assert (read.inherit_env, read.inherit_env_from) == (("MY_*", "LANG"), ())

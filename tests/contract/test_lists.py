@@ -117,3 +117,20 @@ async def test_a_watch_may_be_for_one_object(api: Api, three: str) -> None:
 async def test_a_watch_ends_by_itself_after_its_timeout(api: Api) -> None:
     async with api.watch("configmaps", timeoutSeconds="1", resourceVersion=await api.version()) as events:
         assert [event async for event in events if event["type"] != "BOOKMARK"] == []
+
+
+async def test_a_deployment_is_found_by_its_labels_with_the_template_of_its_pods(api: Api, name: str) -> None:
+    path = f"/apis/apps/v1/namespaces/{api.namespace}/deployments"
+    container = {"name": "server", "image": "server:1", "env": [{"name": "A", "value": "b"}]}
+    template = {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container]}}
+    spec = {"replicas": 0, "selector": {"matchLabels": {"app": name}}, "template": template}
+    labels = {"app.kubernetes.io/name": name}
+    created = await api.call("POST", path, {"metadata": {"name": name, "labels": labels}, "spec": spec})
+    assert created.code == 201, created
+    listed = await api.call("GET", path, labelSelector=f"app.kubernetes.io/name={name}")
+    none = await api.call("GET", path, labelSelector="app.kubernetes.io/name=another")
+    await api.call("DELETE", f"{path}/{name}")
+    [found] = listed.body["items"]
+    assert found["metadata"]["name"] == name
+    assert found["spec"]["template"]["spec"]["containers"][0]["env"] == container["env"]
+    assert none.body["items"] == []

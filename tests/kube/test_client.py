@@ -254,6 +254,23 @@ async def test_a_worker_whose_own_pod_does_not_exist_looks_for_it_once_a_minute(
     assert len(scripted.requests) == 1
 
 
+async def test_deployments_are_listed_by_label_once_a_minute_for_each_namespace(
+    client: KubernetesCluster, scripted: Scripted
+) -> None:
+    scripted.refuse_with(403, "Forbidden", "no")
+    with pytest.raises(ClusterForbidden, match=r"deployments\.apps"):
+        await client.deployments("paperclip", "a=b")
+    scripted.answer_with(200, {"items": [{"metadata": {"name": "server"}}]})
+    for _ in range(3):
+        assert await client.deployments("paperclip", "a=b") == [{"metadata": {"name": "server"}}]
+    await client.deployments("other", "a=b")
+    assert [path for _, path, _, _ in scripted.requests] == [
+        "/apis/apps/v1/namespaces/paperclip/deployments?labelSelector=a%3Db",
+        "/apis/apps/v1/namespaces/paperclip/deployments?labelSelector=a%3Db",
+        "/apis/apps/v1/namespaces/other/deployments?labelSelector=a%3Db",
+    ]
+
+
 async def test_a_log_that_cannot_be_opened_raises_the_reason(cluster: KubernetesCluster, name: str) -> None:
     with pytest.raises(LogGone):
         await read_log(cluster, "no-such-pod")

@@ -81,7 +81,10 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
         "tests/conformance/test_job_manifest.py",
         "tests/activities/test_token_run.py",
     ),
-    "agent_runs/job/policy.py": ("tests/job/test_policy.py", "tests/security/test_policy.py"),
+    "agent_runs/job/policy.py": (
+        *("tests/job/test_policy.py", "tests/security/test_policy.py"),
+        *("tests/job/test_pod_options.py", "tests/job/test_pod_template.py"),
+    ),
     "agent_runs/job/data_volume.py": (
         "tests/security/test_volumes.py",
         "tests/security/test_databases.py",

@@ -11,6 +11,8 @@ from temporalio.client import Client
 
 from agent_runs.cli.display import JsonDisplay
 from agent_runs.cli.doctor import doctor
+from agent_runs.contracts.errors import ClusterForbidden
+from tests.job.test_pod_options import EVERYTHING
 from tests.runs.system import System, open_system
 
 
@@ -95,3 +97,67 @@ async def test_a_temporal_that_does_not_answer_is_named(monkeypatch: pytest.Monk
     monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
     code, found = await examined()
     assert (code, list(found)) == (1, ["temporal_unreachable"])
+
+
+async def test_a_pod_with_all_options_is_accepted_by_the_api_server_and_refused_by_a_policy_without_them(
+    system: System, tmp_path: Path
+) -> None:
+    file = tmp_path / "agent.json"
+    config = {"model": "fake/x", "paperclipApiUrl": "https://paperclip.example", "workspace": "ephemeral"}
+    file.write_text(json.dumps({**config, **EVERYTHING}))
+    async with system.worker():
+        code, found = await examined(file)
+    assert (code, found["run_objects"]["level"]) == (0, "info")
+    policy = tmp_path / "strict.yaml"
+    policy.write_text("paperclipApiUrls: ['*']\n")
+    system.settings = system.settings.model_copy(update={"policy": policy})
+    async with system.worker():
+        code, found = await examined(file)
+    assert code == 1
+    refused = found["operator_policy"]["message"]
+    for field in ("runtimeClassName", "priorityClassName", "annotations", "affinity.nodeAffinity", "extraVolumes[1]"):
+        assert f"{field}" in refused
+    assert "run_objects" not in found
+
+
+async def test_an_agent_finds_its_extra_volume(system: System) -> None:
+    raw = system.agent("echo kept > /scratch/file; cat /scratch/file >&2; exit 7")
+    raw["config"]["extraVolumes"] = [{"name": "s", "mountPath": "/scratch", "emptyDir": {"sizeLimit": "1Mi"}}]
+    async with system.worker():
+        await system.outcome(raw)
+    assert b"kept" in [line.data for line in await system.lines(raw)]
+
+
+async def test_what_agents_cannot_inherit_is_an_error_before_a_run(system: System, tmp_path: Path) -> None:
+    file = tmp_path / "agent.json"
+    config = {"model": "fake/x", "paperclipApiUrl": "https://paperclip.example", "workspace": "ephemeral"}
+    file.write_text(json.dumps(config))
+    chosen = {"inherit_deployment": "app=paperclip"}
+    system.settings = system.settings.model_copy(update=chosen)
+    async with system.worker():
+        code, found = await examined(file)
+    assert code == 1
+    message = found["k8s_introspection_failed"]["message"]
+    assert message.startswith("no Deployment in namespace default has the labels app=paperclip: correct ")
+    assert {"kubernetes", "permissions", "transcript_store"} <= found.keys()
+
+
+async def test_the_verb_that_a_worker_lacks_for_deployments_is_named_with_the_file_that_grants_it(
+    system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def forbidden(*_: str) -> list[dict[str, Any]]:
+        raise ClusterForbidden("deployments.apps is forbidden", verb="list", resource="deployments.apps", status=403)
+
+    async def allowed(*asked: str) -> bool:
+        return "deployments.apps" not in asked
+
+    monkeypatch.setattr(system.kubernetes, "deployments", forbidden)
+    monkeypatch.setattr(system.kubernetes, "allowed", allowed)
+    file = tmp_path / "agent.json"
+    file.write_text(json.dumps({"model": "fake/x", "paperclipApiUrl": "https://paperclip.example"}))
+    system.settings = system.settings.model_copy(update={"inherit_deployment": "app=paperclip"})
+    async with system.worker():
+        code, found = await examined(file)
+    assert code == 1
+    assert found["permission_denied"]["message"] == "The worker may not list deployments.apps in namespace default"
+    assert "deploy/components/paperclip-introspection/rbac.yaml" in found["permission_denied"]["hint"]

@@ -29,6 +29,10 @@ REACHING_OUT: dict[str, dict[str, Any]] = {
     "tolerations": {"tolerations": [{"operator": "Exists"}]},
     "resources.limits.cpu": {"resources": {"limits": {"cpu": "900"}}},
     "agentDbStorageCapacity": {"agentDbMode": "dedicated_pvc", "agentDbStorageCapacity": "900Ti"},
+    "priorityClassName": {"priorityClassName": "system-node-critical"},
+    "annotations": {"annotations": {"vault.hashicorp.com/agent-inject": "true"}},
+    "extraVolumes[0].hostPath": {"extraVolumes": [{"name": "h", "mountPath": "/h", "hostPath": {"path": "/etc"}}]},
+    "podTemplate": {"podTemplate": {"spec": {"hostAliases": [{"ip": "10.6.6.6", "hostnames": ["paperclip"]}]}}},
     "paperclipApiUrl": {"paperclipApiUrl": "http://attacker.example"},
 }
 

@@ -8,6 +8,13 @@ namespaces: ["*"]
 labels: ["*"]
 nodeSelectors: ["*"]
 tolerations: ["*"]
+annotations: ["*"]
+runtimeClassNames: ["*"]
+priorityClassNames: ["*"]
+podAffinities: ["*"]
+topologyKeys: ["*"]
+podTemplateKeys: ["*"]
+volumes: {configMaps: ["*"], secrets: ["*"], claims: ["*"], hostPaths: ["*"]}
 paperclipApiUrls: ["*"]
 storageClasses: ["*"]
 """
