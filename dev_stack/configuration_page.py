@@ -71,7 +71,8 @@ def _type(schema: dict[str, Any]) -> str:
     kinds = [choice for choice in schema.get("anyOf", [schema]) if choice.get("type") != "null"]
     if any(kind.get("type") == "array" for kind in kinds):
         items = kinds[0].get("items", {})
-        return "list of objects" if "$ref" in items else f"list of {_listed(items.get('enum', ())) or 'texts'}"
+        objects = "$ref" in items or items.get("type") == "object"
+        return "list of objects" if objects else f"list of {_listed(items.get('enum', ())) or 'texts'}"
     return " or ".join(_TYPES[kind["type"]] for kind in kinds)
 
 
