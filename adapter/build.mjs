@@ -4,7 +4,13 @@ import { readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { build } from "esbuild";
 
-const common = { bundle: true, legalComments: "none", metafile: true, logLevel: "warning", absWorkingDir: import.meta.dirname };
+const common = {
+  bundle: true,
+  legalComments: "none",
+  metafile: true,
+  logLevel: "warning",
+  absWorkingDir: import.meta.dirname,
+};
 
 // Bundled CommonJS packages ask for `require` and `__dirname`, which an ES module does not have.
 const banner = [
@@ -37,7 +43,10 @@ const built = await Promise.all([
     target: "es2020",
   }),
 ]);
-await writeFile(join(folder, "licenses.txt"), await licenses(built.flatMap(({ metafile }) => Object.keys(metafile.inputs))));
+await writeFile(
+  join(folder, "licenses.txt"),
+  await licenses(built.flatMap(({ metafile }) => Object.keys(metafile.inputs))),
+);
 
 /** The licences of the packages that are in the bundles, which whoever passes them on has to pass on as well. */
 async function licenses(files) {

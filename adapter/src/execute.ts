@@ -215,7 +215,8 @@ class Execution {
 
   async #failRefused(error: unknown, progress: Progress): Promise<AdapterExecutionResult> {
     const message = `Temporal at ${this.#temporal.address} refused the run: ${serverMessage(error)}`;
-    const nextStep = "Start a worker, which registers search attributes, or check TEMPORAL_*, then wake the agent again.";
+    const nextStep =
+      "Start a worker, which registers search attributes, or check TEMPORAL_*, then wake the agent again.";
     const neverStarted = !progress.uncertain;
     return await fail(this.#ctx, this.#log, { code: "temporal_refused", message, nextStep, neverStarted });
   }
