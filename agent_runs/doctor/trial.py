@@ -160,6 +160,9 @@ def _trial_job(planned: Planned, file: str) -> Manifest:
     spec |= {"activeDeadlineSeconds": int(DEADLINE.total_seconds()), "ttlSecondsAfterFinished": 60}
     pod = spec["template"]["spec"]
     pod["terminationGracePeriodSeconds"] = 1
+    if planned.plan.claim:  # it belongs to an agent, and this is none
+        name = planned.plan.claim["metadata"]["name"]
+        pod["volumes"] = [_without_claim(each, name) for each in pod["volumes"]]
     containers = {each["name"]: each for each in pod["containers"]}
     model = planned.input.config.model
     questions = [literal(word) for word in (model.partition("/")[0], model)]
@@ -170,6 +173,12 @@ def _trial_job(planned: Planned, file: str) -> Manifest:
     if file:
         sidecar["volumeMounts"].append({"name": "data", "mountPath": CHECKED_FOLDER, "readOnly": True})
     return job
+
+
+def _without_claim(volume: dict[str, Any], claim: str) -> dict[str, Any]:
+    """The volume, empty if it is of this claim."""
+    theirs = volume.get("persistentVolumeClaim", {}).get("claimName")
+    return {"name": volume["name"], "emptyDir": {}} if theirs == claim else volume
 
 
 def _opencode(answer: Sequence[str], image: str, model: str) -> Sequence[Finding]:

@@ -1,0 +1,45 @@
+"""The Job with which a pod is tried: a run's own, with other commands. What it finds is tested on a real cluster."""
+
+from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.contracts.messages import CreateJob, PodProfile, PromptBundle
+from agent_runs.contracts.request import RunConfig
+from agent_runs.doctor.objects import Planned
+from agent_runs.doctor.trial import _trial_job
+from agent_runs.job.manifest import plan_job
+
+
+def planned(**config: object) -> Planned:
+    attempt = AttemptKey(run=RunKey(agent_id="check", company_id="acme", run_id="c1"))
+    profile = PodProfile(namespace="agents", image="agent:1", data_claim="paperclip-data")
+    prompt = PromptBundle(namespace="agents", secret_name=attempt.prompt_secret_name, sha256="", size=0)
+    chosen = RunConfig.model_validate({"model": "fake/x$(HOME)", **config})
+    input = CreateJob(attempt=attempt, agent_name="", config=chosen, profile=profile, prompt=prompt)
+    plan = plan_job(input, argv=["opencode"], environment={}, opencode_config="{}", runner="")
+    return Planned(input, plan, profile, "http://paperclip:3100", worker_has_data=True)
+
+
+def test_no_container_of_a_tried_pod_runs_the_agent_and_it_ends_soon() -> None:
+    job = _trial_job(planned(), "file")
+    sidecar, agent = job["spec"]["template"]["spec"]["containers"]
+    assert agent["command"][0:2] == ["sh", "-c"]
+    assert agent["command"][3:] == ["check", "fake", "fake/x$$(HOME)"]
+    assert agent["args"] == []
+    assert sidecar["args"] == ["http://paperclip:3100", "/agent-run/checked/file"]
+    assert sidecar["volumeMounts"][-1] == {"name": "data", "mountPath": "/agent-run/checked", "readOnly": True}
+    assert (job["spec"]["activeDeadlineSeconds"], job["spec"]["ttlSecondsAfterFinished"]) == (120, 60)
+
+
+def test_a_tried_pod_is_placed_secured_and_mounted_as_a_runs() -> None:
+    own = planned()
+    tried, run = (each["spec"]["template"]["spec"] for each in (_trial_job(own, ""), own.plan.job))
+    for key in run.keys() - {"containers", "terminationGracePeriodSeconds"}:
+        assert tried[key] == run[key], key
+    for theirs, ours in zip(tried["containers"], run["containers"], strict=True):
+        assert {**theirs, "command": 0, "args": 0} == {**ours, "command": 0, "args": 0}
+
+
+def test_an_agents_own_volume_is_not_needed_by_a_tried_pod() -> None:
+    own = planned(agentDbMode="dedicated_pvc", agentDbStorageClass="fast")
+    volumes = {each["name"]: each for each in _trial_job(own, "")["spec"]["template"]["spec"]["volumes"]}
+    assert volumes["opencode-db"] == {"name": "opencode-db", "emptyDir": {}}
+    assert volumes["data"]["persistentVolumeClaim"]["claimName"] == "paperclip-data"
