@@ -109,10 +109,12 @@ class Objects:
             for each in _objects(planned.input, planned.plan)
             if (error := await self._refusal(each)) is not None
         ]
-        found = [*refused, *await self._data_claim(profile)]
+        claim = await self._data_claim(profile)
+        found = [*refused, *(each for each in claim if each.level == "error")]
         accepted = f"The API server accepts the objects of a run in namespace {profile.namespace}"
         notes = [Finding(code="run_configuration", level="warn", message=hide(note)) for note in planned.plan.warnings]
-        return [*(found or [Finding(code="run_objects", level="info", message=accepted)]), *notes]
+        warnings = [*(each for each in claim if each.level != "error"), *notes]
+        return [*(found or [Finding(code="run_objects", level="info", message=accepted)]), *warnings]
 
     async def _refusal(self, manifest: Manifest) -> RunError | None:
         try:
@@ -128,12 +130,19 @@ class Objects:
         if name is None:
             return []
         try:
-            exists = await self.cluster.read_claim(namespace, name) is not None
+            claim = await self.cluster.read_claim(namespace, name)
         except ClusterForbidden:  # named by the check of permissions
             return []
-        message = f"PersistentVolumeClaim {name}, the data volume, does not exist in namespace {namespace}"
-        hint = "Create it there, on the same storage as the worker's, or set AGENT_RUNS_DATA_CLAIM to another."
-        return [] if exists else [Finding(code="data_claim_missing", level="error", message=message, hint=hint)]
+        what = f"PersistentVolumeClaim {name}, the data volume,"
+        if claim is None:
+            hint = "Create it there, on the same storage as the worker's, or set AGENT_RUNS_DATA_CLAIM to another."
+            message = f"{what} does not exist in namespace {namespace}"
+            return [Finding(code="data_claim_missing", level="error", message=message, hint=hint)]
+        if "ReadWriteMany" not in claim.spec.access_modes:
+            hint = "Take a claim that is ReadWriteMany where agents run on several nodes."
+            message = f"{what} is {' and '.join(claim.spec.access_modes)}: all pods with it have to be on one node"
+            return [Finding(code="data_claim_one_node", level="warn", message=message, hint=hint)]
+        return []
 
 
 def _create_job_input(agent: CheckedAgent, profile: PodProfile) -> CreateJob:

@@ -31,6 +31,7 @@ from agent_runs.kube.credentials import ApiAccess, api_client, load_access
 from agent_runs.kube.objects import (
     AccessReview,
     ApiObject,
+    Claim,
     Deployment,
     DeploymentList,
     Event,
@@ -465,10 +466,11 @@ class KubernetesCluster:
             raise JobCreateFailed(f"PVC {name} was not created in namespace {namespace}")
         return str(name)
 
-    async def read_claim(self, namespace: str, name: str) -> PartialObjectMetadata | None:
-        """Return the claim's metadata, None when there is none."""
-        metadata = await self._metadata("persistentvolumeclaims", _core(namespace, "persistentvolumeclaims", name))
-        return None if metadata is None else PartialObjectMetadata(metadata=metadata)
+    async def read_claim(self, namespace: str, name: str) -> Claim | None:
+        """Return the claim, None when there is none."""
+        path = _core(namespace, "persistentvolumeclaims", name)
+        reply = await self._get_optional("get", "persistentvolumeclaims", path)
+        return None if reply is None else _decode(reply, Claim, "get persistentvolumeclaims")
 
     # logs
 

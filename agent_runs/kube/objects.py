@@ -227,6 +227,19 @@ class PartialObjectMetadata(ApiObject, frozen=True):
     metadata: Metadata = Metadata()
 
 
+class ClaimSpec(ApiObject, frozen=True):
+    """What of a claim decides where its pods may run."""
+
+    access_modes: tuple[str, ...] = ()
+
+
+class Claim(ApiObject, frozen=True):
+    """One PersistentVolumeClaim."""
+
+    metadata: Metadata = Metadata()
+    spec: ClaimSpec = ClaimSpec()
+
+
 class ListMetadata(ApiObject, frozen=True):
     """The version from which a watch continues, and the token of the next page."""
 

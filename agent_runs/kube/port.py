@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol
 
 from agent_runs.contracts.messages import JobRef
-from agent_runs.kube.objects import Event, Job, Metadata, PartialObjectMetadata, Pod, ResourceRule
+from agent_runs.kube.objects import Claim, Event, Job, Metadata, Pod, ResourceRule
 
 Manifest = Mapping[str, Any]
 ApplyResult = Literal["created", "adopted", "replaced"]
@@ -246,8 +246,8 @@ class Cluster(Protocol):
         """
         ...
 
-    async def read_claim(self, namespace: str, name: str) -> PartialObjectMetadata | None:
-        """Return the claim's metadata, None when there is none."""
+    async def read_claim(self, namespace: str, name: str) -> Claim | None:
+        """Return the claim, None when there is none."""
         ...
 
     def open_log(

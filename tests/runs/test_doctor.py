@@ -12,6 +12,13 @@ from temporalio.client import Client
 from agent_runs.cli.display import JsonDisplay
 from agent_runs.cli.doctor import doctor
 from agent_runs.contracts.errors import ClusterForbidden
+from agent_runs.contracts.identity import RunKey
+from agent_runs.contracts.start import HostTexts
+from agent_runs.doctor.objects import CheckedAgent, Objects
+from agent_runs.job.attempt_plan import AgentPodSettings
+from agent_runs.job.pod_profile import PodOverrides
+from agent_runs.job.redactions import WorkerValues
+from agent_runs.paperclip.preparation import split
 from tests.job.test_pod_options import EVERYTHING
 from tests.runs.system import System, open_system
 
@@ -161,3 +168,26 @@ async def test_the_verb_that_a_worker_lacks_for_deployments_is_named_with_the_fi
     assert code == 1
     assert found["permission_denied"]["message"] == "The worker may not list deployments.apps in namespace default"
     assert "deploy/components/paperclip-introspection/rbac.yaml" in found["permission_denied"]["hint"]
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("ReadWriteOnce", ["data_claim_one_node"]), ("ReadWriteMany", [])])
+async def test_a_data_volume_that_only_one_node_can_mount_is_a_warning(
+    system: System, mode: str, expected: list[str]
+) -> None:
+    name = f"data-{mode.lower()}"
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"accessModes": [mode], "storageClassName": "x", "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    await system.kubernetes.ensure_claim(claim)
+    run = {"runId": "c", "authToken": "t", "agent": {"id": "check", "companyId": "acme"}, "config": {"model": "fake/x"}}
+    key = RunKey(agent_id="check", company_id="acme", run_id="c")
+    objects = Objects(system.kubernetes, AgentPodSettings(), PodOverrides(image="agent:1", data_claim=name))
+    found = await objects.findings(CheckedAgent(key, split(run, HostTexts()), WorkerValues()))
+    assert [each.code for each in found if each.level == "info"] == ["run_objects"]
+    assert [each.code for each in found if each.level == "warn"] == expected
+    assert all(
+        f"{name}, the data volume, is {mode}: all pods" in each.message for each in found if each.level == "warn"
+    )
