@@ -88,7 +88,13 @@ async def deployment_findings(cluster: Source, namespace: str) -> Sequence[Findi
     if ready < wanted:
         message = f"{ready} of {wanted} workers in namespace {namespace} are ready"
         return [_error(message, remedy(message, namespace))]
-    return [Finding(code="worker_deployment", level="info", message=f"All {wanted} workers in {namespace} are ready")]
+    return [
+        Finding(
+            code="worker_deployment",
+            level="info",
+            message=f"{ready} of {wanted} workers in namespace {namespace} are ready",
+        )
+    ]
 
 
 def remedy(cause: str, namespace: str) -> str:

@@ -101,7 +101,7 @@ async def test_workers_that_run_and_are_not_ready_are_counted() -> None:
 
 async def test_workers_that_are_all_ready_are_no_error() -> None:
     found = await only(Cluster(found=[deployment(ready=2)]))
-    assert (found.level, found.message) == ("info", "All 2 workers in paperclip are ready")
+    assert (found.level, found.message) == ("info", "2 of 2 workers in namespace paperclip are ready")
 
 
 async def test_a_namespace_without_the_deployment_is_named() -> None:
