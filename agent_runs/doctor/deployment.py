@@ -85,16 +85,10 @@ async def deployment_findings(cluster: Source, namespace: str) -> Sequence[Findi
         return [_error(cause, remedy(cause, namespace)) for cause in dict.fromkeys(causes)]
     wanted = sum(each.spec.replicas for each in deployments)
     ready = sum(each.status.ready_replicas for each in deployments)
+    message = f"{ready} of {wanted} workers in namespace {namespace} are ready"
     if ready < wanted:
-        message = f"{ready} of {wanted} workers in namespace {namespace} are ready"
         return [_error(message, remedy(message, namespace))]
-    return [
-        Finding(
-            code="worker_deployment",
-            level="info",
-            message=f"{ready} of {wanted} workers in namespace {namespace} are ready",
-        )
-    ]
+    return [Finding(code="worker_deployment", level="info", message=message)]
 
 
 def remedy(cause: str, namespace: str) -> str:
