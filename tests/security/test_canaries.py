@@ -84,6 +84,12 @@ class CanaryRun:
     async def start(self) -> Ticket:
         return await self.system.start(self.raw)
 
+    async def until_reported(self, ticket: Ticket) -> None:
+        """Until Temporal has a heartbeat that quotes the agent: one is sent every two seconds."""
+        handle = ticket.handle(self.system.temporal)
+        while BEACON.encode() not in (await handle.describe()).raw_description.SerializeToString():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)  # the server announces no heartbeats
+
     async def keep(self, ticket: Ticket) -> None:
         """Keep what Temporal shows of the run while it is open."""
         handle = ticket.handle(self.system.temporal)
@@ -133,8 +139,7 @@ async def is_cancelled(run: CanaryRun) -> Ticket:
     run.agent(run.waits())
     ticket = await run.start()
     await run.until_quoted()
-    while not any(BEACON in str(details) for details in run.heartbeats):  # noqa: ASYNC110 - every two seconds one is sent
-        await asyncio.sleep(0.05)
+    await run.until_reported(ticket)
     await run.keep(ticket)
     await cancel(ticket.handle(run.system.temporal), "wrong branch")
     return ticket
