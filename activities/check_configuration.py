@@ -102,10 +102,10 @@ class CheckConfigurationActivity:
         try:
             prepared = await asyncio.to_thread(split, run, check.host)
         except WrongFields as wrong:
-            errors = [_error("agent_configuration", str(problem), CORRECT_FIELD) for problem in wrong.problems]
+            errors = [Finding.error("agent_configuration", str(problem), CORRECT_FIELD) for problem in wrong.problems]
             return [*errors, *map(_warning, wrong.warnings)], None
         except InvalidRequest as refused:
-            return [_error("agent_configuration", refused.message, CORRECT_FIELD)], None
+            return [Finding.error("agent_configuration", refused.message, CORRECT_FIELD)], None
         warnings = [_warning(warning) for warning in prepared.warnings]
         try:
             directory = working_directory(Workspace(), prepared.chosen)
@@ -114,11 +114,11 @@ class CheckConfigurationActivity:
             await asyncio.to_thread(values.redaction, prepared.secrets)  # refuses too many, as `create_job` does
             await self.checks.check_volume(prepared.chosen, "paperclipWorkspace.cwd, which Paperclip gives every run,")
         except InvalidRequest as refused:
-            return [_error("agent_configuration", refused.message, CORRECT_FIELD), *warnings], None
+            return [Finding.error("agent_configuration", refused.message, CORRECT_FIELD), *warnings], None
         except PolicyRefused as refused:
-            return [_error("operator_policy", refused.message, refused.next_step), *warnings], None
+            return [Finding.error("operator_policy", refused.message, refused.next_step), *warnings], None
         except (WorkspaceNotShared, PodIntrospectionFailed, ClusterForbidden) as refused:
-            return [_error(refused.code, refused.message, refused.next_step), *warnings], None
+            return [Finding.error(refused.code, refused.message, refused.next_step), *warnings], None
         url = prepared.request.config.paperclip_api_url or self.paperclip_api_url
         return [_address(url), *warnings], CheckedAgent(key, prepared, values)
 
@@ -126,10 +126,6 @@ class CheckConfigurationActivity:
 def _key(input: CheckStart) -> RunKey:
     """Identifies what a check creates."""
     return RunKey(agent_id="check", company_id=input.company_id, run_id=input.check_id)
-
-
-def _error(code: str, message: str, hint: str) -> Finding:
-    return Finding(code=code, level="error", message=message, hint=hint)
 
 
 def _warning(text: str) -> Finding:

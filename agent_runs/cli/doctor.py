@@ -80,7 +80,7 @@ async def _deployment(namespace: str) -> Sequence[Finding]:
             return await run_checks([check], CALL_TIMEOUT)
     except ClusterConfigError as error:
         hint = "Set KUBECONFIG to the kubeconfig of an administrator of that namespace, or leave out --namespace."
-        return [_error("kubeconfig_unusable", str(error), hint)]
+        return [Finding.error("kubeconfig_unusable", str(error), hint)]
 
 
 def read_config(file: Path) -> dict[str, Any]:
@@ -110,20 +110,24 @@ async def _findings(settings: ClientSettings, config: dict[str, Any], company: s
         )
         polled = await _is_polled(client, settings.task_queue)
     except TemporalUnreachable as error:
-        return [_error("temporal_unreachable", str(error), "Start Temporal, or correct the TEMPORAL_* variables.")]
+        return [
+            Finding.error("temporal_unreachable", str(error), "Start Temporal, or correct the TEMPORAL_* variables.")
+        ]
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
             message = f"Temporal at {server.address} has no namespace {server.namespace}"
             hint = "Create it (`temporal operator namespace create`) or set TEMPORAL_NAMESPACE to another."
-            return [_error("temporal_namespace_missing", message, hint)]
+            return [Finding.error("temporal_namespace_missing", message, hint)]
         message = f"Temporal at {server.address} refused a request: {error.status.name}"
-        return [_error("temporal_unreachable", message, "Check TEMPORAL_API_KEY, TEMPORAL_NAMESPACE and its state.")]
+        return [
+            Finding.error("temporal_unreachable", message, "Check TEMPORAL_API_KEY, TEMPORAL_NAMESPACE and its state.")
+        ]
     message = f"Temporal answers at {server.address}, namespace {server.namespace}"
     reachable = Finding(code="temporal_reachable", level="info", message=message)
     if not polled:
         message = f"No worker polls task queue {settings.task_queue}"
         hint = "Start a worker (`agent-runs worker`) with the same AGENT_RUNS_TASK_QUEUE. Runs wait until then."
-        return [reachable, _error("worker_missing", message, hint)]
+        return [reachable, Finding.error("worker_missing", message, hint)]
     polls = Finding(code="worker_polls", level="info", message=f"A worker polls task queue {settings.task_queue}")
     return [reachable, polls, *await _workers_findings(client, settings, config, company, pod=pod)]
 
@@ -170,11 +174,9 @@ def _unchecked(error: WorkflowFailureError) -> Finding:
     cause = error.cause.cause if isinstance(error.cause, ActivityError) else error.cause
     if isinstance(cause, ApplicationError) and cause.type == SealedFieldUnreadable.code:
         hint = "Set AGENT_RUNS_SEALING_KEY_FILE to the file of the worker, here as in its environment."
-        return _error("sealing_key_mismatch", f"The worker cannot open what is sealed here: {cause.message}", hint)
+        return Finding.error(
+            "sealing_key_mismatch", f"The worker cannot open what is sealed here: {cause.message}", hint
+        )
     reason = cause.message if isinstance(cause, ApplicationError) else "no worker answered in time"
     hint = "Start a worker of this version with the same AGENT_RUNS_TASK_QUEUE, and read its log."
-    return _error("configuration_unchecked", f"A worker polls, but has checked nothing: {reason}", hint)
-
-
-def _error(code: str, message: str, hint: str) -> Finding:
-    return Finding(code=code, level="error", message=message, hint=hint)
+    return Finding.error("configuration_unchecked", f"A worker polls, but has checked nothing: {reason}", hint)

@@ -6,7 +6,7 @@ Paperclip's process can render or read. Each sealed plaintext begins with a `Bin
 elsewhere is refused when it is opened.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field
 
@@ -151,6 +151,11 @@ class Finding(PaperclipContract):
     level: Literal["info", "warn", "error"]
     message: str
     hint: str | None = None
+
+    @classmethod
+    def error(cls, code: str, message: str, hint: str) -> Self:
+        """What a run would fail for."""
+        return cls(code=code, level="error", message=message, hint=hint)
 
 
 class CheckReport(PaperclipContract):

@@ -42,10 +42,10 @@ async def _found(check: Check, limit: timedelta) -> Sequence[Finding]:
             return await check.ask()
     except TimeoutError:
         late = f"No answer within {limit.total_seconds():.0f} s about {check.subject}"
-        return [Finding(code="check_timeout", level="error", message=late, hint="Test again; then look for its cause.")]
+        return [Finding.error("check_timeout", late, "Test again; then look for its cause.")]
     except RunError as error:
-        return [Finding(code=error.code, level="error", message=error.message, hint=error.next_step)]
+        return [Finding.error(error.code, error.message, error.next_step)]
     except Exception as error:  # noqa: BLE001 - a library's own error says something about one check only
         log.warning("check.failed", subject=check.subject, error=type(error).__name__)
         message = f"The check of {check.subject} failed: {type(error).__name__}"
-        return [Finding(code="check_failed", level="error", message=message, hint="Read the worker's log.")]
+        return [Finding.error("check_failed", message, "Read the worker's log.")]

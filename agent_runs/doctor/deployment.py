@@ -138,4 +138,4 @@ def _line(text: str) -> str:
 
 
 def _error(message: str, hint: str) -> Finding:
-    return Finding(code="worker_not_ready", level="error", message=message, hint=hint)
+    return Finding.error("worker_not_ready", message, hint)

@@ -105,7 +105,7 @@ class Objects:
         profile = planned.profile
         hide = agent.values.redaction(agent.prepared.secrets).hide
         refused = [
-            Finding(code=error.code, level="error", message=hide(error.message), hint=error.next_step)
+            Finding.error(error.code, hide(error.message), error.next_step)
             for each in _objects(planned.input, planned.plan)
             if (error := await self._refusal(each)) is not None
         ]
@@ -137,7 +137,7 @@ class Objects:
         if claim is None:
             hint = "Create it there, on the same storage as the worker's, or set AGENT_RUNS_DATA_CLAIM to another."
             message = f"{what} does not exist in namespace {namespace}"
-            return [Finding(code="data_claim_missing", level="error", message=message, hint=hint)]
+            return [Finding.error("data_claim_missing", message, hint)]
         if "ReadWriteMany" not in claim.spec.access_modes:
             hint = "Take a claim that is ReadWriteMany where agents run on several nodes."
             message = f"{what} is {' and '.join(claim.spec.access_modes)}: all pods with it have to be on one node"

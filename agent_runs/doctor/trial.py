@@ -84,17 +84,15 @@ class Trial:
         file = await asyncio.to_thread(self._written, planned, check_id)
         try:
             job = await self._created(planned, check_id if file else "")
-            try:
-                ended = await self._ended(job, progress)
-            finally:
-                await self.cluster.delete_job(job.namespace, job.name, job.uid, timedelta(seconds=1))
+            ended = await self._ended(job, progress)  # if it is cut off, the next activity attempt goes on with the Job
+            await self.cluster.delete_job(job.namespace, job.name, job.uid, timedelta(seconds=1))
         except RunError as error:
-            return [_error(error.code, hide(error.message), error.next_step)]
+            return [Finding.error(error.code, hide(error.message), error.next_step)]
         finally:
             if file:
                 await asyncio.to_thread(_removed, file)
-        if isinstance(ended, str):
-            return [_error("pod_not_started", hide(ended), "Correct what Kubernetes names, and check again.")]
+        if isinstance(ended, Finding):
+            return [ended.model_copy(update={"message": hide(ended.message)})]
         model = agent.prepared.request.config.model
         answers = {name: hide(_message(ended, name)) for name in (AGENT_CONTAINER, SIDECAR_CONTAINER)}
         return [
@@ -128,7 +126,7 @@ class Trial:
             await self.cluster.set_secret_owner(job.namespace, secret["metadata"]["name"], job)
         return job
 
-    async def _ended(self, job: JobRef, progress: Callable[[], None]) -> Pod | str:
+    async def _ended(self, job: JobRef, progress: Callable[[], None]) -> Pod | Finding:
         """The pod when all its containers have ended, else why they have not."""
         reason = "no pod was created"
         try:
@@ -146,11 +144,12 @@ class Trial:
                     events = await self.cluster.events_of(job.namespace, uids)
                     diagnosis = diagnose(pod, await self.cluster.read_job(job.namespace, job.name), events)
                     if isinstance(diagnosis, Failing):
-                        raise diagnosis.as_error()
+                        return Finding.error(diagnosis.error.code, diagnosis.message, diagnosis.error.next_step)
                     reason = diagnosis.reason if isinstance(diagnosis, Waiting) else "its containers did not end"
         except TimeoutError:
             pass
-        return f"The pod has not run within {DEADLINE.total_seconds():.0f} s: {reason}"
+        late = f"The pod has not run within {DEADLINE.total_seconds():.0f} s: {reason}"
+        return Finding.error("pod_not_started", late, "Correct what Kubernetes names, and check again.")
 
 
 def _trial_job(planned: Planned, file: str) -> Manifest:
@@ -185,7 +184,9 @@ def _opencode(answer: Sequence[str], image: str, model: str) -> Sequence[Finding
     version, known, *listed = [*answer, "", ""]
     if known not in {"yes", "no"} or not version:
         hint = "Build the agent's image with OpenCode on its PATH (deploy/agent.Dockerfile)."
-        return [_error("opencode_missing", f"Image {image} does not run OpenCode: {version or 'no answer'}", hint)]
+        return [
+            Finding.error("opencode_missing", f"Image {image} does not run OpenCode: {version or 'no answer'}", hint)
+        ]
     found = Finding(code="opencode", level="info", message=f"A pod of image {image} ran OpenCode {version}")
     if known == "yes":
         return [found, Finding(code="model", level="info", message=f"OpenCode there knows the model {model}")]
@@ -195,7 +196,7 @@ def _opencode(answer: Sequence[str], image: str, model: str) -> Sequence[Finding
         if others
         else "Give agents the provider's key (Secret agent-runs-provider-keys) or a `provider` block; docs/install.md."
     )
-    return [found, _error("model_unknown", f"OpenCode in image {image} does not list the model {model}", hint)]
+    return [found, Finding.error("model_unknown", f"OpenCode in image {image} does not list the model {model}", hint)]
 
 
 def _rest(answer: Sequence[str], planned: Planned, written: str) -> Sequence[Finding]:
@@ -205,12 +206,12 @@ def _rest(answer: Sequence[str], planned: Planned, written: str) -> Sequence[Fin
         reached = Finding(code="paperclip_reached", level="info", message=f"A pod reaches {planned.paperclip}")
         message = f"A pod does not reach Paperclip at {planned.paperclip}: {paperclip or 'no answer'}"
         hint = "Set AGENT_RUNS_PAPERCLIP_API_URL to the address of Paperclip for pods, and allow it in NetworkPolicies."
-        found.append(reached if paperclip == "ok" else _error("paperclip_unreachable", message, hint))
+        found.append(reached if paperclip == "ok" else Finding.error("paperclip_unreachable", message, hint))
     if written:
         shared = Finding(code="data_volume", level="info", message="Worker and pods share the data volume")
         message = f"A pod does not see what the worker writes on the data volume: {read[:FIELD_LIMIT] or 'no answer'}"
         hint = "Give both claims the same storage, or set AGENT_RUNS_DATA_CLAIM to the worker's own claim."
-        found.append(shared if read == written else _error("data_volume_not_shared", message, hint))
+        found.append(shared if read == written else Finding.error("data_volume_not_shared", message, hint))
     return found
 
 
@@ -223,7 +224,3 @@ def _message(pod: Pod, container: str) -> str:
 def _removed(file: Path) -> None:
     with suppress(OSError):
         file.unlink(missing_ok=True)
-
-
-def _error(code: str, message: str, hint: str) -> Finding:
-    return Finding(code=code, level="error", message=message, hint=hint)

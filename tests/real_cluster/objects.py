@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from agent_runs.job.manifest import claim_name
 from agent_runs.kube.client import KubernetesCluster
@@ -22,6 +25,13 @@ async def api_request(cluster: KubernetesCluster, method: str, path: str, **more
     response = await cluster._call(method, method.lower(), path, path, **more)
     assert isinstance(response, bytes), str(response)
     return json.loads(response)
+
+
+def kubeconfig_of(token: str) -> str:
+    """The administrator's kubeconfig with another identity."""
+    config: dict[str, Any] = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
+    users = [{**each, "user": {"token": token}} for each in config["users"]]
+    return yaml.safe_dump({**config, "users": users})
 
 
 @asynccontextmanager

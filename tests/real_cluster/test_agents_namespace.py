@@ -4,15 +4,10 @@ Needs KUBECONFIG and TEST_AGENT_IMAGE. What a cluster of version 1.20 cannot sho
 this one's network plugin enforces no NetworkPolicy.
 """
 
-import asyncio
-import os
-import subprocess
-import sys
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -22,7 +17,8 @@ from agent_runs.client.outcome import outcome_at_close
 from agent_runs.doctor.permissions import REQUIRED_VERBS, missing_permissions
 from agent_runs.kube.client import KubernetesCluster
 from dev_stack.host_address import host_for_pods
-from tests.real_cluster.objects import api_request
+from tests.real_cluster.installation import command
+from tests.real_cluster.objects import api_request, kubeconfig_of
 from tests.real_cluster.requirements import cluster_and_image
 from tests.real_cluster.stack import open_real_system
 from tests.support.overlays import PRODUCTION, built
@@ -32,20 +28,6 @@ pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(300)]
 WORKER, AGENTS = "paperclip", "paperclip-agents"
 NOT_NEEDED = {"Deployment", "PodDisruptionBudget", "PersistentVolumeClaim"}
 """Kinds that are not applied: the worker runs beside the cluster, with its transcripts in a file."""
-
-
-async def kubectl(*words: str, text: str | None = None) -> None:
-    program = Path(sys.executable).parent / "kubectl"
-    command = [str(program), *words]
-    done = await asyncio.to_thread(subprocess.run, command, input=text, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def kubeconfig_of(token: str) -> str:
-    """The administrator's kubeconfig with another identity."""
-    config: dict[str, Any] = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
-    users = [{**each, "user": {"token": token}} for each in config["users"]]
-    return yaml.safe_dump({**config, "users": users})
 
 
 @pytest.fixture
@@ -58,7 +40,7 @@ async def workers_kubeconfig(tmp_path: Path) -> AsyncIterator[Path]:
         cluster = await ends.enter_async_context(await KubernetesCluster.connect(kubeconfig, environ={}))
         for namespace in (WORKER, AGENTS):
             ends.push_async_callback(api_request, cluster, "DELETE", f"/api/v1/namespaces/{namespace}")
-        await kubectl("apply", "--validate=false", "-f", "-", text=yaml.safe_dump_all([own, *documents]))
+        await command("kubectl", "apply", "--validate=false", "-f", "-", text=yaml.safe_dump_all([own, *documents]))
         path = f"/api/v1/namespaces/{WORKER}/serviceaccounts/agent-runs-worker/token"
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}}
         answer = await api_request(cluster, "POST", path, body=request)

@@ -26,15 +26,17 @@ from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.start import Finding, HostTexts
 from agent_runs.doctor.objects import CheckedAgent, Objects
 from agent_runs.doctor.permissions import CHECK_VERBS, OWN_VERBS, REQUIRED_VERBS, permission_findings
+from agent_runs.doctor.trial import Trial
 from agent_runs.job.attempt_plan import AgentPodSettings
 from agent_runs.job.pod_profile import PodOverrides
 from agent_runs.job.redactions import WorkerValues
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.paperclip.preparation import split
 from dev_stack.host_address import host_for_pods
-from tests.real_cluster.objects import api_request
+from tests.real_cluster.objects import api_request, kubeconfig_of
 from tests.real_cluster.requirements import cluster_and_image, skip_without
 from tests.real_cluster.stack import open_real_system
+from tests.support.agent_pods import SIDECAR_IMAGE
 
 pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(300)]
 
@@ -117,13 +119,6 @@ class Workers:
             yield cluster
 
 
-def kubeconfig_of(token: str) -> str:
-    """The administrator's kubeconfig with another identity."""
-    config: dict[str, Any] = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
-    users = [{**each, "user": {"token": token}} for each in config["users"]]
-    return yaml.safe_dump({**config, "users": users})
-
-
 @pytest.fixture(scope="module")
 async def workers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Workers]:
     skip_without("KUBECONFIG")
@@ -199,12 +194,17 @@ async def home(workers: Workers) -> AsyncIterator[str]:
 
 async def tried(workers: Workers, namespace: str, **config: Any) -> list[Finding]:
     """What a dry run of the objects of an agent's run finds."""
-    run = {"runId": "check", "authToken": "t", "agent": {"id": "check", "companyId": "acme"}}
     claim = config.pop("claim", None)
+    objects = Objects(workers.admin, AgentPodSettings(), PodOverrides(image="agent:1", data_claim=claim))
+    return list(await objects.findings(checked(namespace, **config)))
+
+
+def checked(namespace: str, **config: Any) -> CheckedAgent:
+    """An agent with this configuration, its Jobs in this namespace."""
+    run = {"runId": "check", "authToken": "t", "agent": {"id": "check", "companyId": "acme"}}
     prepared = split({**run, "config": {"model": "fake/x", "namespace": namespace} | config}, HostTexts())
     key = RunKey(agent_id="check", company_id="acme", run_id=str(uuid.uuid4()))
-    objects = Objects(workers.admin, AgentPodSettings(), PodOverrides(image="agent:1", data_claim=claim))
-    return list(await objects.findings(CheckedAgent(key, prepared, WorkerValues())))
+    return CheckedAgent(key, prepared, WorkerValues())
 
 
 async def test_the_objects_of_a_run_are_accepted_and_none_is_created(workers: Workers, home: str) -> None:
@@ -315,3 +315,31 @@ async def tried_pod(folder: Path, **config: Any) -> dict[str, dict[str, Any]]:
     output = io.StringIO()
     await doctor(file, "acme", None, JsonDisplay(output), pod=True)
     return {each["code"]: each for each in map(json.loads, output.getvalue().splitlines())}
+
+
+async def test_a_trial_whose_worker_was_killed_goes_on_with_its_job_and_leaves_nothing(
+    workers: Workers, home: str
+) -> None:
+    _, image = cluster_and_image()
+    settings = AgentPodSettings(sidecar_image=os.environ.get(SIDECAR_IMAGE))
+    objects = Objects(workers.admin, settings, PodOverrides(image=image))
+    trial, agent = Trial(workers.admin, objects), checked(home)
+    left_behind = await trial._created(await objects.planned(agent), "")  # by the one that was killed
+    found = {each.code: each for each in await trial.findings(agent, lambda: None)}
+    assert found["opencode"].message.endswith("ran OpenCode 1.18.33")
+    assert await jobs_of(workers, home) in ([], [left_behind.uid])
+    async with asyncio.timeout(60):
+        while await jobs_of(workers, home) or await secrets_in(workers, home):  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.2)
+
+
+async def jobs_of(workers: Workers, namespace: str) -> list[str]:
+    """The uids of all Jobs."""
+    listed = await api_request(workers.admin, "GET", f"/apis/batch/v1/namespaces/{namespace}/jobs")
+    return [each["metadata"]["uid"] for each in listed["items"]]
+
+
+async def secrets_in(workers: Workers, namespace: str) -> list[str]:
+    """The names of all Secrets but those of ServiceAccounts."""
+    listed = await api_request(workers.admin, "GET", f"/api/v1/namespaces/{namespace}/secrets")
+    return [each["metadata"]["name"] for each in listed["items"] if each["type"] == "Opaque"]

@@ -21,6 +21,7 @@ from agent_runs.job.redactions import WorkerValues
 from agent_runs.paperclip.preparation import split
 from tests.job.test_pod_options import EVERYTHING
 from tests.runs.system import System, open_system
+from tests.support.claims import data_claim
 
 
 @pytest.fixture
@@ -175,13 +176,7 @@ async def test_a_data_volume_that_only_one_node_can_mount_is_a_warning(
     system: System, mode: str, expected: list[str]
 ) -> None:
     name = f"data-{mode.lower()}"
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"accessModes": [mode], "storageClassName": "x", "resources": {"requests": {"storage": "1Gi"}}},
-    }
-    await system.kubernetes.ensure_claim(claim)
+    await system.kubernetes.ensure_claim(data_claim(name, mode))
     run = {"runId": "c", "authToken": "t", "agent": {"id": "check", "companyId": "acme"}, "config": {"model": "fake/x"}}
     key = RunKey(agent_id="check", company_id="acme", run_id="c")
     objects = Objects(system.kubernetes, AgentPodSettings(), PodOverrides(image="agent:1", data_claim=name))

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.runs.system import System
+from tests.support.claims import data_claim
 
 BODY = "The steps are in references/steps.md."
 
@@ -15,17 +16,7 @@ BODY = "The steps are in references/steps.md."
 @pytest.fixture
 async def sharing(system: System) -> AsyncIterator[System]:
     """The system with a data volume that the worker and all agents share."""
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "skills", "namespace": "default"},
-        "spec": {
-            "accessModes": ["ReadWriteMany"],
-            "storageClassName": "standard",
-            "resources": {"requests": {"storage": "1Gi"}},
-        },
-    }
-    await system.kubernetes.ensure_claim(claim)
+    await system.kubernetes.ensure_claim(data_claim("skills"))
     more = {
         "data_claim": "skills",
         "data_root": system.embedded.kubeconfig_path.parent / "claims/default/skills",

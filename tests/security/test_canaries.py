@@ -86,9 +86,9 @@ class CanaryRun:
 
     async def until_reported(self, ticket: Ticket) -> None:
         """Until Temporal has a heartbeat that quotes the agent: one is sent every two seconds."""
-        handle = ticket.handle(self.system.temporal)
-        while BEACON.encode() not in (await handle.describe()).raw_description.SerializeToString():  # noqa: ASYNC110
-            await asyncio.sleep(0.05)  # the server announces no heartbeats
+        run, quoted = ticket.handle(self.system.temporal), BEACON.encode()
+        while quoted not in (await run.describe()).raw_description.SerializeToString():  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.05)
 
     async def keep(self, ticket: Ticket) -> None:
         """Keep what Temporal shows of the run while it is open."""

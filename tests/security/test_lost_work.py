@@ -20,6 +20,7 @@ from agent_runs.paperclip.preparation import prepare
 from agent_runs.service import startup
 from tests.paperclip.contexts import OPENER, SEALER, minimal, with_value
 from tests.runs.system import System, open_system
+from tests.support.claims import data_claim
 
 CWD = "context.paperclipWorkspace.cwd"
 
@@ -66,17 +67,7 @@ async def test_a_run_without_a_workspace_has_none_to_lose(alone: System) -> None
 
 
 async def test_a_claim_of_the_workers_setting_is_a_shared_volume(alone: System) -> None:
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "paperclip", "namespace": "default"},
-        "spec": {
-            "accessModes": ["ReadWriteMany"],
-            "storageClassName": "standard",
-            "resources": {"requests": {"storage": "1Gi"}},
-        },
-    }
-    await alone.kubernetes.ensure_claim(claim)
+    await alone.kubernetes.ensure_claim(data_claim("paperclip"))
     settings = alone.settings.model_copy(update={"data_claim": "paperclip", "task_queue": f"claim-{uuid.uuid4()}"})
     sharing = replace(alone, settings=settings)
     async with AsyncExitStack() as parts:

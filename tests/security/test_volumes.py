@@ -20,6 +20,7 @@ from agent_runs.job.manifest import LOGIN_FOLDERS, PodSettings
 from agent_runs.job.policy import Policy
 from tests.job.inputs import AGENT, create_job_input, job_plan, mounts
 from tests.runs.system import System
+from tests.support.claims import data_claim
 
 OWNER = Owner("co-1", AGENT)
 INSTANCE = "/paperclip/instances/default"
@@ -183,17 +184,7 @@ GIT_CONFIG = "[core]\n\tfsmonitor = {program}\n"
 @pytest.fixture
 async def sharing(system: System) -> AsyncIterator[System]:
     """The system with a data volume that all agents share."""
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "paperclip", "namespace": "default"},
-        "spec": {
-            "accessModes": ["ReadWriteMany"],
-            "storageClassName": "standard",
-            "resources": {"requests": {"storage": "1Gi"}},
-        },
-    }
-    await system.kubernetes.ensure_claim(claim)
+    await system.kubernetes.ensure_claim(data_claim("paperclip"))
     settings = system.settings.model_copy(update={"data_claim": "paperclip", "task_queue": f"volumes-{uuid.uuid4()}"})
     shared = replace(system, settings=settings)
     async with AsyncExitStack() as parts:
