@@ -1,6 +1,6 @@
 """Deletes the Job, pods and Secrets of an attempt, after its output is parsed."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,6 +28,10 @@ SIDECAR_GRACE: Final = timedelta(seconds=10)
 """How long a pod's other containers may take to end by themselves after the agent has ended."""
 STATUS_TIMEOUT: Final = timedelta(seconds=10)
 """How long the status of a container whose process has ended may take: kubelets report an end a second or more late."""
+UNREPORTED_END_TIMEOUT: Final = timedelta(seconds=30)
+"""How long after the grace of a stopped pod its containers' ends may take to be reported. Kubelets up to 1.21 may never
+report them for a pod that ended at its deadline. Source: Kubernetes 1.20.2, observed; its log says "Killing unwanted
+pod" while the containers have their grace."""
 REASON_LIMIT: Final = 100
 """Characters of Kubernetes' reason for an end."""
 UNKNOWN_ENDS: Final = frozenset({None, "Unknown", "ContainerStatusUnknown"})
@@ -51,6 +55,7 @@ class FinishActivity:
         succeeded: the Job owns its Secrets, so Kubernetes deletes them with it.
 
         A retained Job keeps its log; its agent is stopped, and the Secrets with its environment and token are deleted.
+        If the end of its containers is never reported, it is deleted all the same: only then is it known that none runs.
 
         With `confirm` the status of the agent's container is read and compared before anything is deleted.
 
@@ -78,7 +83,7 @@ class FinishActivity:
         Its pods are read first, because those that have ended vanish with the Job, and with them whether the agent had
         started.
         """
-        stopped: set[str] = set()
+        stopped: dict[str, float] = {}
         acknowledged: set[str] = set()
         seen = _seen_before()
         agent_started, contradiction = seen.agent_started, seen.contradiction
@@ -95,6 +100,9 @@ class FinishActivity:
             deleted = False if input.retain else await self.cluster.delete_job(job.namespace, job.name, job.uid)
             began = monotonic()
             while (active := [pod for pod in pods or () if not has_ended(pod)]) or pods is None:
+                if input.retain and not deleted and _is_unreported(stopped.values(), input.grace):
+                    activity.logger.warning("the end of its containers is not reported, so it is deleted: %s", job.name)
+                    deleted = await self.cluster.delete_job(job.namespace, job.name, job.uid)
                 may_end_itself = monotonic() - began < SIDECAR_GRACE.total_seconds()
                 for pod in active:
                     uid = pod.metadata.uid
@@ -105,7 +113,7 @@ class FinishActivity:
                             acknowledged.add(uid)
                         continue
                     await self._stop_pod(pod, job.namespace, input)
-                    stopped.add(uid)
+                    stopped[uid] = monotonic()
                 activity.heartbeat(
                     FinishProgress(
                         waits_for=f"the end of {len(active)} pod(s)",
@@ -150,6 +158,11 @@ def _seen_before() -> FinishProgress:
     with suppress(ValueError, IndexError):
         return FinishProgress.model_validate(activity.info().heartbeat_details[0])
     return FinishProgress()
+
+
+def _is_unreported(stopped: Iterable[float], grace: timedelta) -> bool:
+    """Whether a pod was stopped so long ago that its containers have ended, although no status says so."""
+    return any(monotonic() - at > (grace + UNREPORTED_END_TIMEOUT).total_seconds() for at in stopped)
 
 
 # what the container's status says of an agent whose process has ended

@@ -51,6 +51,7 @@ class FakeCluster:
         states: of the Job's pods, one after the other; the last one stays.
         refusals: what the acknowledgements raise, one after the other.
         calls: what was changed, in order.
+        reports_ends: False for a kubelet that never reports the end of a stopped pod's containers.
     """
 
     states: list[list[Pod]]
@@ -58,6 +59,7 @@ class FakeCluster:
     calls: list[str] = field(default_factory=list)
     heartbeats: list[FinishProgress] = field(default_factory=list)
     namespace: str = "default"
+    reports_ends: bool = True
     _over: asyncio.Event = field(default_factory=asyncio.Event)
 
     @asynccontextmanager
@@ -77,7 +79,9 @@ class FakeCluster:
         return True
 
     async def stop_pod(self, *_: object) -> bool:
-        self._end("stop_pod")
+        self.calls.append("stop_pod")
+        if self.reports_ends:
+            self._over.set()
         return True
 
     async def delete_pod(self, *_: object) -> bool:
@@ -210,3 +214,14 @@ async def test_a_retained_agent_that_still_runs_is_stopped_and_not_acknowledged(
     cluster = FakeCluster([[pod(RUNS)]])
     await run(cluster, retain=True)
     assert cluster.calls == ["stop_pod"]
+
+
+async def test_a_retained_pod_whose_end_is_never_reported_is_deleted_after_its_grace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(finish, "UNREPORTED_END_TIMEOUT", timedelta(milliseconds=50))
+    at_deadline = pod(RUNS, phase="Failed", reason="DeadlineExceeded")
+    cluster = FakeCluster([[pod(RUNS)], [at_deadline]], reports_ends=False)
+    finished = await run(cluster, retain=True, grace=timedelta(milliseconds=50))
+    assert cluster.calls == ["stop_pod", "delete_job"]
+    assert finished.deleted
