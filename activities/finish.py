@@ -55,7 +55,7 @@ class FinishActivity:
         succeeded: the Job owns its Secrets, so Kubernetes deletes them with it.
 
         A retained Job keeps its log; its agent is stopped, and the Secrets with its environment and token are deleted.
-        If the end of its containers is never reported, it is deleted all the same: only then is it known that none runs.
+        If the end of its containers is never reported, it is deleted: only then is it known that none runs.
 
         With `confirm` the status of the agent's container is read and compared before anything is deleted.
 

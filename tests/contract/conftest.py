@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import ssl
 import uuid
@@ -15,7 +16,7 @@ from kubernetes.aio import config
 from kubernetes.aio.client import Configuration
 
 from dev_stack.cluster import EmbeddedCluster
-from tests.contract.api import Api
+from tests.contract.api import TIMEOUT, Api, pod
 
 
 @pytest.fixture(scope="session")
@@ -56,10 +57,17 @@ async def api(session: aiohttp.ClientSession) -> AsyncIterator[Api]:
     api = Api(session, f"contract-{uuid.uuid4().hex[:8]}", real=bool(os.environ.get("KUBECONFIG")))
     created = await api.call("POST", "/api/v1/namespaces", {"metadata": {"name": api.namespace}})
     assert created.code == 201, created
-    if api.real:  # pods are refused until the controllers have made it
-        await api.until("serviceaccounts/default", lambda _: True)
+    if api.real:
+        await _until_pods_are_accepted(api)
     yield api
     await api.call("DELETE", f"/api/v1/namespaces/{api.namespace}")
+
+
+async def _until_pods_are_accepted(api: Api) -> None:
+    """Controllers make a new namespace's ServiceAccount, and before Kubernetes 1.24 then its token."""
+    async with asyncio.timeout(TIMEOUT):
+        while (await api.create("pods", pod("true"), dryRun="All")).code != 201:  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.1)
 
 
 @pytest.fixture
