@@ -33,6 +33,7 @@ from agent_runs.doctor.objects import Objects
 from agent_runs.doctor.surroundings import Surroundings
 from agent_runs.job.attempt_plan import AgentPodSettings
 from agent_runs.job.checks import Checks
+from agent_runs.job.model_check import ModelCheck
 from agent_runs.job.pod_profile import DeploymentChoice, Inheritance, PodOverrides
 from agent_runs.job.redactions import Redactions, provider_settings
 from agent_runs.kube.port import Cluster
@@ -91,6 +92,7 @@ def activities(
         opencode_config=settings.opencode_config,
         page=links.page_url_without_token(settings),
     )
+    models = ModelCheck(cluster) if settings.check_models else None
     surroundings = Surroundings(cluster, store, Objects(cluster, pods, overrides))
     checking = CheckConfigurationActivity(
         opener, checks, settings.paperclip_api_url, redactions.worker_values, surroundings
@@ -101,7 +103,7 @@ def activities(
         checking.try_pod,
         IntrospectPodActivity(cluster, overrides, inheritance).introspect_pod,
         BundlePromptActivity(cluster, preparations, settings.data_root, data_claim).bundle_prompt,
-        CreateJobActivity(cluster, preparations, opener, pods).create_job,
+        CreateJobActivity(cluster, preparations, opener, pods, models).create_job,
         AwaitScheduleActivity(cluster, redactions).await_schedule,
         RotateTokenActivity(cluster, opener).rotate_token,
         StreamLogsActivity(cluster, store, redactions, settings.max_output_mib * 1024 * 1024).stream_logs,

@@ -19,6 +19,7 @@ from agent_runs.contracts.request import Secrets
 from agent_runs.job import manifest
 from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan, replace_tokens
 from agent_runs.job.manifest import JobPlan
+from agent_runs.job.model_check import ModelCheck
 from agent_runs.job.redactions import Redactions
 from agent_runs.job.reference import job_ref
 from agent_runs.kube.objects import Job, Metadata
@@ -34,12 +35,17 @@ MAX_NAMED_PODS: Final = 5
 
 @dataclass(frozen=True)
 class CreateJobActivity:
-    """Puts the run's secrets into a Kubernetes Secret, nowhere else."""
+    """Puts the run's secrets into a Kubernetes Secret, nowhere else.
+
+    Attributes:
+        models: asks OpenCode for the model before the first attempt's Job; None: it is not asked.
+    """
 
     cluster: Cluster
     preparations: Preparations
     opener: Opener
     settings: AgentPodSettings
+    models: ModelCheck | None = None
 
     @activity.defn
     async def create_job(self, input: CreateJob) -> JobRef:
@@ -51,6 +57,7 @@ class CreateJobActivity:
         existed. A first activity attempt that creates the run Secret need not search for earlier objects.
 
         Raises:
+            ModelUnknown: OpenCode in the agents' image does not list the model.
             InvalidRequest: a field that can only be checked here, such as a label or an argument; or more secrets than
                 can be kept out of the transcript.
             SealedFieldUnreadable: sealed with a key that this worker does not hold.
@@ -88,6 +95,8 @@ class CreateJobActivity:
     async def _create_or_adopt(self, input: CreateJob) -> JobRef:
         if activity.info().attempt == 1:
             plan = await self._plan(input)
+            if self.models is not None:
+                await self.models.check(plan, input.attempt)
             if await self.cluster.create_secret(plan.run_secret):
                 return await self._create(input, plan)
         return await self._continue_earlier_attempt(input)

@@ -64,7 +64,11 @@ async def system(script: str) -> AsyncIterator[System]:
         embedded = await parts.enter_async_context(EmbeddedCluster(folder / "cluster"))
         cluster = await parts.enter_async_context(await KubernetesCluster.connect(str(embedded.kubeconfig_path)))
         settings = WorkerSettings(
-            sealing_key_file=folder / "key.json", image="agent:bench", data_root=folder, task_queue="bench"
+            sealing_key_file=folder / "key.json",
+            image="agent:bench",
+            data_root=folder,
+            task_queue="bench",
+            check_models=False,
         )
         store = await SqlTranscripts.open(f"sqlite+aiosqlite:///{folder}/transcripts.db")
         parts.push_async_callback(store.close)

@@ -132,6 +132,22 @@ def test_the_namespace_of_agents_admits_restricted_pods_only() -> None:
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
+def test_the_component_for_storage_classes_grants_to_read_one_by_name_and_nothing_else(tmp_path: Path) -> None:
+    deploy = shutil.copytree(DEPLOY, tmp_path / "deploy")
+    overlay = deploy / "overlays" / TRIAL / "kustomization.yaml"
+    overlay.write_text(
+        overlay.read_text().replace("components:\n", "components:\n  - ../../components/storage-classes\n")
+    )
+    command = [str(Path(sys.executable).parent / "kubectl"), "kustomize", str(overlay.parent)]
+    documents = list(yaml.safe_load_all(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+    found = {each["kind"]: each for each in documents}
+    assert found["ClusterRole"]["rules"] == [
+        {"apiGroups": ["storage.k8s.io"], "resources": ["storageclasses"], "verbs": ["get"]}
+    ]
+    [subject] = found["ClusterRoleBinding"]["subjects"]
+    assert subject == {"kind": "ServiceAccount", "name": "agent-runs-worker", "namespace": "paperclip"}
+
+
 def test_the_component_for_introspection_sets_the_labels_and_grants_only_what_the_doctor_checks(tmp_path: Path) -> None:
     deploy = shutil.copytree(DEPLOY, tmp_path / "deploy")
     overlay = deploy / "overlays" / TRIAL / "kustomization.yaml"

@@ -423,6 +423,17 @@ class ProviderRejected(RunError):
     next_step = "Check the model name, the provider's API key (a missing one reads as an unknown model) and options."
 
 
+class ModelUnknown(RunError):
+    """OpenCode in the agents' image does not list the model; no agent was started."""
+
+    code = "model_unknown"
+    next_step = (
+        "Set `model` to one that it lists (`opencode models` in that image), declare the provider in "
+        "`config.opencode` or AGENT_RUNS_OPENCODE_CONFIG, or take an image with another OpenCode."
+    )
+    budget = "none"
+
+
 class OpenCodeFailed(RunError):
     """OpenCode reported an error of its own."""
 

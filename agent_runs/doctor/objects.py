@@ -95,8 +95,8 @@ class Objects:
         return Planned(input, plan, profile, settings.paperclip_api_url, worker_has_data=mounted)
 
     async def findings(self, agent: CheckedAgent) -> Sequence[Finding]:
-        """What the API server refuses of the run's objects, whether the data volume's claim is there, and the warnings
-        that every run of this agent has.
+        """What the API server refuses of the run's objects, whether the data volume's claim and the StorageClass of the
+        agent's own volume are there, and the warnings that every run of this agent has.
 
         Raises:
             RunError: no manifest can be built, as in a run; or the API server does not answer.
@@ -109,7 +109,7 @@ class Objects:
             for each in _objects(planned.input, planned.plan)
             if (error := await self._refusal(each)) is not None
         ]
-        claim = await self._data_claim(profile)
+        claim = [*await self._data_claim(profile), *await self._storage_class(planned)]
         found = [*refused, *(each for each in claim if each.level == "error")]
         accepted = f"The API server accepts the objects of a run in namespace {profile.namespace}"
         notes = [Finding(code="run_configuration", level="warn", message=hide(note)) for note in planned.plan.warnings]
@@ -124,6 +124,24 @@ class Objects:
         except RunError as error:
             return error
         return None
+
+    async def _storage_class(self, planned: Planned) -> Sequence[Finding]:
+        """Whether the StorageClass exists of a volume that the agent's first run would create."""
+        own = planned.plan.claim
+        name = own["spec"].get("storageClassName") if own else None
+        if not own or not name:
+            return []
+        try:
+            if await self.cluster.read_claim(planned.namespace, own["metadata"]["name"]) is not None:
+                return []
+            if await self.cluster.has_storage_class(name):
+                return []
+        except ClusterForbidden:
+            message = f"Whether StorageClass {name} exists was not checked: the worker may not read StorageClasses"
+            hint = "Add deploy/components/storage-classes, or look yourself: kubectl get storageclass."
+            return [Finding(code="storage_class_unchecked", level="info", message=message, hint=hint)]
+        message = f"StorageClass {name}, for the agent's own volume, does not exist"
+        return [Finding.error("storage_class_missing", message, "Set agentDbStorageClass to one that does.")]
 
     async def _data_claim(self, profile: PodProfile) -> Sequence[Finding]:
         name, namespace = profile.data_claim, profile.namespace

@@ -7,7 +7,7 @@ worker to die before, Kubernetes ends it after two minutes and deletes it with i
 import asyncio
 import copy
 from collections.abc import Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -21,15 +21,14 @@ from agent_runs.doctor.objects import CheckedAgent, Objects, Planned
 from agent_runs.job.manifest import literal
 from agent_runs.job.reference import job_ref
 from agent_runs.job.secrets import prompt_secret
-from agent_runs.kube.diagnosis import Failing, Waiting, diagnose
+from agent_runs.kube.diagnosis import Failing
+from agent_runs.kube.ended_pod import ended_pod
 from agent_runs.kube.objects import Pod
 from agent_runs.kube.port import AlreadyExists, Cluster, Manifest
-from agent_runs.kube.watch import snapshots
 
 DEADLINE: Final = timedelta(minutes=2)
 """From the creation of the Job to its end: as long as a large image may take to be pulled."""
 CHECKED_FOLDER: Final = "/agent-run/checked"
-SNAPSHOTS: Final = timedelta(seconds=2)
 FILE: Final = ".agent-runs-check-{}"
 LISTED_MODELS: Final = 5
 FIELD_LIMIT: Final = 200
@@ -128,28 +127,14 @@ class Trial:
 
     async def _ended(self, job: JobRef, progress: Callable[[], None]) -> Pod | Finding:
         """The pod when all its containers have ended, else why they have not."""
-        reason = "no pod was created"
-        try:
-            async with (
-                asyncio.timeout(DEADLINE.total_seconds()),
-                self.cluster.watch_pods(job) as states,
-                aclosing(snapshots(states, SNAPSHOTS)) as repeated,
-            ):
-                async for pods in repeated:
-                    progress()
-                    pod = pods[-1] if pods else None
-                    if pod is not None and pod.status.phase in {"Succeeded", "Failed"}:
-                        return pod
-                    uids = [job.uid, *([pod.metadata.uid] if pod else [])]
-                    events = await self.cluster.events_of(job.namespace, uids)
-                    diagnosis = diagnose(pod, await self.cluster.read_job(job.namespace, job.name), events)
-                    if isinstance(diagnosis, Failing):
-                        return Finding.error(diagnosis.error.code, diagnosis.message, diagnosis.error.next_step)
-                    reason = diagnosis.reason if isinstance(diagnosis, Waiting) else "its containers did not end"
-        except TimeoutError:
-            pass
-        late = f"The pod has not run within {DEADLINE.total_seconds():.0f} s: {reason}"
-        return Finding.error("pod_not_started", late, "Correct what Kubernetes names, and check again.")
+        match await ended_pod(self.cluster, job, DEADLINE, progress):
+            case Pod() as pod:
+                return pod
+            case Failing(error, message):
+                return Finding.error(error.code, message, error.next_step)
+            case reason:
+                late = f"The pod has not run within {DEADLINE.total_seconds():.0f} s: {reason}"
+                return Finding.error("pod_not_started", late, "Correct what Kubernetes names, and check again.")
 
 
 def _trial_job(planned: Planned, file: str) -> Manifest:

@@ -107,7 +107,10 @@ def attempt_plan(
         proxy=proxy,
     )
     unset = _unset_variables(input, secrets, opencode, names | environment.keys())
-    return replace(plan, warnings=(*plan.warnings, *merged.notes, *unset))
+    listed = merged.only_lists(config.model) and "projectConfig" not in config.opencode_features
+    return replace(
+        plan, warnings=(*plan.warnings, *merged.notes, *unset), listed_model=config.model if listed else None
+    )
 
 
 def merged_config(

@@ -119,12 +119,14 @@ class JobPlan:
         run_secret: must exist before the Job; its values must never be logged.
         claim: a PersistentVolumeClaim to ensure before the Job, when the agent has a database of its own.
         warnings: for people.
+        listed_model: the model, if only OpenCode's own list can have it.
     """
 
     job: dict[str, Any]
     run_secret: dict[str, Any] = field(repr=False)
     claim: dict[str, Any] | None = None
     warnings: tuple[str, ...] = ()
+    listed_model: str | None = None
 
 
 def plan_job(

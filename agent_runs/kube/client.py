@@ -466,6 +466,11 @@ class KubernetesCluster:
             raise JobCreateFailed(f"PVC {name} was not created in namespace {namespace}")
         return str(name)
 
+    async def has_storage_class(self, name: str) -> bool:
+        """Return whether there is a StorageClass of this name. See the port."""
+        path = f"/apis/storage.k8s.io/v1/storageclasses/{quote(name, safe='')}"
+        return await self._get_optional("get", "storageclasses.storage.k8s.io", path) is not None
+
     async def read_claim(self, namespace: str, name: str) -> Claim | None:
         """Return the claim, None when there is none."""
         path = _core(namespace, "persistentvolumeclaims", name)

@@ -246,6 +246,14 @@ class Cluster(Protocol):
         """
         ...
 
+    async def has_storage_class(self, name: str) -> bool:
+        """Return whether there is a StorageClass of this name.
+
+        Raises:
+            ClusterForbidden: StorageClasses belong to no namespace, and few workers may read them.
+        """
+        ...
+
     async def read_claim(self, namespace: str, name: str) -> Claim | None:
         """Return the claim, None when there is none."""
         ...

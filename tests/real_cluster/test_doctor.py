@@ -9,7 +9,7 @@ import json
 import os
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from agent_runs.cli.display import JsonDisplay
 from agent_runs.cli.doctor import doctor
 from agent_runs.client.attach import attach
 from agent_runs.client.outcome import outcome_at_close
+from agent_runs.contracts.errors import RunError
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.start import Finding, HostTexts
@@ -183,9 +184,11 @@ async def home(workers: Workers) -> AsyncIterator[str]:
     """A namespace of one test, in which pods can be created."""
     name = f"doctor-{uuid.uuid4().hex[:8]}"
     await api_request(workers.admin, "POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
-    for _ in range(LOADED * 10):
-        path = f"/api/v1/namespaces/{name}/serviceaccounts/default"
-        if isinstance(await workers.admin._call("GET", "get", "serviceaccounts", path), bytes):
+    container = {"name": "main", "image": "busybox:1.36"}
+    pod = {"metadata": {"name": "any", "namespace": name}, "spec": {"containers": [container]}}
+    for _ in range(LOADED * 10):  # controllers make the namespace's ServiceAccount, and before 1.24 then its token
+        with suppress(RunError):
+            await workers.admin.dry_run({"apiVersion": "v1", "kind": "Pod", **pod})
             break
         await asyncio.sleep(0.1)
     yield name
@@ -242,6 +245,26 @@ async def test_a_data_volume_without_its_claim_is_named(workers: Workers, home: 
     [finding] = await tried(workers, home, claim="paperclip-data")
     assert (finding.code, finding.level) == ("data_claim_missing", "error")
     assert f"paperclip-data, the data volume, does not exist in namespace {home}" in finding.message
+
+
+async def test_a_missing_storage_class_is_named_where_the_worker_may_read_them(workers: Workers, home: str) -> None:
+    own = {"agentDbMode": "dedicated_pvc", "agentDbStorageClass": "nowhere"}
+    [missing] = await tried(workers, home, **own)
+    assert (missing.code, missing.level) == ("storage_class_missing", "error")
+    assert missing.message == "StorageClass nowhere, for the agent's own volume, does not exist"
+    name = f"fast-{uuid.uuid4().hex[:8]}"
+    path = "/apis/storage.k8s.io/v1/storageclasses"
+    fast = {"metadata": {"name": name}, "provisioner": "example.com/none"}
+    await api_request(workers.admin, "POST", path, body=fast)
+    try:
+        [fine] = await tried(workers, home, **own | {"agentDbStorageClass": name})
+        assert fine.code == "run_objects"
+    finally:
+        await api_request(workers.admin, "DELETE", f"{path}/{name}")
+    async with workers.worker(AGENTS_RULES) as worker:
+        objects = Objects(worker, AgentPodSettings(sidecar_image="python:3"), PodOverrides("busybox:1.36", None, None))
+        found = await objects.findings(checked(workers.namespace, **own))
+    assert ("storage_class_unchecked", "info") in [(each.code, each.level) for each in found]
 
 
 async def outcome_without(

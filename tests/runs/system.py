@@ -134,6 +134,7 @@ class System:
             "AGENT_RUNS_POLICY": str(self.settings.policy),
             "AGENT_RUNS_DATA_ROOT": str(self.settings.data_root),
             "AGENT_RUNS_KUBECONFIG": str(self.embedded.kubeconfig_path),
+            "AGENT_RUNS_CHECK_MODELS": str(self.settings.check_models),
         }
 
     @asynccontextmanager
@@ -197,6 +198,7 @@ async def open_system(
         data_root=folder / "data",
         paperclip_api_url="http://127.0.0.1:3100",
         policy=policy or anything_allowed(folder),
+        check_models=False,  # the agents are scripts
     )
     programs = folder / "programs"
     programs.mkdir()

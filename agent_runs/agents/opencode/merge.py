@@ -55,6 +55,11 @@ class Merged:
         """Whether OpenCode has to load plugins."""
         return bool(self.config.get("plugin"))
 
+    def only_lists(self, model: str) -> bool:
+        """Whether only OpenCode's own list of models can have this one: nothing here declares or may add models."""
+        provider = self.config["provider"].get(model.partition("/")[0], {})
+        return not (self.has_plugins or provider.keys() & {"api", "models", "npm"})
+
 
 def merge(
     *,
