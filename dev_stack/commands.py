@@ -111,7 +111,7 @@ async def _follow_run(stack: Stack, display: Display, interrupts: Interrupts, wa
     """Follow the run to its outcome; Ctrl-C detaches."""
     display.run(run_ref(stack.settings, wake.key, ticket.workflow_id, ticket.workflow_run_id), ticket.kind)
     async with open_transcripts(stack.settings) as store:
-        followed = RunFollower(ticket.handle(stack.client), wake.key, store, display, collect=True)
+        followed = RunFollower(stack.client, ticket.handle(stack.client), wake.key, store, display, collect=True)
         try:
             outcome = await interrupts.during(stack.guard(followed.follow_to_end()))
         except Interrupted:

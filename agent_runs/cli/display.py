@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
@@ -21,6 +21,7 @@ from agent_runs.cli.transcript import render
 from agent_runs.contracts.outcome import GAP_STREAM, Outcome, OutputReceipt, Report, Usage
 
 if TYPE_CHECKING:  # Temporal's client and SQLAlchemy, which `parse` does without
+    from agent_runs.client.obstacles import Obstacle
     from agent_runs.client.outcome import Cancelled
     from agent_runs.client.runs import RunSummary
     from agent_runs.client.timeline import PhaseChange, Step
@@ -75,8 +76,16 @@ class Display(Protocol):
         """Show the run's activities with their times."""
         ...
 
+    def obstacles(self, obstacles: Iterable[Obstacle]) -> None:
+        """Show what keeps a run from going on."""
+        ...
+
     def outcome(self, run_id: str, outcome: Outcome) -> None:
         """Show a run's outcome."""
+        ...
+
+    def explanation(self, run_id: str, rows: Mapping[str, str]) -> None:
+        """Show what happened to a run, under headings."""
         ...
 
     def cancelled(self, run_id: str, answer: Cancelled) -> None:
@@ -173,6 +182,15 @@ class TextDisplay:
             took = "…" if step.ended is None else _seconds(step.ended - step.started)
             table.add_row(Text(step.name), Text(took, style="red" if step.failed else ""))
         self._print(table)
+
+    def obstacles(self, obstacles: Iterable[Obstacle]) -> None:
+        """Print one a line, not wrapped: it may hold a command to copy."""
+        for each in obstacles:
+            self.console.print(Text(printable(each.text, 1000), style="yellow"), soft_wrap=True)
+
+    def explanation(self, run_id: str, rows: Mapping[str, str]) -> None:
+        """Print a table."""
+        self._print(_grid({**{name: Text(text) for name, text in rows.items()}, "run": Text(run_id)}))
 
     def outcome(self, run_id: str, outcome: Outcome) -> None:
         """Print a table: result, session, usage, cost, receipt of the output."""
@@ -307,6 +325,17 @@ class JsonDisplay:
         for step in steps:
             took = (step.ended - step.started).total_seconds() if step.ended else None
             self._write("step", name=step.name, started=step.started.isoformat(), seconds=took, failed=step.failed)
+
+    def obstacles(self, obstacles: Iterable[Obstacle]) -> None:
+        """`{"type": "obstacle", "obstacle": "step_fails" | …, "subject": …, "text": …, "since": …}`."""
+        for each in obstacles:
+            self._write(
+                "obstacle", obstacle=each.kind, subject=each.subject, text=each.text, since=each.since.isoformat()
+            )
+
+    def explanation(self, run_id: str, rows: Mapping[str, str]) -> None:
+        """`{"type": "explanation", "runId": …, "explanation": {…}}`."""
+        self._write("explanation", runId=run_id, explanation=dict(rows))
 
     def outcome(self, run_id: str, outcome: Outcome) -> None:
         """`{"type": "outcome", "runId": …, "outcome": {…}}` in Paperclip's spelling."""

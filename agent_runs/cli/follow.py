@@ -11,14 +11,17 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from temporalio.client import WorkflowFailureError, WorkflowHandle
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.service import RPCError
 
 from agent_runs.agents.opencode.events import printable
 from agent_runs.cli.display import Display
 from agent_runs.cli.lazy import lazy
 from agent_runs.cli.refusals import Refused
+from agent_runs.client.obstacles import read_obstacles
 from agent_runs.client.outcome import fetch_outcome
 from agent_runs.client.timeline import Timeline, events
 from agent_runs.contracts.identity import AttemptKey, RunKey
@@ -33,8 +36,10 @@ if TYPE_CHECKING:
 else:  # SQLAlchemy: a second that commands without output do without
     transcript_follow, remote = lazy("agent_runs.transcripts.follow"), lazy("agent_runs.client.transcripts")
 
-NO_WORKER_HINT_AFTER: Final = timedelta(seconds=10)
-"""A worker takes a run within a tenth of a second; after this time a note explains why nothing happens."""
+OBSTACLE_INTERVAL: Final = timedelta(seconds=5)
+"""Between looks at what keeps a followed run from going on."""
+OBSTACLE_REMINDER: Final = timedelta(minutes=1)
+"""Until an obstacle that is still there is named again."""
 OUTPUT_POLL_INTERVAL: Final = timedelta(milliseconds=200)
 """Between queries for new lines of another process."""
 
@@ -97,16 +102,17 @@ class RunFollower:
 
     Attributes:
         after: show the first attempt's lines after this sequence.
-        hint_after: time without an activity until a note says that no worker has taken the run.
+        look_every: time between looks at what keeps the run from going on.
         collect: acknowledge the outcome, as the run's caller: see `fetch_outcome`.
     """
 
+    client: Client
     handle: WorkflowHandle[Any, Outcome]
     key: RunKey
     store: Transcripts
     display: Display
     after: int = 0
-    hint_after: timedelta = NO_WORKER_HINT_AFTER
+    look_every: timedelta = OBSTACLE_INTERVAL
     collect: bool = False
 
     async def follow_to_end(self) -> Outcome:
@@ -116,22 +122,22 @@ class RunFollower:
             Refused: the run closed without an outcome: it was terminated, or its workflow failed.
         """
         phases = asyncio.create_task(self._show_phases())
+        obstacles = asyncio.create_task(self._show_obstacles())
         try:
             await self._show_output(phases.done)
             await phases
         finally:
-            phases.cancel()
-            await asyncio.wait([phases])
+            await _ended_tasks(phases, obstacles)
         return await self.result()
 
     async def follow_output(self) -> None:
         """Show the output until the run ends."""
         ended = asyncio.create_task(self._ended())
+        obstacles = asyncio.create_task(self._show_obstacles())
         try:
             await self._show_output(ended.done)
         finally:
-            ended.cancel()
-            await asyncio.wait([ended])
+            await _ended_tasks(ended, obstacles)
 
     async def result(self) -> Outcome:
         """Wait for the outcome.
@@ -146,19 +152,34 @@ class RunFollower:
 
     async def _show_phases(self) -> None:
         timeline = Timeline()
-        hint = "no worker has taken the run yet: start one with the same AGENT_RUNS_TASK_QUEUE (`agent-runs worker`)"
-        waiting = asyncio.get_running_loop().call_later(self.hint_after.total_seconds(), self.display.note, hint)
-        try:
-            async with aclosing(events(self.handle, follow=True)) as history:
-                async for event in history:
-                    if timeline.steps:
-                        waiting.cancel()
-                    if (change := timeline.add(event)) is not None:
-                        self.display.phase_change(change)
-                    if timeline.closed:
-                        return
-        finally:
-            waiting.cancel()
+        async with aclosing(events(self.handle, follow=True)) as history:
+            async for event in history:
+                if (change := timeline.add(event)) is not None:
+                    self.display.phase_change(change)
+                if timeline.closed:
+                    return
+
+    async def _show_obstacles(self) -> None:
+        """Show what keeps the run from going on, once and then every minute; also that Temporal does not answer."""
+        shown: dict[tuple[str, str], float] = {}
+        away_since: float | None = None
+        clock, reminder = asyncio.get_running_loop().time, OBSTACLE_REMINDER.total_seconds()
+        while True:
+            await asyncio.sleep(self.look_every.total_seconds())
+            try:
+                found = await read_obstacles(self.client, self.handle)
+            except RPCError as error:
+                if away_since is None:
+                    away_since = clock()
+                    self.display.note(f"Temporal does not answer ({error.status.name}); the run goes on without it")
+                continue
+            if away_since is not None:
+                self.display.note(f"Temporal answers again, after {clock() - away_since:.0f} s")
+                away_since = None
+            new = [each for each in found if clock() - shown.get((each.kind, each.subject), -inf) >= reminder]
+            shown = {key: at for key, at in shown.items() if key in {(each.kind, each.subject) for each in found}}
+            shown |= {(each.kind, each.subject): clock() for each in new}
+            self.display.obstacles(new)
 
     async def _ended(self) -> None:
         """Return when the run has its outcome or is closed."""
@@ -169,6 +190,13 @@ class RunFollower:
         async with aclosing(RunOutput(self.store, self.key, ended).lines(self.after)) as output:
             async for attempt, line in output:
                 self.display.line(attempt, line)
+
+
+async def _ended_tasks(*tasks: asyncio.Task[None]) -> None:
+    """End these tasks."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
 
 
 def no_outcome(run_id: str, error: WorkflowFailureError) -> Refused:
@@ -193,13 +221,16 @@ class RunOutput:
         """Yield all lines in order with their attempt, from the first attempt's `after` on, until the run has ended."""
         attempt = 1
         while True:
-            key, complete = AttemptKey(run=self.run, attempt=attempt), partial(self._complete, attempt)
-            async with aclosing(self._follow(key, after, complete)) as lines:
+            async with aclosing(self.attempt(attempt, after)) as lines:
                 async for line in lines:
                     yield attempt, line
             if self.ended() and attempt >= await self._newest():
                 return
             attempt, after = attempt + 1, 0
+
+    def attempt(self, number: int, after: int = 0) -> AsyncGenerator[Line]:
+        """The lines of one attempt, until nothing more will be written."""
+        return self._follow(AttemptKey(run=self.run, attempt=number), after, partial(self._complete, number))
 
     def _follow(self, key: AttemptKey, after: int, done: Callable[[], Awaitable[bool]]) -> AsyncGenerator[Line]:
         if isinstance(self.store, remote.ServiceTranscripts):

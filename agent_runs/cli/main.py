@@ -12,13 +12,14 @@ from agent_runs.cli.program import Json, Verbose, entry_point, finish, program, 
 if TYPE_CHECKING:
     from agent_runs.cli import display, keys, runs
     from agent_runs.cli import doctor as doctor_command
+    from agent_runs.cli import explain as explain_command
     from agent_runs.cli import parse as parse_command
     from agent_runs.cli import replay as replay_command
     from agent_runs.cli import transcripts as transcripts_command
 else:
-    display, doctor_command, keys, parse_command, replay_command, runs, transcripts_command = map(
-        lazy,
-        (f"agent_runs.cli.{name}" for name in ("display", "doctor", "keys", "parse", "replay", "runs", "transcripts")),
+    display, doctor_command, explain_command, keys, parse_command, replay_command, runs, transcripts_command = (
+        lazy(f"agent_runs.cli.{name}")
+        for name in ("display", "doctor", "explain", "keys", "parse", "replay", "runs", "transcripts")
     )
 
 app: Final = program("agent-runs", "Paperclip's durable OpenCode runs.")
@@ -76,6 +77,15 @@ def show(run: Run, as_json: Json = False) -> None:
     Example: agent-runs show 7d6733a4-a207-4bf9-87db-cf32e87a5407
     """
     run_async(lambda: runs.show(run, display.display(as_json=as_json)))
+
+
+@app.command()
+def explain(run: Run, as_json: Json = False) -> None:
+    """Explain how a run ended: what happened, the evidence, what was lost, its session, what to do.
+
+    Example: agent-runs explain 7d6733a4-a207-4bf9-87db-cf32e87a5407
+    """
+    run_async(lambda: explain_command.explain(run, display.display(as_json=as_json)))
 
 
 @app.command("list")

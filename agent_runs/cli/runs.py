@@ -18,7 +18,8 @@ from agent_runs.cli.refusals import Refused
 from agent_runs.client import links
 from agent_runs.client import outcome as outcomes
 from agent_runs.client.attach import Ticket, attach, attach_when_free
-from agent_runs.client.connection import connect
+from agent_runs.client.connection import TemporalUnreachable, connect
+from agent_runs.client.obstacles import read_obstacles
 from agent_runs.client.runs import RunSummary, UnknownRun, find_run, list_runs, web_ui_url
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.wake import Wake, build_wake
@@ -54,7 +55,7 @@ async def start(context: Path, display: Display, *, follow: bool, wait: bool) ->
             display.note(f"watch it: agent-runs logs {key.run_id} --follow")
             return 0
         async with open_transcripts(settings) as store:
-            followed = RunFollower(ticket.handle(client), key, store, display, collect=True)
+            followed = RunFollower(client, ticket.handle(client), key, store, display, collect=True)
             try:
                 return show_outcome(display, key.run_id, await interrupts.during(followed.follow_to_end()))
             except Interrupted:
@@ -111,7 +112,10 @@ async def cancel(run: str, reason: str, display: Display) -> int:
 async def logs(run: str, display: Display, *, follow: bool, after: int) -> int:
     """Show the output of a run's agent; with `follow` until the run's end."""
     settings = ClientSettings.read()
-    client = await connect(settings)
+    try:
+        client = await connect(settings)
+    except TemporalUnreachable as error:
+        return await _stored_logs(run, settings, display, after, error)
     async with open_transcripts(settings) as store:
         summary = await _find_run_or_transcript(client, store, run)
         if not isinstance(summary, RunSummary) or not follow or summary.decided:
@@ -125,10 +129,28 @@ async def logs(run: str, display: Display, *, follow: bool, after: int) -> int:
             return 0
         with Interrupts.installed() as interrupts:
             try:
-                followed = RunFollower(summary.handle(client), summary.key, store, display, after)
+                followed = RunFollower(client, summary.handle(client), summary.key, store, display, after)
                 await interrupts.during(followed.follow_output())
             except Interrupted:
                 return detached(display, summary.key.run_id)
+    return 0
+
+
+async def _stored_logs(
+    run: str, settings: ClientSettings, display: Display, after: int, error: TemporalUnreachable
+) -> int:
+    """Show what is stored of a run while Temporal does not answer: the store needs only the run's id.
+
+    Raises:
+        TemporalUnreachable: nothing is stored under this id, which may be an agent's.
+    """
+    async with open_transcripts(settings) as store:
+        if not await store.attempts(run):
+            raise error
+        display.note(f"Temporal does not answer at {settings.temporal.address}: this is what is stored so far")
+        key = RunKey(agent_id="", company_id="", run_id=run)
+        async for attempt, line in RunOutput(store, key, ended=lambda: True).lines(after):
+            display.line(attempt, line)
     return 0
 
 
@@ -144,10 +166,11 @@ async def show(run: str, display: Display) -> int:
     if not summary.decided:
         for warning in timeline.warnings:
             display.note(f"warning: {warning}")
+        display.obstacles(await read_obstacles(client, handle, timeline.steps))
         display.note(f"the run is open; follow it: agent-runs logs {summary.key.run_id} --follow")
         return 0
     async with open_transcripts(settings) as store:
-        outcome = await RunFollower(handle, summary.key, store, display).result()
+        outcome = await RunFollower(client, handle, summary.key, store, display).result()
     display.outcome(summary.key.run_id, outcome)
     return 0
 

@@ -6,7 +6,7 @@ worker. A run has some forty events, whatever its output.
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -41,8 +41,33 @@ CLOSING_EVENTS: Final = {
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED: "terminated",
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT: "timed out",
 }
+STEPS: Final = {
+    "prepare_run": "checking the request",
+    "introspect_pod": "reading the worker's pod",
+    "bundle_prompt": "building the prompt",
+    "create_job": "creating the Job",
+    "await_schedule": "waiting for the pod",
+    "stream_logs": "following the agent's output",
+    "rotate_token": "handing over a new token",
+    "stop_agent": "stopping the agent",
+    "parse_transcript": "judging the output",
+    "finish": "deleting Job and Secrets",
+}
+"""Activities in words for people."""
+FIRST_OF_ATTEMPT: Final = "introspect_pod"
+"""The activity with which every attempt of a run begins."""
 WARNINGS: Final = {"prepare_run": "notes", "bundle_prompt": "warnings", "create_job": "warnings"}
 """Activities whose results have sentences for people, and the field that has them."""
+FACTS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
+    "prepare_run": {
+        "agent": ("agent", "name"),
+        "model": ("config", "model"),
+        "task": ("context", "taskId"),
+        "woken by": ("context", "wakeReason"),
+    },
+    "await_schedule": {"pod": ("name",), "node": ("node",)},
+}
+"""What a run is: where the results of its activities have it, by its name for people."""
 MAX_WARNING: Final = 500
 MAX_DETAIL: Final = 200
 HISTORY_RETRY_INTERVAL: Final = timedelta(seconds=1)
@@ -61,12 +86,18 @@ class PhaseChange:
 
 @dataclass
 class Step:
-    """One activity of the run. `ended` is None while it is open."""
+    """One activity of the run. `ended` is None while it is open; `attempt` is the run's, from 1 on."""
 
     name: str
     started: datetime
     ended: datetime | None = None
     failed: bool = False
+    attempt: int = 1
+
+    @property
+    def words(self) -> str:
+        """The step in words for people."""
+        return STEPS.get(self.name, self.name.replace("_", " "))
 
 
 @dataclass
@@ -76,12 +107,17 @@ class Timeline:
     Attributes:
         closed: the run has its outcome or is closed; it may stay open until a caller has fetched the outcome.
         warnings: what the steps have warned of, each once, such as instructions that could not be read.
+        facts: what the run is, by its name for people: agent, task, pod, node and the like.
+        reasons: why each attempt that failed has failed.
     """
 
     started: datetime | None = None
     closed: bool = False
     steps: list[Step] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    facts: dict[str, str] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
+    _attempt: int = 0
     _by_event: dict[int, Step] = field(default_factory=dict)
     _phase: str = ""
 
@@ -110,7 +146,9 @@ class Timeline:
 
     def _scheduled(self, event: HistoryEvent, at: datetime) -> PhaseChange | None:
         name = event.activity_task_scheduled_event_attributes.activity_type.name
-        step = self._by_event[event.event_id] = Step(name, at)
+        if name == FIRST_OF_ATTEMPT:
+            self._attempt += 1
+        step = self._by_event[event.event_id] = Step(name, at, attempt=max(self._attempt, 1))
         self.steps.append(step)
         phase = PHASES.get(name, name)
         return self._at(phase, at, _summary(event)) if phase != self._phase else None
@@ -121,8 +159,8 @@ class Timeline:
             case EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
                 completed = event.activity_task_completed_event_attributes
                 step = self._end(completed.scheduled_event_id, at)
-                if step is not None and step.name in WARNINGS:
-                    self._warn(completed.result, WARNINGS[step.name])
+                if step is not None:
+                    self._learn(step, completed.result)
             case EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED:
                 self._end(event.activity_task_canceled_event_attributes.scheduled_event_id, at)
             case EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED:
@@ -140,6 +178,8 @@ class Timeline:
         if step is not None:
             step.failed, name = True, step.name
         detail = printable(f"{name} failed: {kind}: {failure.message}", MAX_DETAIL * 2)
+        if step is not None:
+            self.reasons.setdefault(step.attempt, detail)
         return PhaseChange(self._phase, at - (self.started or at), at, detail, failed=True)
 
     def _end(self, scheduled: int, at: datetime) -> Step | None:
@@ -148,13 +188,22 @@ class Timeline:
             step.ended = at
         return step
 
-    def _warn(self, result: Payloads, name: str) -> None:
-        """Adds the sentences that a step's result has in this field."""
+    def _learn(self, step: Step, result: Payloads) -> None:
+        """Takes what a step's result says: facts of the run, sentences for people, why an attempt has failed."""
         found = _json(result.payloads[0].data) if result.payloads else None
-        texts = found.get(name) if isinstance(found, dict) else None
-        listed = texts if isinstance(texts, list) else []
-        warnings = [printable(text, MAX_WARNING) for text in listed if isinstance(text, str)]
-        self.warnings = list(dict.fromkeys([*self.warnings, *warnings]))
+        if not isinstance(found, dict):
+            return
+        if step.name in WARNINGS:
+            texts = found.get(WARNINGS[step.name])
+            listed = texts if isinstance(texts, list) else []
+            warnings = [printable(text, MAX_WARNING) for text in listed if isinstance(text, str)]
+            self.warnings = list(dict.fromkeys([*self.warnings, *warnings]))
+        if step.name == "parse_transcript" and isinstance(failure := found.get("failure"), dict):
+            code, message = failure.get("code"), failure.get("message")
+            self.reasons[step.attempt] = printable(f"{code}: {message}", MAX_WARNING)
+        for name, path in FACTS.get(step.name, {}).items():
+            if isinstance(text := _at_path(found, path), str) and text:
+                self.facts[name] = printable(text, MAX_DETAIL)
 
     def _at(self, phase: str, at: datetime, detail: str = "") -> PhaseChange:
         self._phase = phase
@@ -180,6 +229,14 @@ async def events(handle: WorkflowHandle[Any, Any], *, follow: bool) -> AsyncGene
             await asyncio.sleep(HISTORY_RETRY_INTERVAL.total_seconds())
         else:
             return
+
+
+def _at_path(found: dict[str, Any], path: Sequence[str]) -> Any:
+    """The value under these keys; None where there is none."""
+    value: Any = found
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
 def _summary(event: HistoryEvent) -> str:

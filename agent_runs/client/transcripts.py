@@ -59,6 +59,11 @@ class ServiceTranscripts:
         """The attempts that were claimed, wrote or were sealed, ascending."""
         return [attempt["attempt"] for attempt in await self._attempts(run_id)]
 
+    async def last(self, key: AttemptKey) -> int | None:
+        """The highest sequence stored; None before the first line."""
+        found = [each["last"] for each in await self._attempts(key.run.run_id) if each["attempt"] == key.attempt]
+        return found[0] if found else None
+
     async def receipt(self, key: AttemptKey) -> OutputReceipt | None:
         """The receipt, or None while the attempt is not sealed."""
         for attempt in await self._attempts(key.run.run_id):

@@ -5,7 +5,8 @@ character references, and entries hold no control characters (`agent_runs.agents
 Content-Security-Policy allows no inline script, so that a mistake in here would still run nothing.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -19,7 +20,9 @@ from markupsafe import Markup
 from agent_runs.agents.opencode.entries import LOG_LIMIT, Entry, Limits, entry
 from agent_runs.agents.opencode.events import printable
 from agent_runs.agents.opencode.fold import Progress
-from agent_runs.client.timeline import PHASES
+from agent_runs.client.durations import duration_text
+from agent_runs.client.obstacles import Obstacle
+from agent_runs.client.timeline import Step
 from agent_runs.contracts.outcome import Outcome, OutputReceipt, Usage
 from agent_runs.transcripts.store import Line
 from agent_runs.web.run_info import RunInfo
@@ -27,6 +30,8 @@ from agent_runs.web.run_info import RunInfo
 LIMITS: Final = Limits(text=12_000, thinking=8_000, result=8_000, result_lines=200, arguments=4_000)
 MAX_NAME: Final = 200
 MAX_PROSE: Final = 2000
+MAX_SUMMARY: Final = 1200
+"""Characters of the summary above the transcript."""
 MAX_GAPS: Final = 20
 """Gaps that are listed one by one."""
 
@@ -100,6 +105,36 @@ class View:
         return self.outcome.warnings if self.outcome else self.info.warnings if self.info else ()
 
     @property
+    def obstacles(self) -> Sequence[Obstacle]:
+        """What keeps the run from going on now."""
+        return self.info.obstacles if self.info else ()
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What the run is; empty texts for what is not known."""
+        return defaultdict(str, self.info.facts if self.info else {})
+
+    @property
+    def reasons(self) -> Mapping[int, str]:
+        """Why attempts have failed; empty texts for those that have not."""
+        return defaultdict(str, self.info.reasons if self.info else {})
+
+    @property
+    def steps_by_attempt(self) -> Sequence[tuple[int, Sequence[Step]]]:
+        """The steps of each attempt; the first has those before it, too."""
+        steps = self.info.steps if self.info else ()
+        numbers = sorted({step.attempt for step in steps})
+        return [(number, [step for step in steps if step.attempt == number]) for number in numbers]
+
+    @property
+    def elapsed(self) -> timedelta | None:
+        """From the run's start to its end, or until now."""
+        if self.info is None:
+            return None
+        run = self.info.run
+        return (run.ended_at or datetime.now(UTC)) - run.started_at
+
+    @property
     def receipt(self) -> OutputReceipt | None:
         """The shown attempt's receipt."""
         return next((one.receipt for one in self.attempts if one.number == self.attempt), None)
@@ -148,7 +183,7 @@ class Templates:
             "money": money,
             "count": lambda number: f"{number:,}",
         }
-        self._env.globals |= {"PHASES": PHASES, "MAX_GAPS": MAX_GAPS}
+        self._env.globals |= {"MAX_GAPS": MAX_GAPS, "MAX_SUMMARY": MAX_SUMMARY}
 
     def page(self, view: View, window: Window, entries: Sequence[PageEntry]) -> str:
         """The whole page."""
@@ -201,15 +236,6 @@ def markdown(text: str) -> Markup:
 def time_of_day(at: datetime) -> str:
     """A time of day, UTC."""
     return at.astimezone(UTC).strftime("%H:%M:%S")
-
-
-def duration_text(duration: timedelta) -> str:
-    """`4.2 s`, `3 min 20 s`, `2 h 05 min`."""
-    seconds = duration.total_seconds()
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
 def money(cost: Decimal | None) -> str:

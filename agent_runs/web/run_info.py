@@ -1,15 +1,16 @@
 """Phase, steps and outcome of a run from Temporal. A port, because pages also work without Temporal."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError
 
+from agent_runs.client.obstacles import Obstacle, read_obstacles
 from agent_runs.client.outcome import fetch_outcome
 from agent_runs.client.runs import RunSummary, find_by_run_id, web_ui_url
 from agent_runs.client.settings import ClientSettings
@@ -29,6 +30,9 @@ class RunInfo:
 
     Attributes:
         warnings: what the run's steps have warned of so far.
+        obstacles: what keeps the run from going on now.
+        facts: what the run is, by its name for people.
+        reasons: why each attempt that failed has failed.
         outcome: None while the run is open, or when it closed without one (terminated).
         web_ui: URL of the run in Temporal's Web UI.
     """
@@ -38,6 +42,9 @@ class RunInfo:
     outcome: Outcome | None = None
     web_ui: str | None = None
     warnings: Sequence[str] = ()
+    obstacles: Sequence[Obstacle] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[int, str] = field(default_factory=dict)
 
 
 class RunInfoSource(Protocol):
@@ -84,7 +91,10 @@ class TemporalRunInfo:
                 timeline.add(event)
         outcome = await _outcome(handle) if run.decided else None
         web_ui = web_ui_url(self.settings, run.workflow_id, run.workflow_run_id)
-        return RunInfo(run, timeline.steps, outcome, web_ui, timeline.warnings)
+        obstacles = () if run.decided else await read_obstacles(self.client, handle, timeline.steps)
+        return RunInfo(
+            run, timeline.steps, outcome, web_ui, timeline.warnings, obstacles, timeline.facts, timeline.reasons
+        )
 
 
 async def _outcome(handle: WorkflowHandle[Any, Outcome]) -> Outcome | None:

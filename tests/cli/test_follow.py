@@ -116,7 +116,7 @@ class Listener(io.StringIO):
         self.noted = asyncio.Event()
 
     def write(self, text: str) -> int:
-        if json.loads(text)["type"] == "note":
+        if json.loads(text)["type"] == "obstacle":
             self.noted.set()
         return super().write(text)
 
@@ -126,7 +126,8 @@ async def test_a_run_that_no_worker_takes_and_that_is_terminated_is_reported_as_
 ) -> None:
     ticket = await attach(temporal, ClientSettings.read({}, task_queue=queue), request_of_a_run.wake)
     handle, listener = ticket.handle(temporal), Listener()
-    followed = RunFollower(handle, request_of_a_run.key, store, JsonDisplay(listener), hint_after=timedelta())
+    often = timedelta(milliseconds=100)
+    followed = RunFollower(temporal, handle, request_of_a_run.key, store, JsonDisplay(listener), look_every=often)
     following = asyncio.create_task(followed.follow_to_end())
     async with asyncio.timeout(60):
         await listener.noted.wait()
@@ -134,5 +135,8 @@ async def test_a_run_that_no_worker_takes_and_that_is_terminated_is_reported_as_
         with pytest.raises(Refused, match=r"closed without an outcome.*enough"):
             await following
     output = [json.loads(text) for text in listener.getvalue().splitlines()]
-    assert "no worker has taken the run" in next(one["text"] for one in output if one["type"] == "note")
+    [obstacle] = [one for one in output if one["type"] == "obstacle"]
+    assert obstacle["obstacle"] == "no_worker"
+    assert obstacle["text"].startswith("the run waits for a worker since 5.")
+    assert obstacle["text"].endswith(f"none polls task queue {queue}. Start one (`agent-runs worker`)")
     assert [one["phase"] for one in output if one["type"] == "phase"] == ["queued", "terminated"]

@@ -38,7 +38,13 @@ async def test_the_page_of_a_finished_run_shows_its_outcome(system: System) -> N
     assert str(outcome.session_id) in page
     assert f"{outcome.usage.input_tokens if outcome.usage else 0:,} in" in page
     assert "verified" in page
-    for step in ("introspect pod", "create job", "stream logs", "parse transcript", "finish"):
+    for step in (
+        "reading the worker&#39;s pod",
+        "creating the Job",
+        "following the agent&#39;s output",
+        "judging the output",
+        "deleting Job and Secrets",
+    ):
         assert step in page
     assert re.search(r'href="http://127.0.0.1:8233/namespaces/default/workflows/agent-run%3A', page)
 

@@ -5,6 +5,7 @@ import json
 import random
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http.cookies import SimpleCookie
@@ -14,9 +15,11 @@ from typing import Any
 import aiohttp
 import pytest
 
+from agent_runs.client.obstacles import Obstacle
+from agent_runs.client.timeline import Step
 from agent_runs.contracts.errors import PodScheduleFailed
 from agent_runs.contracts.outcome import AttemptReport, Gap, Outcome, OutputReceipt, Usage
-from tests.web.parts import RUN, Site, event, hostile, key, line, run_info, site, text_event, tool
+from tests.web.parts import NOON, RUN, Site, event, hostile, key, line, run_info, site, text_event, tool
 
 PAGE = f"/runs/{RUN}"
 HTML = {"Accept": "text/html,application/xhtml+xml"}
@@ -129,7 +132,7 @@ async def test_a_finished_run_shows_everything_without_a_script(here: Site) -> N
     page = await here.get(PAGE)
     for text in (
         *("first I look", "I <strong>look</strong> around", "bash  ls", "a.txt", "INFO starting"),
-        *("1,200 in, 5,600 cached, 34 out", "$0.0125", "verified", "create job", "succeeded", "3 min 20 s"),
+        *("1,200 in, 5,600 cached, 34 out", "$0.0125", "verified", "creating the Job", "succeeded", "3 min 20 s"),
         'href="http://127.0.0.1:8233/namespaces/default/workflows/x/y"',
     ):
         assert text in page
@@ -189,7 +192,7 @@ async def test_an_unknown_run_is_404_and_the_page_reloads(here: Site) -> None:
 async def test_a_run_without_output_shows_its_steps(here: Site) -> None:
     here.source.info = run_info("scheduling")
     page = await here.get(PAGE)
-    assert "create job" in page
+    assert "creating the Job" in page
     assert "The agent has written no output yet" in page
     assert f'data-live="{RUN}/live?attempt=1&amp;after=0"' in page
 
@@ -367,3 +370,33 @@ async def test_a_live_reader_that_reconnects_after_the_end_gets_204(here: Site) 
     await here.store.seal(key(), OutputReceipt())
     async with here.http.get(f"{PAGE}/live", headers={"Last-Event-ID": "1"}) as answer:
         assert answer.status == 204
+
+
+async def test_a_retry_is_shown_as_an_attempt_of_its_own_with_its_reason(here: Site) -> None:
+    steps = [
+        Step("create_job", NOON, NOON + timedelta(seconds=1)),
+        Step("parse_transcript", NOON, NOON + timedelta(seconds=2)),
+        Step("create_job", NOON, NOON + timedelta(seconds=3), attempt=2),
+    ]
+    reasons = {1: "session_unavailable: Session not found"}
+    here.source.info = replace(run_info(), steps=steps, reasons=reasons)
+    page = await here.get(PAGE)
+    assert "Attempt 2, because of session_unavailable: Session not found" in page
+    assert page.index("judging the output") < page.index("Attempt 2") < page.rindex("creating the Job")
+
+
+async def test_the_top_of_the_page_says_who_runs_and_what_keeps_it(here: Site) -> None:
+    facts = {"agent": "Ada", "task": "ISS-1", "woken by": "issue_assigned", "pod": "pod-1", "node": "node-7"}
+    obstacle = Obstacle("no_worker", "the run", "the run waits for a worker since 40.0 s: none polls", NOON)
+    here.source.info = run_info(facts=facts, obstacles=[obstacle])
+    page = await here.get(PAGE)
+    assert "<h1>Ada</h1>" in page
+    for each in (*facts.values(), obstacle.text):
+        assert each in page
+    assert page.index("the run waits for a worker") < page.index("Transcript")
+
+
+async def test_a_summary_stands_before_the_transcript(here: Site) -> None:
+    here.source.info = run_info("succeeded", Outcome(summary="All **three** tests pass."))
+    page = await here.get(PAGE)
+    assert page.index("All <strong>three</strong> tests pass.") < page.index("Transcript")

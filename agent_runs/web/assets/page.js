@@ -25,7 +25,10 @@
     if (follow) window.scrollTo(0, document.body.scrollHeight);
   });
   source.addEventListener("header", (event) => {
-    document.getElementById("run-header").innerHTML = JSON.parse(event.data);
+    const header = document.getElementById("run-header");
+    const open = header.querySelector("details")?.open;
+    header.innerHTML = JSON.parse(event.data);
+    if (open) header.querySelector("details").open = true;
   });
   source.addEventListener("attempt", () => {
     source.close();

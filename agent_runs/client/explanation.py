@@ -1,0 +1,107 @@
+"""Why a run ended as it did: what happened, the evidence, what was lost, what it left, what to do. Pure.
+
+Everything in it comes from the outcome and from stored output, which are redacted; texts of the agent are bounded.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from agent_runs.agents.opencode.events import printable
+from agent_runs.contracts.errors import FAILURES
+from agent_runs.contracts.outcome import Outcome, OutputReceipt
+from agent_runs.transcripts.lines import Line
+
+MESSAGE_LIMIT: Final = 1000
+LINE_LIMIT: Final = 200
+LAST_LINES: Final = 3
+"""Lines of OpenCode's log that are quoted, when the agent did not succeed."""
+NAMED_GAPS: Final = 3
+
+
+def explain(outcome: Outcome, log: Sequence[Line] = ()) -> Mapping[str, str]:
+    """Five headings and what stands under each.
+
+    Args:
+        log: the last lines of the newest attempt, of any stream.
+    """
+    return {
+        "what happened": _happened(outcome),
+        "evidence": _evidence(outcome, log),
+        "output": _output(outcome),
+        "session": _session(outcome),
+        "next step": _next_step(outcome),
+    }
+
+
+def _happened(outcome: Outcome) -> str:
+    failure = outcome.failure
+    if failure is None:
+        return "The run succeeded."
+    kind = FAILURES.get(failure.code)
+    meaning = f"{meaning_of(kind.__doc__)} " if kind is not None else ""
+    return f"{failure.code}: {meaning}{printable(failure.message, MESSAGE_LIMIT)}"
+
+
+def meaning_of(documentation: str | None) -> str:
+    """The first sentence of a failure's documentation, which says what the failure is."""
+    return " ".join((documentation or "").split("\n\n")[0].split())
+
+
+def _evidence(outcome: Outcome, log: Sequence[Line]) -> str:
+    found = []
+    if len(outcome.attempts) > 1:
+        kinds = [f"{one.attempt}: {one.failure_code or 'succeeded'}" for one in outcome.attempts]
+        found.append(f"attempts {', '.join(kinds)}")
+    if outcome.exit_code is not None or outcome.signal:
+        found.append(f"exit code {outcome.exit_code}" + (f", signal {outcome.signal}" if outcome.signal else ""))
+    elif outcome.never_started or (outcome.stop is not None and not outcome.stop.agent_started):
+        found.append("no agent started")
+    found += [printable(text, MESSAGE_LIMIT) for text in outcome.warnings]
+    if outcome.failure is not None:
+        lines = [text for line in log if line.stream == "stderr" and (text := _text(line))]
+        found += [f"OpenCode's log: {text}" for text in lines[-LAST_LINES:]]
+    return "\n".join(found) or "none"
+
+
+def _text(line: Line) -> str:
+    return printable(line.data[: LINE_LIMIT * 4].decode("utf-8", errors="replace"), LINE_LIMIT)
+
+
+def _output(outcome: Outcome) -> str:
+    """What is stored of the newest attempt's output, and what was lost."""
+    receipt = outcome.receipt
+    if receipt is None:
+        return "none was written"
+    lines = f"{receipt.lines:,} lines on stdout are stored"
+    if receipt.gaps:
+        return f"{lines}; {_gaps(receipt)}"
+    if receipt.state == "verified":
+        return f"{lines}; nothing was lost: the pod counted the same"
+    if receipt.state == "differs":
+        return f"{lines}; the pod counted others, so some of it was lost or changed"
+    return f"{lines}; whether the agent wrote more is not known: its pod did not report its count"
+
+
+def _gaps(receipt: OutputReceipt) -> str:
+    def size(frames: int | None) -> str:
+        return "an unknown amount" if frames is None else f"{frames:,} frames"
+
+    named = [f"{size(gap.frames)} after line {gap.after_sequence:,}" for gap in receipt.gaps[:NAMED_GAPS]]
+    more = len(receipt.gaps) - len(named)
+    return f"lost: {', '.join(named)}" + (f", and {more} more gaps" if more else "")
+
+
+def _session(outcome: Outcome) -> str:
+    if outcome.session_id is None:
+        return "none: the next wake begins a new one"
+    if outcome.clear_session:
+        return f"{outcome.session_id} cannot be resumed: the next wake begins a new one"
+    kept = outcome.failure is None or outcome.stop is None or outcome.stop.session_preserved
+    return f"{outcome.session_id}, " + ("which the next wake resumes" if kept else "whose database may be lost")
+
+
+def _next_step(outcome: Outcome) -> str:
+    if outcome.failure is None:
+        return "None."
+    repeats = " Paperclip repeats such a run by itself, a limited number of times." if outcome.may_repeat else ""
+    return f"{printable(outcome.failure.next_step, MESSAGE_LIMIT)}{repeats}"

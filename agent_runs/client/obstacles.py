@@ -1,0 +1,199 @@
+"""What keeps an open run from going on now: a step that fails again and again, no worker, no free worker.
+
+Temporal has all of it in the description of a workflow, even while no worker runs: pending activities with their try
+and last failure, and a pending workflow task. Pollers are listed for some minutes after their process has ended, so the
+time of their last poll decides. Source: Temporal 1.32, observed; a poll lasts up to 60 s.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from temporalio.api.enums.v1 import PendingActivityState, TaskQueueType, TimeoutType
+from temporalio.api.failure.v1 import Failure
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflow.v1 import PendingActivityInfo
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowHandle
+
+from agent_runs.agents.opencode.events import printable
+from agent_runs.client.durations import duration_text
+from agent_runs.client.timeline import STEPS, Step
+from agent_runs.contracts.errors import FAILURES
+
+UNUSUAL_WAIT: Final = timedelta(seconds=5)
+"""A worker takes a task within a tenth of a second."""
+POLL_LENGTH: Final = timedelta(seconds=70)
+"""A worker that lives has polled within this time: a poll's 60 s, and some for the network."""
+SETTLED_AFTER: Final = timedelta(seconds=20)
+"""A repeated step that has run for so long is no obstacle any more."""
+CALL_TIMEOUT: Final = timedelta(seconds=5)
+MESSAGE_LIMIT: Final = 300
+
+RUN: Final = "the run"
+
+Kind = Literal["step_fails", "no_worker", "worker_busy", "workflow_task_fails"]
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """One reason why a run does not go on.
+
+    Attributes:
+        subject: the step, in words for people, or `the run`.
+        text: some sentences, for people.
+    """
+
+    kind: Kind
+    subject: str
+    text: str
+    since: datetime
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Who polls a task queue, as Temporal knows it. None: nobody within some minutes."""
+
+    queue: str
+    last_poll: datetime | None = None
+
+    def absence(self, now: datetime) -> tuple[Kind, str]:
+        """Why nobody takes a task of this queue."""
+        if self.last_poll is None:
+            return "no_worker", f"none polls task queue {self.queue}. Start one (`agent-runs worker`)"
+        if now - self.last_poll > POLL_LENGTH:
+            ago = duration_text(now - self.last_poll)
+            return (
+                "no_worker",
+                f"the last one polled task queue {self.queue} {ago} ago. Start one (`agent-runs worker`)",
+            )
+        return "worker_busy", f"those of task queue {self.queue} are busy or have just ended"
+
+
+async def read_obstacles(
+    client: Client, handle: WorkflowHandle[Any, Any], steps: Sequence[Step] = ()
+) -> Sequence[Obstacle]:
+    """What keeps the run from going on now; nothing for one that is closed.
+
+    Args:
+        steps: the run's, which say since when one is tried; a description only has its last try.
+
+    Raises:
+        RPCError: Temporal does not answer, or does not know the run.
+    """
+    description = await handle.describe()
+    if description.status is not WorkflowExecutionStatus.RUNNING:
+        return ()
+    now = datetime.now(UTC)
+    queues = _waiting_queues(description, now)
+    workers = {kind: await _workers(client, description.task_queue, kind) for kind in queues}
+    return obstacles_of(description, workers, {step.name: step.started for step in steps if step.ended is None}, now)
+
+
+def obstacles_of(
+    description: WorkflowExecutionDescription,
+    workers: Mapping[TaskQueueType.ValueType, Workers],
+    began: Mapping[str, datetime],
+    now: datetime,
+) -> Sequence[Obstacle]:
+    """The obstacles in a description. Pure.
+
+    Args:
+        workers: for each kind of task that waits, who polls its queue.
+        began: when each open activity was first scheduled, as far as that is known.
+    """
+    found = []
+    raw = description.raw_description
+    if raw.HasField("pending_workflow_task"):
+        task = raw.pending_workflow_task
+        since = _time(task.original_scheduled_time) or now
+        if task.attempt > 1:
+            text = (
+                f"the run's workflow task was tried {task.attempt} times since {duration_text(now - since)}: its "
+                "worker ended, or its code does not fit the history, which `agent-runs replay` shows"
+            )
+            found.append(Obstacle("workflow_task_fails", RUN, text, since))
+        elif (who := workers.get(TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW)) and now - since > UNUSUAL_WAIT:
+            found.append(_waits(RUN, who, since, now))
+    for activity in raw.pending_activities:
+        name = STEPS.get(activity.activity_type.name, activity.activity_type.name)
+        since = _time(activity.scheduled_time) or now
+        if activity.attempt > 1 and _fails(activity, now):
+            first = began.get(activity.activity_type.name)
+            found.append(Obstacle("step_fails", name, _failing(activity, name, first, now), first or since))
+        elif _waits_for_worker(activity, now) and (who := workers.get(TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY)):
+            found.append(_waits(name, who, since, now))
+    return found
+
+
+def _waiting_queues(description: WorkflowExecutionDescription, now: datetime) -> Sequence[TaskQueueType.ValueType]:
+    raw = description.raw_description
+    kinds = []
+    if raw.HasField("pending_workflow_task"):
+        kinds.append(TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW)
+    if any(_waits_for_worker(each, now) for each in raw.pending_activities):
+        kinds.append(TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY)
+    return kinds
+
+
+async def _workers(client: Client, queue: str, kind: TaskQueueType.ValueType) -> Workers:
+    request = DescribeTaskQueueRequest(
+        namespace=client.namespace, task_queue=TaskQueue(name=queue), task_queue_type=kind
+    )
+    answer = await client.workflow_service.describe_task_queue(request, timeout=CALL_TIMEOUT)
+    polls = [at for each in answer.pollers if (at := _time(each.last_access_time)) is not None]
+    return Workers(queue, max(polls, default=None))
+
+
+def _waits_for_worker(activity: PendingActivityInfo, now: datetime) -> bool:
+    """Whether a worker could take it, and none has for an unusual time. One that waits for its retry is not."""
+    due = _time(activity.scheduled_time) or now
+    if activity.state != PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED:
+        return False
+    return now - due > UNUSUAL_WAIT
+
+
+def _fails(activity: PendingActivityInfo, now: datetime) -> bool:
+    """Whether a repeated step has not come further than before."""
+    if activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED:
+        due = _time(activity.scheduled_time)
+        return due is None or due > now - UNUSUAL_WAIT
+    began = _time(activity.last_started_time)
+    return began is None or now - began < SETTLED_AFTER
+
+
+def _failing(activity: PendingActivityInfo, name: str, first: datetime | None, now: datetime) -> str:
+    due = _time(activity.scheduled_time)
+    waits = activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
+    again = (
+        f"Next try in {duration_text(due - now)}" if waits and due is not None and due > now else "It is tried again"
+    )
+    cause, remedy = _cause(activity.last_failure)
+    times = "once" if activity.attempt == 2 else f"{activity.attempt - 1} times"
+    within = f" in {duration_text(now - first)}" if first else ""
+    return f"{name} failed {times}{within}: {cause}. {again}. {remedy}".strip()
+
+
+def _cause(failure: Failure) -> tuple[str, str]:
+    """The last failure in our words, and what to do about it."""
+    kind = failure.application_failure_info.type
+    if kind == "WorkerShutdown":
+        return "its worker was stopped", ""
+    if failure.HasField("timeout_failure_info"):
+        if failure.timeout_failure_info.timeout_type == TimeoutType.TIMEOUT_TYPE_HEARTBEAT:
+            return "its worker no longer answered", "Look whether workers are killed or hang"
+        return "it did not end in time", "Look at the workers' log"
+    message = printable(failure.message, MESSAGE_LIMIT).removeprefix(f"{kind}: ").rstrip(".")
+    known = FAILURES.get(kind)
+    return (f"{message} ({kind})", known.next_step) if known else (f"{kind}: {message}", "Look at the workers' log")
+
+
+def _waits(what: str, who: Workers, since: datetime, now: datetime) -> Obstacle:
+    kind, reason = who.absence(now)
+    return Obstacle(kind, what, f"{what} waits for a worker since {duration_text(now - since)}: {reason}", since)
+
+
+def _time(stamp: Timestamp) -> datetime | None:
+    return stamp.ToDatetime(tzinfo=UTC) if stamp.seconds else None

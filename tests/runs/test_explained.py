@@ -1,0 +1,118 @@
+"""What a person learns of a run that failed, or that does not go on: `explain`, `show`, the page, `logs`."""
+
+import asyncio
+import io
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from agent_runs.cli import runs
+from agent_runs.cli.display import JsonDisplay
+from agent_runs.cli.explain import explain
+from agent_runs.client.connection import TemporalUnreachable
+from agent_runs.client.obstacles import read_obstacles
+from agent_runs.client.outcome import outcome_at_close
+from agent_runs.web.run_info import TemporalRunInfo
+from tests.runs.system import System, open_system, replay_script
+
+
+@pytest.fixture
+def shown(system: System, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Awaitable[list[dict[str, Any]]]]:
+    """Runs a command with the system's settings; returns what it shows."""
+    for name, value in system.environment.items():
+        monkeypatch.setenv(name, value)
+
+    async def run(command: Callable[..., Awaitable[int]], *arguments: Any, **options: Any) -> list[dict[str, Any]]:
+        output = io.StringIO()
+        await command(*arguments, JsonDisplay(output), **options)
+        return [json.loads(line) for line in output.getvalue().splitlines()]
+
+    return run
+
+
+async def test_a_failure_is_explained_with_its_evidence_what_was_lost_and_what_to_do(
+    system: System, shown: Callable[..., Awaitable[list[dict[str, Any]]]]
+) -> None:
+    raw = system.agent("cat > /dev/null; echo 'Config file at /x is not valid JSON' >&2; exit 1")
+    await system.outcome(raw)
+    [explanation] = await shown(explain, raw["runId"])
+    rows = explanation["explanation"]
+    assert list(rows) == ["what happened", "evidence", "output", "session", "next step"]
+    assert rows["what happened"].startswith("opencode_start_failed: ")
+    assert "exit code 1" in rows["evidence"]
+    assert "OpenCode's log: Config file at /x is not valid JSON" in rows["evidence"]
+    assert rows["output"] == "0 lines on stdout are stored; nothing was lost: the pod counted the same"
+    assert rows["session"] == "none: the next wake begins a new one"
+    assert len(rows["next step"]) > 20
+
+
+async def test_a_success_is_explained_too(
+    system: System, shown: Callable[..., Awaitable[list[dict[str, Any]]]]
+) -> None:
+    raw = system.agent(replay_script("tool-bash"))
+    outcome = await system.outcome(raw)
+    [explanation] = await shown(explain, raw["runId"])
+    rows = explanation["explanation"]
+    assert rows["what happened"] == "The run succeeded."
+    assert rows["session"] == f"{outcome.session_id}, which the next wake resumes"
+
+
+async def test_a_step_that_keeps_failing_is_told_in_our_words_with_the_next_step(
+    temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_system(temporal, tmp_path) as system, system.worker():
+        system.embedded.faults.http(method="POST", path="/jobs", status=503, message="etcd is away", times=None)
+        ticket = await system.start(system.agent("cat"))
+        handle = ticket.handle(temporal)
+        async with asyncio.timeout(60):
+            while not (found := await read_obstacles(temporal, handle)):  # noqa: ASYNC110 - the server is polled
+                await asyncio.sleep(0.2)
+        [obstacle] = found
+        assert (obstacle.kind, obstacle.subject) == ("step_fails", "creating the Job")
+        assert "k8s_api_unavailable" in obstacle.text
+        assert "Check the API server; the run continues by itself once it answers." in obstacle.text
+        info = await TemporalRunInfo(temporal, system.settings).run_info(ticket.run_id)
+        assert info is not None
+        assert [each.kind for each in info.obstacles] == ["step_fails"]
+        assert " in " in info.obstacles[0].text.partition(":")[0]
+        for name, value in system.environment.items():
+            monkeypatch.setenv(name, value)
+        output = io.StringIO()
+        await explain(ticket.run_id, JsonDisplay(output))
+        [explanation] = map(json.loads, output.getvalue().splitlines())
+        assert explanation["explanation"]["what happened"].startswith("The run goes on since ")
+        assert explanation["explanation"]["what happened"].endswith(": creating the Job.")
+        assert "creating the Job failed" in explanation["explanation"]["evidence"]
+        system.embedded.faults.clear()
+        await outcome_at_close(handle)
+        assert await read_obstacles(temporal, handle) == ()
+
+
+async def test_stored_output_is_shown_while_temporal_is_away(
+    system: System,
+    shown: Callable[..., Awaitable[list[dict[str, Any]]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raw = system.agent("cat > /dev/null; echo one; echo two")
+    await system.outcome(raw)
+    monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
+    note, *lines = await shown(runs.logs, raw["runId"], follow=False, after=0)
+    assert note["text"] == "Temporal does not answer at 127.0.0.1:1: this is what is stored so far"
+    assert [line["text"] for line in lines if line["stream"] == "stdout"] == ["one", "two"]
+    with pytest.raises(TemporalUnreachable):
+        await shown(runs.logs, "no-such-run", follow=False, after=0)
+
+
+async def test_an_open_run_without_a_worker_says_since_when_it_waits(temporal: Client, tmp_path: Path) -> None:
+    async with open_system(temporal, tmp_path) as system:
+        ticket = await system.start(system.agent("cat"))
+        handle = ticket.handle(temporal)
+        async with asyncio.timeout(60):
+            while not (found := await read_obstacles(temporal, handle)):  # noqa: ASYNC110 - the server is polled
+                await asyncio.sleep(0.2)
+        assert [each.kind for each in found] == ["no_worker"]
+        await handle.terminate()
