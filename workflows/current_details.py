@@ -1,5 +1,6 @@
 """The current details of a run, which operators read in Temporal's Web UI: phase, pod, session, tokens, cost."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -11,6 +12,9 @@ from agent_runs.contracts.request import RunRequest
 from agent_runs.contracts.start import RunStart
 
 MAX_WARNINGS: Final = 5
+LINKS: Final = frozenset({"transcript"})
+"""Values that are addresses of our own services."""
+_ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9._~:/%?=&+-]{1,300}")
 MAX_VALUE_LENGTH: Final = 400
 """Characters of one value, such as agent output."""
 
@@ -87,7 +91,12 @@ class CurrentDetails:
         rows = {"phase": self.phase.value, "agent": self.agent, **{name: text for name, text in known.items() if text}}
         warnings = [("warning", text) for text in self.warnings[-MAX_WARNINGS:]]
         lines = [*rows.items(), *self.values.items(), *warnings]
-        return "\n".join(f"- **{name}**: {_quoted(text)}" for name, text in lines)
+        return "\n".join(f"- **{name}**: {_linked(text) if name in LINKS else _quoted(text)}" for name, text in lines)
+
+
+def _linked(text: str) -> str:
+    """A link, if the text is nothing but an address without characters that Markdown takes for its own."""
+    return f"[{text}]({text})" if _ADDRESS.fullmatch(text) else _quoted(text)
 
 
 def _quoted(text: str) -> str:

@@ -248,6 +248,17 @@ class RunOutput:
         return max(await self.store.attempts(self.run.run_id), default=0)
 
 
+async def show_new_steps(handle: WorkflowHandle[Any, Outcome], display: Display, known: int) -> None:
+    """Show each step that begins after the first `known` ones, until the run is closed."""
+    timeline = Timeline()
+    async with aclosing(events(handle, follow=True)) as history:
+        async for event in history:
+            before = max(len(timeline.steps), known)
+            timeline.add(event)
+            for step in timeline.steps[before:]:
+                display.note(f"waits for: {step.words}")
+
+
 async def read_timeline(handle: WorkflowHandle[Any, Outcome]) -> Timeline:
     """Read the timeline up to now.
 

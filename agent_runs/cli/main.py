@@ -1,13 +1,15 @@
 """The commands of `agent-runs`. Each has an example in its help; an error is one line and exit code 2."""
 
 import runpy
+from enum import StrEnum
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from agent_runs.cli.lazy import lazy
-from agent_runs.cli.program import Json, Verbose, entry_point, finish, program, run_async
+from agent_runs.cli.program import Json, Verbose, completion_script, entry_point, finish, program, run_async
 
 if TYPE_CHECKING:
     from agent_runs.cli import display, keys, runs
@@ -24,7 +26,31 @@ else:
 
 app: Final = program("agent-runs", "Paperclip's durable OpenCode runs.")
 
+
+class Shell(StrEnum):
+    """The shells that can complete commands."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
 Run = Annotated[str, typer.Argument(metavar="RUN", help="Paperclip's run id, or an agent's id for its newest run.")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"agent-runs {version('agent-runs')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Paperclip's durable OpenCode runs."""
 
 
 @app.command()
@@ -218,6 +244,17 @@ def doctor(
     run_async(
         lambda: doctor_command.doctor(agent_config, company, namespace, display.display(as_json=as_json), pod=pod)
     )
+
+
+@app.command()
+def completion(
+    shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
+) -> None:
+    """Print the script with which a shell completes commands and options.
+
+    Example: agent-runs completion bash > ~/.local/share/bash-completion/completions/agent-runs
+    """
+    typer.echo(completion_script("agent-runs", shell.value))
 
 
 @app.command()

@@ -2,12 +2,17 @@
 
 import contextlib
 import io
+import json
 import os
 import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
+from typer.completion import (  # type: ignore[attr-defined]  # Typer documents them and exports none
+    completion_init,  # pyright: ignore[reportPrivateImportUsage]
+    get_completion_script,  # pyright: ignore[reportPrivateImportUsage]
+)
 
 from agent_runs.cli.lazy import lazy
 from agent_runs.cli.refusals import Refused
@@ -18,6 +23,10 @@ if TYPE_CHECKING:
 else:
     failures, connection = map(lazy, ("agent_runs.cli.failures", "agent_runs.client.connection"))
 
+TRACEBACK: Final = "AGENT_RUNS_TRACEBACK"
+"""With this variable an error of the program itself has its traceback."""
+ABORTED: Final = 130
+USAGE: Final = 2
 BROKEN_PIPE: Final = 141
 """Exit code of a program whose reader has closed the pipe, as shells count it: 128 + SIGPIPE."""
 
@@ -42,12 +51,40 @@ def entry_point(app: typer.Typer) -> Callable[[], None]:
     """The entry point of `app`. Characters that the terminal's encoding lacks are replaced."""
 
     def main() -> None:
+        if _complete_variable(app.info.name or "") in os.environ:  # a shell asks, by the script of `completion`
+            completion_init()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")
-        app()
+        if "--json" not in sys.argv:
+            app()
+        sys.exit(_main_with_json(app))
 
     return main
+
+
+def _main_with_json(app: typer.Typer) -> int:
+    """Run the program; a wrong usage is one JSON object on stdout, as every other error is."""
+    try:
+        code = app(standalone_mode=False)
+    except typer.Abort:
+        return ABORTED
+    except Exception as error:
+        usage = getattr(error, "format_message", None)  # Typer has its own copy of Click, whose classes are private
+        if usage is None:
+            raise
+        code = int(getattr(error, "exit_code", USAGE))
+        _show_error(str(usage()), code)
+    return code if isinstance(code, int) else 0
+
+
+def completion_script(name: str, shell: str) -> str:
+    """The script with which a shell completes the commands of a program."""
+    return str(get_completion_script(prog_name=name, complete_var=_complete_variable(name), shell=shell))
+
+
+def _complete_variable(name: str) -> str:
+    return f"_{name}_COMPLETE".replace("-", "_").upper()
 
 
 def run_async(work: Callable[[], Awaitable[int]]) -> NoReturn:
@@ -67,7 +104,17 @@ def finish(work: Callable[[], int]) -> NoReturn:
     except Exception as error:
         refusal = error if isinstance(error, Refused) else failures.as_refusal(error)
         if refusal is None:
-            raise
-        typer.echo(f"agent-runs: {refusal}", err=True)
+            if os.environ.get(TRACEBACK):
+                raise
+            refusal = failures.as_bug(error, TRACEBACK)
+        _show_error(str(refusal), refusal.code)
         code = refusal.code
     raise typer.Exit(code)
+
+
+def _show_error(text: str, code: int) -> None:
+    """One line on stderr for people; for programs one JSON object on stdout."""
+    if "--json" in sys.argv:
+        typer.echo(json.dumps({"type": "error", "message": text, "exitCode": code}))
+    else:
+        typer.echo(f"agent-runs: {text}", err=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +13,16 @@ from temporalio.client import Client, WorkflowFailureError
 
 from agent_runs.agents.opencode.events import printable
 from agent_runs.cli.display import Display, RunRef
-from agent_runs.cli.follow import DETACHED, Interrupted, Interrupts, RunFollower, RunOutput, no_outcome, read_timeline
+from agent_runs.cli.follow import (
+    DETACHED,
+    Interrupted,
+    Interrupts,
+    RunFollower,
+    RunOutput,
+    no_outcome,
+    read_timeline,
+    show_new_steps,
+)
 from agent_runs.cli.lazy import lazy
 from agent_runs.cli.refusals import Refused
 from agent_runs.client import links
@@ -51,6 +61,8 @@ async def start(context: Path, display: Display, *, follow: bool, wait: bool) ->
             return DETACHED
         key = wake.start.key.model_copy(update={"run_id": ticket.run_id})
         display.run(run_ref(settings, key, ticket.workflow_id, ticket.workflow_run_id), ticket.kind)
+        if ticket.kind == "joined":
+            display.note("that run is open for the same task, so this wake joined it; one run at a time has the agent")
         if not follow:
             display.note(f"watch it: agent-runs logs {key.run_id} --follow")
             return 0
@@ -94,17 +106,23 @@ def describe_holder(ticket: Ticket) -> str:
 
 
 async def cancel(run: str, reason: str, display: Display) -> int:
-    """Stop a run's agent. Returns 1 if the agent is not confirmed to have stopped."""
+    """Stop a run's agent, and show what is waited for. Returns 1 if the agent is not confirmed to have stopped."""
     client = await connect(ClientSettings.read())
     summary = await find_run(client, run)
+    handle = summary.handle(client)
+    known = len((await read_timeline(handle)).steps)
+    waits = asyncio.create_task(show_new_steps(handle, display, known))
     with Interrupts.installed() as interrupts:
         try:
-            result = await interrupts.during(outcomes.cancel(summary.handle(client), reason))
+            result = await interrupts.during(outcomes.cancel(handle, reason))
         except Interrupted:
             display.note("the cancel was requested and continues without this command")
             return DETACHED
         except WorkflowFailureError as error:
             raise no_outcome(summary.key.run_id, error) from None
+        finally:
+            waits.cancel()
+            await asyncio.wait([waits])
     display.cancelled(summary.key.run_id, result)
     return 0 if result.stop.agent_stopped or not result.stop.agent_started else 1
 

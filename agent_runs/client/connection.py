@@ -55,6 +55,8 @@ async def connect(settings: ClientSettings, runtime: Runtime | None = None, prog
 
 def _cause(error: Exception) -> str:
     """The innermost message, such as the operating system's, out of the native client's nested error."""
+    if "InvalidContentType" in str(error):
+        return "the server there does not speak TLS: unset TEMPORAL_TLS"
     if refused := re.search(r"InvalidData, error: (\w+)(?:\((\w+))?", str(error)):
         return "TLS failed: " + " ".join(part for part in refused.groups() if part)
     messages = re.findall(r'(?:message|error): "([^"]{1,100})"', str(error))

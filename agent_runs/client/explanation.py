@@ -38,8 +38,8 @@ def _happened(outcome: Outcome) -> str:
     if failure is None:
         return "The run succeeded."
     kind = FAILURES.get(failure.code)
-    meaning = f"{meaning_of(kind.__doc__)} " if kind is not None else ""
-    return f"{failure.code}: {meaning}{printable(failure.message, MESSAGE_LIMIT)}"
+    message = f"{failure.code}: {printable(failure.message, MESSAGE_LIMIT)}"
+    return f"{message}\n{meaning_of(kind.__doc__)}" if kind is not None else message
 
 
 def meaning_of(documentation: str | None) -> str:
@@ -52,8 +52,10 @@ def _evidence(outcome: Outcome, log: Sequence[Line]) -> str:
     if len(outcome.attempts) > 1:
         kinds = [f"{one.attempt}: {one.failure_code or 'succeeded'}" for one in outcome.attempts]
         found.append(f"attempts {', '.join(kinds)}")
-    if outcome.exit_code is not None or outcome.signal:
+    if outcome.exit_code is not None:
         found.append(f"exit code {outcome.exit_code}" + (f", signal {outcome.signal}" if outcome.signal else ""))
+    elif outcome.signal:
+        found.append(f"signal {outcome.signal}")
     elif outcome.never_started or (outcome.stop is not None and not outcome.stop.agent_started):
         found.append("no agent started")
     found += [printable(text, MESSAGE_LIMIT) for text in outcome.warnings]

@@ -6,8 +6,9 @@ variable with our prefix stops the start-up, because it is a misspelt one.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Self
 
@@ -15,8 +16,14 @@ from pydantic import AfterValidator, Field, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from agent_runs.client.temporal_server import TemporalServer, UnusableProfile
+from agent_runs.client.temporal_server import (
+    HIGHEST_PORT,
+    TemporalServer,
+    UnusableProfile,
+    misspelt_temporal_variable,
+)
 from agent_runs.client.tracing import UnusableTracing, is_traced
+from agent_runs.default_folder import DEFAULT_FOLDER
 
 PREFIX: Final = "AGENT_RUNS_"
 
@@ -25,8 +32,8 @@ _HTTP_URL: Final = re.compile(r"https?://[^\s?#]+")
 
 
 def _listen_address(value: str) -> str:
-    if not _LISTEN_ADDRESS.fullmatch(value):
-        raise PydanticCustomError("listen_address", "must be HOST:PORT, such as 127.0.0.1:8090")
+    if not _LISTEN_ADDRESS.fullmatch(value) or int(value.rpartition(":")[2]) > HIGHEST_PORT:
+        raise PydanticCustomError("listen_address", "must be HOST:PORT with a port up to 65535, such as 127.0.0.1:8090")
     return value
 
 
@@ -54,7 +61,7 @@ OTHER_READERS: Final = frozenset(
     f"{PREFIX}{name}"
     for name in (
         *("OPENCODE", "SEALING_KEY", "ON_BUSY", "ADAPTER_TYPE", "REPORT_AS", "RUN_LOG_FORMAT"),
-        *("BOARD_API_KEY", "RECONCILE", "READABLE_FOLDERS"),
+        *("BOARD_API_KEY", "RECONCILE", "READABLE_FOLDERS", "TRACEBACK"),
     )
 )
 """Read by the embedded stack before it has settings, and by the Paperclip plugin, which may share the environment."""
@@ -122,7 +129,7 @@ class ClientSettings(BaseSettings):
     traced: bool = False
     task_queue: str = "agent-runs"
     web_ui: str | None = None
-    sealing_key_file: Path = Path.home() / ".agent-runs" / "sealing-key.json"
+    sealing_key_file: Path = DEFAULT_FOLDER / "sealing-key.json"
     transcripts_url: str | None = None
     transcripts_connections: int = Field(default=10, ge=4, le=1000)
     transcripts_listen: ListenAddress | None = None
@@ -162,8 +169,10 @@ class ClientSettings(BaseSettings):
             if name.startswith(PREFIX) and name not in known and not is_of_a_service(name, value)
         )
         if unknown:
+            raise SettingsError("\n".join(f"{name}: {_unknown(name, known)}" for name in unknown))
+        if misspelt := [(name, right) for name in present if (right := misspelt_temporal_variable(name))]:
             raise SettingsError(
-                "\n".join(f"{name}: no such setting; correct its name or remove it" for name in unknown)
+                "\n".join(f"{name}: no such variable; did you mean {right}?" for name, right in misspelt)
             )
         values: dict[str, object] = {
             name: present[f"{PREFIX}{name.upper()}"] for name in names if f"{PREFIX}{name.upper()}" in present
@@ -181,6 +190,13 @@ class ClientSettings(BaseSettings):
                     for detail in error.errors(include_input=False, include_url=False)
                 )
             ) from None
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    nearest = get_close_matches(name, known, 1, cutoff=0.8)
+    return (
+        f"no such setting; did you mean {nearest[0]}?" if nearest else "no such setting; correct its name or remove it"
+    )
 
 
 def _expected(detail: ErrorDetails) -> str:

@@ -9,6 +9,7 @@ Refused here is what the SDK ignores or misreads: a missing file, misspelt keys,
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, Self
 
@@ -26,6 +27,17 @@ UNVERIFIED: Final = "TEMPORAL_TLS_DISABLE_HOST_VERIFICATION"
 TRUE: Final = frozenset({"true", "1"})
 FALSE: Final = frozenset({"false", "0"})
 
+HIGHEST_PORT: Final = 65_535
+VARIABLES: Final = frozenset(
+    f"{TEMPORAL}{name}"
+    for name in (
+        *("ADDRESS", "NAMESPACE", "API_KEY", "TLS", "PROFILE", "CONFIG_FILE", "TLS_CLIENT_CERT_PATH"),
+        *("TLS_CLIENT_CERT_DATA", "TLS_CLIENT_KEY_PATH", "TLS_CLIENT_KEY_DATA", "TLS_SERVER_CA_CERT_PATH"),
+        *("TLS_SERVER_CA_CERT_DATA", "TLS_SERVER_NAME", "TLS_DISABLE_HOST_VERIFICATION", "DEPLOYMENT_NAME"),
+        *("WORKER_BUILD_ID", "CLI"),
+    )
+)
+"""Variables of Temporal's that mean something here. Others may be of other programs, so only a near miss is refused."""
 _HOST_AND_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):[0-9]{1,5}")
 _UNKNOWN_KEY: Final = re.compile(r"unknown field (`[A-Za-z0-9_-]{1,60}`)")
 _LINE: Final = re.compile(r"at (line [0-9]+)")
@@ -74,9 +86,21 @@ class TemporalServer:
             tls=key is not None if profile.tls is None else _tls(profile.tls, _Blame(present)),
             metadata=profile.grpc_meta,
         )
-        if not _HOST_AND_PORT.fullmatch(server.address):
-            raise UnusableProfile(f"{_Blame(present).of(ADDRESS)}: must be HOST:PORT, such as temporal.example:7233")
+        port = server.address.rpartition(":")[2]
+        if not _HOST_AND_PORT.fullmatch(server.address) or not 0 < int(port) <= HIGHEST_PORT:
+            raise UnusableProfile(
+                f"{_Blame(present).of(ADDRESS)}: must be HOST:PORT with a port from 1 to {HIGHEST_PORT}, such as "
+                "temporal.example:7233"
+            )
         return server
+
+
+def misspelt_temporal_variable(name: str) -> str | None:
+    """The variable of Temporal's that this one is nearly, but not; None: it is one, or nothing like any."""
+    if not name.startswith(TEMPORAL[:-2]) or name in VARIABLES or name.startswith(f"{TEMPORAL}GRPC_META_"):
+        return None
+    nearest = get_close_matches(name, VARIABLES, 1, cutoff=0.9)
+    return nearest[0] if nearest else None
 
 
 def _wrong_variables(present: Mapping[str, str]) -> Iterator[str]:

@@ -31,6 +31,7 @@ from agent_runs.contracts.identity import RunKey, workflow_id
 from agent_runs.contracts.large_json import TooManyValues, load_json
 from agent_runs.contracts.messages import JoinedRun
 from agent_runs.contracts.start import Binding, SealedCheck, SealedJoin, SealedRun
+from agent_runs.default_folder import has_folder
 
 KEY_AGREEMENT_ALGORITHM: Final = "ECDH-ES"
 ENCRYPTION: Final = "A256GCM"
@@ -308,7 +309,10 @@ def load_or_create(path: Path, *, create: bool = True) -> tuple[SealingKey, ...]
                 f"AGENT_RUNS_SEALING_KEY_FILE: {path} does not exist, and in production no key is created. "
                 "Mount the sealing key there."
             )
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not has_folder(path):
+            raise UnusableKey(
+                f"AGENT_RUNS_SEALING_KEY_FILE: the folder {path.parent} does not exist. Correct the path, or create it"
+            )
         _publish(SealingKey.generate().to_jwk(), path)
     return parse_keys(path.read_text())
 

@@ -24,6 +24,8 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import OctKey
 
+from agent_runs.default_folder import has_folder
+
 SIGNING_ALGORITHM: Final = "HS256"
 AUDIENCE: Final = "agent-runs.transcripts"
 LINK_LIFETIME: Final = timedelta(days=7)
@@ -143,7 +145,10 @@ def new_key() -> dict[str, Any]:
 
 def _create_key(path: Path) -> None:
     """Create a key file atomically; the first of two processes wins."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not has_folder(path):
+        raise UnusableTokenKey(
+            f"AGENT_RUNS_TRANSCRIPTS_KEY_FILE: the folder {path.parent} does not exist. Correct the path, or create it"
+        )
     draft, name = tempfile.mkstemp(dir=path.parent, prefix=".transcripts-")  # mkstemp's mode is 0600
     try:
         with os.fdopen(draft, "w") as file:

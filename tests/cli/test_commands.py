@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ FIXTURES = Path(__file__).parents[1] / "fixtures" / "opencode"
 PROGRAM = Path(sys.executable).with_name("agent-runs")
 COMMANDS = [
     *("start", "logs", "show", "list", "cancel", "replay", "parse", "transcripts"),
-    *("revoke-links", "sealing-key", "keys", "doctor", "worker"),
+    *("revoke-links", "sealing-key", "keys", "doctor", "worker", "explain", "completion"),
 ]
 
 
@@ -173,6 +174,66 @@ def test_a_reader_that_closes_the_pipe_is_no_error() -> None:
         writer.stdout.close()
         assert writer.stderr.read() == ""
     assert writer.returncode == 141
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"AGENT_RUNS_TASKQUEUE": "x"}, "AGENT_RUNS_TASKQUEUE: no such setting; did you mean AGENT_RUNS_TASK_QUEUE?"),
+        ({"TEMPORAL_ADRESS": "x"}, "TEMPORAL_ADRESS: no such variable; did you mean TEMPORAL_ADDRESS?"),
+        ({"TEMPORAL_ADDRESS": "here:99999"}, "TEMPORAL_ADDRESS: must be HOST:PORT with a port from 1 to 65535"),
+        ({"AGENT_RUNS_TRANSCRIPTS_LISTEN": "127.0.0.1:99999"}, "with a port up to 65535, such as 127.0.0.1:8090"),
+    ],
+    ids=["setting", "Temporal's variable", "port", "listen port"],
+)
+def test_a_wrong_setting_is_one_line_with_what_was_meant(environment: dict[str, str], message: str) -> None:
+    result = run("list", **environment)
+    refused(result, message)
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_misspelt_folder_of_the_key_is_not_made(tmp_path: Path) -> None:
+    missing = tmp_path / "misspelt" / "key.json"
+    refused(run("sealing-key", AGENT_RUNS_SEALING_KEY_FILE=str(missing)), f"the folder {missing.parent} does not exist")
+    assert not missing.parent.exists()
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("list", "--no-such-option"), ("show",)])
+def test_with_json_an_error_is_one_object_on_stdout(arguments: tuple[str, ...], settings: dict[str, str]) -> None:
+    result = run(*arguments, "--json", **settings)
+    error = json.loads(result.stdout)
+    assert (error["type"], error["exitCode"], result.returncode) == ("error", 2, 2)
+    assert error["message"]
+    assert result.stderr == ""
+
+
+def test_an_error_of_the_program_itself_is_one_line_and_its_traceback_one_variable_away(tmp_path: Path) -> None:
+    folder = tmp_path / "context.json"
+    folder.write_text("{}")
+    broken = tmp_path / "sitecustomize.py"
+    broken.write_text(
+        "import agent_runs.cli.runs as r\ndef start(*_, **__): raise KeyError('CANARY')\nr.start = start\n"
+    )
+    hidden = run("start", "--context", str(folder), PYTHONPATH=str(tmp_path))
+    assert (hidden.returncode, hidden.stdout) == (70, "")
+    assert hidden.stderr == (
+        "agent-runs: an error of agent-runs itself (KeyError). Run the command again with AGENT_RUNS_TRACEBACK=1 and "
+        "report what it shows\n"
+    )
+    shown = run("start", "--context", str(folder), PYTHONPATH=str(tmp_path), AGENT_RUNS_TRACEBACK="1")
+    assert "Traceback" in shown.stderr
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert run("--version").stdout == f"agent-runs {version('agent-runs')}\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands(shell: str) -> None:
+    assert "_AGENT_RUNS_COMPLETE" in run("completion", shell).stdout
+    asked = {"_AGENT_RUNS_COMPLETE": f"complete_{shell}", "COMP_WORDS": "agent-runs ex", "COMP_CWORD": "1"}
+    asked |= {"_TYPER_COMPLETE_ARGS": "agent-runs ex", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    assert "explain" in run(**asked).stdout
 
 
 def refused(result: subprocess.CompletedProcess[str], message: str) -> None:

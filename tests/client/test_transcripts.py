@@ -146,7 +146,7 @@ async def test_an_unreachable_service_is_named_with_the_setting(settings: Client
 
 
 async def test_another_key_is_named_with_the_setting(store: SqlTranscripts, tmp_path: Path) -> None:
-    theirs, ours = (ClientSettings(sealing_key_file=tmp_path / name / "key.json") for name in ("theirs", "ours"))
+    theirs, ours = (ClientSettings(transcripts_key_file=tmp_path / name) for name in ("theirs", "ours"))
     async with serving(app(store, Access(load_tokens(theirs)))) as base, ServiceTranscripts.at(base, ours) as reader:
         with pytest.raises(TranscriptsUnavailable, match="AGENT_RUNS_TRANSCRIPTS_KEY_FILE"):
             await reader.attempts("run-1")

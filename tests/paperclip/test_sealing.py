@@ -223,7 +223,7 @@ def test_the_error_about_an_unusable_key_does_not_quote_it(text: str) -> None:
 
 
 def test_a_missing_key_file_is_created_for_its_owner_only(tmp_path: Path) -> None:
-    path = tmp_path / "state" / "sealing-key.json"
+    path = tmp_path / "sealing-key.json"
     (key,) = load_or_create(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [key.kid for key in load_or_create(path)] == [key.kid]

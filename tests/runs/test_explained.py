@@ -61,7 +61,7 @@ async def test_a_success_is_explained_too(
     assert rows["session"] == f"{outcome.session_id}, which the next wake resumes"
 
 
-async def test_a_step_that_keeps_failing_is_told_in_our_words_with_the_next_step(
+async def test_a_step_that_keeps_failing_is_named_in_our_words_with_the_next_step(
     temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_system(temporal, tmp_path) as system, system.worker():

@@ -110,7 +110,7 @@ def test_the_token_does_not_choose_the_algorithm(algorithm: str) -> None:
 
 
 def test_a_missing_key_is_created_for_its_owner_alone_and_stays(tmp_path: Path) -> None:
-    path = tmp_path / "folder" / "key.json"
+    path = tmp_path / "key.json"
     token = Tokens.load(path).mint("run-1")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert Tokens.load(path).open(token).run_id == "run-1"

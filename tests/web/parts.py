@@ -10,6 +10,7 @@ from pathlib import Path
 import aiohttp
 
 from agent_runs.client import links
+from agent_runs.client.obstacles import Obstacle
 from agent_runs.client.runs import RunSummary
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.timeline import Step
@@ -181,4 +182,11 @@ def with_hostile_texts() -> RunInfo:
     outcome = Outcome(
         failure=failure, error_code=bad, error_message=bad, session_id=bad, summary=bad, model=bad, attempts=reports
     )
-    return replace(run_info(outcome=outcome), run=run, steps=[Step(bad, NOON, None)])
+    texts = {
+        "facts": dict.fromkeys(("agent", "task", "woken by", "model", "pod", "node"), bad),
+        "reasons": {1: bad, 2: bad},
+    }
+    steps = [Step(bad, NOON, None), Step(bad, NOON, None, attempt=2)]
+    obstacles = [Obstacle("step_fails", bad, bad, NOON)]
+    info = replace(run_info(outcome=outcome), **texts)  # type: ignore[arg-type]  # fields of RunInfo
+    return replace(info, run=run, steps=steps, obstacles=obstacles, warnings=[bad])

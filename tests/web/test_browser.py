@@ -127,6 +127,7 @@ async def test_script_in_run_info_and_gaps_does_not_run(tab: Tab, here: Site) ->
     await here.store.seal(key(2), OutputReceipt(state="differs", gaps=(Gap(after_sequence=1),)))
     await open_page(tab, here)
     assert await tab.evaluate("document.querySelectorAll('#transcript > li.gap').length") == len(missing())
+    await tab.evaluate("document.querySelector('#run-header details').open = true")
     places = ["dd", ".phase", ".failure strong", ".failure p", ".failure em", ".steps li", ".attempts a"]
     for place in places:
         words = f"[...document.querySelectorAll('#run-header {place}')].map(one => one.innerText).join()"
@@ -139,6 +140,7 @@ async def test_script_in_the_session_a_running_agent_names_does_not_run(tab: Tab
     await here.store.append(key(), [line(1, json.dumps({"type": "text", "sessionID": MARKUP, "part": {}}).encode())])
     await open_page(tab, here)
     await tab.until("document.getElementById('state').textContent === 'Live.'")
+    await tab.evaluate("document.querySelector('#run-header details').open = true")
     assert await tab.evaluate(f"document.getElementById('run-header').innerText.includes({MARKUP!r})")
     await harmless(tab, here)
 

@@ -1,0 +1,29 @@
+"""The current details of a run: links of ours can be clicked, and nothing else can."""
+
+import pytest
+
+from agent_runs.contracts.start import RunStart
+from workflows.current_details import CurrentDetails, Phase
+
+START = RunStart(run_id="run-1", agent_id="ada", company_id="acme", sealed="x")
+PAGE = "https://runs.example/here/runs/7d6733a4-a207-4bf9-87db-cf32e87a5407"
+
+
+def test_the_address_of_the_runs_page_is_a_link() -> None:
+    details = CurrentDetails.of(START).in_phase(Phase.SCHEDULING, transcript=PAGE)
+    assert f"- **transcript**: [{PAGE}]({PAGE})" in details.markdown
+
+
+@pytest.mark.parametrize(
+    "text", ["javascript:alert(1)", f"{PAGE}) [x](https://evil.example", f"{PAGE}\n# title", "http://a b", "ftp://a"]
+)
+def test_what_is_no_plain_address_is_quoted(text: str) -> None:
+    details = CurrentDetails.of(START).in_phase(Phase.SCHEDULING, transcript=text)
+    [line] = [line for line in details.markdown.splitlines() if "transcript" in line]
+    assert line.startswith("- **transcript**: `")
+    assert line.endswith("`")
+
+
+def test_an_address_in_another_value_is_quoted() -> None:
+    details = CurrentDetails.of(START).in_phase(Phase.RUNNING, failure=PAGE)
+    assert f"- **failure**: `{PAGE}`" in details.markdown
