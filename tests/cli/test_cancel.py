@@ -38,7 +38,7 @@ async def test_a_cancel_reports_that_the_agent_stopped_and_its_session_is_kept(
         second_code = await runs.cancel(request_of_a_run.run_id, "once more", JsonDisplay(output))
     shown = [json.loads(line) for line in output.getvalue().splitlines()]
     first, second = (each for each in shown if each["type"] == "cancelled")
-    assert [each["text"] for each in shown if each["type"] == "note"][:1] == ["waits for: judging the output"]
+    assert [each["text"] for each in shown if each["type"] == "note"][:1] == ["waits for: stopping the agent"]
     assert (code, second_code) == (0, 0)
     assert first == second
     assert first["answer"]["outcome"] == "cancelled"
