@@ -149,7 +149,7 @@ def quoted(value: str) -> str:
 
 
 def parse_since(text: str, now: datetime) -> datetime | None:
-    """A time ago (`30m`, `24h`, `7d`, `2w`) or a date or time, UTC unless it says otherwise; None: an empty text.
+    """A time ago (30m, 24h, 7d, 2w) or a date or time, UTC unless it says otherwise; None: an empty text.
 
     Raises:
         InvalidFilter: neither.

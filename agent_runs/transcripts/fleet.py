@@ -9,7 +9,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final, Literal, Self
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Row, Select, case, func, select, type_coerce
+from sqlalchemy import BigInteger, ColumnElement, Connection, Row, Select, case, func, or_, select, type_coerce
 
 from agent_runs.transcripts.database import Database
 from agent_runs.transcripts.schema import EPOCH, attempts
@@ -33,6 +33,7 @@ class RunUsage:
         cost_usd: the priced part; None when no attempt has a price.
         unpriced: attempts that used tokens of a model without a known price.
         opened_at: when the first attempt was opened.
+        newest_at: when the newest attempt was.
         last_at: of the newest line; None without output.
         sealed: the newest attempt has its receipt.
     """
@@ -50,6 +51,7 @@ class RunUsage:
     model: str
     last_output: str
     opened_at: datetime
+    newest_at: datetime
     last_at: datetime | None
     sealed: bool
 
@@ -71,6 +73,7 @@ class RunUsage:
             model=next((row.model for row in reversed(rows) if row.model), ""),
             last_output=next((row.last_output for row in reversed(rows) if row.last_output), ""),
             opened_at=rows[0].opened_at,
+            newest_at=newest.opened_at,
             last_at=max((row.last_at for row in rows if row.last_at is not None), default=None),
             sealed=bool(newest.sealed),
         )
@@ -101,12 +104,17 @@ class Total:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which attempts count. An attempt belongs to the day on which it was opened."""
+    """Which attempts count. An attempt belongs to the day on which it was opened.
+
+    Attributes:
+        search: the beginning of a run's or an agent's id.
+    """
 
     since: datetime = field(default=EPOCH)
     agent: str | None = None
     company: str | None = None
     model: str | None = None
+    search: str = ""
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """As conditions on the attempts."""
@@ -115,7 +123,17 @@ class Selection:
             (attempts.c.company_id, self.company),
             (attempts.c.model, self.model),
         )
-        return [attempts.c.opened_at >= self.since, *(column == value for column, value in wanted if value)]
+        found = [attempts.c.opened_at >= self.since, *(column == value for column, value in wanted if value)]
+        if self.search:
+            found.append(
+                or_(
+                    *(
+                        column.startswith(self.search, autoescape=True)
+                        for column in (attempts.c.run_id, attempts.c.agent_id)
+                    )
+                )
+            )
+        return found
 
 
 class FleetQueries:

@@ -120,7 +120,7 @@ async def test_a_run_is_found_by_the_beginning_of_its_id_if_it_is_the_only_one(r
 
 async def test_a_server_that_refuses_is_reported_without_its_text(temporal: Client) -> None:
     class Broken(RunFilter):
-        condition = "NoSuchAttribute = 1"  # type: ignore[assignment]  # in place of the property
+        condition = "NoSuchAttribute = 1"
 
     with pytest.raises(FleetUnavailable, match=r"^Temporal refused the query \(INVALID_ARGUMENT\)$"):
         await list_page(temporal, Broken())

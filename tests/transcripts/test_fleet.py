@@ -122,7 +122,7 @@ async def test_the_newest_runs_come_page_by_page_each_once(store_url: str) -> No
     await store.append(key("run-0", attempt=2), [line()])
     first = await store.fleet.newest(Selection(), limit=2)
     assert [(run.run_id, run.attempts) for run in first] == [("run-0", 2), ("run-4", 1)]
-    rest = await store.fleet.newest(Selection(), before=first[-1].opened_at)
+    rest = await store.fleet.newest(Selection(), before=first[-1].newest_at)
     assert [run.run_id for run in rest] == ["run-3", "run-2", "run-1"]
     assert await store.fleet.newest(Selection(agent="nobody")) == []
     await store.close()
