@@ -215,7 +215,7 @@ _USAGE_COLUMNS: Final = (
 _GROUPS: Final[dict[Grouping, ColumnElement[Any]]] = {
     "agent": attempts.c.agent_id,
     "company": attempts.c.company_id,
-    "day": type_coerce(attempts.c.opened_at, BigInteger) / _DAY,
+    "day": type_coerce(attempts.c.opened_at, BigInteger) // _DAY,
 }
 
 

@@ -98,6 +98,7 @@ async def test_totals_are_by_agent_company_and_day_of_what_is_selected(store_url
     for day in range(40):
         clock.now = NOON + timedelta(days=day)
         await store.append(key(f"a{day}", agent="ada"), [line()], usage=used(1, "0.5"))
+        clock.now += timedelta(hours=11, minutes=59)
         await store.append(key(f"b{day}", agent="bob", company="beta"), [line()], usage=used(1, None))
     totals = await store.fleet.totals(Selection(since=NOON + timedelta(days=38)))
     assert [(one.name, one.runs, one.cost_usd, one.unpriced) for one in totals["agent"]] == [

@@ -56,7 +56,7 @@ async def test_a_row_has_what_temporal_and_the_store_know_of_a_run(here: Site) -
         *("1,200 in, 5,600 cached, 34 out, 2 steps", "1 min 00 s", "k8s_pod_lost", ">failed<"),
     ):
         assert expected in text
-    assert "Totals of attempts" in text
+    assert "Totals since" in text
     assert re.search(r"by agent.*ada.*6\.83k.*\$0\.0125", text, re.DOTALL)
 
 
