@@ -2,7 +2,7 @@
 
 GET /runs?search=…&agent=…&phase=…&since=24h   the list: 50 runs, totals; with `Accept: application/json` as JSON
 GET /runs?…&part=list                          the rows alone as HTML, for the page's script
-GET /usage?run=…&run=…                         JSON: tokens, steps, cost and last output of up to 100 runs
+GET /usage?run=…&run=…                         JSON: the `RunUsage` of up to 100 runs, for `agent-runs list`
 POST /sign-in                                  the operator token of the form becomes a cookie
 POST /sign-out                                 deletes it
 """
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import parse_qs, quote, urlencode
 
+import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -83,7 +84,8 @@ class FleetPages:
         if len(run_ids) > MAX_USAGE_RUNS:
             raise HTTPException(400, f"run: at most {MAX_USAGE_RUNS} of them")
         found = await self._views.usage(run_ids)
-        return JSONResponse({"runs": [usage_json(one) for one in found.values()]}, headers=_NO_STORE)
+        body = msgspec.json.encode(list(found.values()))
+        return Response(body, media_type="application/json", headers=_NO_STORE)
 
     async def sign_in(self, request: Request) -> Response:
         """Set the cookie and go on to the list, or to the run that was asked for."""
@@ -135,7 +137,7 @@ class FleetPages:
         return JSONResponse(content, headers=_NO_STORE)
 
 
-def usage_json(usage: RunUsage) -> dict[str, Any]:
+def _usage_json(usage: RunUsage) -> dict[str, Any]:
     """The usage of a run; the cost is a text, because it is exact."""
     return {
         "runId": usage.run_id,
@@ -162,7 +164,7 @@ def _row_json(row: Row) -> dict[str, Any]:
         "model": row.model or None,
         "startedAt": row.started_at.isoformat(),
         "elapsedSeconds": None if row.elapsed is None else round(row.elapsed.total_seconds(), 3),
-        "usage": None if row.usage is None else usage_json(row.usage),
+        "usage": None if row.usage is None else _usage_json(row.usage),
     }
 
 

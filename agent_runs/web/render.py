@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 from agent_runs.agents.opencode.entries import LOG_LIMIT, Entry, Limits, entry, visible_line
 from agent_runs.agents.opencode.events import printable
 from agent_runs.agents.opencode.fold import Progress
+from agent_runs.client.amounts import short_count
 from agent_runs.client.fleet import FAILURE_CODES
 from agent_runs.client.fleet import PHASES as RUN_PHASES
 from agent_runs.client.timeline import PHASES
@@ -238,14 +239,6 @@ def money(cost: Decimal | None) -> str:
     if cost is None:
         return "unknown"
     return f"${cost:,.2f}" if cost >= 100 else f"${cost:.4f}"
-
-
-def short_count(number: int) -> str:
-    """A number in three digits, such as 12.3k."""
-    for size, letter in ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")):
-        if number >= size:
-            return f"{number / size:.3g}{letter}" if number < 1000 * size else f"{number // size:,}{letter}"
-    return str(number)
 
 
 def commands(text: str) -> Markup:

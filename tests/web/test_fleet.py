@@ -339,16 +339,16 @@ async def test_a_program_with_the_key_reads_the_usage_of_runs_and_nobody_else(he
     await store_run(here, 1)
     operator = authorization(here.access_tokens().mint_operator(timedelta(minutes=1)))
     async with here.http.get("/usage?run=run-1&run=run-2", headers=operator) as answer:
-        (found,) = (await answer.json())["runs"]
-    tokens = {"inputTokens": 1200, "cachedInputTokens": 5600, "outputTokens": 34, "steps": 2}
-    cost = {"costUsd": "0.0125", "unpricedAttempts": 0}
-    others = {"runId": "run-1", "attempts": 1, "model": "fake/model", "lastOutput": "I look around"}
-    assert found == tokens | cost | others
+        (found,) = await answer.json()
+    tokens = {"input_tokens": 1200, "cached_tokens": 5600, "output_tokens": 34, "steps": 2}
+    cost = {"cost_usd": "0.0125", "unpriced": 0}
+    others = {"run_id": "run-1", "attempts": 1, "model": "fake/model", "last_output": "I look around"}
+    assert found | tokens | cost | others == found
     expired = authorization(here.access_tokens().mint_operator(timedelta(seconds=-1)))
     for headers in ({}, authorization(here.token()), expired):
         async with here.http.get("/usage?run=run-1", headers=headers) as answer:
             assert answer.status == 401
-            assert "lastOutput" not in json.dumps(await answer.json())
+            assert "last_output" not in json.dumps(await answer.json())
     async with here.http.get("/runs", headers=operator) as answer:
         assert answer.status == 401  # the list is for operators
     many = "&".join(f"run={n}" for n in range(101))
