@@ -52,8 +52,8 @@ class _Layout:
 
 def runs_table(runs: Sequence[ListedRun], width: int, now: datetime, *, last_output: bool = False) -> Table:
     """The table of these runs in at most `width` columns."""
-    rows = [_cells(run, now) for run in runs]
-    shown = [name for name in COLUMNS if any(row[name] for row in rows) and (last_output or name != "last output")]
+    rows = [_cells(run, now, last_output=last_output) for run in runs]
+    shown = [name for name in COLUMNS if any(row[name] for row in rows)]
     layout = _fitting(shown, rows, width)
     table = Table(box=None, pad_edge=False, padding=(0, layout.gap, 0, 0), collapse_padding=True)
     for name in layout.columns:
@@ -83,7 +83,7 @@ def cost_text(cost: Decimal | None, unpriced: int = 0) -> str:
     return (f"${cost:,.2f}" if cost >= 100 else f"${cost:.4f}") + ("+?" if unpriced else "")
 
 
-def _cells(listed: ListedRun, now: datetime) -> dict[str, str]:
+def _cells(listed: ListedRun, now: datetime, *, last_output: bool) -> dict[str, str]:
     run, usage = listed.run, listed.usage
     ended = run.ended_at if run.decided else now
     return {
@@ -98,7 +98,7 @@ def _cells(listed: ListedRun, now: datetime) -> dict[str, str]:
         "task": visible_line(run.task_key or "", MAX_CELL),
         "agent": visible_line(run.key.agent_id, MAX_CELL),
         "kept until": f"{run.kept_until.astimezone(UTC):%m-%d %H:%M}" if run.kept_until is not None else "",
-        "last output": visible_line(usage.last_output, 200) if usage is not None else "",
+        "last output": visible_line(usage.last_output, 200) if usage is not None and last_output else "",
     }
 
 
