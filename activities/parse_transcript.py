@@ -13,6 +13,7 @@ from agent_runs.contracts.messages import ParseTranscript
 from agent_runs.contracts.outcome import OutputReceipt, Report
 from agent_runs.job.redactions import Redactions
 from agent_runs.logs.threads import off_loop
+from agent_runs.logs.usage import record_report
 from agent_runs.paperclip.redaction import Redaction
 from agent_runs.transcripts.store import Line, TranscriptStore
 
@@ -28,7 +29,7 @@ LISTS_OF_TEXTS: Final = ("warnings", "errors", "tool_errors")
 
 @dataclass(frozen=True)
 class ParseTranscriptActivity:
-    """Reads only what is stored, so it can be repeated at any time."""
+    """Reads only what is stored, so it can be repeated at any time. For lists of runs it records the usage."""
 
     store: TranscriptStore
     redactions: Redactions
@@ -61,7 +62,9 @@ class ParseTranscriptActivity:
         report = report.model_copy(
             update={"cost_usd": cost, "cost_estimated": billing == "metered_api", "warnings": warnings}
         )
-        return without_secrets(report, redaction)
+        report = without_secrets(report, redaction)
+        await record_report(self.store, input.attempt, input.model, report)
+        return report
 
 
 def _add(fold: Fold, page: Sequence[Line]) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from agent_runs.agents.opencode.fold import Fold
+from agent_runs.agents.opencode.fold import Fold, Progress
 from agent_runs.contracts.errors import PodLost, RunTimeout
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.messages import JobRef, OverQuota, Silence, StreamEnd, StreamLogs, StreamProgress
@@ -25,6 +25,7 @@ from agent_runs.logs.frames import LogLine
 from agent_runs.logs.log_resume import Cursor, Tally
 from agent_runs.logs.silence import SilenceClock, SilenceLimits, SilenceProof
 from agent_runs.logs.threads import off_loop
+from agent_runs.logs.usage import UsageRecorder
 from agent_runs.paperclip.redaction import Redaction
 from agent_runs.transcripts.store import Line, TranscriptStore, Writer
 
@@ -60,6 +61,10 @@ class StreamState:
         for line in shown:
             self.sequence = max(self.sequence, line.sequence)
             self.fold.add(line)
+
+    def usage(self) -> tuple[Progress, int]:
+        """The usage so far, and the sequence of the last line that is in it."""
+        return self.fold.progress, self.sequence
 
     @property
     def progress(self) -> StreamProgress:
@@ -134,10 +139,15 @@ class StreamLogsActivity:
         checkpoint = Checkpoint(state, resume_cursor(state, last_heartbeat() or input.resume), stored)
         if stored > self.quota and not input.over_quota:
             return await self._over_quota(input.attempt, checkpoint, writer)
-        async with heartbeats(checkpoint, self.throttle), self._follower(input, checkpoint) as follower:
+        usage = UsageRecorder(input.model, state.usage, redaction.hide)
+        async with (
+            heartbeats(checkpoint, self.throttle),
+            usage.recording(self.store, input.attempt, writer),
+            self._follower(input, checkpoint) as follower,
+        ):
             async for batch in until_worker_shutdown(follower):
                 if sealed is None and (batch.lines or batch.gaps):
-                    await self._store(input.attempt, batch, checkpoint, writer)
+                    await self._store(input.attempt, batch, checkpoint, writer, usage)
                     if checkpoint.stored > self.quota:
                         return await self._over_quota(input.attempt, checkpoint, writer)
                 if follower.may_end_early and is_whole_success(state, follower, sealed):
@@ -183,12 +193,15 @@ class StreamLogsActivity:
             warnings=tuple(map(redaction.hide, follower.warnings)),
         )
 
-    async def _store(self, key: AttemptKey, batch: Batch, checkpoint: "Checkpoint", writer: Writer) -> None:
+    async def _store(
+        self, key: AttemptKey, batch: Batch, checkpoint: "Checkpoint", writer: Writer, usage: UsageRecorder
+    ) -> None:
         """Stores a batch and advances the checkpoint; gaps that an earlier activity attempt has stored are skipped."""
         state = checkpoint.state
         batch.gaps = [gap for gap in batch.gaps if gap not in state.gaps]
         redacted = replace(batch, lines=await off_loop(batch.size, map_data, state.redaction.redact, batch.lines))
-        await self.store.append(key, rows(without_past_gaps(redacted, state), datetime.now(UTC)), writer)
+        kept = rows(without_past_gaps(redacted, state), datetime.now(UTC))
+        await self.store.append(key, kept, writer, usage.due())
         await off_loop(batch.size, state.add, batch.lines, redacted.lines, batch.gaps)
         checkpoint.cursor = batch.cursor or checkpoint.cursor
         checkpoint.stored += sum(len(line.data) for line in redacted.lines)

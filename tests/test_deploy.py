@@ -133,13 +133,7 @@ def test_the_namespace_of_agents_admits_restricted_pods_only() -> None:
 
 
 def test_the_component_for_storage_classes_grants_to_read_one_by_name_and_nothing_else(tmp_path: Path) -> None:
-    deploy = shutil.copytree(DEPLOY, tmp_path / "deploy")
-    overlay = deploy / "overlays" / TRIAL / "kustomization.yaml"
-    overlay.write_text(
-        overlay.read_text().replace("components:\n", "components:\n  - ../../components/storage-classes\n")
-    )
-    command = [str(Path(sys.executable).parent / "kubectl"), "kustomize", str(overlay.parent)]
-    documents = list(yaml.safe_load_all(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+    documents = with_component(tmp_path, "storage-classes")
     found = {each["kind"]: each for each in documents}
     assert found["ClusterRole"]["rules"] == [
         {"apiGroups": ["storage.k8s.io"], "resources": ["storageclasses"], "verbs": ["get"]}
@@ -148,15 +142,35 @@ def test_the_component_for_storage_classes_grants_to_read_one_by_name_and_nothin
     assert subject == {"kind": "ServiceAccount", "name": "agent-runs-worker", "namespace": "paperclip"}
 
 
-def test_the_component_for_introspection_sets_the_labels_and_grants_only_what_the_doctor_checks(tmp_path: Path) -> None:
-    deploy = shutil.copytree(DEPLOY, tmp_path / "deploy")
+def test_the_component_for_operators_mounts_the_secret_at_the_file_of_the_setting(tmp_path: Path) -> None:
+    found = {(each["kind"], each["metadata"]["name"]): each for each in with_component(tmp_path, "operator-token")}
+    pod = found["Deployment", "agent-runs-worker"]["spec"]["template"]["spec"]
+    [file] = [each["value"] for each in pod["containers"][0]["env"] if each["name"] == "AGENT_RUNS_OPERATOR_TOKEN_FILE"]
+    mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+    [volume] = [each for each in pod["volumes"] if each["name"] == "operator-token"]
+    assert (volume["secret"]["secretName"], mounts["operator-token"]) == (
+        "agent-runs-operator-token",
+        str(Path(file).parent),
+    )
+    comment = (DEPLOY / "components" / "operator-token" / "kustomization.yaml").read_text()
+    assert f"create secret generic {volume['secret']['secretName']} --from-literal={Path(file).name}=" in comment
+
+
+def with_component(folder: Path, component: str) -> list[dict[str, Any]]:
+    """What the trial creates with one component more; all of it is valid."""
+    deploy = shutil.copytree(DEPLOY, folder / "deploy")
     overlay = deploy / "overlays" / TRIAL / "kustomization.yaml"
-    component = "components:\n  - ../../components/paperclip-introspection\n"
-    overlay.write_text(overlay.read_text().replace("components:\n", component))
+    added = f"components:\n  - ../../components/{component}\n"
+    overlay.write_text(overlay.read_text().replace("components:\n", added))
     command = [str(Path(sys.executable).parent / "kubectl"), "kustomize", str(overlay.parent)]
     documents = list(yaml.safe_load_all(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
     for each in documents:
         kubernetes_validate.validate(each, "1.29", strict=True)
+    return documents
+
+
+def test_the_component_for_introspection_sets_the_labels_and_grants_only_what_the_doctor_checks(tmp_path: Path) -> None:
+    documents = with_component(tmp_path, "paperclip-introspection")
     found = {(each["kind"], each["metadata"]["name"]): each for each in documents}
     role = found["Role", "agent-runs-paperclip-introspection"]
     granted = {f"{rule['resources'][0]}.{rule['apiGroups'][0]}": tuple(rule["verbs"]) for rule in role["rules"]}

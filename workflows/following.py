@@ -54,6 +54,7 @@ async def follow_output(run: RunState, attempt: Attempt, job: JobRef, pod: PodRe
         pod=pod,
         first_output_timeout=timedelta(seconds=run.config.first_output_timeout_sec),
         silence_timeout=timedelta(seconds=run.config.silence_timeout_sec),
+        model=run.config.model,
     )
     stream = _stream_logs(input, f"stream logs of {pod.name}")
     limits = _start_limits(run)
@@ -150,6 +151,7 @@ def _follow_rest(input: StreamLogs, end: StreamEnd) -> workflow.ActivityHandle[S
         pod=input.pod,
         resume=stopped.progress if stopped else input.resume,
         over_quota=end.over_quota is not None,
+        model=input.model,
     )
     return _stream_logs(rest, "follow until the agent has stopped")
 

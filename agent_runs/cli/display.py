@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
 
 from rich.console import Console, Group, RenderableType
-from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
 from agent_runs.agents.opencode.entries import entry, json_object
 from agent_runs.agents.opencode.events import printable
+from agent_runs.cli.runs_table import runs_table
 from agent_runs.cli.transcript import render
 from agent_runs.contracts.outcome import GAP_STREAM, Outcome, OutputReceipt, Report, Usage
 
@@ -26,10 +27,11 @@ if TYPE_CHECKING:  # Temporal's client and SQLAlchemy, which `parse` does withou
     from agent_runs.client.runs import RunSummary
     from agent_runs.client.timeline import PhaseChange, Step
     from agent_runs.contracts.start import Finding
+    from agent_runs.transcripts.fleet import RunUsage
     from agent_runs.transcripts.store import Line
 
 PLAIN_WIDTH: Final = 110
-"""Columns when the output is no terminal."""
+"""Columns when the output is no terminal, unless the variable COLUMNS has another number."""
 MAX_SUMMARY: Final = 2000
 
 
@@ -47,6 +49,19 @@ class RunRef:
     workflow_run_id: str
     web_ui: str | None = None
     page: str | None = None
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """One run of a list.
+
+    Attributes:
+        usage: None: the store knows nothing of it, or was not reached.
+    """
+
+    run: RunSummary
+    ref: RunRef
+    usage: RunUsage | None = None
 
 
 class Display(Protocol):
@@ -68,8 +83,8 @@ class Display(Protocol):
         """Show one line of the agent's output."""
         ...
 
-    def runs(self, runs: Iterable[tuple[RunSummary, RunRef]]) -> None:
-        """Show a list of runs, each with its links."""
+    def runs(self, runs: Sequence[ListedRun], *, at_work: bool = False) -> None:
+        """Show a list of runs; `at_work`: all of them are."""
         ...
 
     def steps(self, steps: Iterable[Step]) -> None:
@@ -114,7 +129,7 @@ class _PipeConsole(Console):
 
 def _console() -> Console:
     console = _PipeConsole(highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
+    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdecimal():
         console.width = PLAIN_WIDTH
     return console
 
@@ -153,24 +168,15 @@ class TextDisplay:
         if parsed is not None:
             self._print(render(parsed))
 
-    def runs(self, runs: Iterable[tuple[RunSummary, RunRef]]) -> None:
+    def runs(self, runs: Sequence[ListedRun], *, at_work: bool = False) -> None:
         """Print a table, newest first. In terminals with hyperlinks a run's id opens its page."""
-        table = Table(box=None, pad_edge=False)
-        for column in ("run", "phase", "started (UTC)", "took", "failure", "model", "agent"):
-            table.add_column(column, overflow="ellipsis", no_wrap=column not in {"model", "agent"})
-        linked = False
-        for run, ref in runs:
-            took = "" if run.ended_at is None else _seconds(run.ended_at - run.started_at)
-            started = f"{run.started_at:%Y-%m-%d %H:%M:%S}"
-            phase = f"{run.phase}, kept until {run.kept_until:%d. %H:%M}" if run.kept_until else run.phase
-            cells = (run.key.run_id, phase, started, took, run.failure_code, run.model, run.key.agent_id)
-            first, *others = (Text(printable(cell or "", 128)) for cell in cells)
-            if ref.page:
-                first.stylize(Style(link=ref.page))
-                linked = True
-            table.add_row(first, *others)
-        self._print(table if table.row_count else Text("no runs; start one with `agent-runs start`", style="dim"))
-        if linked:
+        if not runs:
+            self._print(
+                Text("no run is at work" if at_work else "no run fits; start one with `agent-runs start`", style="dim")
+            )
+            return
+        self._print(runs_table(runs, self.console.width, datetime.now(UTC), last_output=at_work))
+        if any(run.ref.page for run in runs):
             self.note("a run's page: agent-runs show RUN")
 
     def steps(self, steps: Iterable[Step]) -> None:
@@ -297,9 +303,10 @@ class JsonDisplay:
         at = line.at.isoformat()
         self._write("line", attempt=attempt, sequence=line.sequence, stream=line.stream, at=at, **content)
 
-    def runs(self, runs: Iterable[tuple[RunSummary, RunRef]]) -> None:
-        """One `{"type": "run", …}` each."""
-        for run, ref in runs:
+    def runs(self, runs: Sequence[ListedRun], *, at_work: bool = False) -> None:  # noqa: ARG002 (the port's)
+        """One `{"type": "run", …}` each; `usage` is null where the store knows nothing of the run."""
+        for listed in runs:
+            run, ref = listed.run, listed.ref
             self._write(
                 "run",
                 runId=run.key.run_id,
@@ -318,6 +325,7 @@ class JsonDisplay:
                 events=run.events,
                 webUi=ref.web_ui,
                 page=ref.page,
+                usage=_usage(listed.usage),
             )
 
     def steps(self, steps: Iterable[Step]) -> None:
@@ -376,6 +384,22 @@ def _run(run: RunRef) -> dict[str, str | None]:
         "workflowRunId": run.workflow_run_id,
         "webUi": run.web_ui,
         "page": run.page,
+    }
+
+
+def _usage(usage: RunUsage | None) -> dict[str, Any] | None:
+    """The cost is a text, because it is exact."""
+    if usage is None:
+        return None
+    return {
+        "attempts": usage.attempts,
+        "inputTokens": usage.input_tokens,
+        "cachedInputTokens": usage.cached_tokens,
+        "outputTokens": usage.output_tokens,
+        "steps": usage.steps,
+        "costUsd": None if usage.cost_usd is None else str(usage.cost_usd),
+        "unpricedAttempts": usage.unpriced,
+        "lastOutput": usage.last_output,
     }
 
 

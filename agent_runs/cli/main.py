@@ -12,16 +12,16 @@ from agent_runs.cli.lazy import lazy
 from agent_runs.cli.program import Json, Verbose, completion_script, entry_point, finish, program, run_async
 
 if TYPE_CHECKING:
-    from agent_runs.cli import display, keys, runs
+    from agent_runs.cli import display, fleet, keys, runs
     from agent_runs.cli import doctor as doctor_command
     from agent_runs.cli import explain as explain_command
     from agent_runs.cli import parse as parse_command
     from agent_runs.cli import replay as replay_command
     from agent_runs.cli import transcripts as transcripts_command
 else:
-    display, doctor_command, explain_command, keys, parse_command, replay_command, runs, transcripts_command = (
+    display, doctor_command, explain_command, fleet, keys, parse_command, replay_command, runs, transcripts_command = (
         lazy(f"agent_runs.cli.{name}")
-        for name in ("display", "doctor", "explain", "keys", "parse", "replay", "runs", "transcripts")
+        for name in ("display", "doctor", "explain", "fleet", "keys", "parse", "replay", "runs", "transcripts")
     )
 
 app: Final = program("agent-runs", "Paperclip's durable OpenCode runs.")
@@ -36,6 +36,10 @@ class Shell(StrEnum):
 
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="Paperclip's run id, or an agent's id for its newest run.")]
+Agent = Annotated[str, typer.Option(metavar="ID", help="Only runs of this agent.")]
+Company = Annotated[str, typer.Option(metavar="ID", help="Only runs of this company.")]
+Task = Annotated[str, typer.Option(metavar="KEY", help="Only runs of this task.")]
+Model = Annotated[str, typer.Option(metavar="MODEL", help="Only runs with this model, such as openai/gpt-5.5.")]
 
 
 def _show_version(wanted: bool) -> None:
@@ -116,15 +120,38 @@ def explain(run: Run, as_json: Json = False) -> None:
 
 @app.command("list")
 def listing(
+    agent: Agent = "",
+    company: Company = "",
+    task: Task = "",
+    phase: Annotated[str, typer.Option(metavar="PHASE", help="Only runs in this phase, such as failed.")] = "",
+    failure: Annotated[str, typer.Option(metavar="CODE", help="Only runs with this failure.")] = "",
+    model: Model = "",
+    since: Annotated[str, typer.Option(metavar="WHEN", help="Started since: 30m, 24h, 7d, or 2026-01-31.")] = "",
+    search: Annotated[str, typer.Option(metavar="TEXT", help="An id of a run, agent or task, or its beginning.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Show this many at most.")] = 20,
     only_open: Annotated[bool, typer.Option("--open", help="Only open runs.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List the newest runs.
+    """List the newest runs, with tokens and cost where the transcript store or service is reached.
 
-    Example: agent-runs list --open
+    Where the terminal is narrow, columns are left out: kept until, agent, task, model, started, tokens; then ids are
+    shortened to 8 characters, which every command takes, too; then took.
+
+    Example: agent-runs list --phase failed --since 24h
     """
-    run_async(lambda: runs.listing(display.display(as_json=as_json), limit=limit, only_open=only_open))
+    filters = {"agent": agent, "company": company, "task": task, "phase": phase, "failure": failure, "model": model}
+    filters |= {"since": since, "search": search, "state": "open" if only_open else ""}
+    run_async(lambda: fleet.listing(display.display(as_json=as_json), filters, limit=limit))
+
+
+@app.command()
+def top(agent: Agent = "", company: Company = "", task: Task = "", model: Model = "", as_json: Json = False) -> None:
+    """Show the runs that are at work, anew every 2 s until Ctrl-C; once where the output is no terminal.
+
+    Example: agent-runs top
+    """
+    filters = {"agent": agent, "company": company, "task": task, "model": model}
+    run_async(lambda: fleet.top(display.display(as_json=as_json), filters))
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""The commands start, logs, show, list and cancel. Each returns its exit code."""
+"""The commands start, logs, show and cancel. Each returns its exit code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from agent_runs.client import outcome as outcomes
 from agent_runs.client.attach import Ticket, attach, attach_when_free
 from agent_runs.client.connection import TemporalUnreachable, connect
 from agent_runs.client.obstacles import read_obstacles
-from agent_runs.client.runs import RunSummary, UnknownRun, find_run, list_runs, web_ui_url
+from agent_runs.client.runs import RunSummary, UnknownRun, find_run, web_ui_url
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.wake import Wake, build_wake
 from agent_runs.contracts.identity import RunKey
@@ -193,17 +193,7 @@ async def show(run: str, display: Display) -> int:
     return 0
 
 
-async def listing(display: Display, *, limit: int, only_open: bool) -> int:
-    """List runs, newest first."""
-    settings = ClientSettings.read()
-    client = await connect(settings)
-    condition = "ExecutionStatus = 'Running'" if only_open else ""
-    listed = [run async for run in list_runs(client, condition, limit)]
-    display.runs((run, run_ref(settings, run.key, run.workflow_id, run.workflow_run_id)) for run in listed)
-    return 0
-
-
-# shared with dev_stack
+# shared with `agent_runs.cli.fleet` and dev_stack
 
 
 def read_context(file: Path) -> dict[str, Any]:

@@ -40,3 +40,8 @@ def load_tokens(settings: ClientSettings) -> Tokens:
 def run_url(base: str, run_id: str) -> str:
     """The URL of a run at the transcript service, for programs, which send the token in a header."""
     return f"{base.rstrip('/')}/runs/{quote(run_id, safe='')}"
+
+
+def usage_url(base: str) -> str:
+    """The URL of the usage of runs at the transcript service, for programs that have the key."""
+    return f"{base.rstrip('/')}/usage"

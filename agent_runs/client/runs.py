@@ -18,6 +18,9 @@ from workflows.current_details import FINAL
 
 Value = TypeVar("Value", str, datetime)
 
+SHORT_ID: Final = 8
+"""Characters at the beginning of a run's id that name it where there is little room."""
+
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 
 
@@ -60,12 +63,21 @@ class RunSummary:
 async def find_run(client: Client, name: str) -> RunSummary:
     """Find the run with this Paperclip run id, else the newest run of the agent with this id.
 
+    Else the only run whose id begins so: narrow lists show the first `SHORT_ID` characters.
+
     Raises:
-        UnknownRun: there is neither, or the name cannot be an id.
+        UnknownRun: there is none, the name cannot be an id, or several ids begin so.
     """
     for attribute in (attributes.PAPERCLIP_RUN_ID, attributes.JOINED_RUN_IDS, attributes.AGENT_ID):
         if (run := await _newest(client, attribute, name)) is not None:
             return run
+    if len(name) >= SHORT_ID and _NAME.fullmatch(name):
+        condition = f"{attributes.PAPERCLIP_RUN_ID.name} STARTS_WITH '{name}'"
+        found = [run async for run in list_runs(client, condition, limit=2)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise UnknownRun(f"several runs have an id that begins with {name!r}: give more of it")
     raise UnknownRun(f"no run or agent with the id {name[:128]!r}; `agent-runs list` lists the newest ones")
 
 
@@ -99,12 +111,18 @@ async def _newest(
 
 async def list_runs(client: Client, condition: str = "", limit: int = 50) -> AsyncIterator[RunSummary]:
     """List runs, newest first. `condition` is added to Temporal's list filter."""
-    query = f"WorkflowType = '{WORKFLOW_TYPE}'" + (f" AND {condition}" if condition else "")
-    async for execution in client.list_workflows(query, limit=limit):
-        yield _summary(execution)
+    async for execution in client.list_workflows(list_query(condition), limit=limit):
+        yield summary_of(execution)
 
 
-def _summary(execution: WorkflowExecution) -> RunSummary:
+def list_query(condition: str = "") -> str:
+    """Temporal's list filter of the runs that meet a condition."""
+    return f"WorkflowType = '{WORKFLOW_TYPE}'" + (f" AND {condition}" if condition else "")
+
+
+def summary_of(execution: WorkflowExecution) -> RunSummary:
+    """The run of a listed workflow."""
+
     def attribute(key: SearchAttributeKey[Value]) -> Value | None:
         return execution.typed_search_attributes.get(key)
 

@@ -9,12 +9,13 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from difflib import get_close_matches
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Annotated, ClassVar, Final, Self
+from typing import Annotated, ClassVar, Final, Self, TypeAlias
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from agent_runs.client.temporal_server import (
     HIGHEST_PORT,
@@ -29,6 +30,9 @@ PREFIX: Final = "AGENT_RUNS_"
 
 _LISTEN_ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):[0-9]{1,5}")
 _HTTP_URL: Final = re.compile(r"https?://[^\s?#]+")
+_HEADER: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
+
+Network: TypeAlias = IPv4Network | IPv6Network
 
 
 def _listen_address(value: str) -> str:
@@ -45,8 +49,37 @@ def _http_url(value: str) -> str:
     return value
 
 
+def _header_name(value: str) -> str:
+    if not _HEADER.fullmatch(value):
+        raise PydanticCustomError("header_name", "must be the name of a header, such as X-Auth-Request-Email")
+    return value
+
+
+def _networks(value: object) -> object:
+    """The addresses and networks in a variable, which are separated by commas."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return tuple(ip_network(text.strip()) for text in value.split(",") if text.strip())
+    except ValueError:
+        raise PydanticCustomError(
+            "networks", "must be addresses or networks, separated by commas, such as 10.0.0.7,10.1.0.0/16"
+        ) from None
+
+
+def _with_the_header(value: tuple[Network, ...], info: ValidationInfo) -> tuple[Network, ...]:
+    if bool(value) != (info.data.get("operator_header") is not None):
+        raise PydanticCustomError(
+            "with_the_header",
+            "set it together with AGENT_RUNS_OPERATOR_HEADER: from any other address anybody could send the header",
+        )
+    return value
+
+
 ListenAddress = Annotated[str, AfterValidator(_listen_address)]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
+HeaderName = Annotated[str, AfterValidator(_header_name)]
+Networks = Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_networks), AfterValidator(_with_the_header)]
 
 _EXPECTED: Final = {
     "int_parsing": "must be a whole number",
@@ -116,6 +149,10 @@ class ClientSettings(BaseSettings):
         transcripts_listen: HOST:PORT at which transcripts and the pages of runs are served; None: not served.
         transcripts_public_url: URL at which people and callers reach that service; the beginning of links to it.
         transcripts_key_file: JWK that signs those links; None: a file beside the sealing key. Created like that one.
+        operator_token_file: file with the token of operators, who may open the list of runs and every run; None: nobody
+            signs in with a token.
+        operator_header: header in which an authenticating proxy names who is signed in; whoever has one is an operator.
+        operator_proxies: addresses and networks of that proxy; the header counts from nowhere else.
         transcript_retention_days: transcripts are purged this many days after their last line, by workers; links
             live no longer; 0: never.
         production: no key is created.
@@ -135,6 +172,9 @@ class ClientSettings(BaseSettings):
     transcripts_listen: ListenAddress | None = None
     transcripts_public_url: HttpUrl | None = None
     transcripts_key_file: Path | None = None
+    operator_token_file: Path | None = None
+    operator_header: HeaderName | None = None
+    operator_proxies: Networks = Field(default=(), validate_default=True)
     transcript_retention_days: int = Field(default=30, ge=0, le=36_500)
     production: bool = False
 

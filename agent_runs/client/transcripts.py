@@ -6,24 +6,28 @@ A stream that is cut is resumed after the last line received, so every line come
 import asyncio
 import base64
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Self, TypeVar
 
 import aiohttp
+import msgspec
 
-from agent_runs.client.links import load_tokens, run_url
+from agent_runs.client.links import load_tokens, run_url, usage_url
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.outcome import OutputReceipt
+from agent_runs.transcripts.fleet import RunUsage
 from agent_runs.transcripts.store import Line
 from agent_runs.transcripts.tokens import Tokens, authorization
 
 TOKEN_LIFETIME: Final = timedelta(minutes=5)
 """A new token is created for each request."""
+USAGE_RUNS: Final = 100
+"""Runs of one request for their usage; the service takes no more."""
 RECONNECT_DELAY: Final = timedelta(milliseconds=500)
 DONE_POLL_INTERVAL: Final = timedelta(milliseconds=500)
 """While a stream is silent, `done` is called this often."""
@@ -99,6 +103,24 @@ class ServiceTranscripts:
             async for line in stored:
                 yield line
 
+    async def usage(self, run_ids: Sequence[str]) -> dict[str, RunUsage]:
+        """The usage of those of the runs that the store knows."""
+        found: dict[str, RunUsage] = {}
+        headers = authorization(self.tokens.mint_operator(TOKEN_LIFETIME))
+        try:
+            for start in range(0, len(run_ids), USAGE_RUNS):
+                wanted = [("run", run_id) for run_id in run_ids[start : start + USAGE_RUNS] if run_id]
+                async with self.http.get(usage_url(self.base), params=wanted, headers=headers) as response:
+                    if response.status == 404:
+                        raise TranscriptsUnavailable(f"the transcript service at {self.base} is of an earlier version")
+                    self._check(response)
+                    found |= {
+                        one.run_id: one for one in msgspec.json.decode(await response.read(), type=list[RunUsage])
+                    }
+        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as error:
+            raise self._unavailable(error) from None
+        return found
+
     async def _follow_events(self, key: AttemptKey, after: int) -> AsyncGenerator[Line | None]:
         """Yield lines as they come, and None after the last one; no None when the service cuts the stream."""
         query = {"attempt": str(key.attempt), "after": str(after)}
@@ -135,14 +157,17 @@ class ServiceTranscripts:
         url = f"{run_url(self.base, run_id)}/{what}"
         headers = authorization(self.tokens.mint(run_id, TOKEN_LIFETIME))
         async with self.http.get(url, params=query, headers=headers) as response:
-            if response.status in {401, 403}:
-                raise TranscriptsUnavailable(
-                    f"the transcript service at {self.base} refuses the token: "
-                    "set AGENT_RUNS_TRANSCRIPTS_KEY_FILE to the key file that it uses"
-                )
-            if response.status != 404:
-                response.raise_for_status()
+            self._check(response)
             yield response
+
+    def _check(self, response: aiohttp.ClientResponse) -> None:
+        if response.status in {401, 403}:
+            raise TranscriptsUnavailable(
+                f"the transcript service at {self.base} refuses the token: "
+                "set AGENT_RUNS_TRANSCRIPTS_KEY_FILE to the key file that it uses"
+            )
+        if response.status != 404:
+            response.raise_for_status()
 
     def _unavailable(self, error: Exception) -> TranscriptsUnavailable:
         return TranscriptsUnavailable(

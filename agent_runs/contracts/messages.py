@@ -228,6 +228,7 @@ class StreamLogs(Contract):
         silence_timeout: how long the agent may write nothing.
         resume: how far an earlier `stream_logs` of this attempt came.
         over_quota: an earlier one has reported that too much is stored: its agent is being stopped.
+        model: prices the usage of an agent at work; empty in inputs of an earlier version.
     """
 
     attempt: AttemptKey
@@ -237,6 +238,7 @@ class StreamLogs(Contract):
     silence_timeout: timedelta = timedelta()
     resume: StreamProgress = StreamProgress()
     over_quota: bool = False
+    model: str = ""
 
 
 class Silence(Contract):

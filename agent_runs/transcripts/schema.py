@@ -61,8 +61,18 @@ attempts = Table(
     Column("writer_since", Instant, nullable=False, server_default="0"),
     Column("writer_number", BigInteger, nullable=False, server_default="0"),
     Column("day", Integer, nullable=False, server_default="0"),
+    Column("input_tokens", BigInteger),
+    Column("cached_tokens", BigInteger),
+    Column("output_tokens", BigInteger),
+    Column("steps", BigInteger),
+    Column("cost_micros", BigInteger),
+    Column("model", Text),
+    Column("last_output", Text),
 )
-"""`day` is that of the attempt's opening, in days since the epoch: where PostgreSQL has its lines."""
+"""`day` is that of the attempt's opening, in days since the epoch: where PostgreSQL has its lines. What follows it is
+`agent_runs.transcripts.usage`."""
+Index("attempts_by_opening", attempts.c.opened_at)
+"""Of a column that never changes: updates of a row then cost PostgreSQL no write to an index."""
 
 revocations = Table(
     "revocations",

@@ -37,11 +37,14 @@ from agent_runs.contracts.outcome import OutputReceipt
 from agent_runs.transcripts import partitions
 from agent_runs.transcripts.announcements import Announcements, name_of
 from agent_runs.transcripts.database import CONNECTIONS, Database, Insert, Work
+from agent_runs.transcripts.fleet import FleetQueries
 from agent_runs.transcripts.group_commit import GroupCommit
 from agent_runs.transcripts.lines import Line, page_end
 from agent_runs.transcripts.migrations import migrate
 from agent_runs.transcripts.notifier import AttemptNotifier
 from agent_runs.transcripts.schema import EPOCH, attempts, lines, lines_by_day, revocations
+from agent_runs.transcripts.usage import COLUMNS as USAGE
+from agent_runs.transcripts.usage import UNCHANGED, StoredUsage
 
 __all__ = [
     "BATCH_DELAY",
@@ -111,8 +114,12 @@ class TranscriptStore(Protocol):
         """
         ...
 
-    async def append(self, key: AttemptKey, batch: Sequence[Line], writer: Writer = UNCLAIMED) -> int:
+    async def append(
+        self, key: AttemptKey, batch: Sequence[Line], writer: Writer = UNCLAIMED, usage: StoredUsage | None = None
+    ) -> int:
         """Store these lines, all or none; lines already stored stay as they are. Returns how many were new.
+
+        `usage` replaces that of the attempt in the same transaction; it may come without lines.
 
         Raises:
             TranscriptFenced: a later writer has claimed the attempt.
@@ -145,6 +152,15 @@ class TranscriptStore(Protocol):
 
     async def receipt(self, key: AttemptKey) -> OutputReceipt | None:
         """The receipt, or None while the attempt is not sealed."""
+        ...
+
+    async def record_usage(self, key: AttemptKey, usage: StoredUsage) -> None:
+        """Replace the usage of an attempt that the store knows, sealed or not."""
+        ...
+
+    @property
+    def fleet(self) -> FleetQueries:
+        """Queries over the attempts of many runs."""
         ...
 
     async def stored_bytes(self, run_id: str) -> int:
@@ -201,6 +217,7 @@ class _Batch:
     key: AttemptKey
     lines: Sequence[Line]
     writer: Writer
+    usage: StoredUsage | None = None
 
     @property
     def id(self) -> _Id:
@@ -235,7 +252,7 @@ class _Added(NamedTuple):
 
 @dataclass
 class _AttemptState:
-    """An attempt at the start of a transaction, and the lines that the transaction adds to it."""
+    """An attempt at the start of a transaction, and the lines and the usage that the transaction adds to it."""
 
     id: _Id
     writer: Writer
@@ -243,6 +260,7 @@ class _AttemptState:
     last: int
     day: int
     added: dict[int, Line] = field(default_factory=dict)
+    usage: StoredUsage | None = None
 
     @classmethod
     def from_row(
@@ -312,8 +330,9 @@ class _AttemptState:
             "company_id": "",
             "lines": len(new),
             "bytes": sum(len(line.data) for line in new),
-            "first_at": new[0].at,
-            "last_at": new[-1].at,
+            "first_at": new[0].at if new else None,
+            "last_at": new[-1].at if new else None,
+            **(self.usage.row() if self.usage else UNCHANGED),
         }
 
 
@@ -337,7 +356,8 @@ class _Statements:
         self.set_writer = database.bulk_insert(
             _set_writer(database.insert(attempts)), *_columns("opened_at", "day", *_WRITER)
         )
-        self.add_counts = database.bulk_insert(_add_counts(database.insert(attempts)), *_columns("first_at", "last_at"))
+        counted = _columns("first_at", "last_at", *USAGE)
+        self.add_counts = database.bulk_insert(_add_counts(database.insert(attempts)), *counted)
         ids = database.among((attempts.c.run_id, attempts.c.attempt), "ids")
         highest = _highest(partitioned=database.partitioned)
         self.attempt_states = select(database.packed(*_STATE_COLUMNS, highest)).where(ids)
@@ -367,7 +387,7 @@ def _set_writer(row: Insert) -> Insert:
 
 
 def _add_counts(row: Insert) -> Insert:
-    """Add to an attempt's running counts, so that no query scans the lines."""
+    """Add to an attempt's running counts, so that no query scans the lines, and replace its usage if it is known."""
     new = row.excluded
     return row.on_conflict_do_update(
         index_elements=["run_id", "attempt"],
@@ -375,7 +395,8 @@ def _add_counts(row: Insert) -> Insert:
             "lines": attempts.c.lines + new.lines,
             "bytes": attempts.c.bytes + new.bytes,
             "first_at": func.coalesce(attempts.c.first_at, new.first_at),
-            "last_at": new.last_at,
+            "last_at": func.coalesce(new.last_at, attempts.c.last_at),
+            **{name: func.coalesce(new[name], attempts.c[name]) for name in USAGE},
         },
     )
 
@@ -448,12 +469,14 @@ class SqlTranscripts:
         if fenced := states[batch.id].fence(writer):
             raise fenced
 
-    async def append(self, key: AttemptKey, batch: Sequence[Line], writer: Writer = UNCLAIMED) -> int:
+    async def append(
+        self, key: AttemptKey, batch: Sequence[Line], writer: Writer = UNCLAIMED, usage: StoredUsage | None = None
+    ) -> int:
         """Store these lines in one transaction, with those of other attempts. Returns how many were new."""
-        if not batch:
+        if not batch and usage is None:
             return 0
         await self._make_partitions()
-        added = await self._appends.submit(_Batch(key, batch, writer))
+        added = await self._appends.submit(_Batch(key, batch, writer, usage))
         if isinstance(added, Exception):
             raise added
         if added.lines:
@@ -512,6 +535,20 @@ class SqlTranscripts:
         """The bytes of output stored of all attempts of a run."""
         ((size,),) = await self._database.rows(select(func.sum(attempts.c.bytes)).where(attempts.c.run_id == run_id))
         return int(size or 0)
+
+    async def record_usage(self, key: AttemptKey, usage: StoredUsage) -> None:
+        """Replace the usage of an attempt that the store knows; another one is left alone."""
+        known = update(attempts).where(*_of(key, attempts.c)).values(usage.row())
+
+        def write(connection: Connection) -> None:
+            connection.execute(known)
+
+        await self._write(write)
+
+    @property
+    def fleet(self) -> FleetQueries:
+        """Queries over the attempts of many runs."""
+        return FleetQueries(self._database)
 
     async def check_writable(self) -> None:
         """Fail where the next line could not be stored: a full disk, a read-only file system, a standby server."""
@@ -673,7 +710,9 @@ class SqlTranscripts:
             of_day = [attempt.day == _LINE_DAY] if self._database.partitioned else []
             stored = _stored(connection, batch, attempt, (*_of(batch.key, lines.c), *of_day))
             results.append(fenced or attempt.add(batch.lines, stored))
-        changed = [attempt for attempt in states.values() if attempt.added]
+            if isinstance(results[-1], _Added):
+                attempt.usage = batch.usage or attempt.usage
+        changed = [attempt for attempt in states.values() if attempt.added or attempt.usage]
         if changed:
             for rows in chunks((row for attempt in changed for row in attempt.rows()), STATEMENT_BYTES):
                 self._sql.add_lines(connection, rows)

@@ -9,6 +9,7 @@ either key can be rotated without the other.
 """
 
 import base64
+import hmac
 import json
 import os
 import tempfile
@@ -28,11 +29,14 @@ from agent_runs.default_folder import has_folder
 
 SIGNING_ALGORITHM: Final = "HS256"
 AUDIENCE: Final = "agent-runs.transcripts"
+OPERATOR_AUDIENCE: Final = "agent-runs.operator"
 LINK_LIFETIME: Final = timedelta(days=7)
 """A run may take hours, and people read it days later. No version has created a token that lives longer."""
 TOKEN_LIMIT: Final = 2048
 """Characters of a token; ours have some 200."""
 LATEST: Final = int(datetime.max.replace(tzinfo=UTC).timestamp())
+SEAL_BYTES: Final = 16
+"""Of the authentication code of what `Tokens.seal` returns."""
 KEY_BYTES: Final = 32
 """The least for HS256 (RFC 7518, section 3.2)."""
 
@@ -47,11 +51,18 @@ class UnusableTokenKey(ValueError):
 
 @dataclass(frozen=True)
 class Grant:
-    """The right to read one run until `expires_at`, unless it is revoked."""
+    """The right to read one run until `expires_at`, unless it is revoked. An operator's is revoked by no link's end."""
 
     run_id: str
     issued_at: datetime
     expires_at: datetime
+    operator: bool = False
+
+    @classmethod
+    def of_operator(cls, run_id: str) -> Self:
+        """The right of an operator, who may read every run."""
+        now = datetime.now(UTC)
+        return cls(run_id, now, now, operator=True)
 
 
 @dataclass(frozen=True)
@@ -97,11 +108,47 @@ class Tokens:
         Raises:
             TokenRefused: not signed by one of the keys, meant for something else, or expired.
         """
+        return self._grant(self._claims(token))
+
+    def mint_operator(self, lifetime: timedelta, access: str = "") -> str:
+        """Create a token for all runs, for a program that has the key, or for the operator that `access` names."""
+        now = int(self.clock())
+        claims = {"sub": access, "aud": OPERATOR_AUDIENCE, "iat": now, "exp": now + int(lifetime.total_seconds())}
+        return jwt.encode(
+            {"alg": SIGNING_ALGORITHM}, claims, self.keys[0], algorithms=[SIGNING_ALGORITHM], default_type=None
+        )
+
+    def is_operator(self, token: str, access: str = "") -> bool:
+        """Whether this is an unexpired token of `mint_operator` for this access."""
+        try:
+            claims = self._claims(token)
+        except TokenRefused:
+            return False
+        expiry = claims.get("exp")
+        valid = claims.get("aud") == OPERATOR_AUDIENCE and type(expiry) is int and expiry > self.clock()
+        return valid and claims.get("sub") == access
+
+    def seal(self, purpose: str, data: bytes) -> str:
+        """Data as text that only this service can have written; it is readable, and does not expire."""
+        mac = hmac.digest(self.keys[0].raw_value, purpose.encode() + b"\0" + data, "sha256")[:SEAL_BYTES]
+        return base64.urlsafe_b64encode(mac + data).rstrip(b"=").decode()
+
+    def unseal(self, purpose: str, text: str) -> bytes | None:
+        """The data of `seal`; None: this service has not written it for this purpose with its present key."""
+        if len(text) > TOKEN_LIMIT or not text.isascii():
+            return None
+        try:
+            raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        except ValueError:
+            return None
+        return raw[SEAL_BYTES:] if hmac.compare_digest(self.seal(purpose, raw[SEAL_BYTES:]), text) else None
+
+    def _claims(self, token: str) -> dict[str, Any]:
         if len(token) > TOKEN_LIMIT or not token.isascii():
             raise TokenRefused("this token was not issued by this service; ask for a new link")
         for key in self.keys:
             with suppress(JoseError, ValueError, TypeError, KeyError):
-                return self._grant(jwt.decode(token, key, algorithms=[SIGNING_ALGORITHM]).claims)
+                return dict(jwt.decode(token, key, algorithms=[SIGNING_ALGORITHM]).claims)
         raise TokenRefused("this token was not issued by this service; ask for a new link")
 
     def _grant(self, claims: dict[str, Any]) -> Grant:

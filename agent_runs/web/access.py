@@ -2,7 +2,8 @@
 
 Programs send `Authorization: Bearer <token>`. A browser cannot, so the page of a run also accepts `?token=` once and
 turns it into a cookie of that run's path; every later request of the page, its event stream included, sends that.
-The links of a run can be revoked: the store has the time until which. Nothing here is logged.
+The links of a run can be revoked: the store has the time until which. An operator needs no token of a run
+(`agent_runs.web.operators`). Nothing here is logged.
 """
 
 import time
@@ -19,6 +20,7 @@ from starlette.responses import Response
 
 from agent_runs.transcripts.store import TranscriptStore
 from agent_runs.transcripts.tokens import Grant, TokenRefused, Tokens
+from agent_runs.web.operators import Operators, bearer
 
 COOKIE: Final = "agent-runs-token"
 REVOCATION_MAX_AGE: Final = timedelta(seconds=5)
@@ -37,11 +39,13 @@ class Access:
     Attributes:
         root: path under which a proxy publishes the service, without a slash at its end; usually empty.
         secure: browsers reach the service by https, so that the cookie must not travel otherwise.
+        operators: recognises those who may open every run; None: there are none.
     """
 
     tokens: Tokens
     root: str = ""
     secure: bool = False
+    operators: Operators | None = None
 
     def granted(self, request: Request, token: str) -> Grant:
         """The grant of `token` for the requested run.
@@ -94,6 +98,8 @@ class Revocations:
         Raises:
             TranscriptsUnavailable: the store does not answer.
         """
+        if grant.operator:
+            return False
         known = self._known.get(grant.run_id)
         if known is None or self._clock() - known[0] >= self._max_age:
             if len(self._known) >= _MAX_KNOWN:
@@ -111,8 +117,11 @@ class Guard:
         self._revocations = revocations
 
     async def grant(self, request: Request) -> Grant:
-        """The grant of the request's token or cookie for the requested run. Raises as `granted`."""
-        return await self.granted(request, _bearer(request) or request.cookies.get(COOKIE, ""))
+        """The grant of an operator, else of the token or cookie, for the requested run. Raises as `granted`."""
+        operators = self._access.operators
+        if operators is not None and operators.admits(request):
+            return Grant.of_operator(request.path_params["run_id"])
+        return await self.granted(request, bearer(request) or request.cookies.get(COOKIE, ""))
 
     async def granted(self, request: Request, token: str) -> Grant:
         """The grant of `token` for the requested run.
@@ -133,8 +142,3 @@ class Guard:
                 if await self._revocations.revoked(grant):
                     return
                 yield piece
-
-
-def _bearer(request: Request) -> str:
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""

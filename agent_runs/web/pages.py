@@ -5,6 +5,8 @@
     GET /runs/{run_id}/live?attempt=1&after=0      SSE: `entries` and `header` as HTML in JSON, `attempt`, `end`
     GET /assets/{name}                             stylesheet, script, icon
 
+The list of runs is in `agent_runs.web.fleet_pages`.
+
 A reader costs one page of lines, whatever the length of the transcript or the reader's speed.
 """
 
@@ -23,6 +25,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.transcripts.store import Line, TranscriptStore
 from agent_runs.web.access import Access, Guard, Revocations
+from agent_runs.web.fleet import FleetViews
+from agent_runs.web.fleet_pages import FleetPages
+from agent_runs.web.operators import Operators
+from agent_runs.web.refusals import CONTENT_SECURITY_POLICY, Refusals, accepts_html
 from agent_runs.web.render import Templates, View, Window, page_entries
 from agent_runs.web.run_info import RunInfoSource
 from agent_runs.web.sse import LivePage
@@ -33,12 +39,6 @@ VIEW_LINES: Final = 500
 VIEW_BYTES: Final = 1024 * 1024
 """Output on one page; a longer line is a page of its own, of which the beginning is shown."""
 
-CONTENT_SECURITY_POLICY: Final = "; ".join(
-    (
-        *("default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self'", "connect-src 'self'"),
-        *("base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"),
-    )
-)
 HEADERS: Final = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -47,11 +47,6 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 _NO_STORE: Final = {"Cache-Control": "no-store"}
-_TITLES: Final = {
-    401: "This page needs its link",
-    403: "This link is for another run",
-    404: "This run is not known yet",
-}
 
 
 class SecurityHeaders:
@@ -92,11 +87,15 @@ class Pages:
         self._keep_alive = keep_alive
         self._views = RunViews(store, source)
         self._templates = Templates()
+        operators = access.operators or Operators(access.tokens)
+        self._refusals = Refusals(self._templates, operators)
+        self._fleet = FleetPages(operators, access.tokens, FleetViews(store, source), self._templates)
 
     @property
     def routes(self) -> list[BaseRoute]:
         """The routes, for the transcript service."""
         return [
+            *self._fleet.routes,
             Route("/runs/{run_id}", self.page),
             Route("/runs/{run_id}/live", self.live),
             Mount("/assets", StaticFiles(directory=Path(__file__).with_name("assets"))),
@@ -107,13 +106,15 @@ class Pages:
         token = request.query_params.get("token")
         if token is not None:
             return await self._store_token(request, token)
-        run_id = (await self._guard.grant(request)).run_id
+        grant = await self._guard.grant(request)
+        run_id = grant.run_id
         view = await self._views.view(run_id, _requested_attempt(request))
         if view.info is None and not view.attempts:
             raise HTTPException(404, f"Run {run_id} is not known yet. {view.note}".strip())
         window, lines = await self._window(request, view)
         entries = await asyncio.to_thread(page_entries, lines)
-        return HTMLResponse(await asyncio.to_thread(self._templates.page, view, window, entries), headers=_NO_STORE)
+        html = await asyncio.to_thread(self._templates.page, view, window, entries, in_list=grant.operator)
+        return HTMLResponse(html, headers=_NO_STORE)
 
     async def live(self, request: Request) -> Response:
         """Stream entries and headers after a line until the run has ended; a reader that reconnects then gets 204."""
@@ -131,12 +132,9 @@ class Pages:
 
     def error_response(self, request: Request, error: Exception) -> Response:
         """The response to a refused request: for people a page, for programs JSON."""
-        response = error_response(request, error)
-        if not isinstance(error, HTTPException) or "text/html" not in request.headers.get("accept", ""):
-            return response
-        title = _TITLES.get(error.status_code, "This request failed")
-        body = self._templates.error(error.status_code, title, error.detail)
-        return HTMLResponse(body, status_code=error.status_code, headers={**(error.headers or {}), **_NO_STORE})
+        if isinstance(error, HTTPException) and accepts_html(request):
+            return self._refusals.page(request, error)
+        return error_response(request, error)
 
     async def _store_token(self, request: Request, token: str) -> Response:
         grant = await self._guard.granted(request, token)

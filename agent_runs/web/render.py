@@ -10,28 +10,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markdown_it import MarkdownIt
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from agent_runs.agents.opencode.entries import LOG_LIMIT, Entry, Limits, entry
+from agent_runs.agents.opencode.entries import LOG_LIMIT, Entry, Limits, entry, visible_line
 from agent_runs.agents.opencode.events import printable
 from agent_runs.agents.opencode.fold import Progress
+from agent_runs.client.amounts import short_count
 from agent_runs.client.durations import duration_text
+from agent_runs.client.fleet import FAILURE_CODES
+from agent_runs.client.fleet import PHASES as RUN_PHASES
 from agent_runs.client.obstacles import Obstacle
 from agent_runs.client.timeline import Step
 from agent_runs.contracts.outcome import Outcome, OutputReceipt, Usage
+from agent_runs.transcripts.fleet import RunUsage, Total
 from agent_runs.transcripts.store import Line
 from agent_runs.web.run_info import RunInfo
+
+if TYPE_CHECKING:
+    from agent_runs.web.refusals import Refusal
 
 LIMITS: Final = Limits(text=12_000, thinking=8_000, result=8_000, result_lines=200, arguments=4_000)
 MAX_NAME: Final = 200
 MAX_PROSE: Final = 2000
 MAX_SUMMARY: Final = 1200
 """Characters of the summary above the transcript."""
+NOTHING: Final = "\N{EN DASH}"
 MAX_GAPS: Final = 20
 """Gaps that are listed one by one."""
 
@@ -178,16 +186,22 @@ class Templates:
             "markdown": markdown,
             "time_of_day": time_of_day,
             "duration": duration_text,
-            "name": lambda text: printable(str(text), MAX_NAME),
+            "name": lambda text: visible_line(str(text), MAX_NAME),
             "prose": lambda text: printable(str(text), MAX_PROSE),
             "money": money,
             "count": lambda number: f"{number:,}",
+            "short_count": short_count,
+            "short_time": short_time,
+            "cost": cost_text,
+            "commands": commands,
         }
-        self._env.globals |= {"MAX_GAPS": MAX_GAPS, "MAX_SUMMARY": MAX_SUMMARY}
+        choices = {"RUN_PHASES": RUN_PHASES, "FAILURE_CODES": FAILURE_CODES}
+        self._env.globals |= {"MAX_GAPS": MAX_GAPS, "MAX_SUMMARY": MAX_SUMMARY, **choices}
 
-    def page(self, view: View, window: Window, entries: Sequence[PageEntry]) -> str:
-        """The whole page."""
-        return self._env.get_template("run_page.html").render(view=view, window=window, entries=entries)
+    def page(self, view: View, window: Window, entries: Sequence[PageEntry], *, in_list: bool = False) -> str:
+        """The whole page; `in_list`: with a link to the list of runs, for operators."""
+        template = self._env.get_template("run_page.html")
+        return template.render(view=view, window=window, entries=entries, in_list=in_list)
 
     def header(self, view: View) -> str:
         """The header, which changes while the run is open: phase, steps, tokens, cost, receipt."""
@@ -198,9 +212,17 @@ class Templates:
         base = quote(run_id, safe="")
         return self._env.get_template("transcript_entries.html").render(base=base, attempt=attempt, entries=entries)
 
-    def error(self, status: int, title: str, detail: str) -> str:
+    def refusal(self, refusal: "Refusal") -> str:
         """The page of a refused request."""
-        return self._env.get_template("error.html").render(status=status, title=title, detail=detail)
+        return self._env.get_template("error.html").render(refusal=refusal)
+
+    def runs_page(self, **content: Any) -> str:
+        """The list of runs; the content is that of `agent_runs.web.fleet_pages`."""
+        return self._env.get_template("runs_page.html").render(**content)
+
+    def runs_list(self, **content: Any) -> str:
+        """Its rows, which the page's script replaces."""
+        return self._env.get_template("runs_list.html").render(**content)
 
     def token_redirect(self, run_id: str) -> str:
         """The page that continues to the run's page without the token in its URL.
@@ -243,3 +265,24 @@ def money(cost: Decimal | None) -> str:
     if cost is None:
         return "unknown"
     return f"${cost:,.2f}" if cost >= 100 else f"${cost:.4f}"
+
+
+def commands(text: str) -> Markup:
+    """A text of ours, escaped, with what is between backquotes as code."""
+    pieces = (escape(piece) for piece in text.split("`"))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(piece) if number % 2 else piece for number, piece in enumerate(pieces)
+    )
+
+
+def short_time(at: datetime, now: datetime) -> str:
+    """The time of day, with the date unless it is today's, UTC."""
+    at = at.astimezone(UTC)
+    return f"{at:%H:%M:%S}" if at.date() == now.astimezone(UTC).date() else f"{at:%Y-%m-%d %H:%M}"
+
+
+def cost_text(usage: RunUsage | Total) -> str:
+    """The cost; `+ ?` where a part has no known price."""
+    if usage.cost_usd is None:
+        return "unpriced" if usage.unpriced else NOTHING
+    return money(usage.cost_usd) + (" + ?" if usage.unpriced else "")

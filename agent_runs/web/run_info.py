@@ -1,4 +1,4 @@
-"""Phase, steps and outcome of a run from Temporal. A port, because pages also work without Temporal."""
+"""Phase, steps and outcome of a run, and lists of runs, from Temporal. A port: pages also work without Temporal."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError
 
+from agent_runs.client.fleet import FleetUnavailable, RunFilter, RunPage, list_page
 from agent_runs.client.obstacles import Obstacle, read_obstacles
 from agent_runs.client.outcome import fetch_outcome
 from agent_runs.client.runs import RunSummary, find_by_run_id, web_ui_url
@@ -58,6 +59,14 @@ class RunInfoSource(Protocol):
         """
         ...
 
+    async def list_page(self, wanted: RunFilter, cursor: bytes | None) -> RunPage:
+        """A page of runs.
+
+        Raises:
+            FleetUnavailable: Temporal does not answer.
+        """
+        ...
+
 
 class NoRunInfo:
     """Used when Temporal could not be reached at the start."""
@@ -65,6 +74,10 @@ class NoRunInfo:
     async def run_info(self, run_id: str) -> RunInfo | None:
         """Always raises RunInfoUnavailable."""
         raise RunInfoUnavailable(f"run {run_id}: this service is not connected to Temporal")
+
+    async def list_page(self, wanted: RunFilter, cursor: bytes | None) -> RunPage:  # noqa: ARG002 (the port's)
+        """Always raises FleetUnavailable."""
+        raise FleetUnavailable("This service is not connected to Temporal")
 
 
 @dataclass(frozen=True)
@@ -82,6 +95,10 @@ class TemporalRunInfo:
                 return None if run is None else await self._run_info(run)
         except (RPCError, TimeoutError) as error:
             raise RunInfoUnavailable(f"Temporal does not answer: {type(error).__name__}") from None
+
+    async def list_page(self, wanted: RunFilter, cursor: bytes | None) -> RunPage:
+        """A page of runs."""
+        return await list_page(self.client, wanted, cursor)
 
     async def _run_info(self, run: RunSummary) -> RunInfo:
         handle = run.handle(self.client)

@@ -11,6 +11,7 @@ from agent_runs.client.links import load_tokens
 from agent_runs.client.settings import ClientSettings
 from agent_runs.transcripts.store import TranscriptStore
 from agent_runs.web.access import Access
+from agent_runs.web.operators import Operators
 from agent_runs.web.pages import Pages, SecurityHeaders
 from agent_runs.web.run_info import RunInfoSource
 from agent_runs.web.transcripts import KEEP_ALIVE, POLL, app, serving
@@ -24,6 +25,7 @@ async def transcript_service(
 
     Raises:
         UnusableTokenKey: the key file holds no key that tokens can be signed with.
+        SettingsError: the file of the operator token cannot be used.
         CannotListen: the address is in use, or not one of this machine.
     """
     if settings.transcripts_listen is None:
@@ -44,7 +46,8 @@ def application(
 ) -> Starlette:
     """The ASGI application: the transcript service with the pages of runs."""
     public = urlsplit(settings.transcripts_public_url or "")
-    access = Access(load_tokens(settings), root=public.path.rstrip("/"), secure=public.scheme == "https")
+    tokens, root, secure = load_tokens(settings), public.path.rstrip("/"), public.scheme == "https"
+    access = Access(tokens, root, secure, Operators.load(settings, tokens, root=root, secure=secure))
     pages = Pages(store, access, source, poll=poll, keep_alive=keep_alive)
     service = app(store, access, poll=poll, keep_alive=keep_alive, routes=pages.routes, errors=pages.error_response)
     service.add_middleware(SecurityHeaders)

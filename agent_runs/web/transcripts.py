@@ -123,7 +123,13 @@ async def serving(
     actual_port = listener.getsockname()[1]
     grace = int(drain.total_seconds())
     config = uvicorn.Config(
-        application, lifespan="off", ws="none", log_config=None, access_log=False, timeout_graceful_shutdown=grace
+        application,
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,  # the address of a connection counts: it decides whose header names an operator
+        timeout_graceful_shutdown=grace,
     )
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))

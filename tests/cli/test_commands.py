@@ -23,7 +23,7 @@ from dev_stack.demo import context
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "opencode"
 PROGRAM = Path(sys.executable).with_name("agent-runs")
 COMMANDS = [
-    *("start", "logs", "show", "list", "cancel", "replay", "parse", "transcripts"),
+    *("start", "logs", "show", "list", "top", "cancel", "replay", "parse", "transcripts"),
     *("revoke-links", "sealing-key", "keys", "doctor", "worker", "explain", "completion"),
 ]
 

@@ -44,6 +44,20 @@ def test_what_says_nothing_without_the_labels_of_a_deployment_is_refused(name: s
     assert both.inherit_deployment == "a=b,c=d"
 
 
+def test_the_header_of_a_proxy_counts_only_with_the_proxys_addresses() -> None:
+    header, proxies = "AGENT_RUNS_OPERATOR_HEADER", "AGENT_RUNS_OPERATOR_PROXIES"
+    for alone in ({header: "X-Auth-Email"}, {proxies: "10.0.0.7"}):
+        with pytest.raises(SettingsError, match=f"{proxies}: set it together with {header}"):
+            ClientSettings.read(alone)
+    for wrong in ("10.0.0.7/33", "proxy.example", "10.0.0.7/8"):
+        with pytest.raises(SettingsError, match=f"{proxies}: must be addresses or networks"):
+            ClientSettings.read({header: "X-Auth-Email", proxies: wrong})
+    with pytest.raises(SettingsError, match=f"{header}: must be the name of a header"):
+        ClientSettings.read({header: "X Auth", proxies: "10.0.0.7"})
+    both = ClientSettings.read({header: "X-Auth-Email", proxies: "10.0.0.7, fd00::/8,"})
+    assert [str(network) for network in both.operator_proxies] == ["10.0.0.7/32", "fd00::/8"]
+
+
 def test_patterns_of_what_agents_inherit_are_separated_by_commas() -> None:
     read = WorkerSettings.read({"AGENT_RUNS_INHERIT_ENV": "MY_*, LANG", "AGENT_RUNS_INHERIT_ENV_FROM": ""})
     assert (read.inherit_env, read.inherit_env_from) == (("MY_*", "LANG"), ())

@@ -1,7 +1,7 @@
 """Shared by the tests of the pages: a service over one store, and run info as from Temporal."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -10,6 +10,7 @@ from pathlib import Path
 import aiohttp
 
 from agent_runs.client import links
+from agent_runs.client.fleet import PAGE_RUNS, FleetUnavailable, RunFilter, RunPage
 from agent_runs.client.obstacles import Obstacle
 from agent_runs.client.runs import RunSummary
 from agent_runs.client.settings import ClientSettings
@@ -18,7 +19,7 @@ from agent_runs.contracts.errors import Failure
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import AttemptReport, Outcome
 from agent_runs.transcripts.store import Line, SqlTranscripts
-from agent_runs.transcripts.tokens import authorization
+from agent_runs.transcripts.tokens import Tokens, authorization
 from agent_runs.web.run_info import RunInfo, RunInfoUnavailable
 from agent_runs.web.serving import application
 from agent_runs.web.transcripts import serving
@@ -74,11 +75,22 @@ class FakeRunInfo:
 
     info: RunInfo | None = None
     down: bool = False
+    runs: Sequence[RunSummary] = ()
+    asked: list[tuple[RunFilter, bytes | None]] = field(default_factory=list)
 
     async def run_info(self, run_id: str) -> RunInfo | None:
         if self.down:
             raise RunInfoUnavailable("Temporal does not answer")
         return self.info if run_id == RUN else None
+
+    async def list_page(self, wanted: RunFilter, cursor: bytes | None) -> RunPage:
+        """The runs from the cursor on, a page of them; filters are Temporal's."""
+        if self.down:
+            raise FleetUnavailable("Temporal does not answer")
+        self.asked.append((wanted, cursor))
+        start = int(cursor or b"0")
+        end = start + PAGE_RUNS
+        return RunPage(self.runs[start:end], b"%d" % end if end < len(self.runs) else None)
 
 
 @dataclass
@@ -91,8 +103,11 @@ class Site:
     base: str = ""
     http: aiohttp.ClientSession = field(init=False)
 
+    def access_tokens(self) -> Tokens:
+        return links.load_tokens(self.settings)
+
     def token(self, run: str = RUN) -> str:
-        return links.load_tokens(self.settings).mint(run)
+        return self.access_tokens().mint(run)
 
     @property
     def link(self) -> str:
@@ -106,9 +121,9 @@ class Site:
 
 
 @asynccontextmanager
-async def site(folder: Path, port: int = 0, **more: str) -> AsyncIterator[Site]:
+async def site(folder: Path, port: int = 0, /, **more: object) -> AsyncIterator[Site]:
     """A service at this port, else a free one; the session of `http` sends a valid token."""
-    settings = ClientSettings(sealing_key_file=folder / "key.json", **more)  # type: ignore[arg-type]  # strings are parsed
+    settings = ClientSettings(sealing_key_file=folder / "key.json", **more)  # type: ignore[arg-type]  # of any setting
     store = await SqlTranscripts.open(f"sqlite:///{folder}/transcripts.db")
     running = Site(store, FakeRunInfo(), settings)
     try:

@@ -218,7 +218,7 @@ async def test_a_live_page_continues_by_itself_after_a_restart_of_the_service(ta
         await tab.until("document.getElementById('state').textContent === 'Live.'")
         port = int(here.base.rsplit(":", 1)[1])
     await tab.until("document.getElementById('state').textContent === 'Reconnecting …'")
-    async with site(tmp_path, port=port) as here:
+    async with site(tmp_path, port) as here:
         here.source.info = run_info("running")
         await here.store.append(key(), [line(2, text_event("two"))])
         await tab.until("document.getElementById('line-2')")

@@ -100,7 +100,7 @@ def entry(raw: bytes, stream: str = "stdout", limits: Limits = TERMINAL_LIMITS) 
         case "error":
             return _error(event, limits)
         case other:
-            return Entry("log", _line(f"{other} event", ENTRY_TITLE_LIMIT))
+            return Entry("log", visible_line(f"{other} event", ENTRY_TITLE_LIMIT))
 
 
 def json_object(raw: bytes) -> dict[str, Any] | None:
@@ -125,7 +125,7 @@ def _prose(kind: Kind, value: object, limit: int) -> Entry | None:
 
 
 def _log(raw: bytes) -> Entry | None:
-    text = _line(raw[: 4 * LOG_LIMIT].decode("utf-8", errors="replace"), LOG_LIMIT)
+    text = visible_line(raw[: 4 * LOG_LIMIT].decode("utf-8", errors="replace"), LOG_LIMIT)
     return Entry("log", text) if text else None
 
 
@@ -150,18 +150,18 @@ def _tool(part: dict[str, Any], limits: Limits) -> Entry:
 def _tool_title(part: dict[str, Any], state: dict[str, Any]) -> str:
     """`bash  ls -l`: the tool and what it was called with, on one line."""
     arguments = _object(state.get("input"))
-    tool = _line(part.get("tool"), 40) or "tool"
+    tool = visible_line(part.get("tool"), 40) or "tool"
     if tool == "invalid":
-        return f"refused call of {_line(arguments.get('tool'), 40) or 'a tool'}"
+        return f"refused call of {visible_line(arguments.get('tool'), 40) or 'a tool'}"
     subjects = (arguments[name] for name in SUBJECTS if isinstance(arguments.get(name), str) and arguments[name])
     subject = next(subjects, None)
-    return f"{tool}  {_line(subject or state.get('title'), ENTRY_TITLE_LIMIT)}".rstrip()
+    return f"{tool}  {visible_line(subject or state.get('title'), ENTRY_TITLE_LIMIT)}".rstrip()
 
 
 def _arguments(state: dict[str, Any], limit: int) -> str:
     """The arguments one after the other, texts as they are."""
     called_with = _object(state.get("input"))
-    shown = (f"{_line(name, 60)}: {_visible(_cut(value))[:limit]}" for name, value in called_with.items())
+    shown = (f"{visible_line(name, 60)}: {_visible(_cut(value))[:limit]}" for name, value in called_with.items())
     return printable("\n".join(shown), limit) if limit else ""
 
 
@@ -182,7 +182,7 @@ def _usage(part: dict[str, Any]) -> str:
     cost = part.get("cost")
     if _is_number(cost) and cost:
         amounts.append(f"${cost:.4f}")
-    return ", ".join([*amounts, _line(part.get("reason"), 40) or "no finish reason"])
+    return ", ".join([*amounts, visible_line(part.get("reason"), 40) or "no finish reason"])
 
 
 def _error(event: dict[str, Any], limits: Limits) -> Entry:
@@ -190,7 +190,9 @@ def _error(event: dict[str, Any], limits: Limits) -> Entry:
     fields = _object(error)
     data = _object(fields.get("data"))
     status = data.get("statusCode")
-    title = " ".join([_line(fields.get("name"), 60) or "error", *([str(status)] if isinstance(status, int) else [])])
+    title = " ".join(
+        [visible_line(fields.get("name"), 60) or "error", *([str(status)] if isinstance(status, int) else [])]
+    )
     text = data.get("message") or fields.get("message") or event.get("message") or error
     body, left_out = _bounded(text, limits.result, limits.result_lines)
     return Entry("error", title, body, left_out, failed=True)
@@ -229,7 +231,7 @@ def _cut(value: object, depth: int = 0) -> object:
             return value
 
 
-def _line(value: object, limit: int) -> str:
+def visible_line(value: object, limit: int) -> str:
     """`value` as visible text on one line."""
     text = value[: 8 * limit] if isinstance(value, str) else _cut(value)
     return printable(" ".join(_visible(text).split()), limit)

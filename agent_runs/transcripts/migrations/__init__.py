@@ -16,7 +16,7 @@ from agent_runs.transcripts.database import Database
 from agent_runs.transcripts.partitions import KEPT, create_missing
 from agent_runs.transcripts.schema import attempts, metadata_of
 
-HEAD: Final = "0004"
+HEAD: Final = "0005"
 FOLDER: Final = Path(__file__).parent
 _LOCK: Final = 0x7472616E736372  # "transcr": one migration at a time per PostgreSQL database
 

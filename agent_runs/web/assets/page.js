@@ -1,4 +1,5 @@
-// Follows an open run: appends entries and replaces the header, both rendered and escaped by the server.
+// Follows an open run: appends entries and replaces the header. Keeps the list of runs up to date: replaces its rows.
+// All of them are rendered and escaped by the server.
 "use strict";
 
 (() => {
@@ -39,4 +40,36 @@
     source.close();
     showState("The run has ended.");
   });
+})();
+
+(() => {
+  const INTERVAL = 3000; // ms
+  const list = document.getElementById("runs");
+  const state = document.getElementById("state");
+  if (!list?.dataset.live) return;
+
+  const update = async () => {
+    const response = await fetch(list.dataset.live, { headers: { Accept: "text/html" } });
+    if (response.status === 401) {
+      state.textContent = "Signed out: reload the page.";
+      return false;
+    }
+    if (!response.ok) throw new Error(String(response.status));
+    const focused = list.contains(document.activeElement) ? document.activeElement.id : "";
+    list.innerHTML = await response.text();
+    if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+    state.textContent = `Live, as of ${new Date().toISOString().slice(11, 19)} UTC`;
+    return true;
+  };
+  const next = () =>
+    setTimeout(async () => {
+      let goOn = true;
+      if (!document.hidden)
+        goOn = await update().catch(() => {
+          state.textContent = "No answer, trying again …";
+          return true;
+        });
+      if (goOn) next();
+    }, INTERVAL);
+  next();
 })();

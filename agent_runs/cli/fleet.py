@@ -1,0 +1,173 @@
+"""The commands list and top. Each returns its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+from temporalio.client import Client
+
+from agent_runs.cli.display import Display, ListedRun, TextDisplay
+from agent_runs.cli.follow import Interrupted, Interrupts
+from agent_runs.cli.lazy import lazy
+from agent_runs.cli.refusals import Refused
+from agent_runs.cli.runs import open_transcripts, run_ref
+from agent_runs.cli.runs_table import cost_text, runs_table
+from agent_runs.client.amounts import short_count
+from agent_runs.client.connection import connect
+from agent_runs.client.fleet import FleetUnavailable, InvalidFilter, RunFilter, list_page
+from agent_runs.client.runs import RunSummary, list_runs
+from agent_runs.client.settings import ClientSettings
+from agent_runs.contracts.errors import TranscriptsUnavailable
+
+if TYPE_CHECKING:
+    from agent_runs.cli.follow import Transcripts
+    from agent_runs.client import transcripts as remote
+    from agent_runs.transcripts import database
+    from agent_runs.transcripts.fleet import RunUsage
+else:  # SQLAlchemy: a second that other commands do without
+    remote, database = lazy("agent_runs.client.transcripts"), lazy("agent_runs.transcripts.database")
+
+USAGE_TIMEOUT: Final = timedelta(seconds=5)
+"""A list waits no longer for tokens and cost."""
+REDRAW_INTERVAL: Final = timedelta(seconds=2)
+TOP_RUNS: Final = 1000
+"""Runs that `top` reads at the most."""
+_HEADING: Final = 3
+"""Lines of `top` that are not runs."""
+
+Usage = Mapping[str, "RunUsage"]
+
+
+async def listing(display: Display, filters: Mapping[str, str], *, limit: int) -> int:
+    """List runs, newest first, with tokens and cost where the store is reachable."""
+    wanted = parse_filters(filters)
+    settings = ClientSettings.read()
+    client = await connect(settings)
+    runs = [run async for run in list_runs(client, wanted.condition, limit)]
+    usage, note = await read_usage(settings, [run.key.run_id for run in runs])
+    display.runs([listed(settings, run, usage) for run in runs])
+    if note:
+        display.note(note)
+    return 0
+
+
+async def top(display: Display, filters: Mapping[str, str]) -> int:
+    """Show the runs at work: on a terminal until Ctrl-C, else once."""
+    wanted = parse_filters({**filters, "state": "working"})
+    settings = ClientSettings.read()
+    client = await connect(settings)
+    if not (isinstance(display, TextDisplay) and display.console.is_terminal):
+        return await _snapshot(client, settings, wanted, display)
+    with Interrupts.installed() as interrupts:
+        try:
+            await interrupts.during(_redraw(client, settings, wanted, display))
+        except Interrupted:
+            return 0
+    return 0
+
+
+def parse_filters(filters: Mapping[str, str]) -> RunFilter:
+    """The filter of a command's options.
+
+    Raises:
+        Refused: an option cannot be used.
+    """
+    try:
+        return RunFilter.parse(filters)
+    except InvalidFilter as error:
+        raise Refused(f"--{error}") from None
+
+
+def listed(settings: ClientSettings, run: RunSummary, usage: Usage) -> ListedRun:
+    """A run with its links and its usage."""
+    ref = run_ref(settings, run.key, run.workflow_id, run.workflow_run_id)
+    return ListedRun(run, ref, usage.get(run.key.run_id))
+
+
+async def read_usage(settings: ClientSettings, run_ids: Sequence[str]) -> tuple[Usage, str]:
+    """The usage of these runs, and a note if it could not be read."""
+    if not run_ids:
+        return {}, ""
+    missing = "tokens and cost are missing: "
+    if settings.transcripts_public_url is None and (file := _missing_file(settings)) is not None:
+        return {}, f"{missing}{file} does not exist; set AGENT_RUNS_TRANSCRIPTS_URL to the worker's store"
+    try:
+        async with asyncio.timeout(USAGE_TIMEOUT.total_seconds()), open_transcripts(settings) as store:
+            return await _usage(store, run_ids), ""
+    except TimeoutError:
+        return {}, f"{missing}the transcript store did not answer within {USAGE_TIMEOUT.total_seconds():g} s"
+    except TranscriptsUnavailable as error:
+        return {}, f"{missing}{error.message}"
+
+
+async def _usage(store: Transcripts, run_ids: Sequence[str]) -> Usage:
+    if isinstance(store, remote.ServiceTranscripts):
+        return await store.usage(run_ids)
+    return await store.fleet.usage(run_ids)
+
+
+def _missing_file(settings: ClientSettings) -> Path | None:
+    """The SQLite file that does not exist, and that reading must not create."""
+    try:
+        url = database.parse_url(settings.transcripts)
+    except ValueError:
+        return None  # opening it names the fault
+    file = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
+    return file if file is not None and not file.exists() else None
+
+
+async def _snapshot(client: Client, settings: ClientSettings, wanted: RunFilter, display: Display) -> int:
+    runs = [run async for run in list_runs(client, wanted.condition, TOP_RUNS)]
+    usage, note = await read_usage(settings, [run.key.run_id for run in runs])
+    rows = [listed(settings, run, usage) for run in runs]
+    display.runs(rows, at_work=True)
+    if note:
+        display.note(note)
+    return 0
+
+
+async def _redraw(client: Client, settings: ClientSettings, wanted: RunFilter, display: TextDisplay) -> None:
+    """Draw the runs on the alternate screen, anew every 2 s."""
+    rows: list[ListedRun] = []
+    with Live(console=display.console, screen=True, auto_refresh=False) as live:
+        while True:
+            try:
+                runs = (await list_page(client, wanted, limit=TOP_RUNS)).runs
+                usage, note = await read_usage(settings, [run.key.run_id for run in runs])
+                rows = [listed(settings, run, usage) for run in runs]
+            except FleetUnavailable as error:
+                note = f"{error}; this is what was known before"
+            live.update(screen(rows, note, display.console.width, display.console.height), refresh=True)
+            await asyncio.sleep(REDRAW_INTERVAL.total_seconds())
+
+
+def screen(rows: Sequence[ListedRun], note: str, width: int, height: int) -> RenderableType:
+    """What `top` draws: the sums, the runs that fit, and a note."""
+    room = max(1, height - _HEADING - bool(note))
+    parts: list[RenderableType] = [Text(summary(rows), style="bold", no_wrap=True, overflow="ellipsis")]
+    if rows:
+        parts.append(runs_table(rows[:room], width, datetime.now(UTC), last_output=True))
+    if len(rows) > room:
+        parts.append(Text(f"and {len(rows) - room} more", style="dim"))
+    if note:
+        parts.append(Text(note, style="yellow", no_wrap=True, overflow="ellipsis"))
+    return Group(*parts)
+
+
+def summary(rows: Sequence[ListedRun]) -> str:
+    """The sums over the runs at work."""
+    known = [row.usage for row in rows if row.usage is not None]
+    tokens = sum(usage.tokens for usage in known)
+    cost = sum((usage.cost_usd for usage in known if usage.cost_usd is not None), Decimal(0))
+    unpriced = sum(usage.unpriced for usage in known)
+    number = "1 run" if len(rows) == 1 else f"{len(rows)} runs"
+    used = f", {short_count(tokens)} tokens, {cost_text(cost, unpriced)}" if known else ""
+    return f"{number} at work{used}, {datetime.now(UTC):%H:%M:%S} UTC"

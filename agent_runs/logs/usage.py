@@ -1,0 +1,102 @@
+"""Passes an attempt's usage to the transcript store: while its agent works and, from its report, at the end.
+
+Writes with lines join the transaction of the lines. An agent that is silent costs at most one more write, for what its
+newest lines have changed.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+import structlog
+
+from agent_runs.agents.opencode.fold import Progress
+from agent_runs.agents.opencode.pricing import cost_of
+from agent_runs.contracts.errors import RunError, TranscriptsUnavailable
+from agent_runs.contracts.identity import AttemptKey
+from agent_runs.contracts.outcome import Report, Usage
+from agent_runs.transcripts.store import TranscriptStore, Writer
+from agent_runs.transcripts.usage import StoredUsage
+
+log: Final[Any] = structlog.get_logger()
+
+RECORD_INTERVAL: Final = timedelta(seconds=5)
+"""Between two writes of one attempt's usage."""
+
+
+@dataclass
+class UsageRecorder:
+    """The usage of one attempt that is being followed.
+
+    Attributes:
+        progress: what the stored lines show, and the sequence of the last of them.
+        hide: hides the run's secrets in a text.
+    """
+
+    model: str
+    progress: Callable[[], tuple[Progress, int]]
+    hide: Callable[[str], str]
+    clock: Callable[[], float] = time.monotonic
+    _recorded: int = 0
+    _recorded_at: float = float("-inf")
+
+    def due(self) -> StoredUsage | None:
+        """The usage, if lines were stored since it was last returned, and that was `RECORD_INTERVAL` ago."""
+        if self.clock() - self._recorded_at < RECORD_INTERVAL.total_seconds():
+            return None
+        progress, sequence = self.progress()
+        if sequence == self._recorded:
+            return None
+        self._recorded, self._recorded_at = sequence, self.clock()
+        return stored_usage(
+            self.model, progress.usage, progress.steps, progress.cost_usd, self.hide(progress.last_output)
+        )
+
+    @asynccontextmanager
+    async def recording(self, store: TranscriptStore, key: AttemptKey, writer: Writer) -> AsyncIterator[None]:
+        """Also record, until the block ends, what the last lines before a silence have changed."""
+
+        async def record() -> None:
+            while True:
+                await asyncio.sleep(RECORD_INTERVAL.total_seconds())
+                if (usage := self.due()) is not None:
+                    try:
+                        await store.append(key, [], writer, usage)
+                    except RunError:  # the next line meets the same error, and there it counts
+                        self._recorded = 0
+
+        task = asyncio.create_task(record())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+async def record_report(store: TranscriptStore, key: AttemptKey, model: str, report: Report) -> None:
+    """Record the usage of a report, which holds no secret. A store that cannot be written holds up no outcome."""
+    last_output = report.last_output or report.summary
+    usage = stored_usage(model, report.usage, report.steps, report.cost_usd, last_output)
+    try:
+        await store.record_usage(key, usage)
+    except TranscriptsUnavailable as error:
+        log.warning("usage.skipped", run=key.run.run_id, attempt=key.attempt, error=error.message)
+
+
+def stored_usage(model: str, usage: Usage, steps: int, reported: Decimal | None, last_output: str) -> StoredUsage:
+    """The usage as it is stored. OpenCode reports a cost of 0 for a model without prices: then none is known."""
+    return StoredUsage(
+        input_tokens=usage.input_tokens,
+        cached_tokens=usage.cached_input_tokens,
+        output_tokens=usage.output_tokens,
+        steps=steps,
+        cost_usd=cost_of(model, usage, reported)[0] or None,
+        model=model,
+        last_output=" ".join(last_output.split()),
+    )

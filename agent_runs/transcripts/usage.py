@@ -1,0 +1,64 @@
+"""What a list of runs shows of each attempt's output: tokens, steps, cost, model, last output.
+
+It is in the attempt's own row, so that retention deletes it with the attempt, and a write of it costs no transaction
+where lines are written anyway.
+"""
+
+from dataclasses import dataclass
+from decimal import ROUND_HALF_EVEN, Decimal
+from typing import Any, Final
+
+MICROS: Final = 1_000_000
+"""Micro-dollars in a US dollar: the cost is a whole number of them, so that sums are exact in every database."""
+MAX_TOKENS: Final = 10**12
+"""Of one attempt; the store adds up a million attempts in 64 bits, whatever an agent claims."""
+MAX_COST: Final = Decimal(1_000_000)
+"""US dollars of one attempt; see `MAX_TOKENS`."""
+MAX_TEXT: Final = 1000
+"""Characters of the model and of the last output."""
+
+COLUMNS: Final = ("input_tokens", "cached_tokens", "output_tokens", "steps", "cost_micros", "model", "last_output")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredUsage:
+    """The usage of one attempt, as far as its output was read.
+
+    Attributes:
+        cost_usd: None when the model has no known price.
+        last_output: for people, one line; redacted by whoever writes it.
+    """
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    steps: int = 0
+    cost_usd: Decimal | None = None
+    model: str = ""
+    last_output: str = ""
+
+    def row(self) -> dict[str, Any]:
+        """The values of `COLUMNS`; None keeps what is stored."""
+        return {
+            "input_tokens": min(self.input_tokens, MAX_TOKENS),
+            "cached_tokens": min(self.cached_tokens, MAX_TOKENS),
+            "output_tokens": min(self.output_tokens, MAX_TOKENS),
+            "steps": min(self.steps, MAX_TOKENS),
+            "cost_micros": None if self.cost_usd is None else to_micros(self.cost_usd),
+            "model": self.model[:MAX_TEXT] or None,
+            "last_output": self.last_output[:MAX_TEXT] or None,
+        }
+
+
+UNCHANGED: Final[dict[str, Any]] = dict.fromkeys(COLUMNS)
+"""The values of a write that brings no usage."""
+
+
+def to_micros(cost: Decimal) -> int:
+    """US dollars as micro-dollars, rounded to the nearest."""
+    return int((min(max(cost, Decimal(0)), MAX_COST) * MICROS).to_integral_value(ROUND_HALF_EVEN))
+
+
+def from_micros(micros: int | None) -> Decimal | None:
+    """Micro-dollars as US dollars, exactly."""
+    return None if micros is None else Decimal(micros) / MICROS

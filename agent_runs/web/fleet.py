@@ -1,0 +1,229 @@
+"""Collects what the list of runs shows: runs from Temporal, usage and totals from the store.
+
+Temporal has the last word on what runs and how it ended, the store on tokens, cost and last output. When one of them is
+away, the page says so and shows what the other one knows.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Final, Protocol, TypeVar
+from urllib.parse import quote
+
+from agent_runs.client.fleet import PAGE_RUNS, FleetUnavailable, RunFilter, RunPage
+from agent_runs.client.runs import RunSummary
+from agent_runs.contracts.errors import TranscriptsUnavailable
+from agent_runs.transcripts.fleet import Grouping, RunUsage, Selection, Total
+from agent_runs.transcripts.schema import EPOCH
+from agent_runs.transcripts.store import TranscriptStore
+
+STORE_TIMEOUT: Final = timedelta(seconds=3)
+"""A page does not wait longer for the store."""
+TOTALS_MAX_AGE: Final = timedelta(seconds=15)
+"""Totals are added up anew after this time."""
+TOTALS_SINCE: Final = timedelta(days=30)
+"""Totals are of so long, unless a filter names another time."""
+MAX_KNOWN: Final = 64
+"""Totals in memory, by selection."""
+STORE_AWAY: Final = "The transcript store does not answer: tokens, cost and last output are missing here."
+
+Item = TypeVar("Item")
+Totals = dict[Grouping, list[Total]]
+
+
+class RunLists(Protocol):
+    """Temporal's list of runs. A port, because pages also work without Temporal."""
+
+    async def list_page(self, wanted: RunFilter, cursor: bytes | None) -> RunPage:
+        """A page of runs, `PAGE_RUNS` at the most.
+
+        Raises:
+            FleetUnavailable: Temporal does not answer.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run of the list.
+
+    Attributes:
+        phase: as in the search attribute; of a run that only the store lists `ended` or `open`.
+        working: it has no outcome yet.
+        usage: None: the store has nothing of it, or is away.
+    """
+
+    run_id: str
+    agent_id: str
+    company_id: str
+    task: str
+    phase: str
+    failure: str
+    model: str
+    started_at: datetime
+    elapsed: timedelta | None
+    working: bool
+    usage: RunUsage | None = None
+
+    @classmethod
+    def of_run(cls, run: RunSummary, usage: RunUsage | None, now: datetime) -> "Row":
+        """A run that Temporal lists."""
+        working = not run.decided
+        ended = now if working else run.ended_at
+        return cls(
+            run_id=run.key.run_id,
+            agent_id=run.key.agent_id,
+            company_id=run.key.company_id,
+            task=run.task_key or "",
+            phase=run.phase,
+            failure=run.failure_code or "",
+            model=run.model or (usage.model if usage else ""),
+            started_at=run.started_at,
+            elapsed=None if ended is None else max(ended - run.started_at, timedelta()),
+            working=working,
+            usage=usage,
+        )
+
+    @classmethod
+    def of_usage(cls, usage: RunUsage) -> "Row":
+        """A run of which only the store can be asked."""
+        return cls(
+            run_id=usage.run_id,
+            agent_id=usage.agent_id,
+            company_id=usage.company_id,
+            task="",
+            phase="ended" if usage.sealed else "open",
+            failure="",
+            model=usage.model,
+            started_at=usage.opened_at,
+            elapsed=None if usage.last_at is None else max(usage.last_at - usage.opened_at, timedelta()),
+            working=False,
+            usage=usage,
+        )
+
+    @property
+    def link(self) -> str:
+        """Relative URL of the run's page; empty for a run without an id."""
+        return f"runs/{quote(self.run_id, safe='')}" if self.run_id else ""
+
+    @property
+    def state(self) -> str:
+        """How the phase is coloured."""
+        if self.failure or self.phase in {"failed", "timed out", "cancelled", "terminated"}:
+            return "bad"
+        return "good" if self.phase == "succeeded" else "open" if self.working else "quiet"
+
+    @property
+    def cost_usd(self) -> Decimal | None:
+        """None: unknown."""
+        return self.usage.cost_usd if self.usage else None
+
+
+@dataclass(frozen=True)
+class FleetView:
+    """The content of the list.
+
+    Attributes:
+        cursor: of the next page: Temporal's token, or a time in microseconds after `@` while Temporal is away.
+        totals: None while the store is away, or where they were not asked for.
+        notes: for people, such as that the store does not answer.
+    """
+
+    wanted: RunFilter
+    rows: Sequence[Row]
+    cursor: bytes | None = None
+    first: bool = True
+    totals: Totals | None = None
+    totals_since: datetime = EPOCH
+    notes: Sequence[str] = ()
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+class FleetViews:
+    """Creates views of the list at its present state."""
+
+    def __init__(
+        self, store: TranscriptStore, runs: RunLists, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._store = store
+        self._runs = runs
+        self._clock = clock
+        self._totals: OrderedDict[Selection, tuple[datetime, Totals]] = OrderedDict()
+
+    async def view(self, wanted: RunFilter, cursor: bytes | None = None, *, totals: bool = True) -> FleetView:
+        """A page of the list, with totals if they are wanted."""
+        now = self._clock()
+        listing = asyncio.create_task(self._listed(wanted, cursor, now))
+        since = wanted.since or now.replace(minute=0, second=0, microsecond=0) - TOTALS_SINCE
+        selection = Selection(since, wanted.agent or None, wanted.company or None, wanted.model or None)
+        added = await self._known_totals(selection, now) if totals else None
+        rows, following, notes = await listing
+        if totals and added is None and STORE_AWAY not in notes:
+            notes = [*notes, STORE_AWAY]
+        return FleetView(wanted, rows, following, cursor is None, added, since, notes, now)
+
+    async def usage(self, run_ids: Sequence[str]) -> dict[str, RunUsage]:
+        """The usage of these runs. Raises TranscriptsUnavailable."""
+        return await self._store.fleet.usage(run_ids)
+
+    async def _listed(
+        self, wanted: RunFilter, cursor: bytes | None, now: datetime
+    ) -> tuple[list[Row], bytes | None, list[str]]:
+        """Rows, cursor of the next page, and notes."""
+        if cursor is None or not cursor.startswith(_BY_TIME):
+            try:
+                page = await self._runs.list_page(wanted, cursor)
+            except FleetUnavailable as error:
+                return await self._from_store(wanted, None, str(error))
+            usage = await self._answered(self._store.fleet.usage([run.key.run_id for run in page.runs]))
+            rows = [Row.of_run(run, (usage or {}).get(run.key.run_id), now) for run in page.runs]
+            return rows, page.cursor, [] if usage is not None else [STORE_AWAY]
+        return await self._from_store(
+            wanted, EPOCH + timedelta(microseconds=int(cursor[1:])), "Temporal did not answer"
+        )
+
+    async def _from_store(
+        self, wanted: RunFilter, before: datetime | None, reason: str
+    ) -> tuple[list[Row], bytes | None, list[str]]:
+        """The newest runs as the store knows them: with no phase, no failure and no task."""
+        selection = Selection(
+            wanted.since or EPOCH, wanted.agent or None, wanted.company or None, wanted.model or None, wanted.search
+        )
+        found = await self._answered(self._store.fleet.newest(selection, before, PAGE_RUNS))
+        if found is None:
+            return [], None, [f"{reason}, and neither does the transcript store: nothing can be listed now."]
+        ignored = wanted.beyond_store
+        note = f"{reason}: this is the transcript store's list, without phases, failures and tasks."
+        if ignored:
+            note += f" These filters have no effect until then: {', '.join(ignored)}."
+        last = found[-1].newest_at if len(found) == PAGE_RUNS else None
+        cursor = None if last is None else b"%s%d" % (_BY_TIME, (last - EPOCH) // timedelta(microseconds=1))
+        return [Row.of_usage(usage) for usage in found], cursor, [note]
+
+    async def _known_totals(self, selection: Selection, now: datetime) -> Totals | None:
+        """The totals, at most `TOTALS_MAX_AGE` old; None: the store does not answer."""
+        known = self._totals.get(selection)
+        if known is None or now - known[0] >= TOTALS_MAX_AGE:
+            totals = await self._answered(self._store.fleet.totals(selection))
+            if totals is None:
+                return None
+            known = self._totals[selection] = now, totals
+            if len(self._totals) > MAX_KNOWN:
+                self._totals.popitem(last=False)
+        return known[1]
+
+    @staticmethod
+    async def _answered(query: Awaitable[Item]) -> Item | None:
+        """The store's answer; None when it is away or slow."""
+        try:
+            async with asyncio.timeout(STORE_TIMEOUT.total_seconds()):
+                return await query
+        except (TranscriptsUnavailable, TimeoutError):
+            return None
+
+
+_BY_TIME: Final = b"@"
+"""Begins a cursor of the store's list. Temporal's own begin otherwise: they are JSON or Protobuf."""

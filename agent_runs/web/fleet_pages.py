@@ -1,0 +1,189 @@
+"""The routes of operators: the list of runs, the usage of runs for programs, signing in and out.
+
+GET /runs?search=…&agent=…&phase=…&since=24h   the list: 50 runs, totals; with `Accept: application/json` as JSON
+GET /runs?…&part=list                          the rows alone as HTML, for the page's script
+GET /usage?run=…&run=…                         JSON: the `RunUsage` of up to 100 runs, for `agent-runs list`
+POST /sign-in                                  the operator token of the form becomes a cookie
+POST /sign-out                                 deletes it
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import parse_qs, quote, urlencode
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from agent_runs.client.fleet import InvalidFilter, RunFilter
+from agent_runs.transcripts.fleet import RunUsage
+from agent_runs.transcripts.tokens import Tokens
+from agent_runs.web.fleet import FleetViews, Row
+from agent_runs.web.operators import Operators, bearer
+from agent_runs.web.refusals import OFF, SIGN_IN, Refusals, accepts_html, with_forms
+from agent_runs.web.render import Templates
+
+MAX_USAGE_RUNS: Final = 100
+"""Runs of one request for their usage."""
+MAX_FORM: Final = 4096
+"""Bytes of the form of the sign-in page."""
+FILTERS: Final = ("search", "agent", "company", "task", "phase", "failure", "model", "since", "state")
+_CURSOR: Final = "cursor of the list of runs"
+_NO_STORE: Final = {"Cache-Control": "no-store"}
+_CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
+
+
+class FleetPages:
+    """The list of runs over one store and one Temporal."""
+
+    def __init__(self, operators: Operators, tokens: Tokens, views: FleetViews, templates: Templates) -> None:
+        self._operators = operators
+        self._tokens = tokens
+        self._views = views
+        self._templates = templates
+        self._refusals = Refusals(templates, operators)
+
+    @property
+    def routes(self) -> list[BaseRoute]:
+        """The routes, for the transcript service."""
+        return [
+            Route("/runs", self.runs),
+            Route("/usage", self.usage),
+            Route("/sign-in", self.sign_in, methods=["POST"]),
+            Route("/sign-out", self.sign_out, methods=["POST"]),
+        ]
+
+    async def runs(self, request: Request) -> Response:
+        """The list, its rows alone, or both as JSON."""
+        self._check(request)
+        texts = {name: request.query_params.get(name, "") for name in FILTERS}
+        try:
+            wanted = RunFilter.parse(texts)
+        except InvalidFilter as invalid:
+            raise HTTPException(400, str(invalid)) from None
+        cursor = self._cursor(request)
+        if not accepts_html(request) and "part" not in request.query_params:
+            return await self._json(wanted, cursor)
+        rows_only = request.query_params.get("part") == "list"
+        view = await self._views.view(wanted, cursor, totals=not rows_only)
+        following = self._following(texts, view.cursor)
+        render = self._templates.runs_list if rows_only else self._templates.runs_page
+        html = render(
+            view=view, texts=texts, query=_query(texts), following=following, sign_out=self._signed_in(request)
+        )
+        return HTMLResponse(html, headers=_NO_STORE | with_forms())
+
+    async def usage(self, request: Request) -> Response:
+        """The usage of runs, for operators and for programs that have the key of the links."""
+        token = bearer(request)
+        if not (self._tokens.is_operator(token) or self._operators.admits(request)):
+            raise HTTPException(401, "no operator's token, nor one of this service's key", _CHALLENGE)
+        run_ids = request.query_params.getlist("run")
+        if len(run_ids) > MAX_USAGE_RUNS:
+            raise HTTPException(400, f"run: at most {MAX_USAGE_RUNS} of them")
+        found = await self._views.usage(run_ids)
+        body = msgspec.json.encode(list(found.values()))
+        return Response(body, media_type="application/json", headers=_NO_STORE)
+
+    async def sign_in(self, request: Request) -> Response:
+        """Set the cookie and go on to the list, or to the run that was asked for."""
+        if not self._operators.sign_in:
+            raise HTTPException(403, OFF)
+        form = await _form(request)
+        run_id = form.get("run", "")
+        if not self._operators.is_token(form.get("token", "").strip()):
+            return self._refusals.sign_in_page(request, "That is not the operator token.", run_id)
+        target = f"runs/{quote(run_id, safe='')}" if run_id else "runs"
+        response = Response(status_code=303, headers={"Location": target, **_NO_STORE})
+        self._operators.set_cookie(response)
+        return response
+
+    async def sign_out(self, _request: Request) -> Response:
+        """Delete the cookie."""
+        response = Response(status_code=303, headers={"Location": "runs", **_NO_STORE})
+        self._operators.delete_cookie(response)
+        return response
+
+    def _check(self, request: Request) -> None:
+        if not self._operators.enabled:
+            raise HTTPException(403, OFF)
+        if not self._operators.admits(request):
+            raise HTTPException(401, SIGN_IN, _CHALLENGE)
+
+    def _signed_in(self, request: Request) -> bool:
+        """Whether the person can sign out here, which a proxy's header does not allow."""
+        return self._operators.has_session(request)
+
+    def _cursor(self, request: Request) -> bytes | None:
+        """The cursor of a link of ours: Temporal takes some seconds to refuse any other one."""
+        text = request.query_params.get("cursor", "")
+        if not text:
+            return None
+        cursor = self._tokens.unseal(_CURSOR, text)
+        if cursor is None:
+            raise HTTPException(400, "cursor: open the first page, this one's link is not whole")
+        return cursor
+
+    def _following(self, texts: Mapping[str, str], cursor: bytes | None) -> str:
+        """The query of the next page; empty on the last one."""
+        return "" if cursor is None else _query({**texts, "cursor": self._tokens.seal(_CURSOR, cursor)})
+
+    async def _json(self, wanted: RunFilter, cursor: bytes | None) -> Response:
+        view = await self._views.view(wanted, cursor, totals=False)
+        following = None if view.cursor is None else self._tokens.seal(_CURSOR, view.cursor)
+        content = {"runs": [_row_json(row) for row in view.rows], "cursor": following, "notes": list(view.notes)}
+        return JSONResponse(content, headers=_NO_STORE)
+
+
+def _usage_json(usage: RunUsage) -> dict[str, Any]:
+    """The usage of a run; the cost is a text, because it is exact."""
+    return {
+        "runId": usage.run_id,
+        "attempts": usage.attempts,
+        "inputTokens": usage.input_tokens,
+        "cachedInputTokens": usage.cached_tokens,
+        "outputTokens": usage.output_tokens,
+        "steps": usage.steps,
+        "costUsd": None if usage.cost_usd is None else str(usage.cost_usd),
+        "unpricedAttempts": usage.unpriced,
+        "model": usage.model,
+        "lastOutput": usage.last_output,
+    }
+
+
+def _row_json(row: Row) -> dict[str, Any]:
+    return {
+        "runId": row.run_id,
+        "agentId": row.agent_id,
+        "companyId": row.company_id,
+        "taskKey": row.task or None,
+        "phase": row.phase,
+        "failureCode": row.failure or None,
+        "model": row.model or None,
+        "startedAt": row.started_at.isoformat(),
+        "elapsedSeconds": None if row.elapsed is None else round(row.elapsed.total_seconds(), 3),
+        "usage": None if row.usage is None else _usage_json(row.usage),
+    }
+
+
+def _query(texts: Mapping[str, str]) -> str:
+    return urlencode({name: text for name, text in texts.items() if text})
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """The fields of a small form. Raises HTTPException 400 and 413."""
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_FORM:
+                raise HTTPException(413, f"the form has more than {MAX_FORM} bytes")
+    except ClientDisconnect:
+        raise HTTPException(400, "the form did not arrive") from None
+    try:
+        fields = parse_qs(body.decode("ascii"), max_num_fields=8, errors="strict")
+    except ValueError:
+        raise HTTPException(400, "this is not the form of the sign-in page") from None
+    return {name: values[0] for name, values in fields.items()}
