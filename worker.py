@@ -37,12 +37,15 @@ from agent_runs.job.model_check import ModelCheck
 from agent_runs.job.pod_profile import DeploymentChoice, Inheritance, PodOverrides
 from agent_runs.job.redactions import Redactions, provider_settings
 from agent_runs.kube.port import Cluster
+from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
 from agent_runs.service import startup
 from agent_runs.service.build_id import build_id, worker_deployment
 from agent_runs.service.health import Health, health_checks, health_service
 from agent_runs.service.heartbeats import Heartbeats
+from agent_runs.service.logs import LogContext, configure_logs
 from agent_runs.service.polling import Polling
 from agent_runs.service.preparations import HistoryPreparations
+from agent_runs.service.sampling import sampling
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.service.slots import SLOTS_PER_RUN, Slots
 from agent_runs.service.stop_signals import StopSignals
@@ -70,7 +73,11 @@ REPORTED_ERRORS: Final = (*startup.STARTUP_ERRORS, CannotListen)
 
 
 def activities(
-    settings: WorkerSettings, client: Client, cluster: Cluster, store: TranscriptStore
+    settings: WorkerSettings,
+    client: Client,
+    cluster: Cluster,
+    store: TranscriptStore,
+    metrics: Recorder = NOT_RECORDED,
 ) -> Sequence[Callable[..., Any]]:
     """All activities, each with the ports it needs."""
     opener = startup.load_opener(settings)
@@ -104,9 +111,11 @@ def activities(
         IntrospectPodActivity(cluster, overrides, inheritance).introspect_pod,
         BundlePromptActivity(cluster, preparations, settings.data_root, data_claim).bundle_prompt,
         CreateJobActivity(cluster, preparations, opener, pods, models).create_job,
-        AwaitScheduleActivity(cluster, redactions).await_schedule,
+        AwaitScheduleActivity(cluster, redactions, metrics).await_schedule,
         RotateTokenActivity(cluster, opener).rotate_token,
-        StreamLogsActivity(cluster, store, redactions, settings.max_output_mib * 1024 * 1024).stream_logs,
+        StreamLogsActivity(
+            cluster, store, redactions, settings.max_output_mib * 1024 * 1024, metrics=metrics
+        ).stream_logs,
         StopAgentActivity(cluster).stop_agent,
         ParseTranscriptActivity(store, redactions).parse_transcript,
         FinishActivity(cluster).finish,
@@ -137,7 +146,7 @@ def temporal_worker(
         task_queue=settings.task_queue,
         workflows=[AgentRunWorkflow, AgentCheckWorkflow],
         activities=steps,
-        interceptors=[slots, Heartbeats(WITHOUT_HEARTBEATS)],
+        interceptors=[LogContext(), slots, Heartbeats(WITHOUT_HEARTBEATS)],
         build_id=None if deployment else build_id(),  # else the SDK hashes every loaded module: 3 CPU seconds
         deployment_config=deployment,
         identity=name or worker_identity(),
@@ -164,17 +173,20 @@ async def wire(settings: WorkerSettings, health: Health) -> AsyncIterator[Worker
     """The worker with everything it needs, which is closed in reverse order."""
     startup.check_keys(settings)
     async with AsyncExitStack() as parts:
+        runtime = startup.temporal_runtime(settings)
+        metrics = startup.metrics_recorder(settings, runtime)
         cluster = await startup.connect_kubernetes(settings)
         parts.push_async_callback(cluster.close)
-        store = await startup.open_store(settings)
+        store = await startup.open_store(settings, metrics)
         parts.push_async_callback(store.close)
-        client = await startup.connect_temporal(settings)
+        client = await startup.connect_temporal(settings, runtime)
         await parts.enter_async_context(purging(store, settings.transcript_retention))
         pages = transcript_service(settings, store, TemporalRunInfo(client, settings))
         log.info("transcripts.served", at=await parts.enter_async_context(pages))
         slots, name = activity_slots(settings), worker_identity()
         health.set_checks(*health_checks(Polling(client, settings.task_queue, name, slots), store, cluster))
-        yield temporal_worker(settings, client, activities(settings, client, cluster, store), slots, name)
+        await parts.enter_async_context(sampling(client, health, metrics))
+        yield temporal_worker(settings, client, activities(settings, client, cluster, store, metrics), slots, name)
 
 
 def freeze() -> None:
@@ -197,13 +209,7 @@ async def serve(settings: WorkerSettings) -> None:
 
 def main() -> None:
     """Start the worker; a start-up error is one line on stderr."""
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.JSONRenderer(),
-        ]
-    )
+    configure_logs()
     try:
         run_to_end(lambda: serve(WorkerSettings.read()))
     except REPORTED_ERRORS as error:

@@ -24,6 +24,8 @@ from agent_runs.kube.diagnosis import (
 from agent_runs.kube.objects import Event, Job, Pod
 from agent_runs.kube.port import Cluster
 from agent_runs.kube.watch import snapshots
+from agent_runs.metrics.definitions import SCHEDULING_WAIT, START_WAIT
+from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
 from agent_runs.paperclip.redaction import Redaction
 
 SNAPSHOT_INTERVAL: Final = timedelta(seconds=2)
@@ -42,6 +44,7 @@ class AwaitScheduleActivity:
 
     cluster: Cluster
     redactions: Redactions
+    metrics: Recorder = NOT_RECORDED
 
     @activity.defn
     async def await_schedule(self, input: AwaitSchedule) -> PodRef:
@@ -70,7 +73,9 @@ class AwaitScheduleActivity:
                 diagnosis = await monitor.diagnosis(pod)
                 if isinstance(diagnosis, Running | Ended) and pod is not None:
                     await self._block_replacement_pods(input)
-                    return pod_ref(input, pod)
+                    ref = pod_ref(input, pod)
+                    record_waits(self.metrics, ref, pod)
+                    return ref
                 redaction = redaction or await self.redactions.current(input.job.joined)
                 match diagnosis:
                     case Failing():
@@ -173,5 +178,16 @@ def pod_ref(input: AwaitSchedule, pod: Pod) -> PodRef:
         uid=pod.metadata.uid,
         node=pod.spec.node_name or None,
         container=input.job.container,
+        created_at=pod.metadata.creation_timestamp,
         started_at=running.started_at if running is not None else None,
     )
+
+
+def record_waits(metrics: Recorder, ref: PodRef, pod: Pod) -> None:
+    """Record how long the pod waited for a node and for its start, as far as its status says when these were."""
+    scheduled = pod.condition("PodScheduled")
+    at = scheduled.last_transition_time if scheduled is not None and scheduled.holds else None
+    if at is not None and ref.created_at is not None:
+        metrics.observe(SCHEDULING_WAIT, (at - ref.created_at).total_seconds())
+    if at is not None and ref.started_at is not None:
+        metrics.observe(START_WAIT, (ref.started_at - at).total_seconds())

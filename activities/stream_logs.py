@@ -23,9 +23,12 @@ from agent_runs.kube.port import Cluster
 from agent_runs.logs.follower import Batch, Follower
 from agent_runs.logs.frames import LogLine
 from agent_runs.logs.log_resume import Cursor, Tally
+from agent_runs.logs.output_metrics import OutputMetrics
 from agent_runs.logs.silence import SilenceClock, SilenceLimits, SilenceProof
 from agent_runs.logs.threads import off_loop
 from agent_runs.logs.usage import UsageRecorder
+from agent_runs.metrics.definitions import OUTPUT_GAPS
+from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
 from agent_runs.paperclip.redaction import Redaction
 from agent_runs.transcripts.store import Line, TranscriptStore, Writer
 
@@ -104,6 +107,7 @@ class StreamLogsActivity:
     redactions: Redactions
     quota: int = DEFAULT_QUOTA
     throttle: HeartbeatThrottle = field(default_factory=HeartbeatThrottle)
+    metrics: Recorder = NOT_RECORDED
 
     @activity.defn
     async def stream_logs(self, input: StreamLogs) -> StreamEnd:
@@ -140,6 +144,7 @@ class StreamLogsActivity:
         if stored > self.quota and not input.over_quota:
             return await self._over_quota(input.attempt, checkpoint, writer)
         usage = UsageRecorder(input.model, state.usage, redaction.hide)
+        measured = OutputMetrics(self.metrics, input.pod, has_stdout=state.tally.sizes["stdout"] > 0)
         async with (
             heartbeats(checkpoint, self.throttle),
             usage.recording(self.store, input.attempt, writer),
@@ -148,6 +153,7 @@ class StreamLogsActivity:
             async for batch in until_worker_shutdown(follower):
                 if sealed is None and (batch.lines or batch.gaps):
                     await self._store(input.attempt, batch, checkpoint, writer, usage)
+                    measured.stored(batch)
                     if checkpoint.stored > self.quota:
                         return await self._over_quota(input.attempt, checkpoint, writer)
                 if follower.may_end_early and is_whole_success(state, follower, sealed):
@@ -166,6 +172,7 @@ class StreamLogsActivity:
             checkpoint.cursor,
             limits=SilenceLimits(input.first_output_timeout, input.silence_timeout),
             has_stdout=checkpoint.state.tally.sizes["stdout"] > 0,
+            metrics=self.metrics,
         )
 
     async def _silence(self, input: StreamLogs, clock: SilenceClock, checkpoint: "Checkpoint") -> Silence:
@@ -211,6 +218,7 @@ class StreamLogsActivity:
         state = checkpoint.state
         if await self.store.receipt(key) is None:
             gap = Gap(after_sequence=state.sequence)
+            self.metrics.count(OUTPUT_GAPS)
             await self.store.append(key, rows(Batch(gaps=[gap]), datetime.now(UTC)), writer)
             state.gaps.append(gap)
         receipt = await self.store.seal(key, state.tally.receipt(None, state.gaps), writer)

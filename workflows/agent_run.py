@@ -13,7 +13,7 @@ with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts.identity import WORKFLOW_TYPE
     from agent_runs.contracts.messages import JoinedRun
     from agent_runs.contracts.outcome import Outcome
-    from workflows import attempts, attributes
+    from workflows import attempts, attributes, run_metrics
     from workflows.boundary import close_with, run_start
     from workflows.current_details import Phase
     from workflows.run_state import RunState
@@ -41,6 +41,7 @@ class AgentRunWorkflow:
         Callers may have the outcome before the attempt is cleaned up; the run closes only after that, so that the
         agent's next run never overlaps with a pod of this one.
         """
+        run_metrics.begun()
         making_attempts = asyncio.create_task(attempts.make_attempts(self._run, self._tokens))
         while not making_attempts.done():
             try:

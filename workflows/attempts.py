@@ -10,7 +10,7 @@ with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts.identity import AttemptKey
     from agent_runs.contracts.request import SessionParams
     from agent_runs.paperclip import result
-    from workflows import finalization, following, preparation
+    from workflows import finalization, following, preparation, run_metrics
     from workflows.activity_failures import failure_of_activity
     from workflows.attempt import Attempt
     from workflows.current_details import Phase
@@ -32,6 +32,7 @@ async def make_attempts(run: RunState, tokens: TokenRotation) -> None:
         if run.stopped_by is not None or not await _pause_before(run, retry):
             run.stopped_before_attempt = run.stopped_by
             return
+        run_metrics.retried(attempt.known_failure)
         session = _next_session(run, retry.session_id, attempt)
 
 
@@ -70,6 +71,8 @@ async def _run_agent(run: RunState, tokens: TokenRotation, attempt: Attempt) -> 
     pod = await following.wait_for_pod(run, attempt, job)
     attempt.started_at = workflow.now()
     run.show(Phase.RUNNING, pod=pod.name, node=pod.node)
+    if attempt.key.attempt == 1:
+        run_metrics.agent_runs(pod)
     attempt.end = await following.follow_output(run, attempt, job, pod)
     if attempt.end is not None:
         run.warn(*attempt.end.warnings)

@@ -6,7 +6,6 @@ status and the deletion are not waited for. Should that status then contradict, 
 
 import asyncio
 from datetime import timedelta
-from typing import Final
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
@@ -14,15 +13,12 @@ from temporalio.exceptions import ActivityError
 with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts import activities
     from agent_runs.contracts.messages import Finish, ParseTranscript, StreamEnd
+    from workflows import run_metrics
     from workflows.activity_failures import failure_of_activity
     from workflows.attempt import Attempt
     from workflows.current_details import Phase
     from workflows.limits import HEARTBEAT, RETRIES, STOPS_FIRST
     from workflows.run_state import RunState
-
-
-CONTRADICTED_ENDS: Final = "agent_runs_contradicted_ends"
-"""Counter: agents whose process had ended with exit code 0, and whose container's status says otherwise."""
 
 
 async def finalize(run: RunState, attempt: Attempt) -> None:
@@ -98,6 +94,4 @@ def _report_contradiction(run: RunState, attempt: Attempt, contradiction: str) -
     """Names it where people look: in the outcome, unless callers have that already, in the details, log and metrics."""
     run.warn(f"attempt {attempt.key.attempt}: {contradiction}")
     workflow.logger.warning("finish.contradicted", extra={"contradiction": contradiction})
-    workflow.metric_meter().create_counter(
-        CONTRADICTED_ENDS, "Agents that ended with exit code 0, according to their process only"
-    ).add(1)
+    run_metrics.contradicted()

@@ -15,7 +15,7 @@ with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts.request import RunConfig, RunRequest
     from agent_runs.contracts.start import RunStart
     from agent_runs.paperclip import result
-    from workflows import attributes
+    from workflows import attributes, run_metrics
     from workflows.attempt import Attempt
     from workflows.boundary import publish_end
     from workflows.current_details import CurrentDetails, Phase
@@ -146,6 +146,7 @@ class RunState:
         phase = _final_phase(outcome)
         kept_until = (workflow.now() + self.retention).isoformat(timespec="seconds") if self.retention else None
         self.show(phase, failure=outcome.error_message, **{"outcome kept until": kept_until})
+        run_metrics.ended(outcome, phase, self.details.model)
         publish_end(outcome, phase.value, self.details.model, self.retention)
 
     @property

@@ -193,6 +193,7 @@ class PodRef(Contract):
     """One pod and the agent container in it.
 
     Attributes:
+        created_at: when the pod was created, by the API server's clock.
         started_at: when the agent container started, by the node's clock; None: it had not, or nobody knows.
     """
 
@@ -201,6 +202,7 @@ class PodRef(Contract):
     uid: str
     node: str | None = None
     container: str = AGENT_CONTAINER
+    created_at: datetime | None = None
     started_at: datetime | None = None
 
 

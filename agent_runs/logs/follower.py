@@ -39,6 +39,8 @@ from agent_runs.logs.silence import (
 )
 from agent_runs.logs.source import REPLAY_COMMAND, Source
 from agent_runs.logs.watched_pod import WatchedPod
+from agent_runs.metrics.definitions import RECONNECTS
+from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
 
 TAIL_FRAMES: Final = 100_000
 """Frames requested at once when their number is not known."""
@@ -90,11 +92,17 @@ class FollowTiming:
 
 @dataclass
 class Batch:
-    """Output that came together. `cursor` is where to continue once these lines are stored."""
+    """Output that came together.
+
+    Attributes:
+        cursor: where to continue once these lines are stored.
+        written_at: when the newest of them was written, by the node's clock.
+    """
 
     lines: list[LogLine] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     cursor: Cursor | None = None
+    written_at: datetime | None = None
 
     @property
     def size(self) -> int:
@@ -136,6 +144,7 @@ class Follower:
         limits: SilenceLimits | None = None,
         has_stdout: bool = False,
         wall_clock: WallClock = utc_now,
+        metrics: Recorder = NOT_RECORDED,
     ) -> None:
         self._cluster = cluster
         self._job = job
@@ -149,6 +158,7 @@ class Follower:
         self._limits = limits or SilenceLimits()
         self._had_stdout = has_stdout
         self._wall_clock = wall_clock
+        self._metrics = metrics
         self._silence: SilenceClock | None = None  # until the follower starts, and without limits
         self._silence_task: asyncio.Task[None] | None = None
         self._newest_number = 0
@@ -259,6 +269,8 @@ class Follower:
                 await ended  # raises what ended it
             return None
         self._delivered = batch.cursor = batch.cursor or self._delivered
+        newest = self._log.newest
+        batch.written_at = newest.written_at if newest is not None and batch.lines else None
         return batch
 
     async def _run(self) -> None:
@@ -421,6 +433,8 @@ class Follower:
         since = None if from_start else self._log.since
         self._log.connect(from_start=from_start)
         self.connections += 1
+        if follow and self.connections > 1:
+            self._metrics.count(RECONNECTS)
         pod, read, opened = self._pod, _Connection(), asyncio.get_running_loop().time()
         with suppress(LogRefused, LogCut), self._while_forbidden("pods/log"):
             async with self._cluster.open_log(

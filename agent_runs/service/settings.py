@@ -81,7 +81,7 @@ class WorkerSettings(ClientSettings):
         max_runs: runs that this worker follows at the same time.
         max_output_mib: MiB of output that are stored of one run; then its agent is stopped (`output_quota_exceeded`).
         health_listen: HOST:PORT of the probes (`/readyz`, `/livez`); None: not served.
-        metrics_listen: IP:PORT of the SDK's metrics for Prometheus (`/metrics`); None: not served.
+        metrics_listen: IP:PORT of our metrics and the SDK's for Prometheus (`/metrics`); None: not served.
     """
 
     kubeconfig: Path | None = None

@@ -13,6 +13,7 @@ from agent_runs.client.connection import TemporalUnreachable, connect
 from agent_runs.client.links import load_tokens
 from agent_runs.client.settings import SettingsError
 from agent_runs.contracts.errors import RunError
+from agent_runs.contracts.identity import WORKFLOW_TYPE
 from agent_runs.doctor.permissions import (
     DEPLOYMENT_RBAC_FILE,
     DEPLOYMENT_VERBS,
@@ -26,7 +27,9 @@ from agent_runs.job.policy import Policy
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.credentials import ClusterConfigError
 from agent_runs.kube.port import Cluster
+from agent_runs.metrics.recorder import NOT_RECORDED, Recorder, histogram_buckets
 from agent_runs.paperclip.sealing import Opener, UnusableKey, load_or_create
+from agent_runs.service.logs import CORE_LOGS
 from agent_runs.service.search_attributes import register_search_attributes
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.transcripts.store import SqlTranscripts
@@ -127,7 +130,7 @@ async def data_claim(cluster: Cluster, setting: str | None, inheritance: Inherit
     return own_data_claim(pod) if pod else setting
 
 
-async def open_store(settings: WorkerSettings) -> SqlTranscripts:
+async def open_store(settings: WorkerSettings, metrics: Recorder = NOT_RECORDED) -> SqlTranscripts:
     """Open the transcript store and migrate its schema.
 
     Raises:
@@ -136,17 +139,18 @@ async def open_store(settings: WorkerSettings) -> SqlTranscripts:
     remedy = "Set it to sqlite:////absolute/file.db or postgresql://USER:PASSWORD@HOST/DATABASE of a store that answers"
     # TypeError: an option in the URL that the driver does not know
     with blame("AGENT_RUNS_TRANSCRIPTS_URL", remedy, RunError, ValueError, TypeError):
-        return await SqlTranscripts.open(settings.transcripts, connections=settings.transcripts_connections)
+        connections = settings.transcripts_connections
+        return await SqlTranscripts.open(settings.transcripts, connections=connections, metrics=metrics)
 
 
-async def connect_temporal(settings: WorkerSettings) -> Client:
+async def connect_temporal(settings: WorkerSettings, runtime: Runtime | None = None) -> Client:
     """Connect to Temporal and register the search attributes in its namespace.
 
     Raises:
         TemporalUnreachable: no server answers.
-        CannotStart: the namespace does not exist, or metrics cannot be served.
+        CannotStart: the namespace does not exist.
     """
-    client = await connect(settings, _runtime(settings), "agent-runs-worker")
+    client = await connect(settings, runtime, "agent-runs-worker")
     try:
         await register_search_attributes(client)
     except RPCError as error:
@@ -171,18 +175,39 @@ def _handle_registration_error(error: RPCError, settings: WorkerSettings) -> Non
             ) from None
 
 
-def _runtime(settings: WorkerSettings) -> Runtime | None:
-    """A runtime that serves the SDK's metrics; None: the default runtime, which serves none."""
-    if settings.metrics_listen is None:
-        return None
-    metrics = PrometheusConfig(settings.metrics_listen, counters_total_suffix=True, durations_as_seconds=True)
+def temporal_runtime(settings: WorkerSettings) -> Runtime:
+    """The runtime of Temporal's SDK: it serves all metrics, if they have an address, and its logs are JSON.
+
+    Raises:
+        CannotStart: metrics cannot be served.
+    """
+    metrics = settings.metrics_listen and PrometheusConfig(
+        settings.metrics_listen,
+        counters_total_suffix=True,
+        durations_as_seconds=True,
+        histogram_bucket_overrides=histogram_buckets(),
+    )
     try:
-        return Runtime(telemetry=TelemetryConfig(metrics=metrics))
+        return Runtime(telemetry=TelemetryConfig(logging=CORE_LOGS, metrics=metrics or None))
     except ValueError:
         raise CannotStart(
             f"AGENT_RUNS_METRICS_LISTEN: the worker cannot listen at {settings.metrics_listen}. "
             "Set it to an IP address of this machine and a free port, such as 0.0.0.0:9464"
         ) from None
+
+
+def metrics_recorder(settings: WorkerSettings, runtime: Runtime) -> Recorder:
+    """Records into this runtime; every counter begins with 0, also those of workflows, with the labels the SDK adds."""
+    meter = runtime.metric_meter
+    recorder = Recorder(meter)
+    recorder.zero_counters(in_workflow=False)
+    of_workflows = {
+        "namespace": settings.temporal.namespace,
+        "task_queue": settings.task_queue,
+        "workflow_type": WORKFLOW_TYPE,
+    }
+    Recorder(meter.with_additional_attributes(of_workflows)).zero_counters(in_workflow=True)
+    return recorder
 
 
 def load_opener(settings: WorkerSettings) -> Opener:

@@ -6,12 +6,13 @@ that the store is unavailable rather than that the query is wrong.
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias, TypeVar, TypeVarTuple
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
 from sqlalchemy import (
     JSON,
@@ -37,6 +38,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 from agent_runs.contracts.errors import TranscriptsUnavailable
+from agent_runs.metrics.definitions import STORE_DURATION, STORE_ERRORS
+from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
 from agent_runs.transcripts.packing import PackedInsert, among_packed, as_json
 
 SQLITE_BUSY_TIMEOUT: Final = timedelta(seconds=30)
@@ -83,7 +86,7 @@ class Database:
     the event loop, which under load is busy for tens of milliseconds. That was seconds per transaction.
     """
 
-    def __init__(self, url: str, connections: int = CONNECTIONS) -> None:
+    def __init__(self, url: str, connections: int = CONNECTIONS, metrics: Recorder = NOT_RECORDED) -> None:
         self._url = parse_url(url)
         self._running: set[asyncio.Task[Any]] = set()
         self._engine: _DialectEngine = (
@@ -92,6 +95,7 @@ class Database:
         dialect = self._url.get_backend_name()
         self.insert = _INSERTS[dialect]
         self._packed = _PACKED[dialect]
+        self._metrics = metrics
 
     @property
     def single_writer(self) -> bool:
@@ -115,11 +119,11 @@ class Database:
         Raises:
             TranscriptsUnavailable: the file or server cannot be used.
         """
-        return await self.shielded(self._naming_outages(self._engine.write(work)))
+        return await self.shielded(self._measured("write", self._engine.write(work)))
 
     async def read(self, query: Work[_Result]) -> _Result:
         """Run a query that only reads. Raises as `write`."""
-        return await self.shielded(self._naming_outages(self._engine.read(query)))
+        return await self.shielded(self._measured("read", self._engine.read(query)))
 
     async def rows(self, query: Select[*_Columns]) -> Sequence[Row[*_Columns]]:
         """Fetch all rows of a SELECT. Raises as `write`."""
@@ -176,9 +180,16 @@ class Database:
         packed: Function[Any] = list_of(row_of(*columns), type_=JSON())
         return packed
 
-    async def _naming_outages(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        with _naming_outages(self._url):
-            return await work
+    async def _measured(self, operation: Literal["read", "write"], work: Coroutine[Any, Any, _Result]) -> _Result:
+        began = time.monotonic()
+        try:
+            with _naming_outages(self._url):
+                return await work
+        except TranscriptsUnavailable:
+            self._metrics.count(STORE_ERRORS, operation=operation)
+            raise
+        finally:
+            self._metrics.observe(STORE_DURATION, time.monotonic() - began, operation=operation)
 
     async def shielded(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Await work such that a cancel ends the wait, not the work: an abandoned transaction keeps its locks."""

@@ -34,6 +34,7 @@ from sqlalchemy import (
 from agent_runs.contracts.errors import RunError, TranscriptFenced, TranscriptSealed, TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.outcome import OutputReceipt
+from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
 from agent_runs.transcripts import partitions
 from agent_runs.transcripts.announcements import Announcements, name_of
 from agent_runs.transcripts.database import CONNECTIONS, Database, Insert, Work
@@ -434,19 +435,21 @@ class SqlTranscripts:
         *,
         connections: int = CONNECTIONS,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        metrics: Recorder = NOT_RECORDED,
     ) -> Self:
         """Connect to `sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://…`, and migrate the schema.
 
         Args:
             connections: at the most, to PostgreSQL; at least 4.
             clock: gives the time at which an attempt is opened.
+            metrics: where the duration of each transaction is recorded.
 
         Raises:
             ValueError: the URL is not one of these; SQLite needs a file, because a database in memory has one
                 connection and no readers beside the writer.
             TranscriptsUnavailable: the file or server cannot be used, or a newer version has changed its schema.
         """
-        database = Database(url, connections)
+        database = Database(url, connections, metrics)
         try:
             await migrate(database)
         except BaseException:

@@ -15,10 +15,10 @@ from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.errors import ProviderUnavailable
 from agent_runs.contracts.outcome import Outcome, Report
 from agent_runs.contracts.request import Runtime, SessionParams, WakeContext
+from agent_runs.metrics.definitions import CONTRADICTED_ENDS
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import FakeActivities, FakeCleanup, answer_with
 from tests.workflows.fake_worker import Handle, reached, running_worker
-from workflows.finalization import CONTRADICTED_ENDS
 
 SAYS = "the container's status says: exit code 137, OOMKilled, although its process had ended with exit code 0"
 NOTE = f"attempt 1: {SAYS}"
@@ -158,7 +158,7 @@ async def test_a_contradiction_is_named_and_what_was_delivered_stays(
     assert notes(closed) == [NOTE]
     changed = closed.model_copy(update={"result_json": delivered.result_json})
     assert changed == delivered
-    counted = [update for update in buffer.retrieve_updates() if update.metric.name == CONTRADICTED_ENDS]
+    counted = [update for update in buffer.retrieve_updates() if update.metric.name == CONTRADICTED_ENDS.name]
     assert [update.value for update in counted] == [1]
 
 

@@ -1,0 +1,1 @@
+"""The worker's metrics, alerts, dashboard and logs."""
