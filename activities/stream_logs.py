@@ -20,6 +20,7 @@ from agent_runs.contracts.outcome import GAP_STREAM, ContainerEnd, Gap, OutputRe
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.diagnosis import Failing, termination_cause
 from agent_runs.kube.port import Cluster
+from agent_runs.logs.budgets import BudgetWatch
 from agent_runs.logs.follower import Batch, Follower
 from agent_runs.logs.frames import LogLine
 from agent_runs.logs.log_resume import Cursor, Tally
@@ -110,6 +111,7 @@ class StreamLogsActivity:
         Or until the agent has provably been silent for longer than one of the limits, or more of the run is stored than
         the quota allows: then it returns that, and everything that the agent wrote before is stored. The agent still
         runs; another `stream_logs` may continue. Beyond the quota the transcript is sealed with a gap of unknown size.
+        The same when much of the run's budget is used, or all of it.
 
         Continues where the store ends, so a killed worker costs no line and repeats none. Where in the log that is, the
         previous activity attempt's heartbeat shows, which is checked because it may be outdated. The store fences off
@@ -134,12 +136,18 @@ class StreamLogsActivity:
         checkpoint = Checkpoint(state, resume_cursor(state, last_heartbeat() or input.resume), stored)
         if stored > self.quota and not input.over_quota:
             return await self._over_quota(input.attempt, checkpoint, writer)
+        watch = await self._budget_watch(input, checkpoint)
+        if sealed is None and (end := watch.end(state.fold, checkpoint.progress)) is not None:
+            return end
         async with heartbeats(checkpoint, self.throttle), self._follower(input, checkpoint) as follower:
             async for batch in until_worker_shutdown(follower):
                 if sealed is None and (batch.lines or batch.gaps):
                     await self._store(input.attempt, batch, checkpoint, writer)
                     if checkpoint.stored > self.quota:
                         return await self._over_quota(input.attempt, checkpoint, writer)
+                    end = watch.end(state.fold, checkpoint.progress)
+                    if end is not None and follower.last is None:
+                        return end
                 if follower.may_end_early and is_whole_success(state, follower, sealed):
                     follower.end_early()
             if follower.silent_for_too_long is not None:
@@ -147,6 +155,12 @@ class StreamLogsActivity:
                 return StreamEnd.unknown(silence)
         receipt = await self.store.seal(input.attempt, state.tally.receipt(follower.last, state.gaps), writer)
         return await self._end(input.job, follower, receipt, state)
+
+    async def _budget_watch(self, input: StreamLogs, checkpoint: "Checkpoint") -> BudgetWatch:
+        def heartbeat() -> None:
+            activity.heartbeat(checkpoint.progress)
+
+        return await BudgetWatch.begin(input, self.store, checkpoint.state.redaction.hide, heartbeat)
 
     def _follower(self, input: StreamLogs, checkpoint: "Checkpoint") -> Follower:
         return Follower(

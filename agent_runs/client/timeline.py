@@ -41,7 +41,12 @@ CLOSING_EVENTS: Final = {
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED: "terminated",
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT: "timed out",
 }
-WARNINGS: Final = {"prepare_run": "notes", "bundle_prompt": "warnings", "create_job": "warnings"}
+WARNINGS: Final = {
+    "prepare_run": "notes",
+    "bundle_prompt": "warnings",
+    "create_job": "warnings",
+    "stream_logs": "warnings",
+}
 """Activities whose results have sentences for people, and the field that has them."""
 MAX_WARNING: Final = 500
 MAX_DETAIL: Final = 200

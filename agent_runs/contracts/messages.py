@@ -220,6 +220,36 @@ class StreamProgress(Contract):
     last_output: str = ""
 
 
+class Budget(Contract):
+    """What one run may use, all attempts together; zero is no limit.
+
+    Attributes:
+        max_cost_usd: what OpenCode reports, or the built-in price of `model`.
+        max_tokens: input, cached input, cache writes and output of all steps.
+        max_repeated_calls: calls of one tool with the same input, one directly after the other in one attempt.
+    """
+
+    model: str = ""
+    max_cost_usd: float = 0
+    max_tokens: int = 0
+    max_steps: int = 0
+    max_repeated_calls: int = 0
+
+
+class BudgetUse(Contract):
+    """Why `stream_logs` ended although the agent runs: much of the run's budget is used, or all of it.
+
+    Attributes:
+        exceeded: the agent is to be stopped; None: people are to be warned only, by the warnings of the stream's end.
+        warned: the limits of which people have been warned so far.
+        progress: how far the output is stored.
+    """
+
+    exceeded: Failure | None = None
+    warned: tuple[str, ...] = ()
+    progress: StreamProgress = StreamProgress()
+
+
 class StreamLogs(Contract):
     """Input of `stream_logs`. A limit of zero is none.
 
@@ -228,6 +258,8 @@ class StreamLogs(Contract):
         silence_timeout: how long the agent may write nothing.
         resume: how far an earlier `stream_logs` of this attempt came.
         over_quota: an earlier one has reported that too much is stored: its agent is being stopped.
+        budget: what the run may use; None: not watched.
+        warned: the limits of the budget of which people have been warned.
     """
 
     attempt: AttemptKey
@@ -237,6 +269,8 @@ class StreamLogs(Contract):
     silence_timeout: timedelta = timedelta()
     resume: StreamProgress = StreamProgress()
     over_quota: bool = False
+    budget: Budget | None = None
+    warned: tuple[str, ...] = ()
 
 
 class Silence(Contract):
@@ -274,6 +308,7 @@ class StreamEnd(Contract):
         failure: what ended the agent, or hid its end, from outside: a deleted pod, a lost node.
         silence: the agent has not ended, but was silent for too long; nothing else is known then.
         over_quota: it has not ended, but has written too much; nothing but the receipt is known then.
+        budget: it has not ended, but has used much of the run's budget; nothing else is known then but the warnings.
         early: the sidecar saw the agent's process end with exit code 0, and all of its output is stored; what its
             container's status says is not known yet. `finish` reads it.
         warnings: for people, such as a permission that the worker lacks.
@@ -284,6 +319,7 @@ class StreamEnd(Contract):
     failure: Failure | None = None
     silence: Silence | None = None
     over_quota: OverQuota | None = None
+    budget: BudgetUse | None = None
     early: bool = False
     warnings: tuple[str, ...] = ()
 
