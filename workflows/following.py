@@ -8,7 +8,16 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts import activities
-    from agent_runs.contracts.errors import AgentSilent, AgentStartHung, Failure, OutputQuotaExceeded, RunTimeout
+    from agent_runs.contracts.errors import (
+        AgentSilent,
+        AgentStartHung,
+        Failure,
+        NoProgress,
+        OutputQuotaExceeded,
+        ProviderHung,
+        RunTimeout,
+        ToolHung,
+    )
     from agent_runs.contracts.messages import (
         AwaitSchedule,
         Budget,
@@ -214,4 +223,13 @@ def _silence_failure(silence: Silence) -> Failure:
     seconds = f"{silence.limit.total_seconds():.0f}s"
     if not silence.has_output:
         return AgentStartHung.as_failure("; ".join([f"no first line within {seconds}", *observed]))
-    return AgentSilent.as_failure("; ".join([f"no line for {seconds}", *observed]))
+    match silence.cause:
+        case "provider":
+            return ProviderHung.as_failure("; ".join([f"the provider has not answered for {seconds}", *observed]))
+        case "tool":
+            return ToolHung.as_failure("; ".join([f"{silence.detail} has not ended for {seconds}", *observed]))
+        case "chatter":
+            text = f"no step and no tool has ended for {seconds}, only output like {silence.detail!r}"
+            return NoProgress.as_failure("; ".join([text, *observed]))
+        case "agent":
+            return AgentSilent.as_failure("; ".join([f"no progress for {seconds}", *observed]))

@@ -242,7 +242,8 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
         Caption(
             "silenceTimeoutSec",
             "Silence Timeout",
-            "Seconds that OpenCode may be silent after its first line; 0: no limit. Running tools write nothing.",
+            "Seconds without progress of the model or of a tool after OpenCode's first line; 0: no limit. A tool that "
+            "works is never stopped for it.",
         ),
         Caption(
             "infrastructureRetries",

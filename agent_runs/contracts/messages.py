@@ -1,7 +1,7 @@
 """Inputs and results of the activities: small, one per message, without prompt, output or secrets."""
 
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
@@ -255,7 +255,7 @@ class StreamLogs(Contract):
 
     Attributes:
         first_output_timeout: until the agent writes to stdout; until then `silence_timeout` does not count.
-        silence_timeout: how long the agent may write nothing.
+        silence_timeout: how long the agent may make no progress.
         resume: how far an earlier `stream_logs` of this attempt came.
         over_quota: an earlier one has reported that too much is stored: its agent is being stopped.
         budget: what the run may use; None: not watched.
@@ -273,17 +273,25 @@ class StreamLogs(Contract):
     warned: tuple[str, ...] = ()
 
 
+SilenceCause = Literal["agent", "provider", "tool", "chatter"]
+"""What an agent without progress waits for. `chatter`: it writes, but nothing new; `agent`: nobody knows."""
+
+
 class Silence(Contract):
-    """Why `stream_logs` ended although the agent runs: it has written nothing for too long.
+    """Why `stream_logs` ended although the agent runs: it has made no progress for too long.
 
     Attributes:
         limit: the limit that it exceeded.
+        cause: what it waits for, as far as its output shows.
+        detail: of a tool the names of those that have begun, of chatter a line; bounded, without secrets.
         has_output: the agent has written to stdout, so the limit is the one on silence.
         progress: how far the output is stored, with the last output that people would want to read.
         processes: what runs in the container, names without arguments, bounded; empty when it could not be learned.
     """
 
     limit: timedelta
+    cause: SilenceCause = "agent"
+    detail: str = ""
     has_output: bool = True
     progress: StreamProgress = StreamProgress()
     processes: tuple[str, ...] = ()

@@ -212,7 +212,7 @@ class RunConfig(PaperclipContract):
         schedule_timeout_sec: until a node has taken the pod.
         start_timeout_sec: from there until the agent's container runs.
         first_output_timeout_sec: how long OpenCode may be silent before its first line; 0 means no limit.
-        silence_timeout_sec: how long it may be silent after that; 0 means no limit. A running tool writes nothing.
+        silence_timeout_sec: how long it may make no progress after that; 0 means no limit. A tool that works may.
         max_cost_usd, max_tokens, max_steps: what one run may use, all attempts together; 0 means no limit.
         max_repeated_calls: calls of one tool with the same input, one directly after the other; 0 means no limit.
         max_unread_sec: how long the pod of an agent that has ended waits for a worker to read its output.

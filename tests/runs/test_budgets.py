@@ -1,11 +1,7 @@
 """A run that uses up its budget is stopped while it works, whoever follows it, and its session is kept."""
 
 import asyncio
-import json
 import shlex
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +9,10 @@ import pytest
 from temporalio.client import Client
 
 from agent_runs.client.outcome import outcome_at_close
-from dev_stack.opencode_binary import ensure_opencode
-from dev_stack.plan import cache_folder
-from dev_stack.scripted_model.server import provider_block, serve
 from tests.opencode.event_lines import step_finish, step_start, text, tool_use
+from tests.runs.real_opencode import opencode_agent, real_system
 from tests.runs.system import System, open_system
 from tests.runs.test_warnings import details, header, shown
-from tests.support.claims import data_claim
 
 
 def stepping_agent(system: System, pauses: dict[int, Path], steps: int, *, answers: bool = False) -> dict[str, Any]:
@@ -94,30 +87,6 @@ async def test_a_budget_that_is_nearly_used_is_a_warning_wherever_people_look_wh
 
 
 # the real OpenCode
-
-
-@asynccontextmanager
-async def real_system(temporal: Client, folder: Path) -> AsyncIterator[System]:
-    """A system whose agents are the real OpenCode with the scripted model; their sessions are on a data volume."""
-    async with serve() as model, open_system(temporal, folder) as opened:
-        provider = folder / "provider.json"
-        provider.write_text(json.dumps({"provider": provider_block(model.base_url)}))
-        await opened.kubernetes.ensure_claim(data_claim("budgets"))
-        update = {"opencode_config": provider, "data_claim": "budgets"}
-        system = replace(opened, settings=opened.settings.model_copy(update=update))
-        async with system.worker():
-            yield system
-
-
-async def opencode_agent(system: System, scenario: str, **config: Any) -> dict[str, Any]:
-    """An agent that is the real OpenCode."""
-    raw = system.agent("")
-    binary = await ensure_opencode(cache_folder() / "opencode")
-    folder = Path(raw["config"]["env"]["PATH"].partition(":")[0])
-    (folder / "opencode").unlink()
-    (folder / "opencode").symlink_to(binary)
-    raw["config"] |= {"model": f"fake/scenario/{scenario}", "graceSec": 10, **config}
-    return raw
 
 
 @pytest.mark.slow
