@@ -12,14 +12,24 @@ import msgspec
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
+from agent_runs.agents.opencode.activity import SUB_AGENT, Activity
 from agent_runs.agents.opencode.fold import Fold, Progress
 from agent_runs.contracts.errors import PodLost, RunTimeout
 from agent_runs.contracts.identity import AttemptKey
-from agent_runs.contracts.messages import JobRef, OverQuota, Silence, StreamEnd, StreamLogs, StreamProgress
+from agent_runs.contracts.messages import (
+    JobRef,
+    OverQuota,
+    Silence,
+    SilenceCause,
+    StreamEnd,
+    StreamLogs,
+    StreamProgress,
+)
 from agent_runs.contracts.outcome import GAP_STREAM, ContainerEnd, Gap, OutputReceipt
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.diagnosis import Failing, termination_cause
 from agent_runs.kube.port import Cluster
+from agent_runs.logs.budgets import BudgetWatch
 from agent_runs.logs.follower import Batch, Follower
 from agent_runs.logs.frames import LogLine
 from agent_runs.logs.log_resume import Cursor, Tally
@@ -49,13 +59,18 @@ RUNNER_FAILED: Final = 125
 
 @dataclass
 class StreamState:
-    """What is stored of one attempt so far."""
+    """What is stored of one attempt so far.
+
+    Attributes:
+        activity: what the agent is doing; the follower adds what is not stored yet.
+    """
 
     redaction: Redaction = field(default_factory=Redaction)
     sequence: int = 0
     tally: Tally = field(default_factory=Tally)
     gaps: list[Gap] = field(default_factory=list)
     fold: Fold = field(default_factory=Fold)
+    activity: Activity = field(default_factory=Activity)
 
     def add(self, written: Sequence[LogLine], shown: Sequence[LogLine], gaps: Iterable[Gap] = ()) -> None:
         """Adds lines and gaps that are stored: as the agent wrote them, and redacted as the transcript shows them."""
@@ -116,9 +131,10 @@ class StreamLogsActivity:
         Or until its sidecar says that the agent has ended with exit code 0, if all of its output is stored and shows a
         whole answer: then the end is `early`, and what the container's status says is not known yet.
 
-        Or until the agent has provably been silent for longer than one of the limits, or more of the run is stored than
-        the quota allows: then it returns that, and everything that the agent wrote before is stored. The agent still
-        runs; another `stream_logs` may continue. Beyond the quota the transcript is sealed with a gap of unknown size.
+        Or until the agent has provably made no progress for longer than one of the limits, or more of the run is stored
+        than the quota allows, or much of its budget is used: then it returns that, and everything that the agent wrote
+        before is stored. The agent still runs; another `stream_logs` may continue. Beyond the quota the transcript is
+        sealed with a gap of unknown size.
 
         Continues where the store ends, so a killed worker costs no line and repeats none. Where in the log that is, the
         previous activity attempt's heartbeat shows, which is checked because it may be outdated. The store fences off
@@ -143,6 +159,9 @@ class StreamLogsActivity:
         checkpoint = Checkpoint(state, resume_cursor(state, last_heartbeat() or input.resume), stored)
         if stored > self.quota and not input.over_quota:
             return await self._over_quota(input.attempt, checkpoint, writer)
+        watch = await self._budget_watch(input, checkpoint)
+        if sealed is None and (end := watch.end(state.fold, checkpoint.progress)) is not None:
+            return end
         usage = UsageRecorder(input.model, state.usage, redaction.hide)
         measured = OutputMetrics(self.metrics, input.pod, has_stdout=state.tally.sizes["stdout"] > 0)
         async with (
@@ -156,13 +175,22 @@ class StreamLogsActivity:
                     measured.stored(batch)
                     if checkpoint.stored > self.quota:
                         return await self._over_quota(input.attempt, checkpoint, writer)
+                    end = watch.end(state.fold, checkpoint.progress)
+                    if end is not None and follower.last is None:
+                        return end
                 if follower.may_end_early and is_whole_success(state, follower, sealed):
                     follower.end_early()
             if follower.silent_for_too_long is not None:
-                silence = await self._silence(input, follower.silent_for_too_long, checkpoint)
+                silence = await self._silence(input, follower, follower.silent_for_too_long, checkpoint)
                 return StreamEnd.unknown(silence)
         receipt = await self.store.seal(input.attempt, state.tally.receipt(follower.last, state.gaps), writer)
         return await self._end(input.job, follower, receipt, state)
+
+    async def _budget_watch(self, input: StreamLogs, checkpoint: "Checkpoint") -> BudgetWatch:
+        def heartbeat() -> None:
+            activity.heartbeat(checkpoint.progress)
+
+        return await BudgetWatch.begin(input, self.store, checkpoint.state.redaction.hide, heartbeat)
 
     def _follower(self, input: StreamLogs, checkpoint: "Checkpoint") -> Follower:
         return Follower(
@@ -173,13 +201,19 @@ class StreamLogsActivity:
             limits=SilenceLimits(input.first_output_timeout, input.silence_timeout),
             has_stdout=checkpoint.state.tally.sizes["stdout"] > 0,
             metrics=self.metrics,
+            progress=checkpoint.state.activity,
         )
 
-    async def _silence(self, input: StreamLogs, clock: SilenceClock, checkpoint: "Checkpoint") -> Silence:
+    async def _silence(
+        self, input: StreamLogs, follower: Follower, clock: SilenceClock, checkpoint: "Checkpoint"
+    ) -> Silence:
         processes = await SilenceProof(self.cluster, input.pod).processes()
         redaction = checkpoint.state.redaction
+        cause, detail = cause_of_silence(checkpoint.state.activity, chatters=follower.chatters)
         return Silence(
             limit=clock.limit,
+            cause=cause,
+            detail=redaction.hide(detail),
             has_output=not clock.awaits_first_output,
             progress=checkpoint.progress,
             processes=tuple(map(redaction.hide, processes)),
@@ -238,6 +272,7 @@ class StreamLogsActivity:
             size = sum(len(line.data) for line in shown)
             written = await off_loop(size, map_data, redaction.restore, shown)
             await off_loop(size, state.add, written, shown, gaps)
+            await off_loop(size, state.activity.add, shown)
             state.sequence = max(state.sequence, page[-1].sequence)
             activity.heartbeat(state.progress)
         return state
@@ -342,6 +377,15 @@ async def heartbeats(checkpoint: Checkpoint, throttle: HeartbeatThrottle) -> Asy
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+
+
+def cause_of_silence(doing: Activity, *, chatters: bool) -> tuple[SilenceCause, str]:
+    """What an agent without progress waits for, and the tools or the line that people want to read."""
+    if doing.waits_for == "tool" and not (chatters and doing.tools == (SUB_AGENT,)):
+        return "tool", ", ".join(doing.tools)
+    if chatters:
+        return "chatter", doing.repeated_line
+    return ("provider" if doing.waits_for == "provider" else "agent"), ""
 
 
 def is_whole_success(state: StreamState, follower: Follower, sealed: OutputReceipt | None) -> bool:

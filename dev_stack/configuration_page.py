@@ -31,7 +31,13 @@ this page from the model that validates configurations.
 Label: what the field is called in the form of this adapter; without one it is a field of Paperclip's own page, or is
 set through its API.
 """
-_TYPES: Final = {"string": "text", "integer": "whole number", "boolean": "true or false", "object": "object"}
+_TYPES: Final = {
+    "string": "text",
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "true or false",
+    "object": "object",
+}
 
 
 def page_text() -> str:

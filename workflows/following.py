@@ -8,8 +8,27 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts import activities
-    from agent_runs.contracts.errors import AgentSilent, AgentStartHung, Failure, OutputQuotaExceeded, RunTimeout
-    from agent_runs.contracts.messages import AwaitSchedule, JobRef, PodRef, Silence, StopAgent, StreamEnd, StreamLogs
+    from agent_runs.contracts.errors import (
+        AgentSilent,
+        AgentStartHung,
+        Failure,
+        NoProgress,
+        OutputQuotaExceeded,
+        ProviderHung,
+        RunTimeout,
+        ToolHung,
+    )
+    from agent_runs.contracts.messages import (
+        AwaitSchedule,
+        Budget,
+        JobRef,
+        PodRef,
+        Silence,
+        StopAgent,
+        StreamEnd,
+        StreamLogs,
+    )
+    from agent_runs.contracts.request import RunConfig
     from workflows.attempt import Attempt
     from workflows.current_details import Phase
     from workflows.limits import HEARTBEAT, RETRIES, RETRIES_AT_ONCE, STOPS_FIRST, STREAM_HEARTBEAT
@@ -55,12 +74,18 @@ async def follow_output(run: RunState, attempt: Attempt, job: JobRef, pod: PodRe
         first_output_timeout=timedelta(seconds=run.config.first_output_timeout_sec),
         silence_timeout=timedelta(seconds=run.config.silence_timeout_sec),
         model=run.config.model,
+        budget=_budget(run.config),
+        warned=run.warned_limits,
     )
     stream = _stream_logs(input, f"stream logs of {pod.name}")
     limits = _start_limits(run)
     end: StreamEnd | None = None
     try:
         await workflow.wait([stream, *limits], return_when=asyncio.FIRST_COMPLETED)
+        while stream.done() and _only_warns(stream.result()) and not any(limit.done() for limit in limits):
+            input = _warn_of_budget(run, input, stream.result())
+            stream = _stream_logs(input, f"stream logs of {pod.name}")
+            await workflow.wait([stream, *limits], return_when=asyncio.FIRST_COMPLETED)
         end = stream.result() if stream.done() else None
         if end is not None and not _agent_runs(end):
             return end
@@ -77,6 +102,32 @@ async def follow_output(run: RunState, attempt: Attempt, job: JobRef, pod: PodRe
     run.show(Phase.RUNNING, stopping=attempt.failure.message if attempt.failure else "")
     over_quota = end if end is not None and end.over_quota is not None else None
     return await _stop_gracefully(run, attempt, input, stream, over_quota)
+
+
+def _budget(config: RunConfig) -> Budget | None:
+    """What the run may use; None without any limit."""
+    budget = Budget(
+        model=config.model,
+        max_cost_usd=config.max_cost_usd,
+        max_tokens=config.max_tokens,
+        max_steps=config.max_steps,
+        max_repeated_calls=config.max_repeated_calls,
+    )
+    return budget if budget != Budget(model=config.model) else None
+
+
+def _only_warns(end: StreamEnd) -> bool:
+    """Whether the stream has ended only so that people are warned at once; the agent works on."""
+    return end.budget is not None and end.budget.exceeded is None
+
+
+def _warn_of_budget(run: RunState, input: StreamLogs, end: StreamEnd) -> StreamLogs:
+    """Warns of what is used of the budget; returns the input of the stream that continues."""
+    if end.budget is None:
+        raise AssertionError("only a budget warns")
+    run.warn(*end.warnings)
+    run.warned_limits = end.budget.warned
+    return input.model_copy(update={"resume": end.budget.progress, "warned": run.warned_limits})
 
 
 def _stream_logs(input: StreamLogs, summary: str) -> workflow.ActivityHandle[StreamEnd]:
@@ -139,12 +190,12 @@ async def _stop_gracefully(
 
 def _agent_runs(end: StreamEnd) -> bool:
     """Whether the stream has ended although the agent has not."""
-    return end.silence is not None or end.over_quota is not None
+    return end.silence is not None or end.over_quota is not None or end.budget is not None
 
 
 def _follow_rest(input: StreamLogs, end: StreamEnd) -> workflow.ActivityHandle[StreamEnd]:
-    """Follows an agent that is being stopped, without limits on its silence."""
-    stopped = end.silence or end.over_quota
+    """Follows an agent that is being stopped, without limits on its silence and its budget."""
+    stopped = end.silence or end.over_quota or end.budget
     rest = StreamLogs(
         attempt=input.attempt,
         job=input.job,
@@ -161,6 +212,8 @@ def _stop_failure(end: StreamEnd) -> Failure | None:
         return OutputQuotaExceeded.as_failure(
             f"more than {end.over_quota.limit} bytes of this run are stored; what followed is not"
         )
+    if end.budget is not None:
+        return end.budget.exceeded
     return _silence_failure(end.silence) if end.silence is not None else None
 
 
@@ -172,4 +225,13 @@ def _silence_failure(silence: Silence) -> Failure:
     seconds = f"{silence.limit.total_seconds():.0f}s"
     if not silence.has_output:
         return AgentStartHung.as_failure("; ".join([f"no first line within {seconds}", *observed]))
-    return AgentSilent.as_failure("; ".join([f"no line for {seconds}", *observed]))
+    match silence.cause:
+        case "provider":
+            return ProviderHung.as_failure("; ".join([f"the provider has not answered for {seconds}", *observed]))
+        case "tool":
+            return ToolHung.as_failure("; ".join([f"{silence.detail} has not ended for {seconds}", *observed]))
+        case "chatter":
+            text = f"no step and no tool has ended for {seconds}, only output like {silence.detail!r}"
+            return NoProgress.as_failure("; ".join([text, *observed]))
+        case "agent":
+            return AgentSilent.as_failure("; ".join([f"no progress for {seconds}", *observed]))

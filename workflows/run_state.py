@@ -31,6 +31,7 @@ class RunState:
         current: the attempt that is being made.
         stopped_by: why the run is to end: the first reason counts.
         stopped_before_attempt: why no attempt was made, or no further one.
+        warned_limits: limits of the budget of which people have been warned.
         decided: the outcome that callers get, once there is one; it never changes.
     """
 
@@ -41,6 +42,7 @@ class RunState:
     current: Attempt | None = None
     stopped_by: Failure | None = None
     stopped_before_attempt: Failure | None = None
+    warned_limits: tuple[str, ...] = ()
     decided: Outcome | None = None
     _request: RunRequest | None = None
     _interruptible: asyncio.Task[None] | None = None

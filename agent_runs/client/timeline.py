@@ -56,7 +56,12 @@ STEPS: Final = {
 """Activities in words for people."""
 FIRST_OF_ATTEMPT: Final = "introspect_pod"
 """The activity with which every attempt of a run begins."""
-WARNINGS: Final = {"prepare_run": "notes", "bundle_prompt": "warnings", "create_job": "warnings"}
+WARNINGS: Final = {
+    "prepare_run": "notes",
+    "bundle_prompt": "warnings",
+    "create_job": "warnings",
+    "stream_logs": "warnings",
+}
 """Activities whose results have sentences for people, and the field that has them."""
 FACTS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "prepare_run": {

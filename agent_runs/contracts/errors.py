@@ -294,11 +294,36 @@ class RunTimeout(RunError):
 
 
 class AgentSilent(RunError):
-    """The agent wrote nothing for longer than `silenceTimeoutSec`."""
+    """The agent made no progress for longer than `silenceTimeoutSec`; its output does not show what it waits for."""
 
     code = "agent_silent"
     next_step = (
         "Read the last output and processes in the message; raise silenceTimeoutSec if the agent was still working."
+    )
+
+
+class ProviderHung(AgentSilent):
+    """The model's provider did not answer for longer than `silenceTimeoutSec`: a step has begun, and no tool runs."""
+
+    code = "provider_hung"
+    next_step = "Check the provider's status and its time-outs in OpenCode's configuration; wake the agent again."
+
+
+class ToolHung(AgentSilent):
+    """A tool did not end for longer than `silenceTimeoutSec`, and none of its processes works."""
+
+    code = "tool_hung"
+    next_step = (
+        "Find out what the named tool waits for; give it a time-out of its own, or raise silenceTimeoutSec if it works."
+    )
+
+
+class NoProgress(AgentSilent):
+    """The agent wrote for longer than `silenceTimeoutSec`, but only what it had written before, and made no step."""
+
+    code = "no_progress"
+    next_step = (
+        "Read the repeated line in the message: it mostly names the provider's error or the plugin that repeats."
     )
 
 
@@ -319,6 +344,16 @@ class OutputQuotaExceeded(RunError):
     code = "output_quota_exceeded"
     next_step = (
         "Make the agent print less, or raise AGENT_RUNS_MAX_OUTPUT_MIB on the workers, then wake the agent again."
+    )
+
+
+class BudgetExceeded(RunError):
+    """The run used up its budget: `maxCostUsd`, `maxTokens`, `maxSteps` or `maxRepeatedCalls`; its session is kept."""
+
+    code = "budget_exceeded"
+    next_step = (
+        "Read in the transcript what the agent did; raise the named limit of this agent, or give it smaller tasks. The"
+        " next run continues its session."
     )
 
 

@@ -211,6 +211,26 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
             'A JSON object that is laid over the pod, such as {"spec": {"schedulerName": "batch"}}.',
         ),
     ),
+    "Budget": (
+        Caption(
+            "maxCostUsd",
+            "Max Cost (USD)",
+            "What one run may cost, all attempts together; 0: the operator's limit. At 80 % of a limit of the budget "
+            "there is a warning, and at 100 % the agent is stopped (budget_exceeded). Its session is kept.",
+        ),
+        Caption(
+            "maxTokens",
+            "Max Tokens",
+            "Tokens of one run: input, cached input, cache writes and output of all steps. They are counted where no "
+            "price is known, too.",
+        ),
+        Caption("maxSteps", "Max Steps", "Steps of the model in one run; those of sub-agents are not counted."),
+        Caption(
+            "maxRepeatedCalls",
+            "Max Repeated Calls",
+            "Calls of the same tool with the same input, one directly after the other.",
+        ),
+    ),
     "Timeouts": (
         Caption("scheduleTimeoutSec", "Schedule Timeout", "Seconds until a node must have taken the pod."),
         Caption("startTimeoutSec", "Start Timeout", "Seconds after that until the agent's container must run."),
@@ -222,7 +242,8 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
         Caption(
             "silenceTimeoutSec",
             "Silence Timeout",
-            "Seconds that OpenCode may be silent after its first line; 0: no limit. Running tools write nothing.",
+            "Seconds without progress of the model or of a tool after OpenCode's first line; 0: no limit. A tool that "
+            "works is never stopped for it.",
         ),
         Caption(
             "infrastructureRetries",
@@ -265,6 +286,7 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
 _INPUTS: Final = {
     "boolean": "toggle",
     "integer": "number",
+    "number": "number",
     "string": "text",
     "object": "textarea",
     "array": "textarea",

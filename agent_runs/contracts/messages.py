@@ -1,7 +1,7 @@
 """Inputs and results of the activities: small, one per message, without prompt, output or secrets."""
 
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
@@ -222,15 +222,47 @@ class StreamProgress(Contract):
     last_output: str = ""
 
 
+class Budget(Contract):
+    """What one run may use, all attempts together; zero is no limit.
+
+    Attributes:
+        max_cost_usd: what OpenCode reports, or the built-in price of `model`.
+        max_tokens: input, cached input, cache writes and output of all steps.
+        max_repeated_calls: calls of one tool with the same input, one directly after the other in one attempt.
+    """
+
+    model: str = ""
+    max_cost_usd: float = 0
+    max_tokens: int = 0
+    max_steps: int = 0
+    max_repeated_calls: int = 0
+
+
+class BudgetUse(Contract):
+    """Why `stream_logs` ended although the agent runs: much of the run's budget is used, or all of it.
+
+    Attributes:
+        exceeded: the agent is to be stopped; None: people are to be warned only, by the warnings of the stream's end.
+        warned: the limits of which people have been warned so far.
+        progress: how far the output is stored.
+    """
+
+    exceeded: Failure | None = None
+    warned: tuple[str, ...] = ()
+    progress: StreamProgress = StreamProgress()
+
+
 class StreamLogs(Contract):
     """Input of `stream_logs`. A limit of zero is none.
 
     Attributes:
         first_output_timeout: until the agent writes to stdout; until then `silence_timeout` does not count.
-        silence_timeout: how long the agent may write nothing.
+        silence_timeout: how long the agent may make no progress.
         resume: how far an earlier `stream_logs` of this attempt came.
         over_quota: an earlier one has reported that too much is stored: its agent is being stopped.
         model: prices the usage of an agent at work; empty in inputs of an earlier version.
+        budget: what the run may use; None: not watched.
+        warned: the limits of the budget of which people have been warned.
     """
 
     attempt: AttemptKey
@@ -241,19 +273,29 @@ class StreamLogs(Contract):
     resume: StreamProgress = StreamProgress()
     over_quota: bool = False
     model: str = ""
+    budget: Budget | None = None
+    warned: tuple[str, ...] = ()
+
+
+SilenceCause = Literal["agent", "provider", "tool", "chatter"]
+"""What an agent without progress waits for. `chatter`: it writes, but nothing new; `agent`: nobody knows."""
 
 
 class Silence(Contract):
-    """Why `stream_logs` ended although the agent runs: it has written nothing for too long.
+    """Why `stream_logs` ended although the agent runs: it has made no progress for too long.
 
     Attributes:
         limit: the limit that it exceeded.
+        cause: what it waits for, as far as its output shows.
+        detail: of a tool the names of those that have begun, of chatter a line; bounded, without secrets.
         has_output: the agent has written to stdout, so the limit is the one on silence.
         progress: how far the output is stored, with the last output that people would want to read.
         processes: what runs in the container, names without arguments, bounded; empty when it could not be learned.
     """
 
     limit: timedelta
+    cause: SilenceCause = "agent"
+    detail: str = ""
     has_output: bool = True
     progress: StreamProgress = StreamProgress()
     processes: tuple[str, ...] = ()
@@ -278,6 +320,7 @@ class StreamEnd(Contract):
         failure: what ended the agent, or hid its end, from outside: a deleted pod, a lost node.
         silence: the agent has not ended, but was silent for too long; nothing else is known then.
         over_quota: it has not ended, but has written too much; nothing but the receipt is known then.
+        budget: it has not ended, but has used much of the run's budget; nothing else is known then but the warnings.
         early: the sidecar saw the agent's process end with exit code 0, and all of its output is stored; what its
             container's status says is not known yet. `finish` reads it.
         warnings: for people, such as a permission that the worker lacks.
@@ -288,6 +331,7 @@ class StreamEnd(Contract):
     failure: Failure | None = None
     silence: Silence | None = None
     over_quota: OverQuota | None = None
+    budget: BudgetUse | None = None
     early: bool = False
     warnings: tuple[str, ...] = ()
 

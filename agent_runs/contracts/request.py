@@ -140,6 +140,8 @@ Model = Annotated[str, AfterValidator(_model)]
 Quantity = Annotated[str, AfterValidator(_quantity)]
 OptionalQuantity = Annotated[Quantity | None, BeforeValidator(_blank_is_absent)]
 Seconds = Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=30 * 24 * 3600)]
+Count = Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=10**12)]
+Usd = Annotated[float, BeforeValidator(_number_not_flag), Field(ge=0, le=10**6, allow_inf_nan=False)]
 Pairs = Annotated[dict[str, str], BeforeValidator(_pairs), AfterValidator(_label_keys)]
 OptionalName = Annotated[ObjectName | None, BeforeValidator(_blank_is_absent)]
 
@@ -210,7 +212,9 @@ class RunConfig(PaperclipContract):
         schedule_timeout_sec: until a node has taken the pod.
         start_timeout_sec: from there until the agent's container runs.
         first_output_timeout_sec: how long OpenCode may be silent before its first line; 0 means no limit.
-        silence_timeout_sec: how long it may be silent after that; 0 means no limit. A running tool writes nothing.
+        silence_timeout_sec: how long it may make no progress after that; 0 means no limit. A tool that works may.
+        max_cost_usd, max_tokens, max_steps: what one run may use, all attempts together; 0 means no limit.
+        max_repeated_calls: calls of one tool with the same input, one directly after the other; 0 means no limit.
         max_unread_sec: how long the pod of an agent that has ended waits for a worker to read its output.
         infrastructure_retries: further attempts after a lost pod or node, on a budget of their own.
         workspace: `shared`: a run whose workspace would be lost with its pod is refused; `ephemeral`: it may be lost.
@@ -235,6 +239,10 @@ class RunConfig(PaperclipContract):
     start_timeout_sec: Annotated[Seconds, Field(ge=1)] = 600
     first_output_timeout_sec: Seconds = 420
     silence_timeout_sec: Seconds = 3600
+    max_cost_usd: Usd = 0
+    max_tokens: Count = 0
+    max_steps: Count = 0
+    max_repeated_calls: Count = 0
     max_unread_sec: Seconds = 3600
     infrastructure_retries: Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=10)] = 2
     cwd: OptionalText = None

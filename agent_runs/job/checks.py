@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from agent_runs.agents.opencode.command import command_line
 from agent_runs.contracts.errors import InvalidRequest, WorkspaceNotShared
-from agent_runs.contracts.request import RunConfig
+from agent_runs.contracts.request import RunConfig, RunRequest
 from agent_runs.job.data_volume import RunFolders
 from agent_runs.job.placement import extra_annotations, extra_labels, node_selector, resources, tolerations
 from agent_runs.job.policy import MAX_QUOTE, Policy
@@ -74,6 +74,10 @@ class Checks:
         self.policy.check(config, folders=folders, home=self.home, own_account=own_account, data_claim=data_claim)
         if folders is not None and folders.workspace_field is not None:
             await self.check_volume(config, f"{folders.workspace_field}: {folders.directory[:MAX_QUOTE]!r}")
+
+    def with_budget(self, request: RunRequest) -> RunRequest:
+        """The request with the policy's budget where the agent's configuration has no limit of its own."""
+        return request.model_copy(update={"config": self.policy.with_budget(request.config)})
 
     async def check_volume(self, config: RunConfig, workspace: str) -> None:
         """Refuse a workspace that no volume keeps, unless the configuration says that it may be lost.

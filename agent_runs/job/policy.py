@@ -26,6 +26,8 @@ MAX_FILE: Final = 1024 * 1024
 """Characters: a ConfigMap holds no more."""
 _OUR_OBJECTS: Final = ("agent-runs", "agent-opencode-")
 """Beginnings of names of this program's own Secrets and ConfigMaps, and of those of runs."""
+BUDGET: Final = ("cost_usd", "tokens", "steps", "repeated_calls")
+"""Maxima of a run's budget; a configuration has the same names, with `max_` before them."""
 MAX_QUOTE: Final = 80
 """Characters of a refused value in a message."""
 
@@ -79,6 +81,8 @@ class Maxima(PolicyPart):
         storage: of an agent's own database claim.
         ephemeral_storage: of the agent's container on its node's disk, and of each empty extra volume.
         timeout_sec: run time of the agent in one run, in seconds; 0: any, also without limit.
+        cost_usd, tokens, steps, repeated_calls: the budget of a run; 0: any. A configuration without a limit of its own
+            gets this one.
     """
 
     cpu: Quantity = "16"
@@ -86,6 +90,10 @@ class Maxima(PolicyPart):
     storage: Quantity = "100Gi"
     ephemeral_storage: Quantity = "100Gi"
     timeout_sec: Annotated[int, Field(ge=0)] = 0
+    cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
+    tokens: Annotated[int, Field(ge=0)] = 0
+    steps: Annotated[int, Field(ge=0)] = 0
+    repeated_calls: Annotated[int, Field(ge=0)] = 0
 
 
 class Allowed(PolicyPart):
@@ -225,6 +233,12 @@ class Policy:
                 "; ".join(map(str, refusals)), fields=", ".join(dict.fromkeys(each.field for each in refusals))
             )
 
+    def with_budget(self, config: RunConfig) -> RunConfig:
+        """The configuration with this policy's budget where it has no limit of its own."""
+        most = self.allowed.max
+        missing = [name for name in BUDGET if getattr(most, name) and not getattr(config, f"max_{name}")]
+        return config.model_copy(update={f"max_{name}": getattr(most, name) for name in missing}) if missing else config
+
     def _refused_names(self, config: RunConfig, home: str | None, own_account: str | None) -> Iterator[Refusal]:
         account = config.service_account_name
         if account is not None and account.strip() == own_account:
@@ -330,6 +344,11 @@ class Policy:
         if most.timeout_sec and not 0 < config.timeout_sec <= most.timeout_sec:
             value = str(config.timeout_sec) if config.timeout_sec else "0 (no limit)"
             yield Refusal("timeoutSec", value, f"is more than {most.timeout_sec}, by {self._place('max.timeoutSec')}")
+        for name in BUDGET:
+            value, highest = getattr(config, f"max_{name}"), getattr(most, name)
+            if highest and value > highest:
+                place = self._place(f"max.{to_camel(name)}")
+                yield Refusal(to_camel(f"max_{name}"), str(value), f"is more than {highest}, by {place}")
 
     def _refused_folders(self, folders: RunFolders) -> Iterator[Refusal]:
         for name, path, reason in folders.refusals(self.data):

@@ -30,7 +30,9 @@ from agent_runs.logs.log_resume import Cursor, LogReader, ReadResult
 from agent_runs.logs.silence import (
     FIRST_CHECK_AFTER,
     LIVE_AFTER,
+    WORKING_CHECK_INTERVAL,
     LastOutput,
+    Progress,
     SilenceClock,
     SilenceLimits,
     SilenceProof,
@@ -39,6 +41,7 @@ from agent_runs.logs.silence import (
 )
 from agent_runs.logs.source import REPLAY_COMMAND, Source
 from agent_runs.logs.watched_pod import WatchedPod
+from agent_runs.logs.work import Work
 from agent_runs.metrics.definitions import RECONNECTS
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
 
@@ -116,8 +119,9 @@ class Follower:
     Once `may_end_early` is true, the consumer may call `end_early` instead of waiting for the status of the agent's
     container, if it has all of the output; `termination` then stays None.
 
-    With limits on silence it also ends, with `silent_for_too_long`, once the agent has provably written nothing for so
+    With limits on silence it also ends, with `silent_for_too_long`, once the agent has provably made no progress for so
     long and everything that it wrote before is stored (the consumer waits for more). See `agent_runs.logs.silence`.
+    While a tool works, or may work, it is not silent.
 
     Raises (while iterating):
         ClusterForbidden: the worker was not allowed to read logs or pods for `FollowTiming.unreadable_timeout`.
@@ -129,6 +133,7 @@ class Follower:
         buffer: bytes read ahead of the consumer.
         limits: how long the agent may be silent.
         has_stdout: output on stdout is stored already.
+        progress: judges the output, and knows what is stored already; without it all output is progress.
         wall_clock: this machine's.
     """
 
@@ -143,6 +148,7 @@ class Follower:
         buffer: int = BUFFER_BYTES,
         limits: SilenceLimits | None = None,
         has_stdout: bool = False,
+        progress: Progress | None = None,
         wall_clock: WallClock = utc_now,
         metrics: Recorder = NOT_RECORDED,
     ) -> None:
@@ -161,6 +167,11 @@ class Follower:
         self._metrics = metrics
         self._silence: SilenceClock | None = None  # until the follower starts, and without limits
         self._silence_task: asyncio.Task[None] | None = None
+        self._progress = progress
+        self._progressed = self._brought_lines = False  # since output was last noted
+        self._progress_stamp: datetime | None = None  # by the node's clock
+        self._newest_at = 0.0
+        self._work: tuple[float, Work] | None = None
         self._newest_number = 0
         self._container_id = ""
         self._is_pod_ending = False
@@ -175,6 +186,7 @@ class Follower:
         self.termination: Termination | None = None
         self.ended_early = False
         self.silent_for_too_long: SilenceClock | None = None
+        self.chatters = False
         self.connections = 0
         self.backfilled = 0
 
@@ -288,21 +300,55 @@ class Follower:
             left = clock.remaining(loop.time())
             if left > timedelta():
                 await asyncio.sleep(min(left, self._limits.silence or left).total_seconds())
-            elif await self._is_silent(clock, proof):
+            elif not await self._is_silent(clock, proof):
+                clock.postpone(loop.time())
+            elif await self._may_work(clock, proof):
+                clock.postpone(loop.time(), WORKING_CHECK_INTERVAL)
+            else:
+                self.chatters = not clock.awaits_first_output and self._wrote_lately(clock)
                 self.silent_for_too_long = clock
                 self._buffer.close()
                 return
-            else:
-                clock.postpone(loop.time())
 
     async def _is_silent(self, clock: SilenceClock, proof: SilenceProof) -> bool:
-        """Whether the agent is silent for too long, and all that it wrote before is stored."""
+        """Whether the agent makes no progress for too long, and all that it wrote before is stored."""
         newest = self._log.newest
+        if self._wrote_without_progress(clock):
+            return self._log.missing_range is None and self.last is None and self.termination is None
         return (
             self._has_nothing_left
             and await proof.holds(clock, newest)
             and (self._has_nothing_left and self._log.newest == newest and self.termination is None)
         )
+
+    def _wrote_without_progress(self, clock: SilenceClock) -> bool:
+        """Whether the log itself shows that no progress was made for too long, both ends by the node's clock.
+
+        No frame is missing between them, so nothing else needs to be proven.
+        """
+        newest = self._log.newest
+        written = newest.written_at if newest is not None else None
+        if clock.awaits_first_output or written is None or self._progress_stamp is None:
+            return False
+        return written - self._progress_stamp >= clock.limit
+
+    def _wrote_lately(self, clock: SilenceClock) -> bool:
+        """Whether there was output, without progress, in the second half of the time."""
+        if self._newest_at <= clock.since.at:
+            return False
+        return asyncio.get_running_loop().time() - self._newest_at < clock.limit.total_seconds() / 2
+
+    async def _may_work(self, clock: SilenceClock, proof: SilenceProof) -> bool:
+        """Whether a tool works although nothing shows it, or nobody can tell."""
+        if self._progress is None or clock.awaits_first_output or not self._progress.may_run_tool:
+            return False
+        work, now, before = await proof.work(), asyncio.get_running_loop().time(), self._work
+        if work is None:
+            return True
+        self._work = now, work
+        if before is None:
+            return work.goes_on(self._progress.last_progress, None, timedelta())
+        return work.goes_on(self._progress.last_progress, before[1], timedelta(seconds=now - before[0]))
 
     @property
     def _has_nothing_left(self) -> bool:
@@ -315,10 +361,29 @@ class Follower:
             return
         self._newest_number, now = self._log.newest_number, asyncio.get_running_loop().time()
         self._silence.has_stdout = self._silence.has_stdout or self._log.has_stdout
-        if now - opened >= LIVE_AFTER.total_seconds():
-            self._silence.note(LastOutput(now, observed=True))
-        elif (newest := self._log.newest) is not None:
-            self._silence.note(LastOutput.stamped(newest.written_at, now, self._wall_clock()))
+        stamp = self._log.newest.written_at if self._log.newest is not None else None
+        is_live = now - opened >= LIVE_AFTER.total_seconds()
+        output = LastOutput(now, observed=True) if is_live else LastOutput.stamped(stamp, now, self._wall_clock())
+        self._newest_at = output.at
+        if self._progressed or not self._brought_lines:  # what is stored already may have been progress
+            self._silence.note(output)
+            self._progress_stamp = stamp
+        self._progressed = self._brought_lines = False
+
+    def _note_progress(self, result: ReadResult) -> None:
+        """Judge what was read; a gap may hide progress."""
+        if result.lines or result.gaps:
+            self._brought_lines = True
+            judged = self._progress is None or self._progress.add(result.lines)
+            self._progressed = self._progressed or judged or bool(result.gaps)
+
+    def _note_late_progress(self, result: ReadResult) -> None:
+        """Note what did not come with the newest line, as if it were written now."""
+        self._note_progress(result)
+        if self._silence is not None and self._progressed:
+            self._silence.note(LastOutput(asyncio.get_running_loop().time(), observed=True))
+            self._progress_stamp = self._log.newest.written_at if self._log.newest is not None else None
+            self._progressed = self._brought_lines = False
 
     async def _until_ended(self) -> None:
         pause = _Backoff(self._timing)
@@ -447,6 +512,7 @@ class Follower:
             ) as pieces:
                 while (piece := await self._next_piece(pieces, read)) is not None:
                     result = self._log.feed(piece)
+                    self._note_progress(result)
                     self._note_output(opened)
                     read.progressed = await self._deliver(result) or read.progressed
                     if self._log.missing_range is not None:
@@ -455,7 +521,9 @@ class Follower:
                         break
                 else:
                     read.ended_cleanly = True
-        await self._deliver(self._log.disconnect())
+        rest = self._log.disconnect()
+        self._note_late_progress(rest)
+        await self._deliver(rest)
         read.duration = timedelta(seconds=asyncio.get_running_loop().time() - opened)
         return read
 
@@ -507,6 +575,7 @@ class Follower:
         result = self._log.give_up_missing_range()
         if result.gaps:
             log.warning("log.gap_recorded", pod=self._pod.name, frames=len(left))
+        self._note_late_progress(result)
         await self._deliver(result)
 
     async def _backfill_tail(self) -> bool:
@@ -534,7 +603,9 @@ class Follower:
                 pod.namespace, pod.name, SIDECAR_CONTAINER, command, limit=limit, idle_timeout=EXEC_TIMEOUT
             ) as pieces:
                 async for piece in pieces:
-                    await self._deliver(self._log.backfill(piece))
+                    result = self._log.backfill(piece)
+                    self._note_late_progress(result)
+                    await self._deliver(result)
                     if (left := self._log.missing_range) is None or left.stop != missing.stop:
                         return True
         except ExecFailed as failure:

@@ -1,4 +1,7 @@
-"""How long an agent has been silent: measured while its log is followed, and believed only when it is proven.
+"""How long an agent has made no progress: measured while its log is followed, and believed only when it is proven.
+
+What is progress, the agent's own module judges (`Progress`); output that is none does not end a silence. While a tool
+works, by what its processes do (`agent_runs.logs.work`), an agent is not silent; nor while nobody can tell.
 
 Three clocks take part. A line that arrives while the log is followed is as old as its arrival, by the event loop's
 clock. What was in the log before, as after a worker take-over, and the container's start have only the stamps of the
@@ -11,20 +14,22 @@ sidecar must have no newer one, where a rotation has moved that line away), and 
 runs. Whatever cannot be read now proves nothing.
 """
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from agent_runs.agents.opencode.events import printable
 from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable
 from agent_runs.contracts.messages import PodRef
+from agent_runs.contracts.output import OutputLine
 from agent_runs.contracts.pod import SIDECAR_CONTAINER
 from agent_runs.kube.port import ExecFailed, LogCut, LogRefused
 from agent_runs.logs.frames import FRAME_LIMIT, Frame, FrameReader, Junk
 from agent_runs.logs.log_resume import NewestFrame
-from agent_runs.logs.source import PROCESSES_COMMAND, REPLAY_COMMAND, Source
+from agent_runs.logs.source import PROCESSES_COMMAND, REPLAY_COMMAND, WORK_COMMAND, Source
+from agent_runs.logs.work import Work
 
 LIVE_AFTER: Final = timedelta(seconds=10)
 """What arrives this long after a connection was opened was written just now; before that the log's past arrives."""
@@ -34,6 +39,8 @@ FIRST_CHECK_AFTER: Final = timedelta(seconds=1)
 """After the begin of following: by then most of the log's past is read."""
 MAX_CHECK_INTERVAL: Final = timedelta(seconds=30)
 """Between checks while silence cannot be proven. A quarter of the limit if that is less, but at least a second."""
+WORKING_CHECK_INTERVAL: Final = timedelta(minutes=5)
+"""Between checks while a tool works. A quarter of the limit if that is less, but at least a second."""
 IDLE_TIMEOUT: Final = timedelta(seconds=15)
 """Time-out for each piece of a log or of a command's output."""
 MAX_PROCESS_LIST: Final = 16 * 1024
@@ -49,13 +56,31 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+class Progress(Protocol):
+    """Judges what an agent writes."""
+
+    def add(self, lines: Sequence[OutputLine]) -> bool:
+        """Take the next lines; whether any of them is progress."""
+        ...
+
+    @property
+    def may_run_tool(self) -> bool:
+        """Whether a process may be working for the agent, without output."""
+        ...
+
+    @property
+    def last_progress(self) -> timedelta:
+        """From the agent's first output to its last progress, by its own clock; too short rather than too long."""
+        ...
+
+
 @dataclass(frozen=True)
 class SilenceLimits:
     """How long an agent may be silent; zero sets no limit.
 
     Attributes:
         first_output: from the container's start to the first output on stdout. Until then `silence` does not count.
-        silence: without any output on stdout or stderr.
+        silence: without any progress on stdout or stderr.
     """
 
     first_output: timedelta = timedelta()
@@ -113,7 +138,7 @@ class SilenceClock:
         return self.started if self.awaits_first_output or self._last is None else max(self.started, self._last)
 
     def note(self, output: LastOutput) -> None:
-        """Note output on any stream."""
+        """Note progress on any stream."""
         self._last = output if self._last is None else max(self._last, output)
 
     def remaining(self, loop_time: float) -> timedelta:
@@ -123,9 +148,9 @@ class SilenceClock:
         due = max(since.at + (self.limit + margin).total_seconds(), self.check_at)
         return timedelta(seconds=due - loop_time)
 
-    def postpone(self, loop_time: float) -> None:
+    def postpone(self, loop_time: float, longest: timedelta = MAX_CHECK_INTERVAL) -> None:
         """Check again later: silence could not be proven now."""
-        interval = max(min(self.limit / 4, MAX_CHECK_INTERVAL), timedelta(seconds=1))
+        interval = max(min(self.limit / 4, longest), timedelta(seconds=1))
         self.check_at = loop_time + interval.total_seconds()
 
 
@@ -193,6 +218,12 @@ class SilenceProof:
             listing = await self._exec(self.pod.container, PROCESSES_COMMAND, MAX_PROCESS_LIST)
         names = [printable(name, 40) for name in listing.decode(errors="replace").splitlines()]
         return tuple(name for name in names if name)[:MAX_PROCESSES]
+
+    async def work(self) -> Work | None:
+        """What the processes in the agent's container have done so far; None if that cannot be read."""
+        with suppress(ExecFailed, ClusterForbidden, ClusterUnavailable):
+            return Work.parse(await self._exec(self.pod.container, WORK_COMMAND, MAX_PROCESS_LIST))
+        return None
 
     async def _read(self, since: datetime | timedelta | None) -> AsyncGenerator[Frame | Junk]:
         """What the log has now from `since` on."""

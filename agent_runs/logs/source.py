@@ -19,6 +19,9 @@ RUNNER_COMMAND: Final = ("sh", f"{RUN_DIRECTORY}/secret/{RUNNER_KEY}", "--out", 
 PROCESSES_COMMAND: Final = (*RUNNER_COMMAND, "--processes")
 """Lists the names of the agent's processes, in the agent's container."""
 
+WORK_COMMAND: Final = (*RUNNER_COMMAND, "--work")
+"""Lists them with their age and CPU time. A pod of an older version does not know it."""
+
 
 class Source(Protocol):
     """What a follower needs of the `Cluster` port."""

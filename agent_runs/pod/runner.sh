@@ -4,6 +4,8 @@
 #   sh runner.sh --stdin FILE --out DIR --dir WORKDIR --grace SECONDS [--api-variable NAME]... [--logins DIR]... \
 #     -- COMMAND ARGS...
 #   sh runner.sh --out DIR --processes    names the processes of the run, without their arguments
+#   sh runner.sh --out DIR --work         the same, each as PID PARENT AGE CPU NAME; times in centiseconds, CPU with that
+#                                         of children that have ended
 #
 # OpenCode loses output when a pipe's reader is slow, ignores SIGTERM as pid 1, and gives its tools sessions of their
 # own. So the command writes to files, is never pid 1, and is ended together with all its descendants.
@@ -245,6 +247,22 @@ processes() {
     done
 } 2>/dev/null
 
+# Ticks of /proc are centiseconds on every Linux that Kubernetes runs on.
+work() {
+    read -r root <"$out/running" || return
+    watcher=''
+    descendants "$root" ''
+    clock
+    for pid in $pids; do
+        if read -r name <"/proc/$pid/comm" && read -r line <"/proc/$pid/stat"; then
+            # shellcheck disable=SC2086 # words; after the name, which may hold anything, the first is the state
+            set -- ${line##*) }
+            [ $# -ge 20 ] || continue # a name with a line break
+            echo "$pid $2 $((now - ${20})) $((${12} + ${13} + ${14} + ${15})) $name"
+        fi
+    done
+} 2>/dev/null
+
 busybox=${RUNNER_BUSYBOX:-/agent-run/bin/busybox}
 [ ! -x "$busybox" ] || use_busybox_for awk cat env grep ln mkdir mkfifo rm sleep
 stdin=/dev/null out='' dir='' grace=10 sidecar_timeout=60 api_variables='' logins=''
@@ -259,6 +277,10 @@ while [ $# -gt 0 ]; do
     --logins) logins="$logins $2" && shift 2 ;;
     --processes)
         processes
+        exit
+        ;;
+    --work)
+        work
         exit
         ;;
     --) shift && break ;;

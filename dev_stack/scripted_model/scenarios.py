@@ -182,6 +182,7 @@ SCENARIOS: Final[dict[str, Callable[[Chat], Step]]] = {
         Step(tools=(Tool("read", {"filePath": "does-not-exist.txt"}),)),
         Step(text="Two things failed and I carried on."),
     ),
+    "loop": _fixed(_bash("echo the-same", "the same command")),
     "error": _error,
     "hang": _hang,
     "slow-steps": _slow_steps,

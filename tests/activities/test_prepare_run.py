@@ -12,6 +12,7 @@ from agent_runs.contracts.messages import PrepareRun
 from agent_runs.contracts.request import RunRequest
 from agent_runs.contracts.start import HostTexts
 from agent_runs.job.checks import Checks
+from agent_runs.job.policy import Policy
 from agent_runs.paperclip.preparation import Preparation, prepare
 from tests.paperclip.contexts import minimal, with_value
 
@@ -37,6 +38,17 @@ async def prepared(context: dict[str, Any], task: str | None = None) -> RunReque
 async def test_a_start_with_the_ids_and_the_task_of_its_context_is_prepared() -> None:
     context = with_value(minimal(), "context.taskId", "task-1")
     assert (await prepared(context, "task-1")).key == RUN
+
+
+async def test_a_run_gets_the_operators_budget_where_its_agent_has_none() -> None:
+    policy = Policy.parse("max: {steps: 50, tokens: 1000}", "policy.yaml")
+    context = with_value(minimal(), "config.maxSteps", 20)
+    step = PrepareRunActivity(Opened(context), Checks(policy)).prepare_run
+    request = await ActivityEnvironment().run(step, PrepareRun(run=RUN))
+    assert (request.config.max_steps, request.config.max_tokens) == (20, 1000)
+    above = PrepareRunActivity(Opened(with_value(minimal(), "config.maxSteps", 51)), Checks(policy)).prepare_run
+    with pytest.raises(PolicyRefused, match=r"maxSteps: '51' is more than 50, by max\.steps of the operator's policy"):
+        await ActivityEnvironment().run(above, PrepareRun(run=RUN))
 
 
 @pytest.mark.parametrize(

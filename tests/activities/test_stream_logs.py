@@ -29,10 +29,11 @@ from agent_runs.contracts.messages import JobRef, ParseTranscript, PodRef, Strea
 from agent_runs.contracts.outcome import ContainerEnd, Gap, OutputReceipt
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.objects import Pod
-from agent_runs.kube.port import Cluster
-from agent_runs.logs.follower import Batch
+from agent_runs.kube.port import Cluster, ExecFailed
+from agent_runs.logs.follower import Batch, Follower
 from agent_runs.logs.frames import LogLine
 from agent_runs.logs.log_resume import Cursor
+from agent_runs.logs.silence import LastOutput, SilenceClock, SilenceLimits
 from agent_runs.paperclip.preparation import Preparation
 from agent_runs.transcripts.store import Line, SqlTranscripts, Writer
 from tests.activities.fake_preparations import FakePreparations
@@ -106,6 +107,27 @@ async def test_the_heartbeat_hides_a_secret_that_only_reading_json_reveals() -> 
     stored = StreamState(await REDACTIONS.current())
     stored.add([LogLine(1, "stdout", line, terminated=True)], [LogLine(1, "stdout", line, terminated=True)])
     assert stored.progress.last_output == "it is [[secret:GITHUB_TOKEN]]"
+
+
+async def test_a_secret_in_a_line_that_repeats_is_hidden() -> None:
+    stored = StreamState(await REDACTIONS.current())
+    repeated = LogLine(1, "stderr", b"retry with ghp_0123456789abcdef", terminated=True)
+    stored.activity.add([repeated] * 3)
+    cluster = ScriptedLog(Log([]), [(None, None)], [RUNNING])
+    follower = Follower(cluster, JOB, POD)
+    follower.chatters = True
+    clock = SilenceClock(SilenceLimits(silence=timedelta(hours=1)), LastOutput(0), 0)
+    streaming = StreamLogsActivity(cast("Cluster", NoProcesses()), cast("SqlTranscripts", None), REDACTIONS)
+    input = StreamLogs(attempt=KEY, job=JOB, pod=POD)
+    silence = await streaming._silence(input, follower, clock, Checkpoint(stored, Cursor()))
+    assert (silence.cause, silence.detail) == ("chatter", "retry with [[secret:GITHUB_TOKEN]]")
+
+
+class NoProcesses:
+    """A cluster whose containers cannot be entered."""
+
+    def exec_output(self, *_: object, **_options: object) -> object:
+        raise ExecFailed("refused")
 
 
 def test_the_heartbeat_names_where_in_the_log_to_continue() -> None:

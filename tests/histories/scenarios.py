@@ -13,6 +13,7 @@ from temporalio.exceptions import ApplicationError
 
 from agent_runs.client.outcome import fetch_outcome, outcome_at_close
 from agent_runs.contracts.errors import (
+    BudgetExceeded,
     InvalidRequest,
     PodLost,
     PodScheduleFailed,
@@ -20,7 +21,7 @@ from agent_runs.contracts.errors import (
     SealedFieldUnreadable,
     SessionUnavailable,
 )
-from agent_runs.contracts.messages import OverQuota, Silence, StartProgress, StreamEnd
+from agent_runs.contracts.messages import BudgetUse, OverQuota, Silence, StartProgress, StreamEnd
 from agent_runs.contracts.outcome import ContainerEnd, Outcome, OutputReceipt, Report
 from agent_runs.contracts.request import AgentRef, RunConfig, Runtime, SessionParams, WakeContext
 from tests.support.requests import FakeRequest
@@ -158,7 +159,12 @@ def _early_outcome(contradiction: str | None = None) -> Scenario:
 
 def _limits() -> dict[str, Callable[[], Scenario]]:
     silence = Silence(limit=timedelta(hours=1), processes=("make",))
+    warned = BudgetUse(warned=("maxSteps",))
+    exceeded = BudgetUse(exceeded=BudgetExceeded.as_failure("maxSteps: 5 of 5 steps"), warned=("maxSteps",))
     return {
+        "budget-exceeded": lambda: Scenario(
+            request(max_steps=5), FakeActivities(FakeAgent(budget=[warned, exceeded]).answers)
+        ),
         "timeout": lambda: Scenario(request(timeout_sec=1), FakeActivities(FakeAgent().answers)),
         "timeout-ignored-sigterm": lambda: Scenario(
             request(timeout_sec=1, grace_sec=0), FakeActivities(FakeAgent(ignores_sigterm=True).answers)

@@ -23,6 +23,9 @@ max:
   cpu: 8
   memory: 32Gi
   timeoutSec: 7200
+  costUsd: 2.5
+  tokens: 1000000
+  repeatedCalls: 10
 """
 
 
@@ -94,6 +97,12 @@ def test_without_a_policy_an_ordinary_configuration_is_allowed(config: dict[str,
         ),
         ({"timeoutSec": 7201}, "timeoutSec: '7201' is more than 7200, by max.timeoutSec"),
         ({"timeoutSec": 0}, "timeoutSec: '0 (no limit)' is more than 7200"),
+        (
+            {"maxCostUsd": 2.51},
+            "maxCostUsd: '2.51' is more than 2.5, by max.costUsd of the operator's policy (p.yaml, line 13)",
+        ),
+        ({"maxTokens": 1_000_001}, "maxTokens: '1000001' is more than 1000000, by max.tokens"),
+        ({"maxRepeatedCalls": 11}, "max.repeatedCalls of the operator's policy (p.yaml, line 15)"),
     ],
 )
 def test_a_refusal_names_field_value_and_the_line_of_the_policy(config: dict[str, Any], place: str) -> None:
@@ -111,10 +120,19 @@ def test_a_refusal_names_field_value_and_the_line_of_the_policy(config: dict[str
         {"agentDbMode": "dedicated_pvc", "agentDbStorageClass": "fast"},
         {"resources": {"limits": {"cpu": "8"}}},
         {"timeoutSec": 7200},
+        {"maxCostUsd": 2.5, "maxTokens": 1_000_000, "maxSteps": 10**9, "maxRepeatedCalls": 0},
     ],
 )
 def test_what_the_policy_lists_is_allowed(config: dict[str, Any]) -> None:
     assert not refusal({"timeoutSec": 60, "image": "ghcr.io/acme/agent:1", **config}, Policy.parse(FILE, "p.yaml"))
+
+
+def test_an_agent_without_a_budget_gets_that_of_the_policy() -> None:
+    policy = Policy.parse(FILE, "p.yaml")
+    config = RunConfig.model_validate({"model": "fake/model", "maxTokens": 5, "maxSteps": 7})
+    limited = policy.with_budget(config)
+    assert (limited.max_cost_usd, limited.max_tokens, limited.max_steps, limited.max_repeated_calls) == (2.5, 5, 7, 10)
+    assert Policy().with_budget(config) == config
 
 
 def test_all_refused_fields_are_named_at_once() -> None:

@@ -1,7 +1,7 @@
 """An agent that writes its lines at given moments of virtual time, and its sidecar's log as a kubelet serves it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -11,7 +11,7 @@ from agent_runs.contracts.errors import ClusterUnavailable
 from agent_runs.contracts.messages import JobRef, PodRef
 from agent_runs.kube.objects import Job, Pod
 from agent_runs.kube.port import ExecFailed, LogCut, LogUnavailable
-from agent_runs.logs.source import PROCESSES_COMMAND, REPLAY_COMMAND
+from agent_runs.logs.source import PROCESSES_COMMAND, REPLAY_COMMAND, WORK_COMMAND
 from tests.kube.pods import container, job, pod
 from tests.logs.kubelet import framed
 from tests.logs.scripted_log import ENDED, JOB, SIDECAR_RUNS
@@ -43,6 +43,8 @@ class TimedContainer:
         stalls: when a followed log brings nothing, as on a connection that nobody noticed to be broken.
         rotations: when the log's file is replaced by an empty one.
         unreadable: when the kubelet answers a read with an error text.
+        texts: what the lines are, if that matters.
+        work: what the runner lists of the processes at a moment; None: it does not know the command.
         ends_unseen: its status still says that it runs, although its end is near (`deletionTimestamp`).
     """
 
@@ -54,10 +56,13 @@ class TimedContainer:
     rotations: Sequence[float] = ()
     unreadable: Sequence[Period] = ()
     deleted: bool = False
+    texts: Sequence[bytes] = ()
+    work: Callable[[float], bytes | None] = lambda _: None
     opened: list[tuple[bool, object]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        lines = [(stream, b"line %d\n" % number) for number, (_, stream) in enumerate(self.outputs)]
+        texts = self.texts or [b"line %d" % number for number in range(len(self.outputs))]
+        lines = [(stream, text + b"\n") for (_, stream), text in zip(self.outputs, texts, strict=True)]
         self.frames = framed(lines, b'{"exit_code":0}')
         self.times = [0, *(at for at, _ in self.outputs), self.ends_at]
         assert len(self.frames) == len(self.times)
@@ -132,16 +137,20 @@ class TimedContainer:
         self, namespace: str, pod: str, container: str, argv: Sequence[str], *, limit: int, idle_timeout: timedelta
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         assert (namespace, pod) == ("n", self.pod_ref.name)
-        assert container == ("opencode" if tuple(argv) == PROCESSES_COMMAND else "sidecar")
+        assert container == ("opencode" if tuple(argv) in {PROCESSES_COMMAND, WORK_COMMAND} else "sidecar")
         assert limit > 0
         assert idle_timeout > timedelta()
         if is_in(self.outages, now()):
             raise ExecFailed("refused")
+        if tuple(argv) == WORK_COMMAND and self.work(now()) is None:
+            raise ExecFailed("exit code 64")
         yield self._answer(tuple(argv))
 
     async def _answer(self, argv: tuple[str, ...]) -> AsyncIterator[bytes]:
         if argv == PROCESSES_COMMAND:
             yield b"opencode\nmake\n"
+        elif argv == WORK_COMMAND:
+            yield self.work(now()) or b""
         elif argv[:-2] == REPLAY_COMMAND:
             numbers = range(int(argv[-2]), int(argv[-1]) + 1)
             yield b"".join(self.frames[n - 1] for n in numbers if n <= len(self.times) and self.times[n - 1] <= now())

@@ -6,10 +6,12 @@ import shutil
 import signal
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from agent_runs.logs.work import Work
 from tests.pod.harness import RUN_TIMEOUT, SCRIPT, Runner, alive, children
 
 STUBBORN = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
@@ -338,6 +340,35 @@ def test_busybox_stands_in_for_tools_that_the_container_lacks(runner: Runner, tm
     ended = runner.run(sys.executable, "-c", "print('x' * 20000); print('nul \\0')")
     assert ended.text("stdout") == [b"x" * 20000, b"nul \0"]
     assert ended.last.error is None
+
+
+WORKING = """
+import subprocess, sys, time
+def stat(child): return open(f"/proc/{child.pid}/stat").read().rpartition(") ")[2].split()
+idle = subprocess.Popen(["sleep", "1000"])
+busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+name = "open('/proc/self/comm', 'w').write(') R 1' + chr(10) + '2'); print(flush=True); input()"
+odd = subprocess.Popen([sys.executable, "-c", name], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+odd.stdout.readline()
+while int(stat(busy)[11]) < 30: time.sleep(0.01)
+print(idle.pid, busy.pid, flush=True)
+time.sleep(1000)
+"""
+
+
+def test_what_the_processes_do_is_listed_by_their_age_and_cpu_time(runner: Runner) -> None:
+    running = runner.start(sys.executable, "-c", WORKING)
+    idle, busy = (int(pid) for pid in running.await_line("stdout").split())
+    arguments = ["--out", str(runner.out), "--work"]
+    listing = subprocess.run([*runner.shell, str(runner.script), *arguments], capture_output=True, env=os.environ)
+    work = Work.parse(listing.stdout)
+    assert work is not None, listing
+    assert work.processes[idle].cpu <= timedelta(seconds=0.1)
+    assert work.processes[busy].cpu >= timedelta(seconds=0.2)
+    assert min(work.processes[pid].began for pid in (idle, busy)) >= timedelta()
+    assert len(work.processes) <= 3  # neither the command itself, nor what waits for it
+    running.process.terminate()
+    running.end()
 
 
 def test_the_script_passes_shellcheck() -> None:

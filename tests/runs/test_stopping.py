@@ -95,7 +95,7 @@ async def test_a_silent_agent_is_stopped_and_its_processes_are_named(system: Sys
     raw["config"] |= {"firstOutputTimeoutSec": 1, "silenceTimeoutSec": 2}
     outcome = await system.outcome(raw)
     assert_stopped(outcome, "agent_silent", killed=False)
-    assert "no line for 2s" in (outcome.error_message or "")
+    assert "no progress for 2s" in (outcome.error_message or "")
     assert "sleep" in (outcome.error_message or "")
     await assert_nothing_left(system, raw)
 

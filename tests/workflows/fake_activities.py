@@ -10,6 +10,7 @@ from temporalio import activity
 
 from agent_runs.contracts.messages import (
     AwaitSchedule,
+    BudgetUse,
     BundlePrompt,
     CreateJob,
     Finish,
@@ -169,12 +170,14 @@ class FakeAgent:
         ignores_sigterm: `stop_agent` does not end it.
         silence: what `stream_logs` reports at once if it has a limit on silence.
         over_quota: what it reports at once, unless it was reported before.
+        budget: what it reports at once, one after the other, while the budget is watched.
         started: set once `stream_logs` runs; `stopped`: once it must stop.
     """
 
     ignores_sigterm: bool = False
     silence: Silence | None = None
     over_quota: OverQuota | None = None
+    budget: list[BudgetUse] = field(default_factory=list)
     started: asyncio.Event = field(default_factory=asyncio.Event)
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -188,6 +191,10 @@ class FakeAgent:
             return StreamEnd.unknown(self.silence)
         if self.over_quota is not None and not input.over_quota:
             return StreamEnd.unknown().model_copy(update={"over_quota": self.over_quota})
+        if self.budget and input.budget is not None:
+            use = self.budget.pop(0)
+            warnings = () if use.exceeded else (f"{use.warned[-1]}: nearly used",)
+            return StreamEnd.unknown().model_copy(update={"budget": use, "warnings": warnings})
         while not self.stopped.is_set():
             activity.heartbeat()
             await asyncio.sleep(0.05)

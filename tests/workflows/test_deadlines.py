@@ -91,12 +91,42 @@ async def test_a_silent_agent_is_stopped_and_followed_to_its_end(
         assert await timers(handle) == ["grace"]
     assert outcome.error_code == "agent_silent"
     assert outcome.error_message is not None
-    assert "no line for 3600s; last output: compiling; processes: cc1plus, make" in outcome.error_message
+    assert "no progress for 3600s; last output: compiling; processes: cc1plus, make" in outcome.error_message
     first, rest = [input for name, input in steps.calls if name == "stream_logs"]
     assert (first.first_output_timeout, first.silence_timeout) == (timedelta(seconds=1), timedelta(hours=1))
     assert (rest.first_output_timeout, rest.silence_timeout, rest.resume) == (timedelta(), timedelta(), progress)
     assert steps.last_input("parse_transcript").end == STOPPED
     assert (outcome.session_id, outcome.usage) == ("ses_1", GOOD.usage)
+
+
+@pytest.mark.parametrize(
+    ("cause", "detail", "code", "message"),
+    [
+        (
+            "provider",
+            "",
+            "provider_hung",
+            "the provider has not answered for 3600s; last output: compiling; processes: ",
+        ),
+        ("tool", "read", "tool_hung", "read has not ended for 3600s; last output: compiling"),
+        ("chatter", "retry", "no_progress", "no step and no tool has ended for 3600s, only output like 'retry'; last"),
+    ],
+)
+async def test_what_an_agent_without_progress_waits_for_names_the_failure(
+    cause: Any, detail: str, code: str, message: str, temporal: Client, queue: str, request_of_a_run: FakeRequest
+) -> None:
+    progress = StreamProgress(sequence=7, needed_from=8, last_output="compiling")
+    silence = Silence(
+        limit=timedelta(hours=1), cause=cause, detail=detail, progress=progress, processes=("opencode", "make")
+    )
+    steps = FakeActivities(FakeAgent(silence=silence).answers)
+    async with running_worker(temporal, queue, steps) as start:
+        outcome = await outcome_at_close(await start(request_of_a_run))
+    assert outcome.error_code == code
+    assert (outcome.error_message or "").startswith(message)
+    assert len(outcome.attempts) == 1
+    assert outcome.failure is not None
+    assert outcome.failure.next_step
 
 
 async def test_an_agent_that_writes_too_much_is_stopped_and_what_follows_is_not_stored(

@@ -90,12 +90,16 @@ class Tokens(msgspec.Struct, gc=False):
     cache: Cache | None = None
 
 
+ABSENT: Final = msgspec.Raw(b"null")
+
+
 class ToolState(msgspec.Struct, gc=False):
-    """How a tool call ended: `completed`, or `error` with its text. Input and output are not decoded here."""
+    """How a tool call ended: `completed`, or `error` with its text. `input` stays JSON; its output is not decoded."""
 
     status: str | None = None
     title: str | None = None
     error: str | None = None
+    input: msgspec.Raw = ABSENT
 
 
 class Part(msgspec.Struct, gc=False):
@@ -257,7 +261,10 @@ def _part(fields: dict[str, Any]) -> Part:
         tool=_text(fields.get("tool")),
         call_id=_text(fields.get("callID")),
         state=ToolState(
-            status=_text(state.get("status")), title=_text(state.get("title")), error=_text(state.get("error"))
+            status=_text(state.get("status")),
+            title=_text(state.get("title")),
+            error=_text(state.get("error")),
+            input=msgspec.Raw(msgspec.json.encode(state.get("input"))),
         ),
     )
 

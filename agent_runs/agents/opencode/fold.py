@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from agent_runs.agents.opencode import verdict
+from agent_runs.agents.opencode.budget import RepeatedCall
 from agent_runs.agents.opencode.diagnostics import Diagnostics
 from agent_runs.agents.opencode.events import (
     NO_PART,
@@ -49,7 +50,12 @@ _TEXT_LIMIT: Final = 2 * SUMMARY_LIMIT
 
 
 class Progress(NamedTuple):
-    """What a person watching wants to see now. Bounded."""
+    """What a person watching wants to see now. Bounded.
+
+    Attributes:
+        continues: no step has finished by `stop`, or something followed it.
+        repeated: the newest tool call, and how often it was made in a row.
+    """
 
     session_id: str | None
     steps: int
@@ -57,6 +63,8 @@ class Progress(NamedTuple):
     usage: Usage
     cost_usd: Decimal | None
     last_output: str
+    continues: bool
+    repeated: RepeatedCall
 
 
 class _Recent:
@@ -147,6 +155,7 @@ class Fold:
         self._texts: OrderedDict[str | None, _Texts] = OrderedDict()
         self._answer: _Texts | None = None
         self._latest_text = ""
+        self._repeated = RepeatedCall()
         self._steps_seen, self._tools_seen = _Recent(), _Recent()
         self._pending_errors: list[ProviderError] = []
         self._errors: list[str] = []
@@ -198,6 +207,8 @@ class Fold:
             usage=self._meter.usage,
             cost_usd=self._meter.cost,
             last_output=self._last_output(),
+            continues=self._open or self._reason != verdict.STOP,
+            repeated=self._repeated,
         )
 
     def report(
@@ -304,6 +315,7 @@ class Fold:
             return
         self._tool_calls = min(self._tool_calls + 1, MAX_COUNT)
         tool, state = part.tool or "tool", part.state
+        self._repeated = self._repeated.followed_by(tool, state.input if state is not None else None)
         if state is not None and state.status == "error":
             self._tool_error(tool, state.error or "no reason given")
         else:

@@ -1,0 +1,168 @@
+"""What OpenCode is doing, by the lines that it writes: what is progress, and what it waits for.
+
+Its events show what has ended. What has begun is in its log (`--print-logs`): `message=loop … step=N` begins a step,
+`message=stream` is a request to the provider, and again for each retry, `message=evaluated permission=bash` is a tool
+call that may run. A line that is none of these is progress only if none like it came before: whoever repeats itself
+makes none. Source: OpenCode 1.18.33, observed.
+"""
+
+import hashlib
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+from agent_runs.agents.opencode.events import plain_text, printable
+from agent_runs.contracts.output import OutputLine
+
+HEAD: Final = 600
+"""Bytes of a line that are looked at."""
+KINDS: Final = 1024
+"""Kinds of lines that are remembered, the newest ones."""
+TOOLS: Final = 8
+LINE_LIMIT: Final = 200
+"""Characters of a repeated line in a message."""
+SUB_AGENT: Final = "task"
+_EVENT: Final = re.compile(rb'\s*\{\s*"type"\s*:\s*"(step_start|text|reasoning|tool_use|step_finish)"')
+_TOOL: Final = re.compile(rb'"tool"\s*:\s*"([\w.-]{1,80})"')
+_LOOP: Final = re.compile(r" message=loop session\.id=(\w{1,80}) step=(\d{1,9})\b")
+_REQUEST: Final = re.compile(r" message=stream .*session\.id=\w")
+_CALL: Final = re.compile(r" message=evaluated permission=\"?([\w.*/-]{1,80})")
+_VARIABLE: Final = re.compile(r"timestamp=\S+|\b(?:ses|msg|prt|call)_\w+|\b[0-9a-fA-F]{8,}\b|\d+")
+_LOG_PREFIX: Final = re.compile(r"^timestamp=\S+ level=\w+ (?:run=\S+ )?")
+_TIMESTAMP: Final = re.compile(r"timestamp=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?)Z ")
+_NO_TOOLS: Final = frozenset({"external_directory", "doom_loop"})
+"""Permissions that are asked in addition to a tool's own."""
+_PERMISSIONS: Final = {"write": "edit", "patch": "edit", "multiedit": "edit"}
+"""Permission of a tool, where it has another name."""
+
+Waiting = Literal["provider", "tool", "unknown"]
+
+
+class Activity:
+    """What OpenCode is doing. Its memory is bounded, whatever the output.
+
+    Events and log are two streams, so an event may come after log lines that were written later.
+
+    Attributes:
+        repeated_line: the newest line that was no progress.
+    """
+
+    def __init__(self) -> None:
+        self.repeated_line = ""
+        self._has_log = False
+        self._main = ""
+        self._requested = self._answering = self._began = False
+        self._tools: list[str] = []
+        self._kinds: OrderedDict[bytes, None] = OrderedDict()
+        self._first: datetime | None = None  # by the agent's clock, as are all times in its log
+        self._last_progress: datetime | None = None
+
+    def add(self, lines: Sequence[OutputLine]) -> bool:
+        """Take the next lines; whether any of them is progress of the model or of a tool."""
+        progressed = False
+        for line in lines:  # each is taken, also after one that is progress
+            progressed = (self._event(line.data) if line.stream == "stdout" else self._log(line.data)) or progressed
+        return progressed
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """Tools that have begun and, as far as is known, not ended; those of sub-agents too."""
+        return tuple(self._tools)
+
+    @property
+    def waits_for(self) -> Waiting:
+        """What the next progress must come from."""
+        if any(tool != SUB_AGENT for tool in self._tools):
+            return "tool"
+        if self._requested:
+            return "provider"
+        return "tool" if self._tools else "unknown"
+
+    @property
+    def may_run_tool(self) -> bool:
+        """Whether a process may be working for OpenCode: not while it only waits for an answer to begin."""
+        if self.waits_for == "provider":
+            return self._answering
+        return self._has_log
+
+    @property
+    def last_progress(self) -> timedelta:
+        """From the first line of the log to the last one that is progress; too short rather than too long."""
+        if self._first is None or self._last_progress is None:
+            return timedelta()
+        return max(self._last_progress - self._first, timedelta())
+
+    def _event(self, data: bytes) -> bool:
+        event = _EVENT.match(data[:HEAD])
+        if event is None:
+            return self._is_new(data)
+        kind, began = event[1], self._began
+        self._answering = True
+        self._began = kind == b"step_start"
+        if kind == b"tool_use":
+            self._end_tool(data[:HEAD])
+        return not (self._began and began)  # a broken answer is tried again, and each one writes that a step begins
+
+    def _end_tool(self, head: bytes) -> None:
+        found = _TOOL.search(head)
+        name = found[1].decode() if found is not None else ""
+        name = _PERMISSIONS.get(name, name)
+        if name in self._tools:
+            self._tools.remove(name)
+
+    def _log(self, data: bytes) -> bool:
+        line = plain_text(data[:HEAD], HEAD)
+        progressed = self._judge(line)
+        if progressed and (written := _written_at(line)) is not None:
+            self._first = self._first or written
+            self._last_progress = written
+        return progressed
+
+    def _judge(self, line: str) -> bool:
+        if loop := _LOOP.search(line):
+            return self._begin_step(session=loop[1], step=loop[2])
+        if call := _CALL.search(line):
+            self._has_log = True
+            if call[1] not in _NO_TOOLS and call[1] not in self._tools and len(self._tools) < TOOLS:
+                self._tools.append(call[1])
+            return True
+        if _REQUEST.search(line):
+            self._has_log = self._requested = True
+            self._answering = False
+        return self._is_new(line.encode())
+
+    def _begin_step(self, *, session: str, step: str) -> bool:
+        """A step begins, so the one before has ended with its tools; a sub-agent's step is part of a tool."""
+        self._has_log = True
+        self._main = self._main or session
+        self._tools = [] if session == self._main else [tool for tool in self._tools if tool == SUB_AGENT]
+        self._requested = self._answering = self._began = False
+        return self._is_new(f"{session} {step}".encode(), exact=True)
+
+    def _is_new(self, data: bytes, *, exact: bool = False) -> bool:
+        """Whether no line like this came before; numbers and identifiers make no difference unless `exact`."""
+        text = printable(data[:HEAD].decode(errors="replace"), HEAD)
+        if not text:
+            return False
+        kind = hashlib.blake2b((text if exact else _VARIABLE.sub("0", text)).encode(), digest_size=16).digest()
+        if kind in self._kinds:
+            self._kinds.move_to_end(kind)
+            self.repeated_line = _LOG_PREFIX.sub("", text)[:LINE_LIMIT]
+            return False
+        self._kinds[kind] = None
+        if len(self._kinds) > KINDS:
+            self._kinds.popitem(last=False)
+        return True
+
+
+def _written_at(line: str) -> datetime | None:
+    """The time in a line of the log."""
+    match = _TIMESTAMP.match(line)
+    if match is None:
+        return None
+    try:
+        return datetime.fromisoformat(match[1])
+    except ValueError:
+        return None

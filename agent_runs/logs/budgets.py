@@ -1,0 +1,65 @@
+"""Watches the budget of a run while its output is followed, across attempts and restarts of workers.
+
+Nothing is kept but what the transcript has: a worker that takes over folds the stored output and counts what it shows.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from agent_runs.agents.opencode.budget import Progress, judge
+from agent_runs.agents.opencode.fold import Fold
+from agent_runs.contracts.errors import BudgetExceeded
+from agent_runs.contracts.messages import BudgetUse, StreamEnd, StreamLogs, StreamProgress
+from agent_runs.logs.threads import off_loop
+from agent_runs.transcripts.store import Line, TranscriptStore
+
+
+@dataclass
+class BudgetWatch:
+    """Decides whether the agent of one attempt may go on.
+
+    Attributes:
+        earlier: what the run's earlier attempts have used.
+        hide: hides the run's secrets in a text.
+    """
+
+    input: StreamLogs
+    earlier: Sequence[Progress]
+    hide: Callable[[str], str]
+
+    @classmethod
+    async def begin(
+        cls, input: StreamLogs, store: TranscriptStore, hide: Callable[[str], str], heartbeat: Callable[[], None]
+    ) -> "BudgetWatch":
+        """Read what the run's earlier attempts have written, if there is a budget.
+
+        Raises:
+            TranscriptsUnavailable: the store does not answer.
+        """
+        earlier: list[Progress] = []
+        for number in range(1, input.attempt.attempt if input.budget is not None else 1):
+            key, fold, sequence = input.attempt.model_copy(update={"attempt": number}), Fold(), 0
+            while page := await store.read(key, sequence):
+                await off_loop(sum(len(line.data) for line in page), _add, fold, page)
+                sequence = page[-1].sequence
+                heartbeat()
+            earlier.append(fold.progress)
+        return cls(input, earlier, hide)
+
+    def end(self, fold: Fold, progress: StreamProgress) -> StreamEnd | None:
+        """The end of the stream if people are to be warned, or the agent is to be stopped; None: it may go on."""
+        if self.input.budget is None:
+            return None
+        finding = judge(self.input.budget, [*self.earlier, fold.progress], self.input.warned)
+        if finding is None:
+            return None
+        exceeded = BudgetExceeded.as_failure(self.hide(finding.exceeded)) if finding.exceeded else None
+        warned = (*self.input.warned, *(limit for limit, _ in finding.warnings))
+        use = BudgetUse(exceeded=exceeded, warned=warned, progress=progress)
+        warnings = tuple(self.hide(text) for _, text in finding.warnings)
+        return StreamEnd.unknown().model_copy(update={"budget": use, "warnings": warnings})
+
+
+def _add(fold: Fold, page: Sequence[Line]) -> None:
+    for line in page:
+        fold.add(line)

@@ -1,0 +1,250 @@
+"""The budget of a run is watched while its output is followed, across attempts and killed workers."""
+
+import asyncio
+import hashlib
+import json
+import random
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import cast
+
+import pytest
+from temporalio.testing import ActivityEnvironment
+
+from activities.stream_logs import StreamLogsActivity
+from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.contracts.messages import Budget, StreamEnd, StreamLogs
+from agent_runs.job.redactions import Redactions
+from agent_runs.kube.port import Cluster
+from agent_runs.transcripts.store import Line, SqlTranscripts
+from tests.activities.fake_preparations import FakePreparations
+from tests.kube.pods import pod, terminated
+from tests.logs.kubelet import Log, framed
+from tests.logs.live_log import LiveLog
+from tests.logs.scripted_log import JOB, POD, SIDECAR_RUNS, ScriptedLog
+from tests.opencode.event_lines import step_finish, step_start, tool_use
+from tests.support.sqlite import sqlite_store
+
+
+@pytest.fixture(scope="module")
+async def store(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SqlTranscripts]:
+    async with sqlite_store(tmp_path_factory.mktemp("budgets")) as opened:
+        yield opened
+
+
+@dataclass
+class Workers:
+    """Follows the attempts of one run as the workflow asks for it. A worker that is killed is replaced.
+
+    Attributes:
+        ends: what `stream_logs` has returned so far.
+    """
+
+    store: SqlTranscripts
+    run_id: str
+    budget: Budget
+    log: LiveLog = field(default_factory=LiveLog)
+    attempt: int = 1
+    warned: tuple[str, ...] = ()
+    ends: list[StreamEnd] = field(default_factory=list)
+    activity_attempt: int = 0
+
+    @property
+    def key(self) -> AttemptKey:
+        return AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id=self.run_id), attempt=self.attempt)
+
+    async def follow(self) -> StreamEnd:
+        """Follow until the agent is to be stopped."""
+        while True:
+            end = await self._stream()
+            self.ends.append(end)
+            assert end.budget is not None
+            self.warned = end.budget.warned
+            if end.budget.exceeded is not None:
+                return end
+
+    async def _stream(self) -> StreamEnd:
+        cluster = cast("Cluster", self.log)
+        streaming = StreamLogsActivity(cluster, self.store, Redactions(cluster, FakePreparations()))
+        environment = ActivityEnvironment()
+        self.activity_attempt += 1
+        environment.info = replace(environment.info, attempt=self.activity_attempt)
+        input = StreamLogs(attempt=self.key, job=JOB, pod=POD, budget=self.budget, warned=self.warned)
+        return await environment.run(streaming.stream_logs, input)
+
+    async def until_stored(self, sequence: int) -> None:
+        notifier = self.store.notifier(self.key)
+        while True:
+            seen = notifier.changes
+            if (await self.store.last(self.key) or 0) >= sequence:
+                return
+            await notifier.wait_for_change(seen, timedelta(seconds=5))
+
+
+@dataclass
+class ScriptedRun:
+    """A run by its seed: what each step uses, when its worker is killed, when its pod is lost.
+
+    A step of the model takes longer than the delivery of a line: the agent goes on once its last line is stored.
+    """
+
+    seed: int
+    store: SqlTranscripts
+    steps: int = 0
+    used: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.kind = self.random.choice(["max_steps", "max_tokens", "max_cost_usd", "max_repeated_calls"])
+        self.limit: float = self.random.randint(2, 9)
+        if self.kind == "max_tokens":
+            self.limit *= 500
+        elif self.kind == "max_cost_usd":
+            self.limit = self.limit / 10
+        budget = Budget.model_validate({"model": "fake/scenario/script", self.kind: self.limit})
+        self.workers = Workers(self.store, f"seed-{self.seed}", budget)
+        self.repeats_from = self.random.randint(0, 5)
+
+    async def play(self) -> tuple[StreamEnd, int]:
+        """How the stream ended, and how many steps the agent has begun after the one that reached the limit."""
+        following = asyncio.create_task(self.workers.follow())
+        while not following.done():
+            if self.random.random() < 0.15:
+                following = await self._killed(following)
+            if self.kind != "max_repeated_calls" and self.random.random() < 0.1:
+                following = await self._lost(following)
+            await self._step(following)
+        return following.result(), self.steps - self.reached_at
+
+    @property
+    def reached_at(self) -> int:
+        """The first step by which the limit was reached."""
+        return next(number for number, used in enumerate(self.used, 1) if used >= self.limit - 1e-9)
+
+    async def _killed(self, following: "asyncio.Task[StreamEnd]") -> "asyncio.Task[StreamEnd]":
+        following.cancel()
+        with suppress(asyncio.CancelledError):
+            await following
+            return following  # it had just returned
+        return asyncio.create_task(self.workers.follow())
+
+    async def _lost(self, following: "asyncio.Task[StreamEnd]") -> "asyncio.Task[StreamEnd]":
+        """The pod is lost; another attempt continues."""
+        following = await self._killed(following)
+        if following.done():
+            return following
+        following.cancel()
+        with suppress(asyncio.CancelledError):
+            await following
+        self.workers.attempt += 1
+        self.workers.log = LiveLog()
+        return asyncio.create_task(self.workers.follow())
+
+    async def _step(self, following: "asyncio.Task[StreamEnd]") -> None:
+        tokens, cost = self.random.randint(1, 900), self.random.randint(0, 300) / 1000
+        repeated = self.steps >= self.repeats_from
+        call = tool_use("bash", command="make" if repeated else f"make {self.steps}")
+        self.steps += 1
+        before = self.used[-1] if self.used else 0.0
+        used = {"max_steps": 1, "max_tokens": tokens, "max_cost_usd": cost, "max_repeated_calls": float(repeated)}
+        self.used.append(before + used[self.kind])
+        if await self._write(following, step_start(), call):
+            await self._write(following, step_finish(tokens=tokens, cost=cost))
+
+    async def _write(self, following: "asyncio.Task[StreamEnd]", *lines: bytes) -> bool:
+        """Writes, and works until that is stored; False if it was stopped by then."""
+        if following.done():
+            return False
+        stored = asyncio.create_task(self.workers.until_stored(await self.workers.log.write(*lines)))
+        await asyncio.wait([stored, following], return_when=asyncio.FIRST_COMPLETED)
+        if stored.done():
+            stored.result()
+        stored.cancel()
+        return not following.done()
+
+
+@pytest.mark.timeout(280)
+@pytest.mark.parametrize(
+    "seeds", [pytest.param(range(10), id="10"), pytest.param(range(10, 100), id="90", marks=pytest.mark.slow)]
+)
+async def test_100_scripted_runs_exceed_their_budget_by_one_step_at_most(seeds: range, store: SqlTranscripts) -> None:
+    overshoots, attempts, kinds = [], [], set()
+    for seed in seeds:
+        run = ScriptedRun(seed, store)
+        end, overshoot = await run.play()
+        assert end.budget is not None
+        assert end.budget.exceeded is not None
+        assert end.budget.exceeded.code == "budget_exceeded"
+        assert run.used[-1] >= run.limit - 1e-9, seed
+        overshoots.append(overshoot)
+        attempts.append(run.workers.attempt)
+        kinds.add(run.kind)
+    assert max(overshoots) <= 1
+    assert len(kinds) == 4
+    assert max(attempts) > 2
+
+
+async def stored(store: SqlTranscripts, key: AttemptKey, *lines: bytes) -> None:
+    at = datetime.now(UTC)
+    await store.append(key, [Line(number, "stdout", each, at=at) for number, each in enumerate(lines, 2)])
+
+
+def steps(count: int) -> list[bytes]:
+    return [each for number in range(count) for each in (step_start(), tool_use(n=number), step_finish())]
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+async def test_a_worker_that_was_killed_after_the_limit_was_reached_is_replaced_by_one_that_says_so(
+    attempt: int, store: SqlTranscripts
+) -> None:
+    workers = Workers(store, f"killed-{attempt}", Budget(max_steps=5))
+    await stored(store, workers.key, *steps(5 - (attempt - 1)))
+    if attempt == 2:
+        workers.attempt = 2
+        await stored(store, workers.key, *steps(1))
+    async with asyncio.timeout(5):
+        first, repeated = await workers.follow(), await workers.follow()
+    assert first.budget == repeated.budget
+    assert first.budget is not None
+    assert first.budget.exceeded is not None
+    assert first.budget.exceeded.message.startswith("maxSteps: 5 of 5 steps; used by this run: 5 steps, 500 tokens")
+    assert first.budget.exceeded.budget == "agent"  # no attempt follows
+
+
+async def test_people_are_warned_once_whoever_follows(store: SqlTranscripts) -> None:
+    workers = Workers(store, "warned", Budget(max_steps=5))
+    await stored(store, workers.key, *steps(4))
+    following = asyncio.create_task(workers.follow())
+    await workers.log.write(*steps(4), *steps(1))
+    end = await following
+    warning, stop = workers.ends
+    assert warning.warnings == ("maxSteps: 4 of 5 steps; at all of it the agent is stopped",)
+    assert warning.budget is not None
+    assert (warning.budget.exceeded, warning.budget.warned) == (None, ("maxSteps",))
+    assert (stop, stop.warnings) == (end, ())
+
+
+async def test_an_agent_that_has_ended_by_itself_is_not_stopped(store: SqlTranscripts) -> None:
+    output = b"".join(each + b"\n" for each in [*steps(5), step_start()])
+    totals = {"lines": output.count(b"\n"), "bytes": len(output), "sha256": hashlib.sha256(output).hexdigest()}
+    last = json.dumps({"exit_code": 1, "stdout": totals}).encode()
+    ended = pod(SIDECAR_RUNS, terminated(1), phase="Running")
+    log = ScriptedLog(Log(framed([("stdout", output)], last)), [(None, None)], [ended])
+    log.watched = [[ended]]
+    key = AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="ended"), attempt=1)
+    cluster = cast("Cluster", log)
+    streaming = StreamLogsActivity(cluster, store, Redactions(cluster, FakePreparations()))
+    input = StreamLogs(attempt=key, job=JOB, pod=POD, budget=Budget(max_steps=5))
+    end = await ActivityEnvironment().run(streaming.stream_logs, input)
+    assert (end.budget, end.container.exit_code) == (None, 1)
+
+
+async def test_a_secret_in_the_name_of_a_tool_is_hidden(store: SqlTranscripts) -> None:
+    workers = Workers(store, "secret", Budget(max_repeated_calls=2))
+    call = tool_use("ghp_0123456789abcdef", command="make")
+    await stored(store, workers.key, call, call.replace(b"call_", b"again_"))
+    end = await workers.follow()
+    assert "ghp_" not in end.model_dump_json()
+    assert "secret:GITHUB_TOKEN" in end.model_dump_json()

@@ -1,0 +1,51 @@
+"""Whole runs of the real OpenCode with the scripted model."""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client
+
+from dev_stack.opencode_binary import ensure_opencode
+from dev_stack.plan import cache_folder
+from dev_stack.scripted_model.server import provider_block, serve
+from tests.runs.system import System, open_system
+from tests.support.claims import data_claim
+
+
+@asynccontextmanager
+async def real_system(temporal: Client, folder: Path) -> AsyncIterator[System]:
+    """A system whose agents are the real OpenCode with the scripted model; their sessions are on a data volume."""
+    async with serve() as model, open_system(temporal, folder) as opened:
+        provider = folder / "provider.json"
+        provider.write_text(json.dumps({"provider": provider_block(model.base_url)}))
+        await opened.kubernetes.ensure_claim(data_claim("sessions"))
+        update = {"opencode_config": provider, "data_claim": "sessions"}
+        system = replace(opened, settings=opened.settings.model_copy(update=update))
+        async with system.worker():
+            yield system
+
+
+async def opencode_agent(system: System, scenario: str, **config: Any) -> dict[str, Any]:
+    """An agent that is the real OpenCode."""
+    raw = system.agent("")
+    binary = await ensure_opencode(cache_folder() / "opencode")
+    folder = Path(raw["config"]["env"]["PATH"].partition(":")[0])
+    (folder / "opencode").unlink()
+    (folder / "opencode").symlink_to(binary)
+    raw["config"] |= {"model": f"fake/scenario/{scenario}", "graceSec": 10, **config}
+    return raw
+
+
+def playing(raw: dict[str, Any], *steps: dict[str, Any]) -> dict[str, Any]:
+    """The same context with these steps of the model in its task, instead of those of the demonstration."""
+    script = f"<<<fake-llm {json.dumps({'steps': steps})} fake-llm>>>"
+    text = json.dumps(raw, ensure_ascii=False)
+    begin, end = re.escape("<<<fake-llm"), re.escape("fake-llm>>>")
+    changed: dict[str, Any] = json.loads(re.sub(f"{begin}.*?{end}", lambda _: json.dumps(script)[1:-1], text))
+    assert changed != raw
+    return changed

@@ -1,0 +1,42 @@
+"""The real OpenCode without progress: what it waits for is named; what works is not stopped."""
+
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+
+from tests.runs.real_opencode import opencode_agent, playing, real_system
+
+GREET = {"tools": [{"name": "bash", "args": {"command": "echo hi; mkfifo pipe", "description": "greet"}}]}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+async def test_a_provider_that_does_not_answer_is_named(temporal: Client, tmp_path: Path) -> None:
+    async with real_system(temporal, tmp_path) as system:
+        raw = playing(await opencode_agent(system, "script", silenceTimeoutSec=8), GREET, {"delay": 600})
+        outcome = await system.outcome(raw)
+    assert outcome.error_code == "provider_hung"
+    assert (outcome.error_message or "").startswith("the provider has not answered for 8s; last output: bash: echo hi")
+    assert outcome.session_params is not None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+async def test_a_tool_that_does_not_end_is_named(temporal: Client, tmp_path: Path) -> None:
+    async with real_system(temporal, tmp_path) as system:
+        hang = {"tools": [{"name": "read", "args": {"filePath": "pipe"}}]}
+        raw = playing(await opencode_agent(system, "script", silenceTimeoutSec=8), GREET, hang)
+        outcome = await system.outcome(raw)
+    assert outcome.error_code == "tool_hung"
+    assert (outcome.error_message or "").startswith("read has not ended for 8s")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+async def test_a_command_that_runs_longer_than_the_limit_is_not_stopped(temporal: Client, tmp_path: Path) -> None:
+    async with real_system(temporal, tmp_path) as system:
+        sleep = {"tools": [{"name": "bash", "args": {"command": "sleep 25", "description": "wait"}}]}
+        raw = playing(await opencode_agent(system, "script", silenceTimeoutSec=8), GREET, sleep, {"text": "done"})
+        outcome = await system.outcome(raw)
+    assert outcome.failure is None
