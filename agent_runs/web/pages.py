@@ -5,7 +5,7 @@
     GET /runs/{run_id}/live?attempt=1&after=0      SSE: `entries` and `header` as HTML in JSON, `attempt`, `end`
     GET /assets/{name}                             stylesheet, script, icon
 
-The list of runs is in `agent_runs.web.fleet_pages`.
+The list of runs is in `agent_runs.web.fleet_pages`, what cancels a run in `agent_runs.web.cancelling`.
 
 A reader costs one page of lines, whatever the length of the transcript or the reader's speed.
 """
@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.transcripts.store import Line, TranscriptStore
 from agent_runs.web.access import Access, Guard, Revocations
+from agent_runs.web.cancelling import CancelPages
 from agent_runs.web.fleet import FleetViews
 from agent_runs.web.fleet_pages import FleetPages
 from agent_runs.web.operators import Operators
@@ -89,6 +90,7 @@ class Pages:
         self._templates = Templates()
         operators = access.operators or Operators(access.tokens)
         self._refusals = Refusals(self._templates, operators)
+        self._cancelling = CancelPages(operators, source, self._templates)
         self._fleet = FleetPages(operators, access.tokens, FleetViews(store, source), self._templates)
 
     @property
@@ -96,6 +98,7 @@ class Pages:
         """The routes, for the transcript service."""
         return [
             *self._fleet.routes,
+            *self._cancelling.routes,
             Route("/runs/{run_id}", self.page),
             Route("/runs/{run_id}/live", self.live),
             Mount("/assets", StaticFiles(directory=Path(__file__).with_name("assets"))),

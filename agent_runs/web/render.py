@@ -224,6 +224,10 @@ class Templates:
         """Its rows, which the page's script replaces."""
         return self._env.get_template("runs_list.html").render(**content)
 
+    def cancel(self, run_id: str) -> str:
+        """The page that asks whether to cancel a run."""
+        return self._env.get_template("cancel.html").render(run_id=run_id, base=quote(run_id, safe=""))
+
     def token_redirect(self, run_id: str) -> str:
         """The page that continues to the run's page without the token in its URL.
 

@@ -12,7 +12,7 @@ from temporalio.service import RPCError
 
 from agent_runs.client.fleet import FleetUnavailable, RunFilter, RunPage, list_page
 from agent_runs.client.obstacles import Obstacle, read_obstacles
-from agent_runs.client.outcome import fetch_outcome
+from agent_runs.client.outcome import fetch_outcome, request_cancel
 from agent_runs.client.runs import RunSummary, find_by_run_id, web_ui_url
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.timeline import Step, Timeline, events
@@ -67,6 +67,14 @@ class RunInfoSource(Protocol):
         """
         ...
 
+    async def cancel(self, run_id: str, reason: str) -> bool:
+        """Request the cancel of the run with exactly this id. False: Temporal does not know it.
+
+        Raises:
+            RunInfoUnavailable: Temporal does not answer.
+        """
+        ...
+
 
 class NoRunInfo:
     """Used when Temporal could not be reached at the start."""
@@ -78,6 +86,10 @@ class NoRunInfo:
     async def list_page(self, wanted: RunFilter, cursor: bytes | None) -> RunPage:  # noqa: ARG002 (the port's)
         """Always raises FleetUnavailable."""
         raise FleetUnavailable("This service is not connected to Temporal")
+
+    async def cancel(self, run_id: str, reason: str) -> bool:  # noqa: ARG002 (the port's)
+        """Always raises RunInfoUnavailable."""
+        raise RunInfoUnavailable(f"run {run_id}: this service is not connected to Temporal")
 
 
 @dataclass(frozen=True)
@@ -99,6 +111,17 @@ class TemporalRunInfo:
     async def list_page(self, wanted: RunFilter, cursor: bytes | None) -> RunPage:
         """A page of runs."""
         return await list_page(self.client, wanted, cursor)
+
+    async def cancel(self, run_id: str, reason: str) -> bool:
+        """Request the cancel of the run with exactly this id. False: Temporal does not know it."""
+        try:
+            async with asyncio.timeout(TEMPORAL_TIMEOUT.total_seconds()):
+                run = await find_by_run_id(self.client, run_id)
+                if run is not None:
+                    await request_cancel(run.handle(self.client), reason)
+                return run is not None
+        except (RPCError, TimeoutError) as error:
+            raise RunInfoUnavailable(f"Temporal does not answer: {type(error).__name__}") from None
 
     async def _run_info(self, run: RunSummary) -> RunInfo:
         handle = run.handle(self.client)

@@ -77,11 +77,18 @@ class FakeRunInfo:
     down: bool = False
     runs: Sequence[RunSummary] = ()
     asked: list[tuple[RunFilter, bytes | None]] = field(default_factory=list)
+    cancelled: list[tuple[str, str]] = field(default_factory=list)
 
     async def run_info(self, run_id: str) -> RunInfo | None:
         if self.down:
             raise RunInfoUnavailable("Temporal does not answer")
         return self.info if run_id == RUN else None
+
+    async def cancel(self, run_id: str, reason: str) -> bool:
+        if self.down:
+            raise RunInfoUnavailable("Temporal does not answer")
+        self.cancelled.append((run_id, reason))
+        return run_id == RUN
 
     async def list_page(self, wanted: RunFilter, cursor: bytes | None) -> RunPage:
         """The runs from the cursor on, a page of them; filters are Temporal's."""

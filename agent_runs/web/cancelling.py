@@ -1,0 +1,66 @@
+"""Operators cancel a run on its page, after a question.
+
+    GET /runs/{run_id}/cancel      asks
+    POST /runs/{run_id}/cancel     requests the cancel in Temporal and goes back to the run's page
+
+A link to a run only opens it: whoever has no more than the link cannot cancel. A form of another site is refused by the
+browser's own word for it, because a proxy's header comes with any request. Source: W3C, Fetch Metadata Request Headers.
+"""
+
+from typing import Final
+from urllib.parse import quote
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from agent_runs.web.operators import Operators
+from agent_runs.web.refusals import with_forms
+from agent_runs.web.render import Templates
+from agent_runs.web.run_info import RunInfoSource, RunInfoUnavailable
+
+REASON: Final = "Cancelled by an operator on the run's page"
+ONLY_OPERATORS: Final = "only operators may cancel a run: sign in, or use `agent-runs cancel`"
+_NO_STORE: Final = {"Cache-Control": "no-store"}
+
+
+class CancelPages:
+    """The question and its answer."""
+
+    def __init__(self, operators: Operators, source: RunInfoSource, templates: Templates) -> None:
+        self._operators = operators
+        self._source = source
+        self._templates = templates
+
+    @property
+    def routes(self) -> list[BaseRoute]:
+        """The routes, for the transcript service."""
+        return [
+            Route("/runs/{run_id}/cancel", self.ask),
+            Route("/runs/{run_id}/cancel", self.cancel, methods=["POST"]),
+        ]
+
+    async def ask(self, request: Request) -> Response:
+        """The question."""
+        run_id = self._checked(request)
+        return HTMLResponse(self._templates.cancel(run_id), headers=_NO_STORE | with_forms())
+
+    async def cancel(self, request: Request) -> Response:
+        """Request the cancel; the run's page then shows how it goes."""
+        run_id = self._checked(request)
+        if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            raise HTTPException(403, "this form is not of this site: open the run's page and cancel there")
+        try:
+            known = await self._source.cancel(run_id, REASON)
+        except RunInfoUnavailable as error:
+            raise HTTPException(503, f"{error}; nothing was cancelled, try again") from None
+        if not known:
+            raise HTTPException(404, f"Run {run_id} is not known to Temporal, so nothing was cancelled.")
+        return Response(status_code=303, headers={"Location": f"../{quote(run_id, safe='')}", **_NO_STORE})
+
+    def _checked(self, request: Request) -> str:
+        """The run's id, if an operator asks."""
+        if not self._operators.admits(request):
+            raise HTTPException(401, ONLY_OPERATORS, {"WWW-Authenticate": "Bearer"})
+        return str(request.path_params["run_id"])

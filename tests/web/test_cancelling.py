@@ -1,0 +1,70 @@
+"""Operators cancel a run on its page, after a question; nobody else does."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from agent_runs.web.cancelling import REASON
+from tests.web.fleet_parts import BEARER, operated
+from tests.web.parts import RUN, Site, run_info
+
+PATH = f"/runs/{RUN}/cancel"
+HTML = {"Accept": "text/html"}
+
+
+@pytest.fixture
+async def here(tmp_path: Path) -> AsyncIterator[Site]:
+    async with operated(tmp_path) as made:
+        made.source.info = run_info("running")
+        yield made
+
+
+async def asked(here: Site, method: str, path: str = PATH, **headers: str) -> tuple[int, str, str]:
+    """Status, text and target of an operator's request."""
+    sent = {**HTML, **BEARER, **headers}
+    async with (
+        aiohttp.ClientSession(here.base) as person,
+        person.request(method, path, headers=sent, allow_redirects=False) as answer,
+    ):
+        return answer.status, await answer.text(), answer.headers.get("Location", "")
+
+
+async def test_a_cancel_is_requested_after_a_question_and_leads_back_to_the_run(here: Site) -> None:
+    status, question, _ = await asked(here, "GET")
+    assert status == 200
+    assert "Cancel this run?" in question
+    assert here.source.cancelled == []
+    assert await asked(here, "POST", **{"Sec-Fetch-Site": "same-origin"}) == (303, "", f"../{RUN}")
+    assert here.source.cancelled == [(RUN, REASON)]
+
+
+async def test_the_page_of_an_open_run_leads_operators_and_nobody_else_to_the_question(here: Site) -> None:
+    async with aiohttp.ClientSession(here.base, headers=HTML | BEARER) as person, person.get(f"/runs/{RUN}") as answer:
+        assert f'href="{RUN}/cancel"' in await answer.text()
+    assert "/cancel" not in await here.get(f"/runs/{RUN}")
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_the_link_of_a_run_does_not_cancel_it(here: Site, method: str) -> None:
+    async with here.http.request(method, PATH, headers=HTML) as answer:
+        assert answer.status == 401
+    assert here.source.cancelled == []
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "none"])
+async def test_a_form_of_another_site_does_not_cancel(here: Site, site: str) -> None:
+    status, _, _ = await asked(here, "POST", **{"Sec-Fetch-Site": site})
+    assert status == 403
+    assert here.source.cancelled == []
+
+
+async def test_without_temporal_and_for_an_unknown_run_nothing_is_said_to_be_cancelled(here: Site) -> None:
+    status, text, _ = await asked(here, "POST", "/runs/another/cancel")
+    assert status == 404
+    assert "nothing was cancelled" in text
+    here.source.down = True
+    status, text, _ = await asked(here, "POST")
+    assert status == 503
+    assert "nothing was cancelled, try again" in text
