@@ -28,9 +28,8 @@ from agent_runs.cli.runs_table import COLUMNS, LEFT_OUT, LEFT_OUT_LAST, cost_tex
 from agent_runs.client.amounts import short_count
 from agent_runs.client.fleet import FAILURE_CODES
 from agent_runs.contracts.identity import WORKFLOW_TYPE, AttemptKey, RunKey
-from agent_runs.transcripts.fleet import RunUsage
 from agent_runs.transcripts.store import Line, SqlTranscripts
-from agent_runs.transcripts.usage import StoredUsage
+from agent_runs.transcripts.usage import RunUsage, StoredUsage
 from tests.cli.test_transcripts import PROGRAM, run, service
 from tests.cli.test_transcripts import environment as environment  # noqa: PLC0414 (the fixture)
 from tests.web.parts import run_info
