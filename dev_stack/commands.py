@@ -56,6 +56,7 @@ async def dev(plan: Plan, display: Display) -> int:
                 display.values(
                     {"Web UI": addresses.web_ui, "scripted model": addresses.model, "logs": f"{plan.state}/log"}
                 )
+                display.note(f"all runs: {addresses.pages}/runs, with the token in {addresses.operator_token}")
                 display.note(f"for other terminals: source {file}")
                 display.values(environment)
                 display.note("Ctrl-C ends it")

@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -67,6 +68,11 @@ class Addresses:
     state: Path
 
     @property
+    def operator_token(self) -> Path:
+        """The file of the token with which the list of runs is opened."""
+        return self.state / "operator-token"
+
+    @property
     def settings(self) -> ClientSettings:
         """The settings of a caller in this process, instead of those in the environment."""
         return ClientSettings.read({name: value for name, value in self.environment.items() if name != "KUBECONFIG"})
@@ -81,6 +87,7 @@ class Addresses:
             "AGENT_RUNS_WEB_UI": self.web_ui,
             "AGENT_RUNS_SEALING_KEY_FILE": str(self.state / "sealing-key.json"),
             "AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL": self.pages,
+            "AGENT_RUNS_OPERATOR_TOKEN_FILE": str(self.operator_token),
             "AGENT_RUNS_TRANSCRIPTS_URL": f"sqlite+aiosqlite:///{self.state / 'transcripts.db'}",
             "KUBECONFIG": str(self.kubeconfig),
         }
@@ -246,6 +253,7 @@ class _Startup:
         config = plan.state / "opencode.json"
         config.write_text(json.dumps({"provider": provider_block(addresses.model)}))
         plan.data_root.mkdir(parents=True, exist_ok=True)
+        _create_operator_token(addresses.operator_token)
         settings = {
             "AGENT_RUNS_KUBECONFIG": str(addresses.kubeconfig),
             "AGENT_RUNS_IMAGE": plan.image or IMAGE,
@@ -277,6 +285,13 @@ class _Startup:
 
     def _log(self, name: str) -> Path:
         return self.plan.state / "log" / f"{name}.log"
+
+
+def _create_operator_token(file: Path) -> None:
+    """Create the token, with mode 0600; the next start on the same folder keeps it."""
+    if not file.exists():
+        file.touch(mode=0o600)
+        file.write_text(secrets.token_hex(32))
 
 
 async def _addresses(plan: Plan) -> Addresses:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:  # Temporal's client and SQLAlchemy, which `parse` does withou
     from agent_runs.client.runs import RunSummary
     from agent_runs.client.timeline import PhaseChange, Step
     from agent_runs.contracts.start import Finding
-    from agent_runs.transcripts.fleet import RunUsage
     from agent_runs.transcripts.store import Line
+    from agent_runs.transcripts.usage import RunUsage
 
 PLAIN_WIDTH: Final = 110
 """Columns when the output is no terminal, unless the variable COLUMNS has another number."""

@@ -24,14 +24,14 @@ from agent_runs.client.amounts import short_count
 from agent_runs.client.connection import connect
 from agent_runs.client.fleet import FleetUnavailable, InvalidFilter, RunFilter, list_page
 from agent_runs.client.runs import RunSummary, list_runs
-from agent_runs.client.settings import ClientSettings
+from agent_runs.client.settings import DEFAULT_STORE, ClientSettings
 from agent_runs.contracts.errors import TranscriptsUnavailable
 
 if TYPE_CHECKING:
     from agent_runs.cli.follow import Transcripts
     from agent_runs.client import transcripts as remote
     from agent_runs.transcripts import database
-    from agent_runs.transcripts.fleet import RunUsage
+    from agent_runs.transcripts.usage import RunUsage
 else:  # SQLAlchemy: a second that other commands do without
     remote, database = lazy("agent_runs.client.transcripts"), lazy("agent_runs.transcripts.database")
 
@@ -116,6 +116,9 @@ async def _usage(store: Transcripts, run_ids: Sequence[str]) -> Usage:
 
 def _missing_file(settings: ClientSettings) -> Path | None:
     """The SQLite file that does not exist, and that reading must not create."""
+    if settings.transcripts_url is None:
+        default = settings.sealing_key_file.with_name(DEFAULT_STORE)
+        return None if default.exists() else default
     try:
         url = database.parse_url(settings.transcripts)
     except ValueError:

@@ -134,8 +134,8 @@ def listing(
 ) -> None:
     """List the newest runs, with tokens and cost where the transcript store or service is reached.
 
-    Where the terminal is narrow, columns are left out: kept until, agent, task, model, started, tokens; then ids are
-    shortened to 8 characters, which every command takes, too; then took.
+    Where the terminal is narrow, columns are left out: kept until, agent, task, model, started; then ids are shortened
+    to 8 characters, which every command takes, too; then tokens and took are left out.
 
     Example: agent-runs list --phase failed --since 24h
     """

@@ -1,7 +1,7 @@
 """The table of `agent-runs list` and `top`, as wide as the terminal: it leaves columns out, and never wraps a row.
 
-What is left out first is in `LEFT_OUT`. Then ids are shortened, which every command takes, too, and then `took` goes. A
-column without any value is not shown at all.
+What is left out first is in `LEFT_OUT`. Then ids are shortened, which every command takes, too; then the columns of
+`LEFT_OUT_LAST` go. A column without any value is not shown at all.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ COLUMNS: Final = (
     *("run", "phase", "failure", "started (UTC)", "took", "tokens", "cost", "model", "task", "agent", "kept until"),
     "last output",
 )
-LEFT_OUT: Final = ("kept until", "agent", "task", "model", "started (UTC)", "last output", "tokens")
+LEFT_OUT: Final = ("kept until", "agent", "task", "model", "started (UTC)")
 """In this order, until the others fit."""
-LEFT_OUT_LAST: Final = ("took", "cost")
+LEFT_OUT_LAST: Final = ("last output", "tokens", "took", "cost")
 """In this order, once run ids are shortened."""
 SHORT_ID: Final = 8
 """Characters of a run's id, as many as commands need of it."""
@@ -118,7 +118,7 @@ def _fitting(shown: Sequence[str], rows: Sequence[dict[str, str]], width: int) -
         if _width(columns, needs, 1) <= width:
             break
         columns = [kept for kept in columns if kept != name]
-    return _Layout(columns, needs["run"], 1, MIN_LAST_OUTPUT)
+    return _Layout(columns, needs["run"], 1, MIN_LAST_OUTPUT + max(0, width - _width(columns, needs, 1)))
 
 
 def _width(columns: Iterable[str], needs: dict[str, int], gap: int) -> int:

@@ -27,6 +27,8 @@ from agent_runs.client.tracing import UnusableTracing, is_traced
 from agent_runs.default_folder import DEFAULT_FOLDER
 
 PREFIX: Final = "AGENT_RUNS_"
+DEFAULT_STORE: Final = "transcripts.db"
+"""File of the transcript store beside the sealing key, unless AGENT_RUNS_TRANSCRIPTS_URL names another store."""
 
 _LISTEN_ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):[0-9]{1,5}")
 _HTTP_URL: Final = re.compile(r"https?://[^\s?#]+")
@@ -181,7 +183,7 @@ class ClientSettings(BaseSettings):
     @property
     def transcripts(self) -> str:
         """URL of the transcript store; by default a SQLite file beside the sealing key."""
-        return self.transcripts_url or f"sqlite+aiosqlite:///{self.sealing_key_file.with_name('transcripts.db')}"
+        return self.transcripts_url or f"sqlite+aiosqlite:///{self.sealing_key_file.with_name(DEFAULT_STORE)}"
 
     @property
     def transcripts_key(self) -> Path:

@@ -98,5 +98,5 @@ def stored_usage(model: str, usage: Usage, steps: int, reported: Decimal | None,
         steps=steps,
         cost_usd=cost_of(model, usage, reported)[0] or None,
         model=model,
-        last_output=" ".join(last_output.split()),
+        last_output=next(iter(last_output.strip().splitlines()), ""),
     )

@@ -34,6 +34,7 @@ from agent_runs.service.search_attributes import register_search_attributes
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.transcripts.store import SqlTranscripts
 from agent_runs.transcripts.tokens import UnusableTokenKey
+from agent_runs.web.operators import Operators
 
 RBAC_FILE: Final = "deploy/agents/rbac.yaml"
 
@@ -226,12 +227,14 @@ def check_keys(settings: WorkerSettings) -> None:
 
     Raises:
         CannotStart: a key cannot be used.
+        SettingsError: the operator token cannot be used.
     """
     load_opener(settings)
     if settings.transcripts_listen is not None:
         remedy = "Set it to a readable file with a JWK of kty oct"
         with blame("AGENT_RUNS_TRANSCRIPTS_KEY_FILE", remedy, UnusableTokenKey, OSError):
-            load_tokens(settings)
+            tokens = load_tokens(settings)
+        Operators.load(settings, tokens)
 
 
 STARTUP_ERRORS: Final = (SettingsError, TemporalUnreachable, CannotStart)

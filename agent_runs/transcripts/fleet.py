@@ -6,14 +6,13 @@ None of them touches a line. Those over time go along the index `attempts_by_ope
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from decimal import Decimal
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, Row, Select, case, func, or_, select, type_coerce
 
 from agent_runs.transcripts.database import Database
 from agent_runs.transcripts.schema import EPOCH, attempts
-from agent_runs.transcripts.usage import from_micros
+from agent_runs.transcripts.usage import RunUsage, Total, from_micros
 
 PAGE_RUNS: Final = 1000
 """Runs of one query at the most."""
@@ -22,84 +21,6 @@ MAX_GROUPS: Final = 31
 _DAY: Final = 86_400_000_000
 
 Grouping = Literal["agent", "company", "day"]
-
-
-@dataclass(frozen=True, slots=True)
-class RunUsage:
-    """The usage of one run: the sums over its attempts, model and last output of the newest one that has them.
-
-    Attributes:
-        attempts: that the store knows.
-        cost_usd: the priced part; None when no attempt has a price.
-        unpriced: attempts that used tokens of a model without a known price.
-        opened_at: when the first attempt was opened.
-        newest_at: when the newest attempt was.
-        last_at: of the newest line; None without output.
-        sealed: the newest attempt has its receipt.
-    """
-
-    run_id: str
-    agent_id: str
-    company_id: str
-    attempts: int
-    input_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    steps: int
-    cost_usd: Decimal | None
-    unpriced: int
-    model: str
-    last_output: str
-    opened_at: datetime
-    newest_at: datetime
-    last_at: datetime | None
-    sealed: bool
-
-    @classmethod
-    def of(cls, rows: "Sequence[Row[Any]]") -> Self:
-        """The sums over the rows of one run's attempts, ascending."""
-        newest = rows[-1]
-        return cls(
-            run_id=newest.run_id,
-            agent_id=newest.agent_id,
-            company_id=newest.company_id,
-            attempts=len(rows),
-            input_tokens=sum(row.input_tokens or 0 for row in rows),
-            cached_tokens=sum(row.cached_tokens or 0 for row in rows),
-            output_tokens=sum(row.output_tokens or 0 for row in rows),
-            steps=sum(row.steps or 0 for row in rows),
-            cost_usd=from_micros(_sum_or_none(row.cost_micros for row in rows)),
-            unpriced=sum(row.cost_micros is None and _tokens(row) > 0 for row in rows),
-            model=next((row.model for row in reversed(rows) if row.model), ""),
-            last_output=next((row.last_output for row in reversed(rows) if row.last_output), ""),
-            opened_at=rows[0].opened_at,
-            newest_at=newest.opened_at,
-            last_at=max((row.last_at for row in rows if row.last_at is not None), default=None),
-            sealed=bool(newest.sealed),
-        )
-
-    @property
-    def tokens(self) -> int:
-        """All tokens: uncached input, cached input and output."""
-        return self.input_tokens + self.cached_tokens + self.output_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Total:
-    """The totals of one agent, company or day (`2026-01-31`, UTC). `unpriced`: attempts without a known price."""
-
-    name: str
-    runs: int
-    input_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    cost_usd: Decimal | None
-    unpriced: int
-
-    @property
-    def tokens(self) -> int:
-        """All tokens: uncached input, cached input and output."""
-        return self.input_tokens + self.cached_tokens + self.output_tokens
 
 
 @dataclass(frozen=True)
@@ -223,7 +144,30 @@ def _usage(connection: Connection, run_ids: Sequence[str]) -> dict[str, RunUsage
     of_run: dict[str, list[Row[Any]]] = {}
     for row in connection.execute(usage_query(run_ids)):
         of_run.setdefault(row.run_id, []).append(row)
-    return {run_id: RunUsage.of(rows) for run_id, rows in of_run.items()}
+    return {run_id: _run_usage(rows) for run_id, rows in of_run.items()}
+
+
+def _run_usage(rows: Sequence[Row[Any]]) -> RunUsage:
+    """The sums over the rows of one run's attempts, ascending."""
+    newest = rows[-1]
+    return RunUsage(
+        run_id=newest.run_id,
+        agent_id=newest.agent_id,
+        company_id=newest.company_id,
+        attempts=len(rows),
+        input_tokens=sum(row.input_tokens or 0 for row in rows),
+        cached_tokens=sum(row.cached_tokens or 0 for row in rows),
+        output_tokens=sum(row.output_tokens or 0 for row in rows),
+        steps=sum(row.steps or 0 for row in rows),
+        cost_usd=from_micros(_sum_or_none(row.cost_micros for row in rows)),
+        unpriced=sum(row.cost_micros is None and _tokens(row) > 0 for row in rows),
+        model=next((row.model for row in reversed(rows) if row.model), ""),
+        last_output=next((row.last_output for row in reversed(rows) if row.last_output), ""),
+        opened_at=rows[0].opened_at,
+        newest_at=newest.opened_at,
+        last_at=max((row.last_at for row in rows if row.last_at is not None), default=None),
+        sealed=bool(newest.sealed),
+    )
 
 
 def _total(row: Row[Any]) -> Total:

@@ -1,10 +1,11 @@
 """What a list of runs shows of each attempt's output: tokens, steps, cost, model, last output.
 
 It is in the attempt's own row, so that retention deletes it with the attempt, and a write of it costs no transaction
-where lines are written anyway.
+where lines are written anyway. Nothing here loads SQLAlchemy, which callers of the transcript service do without.
 """
 
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Any, Final
 
@@ -48,6 +49,61 @@ class StoredUsage:
             "model": self.model[:MAX_TEXT] or None,
             "last_output": self.last_output[:MAX_TEXT] or None,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class RunUsage:
+    """The usage of one run: the sums over its attempts, model and last output of the newest one that has them.
+
+    Attributes:
+        attempts: that the store knows.
+        cost_usd: the priced part; None when no attempt has a price.
+        unpriced: attempts that used tokens of a model without a known price.
+        opened_at: when the first attempt was opened.
+        newest_at: when the newest attempt was.
+        last_at: of the newest line; None without output.
+        sealed: the newest attempt has its receipt.
+    """
+
+    run_id: str
+    agent_id: str
+    company_id: str
+    attempts: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    steps: int
+    cost_usd: Decimal | None
+    unpriced: int
+    model: str
+    last_output: str
+    opened_at: datetime
+    newest_at: datetime
+    last_at: datetime | None
+    sealed: bool
+
+    @property
+    def tokens(self) -> int:
+        """All tokens: uncached input, cached input and output."""
+        return self.input_tokens + self.cached_tokens + self.output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """The totals of one agent, company or day (`2026-01-31`, UTC). `unpriced`: attempts without a known price."""
+
+    name: str
+    runs: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    cost_usd: Decimal | None
+    unpriced: int
+
+    @property
+    def tokens(self) -> int:
+        """All tokens: uncached input, cached input and output."""
+        return self.input_tokens + self.cached_tokens + self.output_tokens
 
 
 UNCHANGED: Final[dict[str, Any]] = dict.fromkeys(COLUMNS)

@@ -16,9 +16,10 @@ from urllib.parse import quote
 from agent_runs.client.fleet import PAGE_RUNS, FleetUnavailable, RunFilter, RunPage
 from agent_runs.client.runs import RunSummary
 from agent_runs.contracts.errors import TranscriptsUnavailable
-from agent_runs.transcripts.fleet import Grouping, RunUsage, Selection, Total
+from agent_runs.transcripts.fleet import Grouping, Selection
 from agent_runs.transcripts.schema import EPOCH
 from agent_runs.transcripts.store import TranscriptStore
+from agent_runs.transcripts.usage import RunUsage, Total
 
 STORE_TIMEOUT: Final = timedelta(seconds=3)
 """A page does not wait longer for the store."""

@@ -27,8 +27,8 @@ from agent_runs.client.fleet import PHASES as RUN_PHASES
 from agent_runs.client.obstacles import Obstacle
 from agent_runs.client.timeline import Step
 from agent_runs.contracts.outcome import Outcome, OutputReceipt, Usage
-from agent_runs.transcripts.fleet import RunUsage, Total
 from agent_runs.transcripts.store import Line
+from agent_runs.transcripts.usage import RunUsage, Total
 from agent_runs.web.run_info import RunInfo
 
 if TYPE_CHECKING:

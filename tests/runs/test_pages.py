@@ -1,12 +1,19 @@
 """The page of a real run: run info from a real Temporal, output through the embedded cluster."""
 
 import asyncio
+import json
 import re
+import shlex
+from datetime import timedelta
+from decimal import Decimal
+from urllib.parse import urlencode
 
 import aiohttp
+import pytest
 
 from agent_runs.client import links
-from agent_runs.client.outcome import outcome_at_close
+from agent_runs.client.outcome import cancel, outcome_at_close
+from agent_runs.logs import usage
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.transcripts.tokens import authorization
 from agent_runs.web.run_info import TemporalRunInfo
@@ -49,6 +56,52 @@ async def test_the_page_of_a_run_shows_only_that_run_of_its_agent(system: System
     runs = TemporalRunInfo(system.temporal, system.settings)
     assert await runs.run_info(raw["agent"]["id"]) is None
     assert await runs.run_info("no' OR RunPhase = 'succeeded") is None
+
+
+async def test_the_list_has_a_finished_run_with_exactly_the_usage_of_its_outcome(system: System) -> None:
+    raw = system.agent(replay_script("tool-bash"))
+    outcome = await system.outcome(raw)
+    token = system.programs / "operator-token"
+    token.write_text("0123456789" * 4)
+    settings = with_page(system).model_copy(update={"operator_token_file": token})
+    wanted = {"company": raw["agent"]["companyId"], "search": raw["runId"]}
+    async with (
+        transcript_service(settings, system.store, TemporalRunInfo(system.temporal, settings)) as base,
+        aiohttp.ClientSession(headers=authorization(token.read_text())) as http,
+    ):
+        url = f"{base}/runs?{urlencode(wanted)}"
+        while not (rows := json.loads(await _text(http, url))["runs"]) or rows[0]["phase"] != "succeeded":  # noqa: ASYNC110 (Temporal's list is a moment behind)
+            await asyncio.sleep(0)
+    (row,) = rows
+    known = row["usage"]
+    assert outcome.usage is not None
+    assert (known["inputTokens"], known["cachedInputTokens"], known["outputTokens"]) == (
+        outcome.usage.input_tokens,
+        outcome.usage.cached_input_tokens,
+        outcome.usage.output_tokens,
+    )
+    assert known["costUsd"] is not None
+    assert Decimal(known["costUsd"]) == outcome.cost_usd
+    assert known["lastOutput"] == "The command printed its greeting."
+    assert (row["runId"], row["model"], row["failureCode"]) == (raw["runId"], raw["config"]["model"], None)
+
+
+async def test_the_store_has_the_usage_of_an_agent_that_is_at_work_and_silent(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage, "RECORD_INTERVAL", timedelta(milliseconds=50))
+    step = {"id": "p", "reason": "tool-calls", "cost": 0.25, "tokens": {"input": 100, "output": 7}}
+    event = json.dumps({"type": "step_finish", "sessionID": "ses_1", "part": step})
+    raw = system.agent(f"echo {shlex.quote(event)}; exec sleep 600")
+    ticket = await system.start(raw)
+    async with asyncio.timeout(60):
+        usage_of = system.store.fleet.usage
+        while not (found := await usage_of([raw["runId"]])) or not found[raw["runId"]].tokens:  # noqa: ASYNC110 (no event)
+            await asyncio.sleep(0.05)
+    known = found[raw["runId"]]
+    assert (known.tokens, known.steps, known.cost_usd, known.model) == (107, 1, Decimal("0.25"), raw["config"]["model"])
+    assert not known.sealed
+    await cancel(ticket.handle(system.temporal), "enough")
 
 
 async def test_a_link_opens_the_service_it_was_made_for(system: System) -> None:

@@ -183,6 +183,13 @@ async def test_a_file_that_holds_no_key_is_named_without_its_content(
     assert "AGENT_RUNS_TRANSCRIPTS_KEY_FILE: " in output
 
 
+async def test_an_operator_token_that_cannot_be_used_is_named(starter: Process, system: System, tmp_path: Path) -> None:
+    (tmp_path / "operator-token").write_text(SECRET[:20])
+    changes = {"operator_token_file": str(tmp_path / "operator-token"), "transcripts_listen": "127.0.0.1:0"}
+    output = await startup_error(starter, environment(system, tmp_path, **changes))
+    assert f"AGENT_RUNS_OPERATOR_TOKEN_FILE: {tmp_path}/operator-token must hold one token of 32 characters" in output
+
+
 async def test_a_configuration_for_opencode_that_cannot_be_read_is_named(
     starter: Process, system: System, tmp_path: Path
 ) -> None:
