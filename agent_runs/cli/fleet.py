@@ -23,6 +23,7 @@ from agent_runs.cli.runs_table import cost_text, runs_table
 from agent_runs.client.amounts import short_count
 from agent_runs.client.connection import connect
 from agent_runs.client.fleet import FleetUnavailable, InvalidFilter, RunFilter, list_page
+from agent_runs.client.obstacles import obstacles_of_runs
 from agent_runs.client.runs import RunSummary, list_runs
 from agent_runs.client.settings import DEFAULT_STORE, ClientSettings
 from agent_runs.contracts.errors import TranscriptsUnavailable
@@ -54,6 +55,8 @@ async def listing(display: Display, filters: Mapping[str, str], *, limit: int) -
     runs = [run async for run in list_runs(client, wanted.condition, limit)]
     usage, note = await read_usage(settings, [run.key.run_id for run in runs])
     display.runs([listed(settings, run, usage) for run in runs])
+    for run_id, text in (await obstacles_of_runs(client, runs)).items():
+        display.note(f"{run_id}: {text}")
     if note:
         display.note(note)
     return 0

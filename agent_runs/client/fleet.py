@@ -10,7 +10,7 @@ import asyncio
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Final, Self
 
@@ -131,10 +131,12 @@ class RunPage:
 
     Attributes:
         cursor: Temporal's token of the next page; None: this is the last one.
+        obstacles: what keeps runs from going on, by their ids.
     """
 
     runs: Sequence[RunSummary]
     cursor: bytes | None = None
+    obstacles: Mapping[str, str] = field(default_factory=dict)
 
 
 def quoted(value: str) -> str:

@@ -5,7 +5,9 @@ and last failure, and a pending workflow task. Pollers are listed for some minut
 time of their last poll decides. Source: Temporal 1.32, observed; a poll lasts up to 60 s.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
@@ -17,9 +19,11 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowHandle
+from temporalio.service import RPCError
 
 from agent_runs.agents.opencode.events import printable
 from agent_runs.client.durations import duration_text
+from agent_runs.client.runs import RunSummary
 from agent_runs.client.timeline import STEPS, Step
 from agent_runs.contracts.errors import FAILURES
 
@@ -30,6 +34,9 @@ POLL_LENGTH: Final = timedelta(seconds=70)
 SETTLED_AFTER: Final = timedelta(seconds=20)
 """A repeated step that has run for so long is no obstacle any more."""
 CALL_TIMEOUT: Final = timedelta(seconds=5)
+MAX_DESCRIBED: Final = 50
+"""Runs of a list that are looked at: as many as are on one page."""
+DESCRIBED_AT_ONCE: Final = 10
 MESSAGE_LIMIT: Final = 300
 
 RUN: Final = "the run"
@@ -90,6 +97,27 @@ async def read_obstacles(
     queues = _waiting_queues(description, now)
     workers = {kind: await _workers(client, description.task_queue, kind) for kind in queues}
     return obstacles_of(description, workers, {step.name: step.started for step in steps if step.ended is None}, now)
+
+
+async def obstacles_of_runs(client: Client, runs: Sequence[RunSummary]) -> Mapping[str, str]:
+    """What keeps each of these runs from going on, in one text, by the run's id; runs that go on are left out.
+
+    Of a run that Temporal cannot describe in time nothing is known, which is no error of the list that it is on.
+    """
+    at_once = asyncio.Semaphore(DESCRIBED_AT_ONCE)
+
+    async def texts(run: RunSummary) -> str:
+        with suppress(RPCError):
+            async with at_once:
+                return " ".join(each.text for each in await read_obstacles(client, run.handle(client)))
+        return ""
+
+    working = [run for run in runs if not run.decided][:MAX_DESCRIBED]
+    found: list[str] = []
+    with suppress(TimeoutError):
+        async with asyncio.timeout(CALL_TIMEOUT.total_seconds()):
+            found = await asyncio.gather(*map(texts, working))
+    return {run.key.run_id: text for run, text in zip(working, found, strict=False) if text}
 
 
 def obstacles_of(

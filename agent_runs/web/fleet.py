@@ -55,6 +55,7 @@ class Row:
         phase: as in the search attribute; of a run that only the store lists `ended` or `open`.
         working: it has no outcome yet.
         usage: None: the store has nothing of it, or is away.
+        obstacle: what keeps it from going on, if anything does.
     """
 
     run_id: str
@@ -68,9 +69,10 @@ class Row:
     elapsed: timedelta | None
     working: bool
     usage: RunUsage | None = None
+    obstacle: str = ""
 
     @classmethod
-    def of_run(cls, run: RunSummary, usage: RunUsage | None, now: datetime) -> "Row":
+    def of_run(cls, run: RunSummary, usage: RunUsage | None, now: datetime, obstacle: str = "") -> "Row":
         """A run that Temporal lists."""
         working = not run.decided
         ended = now if working else run.ended_at
@@ -86,6 +88,7 @@ class Row:
             elapsed=None if ended is None else max(ended - run.started_at, timedelta()),
             working=working,
             usage=usage,
+            obstacle=obstacle,
         )
 
     @classmethod
@@ -180,7 +183,10 @@ class FleetViews:
             except FleetUnavailable as error:
                 return await self._from_store(wanted, None, str(error))
             usage = await self._answered(self._store.fleet.usage([run.key.run_id for run in page.runs]))
-            rows = [Row.of_run(run, (usage or {}).get(run.key.run_id), now) for run in page.runs]
+            known, obstacles = usage or {}, page.obstacles
+            rows = [
+                Row.of_run(run, known.get(run.key.run_id), now, obstacles.get(run.key.run_id, "")) for run in page.runs
+            ]
             return rows, page.cursor, [] if usage is not None else [STORE_AWAY]
         return await self._from_store(
             wanted, EPOCH + timedelta(microseconds=int(cursor[1:])), "Temporal did not answer"

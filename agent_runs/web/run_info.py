@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
@@ -11,7 +11,7 @@ from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError
 
 from agent_runs.client.fleet import FleetUnavailable, RunFilter, RunPage, list_page
-from agent_runs.client.obstacles import Obstacle, read_obstacles
+from agent_runs.client.obstacles import Obstacle, obstacles_of_runs, read_obstacles
 from agent_runs.client.outcome import fetch_outcome, request_cancel
 from agent_runs.client.runs import RunSummary, find_by_run_id, web_ui_url
 from agent_runs.client.settings import ClientSettings
@@ -110,7 +110,8 @@ class TemporalRunInfo:
 
     async def list_page(self, wanted: RunFilter, cursor: bytes | None) -> RunPage:
         """A page of runs."""
-        return await list_page(self.client, wanted, cursor)
+        page = await list_page(self.client, wanted, cursor)
+        return replace(page, obstacles=await obstacles_of_runs(self.client, page.runs))
 
     async def cancel(self, run_id: str, reason: str) -> bool:
         """Request the cancel of the run with exactly this id. False: Temporal does not know it."""

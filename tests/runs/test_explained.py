@@ -14,8 +14,9 @@ from agent_runs.cli import runs
 from agent_runs.cli.display import JsonDisplay
 from agent_runs.cli.explain import explain
 from agent_runs.client.connection import TemporalUnreachable
-from agent_runs.client.obstacles import read_obstacles
+from agent_runs.client.obstacles import obstacles_of_runs, read_obstacles
 from agent_runs.client.outcome import outcome_at_close
+from agent_runs.client.runs import list_runs
 from agent_runs.web.run_info import TemporalRunInfo
 from tests.runs.system import System, open_system, replay_script
 
@@ -75,6 +76,8 @@ async def test_a_step_that_keeps_failing_is_named_in_our_words_with_the_next_ste
         assert (obstacle.kind, obstacle.subject) == ("step_fails", "creating the Job")
         assert "k8s_api_unavailable" in obstacle.text
         assert "Check the API server; the run continues by itself once it answers." in obstacle.text
+        [summary] = [run async for run in list_runs(temporal, f"PaperclipRunId = '{ticket.run_id}'")]
+        assert "creating the Job failed" in (await obstacles_of_runs(temporal, [summary]))[ticket.run_id]
         info = await TemporalRunInfo(temporal, system.settings).run_info(ticket.run_id)
         assert info is not None
         assert [each.kind for each in info.obstacles] == ["step_fails"]

@@ -77,6 +77,7 @@ class FakeRunInfo:
     down: bool = False
     runs: Sequence[RunSummary] = ()
     asked: list[tuple[RunFilter, bytes | None]] = field(default_factory=list)
+    obstacles: dict[str, str] = field(default_factory=dict)
     cancelled: list[tuple[str, str]] = field(default_factory=list)
 
     async def run_info(self, run_id: str) -> RunInfo | None:
@@ -97,7 +98,7 @@ class FakeRunInfo:
         self.asked.append((wanted, cursor))
         start = int(cursor or b"0")
         end = start + PAGE_RUNS
-        return RunPage(self.runs[start:end], b"%d" % end if end < len(self.runs) else None)
+        return RunPage(self.runs[start:end], b"%d" % end if end < len(self.runs) else None, self.obstacles)
 
 
 @dataclass

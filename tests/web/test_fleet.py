@@ -60,6 +60,14 @@ async def test_a_row_has_what_temporal_and_the_store_know_of_a_run(here: Site) -
     assert re.search(r"by agent.*ada.*6\.83k.*\$0\.0125", text, re.DOTALL)
 
 
+async def test_a_run_that_does_not_go_on_says_why(here: Site) -> None:
+    here.source.runs = [run(1), run(2)]
+    here.source.obstacles = {"run-2": f"the run waits for a worker since 40.0 s{''.join(payloads())}"}
+    text = await get(here, "/runs", **BEARER)
+    assert text.count("the run waits for a worker since 40.0 s") == 1
+    assert "<script>window" not in text
+
+
 async def test_an_unpriced_run_has_no_cost_of_zero(here: Site) -> None:
     here.source.runs = [run(1)]
     await store_run(here, 1, usage(cost=None))
