@@ -85,6 +85,13 @@ def test_output_that_is_not_opencodes_shows_no_tool() -> None:
     assert (activity.waits_for, activity.may_run_tool) == ("unknown", False)
 
 
+def test_of_a_flood_only_a_part_is_compared_and_the_rest_may_be_progress() -> None:
+    activity, flood = Activity(), [err(plugin("same"))] * 201
+    assert activity.add(flood[:200])
+    assert not activity.add(flood[:200])
+    assert activity.add(flood)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_memory_is_bounded_whatever_is_written(seed: int) -> None:
     noise, activity = random.Random(seed), Activity()

@@ -13,11 +13,15 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
-from agent_runs.agents.opencode.events import plain_text, printable
+from agent_runs.agents.opencode.events import plain_text
 from agent_runs.contracts.output import OutputLine
 
 HEAD: Final = 600
 """Bytes of a line that are looked at."""
+KIND_HEAD: Final = 300
+"""Bytes of a line that tell whether it is like another one."""
+JUDGED: Final = 200
+"""Lines of one call that are compared with earlier ones; further ones count as progress, because nobody knows."""
 KINDS: Final = 1024
 """Kinds of lines that are remembered, the newest ones."""
 TOOLS: Final = 8
@@ -26,12 +30,13 @@ LINE_LIMIT: Final = 200
 SUB_AGENT: Final = "task"
 _EVENT: Final = re.compile(rb'\s*\{\s*"type"\s*:\s*"(step_start|text|reasoning|tool_use|step_finish)"')
 _TOOL: Final = re.compile(rb'"tool"\s*:\s*"([\w.-]{1,80})"')
-_LOOP: Final = re.compile(r" message=loop session\.id=(\w{1,80}) step=(\d{1,9})\b")
-_REQUEST: Final = re.compile(r" message=stream .*session\.id=\w")
-_CALL: Final = re.compile(r" message=evaluated permission=\"?([\w.*/-]{1,80})")
-_VARIABLE: Final = re.compile(r"timestamp=\S+|\b(?:ses|msg|prt|call)_\w+|\b[0-9a-fA-F]{8,}\b|\d+")
-_LOG_PREFIX: Final = re.compile(r"^timestamp=\S+ level=\w+ (?:run=\S+ )?")
-_TIMESTAMP: Final = re.compile(r"timestamp=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?)Z ")
+_LOG: Final = re.compile(
+    rb" message=(?:loop session\.id=(?P<session>\w{1,80}) step=(?P<step>\d{1,9})\b"
+    rb'|evaluated permission="?(?P<permission>[\w.*/-]{1,80})|(?P<request>stream )providerID=)'
+)
+_VARIABLE: Final = re.compile(rb"(?:ses|msg|prt|call)_\w+|\b[0-9a-fA-F]{8,}\b|\d+")
+_PREFIX: Final = re.compile(r"^timestamp=\S+ level=\w+ (?:run=\S+ )?")
+_TIMESTAMP: Final = re.compile(rb"timestamp=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?)Z ")
 _NO_TOOLS: Final = frozenset({"external_directory", "doom_loop"})
 """Permissions that are asked in addition to a tool's own."""
 _PERMISSIONS: Final = {"write": "edit", "patch": "edit", "multiedit": "edit"}
@@ -44,27 +49,30 @@ class Activity:
     """What OpenCode is doing. Its memory is bounded, whatever the output.
 
     Events and log are two streams, so an event may come after log lines that were written later.
-
-    Attributes:
-        repeated_line: the newest line that was no progress.
     """
 
     def __init__(self) -> None:
-        self.repeated_line = ""
+        self._repeated = b""
         self._has_log = False
-        self._main = ""
+        self._main = b""
         self._requested = self._answering = self._began = False
         self._tools: list[str] = []
+        self._compared = 0
         self._kinds: OrderedDict[bytes, None] = OrderedDict()
         self._first: datetime | None = None  # by the agent's clock, as are all times in its log
         self._last_progress: datetime | None = None
 
     def add(self, lines: Sequence[OutputLine]) -> bool:
         """Take the next lines; whether any of them is progress of the model or of a tool."""
-        progressed = False
+        progressed, self._compared = False, 0
         for line in lines:  # each is taken, also after one that is progress
             progressed = (self._event(line.data) if line.stream == "stdout" else self._log(line.data)) or progressed
         return progressed
+
+    @property
+    def repeated_line(self) -> str:
+        """The newest line that was no progress, or its beginning."""
+        return _PREFIX.sub("", plain_text(self._repeated, KIND_HEAD))[:LINE_LIMIT]
 
     @property
     def tools(self) -> tuple[str, ...]:
@@ -113,43 +121,48 @@ class Activity:
             self._tools.remove(name)
 
     def _log(self, data: bytes) -> bool:
-        line = plain_text(data[:HEAD], HEAD)
-        progressed = self._judge(line)
-        if progressed and (written := _written_at(line)) is not None:
+        progressed = self._judge(data[:HEAD])
+        if progressed and (written := _written_at(data[:HEAD])) is not None:
             self._first = self._first or written
             self._last_progress = written
         return progressed
 
-    def _judge(self, line: str) -> bool:
-        if loop := _LOOP.search(line):
-            return self._begin_step(session=loop[1], step=loop[2])
-        if call := _CALL.search(line):
-            self._has_log = True
-            if call[1] not in _NO_TOOLS and call[1] not in self._tools and len(self._tools) < TOOLS:
-                self._tools.append(call[1])
-            return True
-        if _REQUEST.search(line):
-            self._has_log = self._requested = True
-            self._answering = False
-        return self._is_new(line.encode())
-
-    def _begin_step(self, *, session: str, step: str) -> bool:
-        """A step begins, so the one before has ended with its tools; a sub-agent's step is part of a tool."""
+    def _judge(self, line: bytes) -> bool:
+        found = _LOG.search(line) if b" message=" in line else None
+        if found is None:
+            return self._is_new(line)
         self._has_log = True
+        if session := found["session"]:
+            return self._begin_step(session, found["step"])
+        if permission := found["permission"]:
+            self._begin_tool(permission.decode())
+            return True
+        self._requested, self._answering = True, False
+        return self._is_new(line)
+
+    def _begin_tool(self, name: str) -> None:
+        if name not in _NO_TOOLS and name not in self._tools and len(self._tools) < TOOLS:
+            self._tools.append(name)
+
+    def _begin_step(self, session: bytes, step: bytes) -> bool:
+        """A step begins, so the one before has ended with its tools; a sub-agent's step is part of a tool."""
         self._main = self._main or session
         self._tools = [] if session == self._main else [tool for tool in self._tools if tool == SUB_AGENT]
         self._requested = self._answering = self._began = False
-        return self._is_new(f"{session} {step}".encode(), exact=True)
+        return self._is_new(b"%s %s" % (session, step), exact=True)
 
-    def _is_new(self, data: bytes, *, exact: bool = False) -> bool:
+    def _is_new(self, line: bytes, *, exact: bool = False) -> bool:
         """Whether no line like this came before; numbers and identifiers make no difference unless `exact`."""
-        text = printable(data[:HEAD].decode(errors="replace"), HEAD)
-        if not text:
+        head = line[:KIND_HEAD].strip()
+        if not head:
             return False
-        kind = hashlib.blake2b((text if exact else _VARIABLE.sub("0", text)).encode(), digest_size=16).digest()
+        self._compared += 1
+        if self._compared > JUDGED and not exact:
+            return True
+        kind = hashlib.blake2b(head if exact else _VARIABLE.sub(b"0", head), digest_size=16).digest()
         if kind in self._kinds:
             self._kinds.move_to_end(kind)
-            self.repeated_line = _LOG_PREFIX.sub("", text)[:LINE_LIMIT]
+            self._repeated = head
             return False
         self._kinds[kind] = None
         if len(self._kinds) > KINDS:
@@ -157,12 +170,12 @@ class Activity:
         return True
 
 
-def _written_at(line: str) -> datetime | None:
+def _written_at(line: bytes) -> datetime | None:
     """The time in a line of the log."""
     match = _TIMESTAMP.match(line)
     if match is None:
         return None
     try:
-        return datetime.fromisoformat(match[1])
+        return datetime.fromisoformat(match[1].decode())
     except ValueError:
         return None
