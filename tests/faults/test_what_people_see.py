@@ -1,0 +1,167 @@
+"""What each surface says while a part of the system is away, as an engineer on call looks at it: commands and pages."""
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from html import unescape
+from pathlib import Path
+
+import aiohttp
+import pytest
+from temporalio.client import Client
+
+from agent_runs.client import links
+from agent_runs.client.attach import Ticket
+from agent_runs.client.obstacles import read_obstacles
+from agent_runs.transcripts.tokens import authorization
+from agent_runs.web.run_info import TemporalRunInfo
+from agent_runs.web.serving import transcript_service
+from tests.faults.environment import Environment, open_environment
+from tests.faults.process_pool import ProcessPool
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+PROGRAM = Path(sys.executable).with_name("agent-runs")
+TAGS = re.compile(r"<[^>]+>")
+
+
+@dataclass
+class Surfaces:
+    """The surfaces of one system; each text is also printed, for a person to read."""
+
+    env: Environment
+    base: str
+    token: str
+    page_token: str
+
+    async def command(self, *arguments: str) -> str:
+        """The words that a command says, on stdout and stderr; tables wrap them."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("AGENT_RUNS_")}
+        process = await asyncio.create_subprocess_exec(
+            PROGRAM,
+            *arguments,
+            env=inherited | self.env.system.environment,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        output = (await process.communicate())[0].decode()
+        print(f"$ agent-runs {' '.join(arguments)}\n{output}")
+        assert "Traceback" not in output
+        return " ".join(output.split())
+
+    async def page(self, path: str) -> str:
+        """The words of a page."""
+        headers = {"Accept": "text/html", **authorization(self.page_token if "/runs/" in path else self.token)}
+        async with aiohttp.ClientSession(self.base, headers=headers) as http, http.get(path) as answer:
+            words = " ".join(unescape(TAGS.sub(" ", await answer.text())).split())
+        print(f"GET {path}: {answer.status}\n{words[:1500]}\n")
+        return words
+
+
+@asynccontextmanager
+async def open_surfaces(env: Environment, ticket: Ticket) -> AsyncIterator[Surfaces]:
+    """The pages of a service of its own, and commands."""
+    token = env.folder / "operator-token"
+    token.write_text("t" * 40)
+    changes = {"transcripts_listen": "127.0.0.1:0", "operator_token_file": token}
+    settings = env.system.settings.model_copy(update=changes)
+    info = TemporalRunInfo(env.system.temporal, settings)
+    async with transcript_service(settings, env.system.store, info) as base:
+        assert base is not None
+        yield Surfaces(env, base, "t" * 40, links.load_tokens(settings).mint(ticket.run_id))
+
+
+async def until_hindered(env: Environment, ticket: Ticket, words: str) -> None:
+    """Returns once the run's obstacle has these words."""
+    handle = ticket.handle(env.system.temporal)
+    while not any(words in each.text for each in await read_obstacles(env.system.temporal, handle)):  # noqa: ASYNC110 - the server is polled
+        await asyncio.sleep(0.2)
+
+
+async def test_the_worker_was_killed(temporal: Client, process_pool: ProcessPool, tmp_path: Path) -> None:
+    async with open_environment("killed", temporal, process_pool, tmp_path) as env:
+        env.agent()
+        worker = await env.worker()
+        ticket = await env.start()
+        await env.until_stored()
+        worker.send(signal.SIGKILL)
+        async with open_surfaces(env, ticket) as seen:
+            await until_hindered(env, ticket, "following the agent's output")
+            expected = "following the agent's output"
+            assert expected in await seen.command("show", ticket.run_id)
+            assert expected in await seen.command("explain", ticket.run_id)
+            assert expected in await seen.command("list", "--agent", env.agent_id)
+            assert expected in await seen.page(f"/runs/{ticket.run_id}")
+            assert "line 0" in await seen.command("logs", ticket.run_id)
+        env.release_agent()
+        await env.worker()
+        assert (await env.outcome(ticket)).failure is None
+
+
+async def test_the_api_server_is_away(temporal: Client, process_pool: ProcessPool, tmp_path: Path) -> None:
+    async with open_environment("api", temporal, process_pool, tmp_path) as env:
+        env.agent(waits_for_release=False)
+        env.system.embedded.faults.http(path="/jobs", status=503, message="etcd is away", times=None)
+        await env.worker()
+        ticket = await env.start()
+        async with open_surfaces(env, ticket) as seen:
+            await until_hindered(env, ticket, "k8s_api_unavailable")
+            for text in (
+                await seen.command("show", ticket.run_id),
+                await seen.command("explain", ticket.run_id),
+                await seen.command("list", "--agent", env.agent_id),
+                await seen.page(f"/runs/{ticket.run_id}"),
+            ):
+                assert "creating the Job failed" in text
+                assert "Check the API server; the run continues by itself once it answers." in text
+        env.system.embedded.faults.clear()
+        assert (await env.outcome(ticket)).failure is None
+
+
+async def test_the_stores_disk_is_full(temporal: Client, process_pool: ProcessPool, tmp_path: Path) -> None:
+    async with open_environment("full", temporal, process_pool, tmp_path) as env:
+        env.agent()
+        await env.worker()
+        ticket = await env.start()
+        await env.until_stored()
+        (env.folder / "full").touch()
+        env.release_agent()
+        async with open_surfaces(env, ticket) as seen:
+            await until_hindered(env, ticket, "transcripts_unavailable")
+            for text in (
+                await seen.command("show", ticket.run_id),
+                await seen.command("explain", ticket.run_id),
+                await seen.page(f"/runs/{ticket.run_id}"),
+            ):
+                assert "following the agent's output failed" in text
+                assert "Check the transcript store" in text
+        (env.folder / "full").unlink()
+        outcome = await env.outcome(ticket)
+        assert (outcome.failure, outcome.receipt.state if outcome.receipt else None) == (None, "verified")
+
+
+async def test_temporal_is_stopped(temporal: Client, process_pool: ProcessPool, tmp_path: Path) -> None:
+    async with open_environment("stopped", temporal, process_pool, tmp_path, own_server=True) as env:
+        env.agent()
+        await env.worker()
+        ticket = await env.start()
+        await env.until_stored()
+        assert env.server is not None
+        async with open_surfaces(env, ticket) as seen:
+            await env.server.running.shutdown()
+            for command in ("show", "explain", "cancel"):
+                assert "Temporal does not answer" in await seen.command(command, ticket.run_id)
+            assert "Temporal does not answer" in await seen.command("list")
+            logs = await seen.command("logs", ticket.run_id)
+            assert "this is what is stored so far" in logs
+            assert "line 0" in logs
+            page = await seen.page(f"/runs/{ticket.run_id}")
+            assert "Temporal does not answer" in page
+            assert "line 0" in page
+            assert "Temporal does not answer" in await seen.page("/runs")
+        await env.server.stop(0, env.release_agent)
