@@ -348,12 +348,12 @@ class OutputQuotaExceeded(RunError):
 
 
 class BudgetExceeded(RunError):
-    """The run used up its budget: `maxCostUsd`, `maxTokens`, `maxSteps` or `maxRepeatedCalls`; its session is kept."""
+    """The run used up its budget: `maxCostUsd`, `maxTokens`, `maxSteps` or `maxRepeatedCalls`."""
 
     code = "budget_exceeded"
     next_step = (
         "Read in the transcript what the agent did; raise the named limit of this agent, or give it smaller tasks. The"
-        " next run continues its session."
+        " next run continues its session, if sessions of this agent outlive its pods."
     )
 
 

@@ -86,6 +86,24 @@ async def test_a_budget_that_is_nearly_used_is_a_warning_wherever_people_look_wh
     assert outcome.failure is None  # the last step was the answer
 
 
+async def test_what_was_used_and_the_limit_are_named_wherever_people_look(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = stepping_agent(system, {}, steps=3)
+    raw["config"] |= {"maxSteps": 3, "maxCostUsd": 0.5}
+    ticket = await system.start(raw)
+    outcome = await outcome_at_close(ticket.handle(system.temporal))
+    seen = {
+        "current details": await details(system, ticket),
+        "page": await header(system, raw["runId"]),
+        "show": await shown(system, raw["runId"], monkeypatch),
+        "outcome": outcome.error_message or "",
+        "Paperclip": outcome.person_action or "",
+    }
+    used = "maxSteps: 3 of 3 steps; used by this run: 3 steps, 300 tokens, $0.0300"
+    assert [place for place, words in seen.items() if used not in words] == []
+
+
 # the real OpenCode
 
 
