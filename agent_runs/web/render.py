@@ -21,6 +21,7 @@ from agent_runs.agents.opencode.events import printable
 from agent_runs.agents.opencode.fold import Progress
 from agent_runs.client.timeline import PHASES
 from agent_runs.contracts.outcome import Outcome, OutputReceipt, Usage
+from agent_runs.contracts.sizes import peaks_text
 from agent_runs.transcripts.store import Line
 from agent_runs.web.run_info import RunInfo
 
@@ -103,6 +104,12 @@ class View:
     def receipt(self) -> OutputReceipt | None:
         """The shown attempt's receipt."""
         return next((one.receipt for one in self.attempts if one.number == self.attempt), None)
+
+    @property
+    def peaks(self) -> str:
+        """What the shown attempt's pod used at most; empty until the run has its outcome."""
+        attempts = self.outcome.attempts if self.outcome else ()
+        return next((peaks_text(one.peaks) for one in attempts if one.attempt == self.attempt), "")
 
     @property
     def phase(self) -> str:
