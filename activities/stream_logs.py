@@ -34,6 +34,7 @@ from agent_runs.logs.follower import Batch, Follower
 from agent_runs.logs.frames import LogLine
 from agent_runs.logs.log_resume import Cursor, Tally
 from agent_runs.logs.output_metrics import OutputMetrics
+from agent_runs.logs.peaks import with_peaks
 from agent_runs.logs.silence import SilenceClock, SilenceLimits, SilenceProof
 from agent_runs.logs.threads import off_loop
 from agent_runs.logs.usage import UsageRecorder
@@ -404,6 +405,7 @@ def container_end(follower: Follower, redaction: Redaction) -> ContainerEnd:
     sidecar never ran has nobody who reports its error.
     """
     end, last = without_secrets(follower.end or ContainerEnd(), redaction), follower.last
+    end = with_peaks(end, last)
     if last is not None and last.error is not None:
         error, text = last.error, f"runner: {last.error}" + (f" ({last.detail})" if last.detail else "")
     elif end.exit_code == RUNNER_FAILED and not follower.has_frames:

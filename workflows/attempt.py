@@ -9,7 +9,7 @@ with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts.errors import Failure
     from agent_runs.contracts.identity import AttemptKey
     from agent_runs.contracts.messages import JobRef, StreamEnd
-    from agent_runs.contracts.outcome import AttemptReport, OutputReceipt, Report, Stop
+    from agent_runs.contracts.outcome import AttemptReport, OutputReceipt, Peaks, Report, Stop
     from agent_runs.contracts.request import SessionParams
 
 
@@ -88,4 +88,5 @@ class Attempt:
             job_name=self.key.job_name,
             failure_code=failure.code if failure else None,
             receipt=self.end.receipt if self.end else OutputReceipt(),
+            peaks=self.end.container.peaks if self.end else Peaks(),
         )

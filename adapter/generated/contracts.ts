@@ -120,7 +120,13 @@ export interface AttemptReport {
   attempt: number;
   failureCode?: string | null;
   jobName: string;
+  peaks?: Peaks;
   receipt?: OutputReceipt;
+}
+export interface Peaks {
+  memory?: number | null;
+  memoryLimit?: number | null;
+  outputDisk?: number | null;
 }
 export interface OutputReceipt {
   bytes?: number;

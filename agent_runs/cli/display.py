@@ -20,6 +20,7 @@ from agent_runs.agents.opencode.events import printable
 from agent_runs.cli.runs_table import runs_table
 from agent_runs.cli.transcript import render
 from agent_runs.contracts.outcome import GAP_STREAM, Outcome, OutputReceipt, Report, Usage
+from agent_runs.contracts.sizes import peaks_text
 
 if TYPE_CHECKING:  # Temporal's client and SQLAlchemy, which `parse` does without
     from agent_runs.client.obstacles import Obstacle
@@ -210,6 +211,8 @@ class TextDisplay:
             "cost": Text("unknown" if outcome.cost_usd is None else f"${outcome.cost_usd:.6f}"),
             "output": Text(_receipt(outcome.receipt)),
         }
+        if outcome.attempts and (peaks := peaks_text(outcome.attempts[-1].peaks)):
+            rows["peaks"] = Text(peaks)
         if len(outcome.attempts) > 1:
             codes = [f"{one.attempt}: {one.failure_code or 'ok'}" for one in outcome.attempts]
             rows["attempts"] = Text(", ".join(codes))

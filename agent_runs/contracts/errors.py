@@ -215,6 +215,17 @@ class PodLost(RunError):
     budget: ClassVar[Budget] = "infrastructure"
 
 
+class DiskLimitExceeded(PodLost):
+    """The kubelet evicted the pod for a limit on its disk; another attempt would have the same limit."""
+
+    code = "disk_limit_exceeded"
+    next_step = (
+        "Make the agent write less, or raise resources.limits.ephemeral-storage of this agent (the message names the"
+        " limit; a volume's own is fixed), then wake the agent again."
+    )
+    budget = "agent"
+
+
 class JobDeletedExternally(PodLost):
     """The Job was deleted while the agent ran, by somebody or by its TTL while no worker was running."""
 
@@ -238,7 +249,7 @@ class OutOfMemory(RunError):
     """The kernel killed the container for exceeding its memory limit."""
 
     code = "oom_killed"
-    next_step = "Raise resources.limits.memory of this agent, or make its tools use less."
+    next_step = "Raise resources.limits.memory of this agent as the message advises, or make its tools use less."
 
 
 class AgentCrashed(RunError):

@@ -53,6 +53,20 @@ class OutputReceipt(PaperclipContract):
     gaps: tuple[Gap, ...] = ()
 
 
+class Peaks(PaperclipContract):
+    """What an attempt's pod used at most, in bytes; None: not known. Numbers of the agent's own container are its word.
+
+    Attributes:
+        memory: of the agent's container, page cache included; not known of one that was killed as a whole.
+        memory_limit: of that container; None also for no limit.
+        output_disk: on the volume of the agent's output.
+    """
+
+    memory: int | None = None
+    memory_limit: int | None = None
+    output_disk: int | None = None
+
+
 class ContainerEnd(PaperclipContract):
     """How the agent container ended, according to its status. All None: not known.
 
@@ -67,6 +81,7 @@ class ContainerEnd(PaperclipContract):
     message: str | None = None
     finished_at: datetime | None = None
     runner_error: str | None = None
+    peaks: Peaks = Peaks()
 
 
 class Report(PaperclipContract):
@@ -131,6 +146,7 @@ class AttemptReport(PaperclipContract):
     job_name: str
     failure_code: str | None = None
     receipt: OutputReceipt = OutputReceipt()
+    peaks: Peaks = Peaks()
 
 
 class Outcome(PaperclipContract):

@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 
 from agent_runs.contracts.errors import (
     AgentCrashed,
+    DiskLimitExceeded,
     ExitUnknown,
     ImagePullFailed,
     ImageRegistryThrottled,
@@ -29,9 +30,12 @@ from agent_runs.contracts.errors import (
     RunTimeout,
 )
 from agent_runs.contracts.messages import AwaitSchedule
-from agent_runs.contracts.outcome import ContainerEnd
+from agent_runs.contracts.outcome import ContainerEnd, Peaks
 from agent_runs.contracts.pod import AGENT_CONTAINER
+from agent_runs.contracts.sizes import memory_advice
+from agent_runs.kube.evictions import exceeded_disk_limit
 from agent_runs.kube.objects import ContainerStatus, Event, Job, Pod, Terminated
+from agent_runs.kube.quantity import amount
 
 NODE_SILENCE_TIMEOUT: Final = timedelta(minutes=2)
 """How long after its `deletionTimestamp` a pod may still exist before its node counts as lost."""
@@ -170,7 +174,7 @@ def diagnose(
         return _without_pod(job, events, had_pod=had_pod)
     status, outside = pod.container(container), _outside_reason(pod, job if job_was_read else _UNREAD_JOB)
     if status is not None and status.state.terminated is not None:
-        return Ended(_end(status.state.terminated, pod, outside))
+        return Ended(_end(status.state.terminated, pod, container, outside))
     if pod.status.phase in {"Succeeded", "Failed"}:
         return _ended_unseen(pod, status, outside)
     if now is not None and _is_node_silent(pod, now):
@@ -356,7 +360,7 @@ def _is_node_silent(pod: Pod, now: datetime) -> bool:
     return end is not None and now.astimezone(UTC) - _aware(end) > NODE_SILENCE_TIMEOUT
 
 
-def _end(ended: Terminated, pod: Pod, outside: str | None) -> ContainerEnd:
+def _end(ended: Terminated, pod: Pod, container: str, outside: str | None) -> ContainerEnd:
     code, reason, message = ended.exit_code, ended.reason, ended.message
     if reason in _UNKNOWN_END_REASONS or (code == 0 and reason not in _SUCCESS_REASONS):
         code = None
@@ -368,7 +372,16 @@ def _end(ended: Terminated, pod: Pod, outside: str | None) -> ContainerEnd:
         reason=_bounded(reason) or None,
         message=_bounded(message) or None,
         finished_at=ended.finished_at,
+        peaks=Peaks(memory_limit=_memory_limit(pod, container)),
     )
+
+
+def _memory_limit(pod: Pod, container: str) -> int | None:
+    limits = next((each.resources.limits for each in pod.spec.containers if each.name == container), {})
+    try:
+        return int(amount(limits["memory"]))
+    except (KeyError, ValueError):
+        return None
 
 
 def _ended_unseen(pod: Pod, status: ContainerStatus | None, outside: str | None) -> Diagnosis:
@@ -378,6 +391,8 @@ def _ended_unseen(pod: Pod, status: ContainerStatus | None, outside: str | None)
     """
     reason = outside or pod.status.reason
     if status is None and _is_disruption(reason):
+        if limit := exceeded_disk_limit(reason, pod.status.message):
+            return Failing(DiskLimitExceeded, f"pod {pod.metadata.name} was evicted: {limit}")
         return Failing(PodLost, _with_message(f"pod {pod.metadata.name}: {reason}", _disruption_message(pod)))
     for each in pod.status.init_container_statuses:
         ended = each.state.terminated
@@ -431,13 +446,15 @@ def termination_cause(end: ContainerEnd) -> Failing | None:
     """
     message = end.message or ""
     if end.reason == "OOMKilled":
-        return Failing(OutOfMemory, f"Pod exited: OOMKilled (exit {end.exit_code})")
+        return Failing(OutOfMemory, f"Pod exited: OOMKilled (exit {end.exit_code}){memory_advice(end.peaks)}")
     if end.reason == DEADLINE:
         return Failing(RunTimeout, _with_message("Kubernetes ended the pod at its deadline", message))
     if end.reason == DELETED:
         return Failing(PodLost, _with_message("the pod was deleted while the agent ran", message))
     if end.reason == JOB_DELETED:
         return Failing(JobDeletedExternally, _with_message("the Job was deleted while the agent ran", message))
+    if limit := exceeded_disk_limit(end.reason or "", message):
+        return Failing(DiskLimitExceeded, f"the pod was evicted: {limit}")
     if _is_disruption(end.reason or "") or end.reason == DISRUPTED:
         return Failing(PodLost, _with_message(f"the pod was ended from outside: {end.reason}", message))
     if end.reason in {"ContainerCannotRun", "StartError", "ContainerCannotMount"}:

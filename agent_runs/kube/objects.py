@@ -100,10 +100,24 @@ class Condition(ApiObject, frozen=True):
         return self.status == "True"
 
 
+class Resources(ApiObject, frozen=True):
+    """What a container may use at most: quantities by resource."""
+
+    limits: dict[str, str] = {}
+
+
+class Container(ApiObject, frozen=True):
+    """One container as its pod declares it, with what a LimitRange has added."""
+
+    name: str = ""
+    resources: Resources = Resources()
+
+
 class PodSpec(ApiObject, frozen=True):
-    """Where the pod was placed."""
+    """Where the pod was placed, and what its containers may use."""
 
     node_name: str = ""
+    containers: tuple[Container, ...] = ()
 
 
 class PodStatus(ApiObject, frozen=True):

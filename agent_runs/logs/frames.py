@@ -246,6 +246,8 @@ class LineAssembler:
 
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
+Amount = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
+"""Bytes."""
 
 
 class Totals(msgspec.Struct, frozen=True):
@@ -270,6 +272,9 @@ class LastFrame(msgspec.Struct, frozen=True):
         detail: the option or environment variable that an error is about.
         stdout: lines with a newline, bytes, digest.
         stderr: the same.
+        memory_peak: of the agent's container, bytes, page cache included; the runner's word, as the exit code is.
+        memory_limit: of that container, bytes.
+        disk: bytes that the output's volume took at the end.
     """
 
     exit_code: Annotated[int, msgspec.Meta(ge=0, le=255)] | None = None
@@ -280,6 +285,9 @@ class LastFrame(msgspec.Struct, frozen=True):
     detail: Annotated[str, msgspec.Meta(max_length=64)] | None = None
     stdout: Totals = Totals()
     stderr: Totals = Totals()
+    memory_peak: Amount | None = None
+    memory_limit: Amount | None = None
+    disk: Amount | None = None
 
     @classmethod
     def parse(cls, payload: bytes) -> "LastFrame":

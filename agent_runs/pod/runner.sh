@@ -19,7 +19,8 @@
 #
 # The FIFO is held open by this process alone, so the sidecar sees its end, however that comes. Two lines go through it:
 #   started
-#   result CODE STOPPED_BY GRACE_EXCEEDED ERROR DETAIL
+#   result CODE STOPPED_BY GRACE_EXCEEDED ERROR DETAIL MEMORY_PEAK MEMORY_LIMIT
+# The last two are bytes of this container, page cache included (cgroup v2 or v1); null: not known, or no limit.
 #
 # Needs a POSIX shell, /proc, and awk cat env grep ln mkdir mkfifo rm sleep; an executable busybox at $RUNNER_BUSYBOX
 # (/agent-run/bin/busybox) replaces those that are missing.
@@ -126,9 +127,17 @@ collect() { # OTHERWISE
     read -r code <&8
 }
 
+read_number() { # FILE...: sets number, from the first of these files that exists
+    number=''
+    for file; do { read -r number <"$cgroup/$file" && break; } 2>/dev/null; done
+    case $number in *[!0-9]* | '' | ???????????????????*) number=null ;; esac
+}
+
 finish() {
     rm -f "$out/running"
-    if [ -n "$opened" ]; then echo "result $code $stopped $exceeded $error $detail" >&9; fi
+    read_number memory.peak memory/memory.max_usage_in_bytes && peak=$number
+    read_number memory.max memory/memory.limit_in_bytes
+    if [ -n "$opened" ]; then echo "result $code $stopped $exceeded $error $detail $peak $number" >&9; fi
     exit "$code"
 }
 
@@ -263,7 +272,7 @@ work() {
     done
 } 2>/dev/null
 
-busybox=${RUNNER_BUSYBOX:-/agent-run/bin/busybox}
+busybox=${RUNNER_BUSYBOX:-/agent-run/bin/busybox} cgroup=${RUNNER_CGROUP-/sys/fs/cgroup}
 [ ! -x "$busybox" ] || use_busybox_for awk cat env grep ln mkdir mkfifo rm sleep
 stdin=/dev/null out='' dir='' grace=10 sidecar_timeout=60 api_variables='' logins=''
 while [ $# -gt 0 ]; do

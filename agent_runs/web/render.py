@@ -27,6 +27,7 @@ from agent_runs.client.fleet import PHASES as RUN_PHASES
 from agent_runs.client.obstacles import Obstacle
 from agent_runs.client.timeline import Step
 from agent_runs.contracts.outcome import Outcome, OutputReceipt, Usage
+from agent_runs.contracts.sizes import peaks_text
 from agent_runs.transcripts.store import Line
 from agent_runs.transcripts.usage import RunUsage, Total
 from agent_runs.web.run_info import RunInfo
@@ -146,6 +147,12 @@ class View:
     def receipt(self) -> OutputReceipt | None:
         """The shown attempt's receipt."""
         return next((one.receipt for one in self.attempts if one.number == self.attempt), None)
+
+    @property
+    def peaks(self) -> str:
+        """What the shown attempt's pod used at most; empty until the run has its outcome."""
+        attempts = self.outcome.attempts if self.outcome else ()
+        return next((peaks_text(one.peaks) for one in attempts if one.attempt == self.attempt), "")
 
     @property
     def phase(self) -> str:

@@ -177,6 +177,7 @@ class Pod:
             why = f"this system permits no private mount namespace ({namespaces.problem})"
             raise NotMounted(f"volumes cannot be mounted: {why}")
         defaults = {"PATH": host_path(), "HOSTNAME": self.name, "HOME": "/"}
+        defaults["RUNNER_CGROUP"] = ""  # no container has a cgroup of its own: the host's would mislead
         workdir = expand(slot.spec.get("workingDir") or "/", variables)
         log_is_message = slot.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError"
         process = Process(command(slot.spec, variables), defaults | variables, workdir, mounts, log_is_message)

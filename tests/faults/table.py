@@ -47,8 +47,8 @@ stored once and in order, nothing left over.
 | cancel while the agent writes | `cancelled`; the session is kept |
 | somebody deletes the pod | `k8s_pod_lost`, then the next attempt succeeds |
 | the pod is evicted through the API, as by `kubectl drain` | the same |
-| the kubelet evicts the pod, which wrote more than its limit of ephemeral storage | the same |
-| a pod of a higher priority class preempts it | the same |
+| the kubelet evicts the pod, which wrote more than its limit of disk | `disk_limit_exceeded`, one attempt |
+| a pod of a higher priority class preempts it | `k8s_pod_lost`, then the next attempt succeeds |
 | its node is disconnected until Kubernetes deletes the pod, and comes back | the same, with the same session |
 | its node is disconnected for a while, and comes back | the same pod continues; `succeeded` |
 | a run with a proxy is joined by a later one | 409 before, 200 after; no token in the agent's container |

@@ -14,6 +14,7 @@ from activities.stream_logs import outside_failure
 from agent_runs.agents.opencode.fold import Fold
 from agent_runs.contracts.errors import (
     AgentCrashed,
+    DiskLimitExceeded,
     ExitUnknown,
     ImagePullFailed,
     ImageRegistryThrottled,
@@ -394,8 +395,8 @@ def test_a_recorded_pod_gets_its_recorded_verdict(name: str) -> None:
 def test_the_corpus_has_a_case_for_every_failure_that_a_pod_can_name() -> None:
     codes = {case["verdict"].get("code") for case in CORPUS.values()}
     errors = [
-        AgentCrashed, ExitUnknown, ImagePullFailed, ImageRegistryThrottled, JobCreateFailed, JobDeletedExternally,
-        OutOfMemory, PodLost, PodScheduleFailed, RunTimeout,
+        AgentCrashed, DiskLimitExceeded, ExitUnknown, ImagePullFailed, ImageRegistryThrottled, JobCreateFailed,
+        JobDeletedExternally, OutOfMemory, PodLost, PodScheduleFailed, RunTimeout,
     ]  # fmt: skip
     assert {error.code for error in errors} <= codes
     assert [name for name, case in CORPUS.items() if case["verdict"].get("exitCode") == 0] == ["succeeded"]

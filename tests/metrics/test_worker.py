@@ -23,6 +23,13 @@ async def until(address: str, name: str, least: float = 1, **labels: str) -> Scr
     return seen
 
 
+async def until_sampled(address: str) -> Scrape:
+    """The first scrape of a worker that has taken a sample."""
+    while not (seen := await scrape(address)).has("agent_runs_open_runs"):  # noqa: ASYNC110 - another process samples
+        await asyncio.sleep(0.1)
+    return seen
+
+
 def environment(system: System, metrics: str) -> dict[str, str]:
     return {**system.environment, **system.worker_environment, "AGENT_RUNS_METRICS_LISTEN": metrics}
 
@@ -32,7 +39,7 @@ async def test_a_worker_exposes_every_metric_of_the_table_and_none_besides_with_
 ) -> None:
     metrics = free_address()
     async with open_system(temporal, tmp_path) as system, started(environment(system, metrics)) as process:
-        before = await until(metrics, "agent_runs_check_ok", 4)
+        before = await until_sampled(metrics)
         raw = system.agent(replay_script("tool-bash"))
         outcome = await outcome_at_close((await system.start(raw)).handle(temporal))
         after = await until(metrics, "agent_runs_ended_total", outcome="succeeded")

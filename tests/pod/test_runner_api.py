@@ -84,7 +84,7 @@ def test_what_the_agent_writes_into_the_fifo_is_no_result(runner: Runner) -> Non
     pid = runner.home / "pid"
     os.mkfifo(pid)
     running = runner.start(
-        "sh", "-c", f"read -r pid <{pid}; echo 'result 0 null false null null' >/proc/$pid/fd/9; exit 9"
+        "sh", "-c", f"read -r pid <{pid}; echo 'result 0 null false null null null null' >/proc/$pid/fd/9; exit 9"
     )
     pid.write_text(f"{running.process.pid}\n")
     ended = running.end()

@@ -66,7 +66,7 @@ async def evict(system: RealSystem, pod: Pod) -> None:
     await api_request(system.cluster, "POST", EVICTION.format(pod.metadata.name), body=eviction)
 
 
-async def a_pod_that_its_node_evicts_is_followed_by_one_more_attempt(system: RealSystem, _: Path) -> None:
+async def a_pod_evicted_for_its_disk_limit_is_a_named_failure_without_retry(system: RealSystem, _: Path) -> None:
     """The container writes more than its limit: the kubelet evicts the pod, which stays, failed."""
     namespace = f"real-{uuid.uuid4().hex[:10]}"
     limits = [{"type": "Container", "default": {"ephemeral-storage": "50Mi"}}]
@@ -81,7 +81,9 @@ async def a_pod_that_its_node_evicts_is_followed_by_one_more_attempt(system: Rea
             evicted = await run.unless_ended(run.observer.until(lambda pod: pod.status.reason == "Evicted"))
             filling.cancel()  # the eviction may have overtaken it
             assert evicted.metadata.uid == pod.metadata.uid
-            await run.assert_guarantees(await run.outcome(), *LOST)
+            outcome = await run.outcome()
+            await run.assert_guarantees(outcome, "disk_limit_exceeded")
+            assert "used more disk than its limit of" in (outcome.error_message or "")
             assert (await run.lines())[: len(written)] == written
 
 
@@ -202,7 +204,7 @@ SCENARIOS: dict[str, Scenario] = {
     for each in (
         a_deleted_pod_is_followed_by_one_more_attempt,
         a_drained_pod_is_followed_by_one_more_attempt,
-        a_pod_that_its_node_evicts_is_followed_by_one_more_attempt,
+        a_pod_evicted_for_its_disk_limit_is_a_named_failure_without_retry,
         a_preempted_pod_is_followed_by_one_more_attempt,
         an_agent_out_of_memory_is_a_named_failure_without_retry,
         a_tool_out_of_memory_is_a_note_of_a_run_that_succeeds,

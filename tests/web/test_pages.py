@@ -18,7 +18,7 @@ import pytest
 from agent_runs.client.obstacles import Obstacle
 from agent_runs.client.timeline import Step
 from agent_runs.contracts.errors import PodScheduleFailed
-from agent_runs.contracts.outcome import AttemptReport, Gap, Outcome, OutputReceipt, Usage
+from agent_runs.contracts.outcome import AttemptReport, Gap, Outcome, OutputReceipt, Peaks, Usage
 from tests.web.parts import NOON, RUN, Site, event, hostile, key, line, run_info, site, text_event, tool
 
 PAGE = f"/runs/{RUN}"
@@ -161,6 +161,13 @@ async def test_a_failure_comes_with_its_next_step(here: Site) -> None:
     assert failure.code in page
     assert "no node has 64 GiB" in page
     assert failure.next_step.split("'")[0] in page
+
+
+async def test_the_peaks_of_an_attempt_are_shown(here: Site) -> None:
+    peaks = Peaks(memory=300 * 1024**2, memory_limit=512 * 1024**2, output_disk=4096)
+    here.source.info = run_info("succeeded", Outcome(attempts=(AttemptReport(attempt=1, job_name="j", peaks=peaks),)))
+    await here.store.append(key(), [line(1, text_event("done"))])
+    assert "<dd>memory 300 MiB of 512 MiB, output on disk 4096 bytes</dd>" in await here.get(PAGE)
 
 
 async def test_attempts_are_listed_and_the_newest_is_shown(here: Site) -> None:

@@ -36,6 +36,7 @@ from agent_runs.contracts.errors import (
     StreamTruncated,
 )
 from agent_runs.contracts.outcome import ContainerEnd
+from agent_runs.contracts.sizes import memory_advice
 
 Missing = Literal["nothing", "middle", "end"]
 """Output that was written and could not be had: a gap with the end at hand, or the end itself."""
@@ -190,9 +191,10 @@ def out_of_memory(_evidence: Evidence, end: ContainerEnd) -> Finding | None:
     """The kernel killed a process of the container; a finished answer before that does not count."""
     if end.reason != OOM_KILLED:
         return None
+    text = f"{pod_exit(end)}{memory_advice(end.peaks)}"
     if end.exit_code in OPENCODE_EXITS:
-        return OutOfMemory, f"A process of the agent was killed for the container's memory limit; {pod_exit(end)}"
-    return OutOfMemory, pod_exit(end)
+        return OutOfMemory, f"A process of the agent was killed for the container's memory limit; {text}"
+    return OutOfMemory, text
 
 
 def never_started(evidence: Evidence, end: ContainerEnd) -> Finding | None:

@@ -140,7 +140,8 @@ class Sidecar:
             error = "disk_full"
         elif error is None and self._output.truncated:
             error = "output_truncated"
-        return json.dumps({**result.frame(), "error": error, **self._output.totals()}).encode()
+        totals = {"disk": self._output.disk_bytes, **self._output.totals()}
+        return json.dumps({**result.frame(), "error": error, **totals}).encode()
 
     def _await_reader(self, max_unread: float) -> None:
         end = time.monotonic() + max_unread

@@ -11,6 +11,7 @@ import bisect
 import contextlib
 import errno
 import hashlib
+import itertools
 import os
 import time
 from array import array
@@ -22,6 +23,10 @@ from agent_runs.pod.sidecar.encoding import encode, end_of_line
 HELLO = b'1h. {"format":1}\n'
 BLOCK = 1024 * 1024
 """Bytes that are read and forwarded at a time; also how far apart places are from which frames can be repeated."""
+MAX_FILES = 10_000
+"""Of the folder that are measured."""
+BLOCK_UNIT = 512
+"""Bytes in which `st_blocks` counts."""
 PARTIAL_SECONDS = 1.0
 """How long the beginning of a line waits for its end, before it is forwarded: an agent that writes is not silent."""
 STREAMS = ((b"o", "stdout"), (b"e", "stderr"))
@@ -215,6 +220,19 @@ class Output:
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(probe)  # noqa: PTH108 - as above
+
+    @property
+    def disk_bytes(self) -> int | None:
+        """What the files in the folder take on its disk; the agent may put others there, so their number is bounded."""
+        taken = 0
+        try:
+            with os.scandir(self._folder) as entries:
+                for entry in itertools.islice(entries, MAX_FILES):
+                    with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                        taken += entry.stat(follow_symlinks=False).st_blocks * BLOCK_UNIT
+        except OSError:
+            return None
+        return taken
 
     def repeat(self, first: int, last: int) -> Iterator[bytes]:
         """Return frames again, as far as their bytes still exist."""

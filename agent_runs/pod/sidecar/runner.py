@@ -18,7 +18,8 @@ FIFO = "agent"
 MAX_MESSAGE = 4096
 """Bytes that are kept of what comes through."""
 _RESULT = re.compile(
-    rb"started\nresult ([0-9]{1,3}) (null|TERM|INT|HUP) (true|false) (null|[a-z_]{1,64}) (null|[A-Za-z0-9_-]{1,64})\n"
+    rb"started\nresult ([0-9]{1,3}) (null|TERM|INT|HUP) (true|false) (null|[a-z_]{1,64}) (null|[A-Za-z0-9_-]{1,64})"
+    rb" (null|[0-9]{1,18}) (null|[0-9]{1,18})\n"
 )
 
 
@@ -30,6 +31,8 @@ class Result(NamedTuple):
     grace_exceeded: bool = False
     error: str | None = None
     detail: str | None = None
+    memory_peak: int | None = None
+    memory_limit: int | None = None
 
     def frame(self) -> dict[str, Any]:
         """Return what the last frame says of it."""
@@ -77,4 +80,5 @@ class Runner:
         if match is None or int(match[1]) > 255:
             return Result()
         stopped_by, error, detail = (None if match[n] == b"null" else match[n].decode() for n in (2, 4, 5))
-        return Result(int(match[1]), stopped_by, match[3] == b"true", error, detail)
+        peak, limit = (None if match[n] == b"null" else int(match[n]) for n in (6, 7))
+        return Result(int(match[1]), stopped_by, match[3] == b"true", error, detail, peak, limit)
