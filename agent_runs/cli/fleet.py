@@ -29,7 +29,6 @@ from agent_runs.client.settings import DEFAULT_STORE, ClientSettings
 from agent_runs.contracts.errors import TranscriptsUnavailable
 
 if TYPE_CHECKING:
-    from agent_runs.cli.follow import Transcripts
     from agent_runs.client import transcripts as remote
     from agent_runs.transcripts import database
     from agent_runs.transcripts.usage import RunUsage
@@ -102,19 +101,24 @@ async def read_usage(settings: ClientSettings, run_ids: Sequence[str]) -> tuple[
     missing = "tokens and cost are missing: "
     if settings.transcripts_public_url is None and (file := _missing_file(settings)) is not None:
         return {}, f"{missing}{file} does not exist; set AGENT_RUNS_TRANSCRIPTS_URL to the worker's store"
-    try:
-        async with asyncio.timeout(USAGE_TIMEOUT.total_seconds()), open_transcripts(settings) as store:
-            return await _usage(store, run_ids), ""
-    except TimeoutError:
+    reading = asyncio.create_task(_usage(settings, run_ids))
+    reading.add_done_callback(lambda task: task.cancelled() or task.exception())  # retrieved, also after the wait
+    await asyncio.wait([reading], timeout=USAGE_TIMEOUT.total_seconds())
+    if not reading.done():  # not cancelled: closing a store waits for the connection that is being made
         return {}, f"{missing}the transcript store did not answer within {USAGE_TIMEOUT.total_seconds():g} s"
+    try:
+        return reading.result(), ""
     except TranscriptsUnavailable as error:
         return {}, f"{missing}{error.message}"
+    except Refused as error:
+        return {}, f"{missing}{error}"
 
 
-async def _usage(store: Transcripts, run_ids: Sequence[str]) -> Usage:
-    if isinstance(store, remote.ServiceTranscripts):
-        return await store.usage(run_ids)
-    return await store.fleet.usage(run_ids)
+async def _usage(settings: ClientSettings, run_ids: Sequence[str]) -> Usage:
+    async with open_transcripts(settings) as store:
+        if isinstance(store, remote.ServiceTranscripts):
+            return await store.usage(run_ids)
+        return await store.fleet.usage(run_ids)
 
 
 def _missing_file(settings: ClientSettings) -> Path | None:

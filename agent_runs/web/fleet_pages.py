@@ -7,6 +7,7 @@ POST /sign-in                                  the operator token of the form be
 POST /sign-out                                 deletes it
 """
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import parse_qs, quote, urlencode
@@ -70,9 +71,8 @@ class FleetPages:
         view = await self._views.view(wanted, cursor, totals=not rows_only)
         following = self._following(texts, view.cursor)
         render = self._templates.runs_list if rows_only else self._templates.runs_page
-        html = render(
-            view=view, texts=texts, query=_query(texts), following=following, sign_out=self._signed_in(request)
-        )
+        content = {"view": view, "texts": texts, "query": _query(texts), "following": following}
+        html = await asyncio.to_thread(render, **content, sign_out=self._operators.has_session(request))
         return HTMLResponse(html, headers=_NO_STORE | with_forms())
 
     async def usage(self, request: Request) -> Response:
@@ -111,10 +111,6 @@ class FleetPages:
             raise HTTPException(403, OFF)
         if not self._operators.admits(request):
             raise HTTPException(401, SIGN_IN, _CHALLENGE)
-
-    def _signed_in(self, request: Request) -> bool:
-        """Whether the person can sign out here, which a proxy's header does not allow."""
-        return self._operators.has_session(request)
 
     def _cursor(self, request: Request) -> bytes | None:
         """The cursor of a link of ours: Temporal takes some seconds to refuse any other one."""

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import socket
 import struct
 import termios
 import uuid
@@ -21,12 +22,14 @@ from rich.console import Console
 from temporalio.client import Client
 from temporalio.common import SearchAttributePair, TypedSearchAttributes
 
+from agent_runs.cli import fleet
 from agent_runs.cli.display import JsonDisplay, ListedRun, RunRef, TextDisplay
 from agent_runs.cli.fleet import parse_filters, screen, summary
 from agent_runs.cli.refusals import Refused
 from agent_runs.cli.runs_table import COLUMNS, LEFT_OUT, LEFT_OUT_LAST, cost_text, elapsed_text, runs_table
 from agent_runs.client.amounts import short_count
 from agent_runs.client.fleet import FAILURE_CODES
+from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import WORKFLOW_TYPE, AttemptKey, RunKey
 from agent_runs.transcripts.store import Line, SqlTranscripts
 from agent_runs.transcripts.usage import RunUsage, StoredUsage
@@ -166,6 +169,18 @@ def test_top_draws_no_more_lines_than_the_terminal_has() -> None:
 def test_an_option_that_cannot_be_used_is_named() -> None:
     with pytest.raises(Refused, match=r"^--phase: there is no such phase; did you mean failed"):
         parse_filters({"phase": "faild"})
+
+
+async def test_a_store_that_is_misspelt_or_silent_is_a_note_and_holds_up_no_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "USAGE_TIMEOUT", timedelta(milliseconds=50))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://ada:secret@127.0.0.1:{silent.getsockname()[1]}/runs"
+        for wrong, reason in ((url, "did not answer within 0.05 s"), ("mysql://x/y", "mysql is not supported")):
+            settings = ClientSettings(sealing_key_file=tmp_path / "key.json", transcripts_url=wrong)
+            usage, note = await fleet.read_usage(settings, ["run-1"])
+            assert (usage, reason in note, "secret" in note) == ({}, True, False)
 
 
 # as people start it
