@@ -90,7 +90,7 @@ def taken() -> Any:
 
 async def test_an_unknown_setting_is_named(starter: Process, system: System, tmp_path: Path) -> None:
     output = await startup_error(starter, environment(system, tmp_path, max_run="7"))
-    assert output == "worker: AGENT_RUNS_MAX_RUN: no such setting; correct its name or remove it"
+    assert output == "worker: AGENT_RUNS_MAX_RUN: no such setting; did you mean AGENT_RUNS_MAX_RUNS?"
 
 
 async def test_a_wrong_setting_is_named(starter: Process, system: System, tmp_path: Path) -> None:
