@@ -14,7 +14,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from agent_runs.agents.opencode.activity import SUB_AGENT, Activity
 from agent_runs.agents.opencode.fold import Fold, Progress
-from agent_runs.contracts.errors import PodLost, RunTimeout
+from agent_runs.contracts.errors import ClusterForbidden, PodLost, RunTimeout
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.messages import (
     JobRef,
@@ -227,12 +227,14 @@ class StreamLogsActivity:
         if failure is not None and issubclass(failure.error, PodLost):
             # before Kubernetes 1.29 the Job creates a replacement pod, which waits for its prompt forever
             await self.cluster.delete_job(job.namespace, job.name, job.uid)
+        refusal = self.cluster.watch_refusal(job.namespace)
+        unwatched = [f"{refusal}: {ClusterForbidden.next_step}"] if refusal else []
         return StreamEnd(
             container=container,
             receipt=receipt,
             failure=failure.error.as_failure(redaction.hide(failure.message)) if failure else None,
             early=follower.ended_early,
-            warnings=tuple(map(redaction.hide, follower.warnings)),
+            warnings=tuple(map(redaction.hide, (*follower.warnings, *unwatched))),
         )
 
     async def _store(

@@ -328,6 +328,10 @@ class KubernetesCluster:
         async with self._watches.of(job) as states:
             yield states
 
+    def watch_refusal(self, namespace: str) -> str | None:
+        """Return why this namespace's pods are listed instead of watched. See the port."""
+        return self._watches.refusal(namespace)
+
     async def read_pod(self, namespace: str, name: str) -> Pod | None:
         """Return the pod, None when there is none."""
         reply = await self._get_optional("get", "pods", _core(namespace, "pods", name))

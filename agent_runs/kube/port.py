@@ -168,6 +168,10 @@ class Cluster(Protocol):
         """
         ...
 
+    def watch_refusal(self, namespace: str) -> str | None:
+        """Return why the API server refuses to have this namespace's pods watched, so that they are listed; or None."""
+        ...
+
     async def read_pod(self, namespace: str, name: str) -> Pod | None:
         """Return the pod, None when there is none."""
         ...

@@ -100,6 +100,11 @@ class PodWatches:
         async with aclosing(watch.states(job)) as states:
             yield states
 
+    def refusal(self, namespace: str) -> str | None:
+        """Return why this namespace's pods are listed instead of watched; None: they are watched."""
+        watch = self._watches.get(namespace)
+        return None if watch is None else watch.refusal
+
     async def close(self) -> None:
         """End all watches."""
         for watch in self._watches.values():
@@ -117,6 +122,7 @@ class NamespaceWatch:
         self._readers: dict[str, set[asyncio.Event]] = {}  # by the owner's uid
         self._task: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
+        self.refusal: str | None = None
 
     async def states(self, job: JobRef) -> AsyncGenerator[list[Pod]]:
         """Yield the Job's pods whenever they change; see `Cluster.watch_pods`."""
@@ -199,12 +205,14 @@ class NamespaceWatch:
                 )
                 async with aclosing(events):
                     async for kind, pod in events:
+                        self.refusal = None
                         version = pod.metadata.resource_version or version
                         self._take(kind, pod)
                         pause.reset()
             except ClusterUnavailable as error:
                 log.info("watch.interrupted", namespace=self._namespace, cause=str(error))
             except ClusterForbidden as error:
+                self.refusal = error.message
                 log.warning("watch.forbidden", namespace=self._namespace, cause=str(error), instead="lists")
                 await asyncio.sleep(self._timing.list_interval.total_seconds())
                 return

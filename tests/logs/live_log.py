@@ -75,6 +75,9 @@ class LiveLog:
     async def read_job(self, *_: str) -> Job | None:
         return job()
 
+    def watch_refusal(self, _namespace: str) -> str | None:
+        return None
+
     @asynccontextmanager
     async def watch_pods(self, job: JobRef) -> AsyncIterator[AsyncIterator[list[Pod]]]:
         assert job == JOB

@@ -118,6 +118,9 @@ class ScriptedLog:
         assert (namespace, name) == ("n", JOB.name)
         return self.job
 
+    def watch_refusal(self, _namespace: str) -> str | None:
+        return None
+
     @asynccontextmanager
     async def watch_pods(self, job: JobRef) -> AsyncIterator[AsyncIterator[list[Pod]]]:
         assert job == JOB

@@ -168,6 +168,9 @@ class TimedContainer:
         assert (namespace, name) == ("n", JOB.name)
         return job()
 
+    def watch_refusal(self, _namespace: str) -> str | None:
+        return None
+
     @asynccontextmanager
     async def watch_pods(self, job: JobRef) -> AsyncIterator[AsyncIterator[list[Pod]]]:
         assert job == JOB

@@ -304,11 +304,12 @@ async def test_a_run_that_may_not_read_logs_gets_all_output_from_its_sidecar_and
     assert any("cannot get pods/log" in note for note in (outcome.result_json or {})["notes"])
 
 
-async def test_a_run_that_may_not_watch_pods_lists_them_and_succeeds(
+async def test_a_run_that_may_not_watch_pods_lists_them_succeeds_and_names_the_verb(
     workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outcome = await outcome_without(workers, "watch", "pods", tmp_path, monkeypatch)
     assert (outcome.failure, outcome.receipt and outcome.receipt.state) == (None, "verified")
+    assert any("cannot watch pods" in note for note in (outcome.result_json or {})["notes"])
 
 
 async def test_a_pod_that_is_tried_names_opencode_an_unknown_model_and_an_address_that_is_not_reached(

@@ -59,6 +59,9 @@ class OneContainer:
             pod(terminated(0, "Completed"), phase="Succeeded") if over else pod(container(running={}), phase="Running")
         )
 
+    def watch_refusal(self, _namespace: str) -> str | None:
+        return None
+
     @asynccontextmanager
     async def watch_pods(self, *_: Any) -> AsyncIterator[AsyncIterator[list[Pod]]]:
         async def states() -> AsyncIterator[list[Pod]]:
