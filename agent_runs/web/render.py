@@ -19,7 +19,6 @@ from markupsafe import Markup, escape
 
 from agent_runs.agents.opencode.entries import LOG_LIMIT, Entry, Limits, entry, visible_line
 from agent_runs.agents.opencode.events import printable
-from agent_runs.agents.opencode.fold import Progress
 from agent_runs.client.amounts import short_count
 from agent_runs.client.durations import duration_text
 from agent_runs.client.fleet import FAILURE_CODES
@@ -31,6 +30,7 @@ from agent_runs.contracts.sizes import peaks_text
 from agent_runs.transcripts.store import Line
 from agent_runs.transcripts.usage import RunUsage, Total
 from agent_runs.web.run_info import RunInfo
+from agent_runs.web.usage import AttemptProgress
 
 if TYPE_CHECKING:
     from agent_runs.web.refusals import Refusal
@@ -85,7 +85,7 @@ class View:
     """The content of the page, except the lines.
 
     Attributes:
-        progress: the shown attempt's usage so far, and whether all of its output was counted.
+        progress: what the shown attempt has used so far.
         live: more output or steps may follow.
         note: for people, such as that Temporal does not answer.
     """
@@ -94,7 +94,7 @@ class View:
     attempt: int
     info: RunInfo | None
     attempts: Sequence[Attempt]
-    progress: tuple[Progress, bool]
+    progress: AttemptProgress
     live: bool
     note: str = ""
 
@@ -163,19 +163,24 @@ class View:
     def usage(self) -> Usage:
         """Of the whole run once it has an outcome, else of the shown attempt so far."""
         total = self.outcome.usage if self.outcome else None
-        return total or self.progress[0].usage
+        return total or self.progress.progress.usage
 
     @property
     def cost(self) -> Decimal | None:
         """As `usage`, in US dollars."""
         total = self.outcome.cost_usd if self.outcome else None
-        return total if total is not None else self.progress[0].cost_usd
+        return total if total is not None else self.progress.progress.cost_usd
+
+    @property
+    def doing(self) -> str:
+        """What the agent does now, as far as its log shows; empty once the run is over."""
+        return self.progress.doing if self.live and self.phase == "running" else ""
 
     @property
     def session(self) -> str | None:
         """OpenCode's session id."""
         session = self.outcome.session_id if self.outcome else None
-        return session or self.progress[0].session_id
+        return session or self.progress.progress.session_id
 
 
 class Templates:

@@ -1,12 +1,17 @@
-"""The usage of attempts so far, folded from their stored output; each call continues where the last one stopped."""
+"""What attempts have used so far and what their agents do, from their stored output.
+
+Each call continues where the last one stopped.
+"""
 
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
+from agent_runs.agents.opencode.activity import Activity
 from agent_runs.agents.opencode.fold import Fold, Progress
 from agent_runs.contracts.identity import AttemptKey
+from agent_runs.contracts.outcome import GAP_STREAM
 from agent_runs.transcripts.store import Line, TranscriptStore
 
 MAX_FOLDS: Final = 64
@@ -15,37 +20,52 @@ MAX_BYTES_PER_CALL: Final = 32 * 1024 * 1024
 """Of output to read: later calls continue in a longer transcript."""
 
 
+class AttemptProgress(NamedTuple):
+    """What one attempt has used so far.
+
+    Attributes:
+        complete: all stored output was read.
+        doing: what its agent does, in words for people, as far as its log shows; empty: nobody knows.
+    """
+
+    progress: Progress
+    complete: bool
+    doing: str = ""
+
+
 @dataclass
 class _PartialFold:
     fold: Fold = field(default_factory=Fold)
+    activity: Activity = field(default_factory=Activity)
     after: int = 0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def add(self, page: list[Line]) -> None:
         for line in page:
             self.fold.add(line)
+        self.activity.add([line for line in page if line.stream != GAP_STREAM])
         self.after = page[-1].sequence
 
 
 class AttemptUsage:
-    """Session, tokens and cost of attempts, as far as their output was read."""
+    """Session, tokens, cost and work of attempts, as far as their output was read."""
 
     def __init__(self, store: TranscriptStore) -> None:
         self._store = store
         self._folds: OrderedDict[tuple[str, int], _PartialFold] = OrderedDict()
 
-    async def progress(self, key: AttemptKey) -> tuple[Progress, bool]:
-        """The fold's progress, and whether it includes all stored output."""
+    async def progress(self, key: AttemptKey) -> AttemptProgress:
+        """What the output shows that was read by now."""
         partial = self._partial_fold(key)
         async with partial.lock:
             read = 0
             while read < MAX_BYTES_PER_CALL:
                 page = await self._store.read(key, partial.after)
                 if not page:
-                    return partial.fold.progress, True
+                    return AttemptProgress(partial.fold.progress, True, _doing(partial.activity))
                 await asyncio.to_thread(partial.add, page)
                 read += sum(len(line.data) for line in page)
-            return partial.fold.progress, False
+            return AttemptProgress(partial.fold.progress, False)
 
     def _partial_fold(self, key: AttemptKey) -> _PartialFold:
         id_ = (key.run.run_id, key.attempt)
@@ -54,3 +74,14 @@ class AttemptUsage:
         if len(self._folds) > MAX_FOLDS:
             self._folds.popitem(last=False)
         return partial
+
+
+def _doing(activity: Activity) -> str:
+    """What OpenCode's log shows that it does now."""
+    match activity.waits_for:
+        case "tool":
+            return f"runs {', '.join(activity.tools)}"
+        case "provider":
+            return "waits for the model"
+        case "unknown":
+            return ""

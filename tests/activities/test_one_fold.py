@@ -87,7 +87,7 @@ async def test_all_readers_of_a_line_agree(name: str, store: SqlTranscripts) -> 
     await store.append(KEY, stored)
     state = StreamState()
     state.add(lines, lines)
-    page, _ = await AttemptUsage(store).progress(KEY)
+    page = (await AttemptUsage(store).progress(KEY)).progress
     parsed, command_line = await parse(store), parse_files(OUTPUTS[name])
 
     assert Observed.of(state.fold.progress) == Observed.of(parsed)

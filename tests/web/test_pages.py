@@ -407,3 +407,15 @@ async def test_a_summary_stands_before_the_transcript(here: Site) -> None:
     here.source.info = run_info("succeeded", Outcome(summary="All **three** tests pass."))
     page = await here.get(PAGE)
     assert page.index("All <strong>three</strong> tests pass.") < page.index("Transcript")
+
+
+async def test_a_page_says_which_tool_runs_and_how_much_of_the_context_is_used(here: Site) -> None:
+    here.source.info = run_info("running")
+    log = b"timestamp=2026-11-23T10:00:00.000Z level=INFO message=%b"
+    began = [log % b"loop session.id=ses_1 step=1 x", log % b'evaluated permission="bash" pattern=*']
+    tokens = {"input": 900, "output": 5, "cache": {"read": 100, "write": 0}}
+    output = [line(1, event("step_finish", reason="tool-calls", tokens=tokens, cost=0.0))]
+    await here.store.append(key(), [*output, *(line(n, data, "stderr") for n, data in enumerate(began, 2))])
+    page = await here.get(PAGE)
+    assert '<p class="doing">runs bash</p>' in page
+    assert "1,000 tokens in the largest prompt" in page

@@ -55,6 +55,7 @@ class Progress(NamedTuple):
     Attributes:
         continues: no step has finished by `stop`, or something followed it.
         repeated: the newest tool call, and how often it was made in a row.
+        context_tokens: of the largest prompt of a step: how much of the model's context is used.
     """
 
     session_id: str | None
@@ -65,6 +66,7 @@ class Progress(NamedTuple):
     last_output: str
     continues: bool
     repeated: RepeatedCall
+    context_tokens: int
 
 
 class _Recent:
@@ -209,6 +211,7 @@ class Fold:
             last_output=self._last_output(),
             continues=self._open or self._reason != verdict.STOP,
             repeated=self._repeated,
+            context_tokens=min(self._meter.largest_prompt, MAX_COUNT),
         )
 
     def report(
