@@ -102,7 +102,7 @@ async def test_a_container_sees_nothing_of_the_hosts_environment(api: Api, monke
     text = await api.output("env")
     assert "do-not-tell" not in text
     names = {line.partition("=")[0] for line in text.splitlines()}
-    assert names <= {"PATH", "HOME", "HOSTNAME", "PWD", "OLDPWD", "SHLVL", "_"}
+    assert names <= {"PATH", "HOME", "HOSTNAME", "PWD", "OLDPWD", "SHLVL", "_", "RUNNER_CGROUP"}
 
 
 async def test_mounts_leave_nothing_on_the_host(api: Api, name: str) -> None:
