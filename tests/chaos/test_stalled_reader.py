@@ -60,7 +60,7 @@ async def test_what_nobody_read_before_the_agents_end_is_complete(tmp_path: Path
             await until_forwarded(run, PART * (part + 1))
             if part < 2:
                 embedded.faults.rotate_log(run.pod.name, SIDECAR_CONTAINER)
-            await run.execute("touch", f"/agent-run/output/go{part}")
+            await go_on(run, part)
         async with cluster.watch_pods(run.job) as states:
             async for pods in states:
                 agent = pods[0].container(AGENT_CONTAINER)
@@ -94,9 +94,18 @@ async def stalled(embedded: EmbeddedCluster, run: FollowedRun) -> AsyncIterator[
         for part in range(2):
             await until_forwarded(run, PART * (part + 1))
             embedded.faults.rotate_log(run.pod.name, SIDECAR_CONTAINER)
-            await run.execute("touch", f"/agent-run/output/go{part}")
+            await go_on(run, part)
         await until_forwarded(run, PART * 3)
         yield follower, first
+
+
+async def go_on(run: FollowedRun, part: int) -> None:
+    """Let the agent write its next part, or end.
+
+    By the sidecar: the agent's container ends after its last part, and a command that is executed there may then have
+    no answer, so that it would be repeated for ever.
+    """
+    await run.execute("touch", f"/agent-run/output/go{part}", container=SIDECAR_CONTAINER)
 
 
 async def until_forwarded(run: FollowedRun, lines: int) -> None:
@@ -138,7 +147,7 @@ async def test_what_a_stalled_reader_missed_is_backfilled_while_the_container_ru
             assert batch is not None
             lines += batch.lines
             gaps += batch.gaps
-        await followed_run.execute("touch", "/agent-run/output/go2")
+        await go_on(followed_run, 2)
         more, more_gaps = await rest_of(follower, Batch())
     assert numbers(lines + more) == [*range(3 * PART)]
     assert gaps + more_gaps == []
@@ -153,7 +162,7 @@ async def test_what_a_stalled_reader_missed_for_good_is_a_gap_of_exact_size(
 ) -> None:
     embedded, followed_run = run
     async with stalled(embedded, followed_run) as (follower, first):
-        await followed_run.execute("touch", "/agent-run/output/go2")
+        await go_on(followed_run, 2)
         async with followed_run.cluster.watch_pods(followed_run.job) as states:
             async for pods in states:
                 if pods[0].status.phase == "Succeeded":

@@ -72,6 +72,7 @@ async def test_peaks_of_a_run_are_in_its_outcome(temporal: Client, tmp_path: Pat
     async with open_system(temporal, tmp_path) as system, system.worker():
         raw = system.agent(replay_script("text-stdin"))
         raw["config"]["env"]["RUNNER_CGROUP"] = str(cgroup)
+        raw["config"]["resources"] = {"limits": {"memory": "512Mi"}}  # the status has it, if it is read in time
         outcome = await asyncio.wait_for(system.outcome(raw), 60)
     [attempt] = outcome.attempts
     assert attempt.peaks.output_disk is not None
