@@ -23,12 +23,11 @@ from typing import Final, Self, TypeVar
 
 import aiohttp
 from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
 from agent_runs.client.connection import TemporalUnreachable, connect
+from agent_runs.client.pollers import last_poll
 from agent_runs.client.settings import ClientSettings
 from dev_stack.cluster_access import Access
 from dev_stack.opencode_binary import OpenCodeUnavailable, ensure_opencode
@@ -333,11 +332,8 @@ async def _answers_ok(url: str, headers: Mapping[str, str] | None = None) -> boo
 async def has_pollers(client: Client, task_queue: str) -> bool:
     """Whether a worker polls for both kinds of task. The dev server forgets pollers with its process."""
     for kind in (TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY):
-        request = DescribeTaskQueueRequest(
-            namespace=client.namespace, task_queue=TaskQueue(name=task_queue), task_queue_type=kind
-        )
         try:
-            if not (await client.workflow_service.describe_task_queue(request)).pollers:
+            if await last_poll(client, task_queue, kind) is None:
                 return False
         except RPCError:
             return False

@@ -15,14 +15,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, DescribeTaskQueueRequest
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from agent_runs.cli.refusals import Refused
 from agent_runs.client.connection import TemporalUnreachable, connect
+from agent_runs.client.pollers import CALL_TIMEOUT, last_poll
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.errors import SealedFieldUnreadable
 from agent_runs.contracts.identity import CHECK_WORKFLOW_TYPE, check_workflow_id
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from agent_runs.cli.display import Display
 
-CALL_TIMEOUT: Final = timedelta(seconds=5)
 CHECK_TIMEOUT: Final = timedelta(seconds=20)
 POD_TIMEOUT: Final = timedelta(minutes=4)
 LISTED_WITHIN: Final = timedelta(seconds=3)
@@ -134,13 +133,8 @@ async def _findings(settings: ClientSettings, config: dict[str, Any], company: s
 
 async def _is_polled(client: Client, task_queue: str) -> bool:
     """Whether Temporal lists a worker, which it does some moments after the worker's first poll."""
-    request = DescribeTaskQueueRequest(
-        namespace=client.namespace,
-        task_queue=TaskQueue(name=task_queue),
-        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
-    )
     for _ in range(LISTED_WITHIN // LISTED_POLL):
-        if (await client.workflow_service.describe_task_queue(request, timeout=CALL_TIMEOUT)).pollers:
+        if await last_poll(client, task_queue, TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW) is not None:
             return True
         await asyncio.sleep(LISTED_POLL.total_seconds())
     return False

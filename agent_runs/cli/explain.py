@@ -11,8 +11,8 @@ from temporalio.client import Client
 
 from agent_runs.cli.follow import RunFollower, RunOutput, read_timeline
 from agent_runs.cli.runs import open_transcripts
+from agent_runs.client.amounts import duration_text
 from agent_runs.client.connection import connect
-from agent_runs.client.durations import duration_text
 from agent_runs.client.explanation import explain as explained
 from agent_runs.client.obstacles import read_obstacles
 from agent_runs.client.runs import RunSummary, find_run

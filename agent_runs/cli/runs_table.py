@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agent_runs.agents.opencode.entries import visible_line
-from agent_runs.client.amounts import short_count
+from agent_runs.client.amounts import money, short_count
 
 if TYPE_CHECKING:
     from agent_runs.cli.display import ListedRun
@@ -80,7 +80,7 @@ def cost_text(cost: Decimal | None, unpriced: int = 0) -> str:
     """US dollars, with `+?` where a part has no known price; empty: nothing is known."""
     if cost is None:
         return "unpriced" if unpriced else ""
-    return (f"${cost:,.2f}" if cost >= 100 else f"${cost:.4f}") + ("+?" if unpriced else "")
+    return money(cost) + ("+?" if unpriced else "")
 
 
 def _cells(listed: ListedRun, now: datetime, *, last_output: bool) -> dict[str, str]:

@@ -15,14 +15,13 @@ from typing import Any, Final, Literal
 from google.protobuf.timestamp_pb2 import Timestamp
 from temporalio.api.enums.v1 import PendingActivityState, TaskQueueType, TimeoutType
 from temporalio.api.failure.v1 import Failure
-from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflow.v1 import PendingActivityInfo
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.service import RPCError
 
 from agent_runs.agents.opencode.events import printable
-from agent_runs.client.durations import duration_text
+from agent_runs.client.amounts import duration_text
+from agent_runs.client.pollers import CALL_TIMEOUT, last_poll
 from agent_runs.client.runs import RunSummary
 from agent_runs.client.timeline import STEPS, Step
 from agent_runs.contracts.errors import FAILURES
@@ -31,9 +30,10 @@ UNUSUAL_WAIT: Final = timedelta(seconds=5)
 """A worker takes a task within a tenth of a second."""
 POLL_LENGTH: Final = timedelta(seconds=70)
 """A worker that lives has polled within this time: a poll's 60 s, and some for the network."""
+HANDED_OVER: Final = "WorkerShutdown"
+"""With this error a worker that stops gives a step to the next one, where it just goes on."""
 SETTLED_AFTER: Final = timedelta(seconds=20)
 """A repeated step that has run for so long is no obstacle any more."""
-CALL_TIMEOUT: Final = timedelta(seconds=5)
 MAX_DESCRIBED: Final = 50
 """Runs of a list that are looked at: as many as are on one page."""
 DESCRIBED_AT_ONCE: Final = 10
@@ -94,8 +94,8 @@ async def read_obstacles(
     if description.status is not WorkflowExecutionStatus.RUNNING:
         return ()
     now = datetime.now(UTC)
-    queues = _waiting_queues(description, now)
-    workers = {kind: await _workers(client, description.task_queue, kind) for kind in queues}
+    queue, kinds = description.task_queue, _kinds_that_wait(description, now)
+    workers = {kind: Workers(queue, await last_poll(client, queue, kind)) for kind in kinds}
     return obstacles_of(description, workers, {step.name: step.started for step in steps if step.ended is None}, now)
 
 
@@ -156,7 +156,7 @@ def obstacles_of(
     return found
 
 
-def _waiting_queues(description: WorkflowExecutionDescription, now: datetime) -> Sequence[TaskQueueType.ValueType]:
+def _kinds_that_wait(description: WorkflowExecutionDescription, now: datetime) -> Sequence[TaskQueueType.ValueType]:
     raw = description.raw_description
     kinds = []
     if raw.HasField("pending_workflow_task"):
@@ -164,15 +164,6 @@ def _waiting_queues(description: WorkflowExecutionDescription, now: datetime) ->
     if any(_waits_for_worker(each, now) for each in raw.pending_activities):
         kinds.append(TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY)
     return kinds
-
-
-async def _workers(client: Client, queue: str, kind: TaskQueueType.ValueType) -> Workers:
-    request = DescribeTaskQueueRequest(
-        namespace=client.namespace, task_queue=TaskQueue(name=queue), task_queue_type=kind
-    )
-    answer = await client.workflow_service.describe_task_queue(request, timeout=CALL_TIMEOUT)
-    polls = [at for each in answer.pollers if (at := _time(each.last_access_time)) is not None]
-    return Workers(queue, max(polls, default=None))
 
 
 def _waits_for_worker(activity: PendingActivityInfo, now: datetime) -> bool:
@@ -188,6 +179,8 @@ def _fails(activity: PendingActivityInfo, now: datetime) -> bool:
     if activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED:
         due = _time(activity.scheduled_time)
         return due is None or due > now - UNUSUAL_WAIT
+    if activity.last_failure.application_failure_info.type == HANDED_OVER:
+        return False
     began = _time(activity.last_started_time)
     return began is None or now - began < SETTLED_AFTER
 
@@ -207,7 +200,7 @@ def _failing(activity: PendingActivityInfo, name: str, first: datetime | None, n
 def _cause(failure: Failure) -> tuple[str, str]:
     """The last failure in our words, and what to do about it."""
     kind = failure.application_failure_info.type
-    if kind == "WorkerShutdown":
+    if kind == HANDED_OVER:
         return "its worker was stopped", ""
     if failure.HasField("timeout_failure_info"):
         if failure.timeout_failure_info.timeout_type == TimeoutType.TIMEOUT_TYPE_HEARTBEAT:

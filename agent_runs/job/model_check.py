@@ -16,6 +16,7 @@ from datetime import timedelta
 from difflib import get_close_matches
 from time import monotonic
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -62,11 +63,11 @@ class _List:
 
 @dataclass(frozen=True)
 class ModelCheck:
-    """The lists that this worker has asked for."""
+    """The lists that this worker has asked for; of runs that need the same one only the first asks."""
 
     cluster: Cluster
     _lists: dict[tuple[str, str], _List] = field(default_factory=dict)
-    _locks: dict[tuple[str, str], asyncio.Lock] = field(default_factory=dict)
+    _locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     async def check(self, plan: JobPlan, attempt: AttemptKey) -> None:
         """Asks, unless the plan's model is not one of OpenCode's own list or the answer is known.

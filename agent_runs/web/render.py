@@ -19,8 +19,7 @@ from markupsafe import Markup, escape
 
 from agent_runs.agents.opencode.entries import LOG_LIMIT, Entry, Limits, entry, visible_line
 from agent_runs.agents.opencode.events import printable
-from agent_runs.client.amounts import short_count
-from agent_runs.client.durations import duration_text
+from agent_runs.client.amounts import duration_text, money, short_count
 from agent_runs.client.fleet import FAILURE_CODES
 from agent_runs.client.fleet import PHASES as RUN_PHASES
 from agent_runs.client.obstacles import Obstacle
@@ -200,7 +199,7 @@ class Templates:
             "duration": duration_text,
             "name": lambda text: visible_line(str(text), MAX_NAME),
             "prose": lambda text: printable(str(text), MAX_PROSE),
-            "money": money,
+            "money": money_text,
             "count": lambda number: f"{number:,}",
             "short_count": short_count,
             "short_time": short_time,
@@ -276,11 +275,9 @@ def time_of_day(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%H:%M:%S")
 
 
-def money(cost: Decimal | None) -> str:
-    """US dollars, enough digits for a short run."""
-    if cost is None:
-        return "unknown"
-    return f"${cost:,.2f}" if cost >= 100 else f"${cost:.4f}"
+def money_text(cost: Decimal | None) -> str:
+    """US dollars; a cost may not be known."""
+    return "unknown" if cost is None else money(cost)
 
 
 def commands(text: str) -> Markup:

@@ -134,7 +134,14 @@ class TemporalRunInfo:
         web_ui = web_ui_url(self.settings, run.workflow_id, run.workflow_run_id)
         obstacles = () if run.decided else await read_obstacles(self.client, handle, timeline.steps)
         return RunInfo(
-            run, timeline.steps, outcome, web_ui, timeline.warnings, obstacles, timeline.facts, timeline.reasons
+            run,
+            timeline.steps,
+            outcome,
+            web_ui,
+            warnings=timeline.warnings,
+            obstacles=obstacles,
+            facts=timeline.facts,
+            reasons=timeline.reasons,
         )
 
 

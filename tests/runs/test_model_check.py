@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
+from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.outcome import Outcome
 from tests.runs.system import System, open_system
 
 LISTS = """\
 [ "$1" = models ] || exec cat
 echo "$*" >> {asked}
+while [ -e {slow} ]; do sleep 0.1; done
 env > {seen}
 case $2 in
   anthropic) echo anthropic/claude-haiku-4-5; echo anthropic/claude-opus-4-5 ;;
@@ -26,17 +28,24 @@ esac
 
 
 @pytest.fixture
-async def system(temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[System]:
-    """The system with a worker that checks models, whose agents' image has an OpenCode that lists some."""
+async def idle(temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[System]:
+    """The system whose workers check models, and whose agents' image has an OpenCode that lists some."""
     program = tmp_path / "image" / "opencode"
     program.parent.mkdir()
-    program.write_text("#!/bin/sh\n" + LISTS.format(asked=tmp_path / "asked", seen=tmp_path / "seen"))
+    program.write_text(
+        "#!/bin/sh\n" + LISTS.format(asked=tmp_path / "asked", seen=tmp_path / "seen", slow=tmp_path / "slow")
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
     async with open_system(temporal, tmp_path) as opened:
-        own = replace(opened, settings=opened.settings.model_copy(update={"check_models": True}))
-        async with own.worker():
-            yield own
+        yield replace(opened, settings=opened.settings.model_copy(update={"check_models": True}))
+
+
+@pytest.fixture
+async def system(idle: System) -> AsyncIterator[System]:
+    """The same with a worker."""
+    async with idle.worker():
+        yield idle
 
 
 def asked(folder: Path) -> list[str]:
@@ -108,3 +117,23 @@ async def test_the_pod_that_is_asked_has_nothing_of_the_runs_secrets(system: Sys
     seen = (tmp_path / "seen").read_text()
     assert "CANARY" not in seen
     assert "PAPERCLIP" not in seen
+
+
+@pytest.mark.slow  # Temporal waits half a minute for the killed worker's heartbeat
+async def test_a_run_whose_worker_was_killed_while_it_asked_goes_on(idle: System, tmp_path: Path) -> None:
+    (tmp_path / "slow").touch()
+    raw = idle.agent("cat > /dev/null; echo worked")
+    raw["config"]["model"] = "anthropic/claude-haiku-4-5"
+    async with idle.worker_process() as worker:
+        ticket = await idle.start(raw)
+        while not asked(tmp_path):  # noqa: ASYNC110 - another process writes it
+            await asyncio.sleep(0.1)
+        worker.kill()
+        await worker.wait()
+    (tmp_path / "slow").unlink()
+    async with idle.worker():
+        outcome = await outcome_at_close(ticket.handle(idle.temporal))
+    assert outcome.error_code != "model_unknown"
+    assert outcome.stop is not None
+    assert outcome.stop.agent_started
+    assert b"worked" in await idle.stdout(raw)

@@ -1,0 +1,107 @@
+"""What keeps a run from going on, out of what Temporal describes: no server, any state."""
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+from temporalio.api.enums.v1 import PendingActivityState, TaskQueueType, TimeoutType
+from temporalio.api.failure.v1 import ApplicationFailureInfo, Failure, TimeoutFailureInfo
+from temporalio.api.workflow.v1 import PendingActivityInfo, PendingWorkflowTaskInfo
+from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
+from temporalio.client import WorkflowExecutionDescription
+
+from agent_runs.client.obstacles import Obstacle, Workers, obstacles_of
+
+NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
+SCHEDULED = PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
+STARTED = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+UNAVAILABLE = Failure(
+    message="k8s_api_unavailable: cannot list pods: 503",
+    application_failure_info=ApplicationFailureInfo(type="k8s_api_unavailable"),
+)
+HANDED_OVER = Failure(application_failure_info=ApplicationFailureInfo(type="WorkerShutdown"))
+SILENT = Failure(timeout_failure_info=TimeoutFailureInfo(timeout_type=TimeoutType.TIMEOUT_TYPE_HEARTBEAT))
+BOTH = TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY, TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
+
+
+def ago(seconds: float) -> Timestamp:
+    stamp = Timestamp()
+    stamp.FromDatetime(NOW - timedelta(seconds=seconds))
+    return stamp
+
+
+def pending(state: PendingActivityState.ValueType, attempt: int, **more: Any) -> PendingActivityInfo:
+    found = PendingActivityInfo(state=state, attempt=attempt, **more)
+    found.activity_type.name = "create_job"
+    return found
+
+
+def found(
+    *activities: PendingActivityInfo, task: PendingWorkflowTaskInfo | None = None, polled: datetime | None = None
+) -> list[Obstacle]:
+    raw = DescribeWorkflowExecutionResponse(pending_activities=activities, pending_workflow_task=task)
+    description = cast("WorkflowExecutionDescription", SimpleNamespace(raw_description=raw))
+    workers = {kind: Workers("agent-runs", polled) for kind in BOTH}
+    return list(obstacles_of(description, workers, {"create_job": NOW - timedelta(seconds=130)}, NOW))
+
+
+@pytest.mark.parametrize(
+    "healthy",
+    [
+        pending(STARTED, 1, last_started_time=ago(7200)),
+        pending(SCHEDULED, 1, scheduled_time=ago(1)),
+        pending(STARTED, 9, last_started_time=ago(60), last_failure=UNAVAILABLE),
+        pending(STARTED, 2, last_started_time=ago(1), last_failure=HANDED_OVER),
+    ],
+    ids=["works", "just offered", "repeated, and works again", "handed over"],
+)
+def test_a_step_that_goes_on_is_no_obstacle(healthy: PendingActivityInfo) -> None:
+    assert found(healthy) == []
+
+
+def test_a_step_that_fails_again_and_again_has_count_time_cause_next_try_and_remedy() -> None:
+    [obstacle] = found(pending(SCHEDULED, 7, scheduled_time=ago(-20), last_failure=UNAVAILABLE))
+    assert (obstacle.kind, obstacle.since) == ("step_fails", NOW - timedelta(seconds=130))
+    assert obstacle.text == (
+        "creating the Job failed 6 times in 2 min 10 s: cannot list pods: 503 (k8s_api_unavailable). Next try in "
+        "20.0 s. Check the API server; the run continues by itself once it answers."
+    )
+
+
+def test_a_step_that_is_being_tried_again_says_so() -> None:
+    [obstacle] = found(pending(STARTED, 2, last_started_time=ago(1), last_failure=SILENT))
+    assert obstacle.text == (
+        "creating the Job failed once in 2 min 10 s: its worker no longer answered. It is tried again. Look whether "
+        "workers are killed or hang"
+    )
+
+
+@pytest.mark.parametrize(
+    ("polled", "kind", "reason"),
+    [
+        (None, "no_worker", "none polls task queue agent-runs. Start one (`agent-runs worker`)"),
+        (
+            NOW - timedelta(seconds=80),
+            "no_worker",
+            "the last one polled task queue agent-runs 1 min 20 s ago. Start one (`agent-runs worker`)",
+        ),
+        (NOW - timedelta(seconds=30), "worker_busy", "those of task queue agent-runs are busy or have just ended"),
+    ],
+    ids=["none", "gone", "busy"],
+)
+def test_what_no_worker_takes_says_since_when_and_why(polled: datetime | None, kind: str, reason: str) -> None:
+    task = PendingWorkflowTaskInfo(attempt=1, original_scheduled_time=ago(40))
+    step = pending(SCHEDULED, 1, scheduled_time=ago(40))
+    assert [(each.kind, each.text) for each in found(step, task=task, polled=polled)] == [
+        (kind, f"the run waits for a worker since 40.0 s: {reason}"),
+        (kind, f"creating the Job waits for a worker since 40.0 s: {reason}"),
+    ]
+
+
+def test_a_workflow_task_that_is_repeated_names_replay() -> None:
+    [obstacle] = found(task=PendingWorkflowTaskInfo(attempt=5, original_scheduled_time=ago(60)))
+    assert obstacle.kind == "workflow_task_fails"
+    assert "tried 5 times since 1 min 00 s" in obstacle.text
+    assert "agent-runs replay" in obstacle.text
