@@ -328,7 +328,7 @@ class JsonDisplay:
                 events=run.events,
                 webUi=ref.web_ui,
                 page=ref.page,
-                usage=_usage(listed.usage),
+                usage=None if listed.usage is None else listed.usage.for_programs(),
             )
 
     def steps(self, steps: Iterable[Step]) -> None:
@@ -387,22 +387,6 @@ def _run(run: RunRef) -> dict[str, str | None]:
         "workflowRunId": run.workflow_run_id,
         "webUi": run.web_ui,
         "page": run.page,
-    }
-
-
-def _usage(usage: RunUsage | None) -> dict[str, Any] | None:
-    """The cost is a text, because it is exact."""
-    if usage is None:
-        return None
-    return {
-        "attempts": usage.attempts,
-        "inputTokens": usage.input_tokens,
-        "cachedInputTokens": usage.cached_tokens,
-        "outputTokens": usage.output_tokens,
-        "steps": usage.steps,
-        "costUsd": None if usage.cost_usd is None else str(usage.cost_usd),
-        "unpricedAttempts": usage.unpriced,
-        "lastOutput": usage.last_output,
     }
 
 

@@ -87,6 +87,20 @@ class RunUsage:
         """All tokens: uncached input, cached input and output."""
         return self.input_tokens + self.cached_tokens + self.output_tokens
 
+    def for_programs(self) -> dict[str, Any]:
+        """The usage as JSON data; the cost is a text, because it is exact."""
+        return {
+            "attempts": self.attempts,
+            "inputTokens": self.input_tokens,
+            "cachedInputTokens": self.cached_tokens,
+            "outputTokens": self.output_tokens,
+            "steps": self.steps,
+            "costUsd": None if self.cost_usd is None else str(self.cost_usd),
+            "unpricedAttempts": self.unpriced,
+            "model": self.model,
+            "lastOutput": self.last_output,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Total:

@@ -20,7 +20,6 @@ from starlette.routing import BaseRoute, Route
 
 from agent_runs.client.fleet import InvalidFilter, RunFilter
 from agent_runs.transcripts.tokens import Tokens
-from agent_runs.transcripts.usage import RunUsage
 from agent_runs.web.fleet import FleetViews, Row
 from agent_runs.web.operators import Operators, bearer
 from agent_runs.web.refusals import OFF, SIGN_IN, Refusals, accepts_html, with_forms
@@ -133,22 +132,6 @@ class FleetPages:
         return JSONResponse(content, headers=_NO_STORE)
 
 
-def _usage_json(usage: RunUsage) -> dict[str, Any]:
-    """The usage of a run; the cost is a text, because it is exact."""
-    return {
-        "runId": usage.run_id,
-        "attempts": usage.attempts,
-        "inputTokens": usage.input_tokens,
-        "cachedInputTokens": usage.cached_tokens,
-        "outputTokens": usage.output_tokens,
-        "steps": usage.steps,
-        "costUsd": None if usage.cost_usd is None else str(usage.cost_usd),
-        "unpricedAttempts": usage.unpriced,
-        "model": usage.model,
-        "lastOutput": usage.last_output,
-    }
-
-
 def _row_json(row: Row) -> dict[str, Any]:
     return {
         "runId": row.run_id,
@@ -160,7 +143,8 @@ def _row_json(row: Row) -> dict[str, Any]:
         "model": row.model or None,
         "startedAt": row.started_at.isoformat(),
         "elapsedSeconds": None if row.elapsed is None else round(row.elapsed.total_seconds(), 3),
-        "usage": None if row.usage is None else _usage_json(row.usage),
+        "obstacle": row.obstacle or None,
+        "usage": None if row.usage is None else row.usage.for_programs(),
     }
 
 

@@ -66,6 +66,10 @@ async def test_a_run_that_does_not_go_on_says_why(here: Site) -> None:
     text = await get(here, "/runs", **BEARER)
     assert text.count("the run waits for a worker since 40.0 s") == 1
     assert "<script>window" not in text
+    async with aiohttp.ClientSession(here.base, headers=BEARER) as program, program.get("/runs") as answer:
+        first, second = (await answer.json())["runs"]
+    assert first["obstacle"] is None
+    assert second["obstacle"].startswith("the run waits for a worker")
 
 
 async def test_an_unpriced_run_has_no_cost_of_zero(here: Site) -> None:
