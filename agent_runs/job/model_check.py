@@ -154,7 +154,11 @@ def question(plan: JobPlan, attempt: AttemptKey, provider: str) -> Manifest:
     template["metadata"] = {"labels": labels, "annotations": {}}
     pod = template["spec"]
     pod.pop("initContainers", None)
-    pod |= {"terminationGracePeriodSeconds": 1, "volumes": [{"name": "home", "emptyDir": {}}]}
+    pod |= {
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 1,
+        "volumes": [{"name": "home", "emptyDir": {}}],
+    }
     kept = ("name", "image", "imagePullPolicy", "resources", "securityContext")
     agent = agent_container(plan.job)
     settings = {"provider": {provider: {"options": {"apiKey": "none"}}}, "enabled_providers": [provider]}
