@@ -1,6 +1,7 @@
 """The Job that asks OpenCode for its models: placed and secured as a run's, with nothing of the run in it."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from agent_runs.job.manifest import JobPlan
@@ -10,7 +11,7 @@ from tests.job.inputs import AGENT, RUN, create_job_input, job_plan, main_contai
 INPUT = create_job_input(config={"serviceAccountName": "deployer", "nodeSelector": {"disk": "ssd"}})
 
 
-def asked() -> tuple[dict[str, Any], JobPlan]:
+def asked() -> tuple[Mapping[str, Any], JobPlan]:
     """The Job that asks, and the run's own plan."""
     plan = job_plan(INPUT, environment={"KEY": "secret"})
     return question(plan, INPUT.attempt, "anthropic"), plan
