@@ -31,7 +31,7 @@ from agent_runs.kube.diagnosis import Failing, termination_cause
 from agent_runs.kube.port import Cluster
 from agent_runs.logs.budgets import BudgetWatch
 from agent_runs.logs.follower import Batch, Follower
-from agent_runs.logs.frames import LogLine
+from agent_runs.logs.frames import LastFrame, LogLine
 from agent_runs.logs.log_resume import Cursor, Tally
 from agent_runs.logs.output_metrics import OutputMetrics
 from agent_runs.logs.peaks import with_peaks
@@ -234,7 +234,7 @@ class StreamLogsActivity:
             receipt=receipt,
             failure=failure.error.as_failure(redaction.hide(failure.message)) if failure else None,
             early=follower.ended_early,
-            warnings=tuple(map(redaction.hide, (*follower.warnings, *unwatched))),
+            warnings=tuple(map(redaction.hide, (*follower.warnings, *unwatched, *_fallback(follower.last)))),
         )
 
     async def _store(
@@ -416,6 +416,13 @@ def container_end(follower: Follower, redaction: Redaction) -> ContainerEnd:
         return end
     message = "; ".join(part for part in (end.message, redaction.hide(text)) if part)
     return end.model_copy(update={"runner_error": error, "message": message})
+
+
+def _fallback(last: LastFrame | None) -> list[str]:
+    """A warning if OpenCode's server could not be used."""
+    if last is None or last.fallback is None:
+        return []
+    return [f"OpenCode's command line was used, because its server could not be: {last.fallback}"]
 
 
 def without_secrets(end: ContainerEnd, redaction: Redaction) -> ContainerEnd:

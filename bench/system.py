@@ -40,6 +40,7 @@ class System:
         """A run of an agent of its own; `retention` is how long its outcome waits for its caller."""
         raw = context(agent_id=str(uuid.uuid4()))
         raw["config"]["env"] = {**raw["config"].get("env", {}), "PATH": f"{self.programs}:{os.environ['PATH']}"}
+        raw["config"]["transport"] = "run"  # a script is no server
         sealer = Sealer(load_or_create(self.settings.sealing_key_file)[0].public)
         return build_wake(raw, sealer, outcome_retention_sec=int(retention.total_seconds()))
 

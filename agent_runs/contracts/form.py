@@ -134,6 +134,12 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
             "confined by neither.",
         ),
         Caption(
+            "transport",
+            "Transport",
+            "How the pod drives OpenCode: run is its command line, serve its server, auto the server unless extraArgs "
+            "need the command line.",
+        ),
+        Caption(
             "opencodeFeatures",
             "OpenCode Features",
             "What is on that runs switch off, one per line: lsp (language servers of the image), formatter, snapshot "

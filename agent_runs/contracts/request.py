@@ -216,6 +216,8 @@ class RunConfig(PaperclipContract):
         max_cost_usd, max_tokens, max_steps: what one run may use, all attempts together; 0 means no limit.
         max_repeated_calls: calls of one tool with the same input, one directly after the other; 0 means no limit.
         max_unread_sec: how long the pod of an agent that has ended waits for a worker to read its output.
+        transport: how the pod drives OpenCode. `run`: its command line; `serve`: its server; `auto`: the server, unless
+            `extra_args` need the command line.
         infrastructure_retries: further attempts after a lost pod or node, on a budget of their own.
         workspace: `shared`: a run whose workspace would be lost with its pod is refused; `ephemeral`: it may be lost.
         skills: `folders`: OpenCode gets the folders of skills that are on the data volume, and reads what it needs;
@@ -244,6 +246,7 @@ class RunConfig(PaperclipContract):
     max_steps: Count = 0
     max_repeated_calls: Count = 0
     max_unread_sec: Seconds = 3600
+    transport: Literal["auto", "run", "serve"] = "auto"
     infrastructure_retries: Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=10)] = 2
     cwd: OptionalText = None
     workspace: Literal["shared", "ephemeral"] = "shared"

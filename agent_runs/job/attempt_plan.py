@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent_runs import pod
-from agent_runs.agents.opencode.command import command_line
+from agent_runs.agents.opencode.command import command_line, served_turn
 from agent_runs.agents.opencode.config import OVERRIDING_VARIABLES
 from agent_runs.agents.opencode.config import environment as opencode_environment
 from agent_runs.agents.opencode.merge import AGENT, OPERATOR, Merged, merge, unset_variables
@@ -21,7 +21,7 @@ from agent_runs.contracts.request import RunConfig, RunRequest, Secrets
 from agent_runs.contracts.start import SealedJoin
 from agent_runs.job import manifest
 from agent_runs.job.data_volume import DataRules
-from agent_runs.job.manifest import ApiProxy, JobPlan, PodSettings
+from agent_runs.job.manifest import ApiProxy, JobPlan, PodSettings, Server
 from agent_runs.job.pod_profile import Inheritance, own_container
 from agent_runs.job.secrets import CONFIG_KEY
 from agent_runs.paperclip.environment import absolute_url
@@ -31,6 +31,7 @@ from agent_runs.pod.sidecar.tokens import KEY_PLACEHOLDER, TOOLS_PLACEHOLDER
 
 CONFIG_FILE: Final = f"{manifest.RUN_DIRECTORY}/secret/{CONFIG_KEY}"
 RUNNER_FILE: Final = Path(pod.__file__).with_name("runner.sh")
+SERVE_FILE: Final = Path(pod.__file__).with_name("serve.sh")
 PLACEHOLDERS: Final = Placeholders(key=KEY_PLACEHOLDER, tools=TOOLS_PLACEHOLDER)
 
 
@@ -84,14 +85,19 @@ def attempt_plan(
         variables["PAPERCLIP_RUN_ID"] = secrets.run_id
     names = frozenset(variables)  # the runner adds those that the proxy takes away
     variables, servers, proxy = route_through_api_proxy(variables, secrets)
+    title, session = (
+        f"{input.agent_name} {input.attempt.transcript}",
+        input.session.session_id if input.session else None,
+    )
     argv = command_line(
         model=config.model,
         directory=directory,
-        title=f"{input.agent_name} {input.attempt.transcript}",
-        session_id=input.session.session_id if input.session else None,
+        title=title,
+        session_id=session,
         variant=config.variant,
         extra_args=config.extra_args,
     )
+    turn = served_turn(config, title=title, session_id=session)
     merged = merged_config(input, secrets, servers, opencode)
     fixed = opencode_environment(
         config_file=CONFIG_FILE, directory=directory, plugins=merged.has_plugins, features=config.opencode_features
@@ -105,6 +111,7 @@ def attempt_plan(
         runner=RUNNER_FILE.read_text(),
         settings=pod_settings(settings),
         proxy=proxy,
+        server=Server(SERVE_FILE.read_text(), turn) if turn else None,
     )
     unset = _unset_variables(input, secrets, opencode, names | environment.keys())
     listed = merged.only_lists(config.model) and "projectConfig" not in config.opencode_features

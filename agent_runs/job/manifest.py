@@ -6,6 +6,7 @@ literals and arguments it replaces `$(NAME)`, so every `$` is doubled there, whi
 Where this differs from the existing adapters, docs/deviations.md states why.
 """
 
+import json
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
@@ -36,8 +37,10 @@ from agent_runs.job.secrets import (
     CONFIG_KEY,
     PROMPT_KEY,
     RUNNER_KEY,
+    SERVE_KEY,
     SIDECAR_KEY,
     TOKEN_KEYS,
+    TURN_KEY,
     UPSTREAM_KEY,
     run_secret,
     token_files,
@@ -49,10 +52,12 @@ from agent_runs.pod.sidecar.upstream import UPSTREAM
 
 INIT_CONTAINER: Final = "write-prompt"
 PROMPT_DIRECTORY: Final = "/tmp/prompt"  # noqa: S108 - paths in the pod, the ones the peers use
+PROMPT_FILE: Final = f"{PROMPT_DIRECTORY}/prompt.txt"
 PROMPT_MOUNT: Final = "/tmp/prompt-secret"  # noqa: S108 - as above
 RUN_DIRECTORY: Final = "/agent-run"
 OUTPUT_DIRECTORY: Final = f"{RUN_DIRECTORY}/output"  # in both containers
 SIDECAR_FILE: Final = f"{RUN_DIRECTORY}/sidecar/{SIDECAR_KEY}"  # this and the next ones in the sidecar only
+TURN_FILE: Final = f"{RUN_DIRECTORY}/sidecar/{TURN_KEY}"
 CONTROL_DIRECTORY: Final = f"{RUN_DIRECTORY}/control"
 TOKEN_DIRECTORY: Final = f"{RUN_DIRECTORY}/token"
 CACHE_DIRECTORY: Final = "/runtime-cache"
@@ -111,6 +116,19 @@ class ApiProxy:
 
 
 @dataclass(frozen=True)
+class Server:
+    """How the sidecar drives OpenCode's server.
+
+    Attributes:
+        script: the text of `serve.sh`.
+        turn: what the session is to do; see `agent_runs.pod.sidecar.driver`. Without secrets.
+    """
+
+    script: str
+    turn: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class JobPlan:
     """The objects that have to exist for one attempt.
 
@@ -138,6 +156,7 @@ def plan_job(
     runner: str,
     settings: PodSettings | None = None,
     proxy: ApiProxy | None = None,
+    server: Server | None = None,
 ) -> JobPlan:
     """Return everything to create for one attempt.
 
@@ -147,6 +166,7 @@ def plan_job(
         opencode_config: the text of its `opencode.json`; secret, since MCP servers have tokens.
         runner: the text of `runner.sh`.
         proxy: how the agent reaches Paperclip through the sidecar; None: it uses its own environment.
+        server: how the sidecar drives OpenCode; None: `argv` runs as it is.
 
     Raises:
         InvalidRequest: names the field and the remedy.
@@ -157,11 +177,18 @@ def plan_job(
     labels, warnings = _labels(input)
     variables = {name: value for name, value in environment.items() if name not in _fixed_environment(input)}
     files = {RUNNER_KEY: runner.encode(), SIDECAR_KEY: sidecar_archive()}
+    if server:
+        turn = {"prompt": PROMPT_FILE, "directory": working_directory(input), **server.turn}
+        files |= {SERVE_KEY: server.script.encode(), TURN_KEY: json.dumps(turn).encode()}
     if proxy:
         files |= {UPSTREAM_KEY: proxy.upstream.encode(), **token_files(proxy.run_id, proxy.token, proxy.tools_token)}
     return JobPlan(
         job=_job(
-            input, namespace, labels, _pod_spec(input, argv, variables, settings, proxy), proxied=proxy is not None
+            input,
+            namespace,
+            labels,
+            _pod_spec(input, argv, variables, settings, proxy, server),
+            proxied=proxy is not None,
         ),
         run_secret=run_secret(input.attempt, namespace, variables, opencode_config, files),
         claim=database_claim(input),
@@ -238,6 +265,7 @@ def _pod_spec(
     environment: Mapping[str, str],
     settings: PodSettings,
     proxy: ApiProxy | None,
+    server: Server | None,
 ) -> dict[str, Any]:
     config, profile = input.config, input.profile
     inherited = _inherited_mounts(profile)
@@ -248,9 +276,9 @@ def _pod_spec(
         "automountServiceAccountToken": config.service_account_name is not None,
         "securityContext": _pod_security(profile),
         "initContainers": [_init_container(input, settings)],
-        "containers": _containers(input, argv, environment, [mount for _, mount in inherited], settings, proxy),
-        "volumes": _volumes(input, settings)
-        + _sidecar_volumes(input, proxy)
+        "containers": _containers(input, argv, environment, [mount for _, mount in inherited], settings, proxy, server),
+        "volumes": _volumes(input, settings, server)
+        + _sidecar_volumes(input, proxy, server)
         + _deduplicated([volume for volume, _ in inherited])
         + _extra_volumes(input),
         "serviceAccountName": _service_account(config),
@@ -367,11 +395,12 @@ def _containers(
     inherited: list[dict[str, Any]],
     settings: PodSettings,
     proxy: ApiProxy | None,
+    server: Server | None,
 ) -> list[dict[str, Any]]:
     """Return the containers, the sidecar first: kubelets start them one by one, so the agent finds it running."""
     return [
-        _sidecar_container(input, environment, inherited, settings, proxy),
-        _main_container(input, argv, environment, inherited, settings, proxy),
+        _sidecar_container(input, environment, inherited, settings, proxy, server),
+        _main_container(input, argv, environment, inherited, settings, proxy, server),
     ]
 
 
@@ -381,6 +410,7 @@ def _sidecar_container(
     inherited: list[dict[str, Any]],
     settings: PodSettings,
     proxy: ApiProxy | None,
+    server: Server | None,
 ) -> dict[str, Any]:
     """Return the sidecar, which has the tokens and the certificate authorities that Paperclip may need."""
     secret = input.attempt.run_secret_name
@@ -392,7 +422,7 @@ def _sidecar_container(
         "image": settings.sidecar_image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["python3", "-I", "-S", SIDECAR_FILE],
-        "args": ["run", *folders, str(input.config.max_unread_sec)],
+        "args": ["run", *folders, str(input.config.max_unread_sec), *([TURN_FILE] if server else [])],
         "env": [
             {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}} for name, key in keys.items()
         ],
@@ -403,16 +433,17 @@ def _sidecar_container(
             {"name": "control", "mountPath": CONTROL_DIRECTORY},
             {"name": "sidecar", "mountPath": posixpath.dirname(SIDECAR_FILE), "readOnly": True},
             *([{"name": "token", "mountPath": TOKEN_DIRECTORY, "readOnly": True}] if proxy else []),
+            *([{"name": "prompt", "mountPath": PROMPT_DIRECTORY, "readOnly": True}] if server else []),
             *(inherited if trust else []),
         ],
     }
 
 
-def _sidecar_volumes(input: CreateJob, proxy: ApiProxy | None) -> list[dict[str, Any]]:
+def _sidecar_volumes(input: CreateJob, proxy: ApiProxy | None, server: Server | None) -> list[dict[str, Any]]:
     secret = input.attempt.run_secret_name
     volumes: list[dict[str, Any]] = [
         {"name": "control", "emptyDir": {}},
-        {"name": "sidecar", "secret": _files(secret, SIDECAR_KEY)},
+        {"name": "sidecar", "secret": _files(secret, SIDECAR_KEY, *([TURN_KEY] if server else []))},
     ]
     if proxy:  # optional: not every run has all tokens, and one that is added later becomes visible
         volumes.append({"name": "token", "secret": {**_files(secret, *TOKEN_KEYS), "optional": True}})
@@ -426,14 +457,16 @@ def _main_container(
     inherited: list[dict[str, Any]],
     settings: PodSettings,
     proxy: ApiProxy | None,
+    server: Server | None,
 ) -> dict[str, Any]:
     config, path_variables = input.config, proxy.path_variables if proxy else ()
+    options = ["--serve", f"{RUN_DIRECTORY}/secret/{SERVE_KEY}"] if server else []
     container: dict[str, Any] = {
         "name": AGENT_CONTAINER,
         "image": _image(input),
         "imagePullPolicy": config.image_pull_policy,
         "command": ["sh", f"{RUN_DIRECTORY}/secret/{RUNNER_KEY}"],
-        "args": [literal(argument) for argument in _runner_arguments(input, argv, path_variables)],
+        "args": [literal(argument) for argument in _runner_arguments(input, argv, path_variables, options)],
         "env": _environment(input, environment),
         "resources": resources(config.resources),
         "securityContext": _container_security(),
@@ -451,17 +484,20 @@ def _image(input: CreateJob) -> str:
     return image
 
 
-def _runner_arguments(input: CreateJob, argv: Sequence[str], path_variables: Sequence[str]) -> list[str]:
+def _runner_arguments(
+    input: CreateJob, argv: Sequence[str], path_variables: Sequence[str], options: Sequence[str]
+) -> list[str]:
     for argument in argv:
         if "\0" in argument or len(argument.encode(errors="replace")) >= ARGUMENT_LIMIT:
             raise InvalidRequest("extraArgs: an argument has a NUL byte or more than 128 KiB")
     return [
-        *("--stdin", f"{PROMPT_DIRECTORY}/prompt.txt"),
+        *("--stdin", PROMPT_FILE),
         *("--out", OUTPUT_DIRECTORY),
         *("--dir", working_directory(input)),
         *("--grace", str(input.config.grace_sec)),
         *(word for name in path_variables for word in ("--api-variable", name)),
         *(word for folder in LOGIN_FOLDERS for word in ("--logins", folder)),
+        *options,
         "--",
         *argv,
     ]
@@ -542,9 +578,10 @@ def _environment(input: CreateJob, environment: Mapping[str, str]) -> list[dict[
 # volumes
 
 
-def _volumes(input: CreateJob, settings: PodSettings) -> list[dict[str, Any]]:
+def _volumes(input: CreateJob, settings: PodSettings, server: Server | None) -> list[dict[str, Any]]:
     attempt, claim = input.attempt, input.profile.data_claim
     data = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
+    keys = (RUNNER_KEY, CONFIG_KEY, *([SERVE_KEY] if server else []))
     volumes = [
         {"name": "prompt", "emptyDir": {}},
         {"name": "runtime-cache", "emptyDir": {"sizeLimit": settings.cache_limit}},
@@ -552,7 +589,7 @@ def _volumes(input: CreateJob, settings: PodSettings) -> list[dict[str, Any]]:
         # by then the agent has its prompt and the Secret is deleted
         {"name": "prompt-secret", "secret": {**_files(attempt.prompt_secret_name, PROMPT_KEY), "optional": True}},
         {"name": "runner", "emptyDir": {}},
-        {"name": "run-secret", "secret": _files(attempt.run_secret_name, RUNNER_KEY, CONFIG_KEY)},
+        {"name": "run-secret", "secret": _files(attempt.run_secret_name, *keys)},
         {"name": "output", "emptyDir": {"sizeLimit": settings.output_limit}},
         {"name": "data", **data},
     ]

@@ -268,13 +268,16 @@ class LastFrame(msgspec.Struct, frozen=True):
         grace_exceeded: True when something had to be killed after a stop.
         error: `workdir`, `folder`, `stdin`, `out`, `api` (nothing was started); `command_not_found`,
             `command_not_executable`; `unkillable`; `disk_full`; `output_truncated` (an output file was emptied);
-            `last_frame_unreadable`, which only `parse` gives; None when all is well.
+            `last_frame_unreadable`, which only `parse` gives; `server_lost`, `driver_failed` (OpenCode's server was
+            lost in its work, or the sidecar's driver); None when all is well.
         detail: the option or environment variable that an error is about.
         stdout: lines with a newline, bytes, digest.
         stderr: the same.
         memory_peak: of the agent's container, bytes, page cache included; the runner's word, as the exit code is.
         memory_limit: of that container, bytes.
         disk: bytes that the output's volume took at the end.
+        transport: how the sidecar had OpenCode driven; None: by its command line, without a choice.
+        fallback: why its server was not used although it should have been, the sidecar's words.
     """
 
     exit_code: Annotated[int, msgspec.Meta(ge=0, le=255)] | None = None
@@ -288,6 +291,8 @@ class LastFrame(msgspec.Struct, frozen=True):
     memory_peak: Amount | None = None
     memory_limit: Amount | None = None
     disk: Amount | None = None
+    transport: Literal["run", "serve"] | None = None
+    fallback: Annotated[str, msgspec.Meta(max_length=500)] | None = None
 
     @classmethod
     def parse(cls, payload: bytes) -> "LastFrame":

@@ -2,7 +2,7 @@
 # Runs one command inside the agent's container; the sidecar forwards what the command writes.
 #
 #   sh runner.sh --stdin FILE --out DIR --dir WORKDIR --grace SECONDS [--api-variable NAME]... [--logins DIR]... \
-#     -- COMMAND ARGS...
+#     [--serve FILE] -- COMMAND ARGS...
 #   sh runner.sh --out DIR --processes    names the processes of the run, without their arguments
 #   sh runner.sh --out DIR --work         the same, each as PID PARENT AGE CPU NAME; times in centiseconds, CPU with that
 #                                         of children that have ended
@@ -13,6 +13,9 @@
 # DIR is shared with the sidecar, which has created there: the files stdout and stderr, the FIFO agent, and ready, which
 # holds the address of the pod's API proxy, or none. That address becomes PAPERCLIP_API_URL and the beginning of each
 # variable NAME. Without the sidecar, after --sidecar-timeout SECONDS, the command is not started.
+#
+# With --serve the script FILE runs COMMAND's server, which the sidecar drives (serve.sh). While DIR/turn is there the
+# server works; a stop waits for its end for a moment, because the sidecar tells the server of it.
 #
 # OpenCode has its logins below XDG_DATA_HOME, which ends with the pod. Links there lead to the first folder of --logins
 # that has them, else to the first of all, where new ones are kept.
@@ -27,6 +30,7 @@
 
 KILL_TIMEOUT=200   # centiseconds for processes to end after SIGKILL
 LEFTOVER_GRACE=200 # centiseconds between SIGTERM and SIGKILL for what outlives the command
+ABORT_TIMEOUT=200  # centiseconds for the sidecar to end the server's turn
 
 # ---- processes ----
 
@@ -108,11 +112,22 @@ stop() { # NAME NUMBER
     if [ -z "$watcher" ]; then
         code=$((128 + $2))
     elif [ -z "$code" ]; then
+        await_abort
         end_processes $((grace * 100))
         exceeded=$killed
         collect $((128 + $2))
     fi
     finish
+}
+
+# shellcheck disable=SC2329 # called by stop, which a trap calls
+await_abort() {
+    clock
+    deadline=$((now + (grace * 100 < ABORT_TIMEOUT ? grace * 100 : ABORT_TIMEOUT)))
+    while [ -n "$serve" ] && [ -e "$out/turn" ] && [ "$now" -lt "$deadline" ]; do
+        nap 0.02
+        clock
+    done
 }
 
 # Sets the command's exit code: what the watcher reports, or OTHERWISE when it reports none or was killed.
@@ -165,7 +180,7 @@ use_busybox_for() { # TOOL...: busybox for what the container lacks
 
 await_sidecar() {
     tries=0
-    until { read -r address <"$out/ready"; } 2>/dev/null; do
+    until { read -r address _ <"$out/ready"; } 2>/dev/null; do
         tries=$((tries + 1))
         [ "$tries" -le $((sidecar_timeout * 50)) ] || fail_start sidecar --out
         nap 0.02
@@ -235,6 +250,7 @@ run() {
     read -r mark </proc/sys/kernel/random/uuid
     if command -v "$1" >/dev/null 2>&1; then found=1; fi
     if [ -n "$found" ] && env --default-signal=INT,QUIT true 2>/dev/null; then default_signals=1; fi
+    [ -z "$serve" ] || set -- sh "$serve" "$out" "$@"
     watch "$@" &
     watcher=$!
     wait "$watcher"
@@ -274,7 +290,7 @@ work() {
 
 busybox=${RUNNER_BUSYBOX:-/agent-run/bin/busybox} cgroup=${RUNNER_CGROUP-/sys/fs/cgroup}
 [ ! -x "$busybox" ] || use_busybox_for awk cat env grep ln mkdir mkfifo rm sleep
-stdin=/dev/null out='' dir='' grace=10 sidecar_timeout=60 api_variables='' logins=''
+stdin=/dev/null out='' dir='' grace=10 sidecar_timeout=60 api_variables='' logins='' serve=''
 while [ $# -gt 0 ]; do
     case $1 in
     --stdin) stdin=$(absolute "$2") && shift 2 ;;
@@ -283,6 +299,7 @@ while [ $# -gt 0 ]; do
     --grace) grace=$2 && shift 2 ;;
     --sidecar-timeout) sidecar_timeout=$2 && shift 2 ;;
     --api-variable) api_variables="$api_variables $2" && shift 2 ;;
+    --serve) serve=$(absolute "$2") && shift 2 ;;
     --logins) logins="$logins $2" && shift 2 ;;
     --processes)
         processes

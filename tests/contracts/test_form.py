@@ -8,6 +8,7 @@ FIELDS = form()["fields"]
 INPUTS = {
     "variant": "text",
     "dangerouslySkipPermissions": "toggle",
+    "transport": "select",
     "opencodeFeatures": "textarea",
     "workspace": "select",  # ours: the existing adapters lose the work
     "skills": "select",
@@ -78,7 +79,9 @@ def test_a_select_begins_with_a_choice_that_it_offers() -> None:
         for field in FIELDS
         if field["type"] == "select"
     }
-    assert chosen == dict.fromkeys(["workspace", "skills", "agentDbMode", "imagePullPolicy", "onBusy"], True)
+    assert chosen == dict.fromkeys(
+        ["workspace", "skills", "agentDbMode", "imagePullPolicy", "transport", "onBusy"], True
+    )
 
 
 def test_the_volumes_fields_are_shown_only_for_a_volume_of_the_agents_own() -> None:

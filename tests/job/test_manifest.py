@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from agent_runs.contracts.errors import InvalidRequest, JobCreateFailed, PromptTooLarge
 from agent_runs.contracts.messages import EnvReference, PodProfile, SecretMount
 from agent_runs.contracts.request import SessionParams, Workspace
-from agent_runs.job.manifest import INIT_SCRIPT, ApiProxy, JobPlan, keeps_sessions, literal
+from agent_runs.job.manifest import INIT_SCRIPT, ApiProxy, JobPlan, Server, keeps_sessions, literal
 from agent_runs.job.secrets import SECRET_LIMIT, TOKEN_KEYS, prompt_secret
 from agent_runs.kube.objects import Metadata
 from agent_runs.kube.ownership import CONTENT_DIGEST, belongs_to, same_owner
@@ -571,3 +571,28 @@ def test_labels_that_this_program_or_kubernetes_relies_on_are_left_out_with_a_wa
     plan = job_plan(create_job_input(config={"labels": {key: "mine"}}))
     assert (plan.job["metadata"]["labels"].get(key) == "mine") is not reserved
     assert any(key in warning for warning in plan.warnings) is reserved
+
+
+def test_a_served_agent_has_the_script_and_only_its_sidecar_has_the_turn() -> None:
+    server = Server("serve", {"model": "fake/text", "session": None})
+    plan = job_plan(server=server)
+    content = {key: base64.b64decode(value) for key, value in plan.run_secret["data"].items()}
+    assert content["serve.sh"] == b"serve"
+    assert json.loads(content["turn.json"]) == {
+        "prompt": "/tmp/prompt/prompt.txt",
+        "directory": "/home/agent",
+        "model": "fake/text",
+        "session": None,
+    }
+    sidecar, main = containers(plan)
+    arguments = main["args"]
+    assert arguments[arguments.index("--serve") + 1] == "/agent-run/secret/serve.sh"
+    assert sidecar["args"][-1] == "/agent-run/sidecar/turn.json"
+    assert {"name": "prompt", "mountPath": "/tmp/prompt", "readOnly": True} in sidecar["volumeMounts"]
+    files = {
+        name: [item["key"] for item in volumes(plan)[name]["secret"]["items"]] for name in ("run-secret", "sidecar")
+    }
+    assert files == {
+        "run-secret": ["runner.sh", "opencode.json", "serve.sh"],
+        "sidecar": ["sidecar.pyz", "turn.json"],
+    }

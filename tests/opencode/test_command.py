@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from agent_runs.agents.opencode.command import RESERVED_OPTIONS, command_line, run_title
+from agent_runs.agents.opencode.command import RESERVED_OPTIONS, command_line, run_title, served_turn
 from agent_runs.agents.opencode.config import (
     OVERRIDING_VARIABLES,
     deep_merge,
@@ -13,6 +13,7 @@ from agent_runs.agents.opencode.config import (
     translate_mcp_servers,
 )
 from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.contracts.request import RunConfig
 
 MODEL = "anthropic/claude-sonnet-4-6"
 
@@ -175,3 +176,29 @@ def test_the_environment_is_fixed_and_names_the_directory() -> None:
     assert fixed["OPENCODE_CONFIG"] == "/run/opencode.json"
     assert fixed["OPENCODE_DISABLE_PROJECT_CONFIG"] == fixed["OPENCODE_PURE"] == "1"
     assert not OVERRIDING_VARIABLES & set(fixed)
+
+
+def turn(**config: object) -> dict[str, object] | None:
+    run = RunConfig.model_validate({"model": MODEL, **config})
+    return served_turn(run, title="Ada", session_id="ses_1")
+
+
+def test_a_server_gets_what_the_command_line_would_say() -> None:
+    known = turn(variant="high", extraArgs=["--agent", "plan", "--thinking"])
+    assert known == {
+        "title": "Ada",
+        "model": MODEL,
+        "variant": "high",
+        "agent": "plan",
+        "session": "ses_1",
+        "start_timeout": 90.0,
+    }
+    assert turn(extraArgs=["--agent=plan"]) == {**known, "variant": None}
+
+
+def test_options_that_only_the_command_line_has_choose_it_or_are_refused() -> None:
+    arguments = ["--file", "notes.md"]
+    assert turn(extraArgs=arguments) is None
+    assert turn(transport="run") is None
+    with pytest.raises(InvalidRequest, match=r"config.extraArgs: OpenCode's server has no --file: .* transport: run"):
+        turn(extraArgs=arguments, transport="serve")

@@ -99,6 +99,7 @@ class AgentProgram:
         return {
             "model": "fake/scenario/text",
             "graceSec": 2,
+            "transport": "run",  # the program is no server
             **more,
             "env": {**environment, **more.get("env", {})},
         }

@@ -67,7 +67,7 @@ class System:
         program.chmod(0o755)
         raw = context(agent_id=str(uuid.uuid4()))
         raw["config"]["env"] = {**raw["config"].get("env", {}), "PATH": f"{folder}:{os.environ['PATH']}"}
-        raw["config"]["graceSec"] = 2
+        raw["config"] |= {"graceSec": 2, "transport": "run"}  # a script is no server
         return raw
 
     async def start(self, raw: dict[str, Any]) -> Ticket:

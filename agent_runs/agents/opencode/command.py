@@ -5,10 +5,12 @@ Source: `opencode run --help` of 1.18.33; which arguments change what a run mean
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from datetime import timedelta
+from typing import Any, Final
 
 from agent_runs.agents.opencode.events import printable
 from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.contracts.request import RunConfig
 
 SESSION_TITLE_LIMIT: Final = 100
 
@@ -49,6 +51,8 @@ SHORT_OPTIONS: Final = {
     "-f": "--file",
 }
 OPTIONS_WITH_VALUE: Final = frozenset({"--agent", "--command", "--file"})
+SERVER_START: Final = timedelta(seconds=90)
+"""Until OpenCode's server must listen. Ten that start at once on two cores need 11 s."""
 
 
 def command_line(
@@ -89,6 +93,41 @@ def command_line(
         *(() if "--thinking" in extra_args else ("--thinking",)),
         *_extra(extra_args),
     ]
+
+
+def served_turn(config: RunConfig, *, title: str, session_id: str | None) -> dict[str, Any] | None:
+    """What OpenCode's server is to do, instead of the command line; None: the command line is to be used.
+
+    The configuration was checked by `command_line`.
+
+    Raises:
+        InvalidRequest: `transport` wants the server, and `extraArgs` has an option that only the command line has.
+    """
+    agent, only_run = _server_options(config.extra_args)
+    if config.transport == "run" or (only_run and config.transport == "auto"):
+        return None
+    if only_run:
+        raise InvalidRequest(f"config.extraArgs: OpenCode's server has no {only_run}: remove it, or set transport: run")
+    return {
+        "title": run_title(title),
+        "model": config.model,
+        "variant": config.variant,
+        "agent": agent,
+        "session": session_id,
+        "start_timeout": SERVER_START.total_seconds(),
+    }
+
+
+def _server_options(arguments: Sequence[str]) -> tuple[str | None, str | None]:
+    """The agent that these arguments name, and the first option that a server does not have."""
+    agent, rest = None, iter(arguments)
+    for argument in rest:
+        option, equals, value = argument.partition("=")
+        if option == "--agent":
+            agent = value if equals else next(rest, None)
+        elif option != "--thinking":
+            return agent, option
+    return agent, None
 
 
 def run_title(*names: str | None) -> str:

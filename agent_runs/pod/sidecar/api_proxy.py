@@ -42,10 +42,10 @@ class ClientDisconnected(Exception):
 class Proxy:
     """Serves on a socket that is already open."""
 
-    def __init__(self, listener: socket.socket, upstream: Upstream, folder: str) -> None:
+    def __init__(self, listener: socket.socket, upstream: Upstream, folder: str, own: str) -> None:
         listener.setblocking(False)
         self._listener = listener
-        self._folder = folder
+        self._folders = folder, own
         self._trust = trusted_authorities() if upstream.scheme == "https" else None
         self.upstream = upstream
         host, port = listener.getsockname()
@@ -76,8 +76,8 @@ class Proxy:
             RequestRefused: the tokens cannot be read.
         """
         try:
-            return await asyncio.to_thread(Tokens.read, self._folder)
-        except (OSError, UnicodeDecodeError):
+            return await asyncio.to_thread(Tokens.read, *self._folders)
+        except (OSError, ValueError):
             raise RequestRefused(503, "the token of this run cannot be read", "api_proxy_without_token") from None
 
 
@@ -219,12 +219,13 @@ def trusted_authorities() -> ssl.SSLContext:
     return context
 
 
-def serve(listener: socket.socket, upstream: Upstream, tokens: str) -> None:
+def serve(listener: socket.socket, upstream: Upstream, tokens: str, own: str) -> None:
     """Serve for ever.
 
     Args:
         listener: the open socket.
         upstream: Paperclip.
         tokens: the folder of the Secret.
+        own: the sidecar's own folder, where tokens of a later run are.
     """
-    asyncio.run(Proxy(listener, upstream, tokens).serve())
+    asyncio.run(Proxy(listener, upstream, tokens, own).serve())

@@ -1,4 +1,5 @@
-"""The sidecar's commands, for the worker by `exec`: repeat frames, and acknowledge that all of them are stored.
+"""The sidecar's commands, for the worker by `exec`: repeat frames, acknowledge that all of them are stored, and claim a
+server that rests, or change the tokens of its run.
 
 They go through a socket in a folder that only the sidecar's container mounts, so the agent cannot reach it.
 """
@@ -6,11 +7,13 @@ They go through a socket in a folder that only the sidecar's container mounts, s
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 SOCKET = "socket"
 """Its name, in the working directory of both sides: a path may have 107 bytes only."""
@@ -18,12 +21,21 @@ MAX_COMMAND = 100
 READ_SECONDS = 5.0
 _REPLAY = re.compile(rb"replay ([0-9]{1,18}) ([0-9]{1,18})\n")
 _ACKNOWLEDGE = b"acknowledge\n"
+_REQUEST = re.compile(rb"(claim|rotate) ([0-9]{1,18}\.request)\n")
+MAX_REQUEST = 16 * 1024 * 1024
+"""Bytes: a prompt has 1 MiB at most, and JSON may make it six times as large."""
+Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
 
 
 class Control:
-    """The socket, and what its commands do."""
+    """The socket, and what its commands do.
 
-    def __init__(self, folder: str, repeat: Callable[[int, int], Iterator[bytes]]) -> None:
+    Args:
+        repeat: returns frames again.
+        answer: does what a request says, which is `claim` or `rotate`, and returns the answer to it.
+    """
+
+    def __init__(self, folder: str, repeat: Callable[[int, int], Iterator[bytes]], answer: Answer) -> None:
         os.chdir(folder)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(SOCKET)  # noqa: PTH108 - pathlib is not needed here
@@ -32,6 +44,7 @@ class Control:
         self._listener.listen(8)
         self._listener.setblocking(False)
         self._repeat = repeat
+        self._answer = answer
         self.acknowledged = False
 
     @property
@@ -53,6 +66,10 @@ class Control:
         if command == _ACKNOWLEDGE:
             self.acknowledged = True
             connection.sendall(b"\n")
+        elif (request := _REQUEST.fullmatch(command)) is not None:
+            with open(request[2], encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - as above
+                content = json.load(file)
+            connection.sendall(json.dumps(self._answer(request[1].decode(), content)).encode() + b"\n")
         elif (replay := _REPLAY.fullmatch(command)) is not None and not os.fork():
             try:
                 connection.settimeout(None)
@@ -60,6 +77,29 @@ class Control:
                     connection.sendall(text)
             finally:
                 os._exit(0)  # whatever happens: this process is not the sidecar
+
+
+def send_request(folder: str, kind: str) -> None:
+    """Send what standard input has, its length in a first line, and print the answer.
+
+    It goes through a file that only the sidecar can read, because a message on the socket is short.
+
+    Raises:
+        OSError, ValueError: the sidecar does not run, or the input is none.
+    """
+    length = int(sys.stdin.buffer.readline(20))
+    content = sys.stdin.buffer.read(length) if 0 < length <= MAX_REQUEST else b""
+    if len(content) != length:
+        raise ValueError("the input is cut off or too long")
+    os.chdir(folder)
+    name = f"{os.getpid()}.request"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    try:
+        with open(os.open(name, flags, 0o600), "wb") as file:  # noqa: PTH123 - as above
+            file.write(content)
+        send(folder, kind, name)
+    finally:
+        os.unlink(name)  # noqa: PTH108 - as above
 
 
 def send(folder: str, *words: str) -> None:

@@ -1,19 +1,22 @@
 """The program of the container `sidecar`.
 
-    python3 -I -S sidecar.pyz run OUTPUT CONTROL TOKENS MAX_UNREAD   forwards an agent's output
-    python3 -I -S sidecar.pyz replay CONTROL FIRST LAST              repeats frames, for a reader that missed them
-    python3 -I -S sidecar.pyz acknowledge CONTROL                    reports that all frames are stored
+    python3 -I -S sidecar.pyz run OUTPUT CONTROL TOKENS MAX_UNREAD [TURN]   forwards an agent's output
+    python3 -I -S sidecar.pyz replay CONTROL FIRST LAST                     repeats frames that a reader missed
+    python3 -I -S sidecar.pyz acknowledge CONTROL                           reports that all frames are stored
+    python3 -I -S sidecar.pyz claim CONTROL                                 gives a server that rests its next turn
+    python3 -I -S sidecar.pyz rotate CONTROL                                changes the tokens of that turn
 
 OUTPUT is the folder shared with the agent's container: the files `stdout` and `stderr`, the FIFO `agent`, and `ready`,
 which is there once the runner may start; it holds the address of the API proxy, or `none`. CONTROL is the sidecar's own
 folder; TOKENS is that of the Secret with the token. With the variable PAPERCLIP_UPSTREAM_URL it is the agent's API
-proxy.
+proxy. With TURN, a JSON file, it also drives OpenCode's server (`serving`), and forwards what that writes of it instead
+of the agent's standard output. Claim and rotate read JSON from standard input, its length in a first line.
 
 It ends last. When the runner has ended, in whatever way, it forwards the rest, writes the last frame, and waits until
 the pod is deleted (SIGTERM), all is acknowledged, or MAX_UNREAD seconds are over: until then its files can be read.
 SIGTERM does not end it earlier, because the agent may still work in its grace.
 
-Nothing but frames is written to stdout. The API proxy is a process of its own, and is replaced if it dies.
+Nothing but frames is written to stdout. API proxy and driver are processes of their own, and are replaced if they die.
 """
 
 from __future__ import annotations
@@ -26,11 +29,13 @@ import signal
 import socket
 import sys
 import time
+from typing import Any
 
 from agent_runs.pod.sidecar import control
 from agent_runs.pod.sidecar.control import Control
 from agent_runs.pod.sidecar.output import Output
 from agent_runs.pod.sidecar.runner import Runner
+from agent_runs.pod.sidecar.serving import Serving
 from agent_runs.pod.sidecar.upstream import UPSTREAM, Upstream
 from agent_runs.pod.sidecar.watching import Watch
 
@@ -40,6 +45,8 @@ BACKLOG = 48
 SETTLE_SECONDS, MAX_SETTLE_SECONDS = 0.1, 2.0
 """How long a killed agent's files must stay as they are before they count as complete, and at most: the kernel ends the
 processes of a container one after the other, and the runner may be the first."""
+MAX_TURN_END_SECONDS = 5.0
+"""For the driver to notice that its server is gone, and to write what it knows."""
 RESTART_SECONDS = 1.0
 """Before an API proxy that failed ends, so that it is not replaced all the time. One that was killed is, at once."""
 
@@ -47,14 +54,16 @@ RESTART_SECONDS = 1.0
 class Sidecar:
     """Forwards until the runner has ended, then waits."""
 
-    def __init__(self, output: str, own: str, tokens: str) -> None:
+    def __init__(self, output: str, own: str, tokens: str, turn: str | None = None) -> None:
         self._stop_requested = False
         self._wake_reading = self._take_signals()
         self._runner = Runner(output)
-        self._output = Output(output, _write)
-        self._control = Control(own, self._output.repeat)
-        self._watch = Watch([stream.file for stream in self._output.streams])
+        self._serving = Serving(output, own, turn) if turn else None
+        self._output = Output(output, _write, driven=self._serving.events if self._serving else None)
+        self._control = Control(own, self._output.repeat, self._answer)
+        self._own = own
         self._poll = select.poll()
+        self._watch = Watch(self._output.files)
         for file in (self._runner.file, self._control.file, self._wake_reading, self._watch.file):
             if file is not None:
                 self._poll.register(file, select.POLLIN)
@@ -79,13 +88,22 @@ class Sidecar:
     def _request_stop(self, *_: object) -> None:
         self._stop_requested = True
 
+    @property
+    def ready(self) -> tuple[str, ...]:
+        """Return what the runner is told: where the agent reaches Paperclip, and what its server needs."""
+        return (self.address, *(self._serving.ready if self._serving else ()))
+
     def run(self, max_unread: float) -> None:
         """Do all of it; see the module."""
         self._start_proxy()
+        if self._serving:
+            self._serving.begin()
         self._output.begin()
         if self._forward():
-            self._settle()
-            self._output.end(self._last_frame)
+            if not self._output.has_ended:
+                self._end_turn()
+                self._settle()
+                self._output.end(self._last_frame)
             self._stop_proxy()
             self._await_reader(max_unread)
         self._stop_proxy()
@@ -96,11 +114,60 @@ class Sidecar:
         while not self._runner.has_ended():
             if self._stop_requested and not self._runner.has_started:
                 return False
+            if self._serving and self._stop_requested:
+                self._serving.abort()
             self._wait(self._next_look(grown=grown))
-            grown = self._output.forward()
+            grown = not self._rests and self._output.forward()
+            if self._serving and self._rests and self._rest_left <= 0:
+                self._serving.end_rest()
         return True
 
+    # a server that rests
+
+    @property
+    def _rests(self) -> bool:
+        return self._serving is not None and self._serving.rests_until is not None
+
+    @property
+    def _rest_left(self) -> float:
+        """Seconds until nobody may claim the server any more."""
+        until = self._serving.rests_until if self._serving else None
+        return max(until - time.monotonic(), 0.0) if until is not None else 0.0
+
+    def _answer(self, kind: str, request: dict[str, Any]) -> dict[str, Any]:
+        if self._serving is None or self._stop_requested or self._runner.has_ended():
+            return {"accepted": False, "reason": "there is no server"}
+        if kind == "rotate":
+            return self._serving.rotate(request)
+        answer = self._serving.claimed(request, self._output.number + 1)
+        if answer["accepted"] and not answer.get("repeated"):
+            self._control.acknowledged = False
+            self._output.begin_turn(self._serving.events)
+            self._watch_again()
+            self._serving.begin()
+        return answer
+
+    def _watch_again(self) -> None:
+        """Watch the files of this turn instead of the last one's."""
+        if self._watch.file is not None:
+            self._poll.unregister(self._watch.file)
+        self._watch.close()
+        self._watch = Watch(self._output.files)
+        if self._watch.file is not None:
+            self._poll.register(self._watch.file, select.POLLIN)
+
+    def _end_turn(self) -> None:
+        """Wait a moment for what the driver still finds out about a server whose container has ended."""
+        end = time.monotonic() + MAX_TURN_END_SECONDS
+        while self._serving and self._serving.is_driving and (left := end - time.monotonic()) > 0:
+            self._wait(left)
+            self._output.forward()
+        if self._serving:
+            self._serving.kill()
+
     def _next_look(self, *, grown: bool) -> float | None:
+        if self._rests:
+            return self._rest_left
         limits = [limit for limit in (self._watch.timeout(grown=grown), self._output.due_in) if limit is not None]
         return min(limits) if limits else None
 
@@ -119,6 +186,14 @@ class Sidecar:
             while (ended := os.waitpid(-1, os.WNOHANG)[0]) != 0:
                 if ended == self._proxy:
                     self._start_proxy()
+                elif self._serving and self._serving.has_ended(ended):
+                    self._turn_has_ended()
+
+    def _turn_has_ended(self) -> None:
+        if self._serving and self._serving.fell_back:
+            self._output.use_own_stdout()
+        elif self._rests:
+            self._output.end(self._last_frame)
 
     def _settle(self) -> None:
         """Forward what a killed agent's last processes still write."""
@@ -140,8 +215,10 @@ class Sidecar:
             error = "disk_full"
         elif error is None and self._output.truncated:
             error = "output_truncated"
-        totals = {"disk": self._output.disk_bytes, **self._output.totals()}
-        return json.dumps({**result.frame(), "error": error, **totals}).encode()
+        frame = {**result.frame(), "error": error}
+        if self._serving:
+            frame = self._serving.judged(frame)
+        return json.dumps({**frame, "disk": self._output.disk_bytes, **self._output.totals()}).encode()
 
     def _await_reader(self, max_unread: float) -> None:
         end = time.monotonic() + max_unread
@@ -167,7 +244,7 @@ class Sidecar:
             # not above: what it needs is large, and the forwarder is to start at once and to stay small
             from agent_runs.pod.sidecar import api_proxy  # noqa: PLC0415
 
-            api_proxy.serve(listener, upstream, self._tokens)
+            api_proxy.serve(listener, upstream, self._tokens, self._own)
         finally:
             time.sleep(RESTART_SECONDS)
             os._exit(1)
@@ -185,12 +262,17 @@ def _write(text: bytes) -> None:
         left = left[os.write(1, left) :]
 
 
-def _publish(folder: str, address: str) -> None:
+def _publish(folder: str, *words: str) -> None:
     """Let the runner start."""
     path = os.path.join(folder, READY)  # noqa: PTH118 - pathlib is not needed here
-    with open(path + ".new", "w") as file:  # noqa: PTH123 - as above
-        file.write(address + "\n")
+    with open(path + ".new", "w", opener=_for_ourselves) as file:
+        file.write(" ".join(words) + "\n")
     os.replace(path + ".new", path)  # noqa: PTH105 - as above
+
+
+def _for_ourselves(path: str, flags: int) -> int:
+    """Open a file that only this user can read: it may hold a password."""
+    return os.open(path, flags, 0o600)
 
 
 def main(arguments: list[str]) -> None:
@@ -202,11 +284,13 @@ def main(arguments: list[str]) -> None:
     """
     command, *rest = arguments
     if command == "run":
-        output, own, tokens, max_unread = rest
+        output, own, tokens, max_unread, *turn = rest
         limit = float(max_unread)
-        sidecar = Sidecar(output, own, tokens)
-        _publish(output, sidecar.address)
+        sidecar = Sidecar(output, own, tokens, *turn)
+        _publish(output, *sidecar.ready)
         sidecar.run(limit)
+    elif command in ("claim", "rotate"):
+        control.send_request(rest[0], command)
     else:
         control.send(rest[0], command, *rest[1:])
 

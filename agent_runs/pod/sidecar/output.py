@@ -20,7 +20,6 @@ from typing import Any
 
 from agent_runs.pod.sidecar.encoding import encode, end_of_line
 
-HELLO = b'1h. {"format":1}\n'
 BLOCK = 1024 * 1024
 """Bytes that are read and forwarded at a time; also how far apart places are from which frames can be repeated."""
 MAX_FILES = 10_000
@@ -38,23 +37,29 @@ class Stream:
     """One file.
 
     Attributes:
-        at: bytes of it that are forwarded.
+        name: of the stream in the last frame.
+        begin: where the output of this turn begins, in bytes.
+        at: how far it is forwarded, in bytes.
         lines: newlines among all forwarded bytes.
         open: the last frame does not end its line.
         emptied_at: number of the last frame before the file was emptied.
         partial_since: when the beginning of a line was first seen, by the monotonic clock.
     """
 
-    def __init__(self, folder: str, letter: bytes, name: str) -> None:
+    def __init__(self, folder: str, letter: bytes, name: str, report_as: str | None = None) -> None:
         self.letter = letter
-        self.name = name
+        self.name = report_as or name
         flags = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self.file = os.open(os.path.join(folder, name), flags, 0o600)  # noqa: PTH118 - os is what os.open needs
-        self.at = 0
+        self.begin = self.at = 0
         self.lines = 0
         self.open = False
         self.emptied_at = 0
         self.partial_since: float | None = None
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self.file)
 
     @property
     def size(self) -> int:
@@ -62,8 +67,8 @@ class Stream:
         return os.fstat(self.file).st_size
 
     def digest(self) -> str:
-        """Return the SHA-256 of the whole file."""
-        digest, at = hashlib.sha256(), 0
+        """Return the SHA-256 of the file, from where the turn begins."""
+        digest, at = hashlib.sha256(), self.begin
         while block := os.pread(self.file, BLOCK, at):
             digest.update(block)
             at += len(block)
@@ -112,10 +117,15 @@ class Output:
     Args:
         write: takes frames; may block.
         clock: seconds, monotonic.
+        driven: what the driver of OpenCode's server writes, in the place of the agent's standard output.
     """
 
     def __init__(
-        self, folder: str, write: Callable[[bytes], None], clock: Callable[[], float] = time.monotonic
+        self,
+        folder: str,
+        write: Callable[[bytes], None],
+        clock: Callable[[], float] = time.monotonic,
+        driven: Stream | None = None,
     ) -> None:
         self._folder = folder
         self._write = write
@@ -124,14 +134,42 @@ class Output:
         self._last_frame = b""
         self._was_partial = True
         self.streams = [Stream(folder, letter, name) for letter, name in STREAMS]
+        self._own_stdout = self.streams[0]
+        if driven is not None:
+            self.streams[0] = driven
         self.number = 0
         self.truncated = False
+
+    @property
+    def files(self) -> list[int]:
+        """All files that may have output."""
+        return list({stream.file for stream in (*self.streams, self._own_stdout)})
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the last frame of the turn is written."""
+        return bool(self._last_frame)
+
+    def use_own_stdout(self) -> None:
+        """Forward the agent's standard output after all; the driver has written nothing."""
+        self.streams[0] = self._own_stdout
 
     def begin(self) -> None:
         """Write the first frame."""
         self.number = 1
         self._batches.add(1, _HELLO, 0, 0, continues=False)
-        self._write(HELLO)
+        self._write(hello(self.number))
+
+    def begin_turn(self, driven: Stream) -> None:
+        """Write the first frame of the next turn. What came after the turn before belongs to none."""
+        errors = self.streams[1]
+        errors.begin = errors.at = errors.size
+        errors.lines, errors.partial_since = 0, None
+        self.streams[0] = driven
+        self._batches, self._last_frame, self._was_partial = Batches(), b"", True
+        self.number += 1
+        self._batches.add(self.number, _HELLO, 0, 0, continues=False)
+        self._write(hello(self.number))
 
     def forward(self) -> bool:
         """Forward what is there now, a block of each file at most; return whether that was anything."""
@@ -143,7 +181,8 @@ class Output:
         size = stream.size
         if size < stream.at:
             self.truncated = True
-            stream.at, stream.emptied_at, stream.partial_since = 0, self.number, None
+            stream.begin = stream.at = 0
+            stream.emptied_at, stream.partial_since = self.number, None
             self._was_partial = True
         if size == stream.at:
             return False
@@ -201,7 +240,7 @@ class Output:
     def totals(self) -> dict[str, dict[str, Any]]:
         """Return lines, bytes and digest of both streams, as the last frame has them."""
         return {
-            stream.name: {"lines": stream.lines, "bytes": stream.at, "sha256": stream.digest()}
+            stream.name: {"lines": stream.lines, "bytes": stream.at - stream.begin, "sha256": stream.digest()}
             for stream in self.streams
         }
 
@@ -238,7 +277,7 @@ class Output:
         """Return frames again, as far as their bytes still exist."""
         for number, following, kind, begin, end in self._batches.between(first, last):
             if kind == _HELLO:
-                text = HELLO
+                text = hello(number)
             elif kind >= _END_OF_LINE:
                 text = end_of_line(number, self.streams[kind - _END_OF_LINE].letter)
             else:
@@ -253,6 +292,11 @@ class Output:
         again = encode(stream.letter, os.pread(stream.file, end - begin, begin), number, final=True)
         changed = following and number + again.frames != following
         return b"" if changed else again.text
+
+
+def hello(number: int) -> bytes:
+    """Return the first frame of a turn."""
+    return b'%dh. {"format":1}\n' % number
 
 
 def _between(text: bytes, number: int, first: int, last: int) -> bytes:

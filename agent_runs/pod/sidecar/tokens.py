@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 KEY_PLACEHOLDER = "paperclip-api-proxy-sets-the-key"
 """The agent's value of `PAPERCLIP_API_KEY`."""
@@ -13,6 +14,8 @@ TOOLS_PLACEHOLDER = "paperclip-api-proxy-sets-the-tools-token"
 """The agent's value of `PAPERCLIP_RUNTIME_TOOLS_TOKEN`."""
 TOKEN_FILE, RUN_ID_FILE, TOOLS_TOKEN_FILE = "token", "run-id", "tools-token"
 """Names in the folder of the Secret. Without connection tools there is no last one."""
+GIVEN_FILE = "tokens.json"
+"""Name in the sidecar's own folder: tokens that it was given for a later run count instead of the Secret's."""
 MAX_TOKEN_CHARACTERS = 64 * 1024
 
 
@@ -24,13 +27,22 @@ class Tokens(NamedTuple):
     tools_token: str
 
     @classmethod
-    def read(cls, folder: str) -> Tokens:
-        """Read the files of the Secret in one consistent state: the kubelet replaces `..data` atomically.
+    def read(cls, folder: str, own: str) -> Tokens:
+        """Read those that the sidecar was given, else the files of the Secret in one consistent state.
+
+        The kubelet replaces `..data` atomically.
+
+        Args:
+            folder: of the Secret.
+            own: the sidecar's own folder.
 
         Raises:
             OSError: the files do not exist.
             UnicodeDecodeError: they are no text.
         """
+        with contextlib.suppress(FileNotFoundError), open(os.path.join(own, GIVEN_FILE)) as file:  # noqa: PTH118, PTH123 - as above
+            given = json.load(file)
+            return cls(*(str(given.get(name) or "") for name in cls._fields))
         for _ in range(10):
             with contextlib.suppress(FileNotFoundError):
                 return cls._of(os.path.realpath(os.path.join(folder, "..data")))  # noqa: PTH118 - pathlib is large
@@ -46,6 +58,15 @@ class Tokens(NamedTuple):
         except FileNotFoundError:
             tools_token = ""  # and if the whole folder is gone, the next line fails
         return cls(_text(folder, TOKEN_FILE), _text(folder, RUN_ID_FILE), tools_token)
+
+
+def write_tokens(own: str, tokens: dict[str, Any]) -> None:
+    """Give the proxy these tokens, by the names of `Tokens`; none: it refuses every request that needs one."""
+    path = os.path.join(own, GIVEN_FILE)  # noqa: PTH118 - as above
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    with open(os.open(path + ".new", flags, 0o600), "w") as file:  # noqa: PTH123 - as above
+        json.dump(tokens, file)
+    os.replace(path + ".new", path)  # noqa: PTH105 - as above
 
 
 def _text(folder: str, name: str) -> str:

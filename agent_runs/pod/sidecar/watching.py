@@ -26,6 +26,12 @@ class Watch:
                 self.file = file
         self._quiet_looks = 0
 
+    def close(self) -> None:
+        """Watch no longer."""
+        if self.file is not None:
+            os.close(self.file)
+            self.file = None
+
     def drain(self) -> None:
         """Forget the changes so far."""
         if self.file is not None:

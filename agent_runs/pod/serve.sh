@@ -1,0 +1,78 @@
+#!/bin/sh
+# Runs OpenCode's server until the sidecar, which drives it, sends an order. The runner starts this instead of the
+# agent's command.
+#
+#   sh serve.sh OUT PROGRAM ARGS...
+#
+# OUT is the folder shared with the sidecar. The server's standard output goes to OUT/server, where the sidecar finds its
+# address; `ended` in it says that there is no server any more. Orders come through the FIFO OUT/orders:
+#   end CODE    the server ends, and this exits with CODE, or with the server's own code if it had ended by itself
+#   run         the server ends, and `PROGRAM ARGS...` takes its place
+#   rest TURN   what the server's shells of that turn have left running ends; the server stays, for the agent's next run
+# The second word of OUT/ready is the server's password. Tools of the server see it; a command line never has it. If the
+# third is `warm`, the server may rest; then its shells take the variables of the run that it works for from
+# OUT/environment, because its own are those of the first run. OUT/turn holds the number of the turn.
+
+out=$1
+shift
+exec 5<>"$out/orders" 6>&2 2>/dev/null # the shell's own words about a child that was killed are no output
+
+default_signals=''
+if env --default-signal=INT,QUIT true; then default_signals=1; fi
+
+# Waits for the order to end, then ends the server.
+await_order() {
+    while read -r word value <&5 && [ "$word" = rest ]; do end_tools "$AGENT_RUN_MARK-$value"; done
+    echo "$word $value" >"$out/order"
+    read -r pid <"$out/server.pid" && kill -TERM "$pid"
+}
+
+end_tools() { # MARK
+    for signal in TERM KILL; do
+        grep -lzxF "AGENT_RUN_TOOL=$1" /proc/[0-9]*/environ | while IFS=/ read -r _ _ pid _; do
+            kill "-$signal" "$pid"
+        done
+        sleep 0.2 || sleep 1
+    done
+}
+
+# A shell for the server's tools that begins with the variables of the run.
+make_shell() {
+    real=$(command -v "${SHELL:-bash}" || command -v bash || command -v sh)
+    mkdir -p "$out/shell"
+    {
+        echo '#!/bin/sh'
+        echo "read -r turn <'$out/turn'"
+        echo 'export AGENT_RUN_TOOL="$AGENT_RUN_MARK-$turn"'
+        echo "[ ! -r '$out/environment' ] || . '$out/environment'"
+        echo "exec '$real' \"\$@\""
+    } >"$out/shell/${real##*/}"
+    chmod 700 "$out/shell/${real##*/}"
+    SHELL=$out/shell/${real##*/}
+    export SHELL
+}
+
+serve() { # PROGRAM
+    read -r pid _ </proc/self/stat
+    echo "$pid" >"$out/server.pid"
+    read -r _ OPENCODE_SERVER_PASSWORD rests <"$out/ready"
+    export OPENCODE_SERVER_PASSWORD
+    [ "$rests" != warm ] || make_shell
+    set -- "$1" serve --hostname 127.0.0.1 --port 0 --print-logs --log-level INFO
+    [ -z "$default_signals" ] || exec env --default-signal=INT,QUIT "$@"
+    exec "$@"
+}
+
+await_order &
+waiting=$!
+(serve "$1") </dev/null >"$out/server" 2>&6 5>&- 6>&-
+code=$?
+if [ -e "$out/order" ]; then own=''; else own=$code; fi
+echo "ended" >>"$out/server"
+wait "$waiting"
+read -r word value <"$out/order" || exit "$code"
+case $word in
+run) exec "$@" 2>&6 5>&- 6>&- ;;
+end) exit "${own:-$value}" ;;
+*) exit "$code" ;;
+esac

@@ -1,0 +1,257 @@
+"""Drives OpenCode's server in the agent's container: starts the driver, replaces it if it dies, orders what follows.
+
+The driver is a process of its own (`driver`). What it knows is in a folder that only the sidecar's container mounts, so
+the next one continues where it was killed, and the agent cannot write there. Orders go to the agent's container through
+a FIFO: `end CODE`; `run`, if the server cannot be used and OpenCode's command line takes its place; `rest TURN`.
+
+A server whose turn ended well may rest: it stays for a while, without tokens and without a run. A claim gives it the
+next turn, of another run of the same agent. When nobody claims it in time, it is ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import time
+from typing import Any
+
+from agent_runs.pod.sidecar.output import Stream
+from agent_runs.pod.sidecar.tokens import write_tokens
+
+EVENTS, TURN, END, PROMPT = "events", "turn.json", "end", "prompt"
+"""Names in the driver's folder."""
+ORDERS, SERVER, WORKING, ENVIRONMENT = "orders", "server", "turn", "environment"
+"""Names in the folder that both containers share: the FIFO, the server's standard output, a file while it works, and
+the variables of its run."""
+RESTART_SECONDS = 0.5
+"""Before a driver that failed ends, so that it is not replaced all the time. One that was killed is, at once."""
+MAX_DRIVERS = 100
+"""After so many that ended without a result the turn is lost: the driver has a bug."""
+MAX_TURNS = 100
+"""Of one server; its memory grows slowly with them."""
+ABORTED = 128 + signal.SIGTERM
+"""Exit code of a server whose turn was aborted."""
+DETAIL_LIMIT = 300
+"""Characters of why a turn ended otherwise."""
+
+
+class Serving:
+    """OpenCode's server, and its turn.
+
+    Args:
+        output: the folder shared with the agent's container.
+        own: the sidecar's own folder.
+        turn: a JSON file, the driver's `turn.json` but for what is only known here, with `keep_warm`: how many seconds
+            the server may rest.
+
+    Attributes:
+        events: what the driver of this turn writes.
+        password: of the server.
+        fell_back: the server could not be used, and was told nothing.
+        rests_until: by the monotonic clock; None while it works.
+    """
+
+    def __init__(self, output: str, own: str, turn: str) -> None:
+        self._output, self._own = output, own
+        self.password = os.urandom(16).hex()
+        with open(turn) as file:  # noqa: PTH123 - pathlib is not needed here
+            known = json.load(file)
+        self._keep_warm = float(known.pop("keep_warm", 0))
+        orders = _join(output, ORDERS)
+        os.mkfifo(orders, 0o600)
+        self._orders = os.open(orders, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._driver = self._drivers = self._turns = 0
+        self._end: dict[str, Any] = {}
+        self._aborted = False
+        self._claim: dict[str, Any] = {}  # the answer to the last one
+        self.fell_back = False
+        self.rests_until: float | None = None
+        self.events = self._new_turn(known)
+
+    def _new_turn(self, known: dict[str, Any]) -> Stream:
+        """Make the driver's folder; the one before is no longer needed."""
+        if self._turns:
+            self.events.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._turns += 1
+        self._drivers, self._end, self.rests_until = 0, {}, None
+        os.mkdir(self._folder, 0o700)  # noqa: PTH102 - as above
+        if (prompt := known.pop("text", None)) is not None:
+            known["prompt"] = _join(self._folder, PROMPT)
+            _write(known["prompt"], prompt)
+        _write(_join(self._folder, TURN), json.dumps({**known, **self.server}))
+        return Stream(self._folder, b"o", EVENTS, report_as="stdout")
+
+    @property
+    def ready(self) -> tuple[str, str]:
+        """What the agent's container is told: the password, and whether the server may rest."""
+        return self.password, "warm" if self._keep_warm > 0 else "cold"
+
+    @property
+    def server(self) -> dict[str, str]:
+        """How the server is reached."""
+        return {"server": _join(self._output, SERVER), "password": self.password}
+
+    @property
+    def _folder(self) -> str:
+        return _join(self._own, f"turn-{self._turns}")
+
+    # the driver
+
+    @property
+    def is_driving(self) -> bool:
+        """Whether the turn is not over."""
+        return bool(self._driver)
+
+    def begin(self) -> None:
+        """Start the driver, which waits for the server."""
+        with contextlib.suppress(OSError):
+            _write(_join(self._output, WORKING), f"{self._turns}\n")
+        self._start()
+
+    def _start(self) -> None:
+        self._drivers += 1
+        self._driver = os.fork()
+        if not self._driver:
+            self._drive()
+
+    def _drive(self) -> None:
+        try:
+            signal.set_wakeup_fd(-1)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the frames are the forwarder's
+            # not above: what it needs is large, and the forwarder is to start at once and to stay small
+            from agent_runs.pod.sidecar.driver import drive  # noqa: PLC0415
+
+            drive(self._folder)
+        finally:
+            time.sleep(0 if os.path.exists(_join(self._folder, END)) else RESTART_SECONDS)  # noqa: PTH110 - as above
+            os._exit(0)
+
+    def has_ended(self, process: int) -> bool:
+        """Whether this process, which has ended, was the driver, and the turn is over. Otherwise another continues."""
+        if process != self._driver:
+            return False
+        self._driver = 0
+        try:
+            with open(_join(self._folder, END)) as file:  # noqa: PTH123 - as above
+                self._end = json.load(file)
+        except (OSError, ValueError):
+            if self._drivers < MAX_DRIVERS:
+                self._start()
+                return False
+            self._end = {"code": 1, "reason": "driver_failed"}
+        self._settle()
+        return True
+
+    def _settle(self) -> None:
+        """Let the server rest, or order what follows."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(_join(self._output, WORKING))  # noqa: PTH108 - as above
+        code = self._end.get("code")
+        if (code, self._end.get("reason")) == (0, None) and self._may_rest:
+            self._rest()
+            return
+        self.fell_back = code is None and not self._aborted and not self._claim
+        self._order("run" if self.fell_back else f"end {self._exit_code(code)}")
+
+    def _exit_code(self, code: Any) -> int:
+        if self._aborted:
+            return ABORTED
+        return code if isinstance(code, int) else 1
+
+    def abort(self) -> None:
+        """End the turn; the driver tells the server, and writes what came of it."""
+        if self._driver and not self._aborted:
+            self._aborted = True
+            os.kill(self._driver, signal.SIGTERM)
+        elif self.rests_until is not None:
+            self.end_rest()
+
+    def kill(self) -> None:
+        """End a driver that does not notice that its server is gone."""
+        if self._driver:
+            os.kill(self._driver, signal.SIGKILL)
+            os.waitpid(self._driver, 0)
+            self._driver = 0
+            self._end = {"code": 1, "reason": "server_lost"}
+
+    def judged(self, frame: dict[str, Any]) -> dict[str, Any]:
+        """Return the last frame with what the driver knows: how the turn was made, and how it was lost."""
+        reason, detail = self._end.get("reason"), str(self._end.get("detail") or "")[:DETAIL_LIMIT]
+        if self.fell_back:
+            return {**frame, "transport": "run", "fallback": f"{reason}: {detail}" if detail else reason}
+        lost = reason if reason not in (None, "aborted") else None
+        code = {"exit_code": 0} if self.rests_until is not None else {}
+        resting = {"rests": True} if self.rests_until is not None else {}
+        return {**frame, **code, "transport": "serve", "error": frame["error"] or lost, **resting}
+
+    def _order(self, order: str) -> None:
+        with contextlib.suppress(BlockingIOError):  # the agent has filled the FIFO, and only harms itself
+            os.write(self._orders, order.encode() + b"\n")
+
+    # rest, and the next turn
+
+    @property
+    def _may_rest(self) -> bool:
+        return self._keep_warm > 0 and self._turns < MAX_TURNS and not self._aborted
+
+    def _rest(self) -> None:
+        self.rests_until = time.monotonic() + self._keep_warm
+        write_tokens(self._own, {})
+        with contextlib.suppress(OSError):
+            os.unlink(_join(self._output, ENVIRONMENT))  # noqa: PTH108 - as above
+        self._order(f"rest {self._turns}")
+
+    def end_rest(self) -> None:
+        """End the server: nobody has claimed it."""
+        self._order("end 0")
+        self._keep_warm, self.rests_until = 0, None
+
+    def claimed(self, claim: dict[str, Any], first: int) -> dict[str, Any]:
+        """Take the next turn, unless there is a reason against it; the answer has that. A repeated claim is the same.
+
+        Args:
+            claim: `id`, `turn` (the driver's, with `text` for the prompt), `environment` and `tokens`.
+            first: number of its first frame.
+        """
+        if self._claim and self._claim["id"] == claim["id"]:
+            return {**self._claim, "repeated": True}
+        if self.rests_until is None:
+            return {"accepted": False, "reason": "the server does not rest"}
+        write_tokens(self._own, claim["tokens"])
+        _write(_join(self._output, ENVIRONMENT), _exports(claim["environment"]))
+        self.events = self._new_turn(claim["turn"])
+        self._claim = {"id": claim["id"], "accepted": True, "first": first}
+        return self._claim
+
+    def rotate(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Change the tokens of the run that has claimed the server."""
+        if self.rests_until is not None or not self._claim or self._claim["id"] != request["id"]:
+            return {"accepted": False, "reason": "the server is not this run's"}
+        write_tokens(self._own, request["tokens"])
+        return {"accepted": True}
+
+
+def _exports(variables: dict[str, str | None]) -> str:
+    """Return shell commands that set these variables, and unset those without a value."""
+    return "".join(
+        f"unset {name}\n" if value is None else f"export {name}={shlex.quote(value)}\n"
+        for name, value in variables.items()
+    )
+
+
+def _join(folder: str, name: str) -> str:
+    return os.path.join(folder, name)  # noqa: PTH118 - pathlib is large
+
+
+def _write(path: str, text: str) -> None:
+    """Write a file that only this user can read, whatever the agent has put there."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)  # noqa: PTH108 - as above
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(path, flags, 0o600), "w", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - as above
+        file.write(text)
