@@ -43,6 +43,7 @@ make_shell() {
     {
         echo '#!/bin/sh'
         echo "read -r turn <'$out/turn'"
+        # shellcheck disable=SC2016 # that shell is to expand them
         echo 'export AGENT_RUN_TOOL="$AGENT_RUN_MARK-$turn"'
         echo "[ ! -r '$out/environment' ] || . '$out/environment'"
         echo "exec '$real' \"\$@\""
