@@ -314,6 +314,24 @@ class KubernetesCluster:
         query = [("labelSelector", agent_selector(agent_id))]
         return list((await self._get("list", "jobs.batch", _batch(namespace, "jobs"), JobList, query)).items)
 
+    async def annotate_job(
+        self, namespace: str, name: str, uid: str, resource_version: str, annotations: Mapping[str, str | None]
+    ) -> Job | None:
+        """Set or remove annotations of this Job, if it is still as it was in this version; see the port.
+
+        Source: kubernetes.io, Kubernetes API Concepts, Updates to existing resources: a resourceVersion in a patch is a
+        precondition.
+        """
+        metadata = {"uid": uid, "resourceVersion": resource_version, "annotations": dict(annotations)}
+        path = _batch(namespace, "jobs", name)
+        answer = await self._patch("jobs.batch", path, {"metadata": metadata}, "application/merge-patch+json")
+        if not isinstance(answer, Refusal):
+            return _decode(answer, Job, "patch jobs.batch")
+        if answer.is_not_found or _is_other_object(answer):
+            job = await self.read_job(namespace, name)
+            return job if job and job.metadata.uid == uid and _has_annotations(job, annotations) else None
+        raise answer.as_error()
+
     # pods
 
     async def pods_of_agent(self, namespace: str, agent_id: str) -> list[Pod]:
@@ -357,8 +375,7 @@ class KubernetesCluster:
     async def _change_pod(self, namespace: str, name: str, patch: Manifest) -> bool:
         answer = await self._patch("pods", _core(namespace, "pods", name), patch, "application/merge-patch+json")
         if isinstance(answer, Refusal):
-            is_other_pod = answer.reason == "Conflict" or (answer.status == 422 and "metadata.uid" in answer.message)
-            if answer.is_not_found or is_other_pod:
+            if answer.is_not_found or _is_other_object(answer):
                 return False
             raise answer.as_error()
         return True
@@ -869,6 +886,15 @@ async def _read_at_most(response: aiohttp.ClientResponse, limit: int) -> bytes:
         if len(body) >= limit:
             break
     return body[:limit]
+
+
+def _is_other_object(refusal: Refusal) -> bool:
+    """Whether a patch was refused because the object has another `uid` or, if the patch has one, another version."""
+    return refusal.reason == "Conflict" or (refusal.status == 422 and "metadata.uid" in refusal.message)
+
+
+def _has_annotations(job: Job, annotations: Mapping[str, str | None]) -> bool:
+    return all(job.metadata.annotations.get(key) == value for key, value in annotations.items())
 
 
 def _log_refusal(refusal: Refusal) -> Exception:

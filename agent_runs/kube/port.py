@@ -140,6 +140,20 @@ class Cluster(Protocol):
         """Return every Job that this program created for an agent, of whatever run."""
         ...
 
+    async def annotate_job(
+        self, namespace: str, name: str, uid: str, resource_version: str, annotations: Mapping[str, str | None]
+    ) -> Job | None:
+        """Set annotations of this Job, or remove them (None), if it is still as it was in this version.
+
+        Of several that change the same version one succeeds. Needs the verb `patch` on `jobs.batch`.
+
+        Returns:
+            The Job as it is now, also if it has these annotations already, because the reply to an earlier call was
+            lost: so the values must be the caller's own. None when the Job has changed, in whatever way (the Job's
+            controller writes its status too), or no longer exists.
+        """
+        ...
+
     async def pods_of_agent(self, namespace: str, agent_id: str) -> list[Pod]:
         """Return every pod of an agent's Jobs, also of deleted ones."""
         ...
