@@ -17,7 +17,7 @@ Verbs = Mapping[str, Sequence[str]]
 """By resource, in the spelling of `Cluster.allowed`."""
 
 REQUIRED_VERBS: Final[Verbs] = {
-    "jobs.batch": ("create", "get", "list", "watch", "delete"),
+    "jobs.batch": ("create", "get", "list", "watch", "patch", "delete"),
     "pods": ("get", "list", "watch", "patch", "delete"),
     "pods/log": ("get",),
     "pods/exec": ("get", "create"),

@@ -11,7 +11,7 @@ import copy
 import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from math import ceil
 from types import TracebackType
@@ -75,6 +75,11 @@ MIN_GRACE: Final = timedelta(seconds=1)
 """Of a deleted pod: without any grace Kubernetes does not wait for its containers."""
 CALL_POOL_SIZE: Final = 100
 """Connections for short calls. Each costs 0.5 MB and a TLS handshake; hundreds of runs may end in one second."""
+MAX_STDIN_BYTES: Final = 4 * 1024 * 1024
+"""Of a command in a container."""
+_STDIN_MESSAGE_BYTES: Final = 16 * 1024
+"""Kubernetes' own clients send at most 32 KiB at once."""
+_QUOTED_RUN: Final = 8
 _MAX_QUOTE: Final = 500
 _MAX_STATUS_BYTES: Final = 64 * 1024
 _CONNECTION_ERRORS: Final = (aiohttp.ClientError, TimeoutError, OSError, ConfigException, ValueError)
@@ -309,6 +314,24 @@ class KubernetesCluster:
         query = [("labelSelector", agent_selector(agent_id))]
         return list((await self._get("list", "jobs.batch", _batch(namespace, "jobs"), JobList, query)).items)
 
+    async def annotate_job(
+        self, namespace: str, name: str, uid: str, resource_version: str, annotations: Mapping[str, str | None]
+    ) -> Job | None:
+        """Set or remove annotations of this Job, if it is still as it was in this version; see the port.
+
+        Source: kubernetes.io, Kubernetes API Concepts, Updates to existing resources: a resourceVersion in a patch is a
+        precondition.
+        """
+        metadata = {"uid": uid, "resourceVersion": resource_version, "annotations": dict(annotations)}
+        path = _batch(namespace, "jobs", name)
+        answer = await self._patch("jobs.batch", path, {"metadata": metadata}, "application/merge-patch+json")
+        if not isinstance(answer, Refusal):
+            return _decode(answer, Job, "patch jobs.batch")
+        if answer.is_not_found or _is_other_object(answer):
+            job = await self.read_job(namespace, name)
+            return job if job and job.metadata.uid == uid and _has_annotations(job, annotations) else None
+        raise answer.as_error()
+
     # pods
 
     async def pods_of_agent(self, namespace: str, agent_id: str) -> list[Pod]:
@@ -352,8 +375,7 @@ class KubernetesCluster:
     async def _change_pod(self, namespace: str, name: str, patch: Manifest) -> bool:
         answer = await self._patch("pods", _core(namespace, "pods", name), patch, "application/merge-patch+json")
         if isinstance(answer, Refusal):
-            is_other_pod = answer.reason == "Conflict" or (answer.status == 422 and "metadata.uid" in answer.message)
-            if answer.is_not_found or is_other_pod:
+            if answer.is_not_found or _is_other_object(answer):
                 return False
             raise answer.as_error()
         return True
@@ -519,15 +541,41 @@ class KubernetesCluster:
         self, namespace: str, pod: str, container: str, argv: Sequence[str], *, limit: int, idle_timeout: timedelta
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Run a command in a running container and yield what it prints on stdout; see the port."""
+        socket = await self._exec(namespace, pod, container, argv)
+        async with socket, aclosing(_iter_stdout(socket, limit, idle_timeout)) as pieces:
+            yield pieces
+
+    async def exec_input(
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        argv: Sequence[str],
+        stdin: bytes,
+        *,
+        limit: int,
+        idle_timeout: timedelta,
+    ) -> bytes:
+        """Run a command in a running container, give it `stdin`, return what it prints on stdout; see the port."""
+        if len(stdin) > MAX_STDIN_BYTES:
+            raise ExecFailed(f"stdin has {len(stdin)} bytes, more than {MAX_STDIN_BYTES}")
+        async with await self._exec(namespace, pod, container, argv, stdin=True) as socket:
+            sending = asyncio.create_task(_send_stdin(socket, stdin))
+            try:
+                async with aclosing(_iter_stdout(socket, limit, idle_timeout, secret=stdin)) as pieces:
+                    return b"".join([piece async for piece in pieces])
+            finally:  # a command may end without reading all of it
+                sending.cancel()
+                await asyncio.wait([sending])
+
+    async def _exec(
+        self, namespace: str, pod: str, container: str, argv: Sequence[str], *, stdin: bool = False
+    ) -> aiohttp.ClientWebSocketResponse:
+        query = [("container", container), ("stdout", "true"), ("stderr", "true"), ("stdin", _flag(stdin))]
+        query += [("command", word) for word in argv]
         try:
             async with asyncio.timeout(CALL_TIMEOUT.total_seconds()):
-                socket = await self._open_socket(
-                    _core(namespace, "pods", pod) + "/exec",
-                    [
-                        *(("container", container), ("stdout", "true"), ("stderr", "true")),
-                        *(("command", word) for word in argv),
-                    ],
-                )
+                return await self._open_socket(_core(namespace, "pods", pod) + "/exec", query)
         except aiohttp.WSServerHandshakeError as error:
             if error.status in {401, 403}:
                 details: dict[str, Any] = {"verb": "create", "resource": "pods/exec", "status": error.status}
@@ -535,8 +583,6 @@ class KubernetesCluster:
             raise ExecFailed(f"cannot create pods/exec: {error.status}", status=error.status) from None
         except _CONNECTION_ERRORS as error:
             raise ExecFailed(f"cannot create pods/exec: {type(error).__name__}: {_bounded(str(error))}") from None
-        async with socket, aclosing(_iter_stdout(socket, limit, idle_timeout)) as pieces:
-            yield pieces
 
     async def _open_socket(self, path: str, query: Query) -> aiohttp.ClientWebSocketResponse:
         request = await self._sockets.param_serialize(
@@ -755,10 +801,22 @@ async def _iter_log(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
         raise LogCut(type(error).__name__) from None
 
 
+async def _send_stdin(socket: aiohttp.ClientWebSocketResponse, stdin: bytes) -> None:
+    """Send the length and the content. A connection that breaks ends the reading as well, which reports it."""
+    content = b"%d\n%b" % (len(stdin), stdin)
+    with suppress(*_CONNECTION_ERRORS, RuntimeError):  # RuntimeError: aiohttp's, as below
+        for start in range(0, len(content), _STDIN_MESSAGE_BYTES):
+            await socket.send_bytes(b"\x00" + content[start : start + _STDIN_MESSAGE_BYTES])
+
+
 async def _iter_stdout(
-    socket: aiohttp.ClientWebSocketResponse, limit: int, idle_timeout: timedelta
+    socket: aiohttp.ClientWebSocketResponse, limit: int, idle_timeout: timedelta, secret: bytes = b""
 ) -> AsyncGenerator[bytes]:
-    """Read messages of v4.channel.k8s.io. Their first byte is 1 for stdout, 2 for stderr, 3 for the end."""
+    """Read messages of v4.channel.k8s.io. Their first byte is 1 for stdout, 2 for stderr, 3 for the end.
+
+    Args:
+        secret: what no error quotes, nor any 8 bytes of it.
+    """
     stderr, size = bytearray(), 0
     while True:
         try:
@@ -772,7 +830,7 @@ async def _iter_stdout(
             raise ExecFailed(f"the connection ended before the command did: {message.type.name}")
         channel, data = message.data[:1], message.data[1:]
         if channel == b"\x03":
-            _raise_for_exec_status(data, bytes(stderr))
+            _raise_for_exec_status(data, _without(secret, bytes(stderr)))
             return
         if channel == b"\x02":
             stderr += data[: _MAX_QUOTE - len(stderr)]
@@ -781,6 +839,16 @@ async def _iter_stdout(
             if size > limit:
                 raise ExecFailed(f"the command printed more than {limit} bytes")
             yield data
+
+
+def _without(secret: bytes, text: bytes) -> bytes:
+    """Replace each byte of `text` that is in a run of 8 bytes, or all of a shorter secret, that both have."""
+    width = min(len(secret), _QUOTED_RUN)
+    starts = [start for start in range(len(text) - width + 1) if width and text[start : start + width] in secret]
+    shown = bytearray(text)
+    for start in starts:
+        shown[start : start + width] = b"*" * width
+    return bytes(shown)
 
 
 def _raise_for_exec_status(data: bytes, stderr: bytes) -> None:
@@ -818,6 +886,15 @@ async def _read_at_most(response: aiohttp.ClientResponse, limit: int) -> bytes:
         if len(body) >= limit:
             break
     return body[:limit]
+
+
+def _is_other_object(refusal: Refusal) -> bool:
+    """Whether a patch was refused because the object has another `uid` or, if the patch has one, another version."""
+    return refusal.reason == "Conflict" or (refusal.status == 422 and "metadata.uid" in refusal.message)
+
+
+def _has_annotations(job: Job, annotations: Mapping[str, str | None]) -> bool:
+    return all(job.metadata.annotations.get(key) == value for key, value in annotations.items())
 
 
 def _log_refusal(refusal: Refusal) -> Exception:

@@ -140,6 +140,20 @@ class Cluster(Protocol):
         """Return every Job that this program created for an agent, of whatever run."""
         ...
 
+    async def annotate_job(
+        self, namespace: str, name: str, uid: str, resource_version: str, annotations: Mapping[str, str | None]
+    ) -> Job | None:
+        """Set annotations of this Job, or remove them (None), if it is still as it was in this version.
+
+        Of several that change the same version one succeeds. Needs the verb `patch` on `jobs.batch`.
+
+        Returns:
+            The Job as it is now, also if it has these annotations already, because the reply to an earlier call was
+            lost: so the values must be the caller's own. None when the Job has changed, in whatever way (the Job's
+            controller writes its status too), or no longer exists.
+        """
+        ...
+
     async def pods_of_agent(self, namespace: str, agent_id: str) -> list[Pod]:
         """Return every pod of an agent's Jobs, also of deleted ones."""
         ...
@@ -300,6 +314,35 @@ class Cluster(Protocol):
 
         Raises:
             ExecFailed: while reading at the latest: the end of the iterator means exit code 0.
+        """
+        ...
+
+    async def exec_input(
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        argv: Sequence[str],
+        stdin: bytes,
+        *,
+        limit: int,
+        idle_timeout: timedelta,
+    ) -> bytes:
+        """Run a command in a running container, give it `stdin`, and return what it prints on stdout.
+
+        The command finds on its standard input the number of bytes in decimal digits, a line feed, and so many bytes;
+        it must not read further. Kubernetes before 1.30 cannot tell a command that its standard input has ended.
+
+        Needs the verbs `get` and `create` on `pods/exec`. No error quotes anything of `stdin`, even if the command
+        prints it on stderr: each run of 8 bytes that is in both is replaced. A cancel does not end the command.
+
+        Args:
+            stdin: 4 MiB at the most.
+            limit: bytes of stdout after which `ExecFailed` is raised.
+            idle_timeout: how long the command may print nothing before `ExecFailed` is raised.
+
+        Raises:
+            ExecFailed: the command did not end with 0. It may have read all of `stdin`, some or nothing.
         """
         ...
 

@@ -24,7 +24,8 @@ cluster too. What is not:
 - volumes other than emptyDir, Secrets and claims (a claim is a directory); `envFrom`, fields and ConfigMaps in `env`;
 - isolation and resources: same user, network, devices; no limits; securityContext is accepted and ignored;
 - probes, lifecycle hooks, termination messages, sidecar and ephemeral containers, attach, port-forward;
-- stdin and terminals of exec; `tailLines`, `limitBytes` and `previous` of logs; log rotation by size;
+- terminals of exec, and waiting while a command does not read its stdin;
+- `tailLines`, `limitBytes` and `previous` of logs; log rotation by size;
 - strategic merge patches, server-side apply, dry runs, pages of lists (`limit` is ignored), tables, protobuf, sets in
   label selectors;
 - foreground deletion;

@@ -80,10 +80,15 @@ class End:
 
 @dataclass(frozen=True)
 class Command:
-    """One more command in a container."""
+    """One more command in a container.
+
+    Attributes:
+        stdin: its standard input; None: /dev/null.
+    """
 
     process: asyncio.subprocess.Process
     report: int
+    stdin: asyncio.WriteTransport | None = None
 
     @property
     def failure(self) -> str:
@@ -178,17 +183,34 @@ class Container:
         return int(children[0]) if children else 0
 
     @contextlib.asynccontextmanager
-    async def execute(self, command: Sequence[str]) -> AsyncIterator[Command]:
+    async def execute(self, command: Sequence[str], *, stdin: bool = False) -> AsyncIterator[Command]:
         """Run one more command inside; it is killed on leaving."""
-        process, report = await _spawn({**self._spec, "command": list(command), "join": self._main_process()})
-        inside = Command(process, report)
-        try:
-            yield inside
-        finally:
-            inside.kill()
-            _close_pipes(process)  # first, for a second cancel may come while we wait
-            await process.wait()
-            os.close(report)
+        spec = {**self._spec, "command": list(command), "join": self._main_process()}
+        async with _pipe() if stdin else contextlib.nullcontext((None, None)) as (source, writer):
+            process, report = await _spawn(spec, source)
+            inside = Command(process, report, writer)
+            try:
+                yield inside
+            finally:
+                await _end(inside)
+
+
+async def _end(command: Command) -> None:
+    command.kill()
+    _close_pipes(command.process)  # first, for a second cancel may come while we wait
+    await command.process.wait()
+    os.close(command.report)
+
+
+@contextlib.asynccontextmanager
+async def _pipe() -> AsyncIterator[tuple[int, asyncio.WriteTransport]]:
+    """A pipe to a command, not the socket that asyncio would give it: no program can open that as /dev/stdin."""
+    source, target = os.pipe()
+    writer, _ = await asyncio.get_running_loop().connect_write_pipe(asyncio.BaseProtocol, os.fdopen(target, "wb", 0))
+    try:
+        yield source, writer
+    finally:
+        writer.abort()
 
 
 def send_signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
@@ -202,13 +224,14 @@ def send_signal(process: asyncio.subprocess.Process, number: signal.Signals) -> 
             os.kill(process.pid, number)
 
 
-async def _spawn(spec: dict[str, Any]) -> tuple[asyncio.subprocess.Process, int]:
-    """Start a supervisor in a session of its own; with the descriptor of its report."""
+async def _spawn(spec: dict[str, Any], stdin: int | None = None) -> tuple[asyncio.subprocess.Process, int]:
+    """Start a supervisor in a session of its own; with the descriptor of its report. Closes `stdin` here."""
     reader, writer = os.pipe()
+    passed = [writer] if stdin is None else [writer, stdin]
     pipe = asyncio.subprocess.PIPE
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
-            *_SUPERVISOR, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=[writer], env={}, start_new_session=True
+            *_SUPERVISOR, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=passed, env={}, start_new_session=True
         )
     )
     try:
@@ -220,9 +243,10 @@ async def _spawn(spec: dict[str, Any]) -> tuple[asyncio.subprocess.Process, int]
         os.close(reader)
         raise
     finally:
-        os.close(writer)
+        for descriptor in passed:
+            os.close(descriptor)
     assert process.stdin is not None  # noqa: S101 - it is a pipe
-    process.stdin.write(json.dumps({**spec, "report": writer}).encode())
+    process.stdin.write(json.dumps({**spec, "report": writer, "stdin": stdin}).encode())
     process.stdin.close()
     return process, reader
 

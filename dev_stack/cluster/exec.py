@@ -1,6 +1,6 @@
-"""`kubectl exec` without stdin and terminal: one more command inside a running container, over a WebSocket.
+"""`kubectl exec` without a terminal: one more command inside a running container, over a WebSocket.
 
-Each message begins with a byte: 1 stdout, 2 stderr, 3 the Status at the end.
+Each message begins with a byte: 0 stdin, 1 stdout, 2 stderr, 3 the Status at the end; with v5, 255 and a 0 end stdin.
 Source: kubernetes apimachinery pkg/util/remotecommand, and what a real API server sends.
 """
 
@@ -11,16 +11,19 @@ import contextlib
 import json
 from dataclasses import dataclass
 
-from aiohttp import web
+from aiohttp import WSMsgType, web
 
 from dev_stack.cluster.containers import Command, Container
 from dev_stack.cluster.errors import bad_request
 from dev_stack.cluster.kinds import Object
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+_END_OF_STDIN = b"\xff\x00"
 _READ = 32 * 1024
 """Bytes of a message, as a real kubelet's."""
 _PING = 30.0  # seconds
+_MAX_UNREAD = 64 * 1024 * 1024
+"""Bytes of stdin that a command has not read. A real kubelet would read the client's messages no faster than those."""
 
 
 @dataclass
@@ -36,8 +39,8 @@ class Exec:
         query = self.request.query
         if not self.command:
             raise bad_request("you must specify at least one command for the container")
-        if query.get("stdin") == "true" or query.get("tty") == "true":
-            raise bad_request("the embedded cluster has no stdin and no terminal for exec")
+        if query.get("tty") == "true":
+            raise bad_request("the embedded cluster has no terminal for exec")
 
     async def serve(self, closing: asyncio.Event) -> web.StreamResponse:
         """Run the command to its end, or until the client, the container or the server has ended."""
@@ -51,11 +54,12 @@ class Exec:
         return socket
 
     async def _run(self, socket: web.WebSocketResponse, closing: asyncio.Event) -> None:
-        async with self.container.execute(self.command) as command:
+        stdin = self.request.query.get("stdin") == "true"
+        async with self.container.execute(self.command, stdin=stdin) as command:
             output = asyncio.ensure_future(self._forward(socket, command))
             ended, *others = (
                 asyncio.ensure_future(wait)
-                for wait in (self.container.finished.wait(), closing.wait(), socket.receive())
+                for wait in (self.container.finished.wait(), closing.wait(), _receive(socket, command.stdin))
             )
             try:
                 await asyncio.wait([output, ended, *others], return_when=asyncio.FIRST_COMPLETED)
@@ -80,6 +84,19 @@ class Exec:
         await asyncio.gather(copy(process.stdout, b"\x01"), copy(process.stderr, b"\x02"))
         code = await process.wait()
         return _not_started(failure) if (failure := command.failure) else _status(code, self.command)
+
+
+async def _receive(socket: web.WebSocketResponse, stdin: asyncio.WriteTransport | None) -> None:
+    """Pass on what comes for stdin, until the client has left or may not go on."""
+    while (message := await socket.receive()).type is WSMsgType.BINARY:
+        if stdin is None or stdin.is_closing():
+            continue
+        if message.data == _END_OF_STDIN and socket.ws_protocol == PROTOCOLS[0]:
+            stdin.close()
+        elif message.data[:1] == b"\x00":
+            stdin.write(message.data[1:])
+        if stdin.get_write_buffer_size() > _MAX_UNREAD:
+            return
 
 
 def _not_started(failure: str) -> Object:

@@ -4,7 +4,8 @@ It reads a JSON object from standard input and puts the container's command into
 and, where the system permits, with its own process ids. The command writes to the standard output and error of this
 program. A container ends when its main process ends, even if something it left in the background still holds its
 output; all of that is killed then. SIGTERM is passed to the main process, SIGUSR1 kills everything. With `join` in the
-object it runs one more command inside a container (`kubectl exec`). The exit code is that of the command.
+object it runs one more command inside a container (`kubectl exec`), whose standard input is the descriptor `stdin`,
+if there is one. The exit code is that of the command.
 
 On the descriptor `report` it writes why the command could not be started, or closes it when the command runs. Only the
 standard library, and little of it, because each container waits for this program's start.
@@ -299,7 +300,7 @@ def join(spec: dict[str, Any]) -> int:
         child = os.fork()  # only a child is inside the namespace of process ids
         if child:
             os.close(spec["report"])
-            os.closerange(0, 3)
+            os.closerange(0, 3)  # only the command holds its input and output
             return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         os.chdir(spec["workdir"])
@@ -330,5 +331,8 @@ def main() -> None:
     nothing = os.open("/dev/null", os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
+    if (stdin := spec.get("stdin")) is not None:
+        os.dup2(stdin, 0)
+        os.close(stdin)
     code = join(spec) if "join" in spec else supervise(spec)
     os._exit(code if code >= 0 else 128 - code)

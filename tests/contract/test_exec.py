@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
-from contextlib import AsyncExitStack
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +18,7 @@ import pytest
 
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.port import ExecFailed
-from tests.contract.api import Api, Object, running
+from tests.contract.api import TIMEOUT, Api, Object, running
 
 QUERY = {"stdout": "true", "stderr": "true"}
 
@@ -103,6 +107,45 @@ async def test_a_command_ends_with_its_container(api: Api) -> None:
     assert ended.status["details"]["causes"] == [{"reason": "ExitCode", "message": "137"}]
 
 
+@asynccontextmanager
+async def typing(api: Api, own: str, *command: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    """A command that has stdin, and its connection."""
+    given = [*(QUERY | {"stdin": "true"}).items(), *(("command", word) for word in command)]
+    url = api.path(f"pods/{own}/exec")
+    async with api.session.ws_connect(url, params=given, protocols=("v4.channel.k8s.io",)) as socket:
+        yield socket
+
+
+async def printed(socket: aiohttp.ClientWebSocketResponse, text: bytes) -> None:
+    """Read stdout until it has ended with this text."""
+    out = b""
+    while not out.endswith(text):
+        message = await socket.receive(TIMEOUT)
+        assert message.type is aiohttp.WSMsgType.BINARY
+        assert message.data[:1] == b"\x01" or not message.data[1:]
+        out += message.data[1:]
+
+
+async def test_a_command_reads_what_its_client_sends(api: Api) -> None:
+    own = await waiting(api)
+    async with typing(api, own, "sh", "-c", "read a; echo $a; read b < /dev/stdin; echo $b") as socket:
+        await socket.send_bytes(b"\x00one\n")
+        await printed(socket, b"one\n")
+        await socket.send_bytes(b"\x00tw")
+        await socket.send_bytes(b"\x00o\n")
+        await printed(socket, b"two\n")
+    await api.delete(f"pods/{own}", grace=0)
+
+
+async def test_a_client_may_leave_a_command_that_does_not_read_its_stdin(api: Api) -> None:
+    own = await waiting(api)
+    async with typing(api, own, "sh", "-c", "echo begun; sleep 600") as socket:
+        await printed(socket, b"begun\n")
+        await socket.send_bytes(b"\x00" + bytes(1000))
+    assert (await execute(api, own, "echo", "fine")).out == b"fine\n"
+    await api.delete(f"pods/{own}", grace=0)
+
+
 async def test_our_client_runs_commands(api: Api, kubeconfig: Path) -> None:
     own = await waiting(api)
     idle = timedelta(seconds=30)
@@ -128,3 +171,90 @@ async def test_our_client_runs_commands(api: Api, kubeconfig: Path) -> None:
             await output("true", pod="nobody")
         assert failed.value.status == 404
     await api.delete(f"pods/{own}", grace=0)
+
+
+READ_EXACTLY = "read size; head -c $size"
+"""Bytes, not a buffer of them: `read` of a shell takes no more than its line from a pipe."""
+
+
+@asynccontextmanager
+async def entering(api: Api, kubeconfig: Path, own: str) -> AsyncIterator[Callable[..., Awaitable[bytes]]]:
+    """Our client's `exec_input` for a pod."""
+    async with await KubernetesCluster.connect(str(kubeconfig), environ={}) as client:
+
+        async def enter(stdin: bytes, *argv: str, limit: int = 4_000_000, pod: str = own) -> bytes:
+            idle = timedelta(seconds=30)
+            async with asyncio.timeout(TIMEOUT):
+                return await client.exec_input(api.namespace, pod, "main", argv, stdin, limit=limit, idle_timeout=idle)
+
+        yield enter
+
+
+async def test_our_client_gives_a_command_its_stdin(api: Api, kubeconfig: Path) -> None:
+    own = await waiting(api)
+    async with entering(api, kubeconfig, own) as enter:
+        every_byte = bytes(range(256))
+        assert await enter(every_byte, "sh", "-c", READ_EXACTLY) == every_byte
+        assert await enter(b"", "sh", "-c", READ_EXACTLY + "; echo none") == b"none\n"
+        big = os.urandom(1024 * 1024)
+        assert await enter(big, "sh", "-c", READ_EXACTLY) == big
+        digest = await enter(bytes(4 * 1024 * 1024), "sh", "-c", READ_EXACTLY + " | sha256sum")
+        assert digest.split()[0].decode() == hashlib.sha256(bytes(4 * 1024 * 1024)).hexdigest()
+        with pytest.raises(ExecFailed, match="4194305 bytes, more than 4194304"):
+            await enter(bytes(4 * 1024 * 1024 + 1), "true")
+        with pytest.raises(ExecFailed, match="more than 1000 bytes"):
+            await enter(big, "sh", "-c", READ_EXACTLY, limit=1000)
+    await api.delete(f"pods/{own}", grace=0)
+
+
+async def test_a_command_need_not_read_its_stdin(api: Api, kubeconfig: Path) -> None:
+    own = await waiting(api)
+    async with entering(api, kubeconfig, own) as enter:
+        assert await enter(bytes(1024 * 1024), "echo", "done") == b"done\n"
+        with pytest.raises(ExecFailed) as failed:
+            await enter(bytes(1024 * 1024), "sh", "-c", "exit 4")
+        assert failed.value.exit_code == 4
+        with pytest.raises(ExecFailed, match="not found in"):
+            await enter(b"x", "no-such-command")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):  # too short only leaves it earlier
+                await enter(bytes(1024 * 1024), "sleep", "600")
+        assert await enter(b"x", "echo", "fine") == b"fine\n"
+    await api.delete(f"pods/{own}", grace=0)
+
+
+async def test_a_failed_command_is_quoted_without_its_stdin(api: Api, kubeconfig: Path) -> None:
+    own = await waiting(api)
+    async with entering(api, kubeconfig, own) as enter:
+        script = "read size; head -c $size >&2; echo ' is what I read' >&2; exit 7"
+        with pytest.raises(ExecFailed, match=r"exit code 7: \*{22} is what I read") as failed:
+            await enter(b"pct_0123456789abcdefgh", "sh", "-c", script)
+        assert failed.value.exit_code == 7
+        script = "read size; head -c 12 >&2; exit 7"
+        with pytest.raises(ExecFailed) as failed:
+            await enter(b"pct_0123456789abcdefgh", "sh", "-c", script)
+        assert "pct_" not in str(failed.value)
+    await api.delete(f"pods/{own}", grace=0)
+
+
+async def test_no_stdin_reaches_a_container_that_has_ended(api: Api, kubeconfig: Path) -> None:
+    own = await api.run("true")
+    await api.until_ended(own)
+    async with entering(api, kubeconfig, own) as enter:
+        with pytest.raises(ExecFailed) as failed:
+            await enter(b"pct_0123456789", "cat")
+        assert (failed.value.status, failed.value.exit_code) == (500, None)
+        assert "pct_" not in f"{failed.value!r} {failed.value}"
+        with pytest.raises(ExecFailed, match="404"):
+            await enter(b"pct_0123456789", "cat", pod="nobody")
+
+
+async def test_a_container_that_ends_ends_a_command_that_reads(api: Api, kubeconfig: Path) -> None:
+    mount = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}
+    own = await api.run("mkfifo /v/fifo; read x < /v/fifo", volumes=[{"name": "v", "emptyDir": {}}], container=mount)
+    await api.until(f"pods/{own}", running)
+    async with entering(api, kubeconfig, own) as enter:
+        script = "until [ -p /v/fifo ]; do sleep 0.05; done; echo go > /v/fifo; cat > /dev/null"
+        with pytest.raises(ExecFailed) as failed:
+            await enter(b"x", "sh", "-c", script)
+        assert failed.value.exit_code in (137, None)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
+from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.objects import Job
 from tests.contract.api import Api, Object, job, outcome, pod, running, state
 
 
@@ -125,4 +130,66 @@ async def test_a_pod_of_no_job_is_not_counted(api: Api, name: str) -> None:
     await api.until_ended(created.body["metadata"]["name"])
     body = (await api.get(f"jobs/{name}")).body
     assert "succeeded" not in body["status"]
+    await api.delete(f"jobs/{name}", propagation="Background")
+
+
+CLAIM = "paperclip.io/claim"
+OTHER_UID = "00000000-0000-0000-0000-000000000000"
+
+
+async def settled(api: Api, client: KubernetesCluster, name: str) -> Job:
+    """A Job whose pod runs, read once the controller has nothing more to write."""
+    await api.create("jobs", job(name, "sleep 600"))
+    await api.pod_of(name, running)
+    await api.until(f"jobs/{name}", lambda body: body["status"].get("ready", body["status"].get("active")) == 1)
+    found = await client.read_job(api.namespace, name)
+    assert found is not None
+    return found
+
+
+async def test_of_two_that_annotate_the_same_version_of_a_job_one_succeeds(
+    api: Api, kubeconfig: Path, name: str
+) -> None:
+    async with await KubernetesCluster.connect(str(kubeconfig), environ={}) as client:
+        own = (await settled(api, client, name)).metadata
+
+        async def claim(run: str) -> Job | None:
+            return await client.annotate_job(api.namespace, name, own.uid, own.resource_version, {CLAIM: run})
+
+        runs = [f"run-{number}" for number in range(10)]
+        claims = await asyncio.gather(*map(claim, runs))
+        ((winner, claimed),) = [(run, claim) for run, claim in zip(runs, claims, strict=True) if claim is not None]
+        assert claimed.metadata.annotations[CLAIM] == winner
+        assert claimed.metadata.resource_version != own.resource_version
+        now = await client.read_job(api.namespace, name)
+        assert now is not None
+        assert now.metadata.annotations[CLAIM] == winner
+        repeated = await claim(winner)
+        assert repeated is not None  # a reply that was lost: the same caller asks a second time
+        assert await claim("run-10") is None
+    await api.delete(f"jobs/{name}", propagation="Background")
+
+
+async def test_an_annotation_of_a_job_is_removed_by_its_version(api: Api, kubeconfig: Path, name: str) -> None:
+    async with await KubernetesCluster.connect(str(kubeconfig), environ={}) as client:
+        own = (await settled(api, client, name)).metadata
+        place = (api.namespace, name, own.uid)
+        claimed = await client.annotate_job(*place, own.resource_version, {CLAIM: "one", "paperclip.io/other": "x"})
+        assert claimed is not None
+        assert await client.annotate_job(*place, own.resource_version, {CLAIM: "two"}) is None
+        free = await client.annotate_job(*place, claimed.metadata.resource_version, {CLAIM: None})
+        assert free is not None
+        assert CLAIM not in free.metadata.annotations
+        assert free.metadata.annotations["paperclip.io/other"] == "x"
+    await api.delete(f"jobs/{name}", propagation="Background")
+
+
+async def test_a_job_that_is_another_or_none_is_not_annotated(api: Api, kubeconfig: Path, name: str) -> None:
+    async with await KubernetesCluster.connect(str(kubeconfig), environ={}) as client:
+        version = (await settled(api, client, name)).metadata.resource_version
+        assert await client.annotate_job(api.namespace, name, OTHER_UID, version, {CLAIM: "one"}) is None
+        now = await client.read_job(api.namespace, name)
+        assert now is not None
+        assert CLAIM not in now.metadata.annotations
+        assert await client.annotate_job(api.namespace, "nobody", OTHER_UID, version, {CLAIM: "one"}) is None
     await api.delete(f"jobs/{name}", propagation="Background")

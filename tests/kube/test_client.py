@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import traceback
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
@@ -628,3 +629,34 @@ async def test_an_exec_without_a_proper_end_failed(
     with pytest.raises(ExecFailed, match=error) as failed:
         await read_exec(client)
     assert failed.value.exit_code is None
+
+
+SECRET = b"pct_0123456789abcdefgh"
+
+
+async def enter_secret(client: KubernetesCluster, stdin: bytes = SECRET) -> bytes:
+    idle = timedelta(seconds=5)
+    return await client.exec_input(NAMESPACE, "p", "opencode", ["cat"], stdin, limit=100, idle_timeout=idle)
+
+
+async def test_stdin_needs_the_permission_of_exec(client: KubernetesCluster, scripted: Scripted) -> None:
+    scripted.refuse_with(403, "Forbidden", "no")
+    with pytest.raises(ClusterForbidden, match="create pods/exec"):
+        await enter_secret(client)
+
+
+async def test_a_connection_that_breaks_while_stdin_is_sent_fails_without_quoting_it(
+    client: KubernetesCluster, scripted: Scripted
+) -> None:
+    async def take_one(request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse(protocols=("v4.channel.k8s.io",))
+        await socket.prepare(request)
+        await socket.receive()
+        assert request.transport is not None
+        request.transport.abort()
+        return socket
+
+    scripted.answer = take_one
+    with pytest.raises(ExecFailed, match="the connection") as failed:
+        await enter_secret(client, SECRET * 100_000)
+    assert "pct_" not in "".join(traceback.format_exception(failed.value))

@@ -195,7 +195,9 @@ class Strict:
 
 ALL = ResourceRule(verbs=("*",), api_groups=("*",), resources=("*",))
 GRANTED = (
-    ResourceRule(verbs=("create", "get", "list", "watch", "delete"), api_groups=("batch",), resources=("jobs",)),
+    ResourceRule(
+        verbs=("create", "get", "list", "watch", "patch", "delete"), api_groups=("batch",), resources=("jobs",)
+    ),
     ResourceRule(verbs=("get", "list", "patch", "delete"), api_groups=("",), resources=("pods",)),
     ResourceRule(verbs=("get", "create"), api_groups=("",), resources=("*/exec",)),
     ResourceRule(verbs=("*",), api_groups=("", "apps"), resources=("secrets", "events", "persistentvolumeclaims")),
@@ -207,7 +209,7 @@ GRANTED = (
     [
         pytest.param([ALL], 0, [], id="everything is listed"),
         pytest.param(GRANTED, 2, ["get pods/log", "watch pods"], id="two are not listed"),
-        pytest.param(None, 22, ["get pods/log", "watch pods"], id="no complete list"),
+        pytest.param(None, 23, ["get pods/log", "watch pods"], id="no complete list"),
     ],
 )
 async def test_missing_permissions_are_named_and_only_what_is_not_listed_is_asked(
