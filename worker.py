@@ -35,7 +35,9 @@ from agent_runs.job.attempt_plan import AgentPodSettings
 from agent_runs.job.checks import Checks
 from agent_runs.job.model_check import ModelCheck
 from agent_runs.job.pod_profile import DeploymentChoice, Inheritance, PodOverrides
+from agent_runs.job.prompts import Prompts
 from agent_runs.job.redactions import Redactions, provider_settings
+from agent_runs.job.warm_pods import WarmPods
 from agent_runs.kube.port import Cluster
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
 from agent_runs.service import startup
@@ -99,6 +101,7 @@ def activities(
         opencode_config=settings.opencode_config,
         page=links.page_url_without_token(settings),
     )
+    prompts = Prompts(preparations, settings.data_root, data_claim)
     models = ModelCheck(cluster) if settings.check_models else None
     surroundings = Surroundings(cluster, store, Objects(cluster, pods, overrides))
     checking = CheckConfigurationActivity(
@@ -109,8 +112,8 @@ def activities(
         checking.check_configuration,
         checking.try_pod,
         IntrospectPodActivity(cluster, overrides, inheritance).introspect_pod,
-        BundlePromptActivity(cluster, preparations, settings.data_root, data_claim).bundle_prompt,
-        CreateJobActivity(cluster, preparations, opener, pods, models).create_job,
+        BundlePromptActivity(cluster, prompts).bundle_prompt,
+        CreateJobActivity(cluster, preparations, opener, pods, models, WarmPods(cluster, prompts.of)).create_job,
         AwaitScheduleActivity(cluster, redactions, metrics).await_schedule,
         RotateTokenActivity(cluster, opener).rotate_token,
         StreamLogsActivity(

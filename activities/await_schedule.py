@@ -74,7 +74,8 @@ class AwaitScheduleActivity:
                 if isinstance(diagnosis, Running | Ended) and pod is not None:
                     await self._block_replacement_pods(input)
                     ref = pod_ref(input, pod)
-                    record_waits(self.metrics, ref, pod)
+                    if input.job.claimed is None:
+                        record_waits(self.metrics, ref, pod)
                     return ref
                 redaction = redaction or await self.redactions.current(input.job.joined)
                 match diagnosis:
@@ -172,14 +173,15 @@ def pod_ref(input: AwaitSchedule, pod: Pod) -> PodRef:
     """Names this very pod for the activities that follow."""
     status = pod.container(input.job.container)
     running = status.state.running if status is not None else None
+    claimed = input.job.claimed
     return PodRef(
         namespace=input.job.namespace,
         name=pod.metadata.name,
         uid=pod.metadata.uid,
         node=pod.spec.node_name or None,
         container=input.job.container,
-        created_at=pod.metadata.creation_timestamp,
-        started_at=running.started_at if running is not None else None,
+        created_at=claimed.at if claimed else pod.metadata.creation_timestamp,
+        started_at=claimed.at if claimed else running.started_at if running is not None else None,
     )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final
 
 from temporalio import activity
@@ -22,6 +23,7 @@ from agent_runs.job.manifest import JobPlan
 from agent_runs.job.model_check import ModelCheck
 from agent_runs.job.redactions import Redactions
 from agent_runs.job.reference import job_ref
+from agent_runs.job.warm_pods import WarmPods
 from agent_runs.kube.objects import Job, Metadata
 from agent_runs.kube.ownership import belongs_to
 from agent_runs.kube.port import AlreadyExists, Cluster
@@ -39,6 +41,7 @@ class CreateJobActivity:
 
     Attributes:
         models: asks OpenCode for the model before the first attempt's Job; None: it is not asked.
+        warm: claims a pod that rests; None: every attempt has a Job of its own.
     """
 
     cluster: Cluster
@@ -46,13 +49,15 @@ class CreateJobActivity:
     opener: Opener
     settings: AgentPodSettings
     models: ModelCheck | None = None
+    warm: WarmPods | None = None
 
     @activity.defn
     async def create_job(self, input: CreateJob) -> JobRef:
         """Creates the Job of this attempt, or adopts the one that an earlier activity attempt has created.
 
         Before the first attempt's Job it ends the pods of the agent's previous runs and waits until none of them runs.
-        An agent never runs twice for one attempt. A deleted Job is not created a second time: its prompt Secret is
+        An agent never runs twice for one attempt. If a pod of the agent rests that is equal to what would be created, it
+        is claimed instead, and nothing is created. A deleted Job is not created a second time: its prompt Secret is
         deleted with it, and a run Secret older than a finished Job's shortest lifetime shows that a Job may have
         existed. A first activity attempt that creates the run Secret need not search for earlier objects.
 
@@ -62,15 +67,30 @@ class CreateJobActivity:
                 can be kept out of the transcript.
             SealedFieldUnreadable: sealed with a key that this worker does not hold.
             JobCreateFailed: Kubernetes refused Job or Secret. `ForeignObject`: the name belongs to another object.
+            PodLost: a pod that was to be claimed was lost, and may have got the prompt.
             JobDeletedExternally: this attempt's Job existed and was deleted.
             ExitUnknown: this attempt's Job may have existed; how it ended is unknown.
             ClusterUnavailable: the API server refused or timed out; retried.
         """
+        plan = await self._plan(input) if activity.info().attempt == 1 else None
+        if claimed := await self._claim(input, plan):
+            return await self._completed(claimed, input)
         ended = await self._remove_previous_runs(input) if input.attempt.attempt == 1 else ()
-        job = await self._create_or_adopt(input)
+        job = await self._create_or_adopt(input, plan)
         if ended:
             note = f"pods of previous runs were ended: {', '.join(ended[:MAX_NAMED_PODS])}"
             job = job.model_copy(update={"warnings": (*job.warnings, note)})
+        return await self._completed(job, input)
+
+    async def _claim(self, input: CreateJob, plan: JobPlan | None) -> JobRef | None:
+        if self.warm is None:
+            return None
+        if plan is not None:
+            return await self.warm.claim(input, plan)
+        return await self.warm.again(input, partial(self._plan, input))
+
+    async def _completed(self, job: JobRef, input: CreateJob) -> JobRef:
+        """The reference with what later steps and people need to know."""
         page = self.settings.page(input.attempt.run.run_id) if self.settings.page else None
         joined = input.joined if await asyncio.to_thread(self._can_open, input) else None
         known = {"keeps_sessions": manifest.keeps_sessions(input), "page": page, "joined": joined}
@@ -92,9 +112,8 @@ class CreateJobActivity:
             progress=activity.heartbeat,
         )
 
-    async def _create_or_adopt(self, input: CreateJob) -> JobRef:
-        if activity.info().attempt == 1:
-            plan = await self._plan(input)
+    async def _create_or_adopt(self, input: CreateJob, plan: JobPlan | None) -> JobRef:
+        if plan is not None:
             if self.models is not None:
                 await self.models.check(plan, input.attempt)
             if await self.cluster.create_secret(plan.run_secret):
@@ -114,8 +133,8 @@ class CreateJobActivity:
     async def _create(self, input: CreateJob, plan: JobPlan) -> JobRef:
         """Creates everything the Job needs and then the Job, or adopts one that was created meanwhile."""
         namespace, name = input.prompt.namespace, input.attempt.job_name
-        if plan.claim:
-            await self.cluster.ensure_claim(plan.claim)
+        if plan.database:
+            await self.cluster.ensure_claim(plan.database)
         try:
             created = await self.cluster.create_job(plan.job)
         except AlreadyExists:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Final
 
@@ -14,9 +14,11 @@ from agent_runs.contracts.messages import Finish, Finished, FinishProgress, JobR
 from agent_runs.contracts.outcome import ContainerEnd
 from agent_runs.contracts.pod import SIDECAR_CONTAINER
 from agent_runs.job.reference import job_ref
+from agent_runs.job.secrets import TOKEN_KEYS
+from agent_runs.job.warm_pods import claimed_by
 from agent_runs.kube.diagnosis import Ended, diagnose, termination_cause
 from agent_runs.kube.objects import Pod
-from agent_runs.kube.ownership import belongs_to
+from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE, belongs_to
 from agent_runs.kube.pod_state import container_ended, container_started, has_ended
 from agent_runs.kube.port import Cluster, ExecFailed
 from agent_runs.kube.watch import snapshots
@@ -36,6 +38,8 @@ REASON_LIMIT: Final = 100
 """Characters of Kubernetes' reason for an end."""
 UNKNOWN_ENDS: Final = frozenset({None, "Unknown", "ContainerStatusUnknown"})
 """Reasons that say nothing about an end."""
+MAX_ANNOTATION_TRIES: Final = 5
+"""The Job's controller may change it between a read and a patch."""
 EXEC_IDLE_TIMEOUT: Final = timedelta(seconds=5)
 EXEC_LIMIT: Final = 1024
 """Bytes of what an acknowledgement may print."""
@@ -57,11 +61,15 @@ class FinishActivity:
         A retained Job keeps its log; its agent is stopped, and the Secrets with its environment and token are deleted.
         If the end of its containers is never reported, it is deleted: only then is it known that none runs.
 
+        With `keep` nothing is deleted, if the Job's pod still rests: it only forgets the run's tokens.
+
         With `confirm` the status of the agent's container is read and compared before anything is deleted.
 
         Raises:
             ClusterUnavailable: the API server refused or timed out; retried.
         """
+        if input.keep and input.job is not None and await self._keep(input.job):
+            return Finished(agent_started=True, kept=True)
         namespace = input.namespace or self.cluster.namespace
         attempt, job = input.attempt, input.job or await self._find_unreported_job(input, namespace)
         ended = await self._end_job(job, input) if job else Finished()
@@ -73,9 +81,32 @@ class FinishActivity:
         return ended.model_copy(update={"deleted": deleted})
 
     async def _find_unreported_job(self, input: Finish, namespace: str) -> JobRef | None:
-        """This attempt's Job, if `create_job` failed or was cancelled after it had created one."""
+        """This attempt's Job, if `create_job` failed or was cancelled after it had created or claimed one."""
         job = await self.cluster.read_job(namespace, input.attempt.job_name)
-        return job_ref(job) if job is not None and belongs_to(job.metadata, input.attempt) else None
+        if job is not None and belongs_to(job.metadata, input.attempt):
+            return job_ref(job)
+        jobs = await self.cluster.jobs_of_agent(namespace, input.attempt.run.agent_id)
+        claimed = claimed_by(jobs, input.attempt.transcript)
+        return job_ref(claimed) if claimed is not None else None
+
+    async def _keep(self, job: JobRef) -> bool:
+        """Keeps a Job whose server rests; False: it does not any more, so it is to be deleted.
+
+        Its sidecar ends by itself when nobody claims it, and Kubernetes deletes the Job after its TTL.
+        """
+        pods = [pod for pod in await self.cluster.pods_of(job) if not has_ended(pod)]
+        if len(pods) != 1 or not await self._acknowledge(pods[0], job.namespace):
+            return False
+        await self.cluster.change_secret(job.namespace, f"{job.name}-run", dict.fromkeys(TOKEN_KEYS, b""))
+        for _ in range(MAX_ANNOTATION_TRIES):
+            now = await self.cluster.read_job(job.namespace, job.name)
+            if now is None or now.metadata.uid != job.uid:
+                return False
+            marks = {RESTS_SINCE: datetime.now(UTC).isoformat(timespec="seconds"), CLAIMED_BY: None}
+            meta = now.metadata
+            if await self.cluster.annotate_job(job.namespace, job.name, job.uid, meta.resource_version, marks):
+                return True
+        return False
 
     async def _end_job(self, job: JobRef, input: Finish) -> Finished:
         """Deletes the Job and waits until no pod of it runs: an agent never runs twice at a time.

@@ -37,7 +37,7 @@ class PrepareRunActivity:
         request = prepared.request
         _check_start(input, request)
         await self.checks.check(prepared.chosen, folders_of(request))
-        return self.checks.with_budget(request)
+        return self.checks.bounded(request)
 
 
 def folders_of(request: RunRequest) -> RunFolders:

@@ -17,6 +17,7 @@ from agent_runs.agents.opencode.fold import Fold, Progress
 from agent_runs.contracts.errors import ClusterForbidden, PodLost, RunTimeout
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.messages import (
+    Claimed,
     JobRef,
     OverQuota,
     Silence,
@@ -54,6 +55,8 @@ MAX_HEARTBEAT_INTERVAL: Final = timedelta(seconds=4)
 """Between heartbeats of one stream, however many there are: two of them and a busy second fit into the time-out."""
 DEFAULT_QUOTA: Final = 1024 * 1024 * 1024
 """Bytes."""
+CLOCK_TOLERANCE: Final = timedelta(seconds=2)
+"""The sidecar's clock and that of the log's time stamps are the same node's; they only may be set."""
 RUNNER_FAILED: Final = 125
 """Exit code of the runner when it has not started the agent."""
 
@@ -157,7 +160,8 @@ class StreamLogsActivity:
         state = await self._stored_state(input.attempt, redaction)
         sealed = await self.store.receipt(input.attempt)
         stored = await self.store.stored_bytes(input.attempt.run.run_id)
-        checkpoint = Checkpoint(state, resume_cursor(state, last_heartbeat() or input.resume), stored)
+        cursor = resume_cursor(state, last_heartbeat() or input.resume, input.job.claimed)
+        checkpoint = Checkpoint(state, cursor, stored)
         if stored > self.quota and not input.over_quota:
             return await self._over_quota(input.attempt, checkpoint, writer)
         watch = await self._budget_watch(input, checkpoint)
@@ -179,7 +183,7 @@ class StreamLogsActivity:
                     end = watch.end(state.fold, checkpoint.progress)
                     if end is not None and follower.last is None:
                         return end
-                if follower.may_end_early and is_whole_success(state, follower, sealed):
+                if follower.may_end_early and (rests(follower) or is_whole_success(state, follower, sealed)):
                     follower.end_early()
             if follower.silent_for_too_long is not None:
                 silence = await self._silence(input, follower, follower.silent_for_too_long, checkpoint)
@@ -234,6 +238,7 @@ class StreamLogsActivity:
             receipt=receipt,
             failure=failure.error.as_failure(redaction.hide(failure.message)) if failure else None,
             early=follower.ended_early,
+            rests=follower.ended_early and rests(follower),
             warnings=tuple(map(redaction.hide, (*follower.warnings, *unwatched, *_fallback(follower.last)))),
         )
 
@@ -348,11 +353,23 @@ def last_heartbeat() -> StreamProgress | None:
     return None
 
 
-def resume_cursor(state: StreamState, hint: StreamProgress) -> Cursor:
-    """Where to continue: after the last stored line and the last gap, according to the store."""
+def resume_cursor(state: StreamState, hint: StreamProgress, claimed: Claimed | None = None) -> Cursor:
+    """Where to continue: after the last stored line and the last gap, according to the store.
+
+    The log of a pod that had rested begins with the output of other runs.
+    """
     covered = max((gap.after_sequence + (gap.frames or 0) for gap in state.gaps), default=0)
     cursor = Cursor(after=state.sequence, covered=covered)
+    if claimed is not None:
+        before = claimed.first - 1
+        begin = claimed.at.replace(microsecond=0) - CLOCK_TOLERANCE
+        cursor = Cursor(max(state.sequence, before), claimed.first, begin, max(covered, before))
     return cursor if hint.needed_from is None else cursor.with_hint(hint.sequence, hint.needed_from, hint.second)
+
+
+def rests(follower: Follower) -> bool:
+    """Whether the sidecar says that OpenCode's server rests, so that its container does not end with the run."""
+    return follower.last is not None and follower.last.rests
 
 
 def without_past_gaps(batch: Batch, state: StreamState) -> Batch:

@@ -56,6 +56,11 @@ class Attempt:
         return self.end is not None and self.end.early
 
     @property
+    def rests(self) -> bool:
+        """Whether its agent's server waits for the agent's next run."""
+        return self.end is not None and self.end.rests
+
+    @property
     def decided_early(self) -> bool:
         """Whether it is known to be a success without that status: the clean-up can no longer change its outcome."""
         judged = self.report is not None and not self.session_refused
@@ -85,7 +90,7 @@ class Attempt:
         failure = self.known_failure
         return AttemptReport(
             attempt=self.key.attempt,
-            job_name=self.key.job_name,
+            job_name=self.job.name if self.job else self.key.job_name,
             failure_code=failure.code if failure else None,
             receipt=self.end.receipt if self.end else OutputReceipt(),
             peaks=self.end.container.peaks if self.end else Peaks(),

@@ -67,7 +67,8 @@ async def _finish(run: RunState, attempt: Attempt) -> None:
         job=attempt.job,
         retain=run.config.retain_jobs,
         grace=timedelta() if attempt.killed else run.grace,
-        confirm=attempt.ended_early,
+        confirm=attempt.ended_early and not attempt.rests,
+        keep=attempt.rests and attempt.failure is None,
     )
     try:
         finished = await workflow.execute_activity(

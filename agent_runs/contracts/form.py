@@ -134,6 +134,12 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
             "confined by neither.",
         ),
         Caption(
+            "keepWarmSec",
+            "Keep Warm",
+            "Seconds that the pod of an agent that has succeeded waits for the agent's next run, which then needs no "
+            "start of OpenCode; 0: it is deleted at once. Of a larger value than the operator allows only that counts.",
+        ),
+        Caption(
             "transport",
             "Transport",
             "How the pod drives OpenCode: run is its command line, serve its server, auto the server unless extraArgs "

@@ -131,6 +131,18 @@ class CreateJob(Contract):
     joined: JoinedRun | None = None
 
 
+class Claimed(Contract):
+    """How an attempt got a server that rested, instead of a Job of its own.
+
+    Attributes:
+        first: number of its first frame in the sidecar's log.
+        at: when, by the node's clock.
+    """
+
+    first: int
+    at: datetime
+
+
 class JobRef(Contract):
     """One Job, with its uid, so that a later one of the same name is never mistaken for it.
 
@@ -141,6 +153,7 @@ class JobRef(Contract):
         has_api_proxy: the agent reaches Paperclip through a proxy in its pod, so its token can be rotated.
         warnings: for people, such as a reserved label that was left out.
         joined: the later run whose tokens the pod has; they are kept out of its output.
+        claimed: the Job is an earlier run's, whose OpenCode server works for this one; None: it is this attempt's own.
     """
 
     namespace: str
@@ -153,6 +166,7 @@ class JobRef(Contract):
     has_api_proxy: bool = False
     warnings: tuple[str, ...] = ()
     joined: JoinedRun | None = None
+    claimed: Claimed | None = None
 
 
 class RotateToken(Contract):
@@ -194,7 +208,8 @@ class PodRef(Contract):
 
     Attributes:
         created_at: when the pod was created, by the API server's clock.
-        started_at: when the agent container started, by the node's clock; None: it had not, or nobody knows.
+        started_at: when the agent container started, by the node's clock; None: it had not, or nobody knows. Both are
+            the time of the claim for a pod that had rested.
     """
 
     namespace: str
@@ -323,6 +338,7 @@ class StreamEnd(Contract):
         budget: it has not ended, but has used much of the run's budget; nothing else is known then but the warnings.
         early: the sidecar saw the agent's process end with exit code 0, and all of its output is stored; what its
             container's status says is not known yet. `finish` reads it.
+        rests: the agent has ended, and its pod waits for the agent's next run.
         warnings: for people, such as a permission that the worker lacks.
     """
 
@@ -333,6 +349,7 @@ class StreamEnd(Contract):
     over_quota: OverQuota | None = None
     budget: BudgetUse | None = None
     early: bool = False
+    rests: bool = False
     warnings: tuple[str, ...] = ()
 
     @classmethod
@@ -373,6 +390,7 @@ class Finish(Contract):
         retain: keep the Job for debugging (`retainJobs`).
         grace: how long OpenCode may take to end after SIGTERM, when it still runs.
         confirm: how the agent ended is known from its sidecar only: read its container's status before the deletion.
+        keep: the Job's server rests, and is kept for the agent's next run.
     """
 
     attempt: AttemptKey
@@ -381,6 +399,7 @@ class Finish(Contract):
     retain: bool = False
     grace: timedelta = timedelta(seconds=60)
     confirm: bool = False
+    keep: bool = False
 
 
 class FinishProgress(Contract):
@@ -404,8 +423,10 @@ class Finished(Contract):
         agent_started: a pod was found whose agent runs or had run, also one that the workflow does not know.
         contradiction: what the container's status says, if that is not what the sidecar said; None also when it could
             not be read.
+        kept: the Job's server rests; nothing of it was deleted.
     """
 
     deleted: bool = False
     agent_started: bool = False
     contradiction: str | None = None
+    kept: bool = False

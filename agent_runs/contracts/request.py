@@ -141,6 +141,8 @@ Quantity = Annotated[str, AfterValidator(_quantity)]
 OptionalQuantity = Annotated[Quantity | None, BeforeValidator(_blank_is_absent)]
 Seconds = Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=30 * 24 * 3600)]
 Count = Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=10**12)]
+KEEP_WARM_DEFAULT: Final = 120
+"""Seconds."""
 Usd = Annotated[float, BeforeValidator(_number_not_flag), Field(ge=0, le=10**6, allow_inf_nan=False)]
 Pairs = Annotated[dict[str, str], BeforeValidator(_pairs), AfterValidator(_label_keys)]
 OptionalName = Annotated[ObjectName | None, BeforeValidator(_blank_is_absent)]
@@ -216,6 +218,7 @@ class RunConfig(PaperclipContract):
         max_cost_usd, max_tokens, max_steps: what one run may use, all attempts together; 0 means no limit.
         max_repeated_calls: calls of one tool with the same input, one directly after the other; 0 means no limit.
         max_unread_sec: how long the pod of an agent that has ended waits for a worker to read its output.
+        keep_warm_sec: how long the pod of an agent that has succeeded waits for the agent's next run; 0: not at all.
         transport: how the pod drives OpenCode. `run`: its command line; `serve`: its server; `auto`: the server, unless
             `extra_args` need the command line.
         infrastructure_retries: further attempts after a lost pod or node, on a budget of their own.
@@ -247,6 +250,7 @@ class RunConfig(PaperclipContract):
     max_repeated_calls: Count = 0
     max_unread_sec: Seconds = 3600
     transport: Literal["auto", "run", "serve"] = "auto"
+    keep_warm_sec: Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=24 * 3600)] = KEEP_WARM_DEFAULT
     infrastructure_retries: Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=10)] = 2
     cwd: OptionalText = None
     workspace: Literal["shared", "ephemeral"] = "shared"

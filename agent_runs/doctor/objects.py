@@ -127,7 +127,7 @@ class Objects:
 
     async def _storage_class(self, planned: Planned) -> Sequence[Finding]:
         """Whether the StorageClass exists of a volume that the agent's first run would create."""
-        own = planned.plan.claim
+        own = planned.plan.database
         name = own["spec"].get("storageClassName") if own else None
         if not own or not name:
             return []
@@ -174,8 +174,8 @@ def _create_job_input(agent: CheckedAgent, profile: PodProfile) -> CreateJob:
 def _objects(input: CreateJob, plan: JobPlan) -> Iterator[Mapping[str, Any]]:
     yield prompt_secret(input.attempt, input.prompt.namespace, b"check")
     yield plan.run_secret
-    if plan.claim:
-        yield plan.claim
+    if plan.database:
+        yield plan.database
     yield plan.job
     yield _pod(plan.job)
 

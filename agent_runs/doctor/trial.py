@@ -144,8 +144,8 @@ def _trial_job(planned: Planned, file: str) -> Manifest:
     spec |= {"activeDeadlineSeconds": int(DEADLINE.total_seconds()), "ttlSecondsAfterFinished": 60}
     pod = spec["template"]["spec"]
     pod["terminationGracePeriodSeconds"] = 1
-    if planned.plan.claim:  # it belongs to an agent, and this is none
-        name = planned.plan.claim["metadata"]["name"]
+    if planned.plan.database:  # it belongs to an agent, and this is none
+        name = planned.plan.database["metadata"]["name"]
         pod["volumes"] = [_without_claim(each, name) for each in pod["volumes"]]
     containers = {each["name"]: each for each in pod["containers"]}
     model = planned.input.config.model

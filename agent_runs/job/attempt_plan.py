@@ -111,13 +111,25 @@ def attempt_plan(
         runner=RUNNER_FILE.read_text(),
         settings=pod_settings(settings),
         proxy=proxy,
-        server=Server(SERVE_FILE.read_text(), turn) if turn else None,
+        server=Server(SERVE_FILE.read_text(), turn, keep_warm_sec(config, merged.config, proxy)) if turn else None,
     )
     unset = _unset_variables(input, secrets, opencode, names | environment.keys())
     listed = merged.only_lists(config.model) and "projectConfig" not in config.opencode_features
     return replace(
         plan, warnings=(*plan.warnings, *merged.notes, *unset), listed_model=config.model if listed else None
     )
+
+
+def keep_warm_sec(config: RunConfig, opencode: Mapping[str, Any], proxy: ApiProxy | None) -> int:
+    """How long the pod may wait for the agent's next run; 0: not everything that it has of a run can be exchanged.
+
+    The proxy has the token. Shells of OpenCode's server get the variables of the next run, but neither its plugins nor
+    its own MCP servers do, nor a shell that the configuration names.
+    """
+    servers = opencode.get("mcp") or {}
+    local = any(isinstance(each, Mapping) and each.get("type") == "local" for each in servers.values())
+    fixed = proxy is None or local or opencode.get("plugin") or opencode.get("shell")
+    return 0 if fixed or config.retain_jobs else config.keep_warm_sec
 
 
 def merged_config(

@@ -75,9 +75,9 @@ class Checks:
         if folders is not None and folders.workspace_field is not None:
             await self.check_volume(config, f"{folders.workspace_field}: {folders.directory[:MAX_QUOTE]!r}")
 
-    def with_budget(self, request: RunRequest) -> RunRequest:
+    def bounded(self, request: RunRequest) -> RunRequest:
         """The request with the policy's budget where the agent's configuration has no limit of its own."""
-        return request.model_copy(update={"config": self.policy.with_budget(request.config)})
+        return request.model_copy(update={"config": self.policy.bounded(request.config)})
 
     async def check_volume(self, config: RunConfig, workspace: str) -> None:
         """Refuse a workspace that no volume keeps, unless the configuration says that it may be lost.

@@ -6,6 +6,7 @@ literals and arguments it replaces `$(NAME)`, so every `$` is doubled there, whi
 Where this differs from the existing adapters, docs/deviations.md states why.
 """
 
+import hashlib
 import json
 import posixpath
 import re
@@ -15,7 +16,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from agent_runs.contracts.errors import InvalidRequest
-from agent_runs.contracts.identity import label_value
+from agent_runs.contracts.identity import AttemptKey, label_value
 from agent_runs.contracts.messages import CreateJob, PodProfile, SecretMount
 from agent_runs.contracts.pod import AGENT_CONTAINER, DATA_DIRECTORY, HOME_DIRECTORY, SIDECAR_CONTAINER
 from agent_runs.contracts.pod_options import VOLUME_KINDS
@@ -71,6 +72,10 @@ SHUTDOWN_MARGIN: Final = timedelta(seconds=10)
 """What runner and sidecar get after the agent's grace, to end processes and to write the last frame."""
 DEADLINE_MARGIN: Final = timedelta(minutes=30)
 """After timeout and grace, before Kubernetes ends the Job: its deadline includes scheduling and image pulls."""
+REST_MARGIN: Final = timedelta(minutes=5)
+"""Before the end of that margin no server rests any more: the deadline does not begin anew with the next run."""
+MAX_AGE: Final = timedelta(hours=12)
+"""Of a pod whose Job has no deadline."""
 MIN_TTL: Final = timedelta(seconds=60)
 """A finished Job must live until its log and exit code have been read."""
 
@@ -122,10 +127,12 @@ class Server:
     Attributes:
         script: the text of `serve.sh`.
         turn: what the session is to do; see `agent_runs.pod.sidecar.driver`. Without secrets.
+        keep_warm: how many seconds it may rest after a turn; 0: it ends.
     """
 
     script: str
     turn: Mapping[str, Any]
+    keep_warm: int = 0
 
 
 @dataclass(frozen=True)
@@ -135,16 +142,18 @@ class JobPlan:
     Attributes:
         job: the Job; holds no secret.
         run_secret: must exist before the Job; its values must never be logged.
-        claim: a PersistentVolumeClaim to ensure before the Job, when the agent has a database of its own.
+        database: a PersistentVolumeClaim to ensure before the Job, when the agent has a database of its own.
         warnings: for people.
         listed_model: the model, if only OpenCode's own list can have it.
+        claim: what a server that rests needs for this attempt, if one may be used: see `agent_runs.job.warm_pods`.
     """
 
     job: dict[str, Any]
     run_secret: dict[str, Any] = field(repr=False)
-    claim: dict[str, Any] | None = None
+    database: dict[str, Any] | None = None
     warnings: tuple[str, ...] = ()
     listed_model: str | None = None
+    claim: Mapping[str, Any] | None = field(default=None, repr=False)
 
 
 def plan_job(
@@ -177,11 +186,21 @@ def plan_job(
     labels, warnings = _labels(input)
     variables = {name: value for name, value in environment.items() if name not in _fixed_environment(input)}
     files = {RUNNER_KEY: runner.encode(), SIDECAR_KEY: sidecar_archive()}
-    if server:
-        turn = {"prompt": PROMPT_FILE, "directory": working_directory(input), **server.turn}
-        files |= {SERVE_KEY: server.script.encode(), TURN_KEY: json.dumps(turn).encode()}
+    claim = None
     if proxy:
-        files |= {UPSTREAM_KEY: proxy.upstream.encode(), **token_files(proxy.run_id, proxy.token, proxy.tools_token)}
+        files[UPSTREAM_KEY] = proxy.upstream.encode()
+    if server:
+        files[SERVE_KEY] = server.script.encode()
+        turn = {"directory": working_directory(input), **server.turn}
+        rest: dict[str, Any] = {}
+        if server.keep_warm:
+            same = _same_pod(input, variables, opencode_config, files, settings, proxy, server)
+            rest = {"keep_warm": server.keep_warm, "max_age": _max_age(input.config), "pod": same}
+            rest["variables"] = sorted(run_variables(variables))
+            claim = _claim(turn, same, variables, proxy)
+        files[TURN_KEY] = json.dumps({"prompt": PROMPT_FILE, **turn, **rest}).encode()
+    if proxy:
+        files |= token_files(proxy.run_id, proxy.token, proxy.tools_token)
     return JobPlan(
         job=_job(
             input,
@@ -191,9 +210,59 @@ def plan_job(
             proxied=proxy is not None,
         ),
         run_secret=run_secret(input.attempt, namespace, variables, opencode_config, files),
-        claim=database_claim(input),
+        database=database_claim(input),
         warnings=warnings,
+        claim=claim,
     )
+
+
+def run_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that are about one run; all others are the agent's."""
+    return {name: value for name, value in environment.items() if name.startswith("PAPERCLIP_")}
+
+
+def _same_pod(
+    input: CreateJob,
+    environment: Mapping[str, str],
+    opencode_config: str,
+    files: Mapping[str, bytes],
+    settings: PodSettings,
+    proxy: ApiProxy | None,
+    server: Server,
+) -> str:
+    """Digest of all that a pod is made of, but for what is about one run: equal ones may stand in for each other."""
+    run = input.attempt.run.model_copy(update={"run_id": ""})
+    anonymous = input.model_copy(update={"attempt": AttemptKey(run=run)})
+    rest = run_variables(environment)
+    own = {name: value for name, value in environment.items() if name not in rest}
+    extra, _ = extra_labels(input.config)
+    parts = {
+        "pod": _pod_spec(anonymous, (), own, settings, proxy, server),
+        "metadata": [_namespace(input), extra, extra_annotations(input.config), input.config.pod_template],
+        "environment": own,
+        "opencode": opencode_config,
+        "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+        "limits": [_time_limits(input.config), server.keep_warm],
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _max_age(config: RunConfig) -> int:
+    """Seconds after which a server does not rest any more: its Job's deadline does not begin anew with a run."""
+    return _seconds(DEADLINE_MARGIN - REST_MARGIN if config.timeout_sec else MAX_AGE)
+
+
+def _claim(
+    turn: Mapping[str, Any], same: str, environment: Mapping[str, str], proxy: ApiProxy | None
+) -> dict[str, Any]:
+    variables, paths = run_variables(environment), proxy.path_variables if proxy else ()
+    return {
+        "pod": same,
+        "turn": dict(turn),
+        "environment": {name: value for name, value in variables.items() if name not in paths},
+        "paths": {name: value for name, value in variables.items() if name in paths},
+        "tokens": {"token": proxy.token, "run_id": proxy.run_id, "tools_token": proxy.tools_token} if proxy else {},
+    }
 
 
 def _namespace(input: CreateJob) -> str:

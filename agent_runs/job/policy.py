@@ -81,6 +81,7 @@ class Maxima(PolicyPart):
         storage: of an agent's own database claim.
         ephemeral_storage: of the agent's container on its node's disk, and of each empty extra volume.
         timeout_sec: run time of the agent in one run, in seconds; 0: any, also without limit.
+        keep_warm_sec: how long a pod may wait for its agent's next run, in seconds; a larger value counts as this one.
         cost_usd, tokens, steps, repeated_calls: the budget of a run; 0: any. A configuration without a limit of its own
             gets this one.
     """
@@ -90,6 +91,7 @@ class Maxima(PolicyPart):
     storage: Quantity = "100Gi"
     ephemeral_storage: Quantity = "100Gi"
     timeout_sec: Annotated[int, Field(ge=0)] = 0
+    keep_warm_sec: Annotated[int, Field(ge=0)] = 600
     cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
     tokens: Annotated[int, Field(ge=0)] = 0
     steps: Annotated[int, Field(ge=0)] = 0
@@ -233,9 +235,11 @@ class Policy:
                 "; ".join(map(str, refusals)), fields=", ".join(dict.fromkeys(each.field for each in refusals))
             )
 
-    def with_budget(self, config: RunConfig) -> RunConfig:
-        """The configuration with this policy's budget where it has no limit of its own."""
+    def bounded(self, config: RunConfig) -> RunConfig:
+        """The configuration with this policy's budget where it has no limit of its own, and no longer kept warm."""
         most = self.allowed.max
+        if config.keep_warm_sec > most.keep_warm_sec:
+            config = config.model_copy(update={"keep_warm_sec": most.keep_warm_sec})
         missing = [name for name in BUDGET if getattr(most, name) and not getattr(config, f"max_{name}")]
         return config.model_copy(update={f"max_{name}": getattr(most, name) for name in missing}) if missing else config
 

@@ -23,6 +23,10 @@ TOKEN_RUN_ID: Final = "paperclip.io/token-run-id"  # noqa: S105  # the name of a
 """Annotation of a pod: the Paperclip run whose token its proxy was given last."""
 CONTENT_DIGEST: Final = "paperclip.io/content-sha256"
 """Annotation: the digest of a Secret's content when it was written."""
+RESTS_SINCE: Final = "paperclip.io/rests-since"
+"""Annotation of a Job whose agent has ended and whose OpenCode server waits for the agent's next run."""
+CLAIMED_BY: Final = "paperclip.io/claimed-by"
+"""Annotation of a Job: the later run and attempt, as `AttemptKey.transcript`, that its server works for."""
 
 _OWNER: Final = (MANAGED_BY, COMPONENT, COMPANY, AGENT, RUN, ATTEMPT)
 

@@ -7,10 +7,12 @@ from typing import Final
 
 from agent_runs.contracts.identity import RunKey, label_value
 from agent_runs.kube.objects import Job, Metadata, Pod
-from agent_runs.kube.ownership import RUN
+from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE, RUN
 from agent_runs.kube.pod_state import has_ended
 from agent_runs.kube.port import Cluster
 
+JOB_NAME: Final = "job-name"
+"""Label of a Job's pods, in all versions of Kubernetes."""
 ENDING_POLL_INTERVAL: Final = timedelta(seconds=1)
 """Between reads of pods that are ending; mostly there are none."""
 
@@ -28,24 +30,29 @@ async def remove_previous_runs(
         progress: called once a second with a text that says what it waits for.
 
     Returns:
-        The names of the pods that still ran.
+        The names of the pods that still ran, but for those whose server only rested.
 
     Raises:
         ClusterUnavailable: the API server refused or timed out.
     """
+    resting: set[str] = set()
     for job in await cluster.jobs_of_agent(namespace, run.agent_id):
         if may_run(job, run):
+            if {RESTS_SINCE, CLAIMED_BY} & job.metadata.annotations.keys():
+                resting.add(job.metadata.name)
             await cluster.delete_job(namespace, job.metadata.name, job.metadata.uid)
-    deleted: dict[str, str] = {}
+    deleted: set[str] = set()
+    ended: list[str] = []
     while running := await _running_pods(cluster, namespace, run):
         for pod in running:
             if pod.metadata.uid not in deleted:
-                deleted[pod.metadata.uid] = pod.metadata.name
+                deleted.add(pod.metadata.uid)
+                ended += [pod.metadata.name] if pod.metadata.labels.get(JOB_NAME) not in resting else []
                 await cluster.delete_pod(namespace, pod.metadata.name, pod.metadata.uid, grace)
         progress(f"waiting for {len(running)} pod(s) of previous runs to end")
         await asyncio.sleep(ENDING_POLL_INTERVAL.total_seconds())
     await cluster.delete_secrets_of_agent(namespace, run.agent_id, except_run=run.run_id)
-    return tuple(deleted.values())
+    return tuple(ended)
 
 
 async def _running_pods(cluster: Cluster, namespace: str, run: RunKey) -> list[Pod]:

@@ -276,6 +276,7 @@ class LastFrame(msgspec.Struct, frozen=True):
         memory_peak: of the agent's container, bytes, page cache included; the runner's word, as the exit code is.
         memory_limit: of that container, bytes.
         disk: bytes that the output's volume took at the end.
+        rests: OpenCode's server waits for the agent's next run, so its container has not ended.
         transport: how the sidecar had OpenCode driven; None: by its command line, without a choice.
         fallback: why its server was not used although it should have been, the sidecar's words.
     """
@@ -291,6 +292,7 @@ class LastFrame(msgspec.Struct, frozen=True):
     memory_peak: Amount | None = None
     memory_limit: Amount | None = None
     disk: Amount | None = None
+    rests: bool = False
     transport: Literal["run", "serve"] | None = None
     fallback: Annotated[str, msgspec.Meta(max_length=500)] | None = None
 

@@ -130,9 +130,9 @@ def test_what_the_policy_lists_is_allowed(config: dict[str, Any]) -> None:
 def test_an_agent_without_a_budget_gets_that_of_the_policy() -> None:
     policy = Policy.parse(FILE, "p.yaml")
     config = RunConfig.model_validate({"model": "fake/model", "maxTokens": 5, "maxSteps": 7})
-    limited = policy.with_budget(config)
+    limited = policy.bounded(config)
     assert (limited.max_cost_usd, limited.max_tokens, limited.max_steps, limited.max_repeated_calls) == (2.5, 5, 7, 10)
-    assert Policy().with_budget(config) == config
+    assert Policy().bounded(config) == config
 
 
 def test_all_refused_fields_are_named_at_once() -> None:

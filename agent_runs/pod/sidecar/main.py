@@ -139,7 +139,7 @@ class Sidecar:
             return {"accepted": False, "reason": "there is no server"}
         if kind == "rotate":
             return self._serving.rotate(request)
-        answer = self._serving.claimed(request, self._output.number + 1)
+        answer = self._serving.claimed(request, self._output.number + 1, self.address)
         if answer["accepted"] and not answer.get("repeated"):
             self._control.acknowledged = False
             self._output.begin_turn(self._serving.events)

@@ -45,8 +45,9 @@ class Serving:
     Args:
         output: the folder shared with the agent's container.
         own: the sidecar's own folder.
-        turn: a JSON file, the driver's `turn.json` but for what is only known here, with `keep_warm`: how many seconds
-            the server may rest.
+        turn: a JSON file, the driver's `turn.json` but for what is only known here. If the server may rest, it also has
+            `keep_warm` and `max_age`, in seconds, `pod`, a digest of what the pod is made of, and `variables`, the names
+            of those that are about one run.
 
     Attributes:
         events: what the driver of this turn writes.
@@ -60,7 +61,9 @@ class Serving:
         self.password = os.urandom(16).hex()
         with open(turn) as file:  # noqa: PTH123 - pathlib is not needed here
             known = json.load(file)
-        self._keep_warm = float(known.pop("keep_warm", 0))
+        self._keep_warm, max_age = float(known.pop("keep_warm", 0)), float(known.pop("max_age", 0))
+        self._rests_before = time.monotonic() + max_age - self._keep_warm
+        self._pod, self._variables = known.pop("pod", None), known.pop("variables", [])
         orders = _join(output, ORDERS)
         os.mkfifo(orders, 0o600)
         self._orders = os.open(orders, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -197,7 +200,8 @@ class Serving:
 
     @property
     def _may_rest(self) -> bool:
-        return self._keep_warm > 0 and self._turns < MAX_TURNS and not self._aborted
+        young = time.monotonic() < self._rests_before
+        return self._keep_warm > 0 and young and self._turns < MAX_TURNS and not self._aborted
 
     def _rest(self) -> None:
         self.rests_until = time.monotonic() + self._keep_warm
@@ -211,21 +215,26 @@ class Serving:
         self._order("end 0")
         self._keep_warm, self.rests_until = 0, None
 
-    def claimed(self, claim: dict[str, Any], first: int) -> dict[str, Any]:
+    def claimed(self, claim: dict[str, Any], first: int, address: str) -> dict[str, Any]:
         """Take the next turn, unless there is a reason against it; the answer has that. A repeated claim is the same.
 
         Args:
-            claim: `id`, `turn` (the driver's, with `text` for the prompt), `environment` and `tokens`.
+            claim: `id`, `pod`, `turn` (the driver's, with `text` for the prompt), `environment`, `paths` (variables whose
+                values follow the address of the API proxy) and `tokens`.
             first: number of its first frame.
+            address: of the API proxy.
         """
         if self._claim and self._claim["id"] == claim["id"]:
             return {**self._claim, "repeated": True}
         if self.rests_until is None:
             return {"accepted": False, "reason": "the server does not rest"}
+        if claim["pod"] != self._pod:
+            return {"accepted": False, "reason": "the pod is made for another configuration"}
+        given = {**claim["environment"], **{name: address + path for name, path in claim["paths"].items()}}
         write_tokens(self._own, claim["tokens"])
-        _write(_join(self._output, ENVIRONMENT), _exports(claim["environment"]))
+        _write(_join(self._output, ENVIRONMENT), _exports({**dict.fromkeys(self._variables), **given}))
         self.events = self._new_turn(claim["turn"])
-        self._claim = {"id": claim["id"], "accepted": True, "first": first}
+        self._claim = {"id": claim["id"], "accepted": True, "first": first, "at": time.time()}
         return self._claim
 
     def rotate(self, request: dict[str, Any]) -> dict[str, Any]:

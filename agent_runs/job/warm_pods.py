@@ -1,0 +1,166 @@
+"""Pods whose OpenCode server rests after a run, and the claim of one for the agent's next run.
+
+A claim has two halves. An annotation of the Job names the claimer, and of several that write it for the same version of
+the Job one succeeds. Then the pod's sidecar gets the turn by `exec`, with the prompt and the tokens on standard input;
+it takes one turn at a time, answers a repeated claim as before, and refuses one for another pod than it is. So whatever
+is cut or killed in between, a claim either was never answered with yes, or is repeated by the same attempt, or ends the
+attempt as a lost pod: no prompt goes to two pods within one attempt.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from pydantic import BaseModel, ValidationError
+
+from agent_runs.contracts.errors import ClusterForbidden, PodLost
+from agent_runs.contracts.messages import Claimed, CreateJob, JobRef
+from agent_runs.contracts.pod import SIDECAR_CONTAINER
+from agent_runs.job.manifest import CONTROL_DIRECTORY, SIDECAR_FILE, JobPlan
+from agent_runs.job.reference import job_ref
+from agent_runs.kube.objects import Job, Pod
+from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE
+from agent_runs.kube.port import Cluster, ExecFailed
+
+CLAIM_COMMAND: Final = ("python3", "-I", "-S", SIDECAR_FILE, "claim", CONTROL_DIRECTORY)
+ROTATE_COMMAND: Final = (*CLAIM_COMMAND[:4], "rotate", CONTROL_DIRECTORY)
+MAX_REQUEST: Final = 4 * 1024 * 1024
+"""Bytes that `exec_input` takes. A larger prompt gets a Job of its own."""
+MAX_ANSWER: Final = 64 * 1024
+ANSWER_TIMEOUT: Final = timedelta(seconds=10)
+TRIES: Final = 5
+RETRY_PAUSE: Final = timedelta(milliseconds=300)
+
+
+class Answer(BaseModel):
+    """What the sidecar says to a request.
+
+    Attributes:
+        first: number of the first frame of the turn.
+        at: seconds since 1970, by the node's clock.
+        reason: why it refuses.
+    """
+
+    accepted: bool
+    first: int = 0
+    at: float = 0
+    reason: str = ""
+
+
+def rests(job: Job) -> bool:
+    """Whether the Job's server may rest: it has, when it was last seen, and nobody has claimed it since."""
+    return RESTS_SINCE in job.metadata.annotations and not any(job.condition(kind) for kind in ("Complete", "Failed"))
+
+
+def claimed_by(jobs: Iterable[Job], attempt: str) -> Job | None:
+    """The Job whose server this attempt has claimed."""
+    return next((job for job in jobs if job.metadata.annotations.get(CLAIMED_BY) == attempt), None)
+
+
+@dataclass(frozen=True)
+class WarmPods:
+    """Claims pods that rest.
+
+    Attributes:
+        prompt: composes the prompt of an attempt.
+    """
+
+    cluster: Cluster
+    prompt: Callable[[CreateJob], Awaitable[str]]
+
+    async def claim(self, input: CreateJob, plan: JobPlan) -> JobRef | None:
+        """The Job of a pod that rested and now works for this attempt; None: there is none that can.
+
+        Raises:
+            PodLost: the claim may have reached a pod that is lost now; nothing else may be created for this attempt.
+            ClusterUnavailable: the API server refused or timed out; `again` continues.
+        """
+        if plan.claim is None or input.attempt.attempt > 1:
+            return None
+        jobs = await self.cluster.jobs_of_agent(input.prompt.namespace, input.attempt.run.agent_id)
+        for job in filter(rests, jobs):
+            changes = {CLAIMED_BY: input.attempt.transcript, RESTS_SINCE: None}
+            meta = job.metadata
+            taken = await self.cluster.annotate_job(meta.namespace, meta.name, meta.uid, meta.resource_version, changes)
+            if taken is not None:
+                return await self._hand_over(input, plan, taken)
+        return None
+
+    async def again(self, input: CreateJob, plan: Callable[[], Awaitable[JobPlan]]) -> JobRef | None:
+        """The same after an earlier activity attempt, which may have stopped anywhere. None: it has claimed nothing."""
+        jobs = await self.cluster.jobs_of_agent(input.prompt.namespace, input.attempt.run.agent_id)
+        job = claimed_by(jobs, input.attempt.transcript)
+        return await self._hand_over(input, await plan(), job) if job is not None else None
+
+    async def _hand_over(self, input: CreateJob, plan: JobPlan, job: Job) -> JobRef | None:
+        """Gives the turn to the pod's sidecar; None if it has certainly not taken it."""
+        ref = job_ref(job)
+        request = {"id": input.attempt.transcript, **(plan.claim or {})}
+        request["turn"] = {**request["turn"], "text": await self.prompt(input)}
+        answer = await _ask(self.cluster, ref, CLAIM_COMMAND, request)
+        if answer is None or not answer.accepted:
+            return None
+        at = datetime.fromtimestamp(answer.at, UTC)
+        return ref.model_copy(update={"claimed": Claimed(first=answer.first, at=at), "warnings": plan.warnings})
+
+
+async def rotate(cluster: Cluster, job: JobRef, attempt: str, tokens: dict[str, Any]) -> bool:
+    """Give the pod's sidecar other tokens for the turn that this attempt has claimed; False: it did not take them.
+
+    Raises:
+        PodLost: it does not answer.
+        ClusterUnavailable: the API server refused or timed out.
+    """
+    answer = await _ask(cluster, job, ROTATE_COMMAND, {"id": attempt, "tokens": tokens})
+    return answer is not None and answer.accepted
+
+
+async def _ask(cluster: Cluster, job: JobRef, command: tuple[str, ...], request: dict[str, Any]) -> Answer | None:
+    """Return the sidecar's answer. None: it has certainly not got the request.
+
+    Raises:
+        PodLost: it may have, and does not answer.
+    """
+    content = json.dumps(request, ensure_ascii=False).encode("utf-8", "surrogateescape")
+    if len(content) > MAX_REQUEST:
+        return None
+    delivered = False
+    for _ in range(TRIES):
+        pod = await _running_pod(cluster, job)
+        if pod is None:
+            break
+        try:
+            text = await cluster.exec_input(
+                job.namespace,
+                pod.metadata.name,
+                SIDECAR_CONTAINER,
+                command,
+                content,
+                limit=MAX_ANSWER,
+                idle_timeout=ANSWER_TIMEOUT,
+            )
+            return Answer.model_validate_json(text)
+        except ExecFailed as failure:
+            delivered = delivered or failure.status is None
+        except ValidationError:
+            delivered = True
+        except ClusterForbidden:
+            return None
+        await asyncio.sleep(RETRY_PAUSE.total_seconds())
+    if delivered:
+        raise PodLost(f"the pod of Job {job.name} rested, and was lost when it was given this run")
+    return None
+
+
+async def _running_pod(cluster: Cluster, job: JobRef) -> Pod | None:
+    pods = await cluster.pods_of(job)
+    running = [pod for pod in pods if pod.metadata.deletion_timestamp is None and _works(pod, job)]
+    return running[-1] if running else None
+
+
+def _works(pod: Pod, job: JobRef) -> bool:
+    names = (job.container, SIDECAR_CONTAINER)
+    return all((status := pod.container(name)) is not None and status.state.running is not None for name in names)
