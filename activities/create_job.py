@@ -56,8 +56,8 @@ class CreateJobActivity:
         """Creates the Job of this attempt, or adopts the one that an earlier activity attempt has created.
 
         Before the first attempt's Job it ends the pods of the agent's previous runs and waits until none of them runs.
-        An agent never runs twice for one attempt. If a pod of the agent rests that is equal to what would be created, it
-        is claimed instead, and nothing is created. A deleted Job is not created a second time: its prompt Secret is
+        If one of them rests that is equal to what would be created, it is claimed instead, and nothing is created.
+        An agent never runs twice for one attempt. A deleted Job is not created a second time: its prompt Secret is
         deleted with it, and a run Secret older than a finished Job's shortest lifetime shows that a Job may have
         existed. A first activity attempt that creates the run Secret need not search for earlier objects.
 

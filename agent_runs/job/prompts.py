@@ -1,4 +1,4 @@
-"""The prompt of an attempt, from the sealed request and from this agent's files. The same inputs give the same prompt."""
+"""The prompt of an attempt, from the sealed request and from this agent's files. From the same ones it is the same."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

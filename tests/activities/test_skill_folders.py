@@ -13,6 +13,7 @@ from activities.bundle_prompt import BundlePromptActivity
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import BundlePrompt, PromptBundle
 from agent_runs.contracts.request import PromptSource, RunConfig
+from agent_runs.job.prompts import Prompts
 from agent_runs.kube.port import Cluster, Manifest
 from agent_runs.paperclip.preparation import Preparation
 from tests.activities.fake_preparations import FakePreparations
@@ -64,7 +65,7 @@ async def bundle(
     async def data_claim() -> str | None:
         return claim
 
-    step = BundlePromptActivity(cast("Cluster", kept), WithSkills(host), volume, data_claim)
+    step = BundlePromptActivity(cast("Cluster", kept), Prompts(WithSkills(host), volume, data_claim))
     chosen = RunConfig.model_validate({"model": "fake/model", "paperclipRuntimeSkills": offered, **config})
     input = BundlePrompt(attempt=AttemptKey(run=RUN), config=chosen)
     found = await ActivityEnvironment().run(step.bundle_prompt, input)

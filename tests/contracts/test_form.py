@@ -8,6 +8,7 @@ FIELDS = form()["fields"]
 INPUTS = {
     "variant": "text",
     "dangerouslySkipPermissions": "toggle",
+    "keepWarmSec": "number",
     "transport": "select",
     "opencodeFeatures": "textarea",
     "workspace": "select",  # ours: the existing adapters lose the work

@@ -71,7 +71,7 @@ class Instance:
     async def create_opencode_agent(self, name: str, scenario: str, **config: Any) -> str:
         """Creates an agent with the real OpenCode and a scenario of the scripted model; returns its id."""
         report = {"REPORT": {"type": "plain", "value": str(self.server.folder / REPORT_FILE)}}
-        settings = {"model": f"fake/scenario/{scenario}", "graceSec": 2, "env": report, **config}
+        settings = {"model": f"fake/scenario/{scenario}", "graceSec": 2, "keepWarmSec": 0, "env": report, **config}
         return await self.api.agent(self.company, name, settings)
 
     async def issue(self, agent: str, title: str, description: str = "Please do it.") -> str:

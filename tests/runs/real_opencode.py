@@ -37,7 +37,13 @@ async def opencode_agent(system: System, scenario: str, **config: Any) -> dict[s
     folder = Path(raw["config"]["env"]["PATH"].partition(":")[0])
     (folder / "opencode").unlink()
     (folder / "opencode").symlink_to(binary)
-    raw["config"] |= {"model": f"fake/scenario/{scenario}", "graceSec": 10, "transport": "auto", **config}
+    raw["config"] |= {
+        "model": f"fake/scenario/{scenario}",
+        "graceSec": 10,
+        "transport": "auto",
+        "keepWarmSec": 0,
+        **config,
+    }
     return raw
 
 

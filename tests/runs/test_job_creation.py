@@ -15,6 +15,7 @@ from activities.finish import FinishActivity
 from agent_runs.contracts.errors import ExitUnknown, ForeignObject, JobDeletedExternally
 from agent_runs.contracts.messages import BundlePrompt, CreateJob, Finish, JobRef, PodProfile
 from agent_runs.job.attempt_plan import AgentPodSettings
+from agent_runs.job.prompts import Prompts
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.objects import Metadata
 from agent_runs.paperclip.preparation import Preparation, prepare
@@ -54,7 +55,7 @@ async def creation(system: System, tmp_path: Path) -> Creation:
     raw = context(agent_id=str(uuid.uuid4()))
     prepared = prepare(raw)
     config, preparations, attempt = prepared.request.config, FixedPreparation(prepared), attempt_key(raw)
-    bundling = BundlePromptActivity(system.kubernetes, preparations, tmp_path)
+    bundling = BundlePromptActivity(system.kubernetes, Prompts(preparations, tmp_path))
     prompt = await ActivityEnvironment().run(bundling.bundle_prompt, BundlePrompt(attempt=attempt, config=config))
     profile = PodProfile(namespace="default", image="agent:test")
     input = CreateJob(attempt=attempt, config=config, profile=profile, prompt=prompt)

@@ -18,6 +18,7 @@ from activities.bundle_prompt import BundlePromptActivity
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import BundlePrompt
 from agent_runs.contracts.request import RunConfig
+from agent_runs.job.prompts import Prompts
 from agent_runs.kube.port import Cluster, Manifest
 from tests.activities.fake_preparations import FakePreparations
 
@@ -56,7 +57,7 @@ def volume(tmp_path: Path) -> Path:
 async def prompt(volume: Path, config: RunConfig) -> tuple[str, tuple[str, ...]]:
     """The prompt of agent Ada with this configuration, and the warnings about it."""
     kept = KeptPrompt()
-    step = BundlePromptActivity(cast("Cluster", kept), FakePreparations(), volume)
+    step = BundlePromptActivity(cast("Cluster", kept), Prompts(FakePreparations(), volume))
     attempt = AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="run"))
     bundle = await ActivityEnvironment().run(step.bundle_prompt, BundlePrompt(attempt=attempt, config=config))
     return kept.text, bundle.warnings

@@ -45,9 +45,9 @@ class Serving:
     Args:
         output: the folder shared with the agent's container.
         own: the sidecar's own folder.
-        turn: a JSON file, the driver's `turn.json` but for what is only known here. If the server may rest, it also has
-            `keep_warm` and `max_age`, in seconds, `pod`, a digest of what the pod is made of, and `variables`, the names
-            of those that are about one run.
+        turn: a JSON file, the driver's `turn.json` but for what is only known here. If the server may rest, it also
+            has `keep_warm` and `max_age`, in seconds, `pod`, a digest of what the pod is made of, and `variables`, the
+            names of those that are about one run.
 
     Attributes:
         events: what the driver of this turn writes.
@@ -219,8 +219,8 @@ class Serving:
         """Take the next turn, unless there is a reason against it; the answer has that. A repeated claim is the same.
 
         Args:
-            claim: `id`, `pod`, `turn` (the driver's, with `text` for the prompt), `environment`, `paths` (variables whose
-                values follow the address of the API proxy) and `tokens`.
+            claim: `id`, `pod`, `turn` (the driver's, with `text` for the prompt), `environment`, `paths` (variables
+                whose values follow the address of the API proxy) and `tokens`.
             first: number of its first frame.
             address: of the API proxy.
         """
