@@ -127,7 +127,7 @@ class Serving:
             signal.set_wakeup_fd(-1)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the frames are the forwarder's
             # not above: what it needs is large, and the forwarder is to start at once and to stay small
-            from agent_runs.pod.sidecar.driver import drive  # noqa: PLC0415
+            from agent_runs.pod.sidecar.driver.drive import drive  # noqa: PLC0415
 
             drive(self._folder)
         finally:

@@ -1,0 +1,62 @@
+"""Runs whose OpenCode is driven through its server: the real OpenCode with the scripted model."""
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from agent_runs.client.attach import Ticket
+from agent_runs.client.outcome import outcome_at_close
+from agent_runs.contracts.outcome import Outcome
+from tests.runs.real_opencode import opencode_agent, playing, real_system
+from tests.runs.system import System
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+async def system(temporal: Client, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[System]:
+    async with real_system(temporal, tmp_path_factory.mktemp("served")) as opened:
+        yield opened
+
+
+async def ended(system: System, ticket: Ticket) -> Outcome:
+    return await outcome_at_close(ticket.handle(system.temporal))
+
+
+async def types(system: System, raw: dict[str, Any]) -> list[str]:
+    """The types of the events of a run."""
+    return [json.loads(line)["type"] for line in await system.stdout(raw)]
+
+
+async def jobs(system: System, raw: dict[str, Any]) -> list[str]:
+    found = await system.kubernetes.jobs_of_agent(system.kubernetes.namespace, raw["agent"]["id"])
+    return [job.metadata.name for job in found]
+
+
+def next_run(raw: dict[str, Any]) -> dict[str, Any]:
+    """The agent's next run for the same task."""
+    return {**raw, "runId": str(uuid.uuid4())}
+
+
+async def test_a_served_run_is_a_whole_run(system: System) -> None:
+    raw = playing(
+        await opencode_agent(system, "script"),
+        {"tools": [{"name": "bash", "args": {"command": "echo works", "description": "say it"}}]},
+        {"text": "Done."},
+    )
+    outcome = await system.outcome(raw)
+    assert outcome.failure is None, outcome
+    assert outcome.summary == "Done."
+    assert outcome.receipt is not None and outcome.receipt.state == "verified"
+    seen = await types(system, raw)
+    assert [kind for kind in seen if kind in ("step_start", "tool_use", "text", "step_finish")] == [
+        *("step_start", "tool_use", "step_finish"),
+        *("step_start", "text", "step_finish"),
+    ]
+    assert await jobs(system, raw) == []
