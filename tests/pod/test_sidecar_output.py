@@ -111,7 +111,7 @@ def test_without_inotify_looks_get_rarer_until_something_is_found(monkeypatch: p
     assert (watch.timeout(grown=True), watch.timeout(grown=False)) == (0, SHORTEST_POLL)
 
 
-@pytest.mark.parametrize("module", sorted((Path(sidecar.__file__).parent).glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("module", sorted(Path(sidecar.__file__).parent.rglob("*.py")), ids=lambda path: path.stem)
 def test_the_sidecar_is_written_for_python_3_9_the_standard_library_and_h11(module: Path) -> None:
     tree = ast.parse(module.read_text(), feature_version=(3, 9))
     imported = {
@@ -123,7 +123,7 @@ def test_the_sidecar_is_written_for_python_3_9_the_standard_library_and_h11(modu
     outside = {name for name in imported if name.partition(".")[0] not in sys.stdlib_module_names}
     assert all(name.startswith("agent_runs.pod.sidecar") or name == "h11" for name in outside)
     with zipfile.ZipFile(io.BytesIO(sidecar_archive())) as archive:
-        assert f"agent_runs/pod/sidecar/{module.name}" in archive.namelist()
+        assert f"agent_runs/pod/sidecar/{module.relative_to(Path(sidecar.__file__).parent)}" in archive.namelist()
 
 
 def test_the_archive_has_all_of_h11_for_python_3_9_and_stays_small() -> None:
@@ -137,4 +137,4 @@ def test_the_archive_has_all_of_h11_for_python_3_9_and_stays_small() -> None:
         for name in names:
             ast.parse(archive.read(name), feature_version=(3, 9))
     assert "Programming Language :: Python :: 3.9" in (metadata("h11").get_all("Classifier") or [])
-    assert len(sidecar_archive()) < 200_000  # of the 1 MiB of a Secret
+    assert len(sidecar_archive()) < 250_000  # of the 1 MiB of a Secret

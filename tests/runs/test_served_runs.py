@@ -1,10 +1,8 @@
 """Runs whose OpenCode is driven through its server: the real OpenCode with the scripted model."""
 
-import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest

@@ -79,8 +79,8 @@ class Control:
                 os._exit(0)  # whatever happens: this process is not the sidecar
 
 
-def send_request(folder: str, kind: str) -> None:
-    """Send what standard input has, its length in a first line, and print the answer.
+def send_request(folder: str, kind: str, refusal: str | None = None) -> None:
+    """Send what standard input has, its length in a first line, and print the answer, which may be a refusal of our own.
 
     It goes through a file that only the sidecar can read, because a message on the socket is short.
 
@@ -91,6 +91,9 @@ def send_request(folder: str, kind: str) -> None:
     content = sys.stdin.buffer.read(length) if 0 < length <= MAX_REQUEST else b""
     if len(content) != length:
         raise ValueError("the input is cut off or too long")
+    if refusal is not None:
+        print(json.dumps({"accepted": False, "reason": refusal}))
+        return
     os.chdir(folder)
     name = f"{os.getpid()}.request"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC

@@ -31,7 +31,7 @@ import sys
 import time
 from typing import Any
 
-from agent_runs.pod.sidecar import control
+from agent_runs.pod.sidecar import control, serving
 from agent_runs.pod.sidecar.control import Control
 from agent_runs.pod.sidecar.output import Output
 from agent_runs.pod.sidecar.runner import Runner
@@ -289,7 +289,9 @@ def main(arguments: list[str]) -> None:
         sidecar = Sidecar(output, own, tokens, *turn)
         _publish(output, *sidecar.ready)
         sidecar.run(limit)
-    elif command in ("claim", "rotate"):
+    elif command == "claim":
+        control.send_request(rest[0], command, serving.refusal(rest[0]))
+    elif command == "rotate":
         control.send_request(rest[0], command)
     else:
         control.send(rest[0], command, *rest[1:])

@@ -245,6 +245,25 @@ class Serving:
         return {"accepted": True}
 
 
+def refusal(own: str) -> str | None:
+    """Return why OpenCode's server cannot be given a turn; None if it answers. For a process beside the sidecar."""
+    # not above: see `_drive`
+    from agent_runs.pod.sidecar.driver.server import Server, Unusable, await_port  # noqa: PLC0415
+    from agent_runs.pod.sidecar.driver.wire import NoAnswer, Waiter, Wire  # noqa: PLC0415
+
+    folders = sorted((name for name in os.listdir(own) if name.startswith("turn-")), key=lambda name: (len(name), name))
+    if not folders:
+        return "there is no server"
+    with open(_join(_join(own, folders[-1]), TURN)) as file:  # noqa: PTH123 - as above
+        turn, waiter = json.load(file), Waiter()
+    try:
+        port = await_port(turn["server"], 0, waiter)
+        Server(Wire(port, turn["password"], waiter), turn["directory"]).check()
+    except (Unusable, NoAnswer) as error:
+        return f"the server does not answer: {error}"[:DETAIL_LIMIT]
+    return None
+
+
 def _exports(variables: dict[str, str | None]) -> str:
     """Return shell commands that set these variables, and unset those without a value."""
     return "".join(

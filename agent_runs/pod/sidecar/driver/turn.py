@@ -1,0 +1,144 @@
+"""The driver's folder: what it is to do, where it is, and how it ended.
+
+Only the sidecar writes there, so what is in it can be believed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, NamedTuple
+
+TURN, STATE, END, EVENTS = "turn.json", "state", "end", "events"
+MAX_DETAIL = 1000
+MAX_PROMPT = 64 * 1024 * 1024
+
+
+class Turn(NamedTuple):
+    """What is to be done.
+
+    Attributes:
+        prompt: the file with the prompt's text.
+        server: the file with the server's stdout, which the agent can write, too.
+        directory: absolute; where the agent works.
+        model: `<provider>/<model>`.
+        session: the one to resume.
+        start_timeout: seconds for the server to come up.
+    """
+
+    prompt: str
+    server: str
+    password: str
+    directory: str
+    title: str
+    model: str
+    variant: str | None
+    agent: str | None
+    session: str | None
+    start_timeout: float
+
+    @classmethod
+    def read(cls, folder: str) -> Turn:
+        """Read it.
+
+        Raises:
+            OSError, ValueError, KeyError, TypeError: there is none, or it lacks something.
+        """
+        with open(f"{folder}/{TURN}", encoding="utf-8") as file:  # noqa: PTH123 - pathlib is not needed here
+            raw = json.load(file)
+        return cls(
+            prompt=str(raw["prompt"]),
+            server=str(raw["server"]),
+            password=str(raw["password"]),
+            directory=str(raw["directory"]),
+            title=str(raw["title"]),
+            model=str(raw["model"]),
+            variant=raw.get("variant") or None,
+            agent=raw.get("agent") or None,
+            session=raw.get("session") or None,
+            start_timeout=float(raw["start_timeout"]),
+        )
+
+    def text(self) -> str:
+        """Return the prompt.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        with open(self.prompt, "rb") as file:  # noqa: PTH123 - as above
+            return file.read(MAX_PROMPT).decode("utf-8", "replace")
+
+
+class State(NamedTuple):
+    """How far it is. A prompt has identifiers of its own, so that it is the same one however often it is sent.
+
+    Attributes:
+        session: OpenCode's.
+        message, part: identifiers of the prompt.
+        sent: whether the prompt may have reached the server.
+        start: the `seq` before the prompt's first event, once it is known.
+    """
+
+    session: str = ""
+    directory: str = ""
+    message: str = ""
+    part: str = ""
+    sent: bool = False
+    start: int | None = None
+
+    @classmethod
+    def read(cls, folder: str) -> State:
+        """Read it; what never was written is the beginning.
+
+        Raises:
+            OSError, ValueError, TypeError: it cannot be read.
+        """
+        try:
+            with open(f"{folder}/{STATE}", encoding="utf-8") as file:  # noqa: PTH123 - as above
+                return cls(**json.load(file))
+        except FileNotFoundError:
+            return cls()
+
+    def write(self, folder: str) -> None:
+        """Replace it.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        _replace(f"{folder}/{STATE}", self._asdict())
+
+
+class End(NamedTuple):
+    """How it ended.
+
+    Attributes:
+        code: what `opencode run` would have exited with; None if the prompt was not sent, so that `run` can do it.
+        reason: the name of what kept it from ending by itself.
+        detail: for people.
+    """
+
+    code: int | None
+    reason: str | None = None
+    detail: str = ""
+    session: str | None = None
+
+    def write(self, folder: str) -> None:
+        """Write it.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        _replace(f"{folder}/{END}", {**self._asdict(), "detail": self.detail[:MAX_DETAIL]})
+
+
+def has_ended(folder: str) -> bool:
+    """Return whether there is an end."""
+    return os.access(f"{folder}/{END}", os.F_OK)
+
+
+def _replace(path: str, content: dict[str, Any]) -> None:
+    with open(path + ".new", "w", encoding="utf-8") as file:  # noqa: PTH123 - as above
+        json.dump(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(path + ".new", path)  # noqa: PTH105 - as above

@@ -1,0 +1,264 @@
+"""HTTP to a server on loopback that does not deserve trust: answers are bounded, waiting is, and SIGTERM ends it."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import h11
+
+from agent_runs.pod.sidecar.driver.lines import decoded
+
+HOST = "127.0.0.1"
+READ_BYTES = 64 * 1024
+MAX_ANSWER = 4 * 1024 * 1024
+MAX_EVENT = 4 * 1024 * 1024
+"""Bytes of one event: the longest line of OpenCode that was seen has 3 MB."""
+REQUEST_SECONDS, CONNECT_SECONDS = 30.0, 5.0
+
+
+class Aborted(Exception):
+    """SIGTERM came."""
+
+
+class NoAnswer(Exception):
+    """The server does not answer, or not in HTTP. `refused`: nobody listens there."""
+
+    def __init__(self, reason: object, *, refused: bool = False) -> None:
+        super().__init__(f"{type(reason).__name__}: {reason}" if isinstance(reason, Exception) else str(reason))
+        self.refused = refused
+
+
+class Waiter:
+    """Waits for sockets and for SIGTERM."""
+
+    def __init__(self) -> None:
+        self.stop_requested = False
+        self.ignores_stop = False
+        self._wake, writing = os.pipe()
+        for file in (self._wake, writing):
+            os.set_blocking(file, False)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, self._request_stop)
+
+    def _request_stop(self, *_: object) -> None:
+        self.stop_requested = True
+
+    def ready(self, connected: socket.socket | None, events: int, seconds: float) -> bool:
+        """Wait for the socket; False if it was not ready in that time.
+
+        Raises:
+            Aborted: SIGTERM came, now or before.
+        """
+        if self.stop_requested and not self.ignores_stop:
+            raise Aborted
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        if connected is not None:
+            poll.register(connected, events)
+        found = dict(poll.poll(max(int(seconds * 1000), 0)))
+        if self._wake in found:
+            with contextlib.suppress(BlockingIOError):
+                while os.read(self._wake, 1024):
+                    pass
+        if self.stop_requested and not self.ignores_stop:
+            raise Aborted
+        return connected is not None and connected.fileno() in found
+
+
+class Exchange:
+    """One request and its answer."""
+
+    def __init__(self, port: int, authorization: str, waiter: Waiter) -> None:
+        self._http = h11.Connection(h11.CLIENT)
+        self._waiter = waiter
+        self._port = port
+        self._authorization = authorization
+        try:
+            self._socket = socket.create_connection((HOST, port), CONNECT_SECONDS)
+        except OSError as error:
+            raise NoAnswer(error, refused=isinstance(error, ConnectionRefusedError)) from None
+        self._socket.setblocking(False)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, method: str, target: str, body: bytes) -> None:
+        """Send the request.
+
+        Raises:
+            NoAnswer, Aborted: see there.
+        """
+        headers = [("Host", f"{HOST}:{self._port}"), ("Authorization", self._authorization)]
+        if body or method == "POST":
+            headers += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+        request = h11.Request(method=method, target=target, headers=headers)
+        parts = (request, h11.Data(data=body), h11.EndOfMessage())
+        left = memoryview(b"".join(self._http.send(part) or b"" for part in parts))
+        end = time.monotonic() + REQUEST_SECONDS
+        while left:
+            try:
+                left = left[self._socket.send(left) :]
+            except BlockingIOError:
+                if not self._waiter.ready(self._socket, select.POLLOUT, end - time.monotonic()):
+                    raise NoAnswer("it does not read") from None
+            except OSError as error:
+                raise NoAnswer(error) from None
+
+    def status(self, seconds: float = REQUEST_SECONDS) -> int:
+        """Return the answer's status.
+
+        Raises:
+            NoAnswer, Aborted: see there.
+        """
+        end = time.monotonic() + seconds
+        while True:
+            event = self._next(end)
+            if isinstance(event, h11.Response):
+                return event.status_code
+            if event is None:
+                raise NoAnswer("it does not answer in time")
+
+    def data(self, seconds: float) -> bytes | None:
+        """Return the next piece of the body: empty if none came in that time, None at its end.
+
+        Raises:
+            NoAnswer, Aborted: see there.
+        """
+        event = self._next(time.monotonic() + seconds)
+        if event is None:
+            return b""
+        return bytes(event.data) if isinstance(event, h11.Data) else None
+
+    def body(self, seconds: float = REQUEST_SECONDS) -> Iterator[bytes]:
+        """Return the pieces of the body, all of which must be there in that time.
+
+        Raises:
+            NoAnswer, Aborted: see there.
+        """
+        end = time.monotonic() + seconds
+        while (piece := self.data(end - time.monotonic())) is not None:
+            if not piece:
+                raise NoAnswer("its answer does not end")
+            yield piece
+
+    def close(self) -> None:
+        """Close it."""
+        self._socket.close()
+
+    def _next(self, end: float) -> h11.Event | None:
+        while True:
+            try:
+                event = self._http.next_event()
+                if event is h11.NEED_DATA:
+                    self._http.receive_data(self._socket.recv(READ_BYTES))
+                    continue
+            except BlockingIOError:
+                if not self._waiter.ready(self._socket, select.POLLIN, end - time.monotonic()):
+                    return None
+                continue
+            except (OSError, h11.RemoteProtocolError) as error:
+                raise NoAnswer(error) from None
+            if isinstance(event, h11.ConnectionClosed) or event is h11.PAUSED:
+                raise NoAnswer("it closed the connection")
+            return event if not isinstance(event, type) else None
+
+
+class Wire:
+    """The server."""
+
+    def __init__(self, port: int, password: str, waiter: Waiter) -> None:
+        self.waiter = waiter
+        self._port = port
+        self._authorization = "Basic " + base64.b64encode(f"opencode:{password}".encode()).decode()
+
+    def open(self, method: str, target: str, content: object = None) -> Exchange:
+        """Return an exchange whose request is sent.
+
+        Raises:
+            NoAnswer, Aborted: see there.
+        """
+        exchange = Exchange(self._port, self._authorization, self.waiter)
+        try:
+            exchange.send(method, target, b"" if content is None else json.dumps(content).encode())
+        except BaseException:
+            exchange.close()
+            raise
+        return exchange
+
+    def call(self, method: str, target: str, content: object = None) -> tuple[int, Any]:
+        """Return status and JSON of an answer; the JSON is None if there is none.
+
+        Raises:
+            NoAnswer, Aborted: see there; also for a JSON that is none or too long.
+        """
+        exchange = self.open(method, target, content)
+        try:
+            status, answer = exchange.status(), bytearray()
+            for piece in exchange.body():
+                answer += piece
+                if len(answer) > MAX_ANSWER:
+                    raise NoAnswer("its answer is too long")
+        finally:
+            exchange.close()
+        if not answer:
+            return status, None
+        try:
+            return status, decoded(bytes(answer))
+        except ValueError:
+            if status < 400:
+                raise NoAnswer("its answer is no JSON") from None
+            return status, None
+
+
+def elements(pieces: Iterator[bytes]) -> Iterator[Any]:
+    """Return the values in a JSON array, one after the other: it needs the memory of the largest only.
+
+    Raises:
+        NoAnswer: it is no JSON, or a value of it is too large.
+    """
+    decode, text = codecs.getincrementaldecoder("utf-8")("replace").decode, ""
+    begun, next_try = False, 0
+    for piece in pieces:
+        text += decode(piece)
+        if not begun:
+            text = text.lstrip()
+            if text and not text.startswith("["):
+                raise NoAnswer("its answer is no array")
+            begun, text = bool(text), text[1:]
+        if len(text) < next_try:
+            continue
+        position = 0
+        while (position := _SEPARATORS.match(text, position).end()) < len(text):  # type: ignore[union-attr]
+            if text[position] == "]":
+                return
+            try:
+                value, position = _DECODER.raw_decode(text, position)
+            except json.JSONDecodeError:
+                break
+            except (ValueError, RecursionError):
+                raise NoAnswer("its answer has a value that is too deep or none of JSON") from None
+            yield value
+        text = text[position:]
+        next_try = 2 * len(text)
+        if len(text) > MAX_EVENT:
+            raise NoAnswer("its answer has a value that is too large")
+    raise NoAnswer("its answer is no JSON")
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
+
+
+_SEPARATORS = re.compile(r"[\s,]*")
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
