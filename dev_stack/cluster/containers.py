@@ -210,7 +210,8 @@ async def _pipe() -> AsyncIterator[tuple[int, asyncio.WriteTransport]]:
     try:
         yield source, writer
     finally:
-        writer.abort()
+        if not writer.is_closing():  # it is when the command has ended
+            writer.abort()
 
 
 def send_signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:

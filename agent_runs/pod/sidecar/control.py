@@ -80,9 +80,12 @@ class Control:
 
 
 def send_request(folder: str, kind: str, refusal: str | None = None) -> None:
-    """Send what standard input has, its length in a first line, and print the answer, which may be a refusal of our own.
+    """Send what standard input has, its length in a first line, and print the answer.
 
     It goes through a file that only the sidecar can read, because a message on the socket is short.
+
+    Args:
+        refusal: the answer, without asking the sidecar.
 
     Raises:
         OSError, ValueError: the sidecar does not run, or the input is none.

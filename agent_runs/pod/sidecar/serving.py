@@ -24,6 +24,8 @@ from agent_runs.pod.sidecar.tokens import write_tokens
 
 EVENTS, TURN, END, PROMPT = "events", "turn.json", "end", "prompt"
 """Names in the driver's folder."""
+NEWEST_TURN = TURN
+"""Name of the same file in the sidecar's own folder, for its commands."""
 ORDERS, SERVER, WORKING, ENVIRONMENT = "orders", "server", "turn", "environment"
 """Names in the folder that both containers share: the FIFO, the server's standard output, a file while it works, and
 the variables of its run."""
@@ -86,7 +88,8 @@ class Serving:
         if (prompt := known.pop("text", None)) is not None:
             known["prompt"] = _join(self._folder, PROMPT)
             _write(known["prompt"], prompt)
-        _write(_join(self._folder, TURN), json.dumps({**known, **self.server}))
+        for path in (_join(self._folder, TURN), _join(self._own, NEWEST_TURN)):
+            _write(path, json.dumps({**known, **self.server}))
         return Stream(self._folder, b"o", EVENTS, report_as="stdout")
 
     @property
@@ -251,15 +254,13 @@ def refusal(own: str) -> str | None:
     from agent_runs.pod.sidecar.driver.server import Server, Unusable, await_port  # noqa: PLC0415
     from agent_runs.pod.sidecar.driver.wire import NoAnswer, Waiter, Wire  # noqa: PLC0415
 
-    folders = sorted((name for name in os.listdir(own) if name.startswith("turn-")), key=lambda name: (len(name), name))
-    if not folders:
-        return "there is no server"
-    with open(_join(_join(own, folders[-1]), TURN)) as file:  # noqa: PTH123 - as above
-        turn, waiter = json.load(file), Waiter()
+    waiter = Waiter()
     try:
+        with open(_join(own, NEWEST_TURN)) as file:  # noqa: PTH123 - as above
+            turn = json.load(file)
         port = await_port(turn["server"], 0, waiter)
         Server(Wire(port, turn["password"], waiter), turn["directory"]).check()
-    except (Unusable, NoAnswer) as error:
+    except (Unusable, NoAnswer, FileNotFoundError) as error:
         return f"the server does not answer: {error}"[:DETAIL_LIMIT]
     return None
 
