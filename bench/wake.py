@@ -19,7 +19,6 @@ import statistics
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -31,7 +30,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
 from agent_runs.client.connection import run_to_end
-from agent_runs.contracts.outcome import Outcome
+from dev_stack.demo import later_context
 from dev_stack.scripted_model.server import ScriptedModel, provider_block, serve
 from tests.runs.real_opencode import opencode_agent
 from tests.runs.system import System, open_system
@@ -159,7 +158,7 @@ class Bench:
         agents = [await opencode_agent(self.system, name, **variant.config) for name in names]
         if variant.second:
             first = await asyncio.gather(*map(self.system.outcome, agents))
-            agents = [later_wake(*each) for each in zip(agents, first, strict=True)]
+            agents = [later_context(raw, each.session_params) for raw, each in zip(agents, first, strict=True)]
         before = self.cpu.read()
         seconds = await asyncio.gather(*map(self._wake, agents, names))
         used = self.cpu.read().since(before, count)
@@ -180,15 +179,6 @@ class Bench:
             await cluster.delete_job(cluster.namespace, job.metadata.name, job.metadata.uid)
         while await cluster.pods_of_agent(cluster.namespace, agent_id):  # noqa: ASYNC110 - the kubelet has no event
             await asyncio.sleep(SAMPLE_INTERVAL)
-
-
-def later_wake(raw: dict[str, Any], first: Outcome) -> dict[str, Any]:
-    """The next wake of the same agent for the same task."""
-    assert first.session_params is not None, first
-    run_id = str(uuid.uuid4())
-    session = first.session_params.model_dump(by_alias=True)
-    changed = {"runId": run_id, "runtime": {**raw["runtime"], "sessionParams": session}}
-    return {**raw, **changed, "context": {**raw["context"], "executionIdentityRunId": run_id}}
 
 
 @asynccontextmanager
