@@ -39,6 +39,9 @@ def demo(
     image: Image = None,
     scenario: Annotated[str, typer.Option(metavar="NAME", help="The scenario of the scripted model.")] = "script",
     keep: Annotated[bool, typer.Option("--keep", help="Keep the stack up afterwards, until Ctrl-C.")] = False,
+    twice: Annotated[
+        bool, typer.Option("--twice", help="Then wake the agent again for the same task; show how long each took.")
+    ] = False,
     state: State = None,
     model_host: ModelHost = None,
     verbose: Verbose = False,
@@ -50,7 +53,7 @@ def demo(
     """
     plan = Plan(_state(state, "demo"), Ports(), kubeconfig, image, model_host)
     shown = display.display(as_json=as_json, verbose=verbose)
-    run_async(lambda: commands.demo(plan, shown, scenario=scenario, keep=keep))
+    run_async(lambda: commands.demo(plan, shown, scenario=scenario, keep=keep, twice=twice))
 
 
 @app.command()

@@ -1,22 +1,30 @@
 """The commands `demo`, `dev` and `cluster`. Each returns its exit code."""
 
+import asyncio
 import shlex
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from agent_runs.cli.display import Display
-from agent_runs.cli.follow import DETACHED, Interrupted, Interrupts, RunFollower
+from agent_runs.cli.follow import DETACHED, Interrupted, Interrupts, RunFollower, RunOutput
 from agent_runs.cli.refusals import Refused
 from agent_runs.cli.runs import describe_holder, open_transcripts, run_ref, sealed_wake, show_outcome
 from agent_runs.client.attach import Ticket, attach
+from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.wake import Wake
+from agent_runs.contracts.identity import RunKey
+from agent_runs.contracts.outcome import Outcome
 from dev_stack import demo as example
 from dev_stack.plan import Plan
 from dev_stack.stack import Stack
+
+if TYPE_CHECKING:
+    from agent_runs.cli.follow import Transcripts
 
 ENVIRONMENT: Final = "environment.sh"
 """In the state folder: what other terminals source."""
@@ -24,14 +32,32 @@ PAPERCLIP: Final = {"AGENT_RUNS_PAPERCLIP_API_URL": "http://127.0.0.1:3100"}
 """Where Paperclip listens by default. It is right for agents of the embedded cluster, too: they share this loopback."""
 
 
-async def demo(plan: Plan, display: Display, *, scenario: str, keep: bool) -> int:
-    """One agent run from a real execution context, end to end, on this machine."""
+@dataclass(frozen=True)
+class Demonstrated:
+    """A run of the demonstration that has ended.
+
+    Attributes:
+        first_line: seconds from its start to its first line on this display; None: it wrote none.
+    """
+
+    raw: dict[str, Any]
+    ticket: Ticket
+    outcome: Outcome
+    code: int
+    first_line: float | None
+
+
+async def demo(plan: Plan, display: Display, *, scenario: str, keep: bool, twice: bool = False) -> int:
+    """One agent run from a real execution context, end to end, on this machine.
+
+    Args:
+        twice: then wake the agent a second time for the same task, and show how long each wake took to its first line.
+    """
     start = monotonic()
     with Interrupts.installed() as interrupts:
         try:
             async with _running_stack(plan, display, interrupts) as stack:
-                wake, ticket = await _start_run(stack, display, scenario)
-                code = await _follow_run(stack, display, interrupts, wake, ticket)
+                code = await _demonstrate(stack, display, interrupts, scenario, twice=twice)
                 display.note(f"{monotonic() - start:.1f} s in all")
                 if keep:
                     display.note("the stack stays up until Ctrl-C")
@@ -95,30 +121,73 @@ async def _running_stack(plan: Plan, display: Display, interrupts: Interrupts) -
         yield await interrupts.during(parts.enter_async_context(Stack.up(plan, display.note)))
 
 
-async def _start_run(stack: Stack, display: Display, scenario: str) -> tuple[Wake, Ticket]:
-    """A run of the demo's agent; of another agent while an earlier demonstration still holds that one."""
-    for agent in (example.AGENT, str(uuid.uuid4())):
-        raw = example.context(scenario, agent)
+async def _demonstrate(stack: Stack, display: Display, interrupts: Interrupts, scenario: str, *, twice: bool) -> int:
+    """The runs of the demonstration; the exit code of the last."""
+    choices = [example.context(scenario, agent) for agent in (example.AGENT, str(uuid.uuid4()))]
+    for raw in choices:
         example.prepare_volume(stack.plan.data_root, raw)
+    first = await _run(stack, display, interrupts, choices)
+    if not twice or first.code:
+        return first.code
+    await interrupts.during(stack.guard(outcome_at_close(first.ticket.handle(stack.client))))
+    later = example.later_context(first.raw, first.outcome.session_params)
+    second = await _run(stack, display, interrupts, [later])
+    for name, run in {"first": first, "second": second}.items():
+        took = "no line" if run.first_line is None else f"{run.first_line:.1f} s from its start to its first line"
+        display.note(f"{name} wake: {took}")
+    return second.code
+
+
+async def _run(
+    stack: Stack, display: Display, interrupts: Interrupts, choices: Sequence[dict[str, Any]]
+) -> Demonstrated:
+    began = monotonic()
+    raw, wake, ticket = await _start_run(stack, display, choices)
+    async with open_transcripts(stack.settings) as store:
+        first_line = asyncio.create_task(_first_line(store, wake.key))
+        try:
+            outcome = await _follow_run(stack, display, interrupts, store, wake, ticket)
+        finally:
+            first_line.cancel()
+            await asyncio.wait([first_line])
+    code = show_outcome(display, wake.key.run_id, outcome)
+    came = None if first_line.cancelled() or first_line.exception() else first_line.result() - began
+    return Demonstrated(raw, ticket, outcome, code, came)
+
+
+async def _first_line(store: "Transcripts", run: RunKey) -> float:
+    """The moment at which the first line of the agent's standard output arrives here."""
+    async with aclosing(RunOutput(store, run, lambda: False).lines()) as output:
+        async for _, line in output:
+            if line.stream == "stdout":
+                return monotonic()
+    raise AssertionError("the run never counts as ended here")
+
+
+async def _start_run(
+    stack: Stack, display: Display, choices: Sequence[dict[str, Any]]
+) -> tuple[dict[str, Any], Wake, Ticket]:
+    """The first of these contexts whose agent is not held by an earlier demonstration, and its run."""
+    for raw in choices:
         wake = sealed_wake(raw, stack.settings, display)
         ticket = await attach(stack.client, stack.settings, wake)
         if ticket.kind != "busy":
-            return wake, ticket
+            return raw, wake, ticket
         display.note(f"{describe_holder(ticket)}; this demonstration takes another agent")
     raise Refused("the demo's agent is busy, and so is a new one: see the Web UI")
 
 
-async def _follow_run(stack: Stack, display: Display, interrupts: Interrupts, wake: Wake, ticket: Ticket) -> int:
+async def _follow_run(
+    stack: Stack, display: Display, interrupts: Interrupts, store: "Transcripts", wake: Wake, ticket: Ticket
+) -> Outcome:
     """Follow the run to its outcome; Ctrl-C detaches."""
     display.run(run_ref(stack.settings, wake.key, ticket.workflow_id, ticket.workflow_run_id), ticket.kind)
-    async with open_transcripts(stack.settings) as store:
-        followed = RunFollower(stack.client, ticket.handle(stack.client), wake.key, store, display, collect=True)
-        try:
-            outcome = await interrupts.during(stack.guard(followed.follow_to_end()))
-        except Interrupted:
-            _print_how_to_resume(stack.plan, display, wake.key.run_id)
-            raise
-        return show_outcome(display, wake.key.run_id, outcome)
+    followed = RunFollower(stack.client, ticket.handle(stack.client), wake.key, store, display, collect=True)
+    try:
+        return await interrupts.during(stack.guard(followed.follow_to_end()))
+    except Interrupted:
+        _print_how_to_resume(stack.plan, display, wake.key.run_id)
+        raise
 
 
 def _print_how_to_resume(plan: Plan, display: Display, run_id: str) -> None:

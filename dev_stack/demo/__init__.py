@@ -2,8 +2,11 @@
 
 import json
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
+
+from agent_runs.contracts.request import SessionParams
 
 HERE: Final = Path(__file__).parent
 AGENT: Final = "b1677834-f306-4a0e-9c14-97a6dc937575"
@@ -24,6 +27,18 @@ def context(scenario: str = "script", agent_id: str = AGENT) -> dict[str, Any]:
     raw["config"]["model"] = f"fake/scenario/{scenario}"
     raw["config"]["workspace"] = "ephemeral"  # a real cluster may have no data volume; nobody needs these files
     return raw
+
+
+def later_context(raw: Mapping[str, Any], session: SessionParams | None) -> dict[str, Any]:
+    """The execution context of the agent's next wake for the same task, with the session of the one before."""
+    run_id = str(uuid.uuid4())
+    stored = None if session is None else session.model_dump(by_alias=True)
+    return {
+        **raw,
+        "runId": run_id,
+        "runtime": {**raw["runtime"], "sessionParams": stored},
+        "context": {**raw["context"], "executionIdentityRunId": run_id},
+    }
 
 
 def prepare_volume(data_root: Path, raw: dict[str, Any]) -> None:

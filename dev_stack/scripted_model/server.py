@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -27,17 +28,32 @@ _ERRORS: Final = {
 }
 
 
+@dataclass(frozen=True)
+class Arrival:
+    """A request's head has come.
+
+    Attributes:
+        at: by `time.monotonic`, in seconds.
+        model: the name that was asked for, such as `scenario/text`.
+    """
+
+    at: float
+    model: str
+
+
 class ScriptedModel:
     """The application and its state; `serve` serves it.
 
     Attributes:
         base_url: what goes into OpenCode's `baseURL`, once it is served.
         requests: the bodies of the latest requests, oldest first.
+        arrivals: when each of them came.
     """
 
     def __init__(self) -> None:
         self.base_url = ""
         self.requests: deque[dict[str, Any]] = deque(maxlen=MAX_REQUESTS_KEPT)
+        self.arrivals: deque[Arrival] = deque(maxlen=MAX_REQUESTS_KEPT)
         self._serials = itertools.count(1)
 
     def app(self) -> web.Application:
@@ -51,9 +67,11 @@ class ScriptedModel:
         return web.json_response({"ok": True})
 
     async def _post_chat(self, request: web.Request) -> web.StreamResponse:
+        came = time.monotonic()
         try:
             body = await request.json()
             self.requests.append(body)
+            self.arrivals.append(Arrival(came, str(body.get("model"))))
             step = answer(body)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             return _error(400, f"the scenario cannot be used: {error}")

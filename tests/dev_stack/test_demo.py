@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -95,6 +96,18 @@ async def test_one_run_end_to_end_and_the_commands_that_show_it(tmp_path: Path) 
         assert await demo.interrupted() == 0
     for pid in children:
         await until_ended(pid)
+
+
+@pytest.mark.slow
+async def test_a_second_wake_resumes_the_session_and_both_times_are_shown(tmp_path: Path) -> None:
+    code, output = await result_of("demo", "--twice", "--scenario", "text", "--state", str(tmp_path / "state"))
+    assert code == 0
+    first, second = [one["outcome"] for one in output if one["type"] == "outcome"]
+    assert first["failure"] is second["failure"] is None
+    assert first["sessionId"] == second["sessionId"]
+    notes = [one["text"] for one in output if one["type"] == "note"]
+    for wake in ("first", "second"):
+        assert any(re.fullmatch(rf"{wake} wake: \d+\.\d s from its start to its first line", note) for note in notes)
 
 
 def assert_run_succeeded(demo: Command, outcome: dict[str, Any]) -> None:

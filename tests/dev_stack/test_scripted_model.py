@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -142,3 +143,14 @@ async def test_the_command_serves_until_sigterm(http: aiohttp.ClientSession) -> 
 def test_an_address_that_cannot_be_bound_is_reported_with_a_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--host", "192.0.2.1"]) == 1
     assert "choose another --host or --port" in capsys.readouterr().err
+
+
+async def test_the_arrival_of_each_request_is_recorded_with_its_model(
+    http: aiohttp.ClientSession, model: ScriptedModel
+) -> None:
+    before = time.monotonic()
+    await streamed(http, model, request_body("text:1"))
+    await whole(http, model, request_body("text:2"))
+    times = [before, *(each.at for each in model.arrivals), time.monotonic()]
+    assert times == sorted(times)
+    assert [each.model for each in model.arrivals] == ["scenario/text:1", "scenario/text:2"]

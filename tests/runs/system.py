@@ -129,7 +129,12 @@ class System:
     @property
     def worker_environment(self) -> dict[str, str]:
         """What a worker process needs in addition."""
+        optional = {
+            "AGENT_RUNS_OPENCODE_CONFIG": self.settings.opencode_config,
+            "AGENT_RUNS_DATA_CLAIM": self.settings.data_claim,
+        }
         return {
+            **{name: str(value) for name, value in optional.items() if value is not None},
             "AGENT_RUNS_IMAGE": self.settings.image or "",
             "AGENT_RUNS_POLICY": str(self.settings.policy),
             "AGENT_RUNS_DATA_ROOT": str(self.settings.data_root),

@@ -1,0 +1,253 @@
+"""How long a wake takes from attach to its first model request, and the CPU it costs: one agent, and ten at once.
+
+The agents are the real OpenCode with the scripted model, in the embedded cluster; Temporal's dev server and the worker
+are processes of their own. The clock starts before the wake is sealed and attached, and stops when the model's server
+has the request. `python -m bench.wake [ROUNDS]` prints a table, with all variants in each round. A variant is one line
+in `VARIANTS`.
+
+CPU: `OpenCode` is every process of that name as last seen, every 0.1 s; `sidecar, runner` is what else runs in the
+pods, with the embedded cluster's supervisors of containers. The API server, the model and the caller are in this
+process and not counted, nor is Temporal.
+"""
+
+import asyncio
+import json
+import os
+import platform
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Self
+
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.testing import WorkflowEnvironment
+
+from agent_runs.client.connection import run_to_end
+from dev_stack.demo import later_context
+from dev_stack.scripted_model.server import ScriptedModel, provider_block, serve
+from tests.runs.real_opencode import opencode_agent
+from tests.runs.system import System, open_system
+from tests.support.claims import data_claim
+from workflows.attributes import ALL
+
+SAMPLE_INTERVAL: Final = 0.1
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to wake an agent.
+
+    Attributes:
+        config: fields of the adapter's configuration.
+        second: measure a later wake for the same task, after the first has ended.
+    """
+
+    name: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    second: bool = False
+
+
+VARIANTS: Final = (Variant("cold"),)
+AT_ONCE: Final = (1, 10)
+
+
+@dataclass(frozen=True)
+class Process:
+    """One line of /proc. Times are CPU seconds, `reaped` those of its ended children."""
+
+    pid: int
+    parent: int
+    name: str
+    started: int
+    own: float
+    reaped: float
+
+    @classmethod
+    def read(cls, pid: int) -> Self:
+        """OSError: it has ended."""
+        head, _, tail = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")
+        fields = tail.split()
+        own, reaped = (sum(map(int, fields[place : place + 2])) / _TICKS for place in (11, 13))
+        return cls(pid, int(fields[1]), head.partition("(")[2], int(fields[19]), own, reaped)
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """Seconds."""
+
+    opencode: float
+    pods: float
+    worker: float
+
+    def since(self, before: "Cpu", wakes: int) -> "Cpu":
+        """Per wake."""
+        pairs = zip(self.seconds, before.seconds, strict=True)
+        return Cpu(*((now - then) / wakes for now, then in pairs))
+
+    @property
+    def seconds(self) -> tuple[float, float, float]:
+        """In the order of the table."""
+        return self.opencode, self.pods, self.worker
+
+
+class CpuClock:
+    """CPU of everything below this process. What has ended and was waited for is in its parent's times, or in ours."""
+
+    def __init__(self, worker: int) -> None:
+        self._worker = worker
+        self._opencode: dict[tuple[int, int], float] = {}
+
+    async def sample(self) -> None:
+        """See every process of OpenCode until cancelled."""
+        while True:
+            self._see()
+            await asyncio.sleep(SAMPLE_INTERVAL)
+
+    def read(self) -> Cpu:
+        """All since the start."""
+        processes = self._see()
+        ours = resource.getrusage(resource.RUSAGE_CHILDREN)
+        everything = ours.ru_utime + ours.ru_stime + sum(each.own + each.reaped for each in processes)
+        worker, temporal = (
+            sum(each.own + each.reaped for each in processes if each.pid == self._worker),
+            sum(each.own + each.reaped for each in processes if each.name == "temporal"),
+        )
+        opencode = sum(self._opencode.values())
+        return Cpu(opencode, everything - worker - temporal - opencode, worker)
+
+    def _see(self) -> list[Process]:
+        processes = _descendants()
+        names = {each.pid: each.name for each in processes}
+        for each in processes:
+            if each.name == "opencode" != names.get(each.parent):
+                self._opencode[each.pid, each.started] = each.own + each.reaped
+        return processes
+
+
+def _descendants() -> list[Process]:
+    processes = list[Process]()
+    for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 - paths for 100 processes cost more than this
+        with suppress(OSError):
+            processes.append(Process.read(int(name)))
+    below, known = list[Process](), {os.getpid()}
+    while generation := [each for each in processes if each.parent in known]:
+        below += generation
+        known = {each.pid for each in generation}
+    return below
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The system, and how it is watched."""
+
+    system: System
+    model: ScriptedModel
+    cpu: CpuClock
+
+    async def wakes(self, variant: Variant, count: int) -> tuple[list[float], Cpu]:
+        """Seconds to the first model request of agents that are woken at once; CPU of each wake on average."""
+        names = [f"text:{number}" for number in range(count)]  # a model for each agent tells their requests apart
+        agents = [await opencode_agent(self.system, name, **variant.config) for name in names]
+        if variant.second:
+            first = await asyncio.gather(*map(self.system.outcome, agents))
+            agents = [later_context(raw, each.session_params) for raw, each in zip(agents, first, strict=True)]
+        before = self.cpu.read()
+        seconds = await asyncio.gather(*map(self._wake, agents, names))
+        used = self.cpu.read().since(before, count)
+        await asyncio.gather(*map(self._remove, agents))
+        return list(seconds), used
+
+    async def _wake(self, raw: dict[str, Any], name: str) -> float:
+        began = time.monotonic()
+        outcome = await self.system.outcome(raw)
+        assert outcome.failure is None, outcome.failure
+        asked = [each.at for each in self.model.arrivals if each.model == f"scenario/{name}" and each.at > began]
+        return asked[0] - began
+
+    async def _remove(self, raw: dict[str, Any]) -> None:
+        """Delete what stays of an agent, so that it does not take part in what is measured next."""
+        cluster, agent_id = self.system.kubernetes, raw["agent"]["id"]
+        for job in await cluster.jobs_of_agent(cluster.namespace, agent_id):
+            await cluster.delete_job(cluster.namespace, job.metadata.name, job.metadata.uid)
+        while await cluster.pods_of_agent(cluster.namespace, agent_id):  # noqa: ASYNC110 - the kubelet has no event
+            await asyncio.sleep(SAMPLE_INTERVAL)
+
+
+@asynccontextmanager
+async def open_bench(folder: Path) -> AsyncIterator[Bench]:
+    """Temporal, cluster, model and a worker process, after a first run."""
+    environment = await WorkflowEnvironment.start_local(
+        dev_server_existing_path=str(Path(sys.executable).with_name("temporal")),
+        data_converter=pydantic_data_converter,
+        search_attributes=list(ALL),
+        dev_server_log_level="error",
+    )
+    async with environment, serve() as model, open_system(environment.client, folder) as opened:
+        names = [f"text:{number}" for number in range(max(AT_ONCE))]
+        provider = folder / "provider.json"
+        provider.write_text(json.dumps({"provider": provider_block(model.base_url, names)}))
+        await opened.kubernetes.ensure_claim(data_claim("sessions"))
+        update = {"opencode_config": provider, "data_claim": "sessions"}
+        system = replace(opened, settings=opened.settings.model_copy(update=update))
+        async with system.worker_process() as worker:
+            bench = Bench(system, model, CpuClock(worker.pid))
+            await bench.wakes(Variant("first"), 1)  # imports, connections, caches
+            sampling = asyncio.create_task(bench.cpu.sample())
+            yield bench
+            sampling.cancel()
+
+
+async def measure(rounds: int) -> dict[tuple[str, int], list[tuple[list[float], Cpu]]]:
+    """All rounds of each variant and number of agents."""
+    measured: dict[tuple[str, int], list[tuple[list[float], Cpu]]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        async with open_bench(Path(folder)) as bench:
+            for _ in range(rounds):
+                for variant in VARIANTS:
+                    for count in AT_ONCE:
+                        seconds, cpu = await bench.wakes(variant, count)
+                        measured.setdefault((variant.name, count), []).append((seconds, cpu))
+                        shown = " ".join(f"{each:.2f}" for each in sorted(seconds))
+                        print(f"{variant.name}, {count}: {shown}; load {os.getloadavg()[0]:.1f}", file=sys.stderr)
+    return measured
+
+
+def table(measured: Mapping[tuple[str, int], Sequence[tuple[list[float], Cpu]]]) -> str:
+    """Markdown. p50 and CPU are the median of the rounds, max is the largest of all."""
+    head = ["wake", "agents at once", "to the first model request, p50 s", "max s"]
+    head += ["CPU s of each wake: OpenCode", "sidecar, runner", "worker"]
+    lines = [f"| {' | '.join(head)} |", f"|---{'|---:' * (len(head) - 1)}|"]
+    for (name, count), rounds in measured.items():
+        middle = statistics.median(statistics.median(seconds) for seconds, _ in rounds)
+        most = max(max(seconds) for seconds, _ in rounds)
+        cpu = [statistics.median(column) for column in zip(*(each.seconds for _, each in rounds), strict=True)]
+        columns = " | ".join(f"{each:.2f}" for each in (middle, most, *cpu))
+        lines.append(f"| {name} | {count} | {columns} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Prints the table."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+
+    async def run() -> None:
+        began = os.getloadavg()[0]
+        print(table(await measure(rounds)))
+        versions = f"Python {platform.python_version()}, {os.cpu_count()} cores, {rounds} rounds"
+        print(
+            f"\n{datetime.now(UTC):%Y-%m-%d}, {versions}, load {began:.1f} before, {os.getloadavg()[0]:.1f} at the end."
+        )
+
+    run_to_end(run)
+
+
+if __name__ == "__main__":
+    main()
