@@ -55,7 +55,11 @@ class Variant:
     second: bool = False
 
 
-VARIANTS: Final = (Variant("cold"),)
+VARIANTS: Final = (
+    Variant("cold, run", {"transport": "run"}),
+    Variant("cold, serve", {"transport": "serve"}),
+    Variant("warm", {"keepWarmSec": 300}, second=True),
+)
 AT_ONCE: Final = (1, 10)
 
 

@@ -140,6 +140,7 @@ class System:
             "AGENT_RUNS_DATA_ROOT": str(self.settings.data_root),
             "AGENT_RUNS_KUBECONFIG": str(self.embedded.kubeconfig_path),
             "AGENT_RUNS_CHECK_MODELS": str(self.settings.check_models),
+            "AGENT_RUNS_PAPERCLIP_API_URL": self.settings.paperclip_api_url or "",
         }
 
     @asynccontextmanager
