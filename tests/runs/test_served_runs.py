@@ -1,24 +1,36 @@
-"""Runs whose OpenCode is driven through its server: the real OpenCode with the scripted model."""
+"""Runs whose OpenCode is driven through its server, and pods that rest: the real OpenCode with the scripted model."""
 
+import asyncio
 import json
-import uuid
-from collections.abc import AsyncIterator
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from temporalio.client import Client
 
-from agent_runs.client.attach import Ticket
-from agent_runs.client.outcome import outcome_at_close
+from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.contracts.outcome import Outcome
+from agent_runs.kube.objects import Job, Pod
+from agent_runs.kube.ownership import RESTS_SINCE
+from dev_stack.demo import later_context
 from tests.runs.real_opencode import opencode_agent, playing, real_system
-from tests.runs.system import System
+from tests.runs.system import OTHER_PROCESS_POLL, System, attempt_key
 
 pytestmark = pytest.mark.slow
-SAYS_ITS_RUN = (
-    {"tools": [{"name": "bash", "args": {"command": "echo $PAPERCLIP_RUN_ID", "description": "say the run"}}]},
-    {"text": "Two."},
-)
+COMMON = ("step_start", "tool_use", "text", "step_finish", "error")
+"""Types of events that `opencode run` writes, too."""
+
+
+def bash(command: str) -> dict[str, Any]:
+    """A step of the model that calls a tool."""
+    return {"tools": [{"name": "bash", "args": {"command": command, "description": "a command"}}]}
+
+
+SAYS_ITS_RUN = (bash("echo $PAPERCLIP_RUN_ID"), {"text": "Two."})
+WAITS = (bash("echo began; sleep 600"), {"text": "Never."})
 
 
 @pytest.fixture(scope="module")
@@ -27,59 +39,258 @@ async def system(temporal: Client, tmp_path_factory: pytest.TempPathFactory) -> 
         yield opened
 
 
-async def ended(system: System, ticket: Ticket) -> Outcome:
-    return await outcome_at_close(ticket.handle(system.temporal))
+async def served(system: System, *steps: dict[str, Any], **config: Any) -> dict[str, Any]:
+    """An agent that only the server drives, with these steps."""
+    return playing(await opencode_agent(system, "script", transport="serve", **config), *steps)
 
 
-async def events(system: System, raw: dict[str, Any]) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in await system.stdout(raw)]
+def later(raw: dict[str, Any], outcome: Outcome, *steps: dict[str, Any]) -> dict[str, Any]:
+    """The next run of the agent for the same task."""
+    return playing(later_context(raw, outcome.session_params), *steps)
 
 
-async def types(system: System, raw: dict[str, Any]) -> list[str]:
-    """The types of the events of a run."""
-    return [event["type"] for event in await events(system, raw)]
+async def events(system: System, raw: dict[str, Any], attempt: int = 1) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in await system.stdout(raw, attempt)]
 
 
-async def jobs(system: System, raw: dict[str, Any]) -> list[str]:
-    found = await system.kubernetes.jobs_of_agent(system.kubernetes.namespace, raw["agent"]["id"])
-    return [job.metadata.name for job in found]
+async def jobs(system: System, raw: dict[str, Any]) -> list[Job]:
+    return await system.kubernetes.jobs_of_agent(system.kubernetes.namespace, raw["agent"]["id"])
 
 
-def next_run(raw: dict[str, Any]) -> dict[str, Any]:
-    """The agent's next run for the same task."""
-    return {**raw, "runId": str(uuid.uuid4())}
+async def pods(system: System, raw: dict[str, Any]) -> list[Pod]:
+    return await system.kubernetes.pods_of_agent(system.kubernetes.namespace, raw["agent"]["id"])
 
 
-async def test_a_served_run_is_a_whole_run(system: System) -> None:
-    raw = playing(
-        await opencode_agent(system, "script"),
-        {"tools": [{"name": "bash", "args": {"command": "echo works", "description": "say it"}}]},
-        {"text": "Done."},
-    )
+async def rested(system: System, **config: Any) -> tuple[dict[str, Any], Outcome, Job]:
+    """An agent after its first run, whose pod rests."""
+    raw = await served(system, {"text": "One."}, **{"keepWarmSec": 120, **config})
     outcome = await system.outcome(raw)
-    assert outcome.failure is None, outcome
-    assert outcome.summary == "Done."
+    assert_whole(outcome, "One.")
+    (job,) = await jobs(system, raw)
+    assert RESTS_SINCE in job.metadata.annotations
+    return raw, outcome, job
+
+
+def assert_whole(outcome: Outcome, summary: str) -> None:
+    assert (outcome.failure, outcome.summary) == (None, summary)
     assert outcome.receipt is not None
     assert outcome.receipt.state == "verified"
-    seen = await types(system, raw)
-    assert [kind for kind in seen if kind in ("step_start", "tool_use", "text", "step_finish")] == [
-        *("step_start", "tool_use", "step_finish"),
-        *("step_start", "text", "step_finish"),
-    ]
-    assert await jobs(system, raw) == []
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Returns once it is true of processes, which nobody reports."""
+    async with asyncio.timeout(60):
+        while not true():  # noqa: ASYNC110 - as the docstring says
+            await asyncio.sleep(0.05)
+
+
+def processes(*words: bytes, variable: bytes = b"") -> list[int]:
+    """Processes with these words in their command line and this in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            line, environment = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
+        except OSError:
+            continue
+        if all(word in line for word in words) and variable in environment:
+            found.append(int(folder.name))
+    return found
+
+
+def server_of(raw: dict[str, Any]) -> list[int]:
+    """The processes of the OpenCode server that was started for this run."""
+    return processes(b"opencode\0serve", variable=b"PAPERCLIP_RUN_ID=" + raw["runId"].encode())
+
+
+def helpers_of_the_sidecar() -> list[int]:
+    """The processes that the only sidecar of this moment has started: API proxy and driver."""
+    sidecars = processes(b"sidecar.pyz\0run")
+    parents = {pid: int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1]) for pid in sidecars}
+    return [pid for pid, parent in parents.items() if parent in sidecars]
+
+
+async def until_tools_began(system: System, raw: dict[str, Any], count: int = 1) -> None:
+    """Returns once so many tools have begun, according to the transcript."""
+    notifier = system.store.notifier(attempt_key(raw))
+    async with asyncio.timeout(60):
+        while True:
+            seen = notifier.changes
+            if [event["type"] for event in await events(system, raw)].count("tool_running") >= count:
+                return
+            await notifier.wait_for_change(seen, OTHER_PROCESS_POLL)
+
+
+async def until_a_tool_runs(system: System, raw: dict[str, Any]) -> None:
+    """Returns once the agent's command has written something: it runs."""
+    await until(lambda: bool(processes(b"sleep\x00600", variable=b"PAPERCLIP_RUN_ID=")))
+    await until_tools_began(system, raw)
+
+
+async def test_a_served_run_has_the_lines_of_the_command_line_and_leaves_nothing(system: System) -> None:
+    steps = (bash("echo works"), {"text": "Done."})
+    seen = {}
+    for transport in ("serve", "run"):
+        raw = playing(await opencode_agent(system, "script", transport=transport), *steps)
+        outcome = await system.outcome(raw)
+        assert_whole(outcome, "Done.")
+        seen[transport] = (
+            [event["type"] for event in await events(system, raw) if event["type"] in COMMON],
+            outcome.usage,
+        )
+        assert await jobs(system, raw) == []
+    assert seen["serve"] == seen["run"]
+    assert seen["serve"][0].count("step_finish") == 2
+
+
+async def test_a_server_that_does_not_start_is_replaced_by_the_command_line_in_the_same_attempt(system: System) -> None:
+    raw = await served(system, {"text": "Done."})
+    program = Path(raw["config"]["env"]["PATH"].partition(":")[0]) / "opencode"
+    real = program.resolve()
+    program.unlink()
+    program.write_text(f'#!/bin/sh\n[ "$1" != serve ] || exit 3\nexec {real} "$@"\n')
+    program.chmod(0o755)
+    outcome = await system.outcome(raw)
+    assert_whole(outcome, "Done.")
+    assert len(outcome.attempts) == 1
+    assert "its server could not be: server_not_started" in str(outcome.result_json["notes"])
+
+
+@pytest.mark.parametrize("claimed", [False, True], ids=["own pod", "claimed pod"])
+async def test_a_cancel_ends_the_turn_its_tool_and_the_pod(system: System, claimed: bool) -> None:
+    if claimed:
+        first, outcome, _ = await rested(system)
+        raw = later(first, outcome, *WAITS)
+    else:
+        raw = await served(system, *WAITS, keepWarmSec=120)
+    ticket = await system.start(raw)
+    await until_a_tool_runs(system, raw)
+    await cancel(ticket.handle(system.temporal), "changed my mind")
+    ended = await outcome_at_close(ticket.handle(system.temporal))
+    assert (ended.error_code, ended.stop and ended.stop.agent_stopped) == ("cancelled", True)
+    assert ended.receipt is not None
+    assert ended.receipt.state == "verified"
+    assert [event["part"]["state"]["status"] for event in await events(system, raw) if event["type"] == "tool_use"]
+    assert (await jobs(system, raw), await pods(system, raw)) == ([], [])
+    assert processes(b"sleep\x00600", variable=raw["runId"].encode()) == []
+
+
+@pytest.mark.parametrize("claimed", [False, True], ids=["own pod", "claimed pod"])
+async def test_a_server_that_is_killed_ends_the_run_by_name(system: System, claimed: bool) -> None:
+    if claimed:
+        first, outcome, _ = await rested(system)
+        raw = later(first, outcome, *WAITS)
+    else:
+        first = raw = await served(system, *WAITS)
+    ticket = await system.start(raw)
+    await until_a_tool_runs(system, raw)
+    for pid in server_of(first):
+        os.kill(pid, signal.SIGKILL)
+    ended = await outcome_at_close(ticket.handle(system.temporal))
+    assert ended.failure is not None
+    assert ended.failure.code == "opencode_crashed"
+    assert (await jobs(system, raw), await pods(system, raw)) == ([], [])
+
+
+async def test_a_killed_driver_is_replaced_and_no_line_is_lost_or_doubled(system: System, tmp_path: Path) -> None:
+    gates = [tmp_path / f"go-{number}" for number in range(4)]
+    steps = [bash(f"until [ -e {gate} ]; do sleep 0.05; done; echo {gate.name}") for gate in gates]
+    raw = await served(system, *steps, {"text": "Done."})
+    ticket = await system.start(raw)
+    for number, gate in enumerate(gates):
+        await until_tools_began(system, raw, number + 1)
+        for pid in helpers_of_the_sidecar():
+            os.kill(pid, signal.SIGKILL)
+        gate.touch()
+    outcome = await outcome_at_close(ticket.handle(system.temporal))
+    assert_whole(outcome, "Done.")
+    seen = [event for event in await events(system, raw) if event["type"] in COMMON]
+    outputs = [event["part"]["state"]["output"].strip() for event in seen if event["type"] == "tool_use"]
+    assert outputs == [gate.name for gate in gates]
+    assert len({event["part"]["id"] for event in seen}) == len(seen)
 
 
 async def test_the_next_run_of_the_task_gets_the_pod_that_rests(system: System) -> None:
-    first = playing(await opencode_agent(system, "script", keepWarmSec=60), {"text": "One."})
-    one = await system.outcome(first)
-    assert (one.failure, one.summary) == (None, "One.")
-    resting = await jobs(system, first)
-    second = playing(next_run(first), *SAYS_ITS_RUN)
+    first, one, resting = await rested(system)
+    second = later(first, one, *SAYS_ITS_RUN)
     two = await system.outcome(second)
-    assert two.failure is None, two
-    assert two.receipt is not None
-    assert two.receipt.state == "verified"
-    assert await jobs(system, first) == resting
+    assert_whole(two, "Two.")
+    assert two.session_id == one.session_id
+    assert two.attempts[0].job_name == resting.metadata.name
+    assert [job.metadata.uid for job in await jobs(system, first)] == [resting.metadata.uid]
     (command,) = [event for event in await events(system, second) if event["type"] == "tool_use"]
     assert command["part"]["state"]["output"].strip() == second["runId"]
-    assert two.attempts[0].job_name == resting[0]
+    assert {event["sessionID"] for event in await events(system, second)} == {two.session_id}
+    assert two.result_json.get("notes") == one.result_json.get("notes")
+
+
+async def test_what_a_run_leaves_running_ends_when_its_pod_rests(system: System) -> None:
+    raw = await served(system, bash("setsid sleep 601 >/dev/null 2>&1 & echo left"), {"text": "One."}, keepWarmSec=120)
+    assert_whole(await system.outcome(raw), "One.")
+    await until(lambda: processes(b"sleep\x00601") == [])
+    assert server_of(raw)
+
+
+async def test_a_pod_that_nobody_claims_ends_by_itself(system: System) -> None:
+    raw, _, job = await rested(system, keepWarmSec=1)
+    async with asyncio.timeout(60):
+        while not (now := await jobs(system, raw)) or not now[0].condition("Complete"):  # noqa: ASYNC110 - not watched
+            await asyncio.sleep(0.1)
+    assert now[0].metadata.uid == job.metadata.uid
+    assert server_of(raw) == []
+
+
+async def test_a_pod_of_another_configuration_is_not_claimed(system: System) -> None:
+    first, one, resting = await rested(system)
+    second = later(first, one, {"text": "Two."})
+    second["config"] = {**second["config"], "env": {**second["config"]["env"], "MODE": "another"}}
+    two = await system.outcome(second)
+    assert_whole(two, "Two.")
+    assert two.attempts[0].job_name != resting.metadata.name
+    assert resting.metadata.uid not in [job.metadata.uid for job in await jobs(system, first)]
+    assert "previous runs" not in str(two.result_json.get("notes"))
+
+
+async def test_a_resting_server_that_was_killed_costs_the_next_run_only_a_start(system: System) -> None:
+    first, one, resting = await rested(system)
+    for pid in server_of(first):
+        os.kill(pid, signal.SIGKILL)
+    two = await system.outcome(later(first, one, {"text": "Two."}))
+    assert_whole(two, "Two.")
+    assert two.attempts[-1].job_name != resting.metadata.name
+    assert [attempt.failure_code for attempt in two.attempts] == [None]
+
+
+async def test_a_resting_pod_that_is_evicted_costs_the_next_run_only_a_start(system: System) -> None:
+    first, one, resting = await rested(system)
+    (pod,) = await pods(system, first)
+    await system.embedded.faults.evict(pod.metadata.name)
+    two = await system.outcome(later(first, one, {"text": "Two."}))
+    assert_whole(two, "Two.")
+    assert [attempt.failure_code for attempt in two.attempts] == [None]
+    assert two.attempts[0].job_name != resting.metadata.name
+
+
+async def test_a_sidecar_that_is_killed_in_a_claimed_pod_costs_one_attempt(system: System, tmp_path: Path) -> None:
+    first, one, resting = await rested(system)
+    gate = tmp_path / "go"
+    raw = later(first, one, bash(f"until [ -e {gate} ]; do sleep 0.05; done; echo sleep 600"), {"text": "Two."})
+    ticket = await system.start(raw)
+    await until_tools_began(system, raw)
+    (pod,) = await pods(system, raw)
+    await system.embedded.faults.kill_container(pod.metadata.name, "sidecar")
+    gate.touch()
+    ended = await outcome_at_close(ticket.handle(system.temporal))
+    assert [attempt.failure_code for attempt in ended.attempts] == ["k8s_pod_lost", None]
+    assert ended.attempts[0].job_name == resting.metadata.name
+    assert ended.failure is None
+
+
+async def test_fifty_wakes_of_one_pod_keep_their_lines_apart(system: System) -> None:
+    raw, outcome, resting = await rested(system)
+    for number in range(50):
+        raw = later(raw, outcome, bash(f"echo number {number}"), {"text": f"Wake {number}."})
+        outcome = await system.outcome(raw)
+        assert_whole(outcome, f"Wake {number}.")
+        assert outcome.attempts[0].job_name == resting.metadata.name
+        (command,) = [event for event in await events(system, raw) if event["type"] == "tool_use"]
+        assert command["part"]["state"]["output"].strip() == f"number {number}"

@@ -90,7 +90,7 @@ class Sidecar:
 
     @property
     def ready(self) -> tuple[str, ...]:
-        """Return what the runner is told: where the agent reaches Paperclip, and what its server needs."""
+        """Return what the runner needs to know: where the agent reaches Paperclip, and what is for its server."""
         return (self.address, *(self._serving.ready if self._serving else ()))
 
     def run(self, max_unread: float) -> None:

@@ -54,7 +54,7 @@ class Serving:
     Attributes:
         events: what the driver of this turn writes.
         password: of the server.
-        fell_back: the server could not be used, and was told nothing.
+        fell_back: the server could not be used, and got no prompt.
         rests_until: by the monotonic clock; None while it works.
     """
 
@@ -94,7 +94,7 @@ class Serving:
 
     @property
     def ready(self) -> tuple[str, str]:
-        """What the agent's container is told: the password, and whether the server may rest."""
+        """Words for the agent's container: the password, and whether the server may rest."""
         return self.password, "warm" if self._keep_warm > 0 else "cold"
 
     @property
