@@ -27,6 +27,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 
+from agent_runs.agents.opencode.events import SERVER_EVENTS
 from agent_runs.paperclip.javascript import well_formed
 from agent_runs.transcripts.store import Line
 from agent_runs.web.paperclip_entries import (
@@ -67,7 +68,9 @@ def calls(line: Line, log_format: LogFormat) -> Iterator[Call]:
     if log_format == "json":
         return _stderr_call(line.data) if line.stream == "stderr" else _entry_calls(line)
     event = _event(line) if log_format == "events" else None
-    return iter([Call("stdout", event)]) if event is not None else _text_calls(line)
+    if event is None:
+        return _text_calls(line)
+    return iter(()) if event_type(parsed(event)) in SERVER_EVENTS else iter([Call("stdout", event)])
 
 
 def session_id(line: Line) -> str | None:

@@ -2,8 +2,8 @@
 
 Its events show what has ended. What has begun is in its log (`--print-logs`): `message=loop … step=N` begins a step,
 `message=stream` is a request to the provider, and again for each retry, `message=evaluated permission=bash` is a tool
-call that may run. A line that is none of these is progress only if none like it came before: whoever repeats itself
-makes none. Source: OpenCode 1.18.33, observed.
+call that may run. Of a server, events show that a tool has begun and that text grows, too. A line that is none of these
+is progress only if none like it came before: whoever repeats itself makes none. Source: OpenCode 1.18.33, observed.
 """
 
 import hashlib
@@ -28,7 +28,10 @@ TOOLS: Final = 8
 LINE_LIMIT: Final = 200
 """Characters of a repeated line in a message."""
 SUB_AGENT: Final = "task"
-_EVENT: Final = re.compile(rb'\s*\{\s*"type"\s*:\s*"(step_start|text|reasoning|tool_use|step_finish)"')
+_EVENT: Final = re.compile(
+    rb'\s*\{\s*"type"\s*:\s*"(step_start|text|reasoning|tool_use|step_finish|tool_running|text_growth|session_status)"'
+)
+_RETRY: Final = re.compile(rb'"status":"retry"')
 _TOOL: Final = re.compile(rb'"tool"\s*:\s*"([\w.-]{1,80})"')
 _LOG: Final = re.compile(
     rb" message=(?:loop session\.id=(?P<session>\w{1,80}) step=(?P<step>\d{1,9})\b"
@@ -107,18 +110,27 @@ class Activity:
         if event is None:
             return self._is_new(data)
         kind, began = event[1], self._began
+        if kind == b"session_status":
+            return self._status(data[:HEAD])
         self._answering = True
         self._began = kind == b"step_start"
         if kind == b"tool_use":
             self._end_tool(data[:HEAD])
+        elif kind == b"tool_running":
+            self._begin_tool(_tool_name(data[:HEAD]))
         return not (self._began and began)  # a broken answer is tried again, and each one writes that a step begins
 
     def _end_tool(self, head: bytes) -> None:
-        found = _TOOL.search(head)
-        name = found[1].decode() if found is not None else ""
-        name = _PERMISSIONS.get(name, name)
+        name = _tool_name(head)
         if name in self._tools:
             self._tools.remove(name)
+
+    def _status(self, head: bytes) -> bool:
+        """What a server reports of the session: that it waits to ask the provider again is no progress."""
+        if _RETRY.search(head) is None:
+            return self._is_new(head)
+        self._requested, self._answering = True, False
+        return False
 
     def _log(self, data: bytes) -> bool:
         progressed = self._judge(data[:HEAD])
@@ -141,7 +153,7 @@ class Activity:
         return self._is_new(line)
 
     def _begin_tool(self, name: str) -> None:
-        if name not in _NO_TOOLS and name not in self._tools and len(self._tools) < TOOLS:
+        if name and name not in _NO_TOOLS and name not in self._tools and len(self._tools) < TOOLS:
             self._tools.append(name)
 
     def _begin_step(self, session: bytes, step: bytes) -> bool:
@@ -168,6 +180,13 @@ class Activity:
         if len(self._kinds) > KINDS:
             self._kinds.popitem(last=False)
         return True
+
+
+def _tool_name(head: bytes) -> str:
+    """The tool that an event is about, by the name of its permission."""
+    found = _TOOL.search(head)
+    name = found[1].decode() if found is not None else ""
+    return _PERMISSIONS.get(name, name)
 
 
 def _written_at(line: bytes) -> datetime | None:

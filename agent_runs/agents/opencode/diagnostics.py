@@ -71,6 +71,11 @@ class Diagnostics:
         else:
             self._text(line)
 
+    def reject(self, permission: str) -> None:
+        """Take a permission that was rejected, such as `bash (make)`."""
+        if line := plain_text(permission.encode("utf-8", errors="replace"), DIAGNOSTIC_LIMIT):
+            _add(self.permissions, line)
+
     def text(self, limit: int) -> str:
         """What is useful to a person: no log lines, no stack frames, no help page; the log's errors if nothing else."""
         lines = [*self._head, *self._tail]

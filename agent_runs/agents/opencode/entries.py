@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeGuard
 
 import msgspec
 
-from agent_runs.agents.opencode.events import printable
+from agent_runs.agents.opencode.events import SERVER_EVENTS, printable
 from agent_runs.contracts.large_json import LARGE, load_json
 from agent_runs.contracts.outcome import GAP_STREAM
 from agent_runs.contracts.output import LINE_LIMIT
@@ -99,8 +99,16 @@ def entry(raw: bytes, stream: str = "stdout", limits: Limits = TERMINAL_LIMITS) 
             return Entry("step", _usage(part))
         case "error":
             return _error(event, limits)
-        case other:
-            return Entry("log", visible_line(f"{other} event", ENTRY_TITLE_LIMIT))
+        case _:
+            return _other(event)
+
+
+def _other(event: dict[str, Any]) -> Entry | None:
+    kind = event["type"]
+    if kind == "permission_rejected":
+        asked = " ".join(visible_line(event.get(name), ENTRY_TITLE_LIMIT) for name in ("permission", "patterns"))
+        return Entry("log", f"rejected permission: {asked}")
+    return None if kind in SERVER_EVENTS else Entry("log", visible_line(f"{kind} event", ENTRY_TITLE_LIMIT))
 
 
 def json_object(raw: bytes) -> dict[str, Any] | None:

@@ -24,6 +24,9 @@ _SESSION: Final = re.compile(rb'"sessionID"\s*:\s*"([\w-]{1,128})"')
 _ESCAPE: Final = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)"
 )
+SERVER_EVENTS: Final = frozenset({"tool_running", "text_growth", "session_status", "permission_rejected"})
+"""Lines that the driver of a server (`agent_runs.pod.sidecar.driver`) adds to those of `opencode run`: what begins,
+grows and waits. Usage and cost do not depend on them, and of the verdict only the permission that it names."""
 _PREFIX: Final = 512
 GENERIC_LIMIT: Final = 1024 * 1024
 """Bytes of a line that may be built as a whole; an odd line above that is known by its beginning only."""
@@ -119,13 +122,19 @@ class Part(msgspec.Struct, gc=False):
 
 
 class Event(msgspec.Struct):
-    """One line of OpenCode's output. `error` and `message` are set by `error` events only, in any shape."""
+    """One line of OpenCode's output.
+
+    `error` and `message` are set by `error` events only, in any shape; `permission` and `patterns` by
+    `permission_rejected`.
+    """
 
     type: str
     session_id: str | None = msgspec.field(default=None, name="sessionID")
     part: Part | None = None
     error: Any = None
     message: Any = None
+    permission: Any = None
+    patterns: Any = None
 
 
 class _LargeEvent(msgspec.Struct):
@@ -244,6 +253,8 @@ def _decode_generic(text: str) -> Event | None:
         part=_part(_object(document.get("part"))),
         error=document.get("error"),
         message=document.get("message"),
+        permission=document.get("permission"),
+        patterns=document.get("patterns"),
     )
 
 

@@ -17,6 +17,7 @@ from agent_runs.agents.opencode.budget import RepeatedCall
 from agent_runs.agents.opencode.diagnostics import Diagnostics
 from agent_runs.agents.opencode.events import (
     NO_PART,
+    SERVER_EVENTS,
     Event,
     FileLine,
     LineSplitter,
@@ -168,6 +169,7 @@ class Fold:
             "tool_use": self._tool_use,
             "step_finish": self._step_finish,
             "error": self._error,
+            "permission_rejected": self._rejected,
         }
 
     def add(self, line: OutputLine) -> None:
@@ -187,7 +189,7 @@ class Fold:
         if event is None:
             self._stray(raw)
             return
-        self._events += 1
+        self._events += event.type not in SERVER_EVENTS
         if event.session_id != self._latest_session:
             self._name_session(event.session_id)
         handle = self._handlers.get(event.type)
@@ -356,6 +358,10 @@ class Fold:
             self._pending_errors.append(error)
         _keep_error(self._errors, error.text)
         self._remember_text(error.text)
+
+    def _rejected(self, event: Event, _part: Part) -> None:
+        if isinstance(event.permission, str) and isinstance(event.patterns, str):
+            self._diagnostics.reject(f"{event.permission} ({event.patterns})")
 
     def _texts_of(self, message_id: str | None) -> _Texts:
         texts = self._texts.get(message_id)
