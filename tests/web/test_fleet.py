@@ -16,6 +16,7 @@ import pytest
 from agent_runs.client.fleet import PAGE_RUNS, RunFilter
 from agent_runs.client.settings import SettingsError
 from agent_runs.contracts.errors import TranscriptsUnavailable
+from agent_runs.contracts.identity import RunKey
 from agent_runs.transcripts.fleet import FleetQueries
 from agent_runs.transcripts.tokens import authorization
 from agent_runs.web.operators import COOKIE, SESSION_LIFETIME
@@ -70,6 +71,17 @@ async def test_a_run_that_does_not_go_on_says_why(here: Site) -> None:
         first, second = (await answer.json())["runs"]
     assert first["obstacle"] is None
     assert second["obstacle"].startswith("the run waits for a worker")
+
+
+async def test_a_run_and_its_task_are_links_to_paperclip_where_its_address_is_set(tmp_path: Path) -> None:
+    agent, run_id, task = (f"{digit * 8}-aaaa-4bbb-8ccc-{digit * 12}" for digit in "123")
+    of_paperclip = RunKey(agent_id=agent, company_id="acme", run_id=run_id)
+    async with operated(tmp_path, paperclip_pages_url="https://paperclip.example") as here:
+        here.source.runs = [run(1, key=of_paperclip, task_key=task), run(2, task_key="ISSUE-7")]
+        text = await page(here)
+    assert f'href="https://paperclip.example/agents/{agent}/runs/{run_id}"' in text
+    assert f'href="https://paperclip.example/issues/{task}"' in text
+    assert text.count("https://paperclip.example") == 2
 
 
 async def test_an_unpriced_run_has_no_cost_of_zero(here: Site) -> None:
