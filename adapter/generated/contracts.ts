@@ -126,6 +126,7 @@ export interface AttemptReport {
 export interface Peaks {
   memory?: number | null;
   memoryLimit?: number | null;
+  memoryReachedLimit?: boolean;
   outputDisk?: number | null;
 }
 export interface OutputReceipt {

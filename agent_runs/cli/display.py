@@ -42,6 +42,8 @@ class RunRef:
 
     Attributes:
         page: link to the run's own page. It opens the transcript to whoever has it.
+        paperclip: link to Paperclip's page of the run.
+        paperclip_task: link to Paperclip's page of its task.
     """
 
     run_id: str
@@ -50,6 +52,8 @@ class RunRef:
     workflow_run_id: str
     web_ui: str | None = None
     page: str | None = None
+    paperclip: str | None = None
+    paperclip_task: str | None = None
 
 
 @dataclass(frozen=True)
@@ -149,9 +153,11 @@ class TextDisplay:
     def run(self, run: RunRef, ticket: str) -> None:
         """Print the run's ids and links."""
         self._print(Text.assemble((f"run {run.run_id}", "bold"), f"  {ticket}, agent {run.agent_id}"))
-        for name, link in (("page", run.page), ("Web UI", run.web_ui)):
-            if link:
-                self.console.print(Text(f"{name:<6}  {link}", style="cyan"), soft_wrap=True)
+        links = {"page": run.page, "Paperclip": run.paperclip, "task": run.paperclip_task, "Web UI": run.web_ui}
+        present = {name: link for name, link in links.items() if link}
+        width = max(map(len, present), default=0)
+        for name, link in present.items():
+            self.console.print(Text(f"{name:<{width}}  {link}", style="cyan"), soft_wrap=True)
 
     def phase_change(self, change: PhaseChange) -> None:
         """Print elapsed time, phase and detail."""
@@ -328,6 +334,8 @@ class JsonDisplay:
                 events=run.events,
                 webUi=ref.web_ui,
                 page=ref.page,
+                paperclip=ref.paperclip,
+                paperclipTask=ref.paperclip_task,
                 usage=None if listed.usage is None else listed.usage.for_programs(),
             )
 
@@ -387,6 +395,8 @@ def _run(run: RunRef) -> dict[str, str | None]:
         "workflowRunId": run.workflow_run_id,
         "webUi": run.web_ui,
         "page": run.page,
+        "paperclip": run.paperclip,
+        "paperclipTask": run.paperclip_task,
     }
 
 

@@ -30,6 +30,7 @@ from agent_runs.client import outcome as outcomes
 from agent_runs.client.attach import Ticket, attach, attach_when_free
 from agent_runs.client.connection import TemporalUnreachable, connect
 from agent_runs.client.obstacles import read_obstacles
+from agent_runs.client.paperclip_pages import PaperclipPages
 from agent_runs.client.runs import RunSummary, UnknownRun, find_run, web_ui_url
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.wake import Wake, build_wake
@@ -60,7 +61,7 @@ async def start(context: Path, display: Display, *, follow: bool, wait: bool) ->
             display.note("gave up waiting; nothing was started")
             return DETACHED
         key = wake.start.key.model_copy(update={"run_id": ticket.run_id})
-        display.run(run_ref(settings, key, ticket.workflow_id, ticket.workflow_run_id), ticket.kind)
+        display.run(run_ref(settings, key, ticket.workflow_id, ticket.workflow_run_id, wake.task_key), ticket.kind)
         if ticket.kind == "joined":
             display.note("that run is open for the same task, so this wake joined it; one run at a time has the agent")
         if not follow:
@@ -178,7 +179,8 @@ async def show(run: str, display: Display) -> int:
     client = await connect(settings)
     summary = await find_run(client, run)
     handle = summary.handle(client)
-    display.run(run_ref(settings, summary.key, summary.workflow_id, summary.workflow_run_id), summary.phase)
+    ref = run_ref(settings, summary.key, summary.workflow_id, summary.workflow_run_id, summary.task_key)
+    display.run(ref, summary.phase)
     timeline = await read_timeline(handle)
     display.steps(timeline.steps)
     if not summary.decided:
@@ -231,8 +233,11 @@ def sealed_wake(raw: dict[str, Any], settings: ClientSettings, display: Display)
     return wake
 
 
-def run_ref(settings: ClientSettings, key: RunKey, workflow_id: str, workflow_run_id: str) -> RunRef:
+def run_ref(
+    settings: ClientSettings, key: RunKey, workflow_id: str, workflow_run_id: str, task_key: str | None = None
+) -> RunRef:
     """A run's ids, and its links where the settings name the services."""
+    paperclip = PaperclipPages.of(settings)
     return RunRef(
         key.run_id,
         key.agent_id,
@@ -240,6 +245,8 @@ def run_ref(settings: ClientSettings, key: RunKey, workflow_id: str, workflow_ru
         workflow_run_id,
         web_ui=web_ui_url(settings, workflow_id, workflow_run_id),
         page=links.page_url(settings, key.run_id),
+        paperclip=paperclip.run(key.agent_id, key.run_id),
+        paperclip_task=paperclip.task(task_key),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Final
 from agent_runs.agents.opencode.events import printable
 from agent_runs.contracts.errors import FAILURES
 from agent_runs.contracts.outcome import Outcome, OutputReceipt
+from agent_runs.contracts.sizes import peaks_text
 from agent_runs.transcripts.lines import Line
 
 MESSAGE_LIMIT: Final = 1000
@@ -58,6 +59,8 @@ def _evidence(outcome: Outcome, log: Sequence[Line]) -> str:
         found.append(f"signal {outcome.signal}")
     elif outcome.never_started or (outcome.stop is not None and not outcome.stop.agent_started):
         found.append("no agent started")
+    if outcome.attempts and (peaks := peaks_text(outcome.attempts[-1].peaks)):
+        found.append(f"peaks: {peaks}")
     found += [printable(text, MESSAGE_LIMIT) for text in outcome.warnings]
     if outcome.failure is not None:
         lines = [text for line in log if line.stream == "stderr" and (text := _text(line))]

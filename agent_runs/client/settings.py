@@ -51,6 +51,12 @@ def _http_url(value: str) -> str:
     return value
 
 
+def _page_url(value: str) -> str:
+    if "@" in value or any(sign in value for sign in "\"'<>\\"):
+        raise PydanticCustomError("page_url", "must be an address that browsers open, without a user, a quote or '<'")
+    return _http_url(value)
+
+
 def _header_name(value: str) -> str:
     if not _HEADER.fullmatch(value):
         raise PydanticCustomError("header_name", "must be the name of a header, such as X-Auth-Request-Email")
@@ -80,6 +86,7 @@ def _with_the_header(value: tuple[Network, ...], info: ValidationInfo) -> tuple[
 
 ListenAddress = Annotated[str, AfterValidator(_listen_address)]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
+PageUrl = Annotated[str, AfterValidator(_page_url)]
 HeaderName = Annotated[str, AfterValidator(_header_name)]
 Networks = Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_networks), AfterValidator(_with_the_header)]
 
@@ -144,6 +151,7 @@ class ClientSettings(BaseSettings):
         temporal: the Temporal server, from `TEMPORAL_*` variables.
         traced: runs are traced, as `OTEL_*` variables say.
         web_ui: URL of Temporal's Web UI, for links to it.
+        paperclip_pages_url: URL at which browsers open Paperclip, for links to its pages; None: no links.
         sealing_key_file: JWK of the sealing key; a missing file is created with mode 0600, unless `production`.
         transcripts_url: SQLAlchemy URL of the transcript store (`sqlite:///…`, `postgresql://…`); None: see
             `transcripts`.
@@ -168,6 +176,7 @@ class ClientSettings(BaseSettings):
     traced: bool = False
     task_queue: str = "agent-runs"
     web_ui: str | None = None
+    paperclip_pages_url: PageUrl | None = None
     sealing_key_file: Path = DEFAULT_FOLDER / "sealing-key.json"
     transcripts_url: str | None = None
     transcripts_connections: int = Field(default=10, ge=4, le=1000)

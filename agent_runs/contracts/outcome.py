@@ -57,12 +57,14 @@ class Peaks(PaperclipContract):
     """What an attempt's pod used at most, in bytes; None: not known. Numbers of the agent's own container are its word.
 
     Attributes:
-        memory: of the agent's container, page cache included; not known of one that was killed as a whole.
+        memory: of the agent's container, page cache included.
+        memory_reached_limit: the container was killed as a whole at its limit, which `memory` then is.
         memory_limit: of that container; None also for no limit.
         output_disk: on the volume of the agent's output.
     """
 
     memory: int | None = None
+    memory_reached_limit: bool = False
     memory_limit: int | None = None
     output_disk: int | None = None
 

@@ -20,9 +20,13 @@ def memory_advice(peaks: Peaks) -> str:
     limit = peaks.memory_limit
     if not limit:
         return ""
-    peak = f"peak {size(peaks.memory)}" if peaks.memory is not None else "which it reached"
+    peak = f"peak {_least(peaks)}{size(peaks.memory)}" if peaks.memory is not None else "which it reached"
     least = -(-limit * 3 // (2 * MIB * STEP_MIB)) * STEP_MIB
     return f"; limit {size(limit)}, {peak}: set resources.limits.memory to at least {least}Mi"
+
+
+def _least(peaks: Peaks) -> str:
+    return "at least " if peaks.memory_reached_limit else ""
 
 
 def peaks_text(peaks: Peaks) -> str:
@@ -30,7 +34,7 @@ def peaks_text(peaks: Peaks) -> str:
     parts = []
     if peaks.memory is not None:
         of = f" of {size(peaks.memory_limit)}" if peaks.memory_limit else ""
-        parts.append(f"memory {size(peaks.memory)}{of}")
+        parts.append(f"memory {_least(peaks)}{size(peaks.memory)}{of}")
     elif peaks.memory_limit:
         parts.append(f"memory limit {size(peaks.memory_limit)}")
     if peaks.output_disk is not None:

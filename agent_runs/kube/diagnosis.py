@@ -372,8 +372,15 @@ def _end(ended: Terminated, pod: Pod, container: str, outside: str | None) -> Co
         reason=_bounded(reason) or None,
         message=_bounded(message) or None,
         finished_at=ended.finished_at,
-        peaks=Peaks(memory_limit=_memory_limit(pod, container)),
+        peaks=_peaks(reason, _memory_limit(pod, container)),
     )
+
+
+def _peaks(reason: str | None, limit: int | None) -> Peaks:
+    """What the status tells of the memory: a container that was killed for its limit has reached it."""
+    if reason == "OOMKilled" and limit is not None:
+        return Peaks(memory=limit, memory_reached_limit=True, memory_limit=limit)
+    return Peaks(memory_limit=limit)
 
 
 def _memory_limit(pod: Pod, container: str) -> int | None:

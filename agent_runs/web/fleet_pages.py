@@ -92,7 +92,7 @@ class FleetPages:
             raise HTTPException(403, OFF)
         form = await _form(request)
         run_id = form.get("run", "")
-        if not self._operators.is_token(form.get("token", "").strip()):
+        if not self._operators.accepts(request, form.get("token", "").strip()):
             return self._refusals.sign_in_page(request, "That is not the operator token.", run_id)
         target = f"runs/{quote(run_id, safe='')}" if run_id else "runs"
         response = Response(status_code=303, headers={"Location": target, **_NO_STORE})

@@ -19,12 +19,15 @@ from starlette.responses import Response
 
 from agent_runs.client.settings import ClientSettings, Network, SettingsError
 from agent_runs.transcripts.tokens import Tokens
+from agent_runs.web.wrong_tokens import WrongTokens
 
 COOKIE: Final = "agent-runs-operator"
 SESSION_LIFETIME: Final = timedelta(hours=12)
 MIN_TOKEN: Final = 32
-"""Characters; so many random ones cannot be guessed, however many attempts there are."""
+"""Characters; so many random ones cannot be guessed."""
 MAX_TOKEN: Final = 1024
+_DOTS_OF_A_LINK: Final = 2
+"""Of a JWS, which the tokens of links and sessions are."""
 _SETTING: Final = "AGENT_RUNS_OPERATOR_TOKEN_FILE"
 
 
@@ -37,6 +40,7 @@ class Operators:
         header: the proxy's header; None: there is no proxy.
         root: as of `agent_runs.web.access.Access`.
         secure: the same.
+        wrong: counts wrong tokens, by address.
     """
 
     tokens: Tokens
@@ -45,6 +49,7 @@ class Operators:
     proxies: Sequence[Network] = ()
     root: str = ""
     secure: bool = False
+    wrong: WrongTokens = field(default_factory=WrongTokens, repr=False, compare=False)
 
     @classmethod
     def load(cls, settings: ClientSettings, tokens: Tokens, *, root: str = "", secure: bool = False) -> Self:
@@ -67,13 +72,31 @@ class Operators:
         return self.token is not None
 
     def admits(self, request: Request) -> bool:
-        """Whether an operator sent the request."""
-        return self.is_token(bearer(request)) or self.has_session(request) or self._by_proxy(request)
+        """Whether an operator sent the request.
+
+        Raises:
+            HTTPException: 429, it has a token and its address has sent too many wrong ones.
+        """
+        return self.has_session(request) or self._by_proxy(request) or self._by_token(request)
 
     def has_session(self, request: Request) -> bool:
         """Whether the person has signed in with the token."""
         session = request.cookies.get(COOKIE, "")
         return self.token is not None and bool(session) and self.tokens.is_operator(session, self._access)
+
+    def accepts(self, request: Request, text: str) -> bool:
+        """Whether this is the operator token; a wrong one counts against the address of the request.
+
+        Raises:
+            HTTPException: 429, that address has sent too many wrong ones.
+        """
+        if self.token is None or not text:
+            return False
+        self.wrong.check(request)
+        if self.is_token(text):
+            return True
+        self.wrong.add(request)
+        return False
 
     def is_token(self, text: str) -> bool:
         """Whether this is the operator token; compared in constant time, also if the lengths differ."""
@@ -101,6 +124,11 @@ class Operators:
     def _access(self) -> str:
         """What a session is bound to: without it a changed token would leave earlier sessions open."""
         return hmac.new(self.token or b"", b"agent-runs operator session", "sha256").hexdigest()[:32]
+
+    def _by_token(self, request: Request) -> bool:
+        """Whether the request has the operator token. A link's token, which has two dots, is no attempt at it."""
+        token = bearer(request)
+        return self.is_token(token) if token.count(".") == _DOTS_OF_A_LINK else self.accepts(request, token)
 
     def _by_proxy(self, request: Request) -> bool:
         """Whether the proxy names somebody. A header that came twice may have come through the proxy from outside."""

@@ -22,6 +22,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from agent_runs.client.paperclip_pages import PaperclipPages
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.transcripts.store import Line, TranscriptStore
 from agent_runs.web.access import Access, Guard, Revocations
@@ -78,6 +79,7 @@ class Pages:
         access: Access,
         source: RunInfoSource,
         *,
+        paperclip: PaperclipPages | None = None,
         poll: timedelta = POLL,
         keep_alive: timedelta = KEEP_ALIVE,
     ) -> None:
@@ -87,7 +89,7 @@ class Pages:
         self._poll = poll
         self._keep_alive = keep_alive
         self._views = RunViews(store, source)
-        self._templates = Templates()
+        self._templates = Templates(paperclip)
         operators = access.operators or Operators(access.tokens)
         self._refusals = Refusals(self._templates, operators)
         self._cancelling = CancelPages(operators, source, self._templates)

@@ -41,6 +41,7 @@ _TITLES: Final = {
     401: "This page needs its link",
     403: "This link is for another run",
     404: "This run is not known yet",
+    429: "Too many wrong tokens",
 }
 
 

@@ -23,6 +23,7 @@ from agent_runs.client.amounts import duration_text, money, short_count
 from agent_runs.client.fleet import FAILURE_CODES
 from agent_runs.client.fleet import PHASES as RUN_PHASES
 from agent_runs.client.obstacles import Obstacle
+from agent_runs.client.paperclip_pages import PaperclipPages
 from agent_runs.client.timeline import Step
 from agent_runs.contracts.outcome import Outcome, OutputReceipt, Usage
 from agent_runs.contracts.sizes import peaks_text
@@ -183,9 +184,9 @@ class View:
 
 
 class Templates:
-    """Renders the templates."""
+    """Renders the templates; `paperclip` has links to Paperclip's pages."""
 
-    def __init__(self) -> None:
+    def __init__(self, paperclip: PaperclipPages | None = None) -> None:
         self._env = Environment(
             loader=PackageLoader("agent_runs.web"),
             autoescape=True,
@@ -208,6 +209,7 @@ class Templates:
         }
         choices = {"RUN_PHASES": RUN_PHASES, "FAILURE_CODES": FAILURE_CODES}
         self._env.globals |= {"MAX_GAPS": MAX_GAPS, "MAX_SUMMARY": MAX_SUMMARY, **choices}
+        self._env.globals["paperclip"] = paperclip or PaperclipPages()
 
     def page(self, view: View, window: Window, entries: Sequence[PageEntry], *, in_list: bool = False) -> str:
         """The whole page; `in_list`: with a link to the list of runs, for operators."""

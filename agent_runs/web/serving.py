@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from starlette.applications import Starlette
 
 from agent_runs.client.links import load_tokens
+from agent_runs.client.paperclip_pages import PaperclipPages
 from agent_runs.client.settings import ClientSettings
 from agent_runs.transcripts.store import TranscriptStore
 from agent_runs.web.access import Access
@@ -48,7 +49,8 @@ def application(
     public = urlsplit(settings.transcripts_public_url or "")
     tokens, root, secure = load_tokens(settings), public.path.rstrip("/"), public.scheme == "https"
     access = Access(tokens, root, secure, Operators.load(settings, tokens, root=root, secure=secure))
-    pages = Pages(store, access, source, poll=poll, keep_alive=keep_alive)
+    paperclip = PaperclipPages.of(settings)
+    pages = Pages(store, access, source, paperclip=paperclip, poll=poll, keep_alive=keep_alive)
     service = app(store, access, poll=poll, keep_alive=keep_alive, routes=pages.routes, errors=pages.error_response)
     service.add_middleware(SecurityHeaders)
     return service

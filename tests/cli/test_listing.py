@@ -93,6 +93,14 @@ def test_a_person_clicks_the_run_in_a_terminal_and_gets_the_command_for_its_page
     assert "agent-runs show" not in for_people(None, terminal=False)
 
 
+def test_show_prints_the_links_to_paperclip() -> None:
+    console = Console(file=io.StringIO(), width=110, legacy_windows=False, _environ={})
+    links = {"paperclip": "http://paperclip/agents/a/runs/r", "paperclip_task": "http://paperclip/issues/i"}
+    TextDisplay(console=console).run(RunRef("run-1", "ada", "agent-run:ada", "0001", **links), "running")
+    text = str(console.file.getvalue())  # type: ignore[attr-defined]  # it is the StringIO from above
+    assert "Paperclip  http://paperclip/agents/a/runs/r\ntask       http://paperclip/issues/i\n" in text
+
+
 # the table
 
 

@@ -1,14 +1,38 @@
 """Settings of a process that shares its environment with others."""
 
+import re
+from pathlib import Path
+
 import pytest
 
-from agent_runs.client.settings import PREFIX, WORKER_ONLY, ClientSettings, SettingsError
+from agent_runs.client.settings import OTHER_READERS, PREFIX, STANDARD, WORKER_ONLY, ClientSettings, SettingsError
 from agent_runs.service.settings import WorkerSettings
 
 
 def test_a_caller_ignores_exactly_the_settings_that_only_a_worker_has() -> None:
     only = WorkerSettings.model_fields.keys() - ClientSettings.model_fields.keys()
     assert {f"{PREFIX}{name.upper()}" for name in only} == WORKER_ONLY
+
+
+def test_the_plugin_accepts_every_setting_of_ours_in_an_environment_that_it_shares() -> None:
+    source = Path(__file__).parents[2] / "adapter/src/settings.ts"
+    known = set(re.findall(r"[A-Z_]{5,}", source.read_text()))
+    ours = {name.upper() for name in WorkerSettings.model_fields} - {name.upper() for name in STANDARD}
+    readers = {name.removeprefix(PREFIX) for name in OTHER_READERS}
+    assert (ours | readers) - known == set()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *("paperclip.example", "javascript:alert(1)", "https://paperclip.example/?a=b", "https://me:secret@paperclip"),
+        'https://paperclip.example/"onclick="x',
+    ],
+)
+def test_an_address_of_paperclips_pages_that_is_none_stops_the_start_by_name(wrong: str) -> None:
+    with pytest.raises(SettingsError, match="AGENT_RUNS_PAPERCLIP_PAGES_URL: must be an") as refused:
+        WorkerSettings.read({"AGENT_RUNS_PAPERCLIP_PAGES_URL": wrong})
+    assert "secret" not in str(refused.value)
 
 
 def test_variables_that_kubernetes_sets_after_our_services_are_no_settings() -> None:

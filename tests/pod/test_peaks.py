@@ -60,10 +60,20 @@ def test_the_declared_limit_counts_more_than_the_reported_one() -> None:
     assert with_peaks(end, None) == end
 
 
+def test_a_container_that_was_killed_at_its_limit_had_reached_it_unless_its_runner_tells_more() -> None:
+    killed = ContainerEnd(peaks=Peaks(memory=5, memory_reached_limit=True, memory_limit=5))
+    assert with_peaks(killed, LastFrame(disk=7)).peaks == killed.peaks.model_copy(update={"output_disk": 7})
+    known = LastFrame(memory_peak=4, disk=7)
+    assert with_peaks(killed, known).peaks == Peaks(memory=4, memory_limit=5, output_disk=7)
+
+
 def test_a_limit_is_advised_from_the_evidence() -> None:
     limit = 512 * MIB
     assert memory_advice(Peaks(memory=limit, memory_limit=limit)) == (
         "; limit 512 MiB, peak 512 MiB: set resources.limits.memory to at least 768Mi"
+    )
+    assert memory_advice(Peaks(memory=limit, memory_reached_limit=True, memory_limit=limit)) == (
+        "; limit 512 MiB, peak at least 512 MiB: set resources.limits.memory to at least 768Mi"
     )
     assert memory_advice(Peaks(memory_limit=1000 * MIB)) == (
         "; limit 1,000 MiB, which it reached: set resources.limits.memory to at least 1536Mi"
@@ -74,5 +84,8 @@ def test_a_limit_is_advised_from_the_evidence() -> None:
 def test_peaks_are_one_line_for_people() -> None:
     assert peaks_text(Peaks(memory=300 * MIB, memory_limit=512 * MIB, output_disk=9)) == (
         "memory 300 MiB of 512 MiB, output on disk 9 bytes"
+    )
+    assert peaks_text(Peaks(memory=MIB, memory_reached_limit=True, memory_limit=MIB)) == (
+        "memory at least 1 MiB of 1 MiB"
     )
     assert peaks_text(Peaks()) == ""

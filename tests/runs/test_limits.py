@@ -9,6 +9,7 @@ from temporalio.client import Client
 
 from agent_runs.cli.display import TextDisplay
 from agent_runs.client.attach import Ticket
+from agent_runs.client.explanation import explain
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.outcome import Outcome, Peaks
 from dev_stack.cluster.kinds import JOBS, PODS
@@ -44,12 +45,14 @@ async def test_an_agent_out_of_memory_is_advised_a_limit_and_not_repeated(tempor
         assert not outcome.may_repeat
         assert [one.failure_code for one in outcome.attempts] == ["oom_killed"]
         assert system.embedded.store.every(JOBS) == []
-    advice = "limit 512 MiB, which it reached: set resources.limits.memory to at least 768Mi"
+    advice = "limit 512 MiB, peak at least 512 MiB: set resources.limits.memory to at least 768Mi"
     assert outcome.error_message is not None
     assert advice in outcome.error_message
-    assert outcome.attempts[0].peaks.memory_limit == 512 * MIB
+    peaks = outcome.attempts[0].peaks
+    assert (peaks.memory, peaks.memory_reached_limit, peaks.memory_limit) == (512 * MIB, True, 512 * MIB)
     assert advice in shown(outcome)
-    assert "memory limit 512 MiB" in shown(outcome)
+    assert "memory at least 512 MiB of 512 MiB" in shown(outcome)
+    assert "peaks: memory at least 512 MiB of 512 MiB" in explain(outcome)["evidence"]
 
 
 async def test_a_pod_that_fills_a_volume_is_named_with_it_and_not_repeated(temporal: Client, tmp_path: Path) -> None:

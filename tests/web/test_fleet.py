@@ -16,9 +16,11 @@ import pytest
 from agent_runs.client.fleet import PAGE_RUNS, RunFilter
 from agent_runs.client.settings import SettingsError
 from agent_runs.contracts.errors import TranscriptsUnavailable
+from agent_runs.contracts.identity import RunKey
 from agent_runs.transcripts.fleet import FleetQueries
 from agent_runs.transcripts.tokens import authorization
 from agent_runs.web.operators import COOKIE, SESSION_LIFETIME
+from agent_runs.web.wrong_tokens import LIMIT
 from tests.web.fleet_parts import BEARER, TOKEN, operated, run, store_run, usage
 from tests.web.parts import RUN, Site, key, line, payloads, run_info, site, text_event
 
@@ -70,6 +72,17 @@ async def test_a_run_that_does_not_go_on_says_why(here: Site) -> None:
         first, second = (await answer.json())["runs"]
     assert first["obstacle"] is None
     assert second["obstacle"].startswith("the run waits for a worker")
+
+
+async def test_a_run_and_its_task_are_links_to_paperclip_where_its_address_is_set(tmp_path: Path) -> None:
+    agent, run_id, task = (f"{digit * 8}-aaaa-4bbb-8ccc-{digit * 12}" for digit in "123")
+    of_paperclip = RunKey(agent_id=agent, company_id="acme", run_id=run_id)
+    async with operated(tmp_path, paperclip_pages_url="https://paperclip.example") as here:
+        here.source.runs = [run(1, key=of_paperclip, task_key=task), run(2, task_key="ISSUE-7")]
+        text = await page(here)
+    assert f'href="https://paperclip.example/agents/{agent}/runs/{run_id}"' in text
+    assert f'href="https://paperclip.example/issues/{task}"' in text
+    assert text.count("https://paperclip.example") == 2
 
 
 async def test_an_unpriced_run_has_no_cost_of_zero(here: Site) -> None:
@@ -239,6 +252,38 @@ async def test_a_wrong_token_signs_nobody_in(here: Site) -> None:
             assert answer.status == status
     async with here.http.get("/sign-in") as answer:
         assert answer.status == 405
+
+
+async def test_an_address_that_sends_many_wrong_tokens_has_to_wait(here: Site) -> None:
+    session = here.access_tokens()
+    async with here.http.post("/sign-in", data={"token": TOKEN}, allow_redirects=False) as answer:
+        cookie = SimpleCookie(answer.headers["Set-Cookie"])[COOKIE].value
+    for number in range(LIMIT):
+        if number % 2:
+            async with here.http.post("/sign-in", data={"token": f"wrong-{number}"}) as answer:
+                assert answer.status == 401
+        else:
+            await get(here, f"/runs/{RUN}" if number % 4 else "/runs", 401, **authorization(f"wrong-{number}"))
+    for token in ("wrong", TOKEN):  # a right one gets no other answer, or guesses would go on
+        async with here.http.post("/sign-in", data={"token": token}, headers=HTML) as answer:
+            text = await answer.text()
+            assert (answer.status, answer.content_type) == (429, "text/html")
+            assert 1 <= int(answer.headers["Retry-After"]) <= 60
+        assert "Too many wrong tokens" in text
+        assert re.search(r"wait \d+ s, then send the right one", text)
+        for path in ("/runs", "/usage", f"/runs/{RUN}", f"/runs/{RUN}/cancel"):
+            async with here.http.get(path, headers=authorization(token)) as answer:
+                assert (answer.status, answer.content_type) == (429, "application/json")
+    await here.store.append(key(), [line(1, text_event("x"))])
+    await get(here, f"/runs/{RUN}", 200, **authorization(session.mint(RUN)))  # a link of a run still opens it
+    await get(here, "/runs", 200, Cookie=f"{COOKIE}={cookie}")  # and who is signed in stays so
+
+
+async def test_tokens_of_links_are_no_attempts_at_the_operator_token(here: Site) -> None:
+    for _ in range(LIMIT + 1):
+        await get(here, f"/runs/{RUN}", 403, **authorization(here.token("another")))
+        await get(here, "/runs", 401, **authorization("a.b.c"))
+    await get(here, "/runs", 200, **BEARER)
 
 
 async def test_a_changed_operator_token_ends_earlier_sessions(tmp_path: Path) -> None:

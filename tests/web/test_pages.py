@@ -18,6 +18,7 @@ import pytest
 from agent_runs.client.obstacles import Obstacle
 from agent_runs.client.timeline import Step
 from agent_runs.contracts.errors import PodScheduleFailed
+from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.outcome import AttemptReport, Gap, Outcome, OutputReceipt, Peaks, Usage
 from tests.web.parts import NOON, RUN, Site, event, hostile, key, line, run_info, site, text_event, tool
 
@@ -139,6 +140,21 @@ async def test_a_finished_run_shows_everything_without_a_script(here: Site) -> N
     assert on(page) == [1, 2, 3, 4]
     assert "<script" not in page
     assert "so far" not in page
+
+
+async def test_the_run_and_its_task_are_links_to_paperclip_where_its_address_is_set(tmp_path: Path) -> None:
+    agent, run_id, task = (f"{digit * 8}-aaaa-4bbb-8ccc-{digit * 12}" for digit in "123")
+    async with site(tmp_path, paperclip_pages_url="https://paperclip.example") as here:
+        shown = run_info(facts={"agent": "Ada", "task": task, "model": "fake/model"})
+        of_paperclip = RunKey(agent_id=agent, company_id="acme", run_id=run_id)
+        here.source.info = replace(shown, run=replace(shown.run, key=of_paperclip))
+        text = await here.get(PAGE)
+        here.source.info = run_info(facts={"task": "ISSUE-7"})
+        other = await here.get(PAGE)
+    assert f'href="https://paperclip.example/agents/{agent}/runs/{run_id}"' in text
+    assert f'task <a href="https://paperclip.example/issues/{task}"' in text
+    assert "https://paperclip.example" not in other
+    assert "task <span>ISSUE-7</span>" in other
 
 
 async def test_gaps_are_shown(here: Site) -> None:
