@@ -32,6 +32,7 @@ MAX_REQUEST: Final = 4 * 1024 * 1024
 MAX_ANSWER: Final = 64 * 1024
 ANSWER_TIMEOUT: Final = timedelta(seconds=10)
 TRIES: Final = 5
+LOST: Final = "the pod of Job {} rested, and was lost when it was given this run"
 RETRY_PAUSE: Final = timedelta(milliseconds=300)
 
 
@@ -52,7 +53,8 @@ class Answer(BaseModel):
 
 def rests(job: Job) -> bool:
     """Whether the Job's server may rest: it has, when it was last seen, and nobody has claimed it since."""
-    return RESTS_SINCE in job.metadata.annotations and not any(job.condition(kind) for kind in ("Complete", "Failed"))
+    ended = any(job.condition(kind) for kind in ("Complete", "Failed"))
+    return RESTS_SINCE in job.metadata.annotations and not ended and job.metadata.deletion_timestamp is None
 
 
 def claimed_by(jobs: Iterable[Job], attempt: str) -> Job | None:
@@ -93,14 +95,20 @@ class WarmPods:
         """The same after an earlier activity attempt, which may have stopped anywhere. None: it has claimed nothing."""
         jobs = await self.cluster.jobs_of_agent(input.prompt.namespace, input.attempt.run.agent_id)
         job = claimed_by(jobs, input.attempt.transcript)
-        return await self._hand_over(input, await plan(), job) if job is not None else None
+        return await self._hand_over(input, await plan(), job, repeated=True) if job is not None else None
 
-    async def _hand_over(self, input: CreateJob, plan: JobPlan, job: Job) -> JobRef | None:
-        """Gives the turn to the pod's sidecar; None if it has certainly not taken it."""
+    async def _hand_over(self, input: CreateJob, plan: JobPlan, job: Job, *, repeated: bool = False) -> JobRef | None:
+        """Gives the turn to the pod's sidecar; None if it has certainly not taken it, now or when it was asked before.
+
+        Raises:
+            PodLost: nobody knows.
+        """
         ref = job_ref(job)
         request = {"id": input.attempt.transcript, **(plan.claim or {})}
         request["turn"] = {**request["turn"], "text": await self.prompt(input)}
-        answer = await _ask(self.cluster, ref, CLAIM_COMMAND, request)
+        answer = await ask(self.cluster, ref, CLAIM_COMMAND, request)
+        if answer is None and repeated:
+            raise PodLost(LOST.format(ref.name))
         if answer is None or not answer.accepted:
             return None
         at = datetime.fromtimestamp(answer.at, UTC)
@@ -114,11 +122,11 @@ async def rotate(cluster: Cluster, job: JobRef, attempt: str, tokens: dict[str, 
         PodLost: it does not answer.
         ClusterUnavailable: the API server refused or timed out.
     """
-    answer = await _ask(cluster, job, ROTATE_COMMAND, {"id": attempt, "tokens": tokens})
+    answer = await ask(cluster, job, ROTATE_COMMAND, {"id": attempt, "tokens": tokens})
     return answer is not None and answer.accepted
 
 
-async def _ask(cluster: Cluster, job: JobRef, command: tuple[str, ...], request: dict[str, Any]) -> Answer | None:
+async def ask(cluster: Cluster, job: JobRef, command: tuple[str, ...], request: dict[str, Any]) -> Answer | None:
     """Return the sidecar's answer. None: it has certainly not got the request.
 
     Raises:
@@ -151,7 +159,7 @@ async def _ask(cluster: Cluster, job: JobRef, command: tuple[str, ...], request:
             return None
         await asyncio.sleep(RETRY_PAUSE.total_seconds())
     if delivered:
-        raise PodLost(f"the pod of Job {job.name} rested, and was lost when it was given this run")
+        raise PodLost(LOST.format(job.name))
     return None
 
 

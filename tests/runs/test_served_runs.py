@@ -1,10 +1,12 @@
 """Runs whose OpenCode is driven through its server, and pods that rest: the real OpenCode with the scripted model."""
 
 import asyncio
+import base64
 import json
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,17 @@ from temporalio.client import Client
 
 from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.contracts.outcome import Outcome
+from agent_runs.job.reference import job_ref
+from agent_runs.job.warm_pods import CLAIM_COMMAND, Answer, ask
 from agent_runs.kube.objects import Job, Pod
 from agent_runs.kube.ownership import RESTS_SINCE
+from agent_runs.pod.sidecar.tokens import KEY_PLACEHOLDER
+from dev_stack.cluster.kinds import SECRETS
 from dev_stack.demo import later_context
+from tests.pod.paperclip import serving
 from tests.runs.real_opencode import opencode_agent, playing, real_system
 from tests.runs.system import OTHER_PROCESS_POLL, System, attempt_key
+from tests.runs.test_api_proxy import ASK, PYTHON, until_token_rotated
 
 pytestmark = pytest.mark.slow
 COMMON = ("step_start", "tool_use", "text", "step_finish", "error")
@@ -107,6 +115,17 @@ def helpers_of_the_sidecar() -> list[int]:
     sidecars = processes(b"sidecar.pyz\0run")
     parents = {pid: int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1]) for pid in sidecars}
     return [pid for pid, parent in parents.items() if parent in sidecars]
+
+
+def status_without_a_run(server: int) -> int:
+    """What the API proxy of a resting pod answers to what a process of the agent could ask."""
+    variables = Path(f"/proc/{server}/environ").read_bytes().split(b"\0")
+    (address,) = [
+        each.partition(b"http://")[2].decode() for each in variables if each.startswith(b"PAPERCLIP_API_URL=")
+    ]
+    connection = HTTPConnection(address, timeout=10)
+    connection.request("GET", "/api/issues/1", headers={"Authorization": f"Bearer {KEY_PLACEHOLDER}"})
+    return connection.getresponse().status
 
 
 async def until_tools_began(system: System, raw: dict[str, Any], count: int = 1) -> None:
@@ -250,6 +269,30 @@ async def test_a_pod_of_another_configuration_is_not_claimed(system: System) -> 
     assert "previous runs" not in str(two.result_json.get("notes"))
 
 
+async def test_of_two_claims_one_wins_and_a_repeated_one_is_answered_as_before(system: System) -> None:
+    raw, _, job = await rested(system)
+    secret = system.embedded.store.get(SECRETS, "default", f"{job.metadata.name}-run")
+    known = json.loads(base64.b64decode(secret["data"]["turn.json"]))
+    turn = {
+        name: known[name] for name in ("directory", "title", "model", "variant", "agent", "session", "start_timeout")
+    }
+    content = {"pod": known["pod"], "turn": {**turn, "text": "Hello"}, "environment": {}, "paths": {}, "tokens": {}}
+
+    async def claim(number: int, **changes: Any) -> Answer:
+        request = {"id": f"run-{number}/1", **content, **changes}
+        answer = await ask(system.kubernetes, job_ref(job), CLAIM_COMMAND, request)
+        assert answer is not None
+        return answer
+
+    other = await claim(0, pod="another")
+    assert (other.accepted, other.reason) == (False, "the pod is made for another configuration")
+    answers = await asyncio.gather(*map(claim, range(1, 6)))
+    (winner,) = [number for number, answer in enumerate(answers, 1) if answer.accepted]
+    again = await claim(winner)
+    assert (again.accepted, again.first) == (True, answers[winner - 1].first)
+    await system.kubernetes.delete_job("default", job.metadata.name, job.metadata.uid)
+
+
 async def test_a_resting_server_that_was_killed_costs_the_next_run_only_a_start(system: System) -> None:
     first, one, resting = await rested(system)
     for pid in server_of(first):
@@ -283,6 +326,38 @@ async def test_a_sidecar_that_is_killed_in_a_claimed_pod_costs_one_attempt(syste
     assert [attempt.failure_code for attempt in ended.attempts] == ["k8s_pod_lost", None]
     assert ended.attempts[0].job_name == resting.metadata.name
     assert ended.failure is None
+
+
+async def test_the_token_is_always_that_of_the_run(system: System, tmp_path: Path) -> None:
+    ask, gate = tmp_path / "ask.py", tmp_path / "go"
+    ask.write_text(f"{ASK}\nprint(ask('/api/issues/1'))\n")
+    asks, waits = bash(f"{PYTHON} {ask}"), bash(f"until [ -e {gate} ]; do sleep 0.05; done; {PYTHON} {ask}")
+    with serving() as paperclip:
+        first = await served(system, asks, {"text": "One."}, keepWarmSec=120, paperclipApiUrl=paperclip.url)
+        first["authToken"], paperclip.owner = "token-a", ("token-a", first["runId"])
+        one = await system.outcome(first)
+        assert_whole(one, "One.")
+        (resting,) = await jobs(system, first)
+        (server,) = server_of(first)
+        assert await asyncio.to_thread(status_without_a_run, server) == 503
+        second = later(first, one, asks, waits, {"text": "Two."})
+        second["authToken"], paperclip.owner = "token-b", ("token-b", second["runId"])
+        ticket = await system.start(second)
+        await until_tools_began(system, second, 2)
+        third = {**later(second, one, {"text": "Three."}), "authToken": "token-c"}
+        paperclip.owner = ("token-c", third["runId"])
+        assert (await system.start(third)).kind == "joined"
+        await until_token_rotated(ticket, system)
+        gate.touch()
+        two = await outcome_at_close(ticket.handle(system.temporal))
+    assert_whole(two, "Two.")
+    assert two.attempts[0].job_name == resting.metadata.name
+    sent = [(each.headers["Authorization"], each.headers["X-Paperclip-Run-Id"]) for each in paperclip.requests]
+    assert sent == [
+        ("Bearer token-a", first["runId"]),
+        ("Bearer token-b", second["runId"]),
+        ("Bearer token-c", third["runId"]),
+    ]
 
 
 async def test_fifty_wakes_of_one_pod_keep_their_lines_apart(system: System) -> None:
