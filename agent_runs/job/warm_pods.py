@@ -137,7 +137,7 @@ async def ask(cluster: Cluster, job: JobRef, command: tuple[str, ...], request: 
         return None
     delivered = False
     for _ in range(TRIES):
-        pod = await _running_pod(cluster, job)
+        pod = await _pod(cluster, job)
         if pod is None:
             break
         try:
@@ -163,12 +163,12 @@ async def ask(cluster: Cluster, job: JobRef, command: tuple[str, ...], request: 
     return None
 
 
-async def _running_pod(cluster: Cluster, job: JobRef) -> Pod | None:
-    pods = await cluster.pods_of(job)
-    running = [pod for pod in pods if pod.metadata.deletion_timestamp is None and _works(pod, job)]
+async def _pod(cluster: Cluster, job: JobRef) -> Pod | None:
+    """Return the pod whose sidecar can answer, also after the end of its agent: it knows what it has taken."""
+    pods = [pod for pod in await cluster.pods_of(job) if pod.metadata.deletion_timestamp is None]
+    running = [
+        pod
+        for pod in pods
+        if (status := pod.container(SIDECAR_CONTAINER)) is not None and status.state.running is not None
+    ]
     return running[-1] if running else None
-
-
-def _works(pod: Pod, job: JobRef) -> bool:
-    names = (job.container, SIDECAR_CONTAINER)
-    return all((status := pod.container(name)) is not None and status.state.running is not None for name in names)

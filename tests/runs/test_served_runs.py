@@ -270,7 +270,7 @@ async def test_a_pod_of_another_configuration_is_not_claimed(system: System) -> 
 
 
 async def test_of_two_claims_one_wins_and_a_repeated_one_is_answered_as_before(system: System) -> None:
-    raw, _, job = await rested(system)
+    _, _, job = await rested(system)
     secret = system.embedded.store.get(SECRETS, "default", f"{job.metadata.name}-run")
     known = json.loads(base64.b64decode(secret["data"]["turn.json"]))
     turn = {

@@ -21,7 +21,7 @@ MAX_COMMAND = 100
 READ_SECONDS = 5.0
 _REPLAY = re.compile(rb"replay ([0-9]{1,18}) ([0-9]{1,18})\n")
 _ACKNOWLEDGE = b"acknowledge\n"
-_REQUEST = re.compile(rb"(claim|rotate) ([0-9]{1,18}\.request)\n")
+_REQUEST = re.compile(rb"(claim|repeat|rotate) ([0-9]{1,18}\.request)\n")
 MAX_REQUEST = 16 * 1024 * 1024
 """Bytes: a prompt has 1 MiB at most, and JSON may make it six times as large."""
 Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
@@ -32,7 +32,7 @@ class Control:
 
     Args:
         repeat: returns frames again.
-        answer: does what a request says, which is `claim` or `rotate`, and returns the answer to it.
+        answer: does what a request says, which is `claim`, `repeat` or `rotate`, and returns the answer to it.
     """
 
     def __init__(self, folder: str, repeat: Callable[[int, int], Iterator[bytes]], answer: Answer) -> None:
@@ -79,13 +79,10 @@ class Control:
                 os._exit(0)  # whatever happens: this process is not the sidecar
 
 
-def send_request(folder: str, kind: str, refusal: str | None = None) -> None:
+def send_request(folder: str, kind: str) -> None:
     """Send what standard input has, its length in a first line, and print the answer.
 
     It goes through a file that only the sidecar can read, because a message on the socket is short.
-
-    Args:
-        refusal: the answer, without asking the sidecar.
 
     Raises:
         OSError, ValueError: the sidecar does not run, or the input is none.
@@ -94,9 +91,6 @@ def send_request(folder: str, kind: str, refusal: str | None = None) -> None:
     content = sys.stdin.buffer.read(length) if 0 < length <= MAX_REQUEST else b""
     if len(content) != length:
         raise ValueError("the input is cut off or too long")
-    if refusal is not None:
-        print(json.dumps({"accepted": False, "reason": refusal}))
-        return
     os.chdir(folder)
     name = f"{os.getpid()}.request"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC

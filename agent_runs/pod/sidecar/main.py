@@ -135,12 +135,14 @@ class Sidecar:
         return max(until - time.monotonic(), 0.0) if until is not None else 0.0
 
     def _answer(self, kind: str, request: dict[str, Any]) -> dict[str, Any]:
-        if self._serving is None or self._stop_requested or self._runner.has_ended():
-            return {"accepted": False, "reason": "there is no server"}
+        if self._serving and kind != "rotate" and (earlier := self._serving.repeated(request)):
+            return earlier
+        if self._serving is None or kind == "repeat" or self._stop_requested or self._runner.has_ended():
+            return {"accepted": False, "reason": "the server has ended, or does not answer"}
         if kind == "rotate":
             return self._serving.rotate(request)
         answer = self._serving.claimed(request, self._output.number + 1, self.address)
-        if answer["accepted"] and not answer.get("repeated"):
+        if answer["accepted"]:
             self._control.acknowledged = False
             self._output.begin_turn(self._serving.events)
             self._watch_again()
@@ -290,7 +292,7 @@ def main(arguments: list[str]) -> None:
         _publish(output, *sidecar.ready)
         sidecar.run(limit)
     elif command == "claim":
-        control.send_request(rest[0], command, serving.refusal(rest[0]))
+        control.send_request(rest[0], "claim" if serving.answers(rest[0]) else "repeat")
     elif command == "rotate":
         control.send_request(rest[0], command)
     else:

@@ -218,8 +218,12 @@ class Serving:
         self._order("end 0")
         self._keep_warm, self.rests_until = 0, None
 
+    def repeated(self, claim: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer to the same claim before; nothing if it is another one."""
+        return self._claim if self._claim and self._claim["id"] == claim["id"] else {}
+
     def claimed(self, claim: dict[str, Any], first: int, address: str) -> dict[str, Any]:
-        """Take the next turn, unless there is a reason against it; the answer has that. A repeated claim is the same.
+        """Take the next turn, unless there is a reason against it; the answer has that.
 
         Args:
             claim: `id`, `pod`, `turn` (the driver's, with `text` for the prompt), `environment`, `paths` (variables
@@ -227,8 +231,6 @@ class Serving:
             first: number of its first frame.
             address: of the API proxy.
         """
-        if self._claim and self._claim["id"] == claim["id"]:
-            return {**self._claim, "repeated": True}
         if self.rests_until is None:
             return {"accepted": False, "reason": "the server does not rest"}
         if claim["pod"] != self._pod:
@@ -248,8 +250,8 @@ class Serving:
         return {"accepted": True}
 
 
-def refusal(own: str) -> str | None:
-    """Return why OpenCode's server cannot be given a turn; None if it answers. For a process beside the sidecar."""
+def answers(own: str) -> bool:
+    """Whether OpenCode's server answers. For a process beside the sidecar."""
     # not above: see `_drive`
     from agent_runs.pod.sidecar.driver.server import Server, Unusable, await_port  # noqa: PLC0415
     from agent_runs.pod.sidecar.driver.wire import NoAnswer, Waiter, Wire  # noqa: PLC0415
@@ -260,9 +262,9 @@ def refusal(own: str) -> str | None:
             turn = json.load(file)
         port = await_port(turn["server"], 0, waiter)
         Server(Wire(port, turn["password"], waiter), turn["directory"]).check()
-    except (Unusable, NoAnswer, FileNotFoundError) as error:
-        return f"the server does not answer: {error}"[:DETAIL_LIMIT]
-    return None
+    except (Unusable, NoAnswer, FileNotFoundError):
+        return False
+    return True
 
 
 def _exports(variables: dict[str, str | None]) -> str:
