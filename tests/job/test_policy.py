@@ -135,6 +135,13 @@ def test_an_agent_without_a_budget_gets_that_of_the_policy() -> None:
     assert Policy().bounded(config) == config
 
 
+def test_a_pod_rests_no_longer_than_the_policy_allows() -> None:
+    policy = Policy.parse("max: {keepWarmSec: 30}", "p.yaml")
+    chosen = [RunConfig.model_validate({"model": "fake/model", **config}) for config in ({}, {"keepWarmSec": 5})]
+    assert [policy.bounded(config).keep_warm_sec for config in chosen] == [30, 5]
+    assert Policy().bounded(chosen[0]).keep_warm_sec == 120
+
+
 def test_all_refused_fields_are_named_at_once() -> None:
     message = refusal({"namespace": "a", "labels": {"app": "x"}, "resources": {"limits": {"cpu": "900"}}})
     assert [part.split(":")[0] for part in message.split("; ")] == ["namespace", "labels", "resources.limits.cpu"]
