@@ -111,13 +111,13 @@ async def test_an_unknown_agent_is_replaced_by_the_default_one_as_by_run(served:
 
 
 async def test_tools_that_run_are_shown_at_once_and_texts_as_they_grow(served: Served) -> None:
-    slow = {"text": "word " * 40, "gap": 0.1}
+    slow = {"text": "word " * 400, "gap": 0.2}
     ours = await served.play(script({**slow, **bash("sleep 1")}, {"text": "It is done."}))
     kinds = [event["type"] for event in ours.events]
     assert kinds.index("tool_running") < kinds.index("tool_use")
     grown = [event for event in ours.events if event["type"] == "text_growth"]
     assert grown
-    assert ("word " * 40).startswith("".join(event["text"] for event in grown))
+    assert ("word " * 400).startswith("".join(event["text"] for event in grown))
     assert [event["offset"] for event in grown] == sorted({event["offset"] for event in grown})
     assert ours.events[-1]["status"] == "idle"
 
