@@ -63,25 +63,30 @@ async def play(folder: Path, *steps: dict[str, Any], prompt: str = "", **merging
 async def opencode(folder: Path, merged: Merged, *arguments: str, stdin: str = "") -> tuple[int | None, str, str]:
     """Exit code, output and errors of one command of OpenCode with this configuration."""
     binary = await ensure_opencode(cache_folder() / "opencode")
+    variables = prepared(folder, merged)
+    files = {name: folder / name for name in ("stdin", "stdout", "stderr")}
+    files["stdin"].write_text(stdin)
+    with files["stdin"].open("rb") as given, files["stdout"].open("wb") as out, files["stderr"].open("wb") as err:
+        process = await asyncio.create_subprocess_exec(
+            binary, *arguments, stdin=given, stdout=out, stderr=err, cwd=folder / "workspace", env=variables
+        )
+        code = await process.wait()
+    return code, files["stdout"].read_text(), files["stderr"].read_text()
+
+
+def prepared(folder: Path, merged: Merged) -> dict[str, str]:
+    """The variables of an OpenCode whose home, configuration and workspace are in this folder."""
     for name in ("home", "workspace", "tmp"):
         (folder / name).mkdir(exist_ok=True)
-    files = {name: folder / name for name in ("opencode.json", "stdin", "stdout", "stderr")}
-    files["opencode.json"].write_text(json.dumps(merged.config))
-    files["stdin"].write_text(stdin)
-    workspace = folder / "workspace"
-    variables = {
+    config = folder / "opencode.json"
+    config.write_text(json.dumps(merged.config))
+    return {
         "PATH": f"{os.environ['PATH']}:{_with_ripgrep(folder / 'bin')}",
         "HOME": str(folder / "home"),
         "TMPDIR": str(folder / "tmp"),
         **{f"XDG_{kind}_HOME": str(folder / "xdg" / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA", "STATE")},
-        **environment(config_file=str(files["opencode.json"]), directory=str(workspace), plugins=merged.has_plugins),
+        **environment(config_file=str(config), directory=str(folder / "workspace"), plugins=merged.has_plugins),
     }
-    with files["stdin"].open("rb") as given, files["stdout"].open("wb") as out, files["stderr"].open("wb") as err:
-        process = await asyncio.create_subprocess_exec(
-            binary, *arguments, stdin=given, stdout=out, stderr=err, cwd=workspace, env=variables
-        )
-        code = await process.wait()
-    return code, files["stdout"].read_text(), files["stderr"].read_text()
 
 
 def _with_ripgrep(folder: Path) -> Path:

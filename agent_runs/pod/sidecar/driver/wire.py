@@ -227,38 +227,54 @@ def elements(pieces: Iterator[bytes]) -> Iterator[Any]:
     Raises:
         NoAnswer: it is no JSON, or a value of it is too large.
     """
-    decode, text = codecs.getincrementaldecoder("utf-8")("replace").decode, ""
-    begun, next_try = False, 0
+    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+    text, next_try = "", 0
     for piece in pieces:
         text += decode(piece)
-        if not begun:
-            text = text.lstrip()
-            if text and not text.startswith("["):
-                raise NoAnswer("its answer is no array")
-            begun, text = bool(text), text[1:]
         if len(text) < next_try:
             continue
-        position = 0
-        while (position := _SEPARATORS.match(text, position).end()) < len(text):  # type: ignore[union-attr]
-            if text[position] == "]":
-                return
-            try:
-                value, position = _DECODER.raw_decode(text, position)
-            except json.JSONDecodeError:
-                break
-            except (ValueError, RecursionError):
-                raise NoAnswer("its answer has a value that is too deep or none of JSON") from None
-            yield value
-        text = text[position:]
+        values = _Values(text)
+        yield from values
+        text = text[values.end :]
         next_try = 2 * len(text)
         if len(text) > MAX_EVENT:
             raise NoAnswer("its answer has a value that is too large")
-    raise NoAnswer("its answer is no JSON")
+    values = _Values(text)
+    yield from values
+    if text[values.end :].strip() not in ("]", "[]"):
+        raise NoAnswer("its answer is no array of JSON")
+
+
+class _Values:
+    """The whole values at the beginning of an array or of its rest. `end` is where the last one ends."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.end = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        """Raises NoAnswer for one that cannot be read."""
+        position = _after(_SEPARATORS, self._text, 0)
+        while position < len(self._text) and self._text[position] not in "[]":
+            try:
+                value, self.end = _DECODER.raw_decode(self._text, position)
+            except json.JSONDecodeError:
+                return
+            except (ValueError, RecursionError):
+                raise NoAnswer("its answer has a value that is too deep or none of JSON") from None
+            yield value
+            position = _after(_NEXT, self._text, self.end)
+
+
+def _after(pattern: re.Pattern[str], text: str, position: int) -> int:
+    found = pattern.match(text, position)
+    return found.end() if found is not None else position
 
 
 def _refuse(constant: str) -> None:
     raise ValueError(constant)
 
 
-_SEPARATORS = re.compile(r"[\s,]*")
+_SEPARATORS = re.compile(r"\s*[\[,]?\s*")
+_NEXT = re.compile(r"[\s,]*")
 _DECODER = json.JSONDecoder(parse_constant=_refuse)

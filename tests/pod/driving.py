@@ -1,0 +1,189 @@
+"""Turns of the real OpenCode as a server, done by the driver as it runs in a pod: from the sidecar's archive."""
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from agent_runs.agents.opencode.events import SERVER_EVENTS
+from agent_runs.agents.opencode.fold import fold_chunks
+from agent_runs.agents.opencode.merge import Merged, merge
+from agent_runs.contracts.outcome import ContainerEnd, Report
+from agent_runs.pod.archive import sidecar_archive
+from dev_stack.opencode_binary import ensure_opencode
+from dev_stack.plan import cache_folder
+from dev_stack.scripted_model.server import ScriptedModel, provider_block, serve
+from tests.opencode.real import MODEL, SMALL_MODEL, opencode, prepared
+
+PASSWORD = "a-password"
+START = (
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "from agent_runs.pod.sidecar.driver.drive import drive; drive(sys.argv[2])"
+)
+
+
+def script(*steps: dict[str, Any]) -> str:
+    """A prompt that the scripted model answers with these steps."""
+    return f"<<<fake-llm {json.dumps({'steps': steps})} fake-llm>>>"
+
+
+def bash(command: str) -> dict[str, Any]:
+    """A step that runs a command."""
+    return {"tools": [{"name": "bash", "args": {"command": command, "description": "a command"}}]}
+
+
+@dataclass(frozen=True)
+class Played:
+    """A turn that has ended.
+
+    Attributes:
+        end: what the driver wrote of its end; of `opencode run` its code only.
+    """
+
+    end: dict[str, Any]
+    output: bytes
+    report: Report
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.output.splitlines()]
+
+    @property
+    def of_run(self) -> list[dict[str, Any]]:
+        """Those that `opencode run` writes, too."""
+        return [event for event in self.events if event["type"] not in SERVER_EVENTS]
+
+    @property
+    def counts(self) -> Counter[str]:
+        return Counter(event["type"] for event in self.of_run)
+
+    @property
+    def parts(self) -> list[str]:
+        """The parts of the lines, in order."""
+        return [event["part"]["id"] for event in self.of_run if "part" in event]
+
+
+def played(end: dict[str, Any], output: bytes, *, errors: bytes = b"", resumed: str | None = None) -> Played:
+    report = fold_chunks([output], [errors], resumed).report(ContainerEnd(exit_code=end["code"]))
+    return Played(end, output, report)
+
+
+@dataclass
+class Served:
+    """An OpenCode that serves."""
+
+    folder: Path
+    model: ScriptedModel
+    merged: Merged
+    process: asyncio.subprocess.Process
+    turns: int = 0
+
+    @property
+    def output(self) -> Path:
+        return self.folder / "serve.out"
+
+    @property
+    def port(self) -> int:
+        return int(self.output.read_text().strip().rpartition(":")[2])
+
+    def turn(self, prompt: str = "hello", **changes: Any) -> Path:
+        """The folder of a turn that the driver can begin."""
+        self.turns += 1
+        folder = self.folder / f"turn-{self.turns}"
+        folder.mkdir()
+        (folder / "prompt").write_text(prompt)
+        turn: dict[str, Any] = {"prompt": str(folder / "prompt"), "server": str(self.output), "password": PASSWORD}
+        turn |= {"directory": str(self.folder / "workspace"), "title": "test", "model": MODEL, "start_timeout": 60}
+        (folder / "turn.json").write_text(
+            json.dumps({**turn, "variant": None, "agent": None, "session": None, **changes})
+        )
+        return folder
+
+    async def start(self, turn: Path) -> asyncio.subprocess.Process:
+        """The driver as a process."""
+        archive = self.folder / "sidecar.pyz"
+        if not archive.exists():
+            archive.write_bytes(sidecar_archive())
+        return await asyncio.create_subprocess_exec(sys.executable, "-I", "-S", "-c", START, archive, turn)
+
+    async def play(self, prompt: str = "hello", **changes: Any) -> Played:
+        """A whole turn."""
+        turn = self.turn(prompt, **changes)
+        driver = await self.start(turn)
+        assert await driver.wait() == 0
+        return result(turn)
+
+    async def run(self, prompt: str = "hello", *, model: str = MODEL, session: str | None = None) -> Played:
+        """The same by `opencode run`."""
+        resume = ("--session", session) if session else ()
+        options = ("--format", "json", "--thinking", "--title", "test", "--print-logs", "--log-level", "INFO")
+        arguments = ("run", *options, *resume, "-m", model)
+        code, output, errors = await opencode(self.folder, self.merged, *arguments, stdin=prompt)
+        return played({"code": code}, output.encode(), errors=errors.encode(), resumed=session)
+
+    async def call(self, method: str, path: str, content: object = None) -> Any:
+        """A call of the server's API."""
+        url, query = f"http://127.0.0.1:{self.port}{path}", {"directory": str(self.folder / "workspace")}
+        login = {"Authorization": aiohttp.encode_basic_auth("opencode", PASSWORD)}
+        async with (
+            aiohttp.ClientSession(headers=login, raise_for_status=True) as client,
+            client.request(method, url, params=query, json=content) as answer,
+        ):
+            return await answer.json()
+
+    async def journaled_parts(self, session: str) -> list[str]:
+        """The parts that the journal says have begun, ended or been called, in order."""
+        events = await self.call("POST", "/sync/history", {})
+        parts = [
+            event["data"]["part"]
+            for event in sorted(events, key=lambda event: int(event["seq"]))
+            if event["aggregate_id"] == session and event["type"] == "message.part.updated.1"
+        ]
+        return [part["id"] for part in parts if _is_line(part)]
+
+
+def _is_line(part: dict[str, Any]) -> bool:
+    if part["type"] == "tool":
+        return part["state"]["status"] in ("completed", "error")
+    return part["type"] in ("step-start", "step-finish") or bool(part.get("time", {}).get("end"))
+
+
+def result(turn: Path) -> Played:
+    """What the driver wrote of a turn that has ended."""
+    end, events = json.loads((turn / "end").read_text()), turn / "events"
+    resumed = json.loads((turn / "turn.json").read_text())["session"]
+    return played(end, events.read_bytes() if events.exists() else b"", resumed=resumed)
+
+
+@asynccontextmanager
+async def serving(folder: Path, **permission: str) -> AsyncIterator[Served]:
+    """An OpenCode that serves with the scripted model."""
+    async with serve() as model:
+        operator = {"provider": provider_block(model.base_url), "small_model": SMALL_MODEL}
+        merged = merge(model=MODEL, agent={}, operator=operator)
+        merged.config["permission"] |= permission
+        variables = prepared(folder, merged) | {"OPENCODE_SERVER_PASSWORD": PASSWORD}
+        binary = await ensure_opencode(cache_folder() / "opencode")
+        with (folder / "serve.out").open("wb") as out, (folder / "serve.err").open("wb") as err:
+            process = await asyncio.create_subprocess_exec(
+                *(binary, "serve", "--print-logs", "--log-level", "INFO"),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                cwd=folder / "workspace",
+                env=variables,
+            )
+        try:
+            yield Served(folder, model, merged, process)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()

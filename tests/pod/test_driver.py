@@ -1,0 +1,265 @@
+"""The driver and the real OpenCode as a server: the lines of `opencode run`, whatever is cut or killed."""
+
+import asyncio
+import contextlib
+import json
+import random
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pod.driving import PASSWORD, Played, Served, bash, result, script, serving
+
+pytestmark = pytest.mark.slow
+
+THINKS = {"reasoning": "First I look.", "text": "I look.", **bash("seq 3")}
+SCENARIOS = {
+    "text": ("scenario/text", "hello"),
+    "tool": ("scenario/tool-bash", "hello"),
+    "failing tools": ("scenario/tool-fail", "hello"),
+    "provider error": ("scenario/error:400", "hello"),
+    "unknown model": ("scenario/no-such-model", "hello"),
+    "several steps": ("scenario/script", script(THINKS, bash("true"), {"reasoning": "Done.", "text": "It is done."})),
+    "big output": ("scenario/script", script(bash("seq 200000"), {"text": "word " * 10_000})),
+    "two tools at once": (
+        "scenario/script",
+        script({"tools": bash("sleep 0.2")["tools"] + bash("echo fast")["tools"]}, {"text": "Both are done."}),
+    ),
+    "odd characters": (
+        "scenario/script",
+        script(bash("printf 'a\\0b\\377\\u2028'"), {"text": "\u2028 \U0001f600 \x01"}),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    async with serving(tmp_path_factory.mktemp("served")) as server:
+        yield server
+
+
+def meaning(turn: Played) -> dict[str, Any]:
+    """What Paperclip and the transcript keep of a turn."""
+    report = turn.report
+    return {
+        "failure": report.failure and report.failure.code,
+        **{name: getattr(report, name) for name in ("usage", "cost_usd", "steps", "tool_calls", "finish_reason")},
+        **{name: getattr(report, name) for name in ("summary", "events", "unparsed_lines", "unknown_session")},
+        **{name: getattr(report, name) for name in ("exit_code", "clear_session", "last_context_tokens")},
+        "tool_errors": len(report.tool_errors),
+    }
+
+
+async def until_a_tool_runs(turn: Path) -> None:
+    async with asyncio.timeout(60):
+        while not _has_begun_a_tool(turn):  # noqa: ASYNC110 - a file of another process has no event
+            await asyncio.sleep(0.05)
+
+
+def _has_begun_a_tool(turn: Path) -> bool:
+    events = turn / "events"
+    return events.exists() and b"tool_running" in events.read_bytes()
+
+
+def runs(command: str) -> bool:
+    """Whether a process of this machine has this command line."""
+    found = False
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found = found or path.read_bytes() == command.replace(" ", "\0").encode() + b"\0"
+    return found
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+async def test_a_turn_has_the_lines_and_the_result_of_opencode_run(served: Served, scenario: str) -> None:
+    name, prompt = SCENARIOS[scenario]
+    ours, theirs = await served.play(prompt, model=f"fake/{name}"), await served.run(prompt, model=f"fake/{name}")
+    assert ours.end["reason"] is None
+    assert ours.end["code"] == theirs.end["code"]
+    assert ours.counts == theirs.counts
+    assert [[*event] for event in ours.of_run] == [[*event] for event in theirs.of_run]
+    assert meaning(ours) == meaning(theirs)
+
+
+async def test_a_session_is_resumed_and_only_the_new_turn_makes_lines(served: Served) -> None:
+    first = await served.play(model="fake/scenario/tool-bash")
+    second = await served.play(model="fake/scenario/echo", session=first.end["session"])
+    theirs = await served.run(model="fake/scenario/echo", session=first.end["session"])
+    assert second.end == {"code": 0, "reason": None, "detail": "", "session": first.end["session"]}
+    assert second.counts == theirs.counts
+    assert json.loads(second.report.summary)["user"] == ["hello", "hello"]
+    assert not {*first.parts} & {*second.parts}
+
+
+@pytest.mark.parametrize("session", ["ses_20a788e2f001K4PrxPHVgRQ7xt", "nonsense"])
+async def test_an_unknown_session_is_reported_before_anything_else(served: Served, session: str) -> None:
+    latest = served.model.requests[-1]
+    ours = await served.play(session=session)
+    assert ours.end == {"code": 1, "reason": None, "detail": "Session not found", "session": session}
+    assert ours.report.unknown_session
+    assert ours.report.failure is not None
+    assert ours.report.failure.code == "session_unavailable"
+    assert served.model.requests[-1] is latest
+
+
+async def test_an_unknown_agent_is_replaced_by_the_default_one_as_by_run(served: Served) -> None:
+    assert (await served.play(model="fake/scenario/text", agent="nobody")).report.failure is None
+
+
+async def test_tools_that_run_are_shown_at_once_and_texts_as_they_grow(served: Served) -> None:
+    slow = {"text": "word " * 400, "gap": 0.2}
+    ours = await served.play(script({**slow, **bash("sleep 1")}, {"text": "It is done."}))
+    kinds = [event["type"] for event in ours.events]
+    assert kinds.index("tool_running") < kinds.index("tool_use")
+    grown = [event for event in ours.events if event["type"] == "text_growth"]
+    assert grown
+    assert ("word " * 400).startswith("".join(event["text"] for event in grown))
+    assert [event["offset"] for event in grown] == sorted({event["offset"] for event in grown})
+    assert ours.events[-1]["status"] == "idle"
+
+
+@asynccontextmanager
+async def cutting(port: int, longest: float) -> AsyncIterator[tuple[Path, list[int]]]:
+    """A relay to the server that cuts each connection with live events: its port, and the bytes that passed each."""
+    cuts: list[int] = []
+    choose = random.Random(14)
+
+    async def forward(reading: asyncio.StreamReader, writing: asyncio.StreamWriter) -> int:
+        passed = 0
+        with contextlib.suppress(OSError):
+            while piece := await reading.read(choose.randrange(1, 8000)):
+                writing.write(piece)
+                await writing.drain()
+                passed += len(piece)
+        writing.close()
+        return passed
+
+    async def relay(reading: asyncio.StreamReader, writing: asyncio.StreamWriter) -> None:
+        head = await reading.read(4096)
+        there, to_there = await asyncio.open_connection("127.0.0.1", port)
+        to_there.write(head)
+        up = asyncio.create_task(forward(reading, to_there))
+        down = asyncio.create_task(forward(there, writing))
+        if b"/global/event" in head:
+            await asyncio.wait([down], timeout=choose.uniform(0.01, longest))
+            down.cancel()
+            writing.transport.abort()
+            cuts.append(len(head))
+        await asyncio.gather(down, return_exceptions=True)
+        up.cancel()
+        to_there.close()
+
+    listening = await asyncio.start_server(relay, "127.0.0.1")
+    async with listening:
+        yield listening.sockets[0].getsockname()[1], cuts
+
+
+async def test_nothing_is_lost_or_doubled_by_a_thousand_cuts(served: Served, tmp_path: Path) -> None:
+    steps = [{"text": f"Step {number}.", **bash(f"seq {number}")} for number in range(60)]
+    async with cutting(served.port, 0.08) as (port, cuts):
+        address = tmp_path / "address"
+        address.write_text(f"opencode server listening on http://127.0.0.1:{port}\n")
+        while len(cuts) < 1000:
+            ours = await served.play(script(*steps), server=str(address))
+            assert ours.end["code"] == 0
+            assert ours.parts == await served.journaled_parts(ours.end["session"])
+            assert ours.counts == {"step_start": 61, "step_finish": 61, "text": 61, "tool_use": 60}
+
+
+async def test_a_driver_that_is_killed_again_and_again_loses_and_doubles_nothing(served: Served) -> None:
+    turn = served.turn("to be killed\n" + script(*[bash(f"seq {number}") for number in range(40)]))
+    kills, choose = 0, random.Random(14)
+    while not (turn / "end").exists():
+        driver = await served.start(turn)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(choose.uniform(0.05, 0.8)):
+                await driver.wait()
+        if driver.returncode is None:
+            driver.kill()
+            kills += 1
+            await driver.wait()
+    ours, requests = result(turn), [each for each in served.model.requests if "to be killed" in json.dumps(each)]
+    assert kills > 5
+    assert ours.end["code"] == 0
+    assert ours.counts == {"step_start": 41, "step_finish": 41, "text": 1, "tool_use": 40}
+    assert ours.parts == await served.journaled_parts(ours.end["session"])
+    prompts = [[message["role"] for message in request["messages"]].count("user") for request in requests]
+    assert prompts == [1] * 41
+
+
+async def test_a_prompt_that_is_sent_twice_is_one_prompt(served: Served) -> None:
+    first = await served.play(model="fake/scenario/text")
+    turn = served.turn(model="fake/scenario/text")
+    state = json.loads((served.folder / f"turn-{served.turns - 1}" / "state").read_text())
+    (turn / "state").write_text(json.dumps(state))
+    latest = served.model.requests[-1]
+    driver = await served.start(turn)
+    assert await driver.wait() == 0
+    assert served.model.requests[-1] is latest
+    assert result(turn).parts == first.parts
+
+
+async def test_a_line_that_was_cut_by_a_kill_is_written_whole(served: Served) -> None:
+    first = await served.play(model="fake/scenario/tool-bash")
+    turn = served.folder / f"turn-{served.turns}"
+    (turn / "end").unlink()
+    lines = (turn / "events").read_bytes()
+    (turn / "events").write_bytes(lines[: len(lines) // 2])
+    driver = await served.start(turn)
+    assert await driver.wait() == 0
+    assert result(turn).parts == first.parts
+    assert result(turn).end == first.end
+
+
+async def test_sigterm_aborts_the_turn_and_its_tools(served: Served) -> None:
+    turn = served.turn(script({"text": "I wait.", **bash("sleep 600.14")}))
+    driver = await served.start(turn)
+    await until_a_tool_runs(turn)
+    driver.send_signal(signal.SIGTERM)
+    assert await driver.wait() == 0
+    ours = result(turn)
+    assert (ours.end["code"], ours.end["reason"]) == (143, "aborted")
+    assert ours.counts == {"step_start": 1, "text": 1, "tool_use": 1, "error": 1}
+    assert not runs("sleep 600.14")
+
+
+async def test_a_server_that_never_comes_up_or_refuses_leaves_the_turn_to_run(served: Served, tmp_path: Path) -> None:
+    absent = await served.play(server=str(tmp_path / "absent"), start_timeout=0.3)
+    refusing = await served.play(password=PASSWORD + "x")
+    gone = tmp_path / "gone"
+    gone.write_text("opencode server listening on http://127.0.0.1:1\n")
+    dead = await served.play(server=str(gone))
+    ends = [(each.end["code"], each.end["reason"], each.output) for each in (absent, refusing, dead)]
+    assert ends == [
+        (None, "server_not_started", b""),
+        (None, "server_refused", b""),
+        (None, "server_not_answering", b""),
+    ]
+
+
+async def test_a_server_that_is_killed_in_the_middle_is_lost_and_the_turn_is_not_repeated(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        turn = server.turn(script({"text": "I wait.", **bash("sleep 60")}))
+        driver = await server.start(turn)
+        await until_a_tool_runs(turn)
+        server.process.kill()
+        assert await driver.wait() == 0
+    ours = result(turn)
+    assert (ours.end["code"], ours.end["reason"]) == (1, "server_lost")
+    assert ours.counts == {"step_start": 1, "text": 1}
+
+
+async def test_a_permission_is_rejected_and_names_the_failure_as_with_run(tmp_path: Path) -> None:
+    async with serving(tmp_path, bash="ask") as server:
+        prompt = script(bash("echo asked"), {"text": "unreachable"})
+        ours, theirs = await server.play(prompt), await server.run(prompt)
+    assert ours.end["code"] == theirs.end["code"] == 0
+    assert ours.counts == theirs.counts
+    assert meaning(ours) == meaning(theirs)
+    assert ours.report.failure == theirs.report.failure
+    rejected = [event for event in ours.events if event["type"] == "permission_rejected"]
+    assert [(event["permission"], event["patterns"]) for event in rejected] == [("bash", "echo asked")]

@@ -1,0 +1,155 @@
+"""What the driver makes of events is a pure function, bounded, and never fails, whatever the agent's server sends."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_runs.agents.opencode.activity import Activity
+from agent_runs.agents.opencode.entries import entry
+from agent_runs.agents.opencode.events import SERVER_EVENTS, FileLine
+from agent_runs.agents.opencode.fold import fold_chunks
+from agent_runs.contracts.outcome import ContainerEnd
+from agent_runs.pod.sidecar.driver.growth import MAX_TEXT, Growth
+from agent_runs.pod.sidecar.driver.identifiers import identifier
+from agent_runs.pod.sidecar.driver.lines import Line, Mapping, encoded
+from agent_runs.pod.sidecar.driver.wire import NoAnswer, elements
+from agent_runs.transcripts.store import Line as StoredLine
+from agent_runs.web.paperclip_log import FORMATS, calls
+from tests.opencode.event_lines import step_finish, step_start, text, tool_use
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+SESSION, PROMPT = "ses_1", "msg_prompt"
+FIRST = (0, "message.updated.1", {"info": {"id": PROMPT, "role": "user"}})
+names = [
+    *("id", "sessionID", "type", "text", "time", "end", "state", "status", "callID"),
+    *("tool", "input", "title", "info", "role", "error", "part", "start"),
+]
+words = [
+    "message.updated.1",
+    "message.part.updated.1",
+    "tool",
+    "text",
+    "running",
+    "completed",
+    "step-start",
+    "assistant",
+]
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)
+scalars |= st.sampled_from([*words, SESSION, PROMPT, "x" * 5000])
+values = st.recursive(
+    scalars,
+    lambda deeper: st.lists(deeper, max_size=3) | st.dictionaries(st.sampled_from(names), deeper),
+    max_leaves=12,
+)
+SERVER_LINES: list[dict[str, Any]] = [
+    {"type": "tool_running", "part": {"tool": "bash", "callID": "call_1", "input": "{}", "title": ""}},
+    {"type": "text_growth", "partID": "prt_1", "offset": 0, "text": "I"},
+    {"type": "session_status", "status": "retry", "attempt": 2, "message": "Overloaded", "next": 1_800_000_000_000},
+]
+
+
+@given(st.lists(st.tuples(st.sampled_from(words) | st.text(max_size=5), values), max_size=8))
+def test_hostile_events_make_lines_that_can_be_read_or_none(events: list[tuple[str, Any]]) -> None:
+    mapping = Mapping(SESSION, PROMPT)
+    mapping.add(*FIRST)
+    for seq, (kind, data) in enumerate(events, 1):
+        for line in mapping.add(seq, kind, data):
+            written = encoded(line, 1, SESSION)
+            assert written.count(b"\n") == 1
+            assert json.loads(written)["sessionID"] == SESSION
+
+
+@given(values, values, values)
+def test_the_beginning_of_a_tool_call_is_bounded(part: Any, tool: Any, title: Any) -> None:
+    mapping = Mapping(SESSION, PROMPT)
+    mapping.add(*FIRST)
+    state = {"status": "running", "input": {"command": "x" * 9000, "more": part}, "title": title}
+    data = {"part": {"type": "tool", "sessionID": SESSION, "callID": "call_1", "tool": tool, "state": state}}
+    (line,) = mapping.add(1, "message.part.updated.1", data)
+    assert len(json.dumps(line.content)) < 20_000
+    assert mapping.add(2, "message.part.updated.1", data) == []
+
+
+@given(st.lists(st.tuples(st.sampled_from(["message.part.delta", "message.part.updated"]), values), max_size=6))
+def test_text_that_grows_is_bounded_whatever_comes(events: list[tuple[str, Any]]) -> None:
+    growth, now = Growth(), 0.0
+    growth.add("message.part.updated", {"part": {"id": "prt_1", "type": "text", "text": ""}}, now)
+    for kind, properties in events:
+        growth.add(kind, properties if isinstance(properties, dict) else {}, now)
+    written = 0
+    for _ in range(20):
+        growth.add("message.part.delta", {"partID": "prt_1", "field": "text", "delta": "y" * 10_000}, now)
+        now += 2
+        written += sum(len(line.content["text"]) for line in growth.due(now))
+        assert list(growth.due(now)) == []
+    assert written == MAX_TEXT
+
+
+@given(
+    st.lists(st.dictionaries(st.text(max_size=3), scalars.filter(lambda value: value == value), max_size=3)), st.data()
+)
+def test_an_array_in_any_pieces_has_its_values(expected: list[Any], data: st.DataObject) -> None:
+    try:
+        document = json.dumps(expected, allow_nan=False).encode()
+    except ValueError:
+        return
+    at = data.draw(st.integers(1, 40))
+    pieces = [document[start : start + at] for start in range(0, len(document), at)]
+    assert list(elements(iter(pieces))) == expected
+
+
+@pytest.mark.parametrize("document", [b"", b"null", b"<html>", b"{}", b"[{}", b"[{},", b"[NaN]", b"[" * 9999])
+def test_what_is_no_array_is_no_answer(document: bytes) -> None:
+    with pytest.raises(NoAnswer):
+        list(elements(iter([document])))
+
+
+@given(st.integers(0, 2**42), st.integers(0, 2**48 - 1))
+def test_a_prompt_sorts_behind_every_message_of_its_session(now: int, newest: int) -> None:
+    after = f"msg_{newest:012x}" + "A" * 14
+    made = identifier("msg", now, after)
+    assert len(made) == len(after)
+    assert made[:16] > after[:16] or newest == 2**48 - 1
+
+
+def test_a_line_that_nests_too_deeply_is_left_out_by_name() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(100_000):
+        deep = {"a": deep}
+    assert json.loads(encoded(Line("text", {"part": deep}), 1, SESSION))["type"] == "event_left_out"
+
+
+def test_lines_that_only_a_server_makes_change_no_result_and_show_nothing() -> None:
+    lines = [step_start(), text(), tool_use(), step_finish("stop", cost=1)]
+    only = [json.dumps({"timestamp": 1, "sessionID": "ses_1", **each}).encode() for each in SERVER_LINES]
+    assert {each["type"] for each in SERVER_LINES} < SERVER_EVENTS
+    mixed = [only[0], *(line for each in lines for line in (each, *only))]
+    plain, more = (fold_chunks([line + b"\n" for line in each]) for each in (lines, mixed))
+    assert plain.report(ContainerEnd(exit_code=0)) == more.report(ContainerEnd(exit_code=0))
+    assert plain.progress == more.progress
+    assert fold_chunks([only[2]]).report(ContainerEnd(exit_code=1)).events == 0
+    assert [entry(line) for line in only] == [None] * 3
+    assert [
+        list(calls(StoredLine(sequence=1, stream="stdout", data=line, at=AT), form))
+        for line in only
+        for form in FORMATS
+    ] == [[]] * 9
+
+
+def test_a_tool_that_a_server_reports_as_running_is_what_the_run_waits_for() -> None:
+    running, growing, retry = (
+        encoded(Line(each["type"], {name: each[name] for name in each if name != "type"}), 1, SESSION)
+        for each in SERVER_LINES
+    )
+    activity = Activity()
+    assert activity.add([FileLine(running)])
+    assert (activity.waits_for, activity.tools) == ("tool", ("bash",))
+    assert activity.add([FileLine(tool_use("bash"))])
+    assert activity.tools == ()
+    assert not activity.add([FileLine(retry)])
+    assert activity.waits_for == "provider"
+    assert activity.add([FileLine(growing)])
