@@ -5,7 +5,7 @@ SameSite=Strict. Such a request gets a page that loads itself once more, which t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from starlette.exceptions import HTTPException
@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, Response
 
 from agent_runs.web.operators import Operators
 from agent_runs.web.render import Templates
+from agent_runs.web.transcripts import UNAVAILABLE
 
 OFF: Final = (
     "the list of runs is off: set AGENT_RUNS_OPERATOR_TOKEN_FILE, or AGENT_RUNS_OPERATOR_HEADER and "
@@ -55,6 +56,7 @@ class Refusal:
         sign_in: the form for operators is shown.
         run_id: where the form goes on to; empty: the list.
         reload: relative URL that is loaded at once; empty: none.
+        repeats: the page loads itself every few seconds.
     """
 
     status: int
@@ -65,6 +67,7 @@ class Refusal:
     sign_in: bool = False
     run_id: str = ""
     reload: str = ""
+    repeats: bool = False
 
 
 class Refusals:
@@ -85,6 +88,8 @@ class Refusals:
             refusal = self._for_operators(up)
         elif error.status_code in {401, 403}:
             refusal = self._for_a_run(refusal, run_id)
+        elif error.detail == UNAVAILABLE:
+            refusal = self._store_away(refusal, run_id)
         if error.status_code == 401 and _comes_from_another_site(request):
             refusal = Refusal(401, "One moment", "This page loads itself once more.", up, reload=_same_page(request))
         return self._response(refusal, error.headers)
@@ -124,6 +129,16 @@ class Refusals:
             sign_in=self._operators.sign_in,
             run_id=run_id,
         )
+
+    def _store_away(self, refusal: Refusal, run_id: str) -> Refusal:
+        steps = [
+            "The agent goes on meanwhile, and this page loads itself every few seconds.",
+            "Whoever runs the worker: `/readyz` of the worker and its log name the store.",
+        ]
+        if run_id:
+            steps.append(f"`agent-runs show {run_id}` says what keeps the run from going on.")
+        title = "Stored output cannot be read now"
+        return replace(refusal, title=title, steps=steps, repeats=True)
 
     def _response(self, refusal: Refusal, headers: Mapping[str, str] | None) -> Response:
         return HTMLResponse(

@@ -36,7 +36,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
-from starlette.types import ExceptionHandler
 
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
@@ -81,7 +80,7 @@ def app(
     poll: timedelta = POLL,
     keep_alive: timedelta = KEEP_ALIVE,
     routes: Sequence[BaseRoute] = (),
-    errors: ExceptionHandler | None = None,
+    errors: Callable[[Request, Exception], Response] | None = None,
     revocation_max_age: timedelta = REVOCATION_MAX_AGE,
 ) -> Starlette:
     """The ASGI application over one store, which it neither opens nor closes.
@@ -90,6 +89,12 @@ def app(
         routes: additional ones, such as the pages of runs; `draining` is in the application's state.
         errors: creates the response to a refused request; JSON by default.
     """
+    refused = errors or error_response
+
+    async def unavailable(request: Request, _error: Exception) -> Response:
+        """Without the error's own text, which names the store's address: health checks need no token."""
+        return refused(request, HTTPException(503, UNAVAILABLE, {"Retry-After": "1"}))
+
     guard = Guard(access, Revocations(store, revocation_max_age))
     service = _Service(store, guard, poll, keep_alive)
     application = Starlette(
@@ -101,7 +106,7 @@ def app(
             Route("/runs/{run_id}/log", service.log),
             *routes,
         ],
-        exception_handlers={TranscriptsUnavailable: _unavailable, HTTPException: errors or error_response},
+        exception_handlers={TranscriptsUnavailable: unavailable, HTTPException: refused},
     )
     application.state.draining = service.draining
     return application
@@ -409,8 +414,3 @@ def _reason(error: OSError | OverflowError) -> str:
 
 def _file_name(key: AttemptKey) -> str:
     return f"{re.sub('[^A-Za-z0-9-]', '_', key.run.run_id)[:64]}-{key.attempt}.ndjson"
-
-
-async def _unavailable(_request: Request, _error: Exception) -> Response:
-    """Without the error's own text, which names the store's address: health checks need no token."""
-    return JSONResponse({"detail": UNAVAILABLE}, status_code=503, headers={"Retry-After": "1"} | _HEADERS)

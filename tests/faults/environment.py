@@ -138,10 +138,10 @@ class Environment:
         """The agent's wake, with other fields of the context if some are given."""
         return self.system.wake(self.raw | changes, outcome_retention_sec=24 * 3600 if retain_outcome else 0)
 
-    async def worker(self, step: str = "", moment: str = "") -> ChildProcess:
+    async def worker(self, step: str = "", moment: str = "", **settings: str) -> ChildProcess:
         """A worker in a process of its own, which kills itself at that moment of that step if one is given."""
         variables = {**self.system.environment, **self.system.worker_environment}
-        variables |= {"FAULT_STEP": step, "FAULT_MOMENT": moment, "FAULT_FULL": str(self.folder / "full")}
+        variables |= {"FAULT_STEP": step, "FAULT_MOMENT": moment, "FAULT_FULL": str(self.folder / "full"), **settings}
         log = self.folder / f"worker-{len(self.workers) + 1}.log"
         self.workers.append(await self.process_pool.start("tests.faults.worker_process", variables, log))
         return self.workers[-1]
@@ -291,14 +291,20 @@ async def start_server(database: Path, port: int) -> WorkflowEnvironment:
 
 @asynccontextmanager
 async def open_environment(
-    name: str, temporal: Client, process_pool: ProcessPool, folder: Path, *, own_server: bool = False
+    name: str,
+    temporal: Client,
+    process_pool: ProcessPool,
+    folder: Path,
+    *,
+    own_server: bool = False,
+    transcripts_url: str | None = None,
 ) -> AsyncIterator[Environment]:
     """The environment of one row, without a worker yet. Everything that was started is ended."""
     random = Random(name)
     async with AsyncExitStack() as parts:
         server = await parts.enter_async_context(Server.open(folder)) if own_server else None
         client = server.running.client if server else temporal
-        system = await parts.enter_async_context(open_system(client, folder))
+        system = await parts.enter_async_context(open_system(client, folder, transcripts_url))
         env = Environment(name, system, process_pool, folder, random.randrange(10, LINES - 10), server)
         env.record()
         try:

@@ -23,6 +23,7 @@ from agent_runs.web.run_info import TemporalRunInfo
 from agent_runs.web.serving import transcript_service
 from tests.faults.environment import Environment, open_environment
 from tests.faults.process_pool import ProcessPool
+from tests.transcripts.postgres import CannotStart, Postgres, free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -143,6 +144,83 @@ async def test_the_stores_disk_is_full(temporal: Client, process_pool: ProcessPo
         (env.folder / "full").unlink()
         outcome = await env.outcome(ticket)
         assert (outcome.failure, outcome.receipt.state if outcome.receipt else None) == (None, "verified")
+
+
+PASSWORD = "canary-password-5f21"
+REVOKED = {
+    "login": ("ALTER ROLE app NOLOGIN", 'role "app" is not permitted to log in', "ALTER ROLE app LOGIN"),
+    "password": (
+        "ALTER ROLE app PASSWORD 'another-canary-9d'",
+        'password authentication failed for user "app"',
+        f"ALTER ROLE app PASSWORD '{PASSWORD}'",
+    ),
+}
+
+
+@pytest.fixture
+async def database() -> AsyncIterator[tuple[Postgres, str]]:
+    """A PostgreSQL, and the URL of a login with a password for it."""
+    try:
+        server = Postgres("127.0.0.1")
+        server.start()
+    except CannotStart as reason:
+        pytest.skip(f"PostgreSQL cannot start here: {reason}")
+    yield server, await server.remote_url("app", PASSWORD)
+    server.remove()
+
+
+@pytest.mark.parametrize("what", REVOKED)
+async def test_the_login_to_the_database_is_revoked(
+    temporal: Client, process_pool: ProcessPool, tmp_path: Path, database: tuple[Postgres, str], what: str
+) -> None:
+    revoke, reason, give_back = REVOKED[what]
+    server, url = database
+    health = f"127.0.0.1:{free_port('127.0.0.1')}"
+    async with open_environment("revoked", temporal, process_pool, tmp_path, transcripts_url=url) as env:
+        env.agent()
+        await env.worker(AGENT_RUNS_HEALTH_LISTEN=health, FAULT_FULL="")  # which is for SQLite
+        ticket = await env.start()
+        await env.until_stored()
+        async with open_surfaces(env, ticket) as seen:
+            await server.execute(revoke, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'")
+            env.release_agent()
+            await until_hindered(env, ticket, "transcripts_unavailable")
+            texts = [
+                await seen.command("show", ticket.run_id),
+                await seen.command("explain", ticket.run_id),
+                await seen.command("list", "--agent", env.agent_id),
+                await seen.command("logs", ticket.run_id),
+                await seen.page(f"/runs/{ticket.run_id}"),
+                await seen.page("/runs"),
+                await ready(health),
+            ]
+            assert reason in texts[2]
+            assert "tokens and cost are missing" in texts[2]
+            assert reason in texts[3]
+            assert f"`agent-runs show {ticket.run_id}`".strip("`") in texts[4]
+            assert "Stored output cannot be read now" in texts[4]
+            assert "The transcript store does not answer" in texts[5]
+            assert texts[6].startswith('503 {"ready":false,"live":true')
+            assert '"name":"transcripts","state":"failing"' in texts[6]
+            for text in texts[:2]:
+                assert "following the agent's output failed" in text
+                assert reason in text
+                assert "Check the transcript store" in text
+        await server.execute(give_back)
+        outcome = await env.outcome(ticket)
+        assert (outcome.failure, outcome.receipt.state if outcome.receipt else None) == (None, "verified")
+        log = "".join(file.read_text() for file in env.folder.glob("worker-*.log"))
+        print(log[-6000:])
+        texts += [log, (await env.system.history_bytes(ticket)).decode(errors="replace")]
+        assert not any(PASSWORD in text or "another-canary" in text for text in texts)
+
+
+async def ready(address: str) -> str:
+    """The answer of a worker's readiness probe."""
+    async with aiohttp.ClientSession() as http, http.get(f"http://{address}/readyz") as answer:
+        text = await answer.text()
+    print(f"GET /readyz: {answer.status}\n{text}\n")
+    return f"{answer.status} {text}"
 
 
 async def test_temporal_is_stopped(temporal: Client, process_pool: ProcessPool, tmp_path: Path) -> None:

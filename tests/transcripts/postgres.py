@@ -62,14 +62,21 @@ class Postgres:
 
     async def remote_url(self, user: str, password: str) -> str:
         """The URL of a new user and a new database of the same name, for clients on other machines."""
-        with (self._data / "pg_hba.conf").open("a") as rules:
-            rules.write("host all all all scram-sha-256\n")
-        connection = await asyncpg.connect(self.url())
-        await connection.execute(f"CREATE USER {user} PASSWORD '{password}'")
-        await connection.execute(f"CREATE DATABASE {user} OWNER {user}")
-        await connection.execute("SELECT pg_reload_conf()")
-        await connection.close()
+        rules = self._data / "pg_hba.conf"
+        rules.write_text(f"host all all all scram-sha-256\n{rules.read_text()}")  # the first that fits counts
+        await self.execute(
+            f"CREATE USER {user} PASSWORD '{password}'",
+            f"CREATE DATABASE {user} OWNER {user}",
+            "SELECT pg_reload_conf()",
+        )
         return f"postgresql://{user}:{password}@{self._host}:{self._port}/{user}"
+
+    async def execute(self, *statements: str) -> None:
+        """Execute statements as the superuser."""
+        connection = await asyncpg.connect(self.url())
+        for statement in statements:
+            await connection.execute(statement)
+        await connection.close()
 
     def _programs(self) -> Path:
         spec = find_spec(PACKAGES[0])
