@@ -182,6 +182,8 @@ async def serving(folder: Path, **permission: str) -> AsyncIterator[Served]:
                 env=variables,
             )
         try:
+            while not (folder / "serve.out").read_bytes().endswith(b"\n"):  # noqa: ASYNC110 - another process's file
+                await asyncio.sleep(0.05)
             yield Served(folder, model, merged, process)
         finally:
             with contextlib.suppress(ProcessLookupError):

@@ -42,6 +42,13 @@ async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
         yield server
 
 
+@pytest.fixture
+async def alone(tmp_path: Path) -> AsyncIterator[Served]:
+    """A server without the sessions of other tests, which every read of its journal would have."""
+    async with serving(tmp_path) as server:
+        yield server
+
+
 def meaning(turn: Played) -> dict[str, Any]:
     """What Paperclip and the transcript keep of a turn."""
     report = turn.report
@@ -158,35 +165,35 @@ async def cutting(port: int, longest: float) -> AsyncIterator[tuple[Path, list[i
         yield listening.sockets[0].getsockname()[1], cuts
 
 
-async def test_nothing_is_lost_or_doubled_by_a_thousand_cuts(served: Served, tmp_path: Path) -> None:
+async def test_nothing_is_lost_or_doubled_by_a_thousand_cuts(alone: Served, tmp_path: Path) -> None:
     steps = [{"text": f"Step {number}.", **bash(f"seq {number}")} for number in range(60)]
-    async with cutting(served.port, 0.08) as (port, cuts):
+    async with cutting(alone.port, 0.08) as (port, cuts):
         address = tmp_path / "address"
         address.write_text(f"opencode server listening on http://127.0.0.1:{port}\n")
         while len(cuts) < 1000:
-            ours = await served.play(script(*steps), server=str(address))
+            ours = await alone.play(script(*steps), server=str(address))
             assert ours.end["code"] == 0
-            assert ours.parts == await served.journaled_parts(ours.end["session"])
+            assert ours.parts == await alone.journaled_parts(ours.end["session"])
             assert ours.counts == {"step_start": 61, "step_finish": 61, "text": 61, "tool_use": 60}
 
 
-async def test_a_driver_that_is_killed_again_and_again_loses_and_doubles_nothing(served: Served) -> None:
-    turn = served.turn("to be killed\n" + script(*[bash(f"seq {number}") for number in range(40)]))
+async def test_a_driver_that_is_killed_again_and_again_loses_and_doubles_nothing(alone: Served) -> None:
+    turn = alone.turn("to be killed\n" + script(*[bash(f"seq {number}") for number in range(40)]))
     kills, choose = 0, random.Random(14)
     while not (turn / "end").exists():
-        driver = await served.start(turn)
+        driver = await alone.start(turn)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(choose.uniform(0.05, 0.8)):
+            async with asyncio.timeout(choose.uniform(0.05, 1.5)):
                 await driver.wait()
         if driver.returncode is None:
             driver.kill()
             kills += 1
             await driver.wait()
-    ours, requests = result(turn), [each for each in served.model.requests if "to be killed" in json.dumps(each)]
+    ours, requests = result(turn), [each for each in alone.model.requests if "to be killed" in json.dumps(each)]
     assert kills > 5
     assert ours.end["code"] == 0
     assert ours.counts == {"step_start": 41, "step_finish": 41, "text": 1, "tool_use": 40}
-    assert ours.parts == await served.journaled_parts(ours.end["session"])
+    assert ours.parts == await alone.journaled_parts(ours.end["session"])
     prompts = [[message["role"] for message in request["messages"]].count("user") for request in requests]
     assert prompts == [1] * 41
 
