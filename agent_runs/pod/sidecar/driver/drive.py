@@ -122,6 +122,7 @@ class _Drive:
         if not self._state.session:
             self._note(**self._session())
         state = self._state
+        self._server.skip_others(state.session)
         self._record = Record(f"{self._folder}/{EVENTS}", state.session)
         self._unread = self._record.journaled
         self._live_errors = dict(self._record.errors)

@@ -162,6 +162,15 @@ class Server:
         """Abort what the session does."""
         self.wire.call("POST", self._path(f"/session/{session}/abort"), {})
 
+    def skip_others(self, session: str) -> None:
+        """Take note of the other sessions, so that the journal is asked for this one's events only.
+
+        Those of other directories are not listed; the first read of the journal has them.
+        """
+        _, known = self.wire.call("GET", self._path("/session", f"&limit={MAX_OTHERS}"))
+        others = (text(dictionary(each).get("id"), MAX_ID) for each in known) if isinstance(known, list) else ()
+        self._others = {other: NEVER for other in others if other not in ("", session)}
+
     def status(self, session: str) -> dict[str, Any]:
         """Return what the session does: an object with `type`."""
         status, sessions = self.wire.call("GET", self._path("/session/status"))
