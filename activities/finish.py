@@ -56,7 +56,7 @@ class FinishActivity:
         """Deletes Job, pods and Secrets, and waits until no pod runs.
 
         Without a `job` in the input it looks for one by the attempt's name and labels. With one, `create_job` has
-        succeeded: the Job owns its Secrets, so Kubernetes deletes them with it.
+        succeeded: the Job owns its Secrets, so Kubernetes deletes them with it. A claimed Job does not own the prompt.
 
         A retained Job keeps its log; its agent is stopped, and the Secrets with its environment and token are deleted.
         If the end of its containers is never reported, it is deleted: only then is it known that none runs.
@@ -76,7 +76,7 @@ class FinishActivity:
         deleted = ended.deleted
         if input.job is None or input.retain:
             deleted |= await self.cluster.delete_secret(namespace, attempt.run_secret_name)
-        if input.job is None:
+        if input.job is None or input.job.claimed is not None:
             deleted |= await self.cluster.delete_secret(namespace, attempt.prompt_secret_name)
         return ended.model_copy(update={"deleted": deleted})
 
@@ -95,7 +95,12 @@ class FinishActivity:
         Its sidecar ends by itself when nobody claims it, and Kubernetes deletes the Job after its TTL.
         """
         pods = [pod for pod in await self.cluster.pods_of(job) if not has_ended(pod)]
-        if len(pods) != 1 or not await self._acknowledge(pods[0], job.namespace):
+        if len(pods) != 1:
+            return False
+        try:
+            await self._exec_acknowledge(pods[0], job.namespace)
+        except (ExecFailed, ClusterForbidden) as refusal:
+            activity.logger.info("the pod cannot be kept: %s", refusal)
             return False
         await self.cluster.change_secret(job.namespace, f"{job.name}-run", dict.fromkeys(TOKEN_KEYS, b""))
         for _ in range(MAX_ANNOTATION_TRIES):
@@ -159,22 +164,25 @@ class FinishActivity:
     async def _acknowledge(self, pod: Pod, namespace: str) -> bool:
         """Lets the sidecar of a retained pod end by itself, so that its Job completes. False: another try may help."""
         try:
-            async with self.cluster.exec_output(
-                namespace,
-                pod.metadata.name,
-                SIDECAR_CONTAINER,
-                ACKNOWLEDGE_COMMAND,
-                limit=EXEC_LIMIT,
-                idle_timeout=EXEC_IDLE_TIMEOUT,
-            ) as pieces:
-                async for _ in pieces:
-                    pass
+            await self._exec_acknowledge(pod, namespace)
         except ExecFailed as failure:  # it has ended by now, or the pod is stopped after its grace
             activity.logger.info("the end was not acknowledged to the sidecar: %s", failure)
             return False
         except ClusterForbidden:  # the pod is stopped after its grace
             pass
         return True
+
+    async def _exec_acknowledge(self, pod: Pod, namespace: str) -> None:
+        async with self.cluster.exec_output(
+            namespace,
+            pod.metadata.name,
+            SIDECAR_CONTAINER,
+            ACKNOWLEDGE_COMMAND,
+            limit=EXEC_LIMIT,
+            idle_timeout=EXEC_IDLE_TIMEOUT,
+        ) as pieces:
+            async for _ in pieces:
+                pass
 
     async def _stop_pod(self, pod: Pod, namespace: str, input: Finish) -> None:
         """SIGTERM and the grace; a retained pod keeps its log, unless it has been shown to ignore SIGTERM."""

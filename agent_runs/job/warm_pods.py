@@ -152,7 +152,7 @@ async def ask(cluster: Cluster, job: JobRef, command: tuple[str, ...], request: 
             )
             return Answer.model_validate_json(text)
         except ExecFailed as failure:
-            delivered = delivered or failure.status is None
+            delivered = delivered or failure.status == 0 or failure.exit_code is not None
         except ValidationError:
             delivered = True
         except ClusterForbidden:

@@ -2,10 +2,10 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import msgspec
@@ -16,9 +16,9 @@ from activities import finish
 from activities.finish import FinishActivity
 from agent_runs.contracts.errors import ClusterForbidden
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.contracts.messages import Finish, Finished, FinishProgress, JobRef
+from agent_runs.contracts.messages import Claimed, Finish, Finished, FinishProgress, JobRef
 from agent_runs.contracts.pod import SIDECAR_CONTAINER
-from agent_runs.kube.objects import Pod, decode
+from agent_runs.kube.objects import Job, Pod, decode
 from agent_runs.kube.port import Cluster, ExecFailed
 from agent_runs.logs.source import ACKNOWLEDGE_COMMAND
 
@@ -52,6 +52,8 @@ class FakeCluster:
         refusals: what the acknowledgements raise, one after the other.
         calls: what was changed, in order.
         reports_ends: False for a kubelet that never reports the end of a stopped pod's containers.
+        conflicts: whether the next patches of the Job come too late, the last one first.
+        secrets: that were deleted.
     """
 
     states: list[list[Pod]]
@@ -60,6 +62,8 @@ class FakeCluster:
     heartbeats: list[FinishProgress] = field(default_factory=list)
     namespace: str = "default"
     reports_ends: bool = True
+    conflicts: list[bool] = field(default_factory=lambda: [False])
+    secrets: list[str] = field(default_factory=list)
     _over: asyncio.Event = field(default_factory=asyncio.Event)
 
     @asynccontextmanager
@@ -88,8 +92,24 @@ class FakeCluster:
         self._end("delete_pod")
         return True
 
-    async def delete_secret(self, *_: object) -> bool:
+    async def delete_secret(self, _namespace: str, name: str) -> bool:
+        self.secrets.append(name)
         return True
+
+    async def pods_of(self, _job: JobRef) -> list[Pod]:
+        return self.states[0]
+
+    async def change_secret(self, _namespace: str, name: str, content: Mapping[str, bytes]) -> bool:
+        self.calls.append(f"empty {name}" if not any(content.values()) else "change")
+        return True
+
+    async def read_job(self, *_: object) -> Job:
+        metadata = {"name": JOB.name, "uid": JOB.uid, "resourceVersion": str(len(self.calls))}
+        return decode(msgspec.json.encode({"metadata": metadata}), Job)
+
+    async def annotate_job(self, *_: object) -> Job | None:
+        self.calls.append("annotate")
+        return None if self.conflicts.pop() else await self.read_job()
 
     @asynccontextmanager
     async def exec_output(
@@ -124,7 +144,7 @@ async def run(cluster: FakeCluster, *, earlier: FinishProgress | None = None, **
     environment.on_heartbeat = note
     activity = FinishActivity(cast("Cluster", cluster)).finish
     async with asyncio.timeout(30):
-        finished: Finished = await environment.run(activity, Finish(attempt=ATTEMPT, job=JOB, **input))
+        finished: Finished = await environment.run(activity, Finish(attempt=ATTEMPT, **{"job": JOB, **input}))
     return finished
 
 
@@ -225,3 +245,24 @@ async def test_a_retained_pod_whose_end_is_never_reported_is_deleted_after_its_g
     finished = await run(cluster, retain=True, grace=timedelta(milliseconds=50))
     assert cluster.calls == ["stop_pod", "delete_job"]
     assert finished.deleted
+
+
+async def test_a_pod_that_rests_is_kept_without_its_tokens() -> None:
+    cluster = FakeCluster([[pod(RUNS)]], conflicts=[False, True])
+    finished = await run(cluster, keep=True)
+    assert finished.kept
+    assert cluster.calls == ["acknowledge", f"empty {JOB.name}-run", "annotate", "annotate"]
+
+
+@pytest.mark.parametrize("refusal", [ExecFailed("it has ended"), ClusterForbidden("may not create pods/exec")])
+async def test_a_pod_that_cannot_be_reached_is_not_kept(refusal: Exception) -> None:
+    cluster = FakeCluster([[pod(RUNS)]], [refusal])
+    finished = await run(cluster, keep=True)
+    assert (finished.kept, cluster.calls[:2]) == (False, ["acknowledge", "delete_job"])
+
+
+async def test_the_prompt_of_a_run_that_claimed_a_pod_is_deleted_with_it() -> None:
+    cluster = FakeCluster([[pod(RUNS)]])
+    claimed = JOB.model_copy(update={"claimed": Claimed(first=9, at=datetime.now(UTC))})
+    await run(cluster, job=claimed)
+    assert cluster.secrets == [ATTEMPT.prompt_secret_name]

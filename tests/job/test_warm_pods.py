@@ -1,0 +1,154 @@
+"""The claim of a pod that rests, whatever is cut in between: no prompt may go to two pods within one attempt."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from agent_runs.contracts.errors import ClusterForbidden, PodLost
+from agent_runs.contracts.messages import CreateJob, JobRef
+from agent_runs.job import warm_pods
+from agent_runs.job.manifest import JobPlan
+from agent_runs.job.warm_pods import CLAIM_COMMAND, WarmPods
+from agent_runs.kube.objects import Job, Pod, decode
+from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE
+from agent_runs.kube.port import Cluster, ExecFailed
+from tests.job.inputs import create_job_input
+
+INPUT = create_job_input()
+PLAN = JobPlan(job={}, run_secret={}, claim={"pod": "digest", "turn": {"model": "fake/text"}, "tokens": {"token": "t"}})
+ACCEPTED = b'{"accepted": true, "first": 12, "at": 1700000000.5}'
+REFUSED = b'{"accepted": false, "reason": "the server does not rest"}'
+NOT_OPENED, CUT = ExecFailed("no upgrade", status=500), ExecFailed("cut")
+
+
+def job(**annotations: str) -> Job:
+    metadata = {"name": "job", "namespace": "agents", "uid": "u", "resourceVersion": "7", "annotations": annotations}
+    return decode(msgspec.json.encode({"metadata": metadata}), Job)
+
+
+def pod(**metadata: Any) -> Pod:
+    body = {
+        "metadata": {"name": "pod", "namespace": "agents", "uid": "p", **metadata},
+        "status": {"containerStatuses": [{"name": "sidecar", "state": {"running": {}}}]},
+    }
+    return decode(msgspec.json.encode(body), Pod)
+
+
+@dataclass
+class FakeCluster:
+    """A cluster with one Job of the agent, whose sidecar answers these, one after the other; then its pod is gone."""
+
+    jobs: list[Job]
+    answers: list[bytes | Exception] = field(default_factory=list)
+    loses: bool = False
+    requests: list[dict[str, Any]] = field(default_factory=list)
+
+    async def jobs_of_agent(self, *_: object) -> list[Job]:
+        return self.jobs
+
+    async def annotate_job(self, *arguments: Any) -> Job | None:
+        assert arguments[3:] == ("7", {CLAIMED_BY: INPUT.attempt.transcript, RESTS_SINCE: None})
+        return None if self.loses else job(**{CLAIMED_BY: INPUT.attempt.transcript})
+
+    async def pods_of(self, _job: JobRef) -> list[Pod]:
+        return [pod()] if self.answers else [pod(deletionTimestamp="2026-01-01T00:00:00Z")]
+
+    async def exec_input(
+        self, _namespace: str, _pod: str, _container: str, argv: Sequence[str], stdin: bytes, **_: object
+    ) -> bytes:
+        assert argv == CLAIM_COMMAND
+        self.requests.append(json.loads(stdin))
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+RESTING = job(**{RESTS_SINCE: "2026-01-01T00:00:00Z"})
+OURS = job(**{CLAIMED_BY: INPUT.attempt.transcript})
+
+
+async def prompt(_input: CreateJob) -> str:
+    return "Do it."
+
+
+async def plan() -> JobPlan:
+    return PLAN
+
+
+def pods(cluster: FakeCluster) -> WarmPods:
+    return WarmPods(cast("Cluster", cluster), prompt)
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm_pods, "RETRY_PAUSE", warm_pods.RETRY_PAUSE * 0)
+
+
+async def test_a_claim_hands_over_prompt_and_tokens_and_says_where_the_output_begins() -> None:
+    cluster = FakeCluster([RESTING], [ACCEPTED])
+    claimed = await pods(cluster).claim(INPUT, PLAN)
+    assert claimed is not None
+    assert claimed.claimed is not None
+    assert (claimed.name, claimed.claimed.first) == ("job", 12)
+    assert cluster.requests == [
+        {
+            "id": INPUT.attempt.transcript,
+            "pod": "digest",
+            "turn": {"model": "fake/text", "text": "Do it."},
+            "tokens": {"token": "t"},
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        FakeCluster([]),
+        FakeCluster([OURS]),
+        FakeCluster([RESTING], loses=True),
+        FakeCluster([RESTING], [REFUSED]),
+        FakeCluster([RESTING], [NOT_OPENED]),
+        FakeCluster([RESTING], [ClusterForbidden("may not")]),
+        FakeCluster([RESTING]),
+    ],
+    ids=["no Job", "none rests", "another was first", "refused", "exec not opened", "exec forbidden", "pod gone"],
+)
+async def test_what_has_certainly_not_got_the_prompt_leaves_the_attempt_to_a_job_of_its_own(
+    cluster: FakeCluster,
+) -> None:
+    assert await pods(cluster).claim(INPUT, PLAN) is None
+
+
+async def test_only_a_first_attempt_that_may_rest_claims() -> None:
+    second = create_job_input(attempt=2)
+    assert await pods(FakeCluster([RESTING], [ACCEPTED])).claim(second, PLAN) is None
+    assert await pods(FakeCluster([RESTING], [ACCEPTED])).claim(INPUT, JobPlan(job={}, run_secret={})) is None
+
+
+async def test_a_cut_is_repeated_with_the_same_claim() -> None:
+    cluster = FakeCluster([RESTING], [CUT, b"nonsense", ACCEPTED])
+    assert await pods(cluster).claim(INPUT, PLAN) is not None
+    assert [request["id"] for request in cluster.requests] == [INPUT.attempt.transcript] * 3
+
+
+@pytest.mark.parametrize("failure", [CUT, ExecFailed("it ended", exit_code=1, status=500)], ids=["cut", "ended"])
+async def test_a_pod_that_may_have_got_the_prompt_and_is_gone_ends_the_attempt(failure: Exception) -> None:
+    with pytest.raises(PodLost, match="rested, and was lost"):
+        await pods(FakeCluster([RESTING], [failure])).claim(INPUT, PLAN)
+
+
+async def test_a_later_activity_attempt_continues_the_claim() -> None:
+    assert await pods(FakeCluster([OURS], [ACCEPTED])).again(INPUT, plan) is not None
+    assert await pods(FakeCluster([OURS], [REFUSED])).again(INPUT, plan) is None
+    assert await pods(FakeCluster([RESTING])).again(INPUT, plan) is None
+
+
+@pytest.mark.parametrize("answers", [[], [NOT_OPENED]], ids=["pod gone", "exec not opened"])
+async def test_a_later_activity_attempt_that_learns_nothing_ends_the_attempt(answers: list[bytes | Exception]) -> None:
+    with pytest.raises(PodLost, match="rested, and was lost"):
+        await pods(FakeCluster([OURS], answers)).again(INPUT, plan)
