@@ -1,0 +1,42 @@
+"""An agent's next run in the pod of the last one, on a real cluster. Needs KUBECONFIG and TEST_AGENT_IMAGE."""
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+
+from agent_runs.client.attach import attach
+from agent_runs.client.outcome import outcome_at_close
+from agent_runs.client.wake import Wake
+from agent_runs.contracts.identity import AttemptKey
+from agent_runs.contracts.outcome import Outcome
+from tests.real_cluster.stack import RealSystem, open_real_system
+
+pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(400)]
+
+
+async def outcome(system: RealSystem, wake: Wake) -> Outcome:
+    ticket = await attach(system.stack.client, system.stack.settings, wake)
+    return await outcome_at_close(ticket.handle(system.stack.client))
+
+
+async def test_the_next_run_of_an_agent_gets_the_pod_that_rests(tmp_path: Path) -> None:
+    async with open_real_system(tmp_path) as system:
+        agent, address = str(uuid.uuid4()), "http://127.0.0.1:3100"
+        says = {"tools": [{"name": "bash", "args": {"command": "echo $PAPERCLIP_RUN_ID", "description": "say it"}}]}
+        found = []
+        for _ in range(3):
+            script = {"steps": [says, {"text": "Done."}]}
+            wake = system.wake("script", agent, script, keepWarmSec=60, paperclipApiUrl=address)
+            ended = await outcome(system, wake)
+            assert (ended.failure, ended.summary) == (None, "Done.")
+            assert ended.receipt is not None
+            assert ended.receipt.state == "verified"
+            events = [json.loads(line) for line in await system.stdout(AttemptKey(run=wake.start.key))]
+            (command,) = [event for event in events if event["type"] == "tool_use"]
+            assert command["part"]["state"]["output"].strip() == wake.start.run_id
+            found.append(ended.attempts[0].job_name)
+        assert len(set(found)) == 1
+        (job,) = await system.cluster.jobs_of_agent("default", agent)
+        await system.cluster.delete_job("default", job.metadata.name, job.metadata.uid)
