@@ -58,7 +58,7 @@ class Variant:
 VARIANTS: Final = (
     Variant("cold, run", {"transport": "run"}),
     Variant("cold, serve", {"transport": "serve"}),
-    Variant("warm", {"keepWarmSec": 300}, second=True),
+    Variant("warm", {"transport": "serve", "keepWarmSec": 300}, second=True),
 )
 AT_ONCE: Final = (1, 10)
 

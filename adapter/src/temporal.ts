@@ -33,7 +33,7 @@ const FINAL_CODES: ReadonlySet<number> = new Set([
   ...[Code.FAILED_PRECONDITION, Code.UNIMPLEMENTED, Code.UNAUTHENTICATED],
 ]);
 const NAMESPACE = /\bnamespace\b/i;
-const TASK_FAILED = /\bworkflow task in failed state\b/i;
+const TASK_FAILED = /\bworkflow task (in failed state|failure)\b/i;
 const CALL_TIMEOUT_MS = 10_000;
 /** Without these, gRPC's own pauses between connections grow to two minutes. */
 const RECONNECT_OPTIONS = { "grpc.initial_reconnect_backoff_ms": 250, "grpc.max_reconnect_backoff_ms": 5000 };
@@ -176,8 +176,8 @@ export function isOutage(error: unknown, { retryCodes }: Pick<CallOptions, "retr
   if (code === undefined) return false;
   // a server that starts does not know its namespaces yet
   if (code === Code.NOT_FOUND) return NAMESPACE.test(serverMessage(error));
-  // no update is taken while the worker's version cannot read the run; another version can
-  if (code === Code.FAILED_PRECONDITION && TASK_FAILED.test(serverMessage(error))) return true;
+  // no update is taken while the worker's version cannot read the run, or when the run's task with it fails: it may close
+  if (TASK_FAILED.test(serverMessage(error))) return true;
   return !FINAL_CODES.has(code) || retryCodes?.has(code) === true;
 }
 

@@ -30,7 +30,7 @@ class LogEvents:
     """The events of one connection.
 
     An event's id is `<sequence>.<part>`; its data is `{"stream": …, "text": …}`, and `session` once, in the first event
-    after the agent's session id is known. Where the last of some lines give no call, an event with the id
+    with a text after the agent's session id is known. Where the last of some lines give no call, an event with the id
     `<sequence>.0` and neither stream nor text moves the reader's cursor.
     """
 
@@ -63,7 +63,7 @@ class LogEvents:
 
     def _event(self, cursor: Cursor, call: Call | None) -> bytes:
         fields = {} if call is None else call._asdict()
-        if self._session and not self._session_sent:
+        if call is not None and self._session and not self._session_sent:
             fields["session"] = self._session
             self._session_sent = True
         return b"id: %d.%d\ndata: %s\n\n" % (*cursor, msgspec.json.encode(fields))

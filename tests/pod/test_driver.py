@@ -165,9 +165,10 @@ async def cutting(port: int, longest: float) -> AsyncIterator[tuple[Path, list[i
         yield listening.sockets[0].getsockname()[1], cuts
 
 
+@pytest.mark.timeout(900)  # most of it is the work of the model and of the commands
 async def test_nothing_is_lost_or_doubled_by_a_thousand_cuts(alone: Served, tmp_path: Path) -> None:
     steps = [{"text": f"Step {number}.", **bash(f"seq {number}")} for number in range(60)]
-    async with cutting(alone.port, 0.08) as (port, cuts):
+    async with cutting(alone.port, 0.04) as (port, cuts):
         address = tmp_path / "address"
         address.write_text(f"opencode server listening on http://127.0.0.1:{port}\n")
         while len(cuts) < 1000:

@@ -28,7 +28,7 @@ async def test_the_next_run_of_an_agent_gets_the_pod_that_rests(tmp_path: Path) 
         found = []
         for _ in range(3):
             script = {"steps": [says, {"text": "Done."}]}
-            wake = system.wake("script", agent, script, keepWarmSec=60, paperclipApiUrl=address)
+            wake = system.wake("script", agent, script, transport="serve", keepWarmSec=60, paperclipApiUrl=address)
             ended = await outcome(system, wake)
             assert (ended.failure, ended.summary) == (None, "Done.")
             assert ended.receipt is not None

@@ -244,3 +244,12 @@ def test_the_events_of_a_long_line_come_in_small_pieces() -> None:
     pieces = list(LogEvents("json", Cursor(0, 0)).encoded([line(n, LONG) for n in range(1, 9)]))
     assert len(pieces) > 5
     assert max(map(len, pieces)) < 300_000
+
+
+def test_the_session_comes_with_a_text_also_when_a_line_that_is_not_shown_names_it_first() -> None:
+    status = json.dumps({"type": "session_status", "sessionID": "ses_1", "status": "busy"}).encode()
+    text = json.dumps({"type": "text", "sessionID": "ses_1", "part": {"type": "text", "text": "Hello."}}).encode()
+    log = LogEvents("events", Cursor(0, 0))
+    first, second = (b"".join(log.encoded([line(n, data)])) for n, data in enumerate((status, text), 1))
+    assert b"ses_1" not in first
+    assert b'"session":"ses_1"' in second

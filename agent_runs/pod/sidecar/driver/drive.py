@@ -127,7 +127,7 @@ class _Drive:
         self._unread = self._record.journaled
         self._live_errors = dict(self._record.errors)
         self._mapping = Mapping(state.session, state.message, state.start)
-        self._stream = Stream(self._server.wire)
+        self._reconnect()
 
     def _session(self) -> dict[str, str]:
         turn, server = self._turn, self._server
