@@ -57,6 +57,8 @@ DEFAULT_QUOTA: Final = 1024 * 1024 * 1024
 """Bytes."""
 CLOCK_TOLERANCE: Final = timedelta(seconds=2)
 """The sidecar's clock and that of the log's time stamps are the same node's; they only may be set."""
+UNPROMPTED: Final = frozenset({"server_not_started", "server_not_answering", "server_refused", "server_unsupported"})
+"""Why the sidecar's driver has not sent the prompt."""
 RUNNER_FAILED: Final = 125
 """Exit code of the runner when it has not started the agent."""
 
@@ -227,7 +229,8 @@ class StreamLogsActivity:
     async def _end(self, job: JobRef, follower: Follower, receipt: OutputReceipt, state: StreamState) -> StreamEnd:
         redaction = state.redaction
         container = container_end(follower, redaction)
-        failure = follower.termination if isinstance(follower.termination, Failing) else outside_failure(container)
+        ended = follower.termination if isinstance(follower.termination, Failing) else outside_failure(container)
+        failure = ended or (unprompted(container) if job.claimed is not None else None)
         if failure is not None and issubclass(failure.error, PodLost):
             # before Kubernetes 1.29 the Job creates a replacement pod, which waits for its prompt forever
             await self.cluster.delete_job(job.namespace, job.name, job.uid)
@@ -451,6 +454,13 @@ def outside_failure(end: ContainerEnd) -> Failing | None:
     """The failure if the agent was ended from outside; how it ended by itself is judged by its output."""
     cause = termination_cause(end)
     return cause if cause is not None and issubclass(cause.error, PodLost | RunTimeout) else None
+
+
+def unprompted(end: ContainerEnd) -> Failing | None:
+    """The failure if a server that had rested could not be given the prompt: another attempt has a pod of its own."""
+    if end.runner_error not in UNPROMPTED:
+        return None
+    return Failing(PodLost, f"OpenCode's server had rested and could not be used: {end.runner_error}")
 
 
 def rows(batch: Batch, at: datetime) -> list[Line]:

@@ -5,7 +5,7 @@ import shlex
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -54,6 +54,8 @@ async def demo(plan: Plan, display: Display, *, scenario: str, keep: bool, twice
         twice: then wake the agent a second time for the same task, and show how long each wake took to its first line.
     """
     start = monotonic()
+    if twice:
+        plan = replace(plan, paperclip_api_url=PAPERCLIP["AGENT_RUNS_PAPERCLIP_API_URL"])  # nobody has to listen there
     with Interrupts.installed() as interrupts:
         try:
             async with _running_stack(plan, display, interrupts) as stack:
@@ -125,6 +127,7 @@ async def _demonstrate(stack: Stack, display: Display, interrupts: Interrupts, s
     """The runs of the demonstration; the exit code of the last."""
     choices = [example.context(scenario, agent) for agent in (example.AGENT, str(uuid.uuid4()))]
     for raw in choices:
+        raw["config"]["transport"] = "auto" if twice else "run"  # a pod rests only with the server
         example.prepare_volume(stack.plan.data_root, raw)
     first = await _run(stack, display, interrupts, choices)
     if not twice or first.code:

@@ -40,6 +40,8 @@ class Plan:
         state: folder for everything that must survive.
         kubeconfig: a real cluster to use instead of the embedded one; then `image` names the agents' image.
         model_host: address of this machine that pods of the real cluster reach; None finds it out.
+        paperclip_api_url: address of Paperclip for agents; None leaves it to whoever starts a run. Without any an agent
+            has its token in its environment, so its pod never rests.
     """
 
     state: Path
@@ -47,6 +49,7 @@ class Plan:
     kubeconfig: Path | None = None
     image: str | None = None
     model_host: str | None = None
+    paperclip_api_url: str | None = None
 
     @property
     def embedded(self) -> bool:

@@ -263,6 +263,8 @@ class _Startup:
         if plan.embedded:
             settings |= {"AGENT_RUNS_NAMESPACE": NAMESPACE, "AGENT_RUNS_DATA_CLAIM": CLAIM}
             settings |= {"AGENT_RUNS_SIDECAR_IMAGE": SIDECAR_IMAGE}
+        if plan.paperclip_api_url:
+            settings["AGENT_RUNS_PAPERCLIP_API_URL"] = plan.paperclip_api_url
         return Program(
             name="worker",
             command=[sys.executable, "-m", "dev_stack.preload", "worker"],

@@ -137,7 +137,8 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
             "keepWarmSec",
             "Keep Warm",
             "Seconds that the pod of an agent that has succeeded waits for the agent's next run, which then needs no "
-            "start of OpenCode; 0: it is deleted at once. Of a larger value than the operator allows only that counts.",
+            "start of OpenCode; 0: it is deleted at once. Needs the transport serve or auto. Of a larger value than "
+            "the operator allows only that counts.",
         ),
         Caption(
             "transport",

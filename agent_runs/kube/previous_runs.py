@@ -38,7 +38,7 @@ async def remove_previous_runs(
     resting: set[str] = set()
     for job in await cluster.jobs_of_agent(namespace, run.agent_id):
         if may_run(job, run):
-            if {RESTS_SINCE, CLAIMED_BY} & job.metadata.annotations.keys():
+            if only_rests(job, run):
                 resting.add(job.metadata.name)
             await cluster.delete_job(namespace, job.metadata.name, job.metadata.uid)
     deleted: set[str] = set()
@@ -63,6 +63,12 @@ async def _running_pods(cluster: Cluster, namespace: str, run: RunKey) -> list[P
 def may_run(job: Job, run: RunKey) -> bool:
     """Whether the Job is of another run, and may still have or get a running pod."""
     return not of_this_run(job.metadata, run) and not any(job.condition(kind) for kind in ("Complete", "Failed"))
+
+
+def only_rests(job: Job, run: RunKey) -> bool:
+    """Whether the Job's server works for nobody: it rests, or this run has claimed it, in vain."""
+    marks = job.metadata.annotations
+    return RESTS_SINCE in marks or marks.get(CLAIMED_BY, "").startswith(f"{run.run_id}/")
 
 
 def of_this_run(metadata: Metadata, run: RunKey) -> bool:

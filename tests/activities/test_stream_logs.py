@@ -21,6 +21,7 @@ from activities.stream_logs import (
     last_heartbeat,
     resume_cursor,
     rows,
+    unprompted,
     without_past_gaps,
 )
 from agent_runs.contracts.errors import InvalidRequest, PodLost, SealedFieldUnreadable, TranscriptsUnavailable
@@ -373,3 +374,9 @@ async def test_a_sidecar_whose_output_is_stored_has_run_although_its_log_is_gone
     end = await streamed(store, one_read_of(ended, log=Log([])))
     assert (end.container.exit_code, end.container.runner_error) == (125, None)
     assert (end.receipt.state, end.receipt.lines) == ("unverified", 1)
+
+
+def test_a_server_that_had_rested_and_got_no_prompt_is_a_lost_pod() -> None:
+    reasons = ("server_not_answering", "server_lost", None)
+    found = [unprompted(ContainerEnd(exit_code=1, runner_error=reason)) for reason in reasons]
+    assert [failure and failure.error for failure in found] == [PodLost, None, None]

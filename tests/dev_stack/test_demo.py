@@ -105,6 +105,7 @@ async def test_a_second_wake_resumes_the_session_and_both_times_are_shown(tmp_pa
     first, second = [one["outcome"] for one in output if one["type"] == "outcome"]
     assert first["failure"] is second["failure"] is None
     assert first["sessionId"] == second["sessionId"]
+    assert first["attempts"][0]["jobName"] == second["attempts"][0]["jobName"]  # its pod has rested
     notes = [one["text"] for one in output if one["type"] == "note"]
     for wake in ("first", "second"):
         assert any(re.fullmatch(rf"{wake} wake: \d+\.\d s from its start to its first line", note) for note in notes)

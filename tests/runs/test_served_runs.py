@@ -369,3 +369,14 @@ async def test_fifty_wakes_of_one_pod_keep_their_lines_apart(system: System) -> 
         assert outcome.attempts[0].job_name == resting.metadata.name
         (command,) = [event for event in await events(system, raw) if event["type"] == "tool_use"]
         assert command["part"]["state"]["output"].strip() == f"number {number}"
+
+
+async def test_a_pod_whose_output_was_emptied_does_not_rest_and_holds_no_run_up(system: System) -> None:
+    emptied = bash(": > /agent-run/output/stderr")
+    raw = await served(system, emptied, {"text": "Done."}, keepWarmSec=120)
+    async with asyncio.timeout(60):
+        outcome = await system.outcome(raw)
+    assert outcome.summary == "Done."
+    assert outcome.receipt is not None
+    assert outcome.receipt.state == "differs"
+    assert await jobs(system, raw) == []

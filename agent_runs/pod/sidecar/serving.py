@@ -214,7 +214,7 @@ class Serving:
         self._order(f"rest {self._turns}")
 
     def end_rest(self) -> None:
-        """End the server: nobody has claimed it."""
+        """End a server that rests."""
         self._order("end 0")
         self._keep_warm, self.rests_until = 0, None
 
