@@ -331,7 +331,9 @@ class Cluster(Protocol):
         """Run a command in a running container, give it `stdin`, and return what it prints on stdout.
 
         The command finds on its standard input the number of bytes in decimal digits, a line feed, and so many bytes;
-        it must not read further. Kubernetes before 1.30 cannot tell a command that its standard input has ended.
+        it must not read further. Kubernetes before 1.30 cannot tell a command that its standard input has ended, and
+        may lose the exit code of a command that leaves much of it unread. If the container ends, the standard input
+        may end first: a command takes it as given only when it has read the whole number of bytes.
 
         Needs the verbs `get` and `create` on `pods/exec`. No error quotes anything of `stdin`, even if the command
         prints it on stderr: each run of 8 bytes that is in both is replaced. A cancel does not end the command.

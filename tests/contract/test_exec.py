@@ -182,8 +182,8 @@ async def entering(api: Api, kubeconfig: Path, own: str) -> AsyncIterator[Callab
     """Our client's `exec_input` for a pod."""
     async with await KubernetesCluster.connect(str(kubeconfig), environ={}) as client:
 
-        async def enter(stdin: bytes, *argv: str, limit: int = 4_000_000, pod: str = own) -> bytes:
-            idle = timedelta(seconds=30)
+        async def enter(stdin: bytes, *argv: str, limit: int = 4_000_000, pod: str = own, seconds: int = 30) -> bytes:
+            idle = timedelta(seconds=seconds)
             async with asyncio.timeout(TIMEOUT):
                 return await client.exec_input(api.namespace, pod, "main", argv, stdin, limit=limit, idle_timeout=idle)
 
@@ -210,10 +210,13 @@ async def test_our_client_gives_a_command_its_stdin(api: Api, kubeconfig: Path) 
 async def test_a_command_need_not_read_its_stdin(api: Api, kubeconfig: Path) -> None:
     own = await waiting(api)
     async with entering(api, kubeconfig, own) as enter:
-        assert await enter(bytes(1024 * 1024), "echo", "done") == b"done\n"
+        assert await enter(b"x", "echo", "done") == b"done\n"
         with pytest.raises(ExecFailed) as failed:
-            await enter(bytes(1024 * 1024), "sh", "-c", "exit 4")
+            await enter(b"x", "sh", "-c", "exit 4")
         assert failed.value.exit_code == 4
+        with pytest.raises(ExecFailed) as failed:  # Kubernetes 1.20 sometimes loses the end of one that leaves much
+            await enter(bytes(1024 * 1024), "sh", "-c", "exit 4", seconds=3)
+        assert failed.value.exit_code in (4, None)
         with pytest.raises(ExecFailed, match="not found in"):
             await enter(b"x", "no-such-command")
         with pytest.raises(TimeoutError):
@@ -254,7 +257,8 @@ async def test_a_container_that_ends_ends_a_command_that_reads(api: Api, kubecon
     own = await api.run("mkfifo /v/fifo; read x < /v/fifo", volumes=[{"name": "v", "emptyDir": {}}], container=mount)
     await api.until(f"pods/{own}", running)
     async with entering(api, kubeconfig, own) as enter:
-        script = "until [ -p /v/fifo ]; do sleep 0.05; done; echo go > /v/fifo; cat > /dev/null"
+        # Its standard input may end before it is killed, so what it reads is no proof that it was given that.
+        script = "until [ -p /v/fifo ]; do sleep 0.05; done; echo go > /v/fifo; cat > /dev/null; exit 9"
         with pytest.raises(ExecFailed) as failed:
             await enter(b"x", "sh", "-c", script)
-        assert failed.value.exit_code in (137, None)
+        assert failed.value.exit_code in (9, 137, None)
