@@ -250,7 +250,7 @@ class RunConfig(PaperclipContract):
     max_steps: Count = 0
     max_repeated_calls: Count = 0
     max_unread_sec: Seconds = 3600
-    transport: Literal["run", "serve", "auto"] = "run"
+    transport: Literal["auto", "run", "serve"] = "auto"
     keep_warm_sec: Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=24 * 3600)] = KEEP_WARM_DEFAULT
     infrastructure_retries: Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=10)] = 2
     cwd: OptionalText = None

@@ -179,7 +179,7 @@ def test_the_environment_is_fixed_and_names_the_directory() -> None:
 
 
 def turn(**config: object) -> dict[str, object] | None:
-    run = RunConfig.model_validate({"model": MODEL, "transport": "auto", **config})
+    run = RunConfig.model_validate({"model": MODEL, **config})
     return served_turn(run, title="Ada", session_id="ses_1")
 
 
@@ -200,6 +200,5 @@ def test_options_that_only_the_command_line_has_choose_it_or_are_refused() -> No
     arguments = ["--file", "notes.md"]
     assert turn(extraArgs=arguments) is None
     assert turn(transport="run") is None
-    assert RunConfig.model_validate({"model": MODEL}).transport == "run"
     with pytest.raises(InvalidRequest, match=r"config.extraArgs: OpenCode's server has no --file: .* transport: run"):
         turn(extraArgs=arguments, transport="serve")

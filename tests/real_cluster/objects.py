@@ -44,6 +44,13 @@ async def created_object(cluster: KubernetesCluster, path: str, manifest: dict[s
         await api_request(cluster, "DELETE", f"{path}/{manifest['metadata']['name']}")
 
 
+async def until_accepted(cluster: KubernetesCluster, path: str, manifest: dict[str, Any]) -> None:
+    """Return when the API server would create the object: it knows what that needs a moment after it was created."""
+    query = [("dryRun", "All")]
+    while not isinstance(await cluster._call("POST", "create", path, path, query, manifest), bytes):  # noqa: ASYNC110 - another process
+        await asyncio.sleep(0.1)
+
+
 @asynccontextmanager
 async def agent_volume(cluster: KubernetesCluster, folder: Path, agent_id: str) -> AsyncIterator[None]:
     """A volume on this machine for the agent's own claim, which the worker creates and keeps: sessions outlive pods.

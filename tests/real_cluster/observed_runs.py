@@ -59,8 +59,12 @@ def tools_in(lines: Iterable[bytes]) -> list[Step]:
 
 
 def steps_in(lines: Iterable[bytes]) -> list[int]:
-    """The numbers of the steps that have ended, in an agent's output."""
-    outputs = [state.get("output", "") for state in tools_in(lines)]
+    """The numbers of the steps whose command has ended by itself, in an agent's output.
+
+    A server tells of a command that it has aborted, too, with the exit code null.
+    """
+    ended = [state for state in tools_in(lines) if state.get("metadata", {}).get("exit") is not None]
+    outputs = [state.get("output", "") for state in ended]
     return [int(number) for output in outputs for number in re.findall(r"^step-(\d+)$", output, re.MULTILINE)]
 
 

@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 
 from agent_runs.kube.objects import Pod
-from tests.real_cluster.objects import OWN_CLASS, agent_volume, api_request, created_object, stand_in_node
+from tests.real_cluster.objects import (
+    OWN_CLASS,
+    agent_volume,
+    api_request,
+    created_object,
+    stand_in_node,
+    until_accepted,
+)
 from tests.real_cluster.observed_runs import observed_run
 from tests.real_cluster.requirements import TOOL, cluster_tool, skip_without
 from tests.real_cluster.stack import RealSystem, open_real_system
@@ -103,8 +110,10 @@ async def a_preempted_pod_is_followed_by_one_more_attempt(system: RealSystem, _:
     async with observed_run(system, 6, resources=large) as run:
         victim = await run.until_steps()
         written = await run.written(victim)
-        async with created_object(system.cluster, CLASSES, urgent), created_object(system.cluster, PODS, pod):
-            outcome = await run.outcome()
+        async with created_object(system.cluster, CLASSES, urgent):
+            await until_accepted(system.cluster, PODS, pod)
+            async with created_object(system.cluster, PODS, pod):
+                outcome = await run.outcome()
         await run.assert_guarantees(outcome, *LOST)
         assert (await run.lines())[: len(written)] == written
 
