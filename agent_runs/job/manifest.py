@@ -48,6 +48,7 @@ from agent_runs.job.secrets import (
     variable_key,
 )
 from agent_runs.kube.ownership import API_PROXY, owner_labels
+from agent_runs.kube.quantity import amount
 from agent_runs.pod.archive import sidecar_archive
 from agent_runs.pod.sidecar.upstream import UPSTREAM
 
@@ -186,7 +187,7 @@ def plan_job(
     labels, warnings = _labels(input)
     variables = {name: value for name, value in environment.items() if name not in _fixed_environment(input)}
     files = {RUNNER_KEY: runner.encode(), SIDECAR_KEY: sidecar_archive()}
-    claim = None
+    spec, claim = _pod_spec(input, argv, variables, settings, proxy, server), None
     if proxy:
         files[UPSTREAM_KEY] = proxy.upstream.encode()
     if server:
@@ -196,7 +197,7 @@ def plan_job(
         if server.keep_warm:
             same = _same_pod(input, variables, opencode_config, files, settings, proxy, server)
             rest = {"keep_warm": server.keep_warm, "max_age": _max_age(input.config), "pod": same}
-            rest["variables"] = sorted(run_variables(variables))
+            rest |= {"variables": sorted(run_variables(variables)), "max_memory": _requested_memory(spec)}
             claim = _claim(turn, same, variables, proxy)
         files[TURN_KEY] = json.dumps({"prompt": PROMPT_FILE, **turn, **rest}).encode()
     if proxy:
@@ -206,7 +207,7 @@ def plan_job(
             input,
             namespace,
             labels,
-            _pod_spec(input, argv, variables, settings, proxy, server),
+            spec,
             proxied=proxy is not None,
         ),
         run_secret=run_secret(input.attempt, namespace, variables, opencode_config, files),
@@ -245,6 +246,13 @@ def _same_pod(
         "limits": [_time_limits(input.config), server.keep_warm],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _requested_memory(spec: Mapping[str, Any]) -> int | None:
+    """Bytes that the scheduler keeps free for the agent; None: it was not asked to."""
+    (agent,) = [each for each in spec["containers"] if each["name"] == AGENT_CONTAINER]
+    memory = agent.get("resources", {}).get("requests", {}).get("memory")
+    return None if memory is None else int(amount(str(memory)))
 
 
 def _max_age(config: RunConfig) -> int:

@@ -8,7 +8,9 @@
 # address; `ended` in it says that there is no server any more. Orders come through the FIFO OUT/orders:
 #   end CODE    the server ends, and this exits with CODE, or with the server's own code if it had ended by itself
 #   run         the server ends, and `PROGRAM ARGS...` takes its place
-#   rest TURN   what the server's shells of that turn have left running ends; the server stays, for the agent's next run
+#   rest TURN KIB
+#               what the server's shells of that turn have left running ends; the server stays, for the agent's next run,
+#               unless it then uses more memory than that: such a pod ends as by `end 0`
 # The second word of OUT/ready is the server's password. Tools of the server see it; a command line never has it. If the
 # third is `warm`, the server may rest; then its shells take the variables of the run that it works for from
 # OUT/environment, because its own are those of the first run. OUT/turn holds the number of the turn.
@@ -22,9 +24,19 @@ if env --default-signal=INT,QUIT true; then default_signals=1; fi
 
 # Waits for the order to end, then ends the server.
 await_order() {
-    while read -r word value <&5 && [ "$word" = rest ]; do end_tools "$AGENT_RUN_MARK-$value"; done
+    while read -r word value limit <&5 && [ "$word" = rest ]; do
+        end_tools "$AGENT_RUN_MARK-$value"
+        if exceeds "$limit"; then word=end value=0 && break; fi
+    done
     echo "$word $value" >"$out/order"
     read -r pid <"$out/server.pid" && kill -TERM "$pid"
+}
+
+exceeds() { # KIB: whether the server has more in memory
+    read -r pid <"$out/server.pid" && while read -r name resident _; do
+        [ "$name" != VmRSS: ] || [ "$resident" -le "$1" ] || return 0
+    done <"/proc/$pid/status"
+    return 1
 }
 
 end_tools() { # MARK

@@ -258,6 +258,17 @@ async def test_a_pod_that_nobody_claims_ends_by_itself(system: System) -> None:
     assert server_of(raw) == []
 
 
+async def test_a_server_that_uses_more_memory_than_its_pod_requested_does_not_rest(system: System) -> None:
+    raw = await served(system, {"text": "One."}, keepWarmSec=120, resources={"requests": {"memory": "100Mi"}})
+    first = await system.outcome(raw)
+    assert_whole(first, "One.")
+    await until(lambda: not server_of(raw))
+    second = await system.outcome(later(raw, first, {"text": "Two."}))
+    assert_whole(second, "Two.")
+    assert [attempt.failure_code for attempt in second.attempts] == [None]
+    assert second.attempts[0].job_name != first.attempts[0].job_name
+
+
 async def test_a_pod_of_another_configuration_is_not_claimed(system: System) -> None:
     first, one, resting = await rested(system)
     second = later(first, one, {"text": "Two."})

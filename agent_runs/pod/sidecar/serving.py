@@ -2,7 +2,7 @@
 
 The driver is a process of its own (`driver`). What it knows is in a folder that only the sidecar's container mounts, so
 the next one continues where it was killed, and the agent cannot write there. Orders go to the agent's container through
-a FIFO: `end CODE`; `run`, if the server cannot be used and OpenCode's command line takes its place; `rest TURN`.
+a FIFO: `end CODE`; `run`, if the server cannot be used and OpenCode's command line takes its place; `rest TURN KIB`.
 
 A server whose turn ended well may rest: it stays for a while, without tokens and without a run. A claim gives it the
 next turn, of another run of the same agent. When nobody claims it in time, it is ended.
@@ -35,6 +35,8 @@ MAX_DRIVERS = 100
 """After so many that ended without a result the turn is lost: the driver has a bug."""
 MAX_TURNS = 100
 """Of one server; its memory grows slowly with them."""
+UNLIMITED = 2**40
+"""KiB."""
 ABORTED = 128 + signal.SIGTERM
 """Exit code of a server whose turn was aborted."""
 DETAIL_LIMIT = 300
@@ -48,8 +50,8 @@ class Serving:
         output: the folder shared with the agent's container.
         own: the sidecar's own folder.
         turn: a JSON file, the driver's `turn.json` but for what is only known here. If the server may rest, it also
-            has `keep_warm` and `max_age`, in seconds, `pod`, a digest of what the pod is made of, and `variables`, the
-            names of those that are about one run.
+            has `keep_warm` and `max_age`, in seconds, `max_memory`, the bytes that it may use while it rests, `pod`, a
+            digest of what the pod is made of, and `variables`, the names of those that are about one run.
 
     Attributes:
         events: what the driver of this turn writes.
@@ -65,6 +67,7 @@ class Serving:
             known = json.load(file)
         self._keep_warm, max_age = float(known.pop("keep_warm", 0)), float(known.pop("max_age", 0))
         self._rests_before = time.monotonic() + max_age - self._keep_warm
+        self._max_memory = known.pop("max_memory", None)
         self._pod, self._variables = known.pop("pod", None), known.pop("variables", [])
         orders = _join(output, ORDERS)
         os.mkfifo(orders, 0o600)
@@ -211,7 +214,7 @@ class Serving:
         write_tokens(self._own, {})
         with contextlib.suppress(OSError):
             os.unlink(_join(self._output, ENVIRONMENT))  # noqa: PTH108 - as above
-        self._order(f"rest {self._turns}")
+        self._order(f"rest {self._turns} {UNLIMITED if self._max_memory is None else self._max_memory // 1024}")
 
     def end_rest(self) -> None:
         """End a server that rests."""
