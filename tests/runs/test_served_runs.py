@@ -314,6 +314,16 @@ async def test_a_resting_server_that_was_killed_costs_the_next_run_only_a_start(
     assert [attempt.failure_code for attempt in two.attempts] == [None]
 
 
+async def test_a_resting_server_that_hangs_costs_the_next_run_only_a_start(system: System) -> None:
+    first, one, resting = await rested(system, graceSec=1)
+    for pid in server_of(first):
+        os.kill(pid, signal.SIGSTOP)
+    two = await system.outcome(later(first, one, {"text": "Two."}))
+    assert_whole(two, "Two.")
+    assert two.attempts[-1].job_name != resting.metadata.name
+    assert [attempt.failure_code for attempt in two.attempts] == [None]
+
+
 async def test_a_resting_pod_that_is_evicted_costs_the_next_run_only_a_start(system: System) -> None:
     first, one, resting = await rested(system)
     (pod,) = await pods(system, first)

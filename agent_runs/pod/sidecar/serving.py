@@ -39,6 +39,9 @@ UNLIMITED = 2**40
 """KiB."""
 ABORTED = 128 + signal.SIGTERM
 """Exit code of a server whose turn was aborted."""
+HEALTH_SECONDS = 3.0
+"""For a resting server's answer. A worker that claims it waits for ten seconds in all, so that a server which hangs is
+found before the worker must take the pod for lost."""
 DETAIL_LIMIT = 300
 """Characters of why a turn ended otherwise."""
 
@@ -264,7 +267,7 @@ def answers(own: str) -> bool:
         with open(_join(own, NEWEST_TURN)) as file:  # noqa: PTH123 - as above
             turn = json.load(file)
         port = await_port(turn["server"], 0, waiter)
-        Server(Wire(port, turn["password"], waiter), turn["directory"]).check()
+        Server(Wire(port, turn["password"], waiter, HEALTH_SECONDS), turn["directory"]).check()
     except (Unusable, NoAnswer, FileNotFoundError):
         return False
     return True

@@ -175,10 +175,15 @@ class Exchange:
 
 
 class Wire:
-    """The server."""
+    """The server.
 
-    def __init__(self, port: int, password: str, waiter: Waiter) -> None:
+    Args:
+        seconds: for which an answer of `call` may take to begin, and then to end.
+    """
+
+    def __init__(self, port: int, password: str, waiter: Waiter, seconds: float = REQUEST_SECONDS) -> None:
         self.waiter = waiter
+        self._seconds = seconds
         self._port = port
         self._authorization = "Basic " + base64.b64encode(f"opencode:{password}".encode()).decode()
 
@@ -204,8 +209,8 @@ class Wire:
         """
         exchange = self.open(method, target, content)
         try:
-            status, answer = exchange.status(), bytearray()
-            for piece in exchange.body():
+            status, answer = exchange.status(self._seconds), bytearray()
+            for piece in exchange.body(self._seconds):
                 answer += piece
                 if len(answer) > MAX_ANSWER:
                     raise NoAnswer("its answer is too long")
