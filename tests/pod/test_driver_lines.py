@@ -13,10 +13,11 @@ from agent_runs.agents.opencode.entries import entry
 from agent_runs.agents.opencode.events import SERVER_EVENTS, FileLine
 from agent_runs.agents.opencode.fold import fold_chunks
 from agent_runs.contracts.outcome import ContainerEnd
+from agent_runs.pod.sidecar.driver import wire
 from agent_runs.pod.sidecar.driver.growth import MAX_TEXT, Growth
 from agent_runs.pod.sidecar.driver.identifiers import identifier
-from agent_runs.pod.sidecar.driver.lines import Line, Mapping, encoded
-from agent_runs.pod.sidecar.driver.wire import NoAnswer, elements
+from agent_runs.pod.sidecar.driver.lines import LEFT_OUT, Line, Mapping, encoded
+from agent_runs.pod.sidecar.driver.wire import NoAnswer, TooLarge, elements
 from agent_runs.transcripts.store import Line as StoredLine
 from agent_runs.web.paperclip_log import FORMATS, calls
 from tests.opencode.event_lines import step_finish, step_start, text, tool_use
@@ -102,6 +103,22 @@ def test_an_array_in_any_pieces_has_its_values(expected: list[Any], data: st.Dat
     assert list(elements(iter(pieces))) == expected
 
 
+ODD = {"a": ["}", '"]', "\\", {"b": '\\"{'}, "€" * 30], "c": {}}
+
+
+@pytest.mark.parametrize("size", [*range(1, 12), 10**6])
+def test_an_object_that_is_too_large_is_skipped_and_the_others_are_read(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "MAX_EVENT", 50)
+    large = {"id": 1, "data": [ODD] * 3}
+    document = json.dumps([{"id": 0}, large, {"id": 2}, large, large], ensure_ascii=False).encode()
+    found = list(elements(iter([document[start : start + size] for start in range(0, len(document), size)])))
+    read = [large if isinstance(each, TooLarge) else each for each in found]
+    assert read == [{"id": 0}, large, {"id": 2}, large, large]
+    assert size > 11 or [isinstance(each, TooLarge) for each in found] == [False, True, False, True, True]
+
+
 @pytest.mark.parametrize("document", [b"", b"null", b"<html>", b"{}", b"[{}", b"[{},", b"[NaN]", b"[" * 9999])
 def test_what_is_no_array_is_no_answer(document: bytes) -> None:
     with pytest.raises(NoAnswer):
@@ -114,6 +131,14 @@ def test_a_prompt_sorts_behind_every_message_of_its_session(now: int, newest: in
     made = identifier("msg", now, after)
     assert len(made) == len(after)
     assert made[:16] > after[:16] or newest == 2**48 - 1
+
+
+def test_an_event_that_is_too_large_is_left_out_by_name_and_counted() -> None:
+    mapping = Mapping(SESSION, PROMPT)
+    assert mapping.add(0, "message.part.updated.1", LEFT_OUT) == []
+    mapping.add(1, "message.updated.1", {"info": {"id": PROMPT}})
+    assert mapping.add(2, "message.part.updated.1", LEFT_OUT) == [Line("event_left_out", {})]
+    assert mapping.seq == 2
 
 
 def test_a_line_that_nests_too_deeply_is_left_out_by_name() -> None:

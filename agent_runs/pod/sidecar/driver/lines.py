@@ -11,6 +11,8 @@ import json
 from typing import Any, NamedTuple
 
 MAX_INPUT, MAX_TITLE, MAX_NAME = 2000, 200, 128
+LEFT_OUT = object()
+"""The data of an event that is too large."""
 MAX_TOOLS = 1024
 """Tool calls that are known to run at the same time."""
 JOURNALED = frozenset({"step_start", "step_finish", "text", "reasoning", "tool_use", "tool_running", "event_left_out"})
@@ -53,6 +55,8 @@ class Mapping:
     def add(self, seq: int, kind: str, data: object) -> list[Line]:
         """Take the next event and return the lines it makes. Never raises."""
         self.seq = seq
+        if data is LEFT_OUT:
+            return [Line("event_left_out", {})] if self.has_prompt else []
         fields = dictionary(data)
         if kind == "message.updated.1":
             self._message(seq, dictionary(fields.get("info")))

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from agent_runs.pod.sidecar.driver.lines import dictionary, integer, text
-from agent_runs.pod.sidecar.driver.wire import NoAnswer, Waiter, Wire, elements
+from agent_runs.pod.sidecar.driver.lines import LEFT_OUT, dictionary, integer, text
+from agent_runs.pod.sidecar.driver.wire import NoAnswer, TooLarge, Waiter, Wire, elements
 
 OLDEST = (1, 18)
 """Versions before have no events with `seq`."""
@@ -25,6 +25,9 @@ LOOK_SECONDS = 0.05
 MAX_OTHERS = 10_000
 MAX_ID = 128
 NEVER = 2**53 - 1
+_HEAD = re.compile(
+    r'\{"id":"[^"]{1,128}","aggregate_id":"(?P<session>[^"]{1,128})","seq":(?P<seq>\d{1,15}),"type":"(?P<type>[^"]{1,128})"'
+)
 _LISTENING = re.compile(rb"^opencode server listening on http://127\.0\.0\.1:(\d{1,5})\r?$", re.MULTILINE)
 _ENDED = re.compile(rb"^ended$", re.MULTILINE)
 """What `serve.sh` writes when there is no server any more."""
@@ -63,6 +66,14 @@ def await_port(path: str, seconds: float, waiter: Waiter) -> int:
         if time.monotonic() >= end:
             raise Unusable("server_not_started", f"the server did not write its address within {seconds:g} s")
         waiter.ready(None, 0, LOOK_SECONDS)
+
+
+def _head(event: TooLarge) -> dict[str, Any]:
+    """What comes before the data of an event."""
+    found = _HEAD.match(event.beginning)
+    if found is None:
+        raise NoAnswer("its journal has an event that is too large")
+    return {"aggregate_id": found["session"], "seq": int(found["seq"]), "type": found["type"], "data": LEFT_OUT}
 
 
 def _beginning(path: str) -> bytes:
@@ -201,7 +212,7 @@ class Server:
             if status != 200:
                 raise NoAnswer(f"the journal was answered with the status {status}")
             for element in elements(exchange.body()):
-                event = dictionary(element)
+                event = _head(element) if isinstance(element, TooLarge) else dictionary(element)
                 owner = text(event.get("aggregate_id"), MAX_ID)
                 if owner == session:
                     yield integer(event.get("seq")), text(event.get("type"), MAX_ID), event.get("data")

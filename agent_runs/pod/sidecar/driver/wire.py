@@ -13,7 +13,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import h11
 
@@ -23,7 +23,9 @@ HOST = "127.0.0.1"
 READ_BYTES = 64 * 1024
 MAX_ANSWER = 4 * 1024 * 1024
 MAX_EVENT = 4 * 1024 * 1024
-"""Bytes of one event: the longest line of OpenCode that was seen has 3 MB."""
+"""Of one event, in characters or bytes: the longest line of OpenCode that was seen has 3 MB. Results of tools may have
+pictures in them."""
+MAX_BEGINNING = 1000
 REQUEST_SECONDS, CONNECT_SECONDS = 30.0, 5.0
 
 
@@ -226,16 +228,30 @@ class Wire:
             return status, None
 
 
+class TooLarge(NamedTuple):
+    """A value of which only the beginning is known."""
+
+    beginning: str
+
+
 def elements(pieces: Iterator[bytes]) -> Iterator[Any]:
     """Return the values in a JSON array, one after the other: it needs the memory of the largest only.
 
+    An object that is too large is a `TooLarge`.
+
     Raises:
-        NoAnswer: it is no JSON, or a value of it is too large.
+        NoAnswer: it is no JSON, or another value of it is too large.
     """
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode
     text, next_try = "", 0
+    skipped: _Skipped | None = None
     for piece in pieces:
         text += decode(piece)
+        if skipped is not None:
+            text = skipped.rest(text)
+            if not skipped.ended:
+                continue
+            skipped, next_try = None, 0
         if len(text) < next_try:
             continue
         values = _Values(text)
@@ -243,11 +259,40 @@ def elements(pieces: Iterator[bytes]) -> Iterator[Any]:
         text = text[values.end :]
         next_try = 2 * len(text)
         if len(text) > MAX_EVENT:
-            raise NoAnswer("its answer has a value that is too large")
+            beginning = text[_after(_SEPARATORS, text, 0) :]
+            if not beginning.startswith("{"):
+                raise NoAnswer("its answer has a value that is too large")
+            yield TooLarge(beginning[:MAX_BEGINNING])
+            skipped = _Skipped()
+            text = skipped.rest(beginning)
+            skipped = None if skipped.ended else skipped
     values = _Values(text)
     yield from values
-    if text[values.end :].strip() not in ("]", "[]"):
+    if skipped is not None or text[values.end :].strip() not in ("]", "[]"):
         raise NoAnswer("its answer is no array of JSON")
+
+
+class _Skipped:
+    """An object whose end is looked for."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._depth = 0
+        self._in_string = False
+
+    def rest(self, text: str) -> str:
+        """Return what follows the object, or what is to be repeated before the next piece."""
+        position = 0
+        while (found := (_IN_STRING if self._in_string else _OUTSIDE).search(text, position)) is not None:
+            position = found.end()
+            if found[0] == '"':
+                self._in_string = not self._in_string
+            elif not self._in_string:
+                self._depth += 1 if found[0] in "{[" else -1
+                if not self._depth:
+                    self.ended = True
+                    return text[position:]
+        return "\\" if self._in_string and text.endswith("\\", position) else ""
 
 
 class _Values:
@@ -281,5 +326,6 @@ def _refuse(constant: str) -> None:
 
 
 _SEPARATORS = re.compile(r"\s*[\[,]?\s*")
+_IN_STRING, _OUTSIDE = re.compile(r'"|\\.', re.DOTALL), re.compile(r'["{}\[\]]')
 _NEXT = re.compile(r"[\s,]*")
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
