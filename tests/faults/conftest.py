@@ -5,6 +5,7 @@ A quick row starts with its test: the gate spreads those over processes, and non
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic
@@ -14,9 +15,10 @@ import pytest
 from temporalio.client import Client
 
 from tests.faults.checks import RowResult, check_row
-from tests.faults.environment import open_environment
+from tests.faults.environment import Environment, open_environment
 from tests.faults.process_pool import ProcessPool
 from tests.faults.scenarios import Row, rows
+from tests.faults.served import open_served
 
 MAX_CONCURRENT_ROWS: Final = 16
 
@@ -39,7 +41,7 @@ class RowRuns:
         folder.mkdir()
         async with (
             self._slots,
-            open_environment(row.name, self._temporal, self._process_pool, folder, own_server=row.server) as env,
+            self._environment(row, folder) as env,
         ):
             began = monotonic()
             async with asyncio.timeout(row.expected.bound.total_seconds()):
@@ -47,6 +49,12 @@ class RowRuns:
             result = await check_row(env, row.action, row.expected, outcome, timedelta(seconds=monotonic() - began))
         result.save()
         return result
+
+    def _environment(self, row: Row, folder: Path) -> AbstractAsyncContextManager[Environment]:
+        temporal, pool = self._temporal, self._process_pool
+        if row.served is None:
+            return open_environment(row.name, temporal, pool, folder, own_server=row.server)
+        return open_served(row.name, temporal, pool, folder, own_server=row.server, claimed=row.served == "claimed")
 
     async def end(self) -> None:
         for task in self._tasks.values():

@@ -1,0 +1,130 @@
+"""The same environment with the real OpenCode behind its server, in a pod of its own or in one that is claimed."""
+
+import asyncio
+import json
+import shlex
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from temporalio.client import Client
+
+from agent_runs.client.attach import Ticket
+from agent_runs.contracts.outcome import AttemptReport
+from agent_runs.job.warm_pods import rests
+from dev_stack.cluster.kinds import JOBS
+from dev_stack.demo import later_context
+from dev_stack.opencode_binary import ensure_opencode
+from dev_stack.plan import cache_folder
+from tests.faults.environment import Environment, Server, recorded
+from tests.faults.process_pool import ProcessPool
+from tests.runs.real_opencode import agent_of, open_real_system, playing
+from tests.runs.system import OTHER_PROCESS_POLL, attempt_key
+
+SERVED_LINES: Final = 4
+KEEP_WARM_SEC: Final = 300
+"""Longer than a row takes: a pod that nobody claims ends by itself."""
+FIRST_RUNS: Final = asyncio.Semaphore(2)
+"""OpenCode's start takes seconds of CPU, and all rows are started at once."""
+
+
+@dataclass
+class ServedEnvironment(Environment):
+    """An environment whose agent is the real OpenCode; each of its lines is the output of a tool.
+
+    Attributes:
+        claimed: the agent has had a run before, whose pod rests.
+    """
+
+    binary: Path = Path()
+    claimed: bool = False
+
+    def agent(
+        self,
+        body: str = "",  # noqa: ARG002 - only a script has one
+        *,
+        lines: int = SERVED_LINES,
+        waits_for_release: bool = True,
+        **config: Any,
+    ) -> dict[str, Any]:
+        """The context of an agent that calls one tool for each line."""
+        raw = agent_of(
+            self.system, self.binary, "script", transport="serve", keepWarmSec=KEEP_WARM_SEC * self.claimed, **config
+        )
+        raw["context"]["paperclipTaskMarkdown"] += f"\n\nKeep {self.canaries['prompt']} to yourself."
+        self.plant(raw)
+        if not waits_for_release:
+            self.release_agent()
+        self.raw = playing(raw, *map(self.step, range(lines)), {"text": "Done."})
+        return self.raw
+
+    def step(self, number: int) -> dict[str, Any]:
+        """A tool that writes one line; the first one notes that the agent has begun, one awaits the release."""
+        folder, job = shlex.quote(str(self.folder)), "${HOSTNAME%-*}"
+        begin = f'echo "{job}" >> {folder}/starts; ' if number == 0 else ""
+        wait = f"until [ -e {folder}/released ]; do sleep 0.2; done; " if number == self.half else ""
+        command = f'{begin}{wait}echo line {number}; echo line {number} >> "{folder}/written-{job}"'
+        return {"tools": [{"name": "bash", "args": {"command": command, "description": "a line"}}]}
+
+    async def start(self, *, retain_outcome: bool = False) -> Ticket:
+        """Attach, after a run whose pod rests if that is to be claimed."""
+        if self.claimed:
+            async with FIRST_RUNS:
+                await self._run_before()
+        return await super().start(retain_outcome=retain_outcome)
+
+    async def _run_before(self) -> None:
+        worker = await self.worker()
+        ticket = await self.attach(self.system.wake(playing(self.raw, {"text": "Rest."})))
+        outcome = await self.outcome(ticket)
+        worker.send(signal.SIGTERM)
+        assert await worker.end() == 0
+        self.earlier_jobs = set(self.left(JOBS))
+        assert (outcome.summary, len(self.earlier_jobs)) == ("Rest.", 1)
+        self.raw = later_context(self.raw, outcome.session_params)
+
+    async def stored(self, attempt: int) -> list[str]:
+        """The lines in the outputs of tools."""
+        events = [json.loads(line) for line in await self.system.stdout(self.raw, attempt)]
+        outputs = [event["part"]["state"].get("output", "") for event in events if event["type"] == "tool_use"]
+        return [line for output in outputs for line in output.splitlines() if line.startswith("line ")]
+
+    def written(self, attempt: AttemptReport) -> list[str]:
+        """The lines that were noted in the attempt's pod."""
+        return self.note(f"written-{attempt.job_name}")
+
+    async def until_stored(self, count: int | None = None) -> None:
+        """Returns once so many lines are stored."""
+        notifier = self.system.store.notifier(attempt_key(self.raw))
+        while True:
+            seen = notifier.changes
+            if len(await self.stored(1)) >= (self.half if count is None else count):
+                return
+            await notifier.wait_for_change(seen, OTHER_PROCESS_POLL)
+
+    async def end_rest(self) -> None:
+        """End the only pod that may rest."""
+        kubernetes = self.system.kubernetes
+        jobs = await kubernetes.jobs_of_agent(kubernetes.namespace, self.agent_id)
+        for job in jobs[:1]:
+            if self.claimed and rests(job):
+                await kubernetes.delete_job(job.metadata.namespace, job.metadata.name, job.metadata.uid)
+
+
+@asynccontextmanager
+async def open_served(
+    name: str, temporal: Client, process_pool: ProcessPool, folder: Path, *, own_server: bool, claimed: bool
+) -> AsyncIterator[Environment]:
+    """The environment of one row, without a worker yet. Everything that was started is ended."""
+    binary = await ensure_opencode(cache_folder() / "opencode")
+    async with AsyncExitStack() as parts:
+        server = await parts.enter_async_context(Server.open(folder)) if own_server else None
+        system = await parts.enter_async_context(
+            open_real_system(server.running.client if server else temporal, folder)
+        )
+        half = SERVED_LINES // 2
+        env = ServedEnvironment(name, system, process_pool, folder, half, server, binary=binary, claimed=claimed)
+        yield await parts.enter_async_context(recorded(env))
