@@ -642,7 +642,7 @@ def served_rows() -> list[Row]:
     own, claimed = "OpenCode's server", "claimed pod"
     killed, middle = "SIGKILL when `{}` {}", "while the agent works"
     stopped_for = "stopped for 15 s while the agent works"
-    both = {
+    both: dict[str, tuple[str, Scenario]] = {
         **{
             f"sigkill-{moment}-{step}": (killed.format(step, MOMENTS[moment]), partial(killed_at, step, moment))
             for step, moment in (("create_job", "after"), ("stream_logs", "after"), ("finish", "after"))
@@ -657,15 +657,13 @@ def served_rows() -> list[Row]:
         "pod-evicted": ("the pod is evicted while the agent works", partial(pod_fault, evicted)),
         "cancel": ("cancel while the agent works, by five callers, and once more after the end", cancel_running),
     }
-    only_claimed = {
+    only_claimed: dict[str, tuple[str, Scenario]] = {
         **{
             f"sigkill-{moment}-{step}": (killed.format(step, MOMENTS[moment]), partial(killed_at, step, moment))
             for step, moment in (
                 ("bundle_prompt", "after"),
                 ("create_job", "before"),
-                ("await_schedule", "after"),
                 ("stream_logs", "before"),
-                ("parse_transcript", "after"),
                 ("finish", "before"),
             )
         },

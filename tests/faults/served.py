@@ -6,13 +6,12 @@ import shlex
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from temporalio.client import Client
 
-from agent_runs.client.attach import Ticket
 from agent_runs.contracts.outcome import AttemptReport
 from agent_runs.job.warm_pods import rests
 from dev_stack.cluster.kinds import JOBS
@@ -27,7 +26,7 @@ from tests.runs.system import OTHER_PROCESS_POLL, attempt_key
 SERVED_LINES: Final = 4
 KEEP_WARM_SEC: Final = 300
 """Longer than a row takes: a pod that nobody claims ends by itself."""
-FIRST_RUNS: Final = asyncio.Semaphore(2)
+FIRST_RUNS: Final = asyncio.Semaphore(3)
 """OpenCode's start takes seconds of CPU, and all rows are started at once."""
 
 
@@ -36,11 +35,13 @@ class ServedEnvironment(Environment):
     """An environment whose agent is the real OpenCode; each of its lines is the output of a tool.
 
     Attributes:
-        claimed: the agent has had a run before, whose pod rests.
+        claimed: the agent has a run before, whose pod rests.
+        later: the context of the run that claims it.
     """
 
     binary: Path = Path()
     claimed: bool = False
+    later: dict[str, Any] = field(default_factory=dict)
 
     def agent(
         self,
@@ -51,15 +52,18 @@ class ServedEnvironment(Environment):
         **config: Any,
     ) -> dict[str, Any]:
         """The context of an agent that calls one tool for each line."""
-        raw = agent_of(
-            self.system, self.binary, "script", transport="serve", keepWarmSec=KEEP_WARM_SEC * self.claimed, **config
-        )
-        raw["context"]["paperclipTaskMarkdown"] += f"\n\nKeep {self.canaries['prompt']} to yourself."
-        self.plant(raw)
+        self.raw = self.later or self.new_agent(lines, **config)
         if not waits_for_release:
             self.release_agent()
-        self.raw = playing(raw, *map(self.step, range(lines)), {"text": "Done."})
         return self.raw
+
+    def new_agent(self, lines: int, **config: Any) -> dict[str, Any]:
+        """The context of an agent that has had no run."""
+        keep_warm = KEEP_WARM_SEC if self.claimed else 0
+        raw = agent_of(self.system, self.binary, "script", transport="serve", keepWarmSec=keep_warm, **config)
+        raw["context"]["paperclipTaskMarkdown"] += f"\n\nKeep {self.canaries['prompt']} to yourself."
+        self.plant(raw)
+        return playing(raw, *map(self.step, range(lines)), {"text": "Done."})
 
     def step(self, number: int) -> dict[str, Any]:
         """A tool that writes one line; the first one notes that the agent has begun, one awaits the release."""
@@ -69,22 +73,17 @@ class ServedEnvironment(Environment):
         command = f'{begin}{wait}echo line {number}; echo line {number} >> "{folder}/written-{job}"'
         return {"tools": [{"name": "bash", "args": {"command": command, "description": "a line"}}]}
 
-    async def start(self, *, retain_outcome: bool = False) -> Ticket:
-        """Attach, after a run whose pod rests if that is to be claimed."""
-        if self.claimed:
-            async with FIRST_RUNS:
-                await self._run_before()
-        return await super().start(retain_outcome=retain_outcome)
-
-    async def _run_before(self) -> None:
+    async def run_before(self) -> None:
+        """Make the run whose pod rests then, and is to be claimed."""
+        raw = self.agent()
         worker = await self.worker()
-        ticket = await self.attach(self.system.wake(playing(self.raw, {"text": "Rest."})))
+        ticket = await self.attach(self.system.wake(playing(raw, {"text": "Rest."})))
         outcome = await self.outcome(ticket)
         worker.send(signal.SIGTERM)
         assert await worker.end() == 0
         self.earlier_jobs = set(self.left(JOBS))
         assert (outcome.summary, len(self.earlier_jobs)) == ("Rest.", 1)
-        self.raw = later_context(self.raw, outcome.session_params)
+        self.later = later_context(raw, outcome.session_params)
 
     async def stored(self, attempt: int) -> list[str]:
         """The lines in the outputs of tools."""
@@ -93,8 +92,9 @@ class ServedEnvironment(Environment):
         return [line for output in outputs for line in output.splitlines() if line.startswith("line ")]
 
     def written(self, attempt: AttemptReport) -> list[str]:
-        """The lines that were noted in the attempt's pod."""
-        return self.note(f"written-{attempt.job_name}")
+        """The lines that were noted in the attempt's pod; a first one may have claimed a pod and not know it."""
+        jobs = {attempt.job_name} | (self.earlier_jobs if attempt.attempt == 1 else set())
+        return [line for job in sorted(jobs) for line in self.note(f"written-{job}")]
 
     async def until_stored(self, count: int | None = None) -> None:
         """Returns once so many lines are stored."""
@@ -127,4 +127,8 @@ async def open_served(
         )
         half = SERVED_LINES // 2
         env = ServedEnvironment(name, system, process_pool, folder, half, server, binary=binary, claimed=claimed)
-        yield await parts.enter_async_context(recorded(env))
+        await parts.enter_async_context(recorded(env))
+        if claimed:
+            async with FIRST_RUNS:
+                await env.run_before()
+        yield env
