@@ -53,10 +53,10 @@ stored once and in order, nothing left over.
 | a pod of a higher priority class preempts it | `k8s_pod_lost`, then the next attempt succeeds |
 | its node is disconnected until Kubernetes deletes the pod, and comes back | the same, with the same session |
 | its node is disconnected for a while, and comes back | the same pod continues; `succeeded` |
-| a run with a proxy is joined by a later one | 409 before, 200 after; no token in the agent's container |
-| with a proxy in the pod, the agent's container or OpenCode (memory) is killed | the Job fails; the proxy exits 0 |
+| a run is joined by a later one | 409 before, 200 after; no token in the agent's container |
+| the agent's container or OpenCode (memory) is killed | the Job fails; the sidecar exits 0 |
 | OpenCode is killed for the container's memory limit | `oom_killed`, one attempt |
-| a tool is killed for that limit, and OpenCode continues to its end | `succeeded`, with a warning |
+| a tool is killed for that limit, and OpenCode continues to its end | `succeeded`, with a note once the container's status is read |
 | kubelet and API server are killed repeatedly, connections cut, workers killed | every line once |
 
 Observed there:
