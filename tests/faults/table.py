@@ -56,7 +56,7 @@ stored once and in order, nothing left over.
 | a run is joined by a later one | 409 before, 200 after; no token in the agent's container |
 | the agent's container or OpenCode (memory) is killed | the Job fails; the sidecar exits 0 |
 | OpenCode is killed for the container's memory limit | `oom_killed`, one attempt |
-| a tool is killed for that limit, and OpenCode continues to its end | `succeeded`, with a note once the container's status is read |
+| a tool is killed for that limit, and OpenCode continues to its end | `succeeded`, a note once its status is read |
 | kubelet and API server are killed repeatedly, connections cut, workers killed | every line once |
 
 Observed there:
