@@ -18,7 +18,6 @@ from typing import Final
 from agent_runs.contracts.outcome import AttemptReport, Outcome
 from dev_stack.cluster.kinds import JOBS, PODS, SECRETS
 from tests.faults.environment import Environment, decoded, processes_of
-from tests.runs.system import attempt_key
 
 CLEANUP_TIMEOUT: Final = timedelta(seconds=20)
 """For the cluster to delete what a deleted Job owned."""
@@ -93,7 +92,7 @@ async def one_job(env: Environment, outcome: Outcome) -> str:
         name for name, _ in {(body["metadata"]["name"], body["metadata"]["uid"]) for body in env.states(JOBS)}
     )
     starts = Counter(env.note("starts"))
-    expected = {attempt.job_name for attempt in outcome.attempts}
+    expected = {attempt.job_name for attempt in outcome.attempts} | env.earlier_jobs
     if created.keys() - expected:
         return f"no: Jobs of no attempt: {sorted(created.keys() - expected)}"
     twice = [name for name, count in created.items() if count > 1]
@@ -117,13 +116,12 @@ async def lines(env: Environment, outcome: Outcome) -> str:
 
 
 async def lines_of(env: Environment, attempt: AttemptReport) -> str:
-    key = attempt_key(env.raw, attempt.attempt)
-    noted = env.note(f"written-{key.attempt}")
-    stdout = [line.decode() for line in await env.system.stdout(env.raw, key.attempt)]
-    stored = [" ".join(line.split()[:2]) for line in stdout if line.startswith("line ")]
+    noted, stored = env.written(attempt), await env.stored(attempt.attempt)
     numbers = [int(line.split()[1]) for line in stored]
     if numbers != list(range(len(numbers))):
-        return f"no: attempt {key.attempt} has {len(set(numbers))} different lines of {len(numbers)}, or out of order"
+        return (
+            f"no: attempt {attempt.attempt} has {len(set(numbers))} different lines of {len(numbers)}, or out of order"
+        )
     receipt = attempt.receipt
     missing = len(noted) - len(stored)
     if missing < -1:  # one may be written and not yet noted when the agent is killed
@@ -150,6 +148,7 @@ async def right_name(outcome: Outcome, expected: Expected) -> str:
 
 async def nothing_left(env: Environment) -> str:
     """No Job, pod, Secret or process of the agent."""
+    await env.end_rest()
     try:
         async with asyncio.timeout(CLEANUP_TIMEOUT.total_seconds()):
             for kind in (JOBS, PODS, SECRETS):

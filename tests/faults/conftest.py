@@ -5,6 +5,7 @@ A quick row starts with its test: the gate spreads those over processes, and non
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic
@@ -14,11 +15,14 @@ import pytest
 from temporalio.client import Client
 
 from tests.faults.checks import RowResult, check_row
-from tests.faults.environment import open_environment
+from tests.faults.environment import Environment, open_environment
 from tests.faults.process_pool import ProcessPool
 from tests.faults.scenarios import Row, rows
+from tests.faults.served import open_served
 
 MAX_CONCURRENT_ROWS: Final = 16
+MAX_CONCURRENT_SERVERS: Final = 4
+"""Rows with the real OpenCode, whose start takes seconds of CPU."""
 
 
 class RowRuns:
@@ -26,6 +30,7 @@ class RowRuns:
 
     def __init__(self, slow: list[Row], temporal: Client, process_pool: ProcessPool, folder: Path) -> None:
         self._slots = asyncio.Semaphore(MAX_CONCURRENT_ROWS)
+        self._served_slots = asyncio.Semaphore(MAX_CONCURRENT_SERVERS)
         self._temporal, self._process_pool, self._folder = temporal, process_pool, folder
         self._tasks = {row.name: asyncio.create_task(self._run(row)) for row in slow}
 
@@ -38,8 +43,8 @@ class RowRuns:
         folder = self._folder / row.name
         folder.mkdir()
         async with (
-            self._slots,
-            open_environment(row.name, self._temporal, self._process_pool, folder, own_server=row.server) as env,
+            self._served_slots if row.served else self._slots,
+            self._environment(row, folder) as env,
         ):
             began = monotonic()
             async with asyncio.timeout(row.expected.bound.total_seconds()):
@@ -47,6 +52,12 @@ class RowRuns:
             result = await check_row(env, row.action, row.expected, outcome, timedelta(seconds=monotonic() - began))
         result.save()
         return result
+
+    def _environment(self, row: Row, folder: Path) -> AbstractAsyncContextManager[Environment]:
+        temporal, pool = self._temporal, self._process_pool
+        if row.served is None:
+            return open_environment(row.name, temporal, pool, folder, own_server=row.server)
+        return open_served(row.name, temporal, pool, folder, own_server=row.server, claimed=row.served == "claimed")
 
     async def end(self) -> None:
         for task in self._tasks.values():

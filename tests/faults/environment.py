@@ -25,7 +25,7 @@ from temporalio.testing import WorkflowEnvironment
 from agent_runs.client.attach import Ticket, attach
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.wake import Wake
-from agent_runs.contracts.outcome import Outcome
+from agent_runs.contracts.outcome import AttemptReport, Outcome
 from dev_stack.cluster.kinds import JOBS, PODS, SECRETS, Kind, Object
 from dev_stack.cluster.store import Change
 from tests.conftest import FIXTURES
@@ -70,6 +70,7 @@ class Environment:
 
     Attributes:
         half: how many lines the agent writes before it waits for its release; the row's name is the seed.
+        earlier_jobs: the names of Jobs of earlier runs of the agent.
         changes: every change of Jobs, pods and Secrets in the cluster.
     """
 
@@ -82,6 +83,7 @@ class Environment:
     raw: dict[str, Any] = field(default_factory=dict)
     tickets: list[Ticket] = field(default_factory=list)
     workers: list[ChildProcess] = field(default_factory=list)
+    earlier_jobs: set[str] = field(default_factory=set)
     changes: list[tuple[Kind, Change]] = field(default_factory=list)
     recorders: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -95,15 +97,19 @@ class Environment:
         script = AGENT.format(folder=shlex.quote(str(self.folder)), answer=answer)
         raw = self.system.agent(script + body.format(half=self.half, lines=lines, folder=self.folder))
         raw["config"] |= config
-        raw["config"]["env"] |= {AGENT_VARIABLE: raw["agent"]["id"], "CANARY_TOKEN": self.canaries["config.env"]}
-        raw["authToken"] = self.canaries["authToken"]
-        header = {"Authorization": f"Bearer {self.canaries['MCP header']}"}
-        raw["config"]["mcpServers"] = {"tracker": {"type": "remote", "url": "http://127.0.0.1:9/", "headers": header}}
         raw["context"]["paperclipTaskMarkdown"] = f"Keep {self.canaries['prompt']} to yourself."
+        self.plant(raw)
         if not waits_for_release:
             self.release_agent()
         self.raw = raw
         return raw
+
+    def plant(self, raw: dict[str, Any]) -> None:
+        """Put the canaries, but for that of the prompt, and the mark of the agent's processes into its context."""
+        raw["config"]["env"] |= {AGENT_VARIABLE: raw["agent"]["id"], "CANARY_TOKEN": self.canaries["config.env"]}
+        raw["authToken"] = self.canaries["authToken"]
+        header = {"Authorization": f"Bearer {self.canaries['MCP header']}"}
+        raw["config"]["mcpServers"] = {"tracker": {"type": "remote", "url": "http://127.0.0.1:9/", "headers": header}}
 
     @property
     def canaries(self) -> dict[str, str]:
@@ -122,6 +128,18 @@ class Environment:
     async def until_stored(self, count: int | None = None) -> None:
         """Returns once so many lines of the agent are stored; the first half unless a number is given."""
         await self.system.until_stored(self.raw, self.half if count is None else count)
+
+    async def stored(self, attempt: int) -> list[str]:
+        """The numbered lines in the stored output of an attempt."""
+        stdout = [line.decode() for line in await self.system.stdout(self.raw, attempt)]
+        return [" ".join(line.split()[:2]) for line in stdout if line.startswith("line ")]
+
+    def written(self, attempt: AttemptReport) -> list[str]:
+        """The lines of which the agent noted in an attempt that it has written them."""
+        return self.note(f"written-{attempt.attempt}")
+
+    async def end_rest(self) -> None:
+        """End what is to be left after a run: nothing, if no pod rests."""
 
     # ---------------------------------------------------------------- callers and workers
 
@@ -200,7 +218,11 @@ class Environment:
 
     def left(self, kind: Kind) -> list[str]:
         """The names of the agent's objects of this kind."""
-        return [body["metadata"]["name"] for body in self.system.embedded.store.every(kind) if self.is_ours(body)]
+        return [body["metadata"]["name"] for body in self.present(kind)]
+
+    def present(self, kind: Kind) -> list[Object]:
+        """The agent's objects of this kind."""
+        return [body for body in self.system.embedded.store.every(kind) if self.is_ours(body)]
 
     def is_ours(self, body: Object) -> bool:
         return bool(self.raw) and (body["metadata"].get("labels") or {}).get("paperclip.io/agent-id") == self.agent_id
@@ -306,16 +328,22 @@ async def open_environment(
         client = server.running.client if server else temporal
         system = await parts.enter_async_context(open_system(client, folder, transcripts_url))
         env = Environment(name, system, process_pool, folder, random.randrange(10, LINES - 10), server)
-        env.record()
-        try:
-            yield env
-        finally:
-            env.stop_recording()
-            for child in env.workers:
-                if not child.ended.done():
-                    child.send(signal.SIGTERM)
-            for child in env.workers:
-                await child.end()
+        yield await parts.enter_async_context(recorded(env))
+
+
+@asynccontextmanager
+async def recorded(env: Environment) -> AsyncIterator[Environment]:
+    """Record what happens in it, and end its workers."""
+    env.record()
+    try:
+        yield env
+    finally:
+        env.stop_recording()
+        for child in env.workers:
+            if not child.ended.done():
+                child.send(signal.SIGTERM)
+        for child in env.workers:
+            await child.end()
 
 
 def environment_of(process: Path) -> dict[str, str]:

@@ -3,14 +3,15 @@
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 from agent_runs.client.attach import Ticket
 from agent_runs.client.outcome import Cancelled, cancel, fetch_outcome
 from agent_runs.contracts.outcome import Outcome
+from agent_runs.kube.ownership import CLAIMED_BY
 from dev_stack.cluster.kinds import JOBS, PODS, Object
 from tests.faults.checks import Expected
 from tests.faults.environment import EXITS_ON_SIGTERM, POLL_SECONDS, Environment, processes_of
@@ -31,6 +32,7 @@ class Row:
         fault: the group of the table that it belongs to.
         action: what is done, for the reader of the table.
         server: needs a Temporal server that it may stop.
+        served: what OpenCode's server runs in, a pod of its own or one that is claimed; None: a script is the agent.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Row:
     expected: Expected
     quick: bool = False
     server: bool = False
+    served: Literal["own", "claimed"] | None = None
 
 
 def row(
@@ -558,6 +561,126 @@ def cancel_rows() -> list[Row]:
     ]  # fmt: skip
 
 
+# ---------------------------------------------------------------- OpenCode's server, and pods that are claimed
+
+CLAIM: Final = "/exec.*command=claim"
+"""The request that hands prompt and tokens to a pod that has been claimed."""
+
+
+async def in_the_claimed_pod(scenario: Scenario, env: Environment) -> Outcome:
+    """The first attempt has the pod of the agent's run before."""
+    outcome = await scenario(env)
+    assert outcome.attempts[0].job_name in env.earlier_jobs
+    return outcome
+
+
+async def killed_before_the_prompt(env: Environment) -> Outcome:
+    """The Job is annotated, and the API server does not answer to the exec before the worker is killed."""
+    env.agent(waits_for_release=False)
+    ticket = await env.start()
+    first_worker = await env.worker()
+    await until_claimed(env)
+    first_worker.send(signal.SIGKILL)
+    await first_worker.end()
+    await env.worker()
+    return await env.outcome(ticket)
+
+
+async def api_server_stopped_before_the_prompt(seconds: float, env: Environment) -> Outcome:
+    env.agent(waits_for_release=False)
+    ticket = await env.start()
+    await env.worker()
+    await until_claimed(env)
+    await env.stop_api_server(seconds)
+    return await env.outcome(ticket)
+
+
+async def cancel_before_the_prompt(env: Environment) -> Outcome:
+    env.agent()
+    ticket = await env.start()
+    await env.worker()
+    await until_claimed(env)
+    return await stopped(env, ticket, begin_cancel(env, ticket))
+
+
+async def until_claimed(env: Environment) -> None:
+    """Returns once the Job is annotated and the API server holds the request with the prompt back."""
+    held = env.system.embedded.faults.http(path=CLAIM, delay=5.0)
+    await until(lambda: held.hits == 1)
+    assert [job["metadata"]["annotations"].get(CLAIMED_BY) for job in env.present(JOBS)] == [f"{env.raw['runId']}/1"]
+
+
+async def log_cut(env: Environment) -> Outcome:
+    """The kubelet ends the log, and three further requests for it break off in the middle of a line."""
+    env.agent()
+    ticket = await env.start()
+    await env.worker()
+    await env.until_stored()
+    faults = env.system.embedded.faults
+    cut = faults.http(path="/log", cut_after=700, times=3)
+    faults.end_follows()
+    env.release_agent()
+    outcome = await env.outcome(ticket)
+    assert cut.hits == 3
+    return outcome
+
+
+def served_rows() -> list[Row]:
+    """The same faults, of the real OpenCode."""
+    own, claimed = "OpenCode's server", "claimed pod"
+    killed, middle = "SIGKILL when `{}` {}", "while the agent works"
+    stopped_for = "stopped for 15 s while the agent works"
+    both: dict[str, tuple[str, Scenario]] = {
+        **{
+            f"sigkill-{moment}-{step}": (killed.format(step, MOMENTS[moment]), partial(killed_at, step, moment))
+            for step, moment in (("create_job", "after"), ("stream_logs", "after"), ("finish", "after"))
+        },
+        "sigkill": (f"SIGKILL {middle}", partial(ended_in_the_middle, signal.SIGKILL)),
+        "temporal-stopped": ("Temporal is stopped for 5 s while the agent works", partial(temporal_stopped, 5)),
+        "api-server-stopped": (
+            f"the API server is {stopped_for}",
+            partial(api_server_stopped_while_the_agent_writes, 15),
+        ),
+        "log-cut": ("the kubelet ends the log, and breaks it off three times", log_cut),
+        "pod-evicted": ("the pod is evicted while the agent works", partial(pod_fault, evicted)),
+        "cancel": ("cancel while the agent works, by five callers, and once more after the end", cancel_running),
+    }
+    only_claimed: dict[str, tuple[str, Scenario]] = {
+        **{
+            f"sigkill-{moment}-{step}": (killed.format(step, MOMENTS[moment]), partial(killed_at, step, moment))
+            for step, moment in (
+                ("bundle_prompt", "after"),
+                ("create_job", "before"),
+                ("stream_logs", "before"),
+                ("finish", "before"),
+            )
+        },
+        "sigkill-before-prompt": ("SIGKILL between the Job's annotation and the prompt", killed_before_the_prompt),
+        "api-server-stopped-before-prompt": (
+            "the API server is stopped for 15 s between the Job's annotation and the prompt",
+            partial(api_server_stopped_before_the_prompt, 15),
+        ),
+        "cancel-before-prompt": ("cancel between the Job's annotation and the prompt", cancel_before_the_prompt),
+    }
+    made = [served_row(own, "own", f"served-{name}", *what) for name, what in both.items()]
+    return made + [
+        served_row(claimed, "claimed", f"claimed-{name}", *what) for name, what in (both | only_claimed).items()
+    ]
+
+
+CREATES_ITS_OWN: Final = ("claimed-sigkill-before-create_job",)
+"""A later activity attempt claims nothing: an earlier one may have created a Job."""
+
+
+def served_row(fault: str, served: Literal["own", "claimed"], name: str, action: str, scenario: Scenario) -> Row:
+    cancels, lost = "cancel" in name, "evicted" in name
+    if served == "claimed" and not cancels and name not in CREATES_ITS_OWN:
+        scenario = partial(in_the_claimed_pod, scenario)
+    code, attempts = "cancelled" if cancels else None, LOST if lost else None
+    made = row(fault, name, action, scenario, code, attempts, bound=300, server="temporal" in name)
+    return replace(made, served=served)
+
+
 def rows() -> dict[str, Row]:
     """All of them, in the order of the table."""
     every = [
@@ -568,5 +691,6 @@ def rows() -> dict[str, Row]:
         *caller_rows(),
         *disk_rows(),
         *cancel_rows(),
+        *served_rows(),
     ]
     return {one.name: one for one in every}

@@ -20,7 +20,9 @@ edit.
 
 Every row is a run on the embedded cluster with a real Temporal server and workers in processes of their own. The
 agent numbers its lines and notes each of them, each of its starts and whether two of it run at a time; the fault comes
-after a random number of lines, whose seed is the row's name. The same checks read what each row leaves:
+after a random number of lines, whose seed is the row's name. In the last two tables it is the real OpenCode behind its
+server (`transport: serve`) with a scripted model, and each line is the output of a tool; a claimed pod has rested after
+an earlier run of the agent, and may rest again. The same checks read what each row leaves:
 
 - **one Job per attempt**: Jobs that were ever created, by name and uid, and starts noted by the agent. The number is
   that of Jobs.
@@ -51,10 +53,10 @@ stored once and in order, nothing left over.
 | a pod of a higher priority class preempts it | `k8s_pod_lost`, then the next attempt succeeds |
 | its node is disconnected until Kubernetes deletes the pod, and comes back | the same, with the same session |
 | its node is disconnected for a while, and comes back | the same pod continues; `succeeded` |
-| a run with a proxy is joined by a later one | 409 before, 200 after; no token in the agent's container |
-| with a proxy in the pod, the agent's container or OpenCode (memory) is killed | the Job fails; the proxy exits 0 |
+| a run is joined by a later one | 409 before, 200 after; no token in the agent's container |
+| the agent's container or OpenCode (memory) is killed | the Job fails; the sidecar exits 0 |
 | OpenCode is killed for the container's memory limit | `oom_killed`, one attempt |
-| a tool is killed for that limit, and OpenCode continues to its end | `succeeded`, with a warning |
+| a tool is killed for that limit, and OpenCode continues to its end | `succeeded`, a note once its status is read |
 | kubelet and API server are killed repeatedly, connections cut, workers killed | every line once |
 
 Observed there:

@@ -19,21 +19,30 @@ from tests.support.claims import data_claim
 
 @asynccontextmanager
 async def real_system(temporal: Client, folder: Path) -> AsyncIterator[System]:
-    """A system whose agents are the real OpenCode with the scripted model; their sessions are on a data volume."""
+    """A system with a worker, whose agents are the real OpenCode."""
+    async with open_real_system(temporal, folder) as system, system.worker():
+        yield system
+
+
+@asynccontextmanager
+async def open_real_system(temporal: Client, folder: Path) -> AsyncIterator[System]:
+    """The same without a worker: OpenCode has the scripted model, and its sessions are on a data volume."""
     async with serve() as model, open_system(temporal, folder) as opened:
         provider = folder / "provider.json"
         provider.write_text(json.dumps({"provider": provider_block(model.base_url)}))
         await opened.kubernetes.ensure_claim(data_claim("sessions"))
         update = {"opencode_config": provider, "data_claim": "sessions"}
-        system = replace(opened, settings=opened.settings.model_copy(update=update))
-        async with system.worker():
-            yield system
+        yield replace(opened, settings=opened.settings.model_copy(update=update))
 
 
 async def opencode_agent(system: System, scenario: str, **config: Any) -> dict[str, Any]:
     """An agent that is the real OpenCode."""
+    return agent_of(system, await ensure_opencode(cache_folder() / "opencode"), scenario, **config)
+
+
+def agent_of(system: System, binary: Path, scenario: str, **config: Any) -> dict[str, Any]:
+    """The same with this binary."""
     raw = system.agent("")
-    binary = await ensure_opencode(cache_folder() / "opencode")
     folder = Path(raw["config"]["env"]["PATH"].partition(":")[0])
     (folder / "opencode").unlink()
     (folder / "opencode").symlink_to(binary)

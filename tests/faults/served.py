@@ -1,0 +1,130 @@
+"""The same environment with the real OpenCode behind its server, in a pod of its own or in one that is claimed."""
+
+import json
+import shlex
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from temporalio.client import Client
+
+from agent_runs.contracts.outcome import AttemptReport
+from agent_runs.job.warm_pods import rests
+from dev_stack.cluster.kinds import JOBS
+from dev_stack.demo import later_context
+from dev_stack.opencode_binary import ensure_opencode
+from dev_stack.plan import cache_folder
+from tests.faults.environment import Environment, Server, recorded
+from tests.faults.process_pool import ProcessPool
+from tests.runs.real_opencode import agent_of, open_real_system, playing
+from tests.runs.system import OTHER_PROCESS_POLL, attempt_key
+
+SERVED_LINES: Final = 4
+KEEP_WARM_SEC: Final = 300
+"""Longer than a row takes: a pod that nobody claims ends by itself."""
+
+
+@dataclass
+class ServedEnvironment(Environment):
+    """An environment whose agent is the real OpenCode; each of its lines is the output of a tool.
+
+    Attributes:
+        claimed: the agent has a run before, whose pod rests.
+        later: the context of the run that claims it.
+    """
+
+    binary: Path = Path()
+    claimed: bool = False
+    later: dict[str, Any] = field(default_factory=dict)
+
+    def agent(
+        self,
+        body: str = "",  # noqa: ARG002 - only a script has one
+        *,
+        lines: int = SERVED_LINES,
+        waits_for_release: bool = True,
+        **config: Any,
+    ) -> dict[str, Any]:
+        """The context of an agent that calls one tool for each line."""
+        self.raw = self.later or self.new_agent(lines, **config)
+        if not waits_for_release:
+            self.release_agent()
+        return self.raw
+
+    def new_agent(self, lines: int, **config: Any) -> dict[str, Any]:
+        """The context of an agent that has had no run."""
+        keep_warm = KEEP_WARM_SEC if self.claimed else 0
+        raw = agent_of(self.system, self.binary, "script", transport="serve", keepWarmSec=keep_warm, **config)
+        raw["context"]["paperclipTaskMarkdown"] += f"\n\nKeep {self.canaries['prompt']} to yourself."
+        self.plant(raw)
+        return playing(raw, *map(self.step, range(lines)), {"text": "Done."})
+
+    def step(self, number: int) -> dict[str, Any]:
+        """A tool that writes one line; the first one notes that the agent has begun, one awaits the release."""
+        folder, job = shlex.quote(str(self.folder)), "${HOSTNAME%-*}"
+        begin = f'echo "{job}" >> {folder}/starts; ' if number == 0 else ""
+        wait = f"until [ -e {folder}/released ]; do sleep 0.2; done; " if number == self.half else ""
+        command = f'{begin}{wait}echo line {number}; echo line {number} >> "{folder}/written-{job}"'
+        return {"tools": [{"name": "bash", "args": {"command": command, "description": "a line"}}]}
+
+    async def run_before(self) -> None:
+        """Make the run whose pod rests then, and is to be claimed."""
+        raw = self.agent()
+        worker = await self.worker()
+        ticket = await self.attach(self.system.wake(playing(raw, {"text": "Rest."})))
+        outcome = await self.outcome(ticket)
+        worker.send(signal.SIGTERM)
+        assert await worker.end() == 0
+        self.earlier_jobs = set(self.left(JOBS))
+        assert (outcome.summary, len(self.earlier_jobs)) == ("Rest.", 1)
+        self.later = later_context(raw, outcome.session_params)
+
+    async def stored(self, attempt: int) -> list[str]:
+        """The lines in the outputs of tools."""
+        events = [json.loads(line) for line in await self.system.stdout(self.raw, attempt)]
+        outputs = [event["part"]["state"].get("output", "") for event in events if event["type"] == "tool_use"]
+        return [line for output in outputs for line in output.splitlines() if line.startswith("line ")]
+
+    def written(self, attempt: AttemptReport) -> list[str]:
+        """The lines that were noted in the attempt's pod; a first one may have claimed a pod and not know it."""
+        jobs = {attempt.job_name} | (self.earlier_jobs if attempt.attempt == 1 else set())
+        return [line for job in sorted(jobs) for line in self.note(f"written-{job}")]
+
+    async def until_stored(self, count: int | None = None) -> None:
+        """Returns once so many lines are stored."""
+        notifier = self.system.store.notifier(attempt_key(self.raw))
+        while True:
+            seen = notifier.changes
+            if len(await self.stored(1)) >= (self.half if count is None else count):
+                return
+            await notifier.wait_for_change(seen, OTHER_PROCESS_POLL)
+
+    async def end_rest(self) -> None:
+        """End the only pod that may rest."""
+        kubernetes = self.system.kubernetes
+        jobs = await kubernetes.jobs_of_agent(kubernetes.namespace, self.agent_id)
+        for job in jobs[:1]:
+            if self.claimed and rests(job):
+                await kubernetes.delete_job(job.metadata.namespace, job.metadata.name, job.metadata.uid)
+
+
+@asynccontextmanager
+async def open_served(
+    name: str, temporal: Client, process_pool: ProcessPool, folder: Path, *, own_server: bool, claimed: bool
+) -> AsyncIterator[Environment]:
+    """The environment of one row, without a worker yet. Everything that was started is ended."""
+    binary = await ensure_opencode(cache_folder() / "opencode")
+    async with AsyncExitStack() as parts:
+        server = await parts.enter_async_context(Server.open(folder)) if own_server else None
+        system = await parts.enter_async_context(
+            open_real_system(server.running.client if server else temporal, folder)
+        )
+        half = SERVED_LINES // 2
+        env = ServedEnvironment(name, system, process_pool, folder, half, server, binary=binary, claimed=claimed)
+        await parts.enter_async_context(recorded(env))
+        if claimed:
+            await env.run_before()
+        yield env
