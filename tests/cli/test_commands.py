@@ -3,7 +3,6 @@
 import base64
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from agent_runs.cli.runs import read_context
 from agent_runs.paperclip.sealing import PublicKey, load_or_create
 from agent_runs.transcripts.tokens import Tokens
 from dev_stack.demo import context
+from tests.support.ports import HOST, free_port
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "opencode"
 PROGRAM = Path(sys.executable).with_name("agent-runs")
@@ -54,9 +54,7 @@ def captured(name: str, **options: str) -> subprocess.CompletedProcess[str]:
 
 def nobody_listens() -> str:
     """An address on which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return f"{HOST}:{free_port()}"
 
 
 @pytest.fixture

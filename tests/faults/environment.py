@@ -5,7 +5,6 @@ import base64
 import json
 import shlex
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -31,6 +30,7 @@ from dev_stack.cluster.store import Change
 from tests.conftest import FIXTURES
 from tests.faults.process_pool import ChildProcess, ProcessPool
 from tests.runs.system import System, open_system
+from tests.support.ports import free_port
 from workflows.attributes import ALL
 
 LINES: Final = 60
@@ -281,10 +281,7 @@ class Server:
     @classmethod
     @asynccontextmanager
     async def open(cls, folder: Path) -> AsyncIterator["Server"]:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        database = folder / "temporal.db"
+        port, database = free_port(), folder / "temporal.db"
         server = cls(database, port, await start_server(database, port))
         try:
             yield server

@@ -23,7 +23,8 @@ from agent_runs.web.run_info import TemporalRunInfo
 from agent_runs.web.serving import transcript_service
 from tests.faults.environment import Environment, open_environment
 from tests.faults.process_pool import ProcessPool
-from tests.transcripts.postgres import CannotStart, Postgres, free_port
+from tests.support.ports import free_port
+from tests.transcripts.postgres import CannotStart, Postgres
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -175,7 +176,7 @@ async def test_the_login_to_the_database_is_revoked(
 ) -> None:
     revoke, reason, give_back = REVOKED[what]
     server, url = database
-    health = f"127.0.0.1:{free_port('127.0.0.1')}"
+    health = f"127.0.0.1:{free_port()}"
     async with open_environment("revoked", temporal, process_pool, tmp_path, transcripts_url=url) as env:
         env.agent()
         await env.worker(AGENT_RUNS_HEALTH_LISTEN=health, FAULT_FULL="")  # which is for SQLite

@@ -1,11 +1,12 @@
 """Reads what a worker exposes at `/metrics`, and lets alerts look at it."""
 
 import re
-import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import aiohttp
+
+from tests.support.ports import HOST, free_port
 
 _SAMPLE = re.compile(r"(?P<name>[a-z_:]+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -72,5 +73,4 @@ async def scrape(address: str) -> Scrape:
 
 def free_address() -> str:
     """An address of this machine that nobody listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return f"127.0.0.1:{listener.getsockname()[1]}"
+    return f"{HOST}:{free_port()}"

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -20,18 +19,13 @@ from dev_stack.plan import ROOT
 from dev_stack.subprocesses import Child, Program, tail_of
 from tests.paperclip_server.installation import node_home, unprivileged
 from tests.paperclip_server.sandbox import Sandbox
+from tests.support.ports import free_port
 
 BOOT_TIMEOUT: Final = timedelta(seconds=150)
 """Long enough for 278 migrations on two busy cores."""
 HEALTH_TIMEOUT: Final = aiohttp.ClientTimeout(total=5)
 NODE, PROGRAM, PLUGIN, KEYS = "/paperclip-node", "/paperclip-program", "/paperclip-plugin", "/paperclip-keys"
 """Paths inside the sandbox of Node, the server, the plugin, and the keys that it shares with the worker."""
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass
@@ -50,7 +44,7 @@ class Server:
     folder: Path
     mounts: Mapping[str, str]
     environment: dict[str, str] = field(default_factory=dict)
-    port: int = field(default_factory=_free_port)
+    port: int = field(default_factory=free_port)
     starts: int = 0
     _child: Child | None = None
 
@@ -189,7 +183,7 @@ def _configuration(instance: str, port: int) -> dict[str, Any]:
         "database": {
             "mode": "embedded-postgres",
             "embeddedPostgresDataDir": f"{instance}/db",
-            "embeddedPostgresPort": _free_port(),
+            "embeddedPostgresPort": free_port(),
             "backup": backups,
         },
         "logging": {"mode": "file", "logDir": f"{instance}/logs"},

