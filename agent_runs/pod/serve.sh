@@ -29,7 +29,18 @@ await_order() {
         if exceeds "$limit"; then word=end value=0 && break; fi
     done
     echo "$word $value" >"$out/order"
-    read -r pid <"$out/server.pid" && kill -TERM "$pid"
+    read -r pid <"$out/server.pid" && end_server "$pid"
+}
+
+# Its turn is over and all of its events are read. While npm installs plugins' packages in it, it ignores SIGTERM.
+end_server() { # PID
+    kill -TERM "$1"
+    tries=0
+    while kill -0 "$1" && [ "$tries" -lt 40 ]; do
+        tries=$((tries + 1))
+        sleep 0.05 || sleep 1
+    done
+    kill -KILL "$1"
 }
 
 exceeds() { # KIB: whether the server has more in memory

@@ -210,6 +210,17 @@ async def test_a_server_that_is_killed_ends_the_run_by_name(system: System, clai
     assert (await jobs(system, raw), await pods(system, raw)) == ([], [])
 
 
+async def test_a_server_that_ignores_sigterm_holds_no_run_up(system: System) -> None:
+    raw = await served(system, {"text": "Done."}, keepWarmSec=0)
+    program = Path(raw["config"]["env"]["PATH"].partition(":")[0]) / "opencode"
+    binary = program.readlink()
+    program.unlink()
+    program.write_text(f"#!/bin/sh\ntrap '' TERM\nexec {binary} \"$@\"\n")
+    program.chmod(0o755)
+    async with asyncio.timeout(60):
+        assert_whole(await system.outcome(raw), "Done.")
+
+
 async def test_a_killed_driver_is_replaced_and_no_line_is_lost_or_doubled(system: System, tmp_path: Path) -> None:
     gates = [tmp_path / f"go-{number}" for number in range(4)]
     steps = [bash(f"until [ -e {gate} ]; do sleep 0.05; done; echo {gate.name}") for gate in gates]
