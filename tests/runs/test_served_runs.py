@@ -260,12 +260,17 @@ async def test_what_a_run_leaves_running_ends_when_its_pod_rests(system: System)
     assert server_of(raw)
 
 
-async def test_a_pod_that_nobody_claims_ends_by_itself(system: System) -> None:
-    raw, _, job = await rested(system, keepWarmSec=1)
+async def until_complete(system: System, raw: dict[str, Any]) -> str:
+    """The uid of the agent's Job, once that is complete."""
     async with asyncio.timeout(60):
         while not (now := await jobs(system, raw)) or not now[0].condition("Complete"):  # noqa: ASYNC110 - not watched
             await asyncio.sleep(0.1)
-    assert now[0].metadata.uid == job.metadata.uid
+    return now[0].metadata.uid
+
+
+async def test_a_pod_that_nobody_claims_ends_by_itself(system: System) -> None:
+    raw, _, job = await rested(system, keepWarmSec=1)
+    assert await until_complete(system, raw) == job.metadata.uid
     assert server_of(raw) == []
 
 
@@ -273,7 +278,7 @@ async def test_a_server_that_uses_more_memory_than_its_pod_requested_does_not_re
     raw = await served(system, {"text": "One."}, keepWarmSec=120, resources={"requests": {"memory": "100Mi"}})
     first = await system.outcome(raw)
     assert_whole(first, "One.")
-    await until(lambda: not server_of(raw))
+    await until_complete(system, raw)
     second = await system.outcome(later(raw, first, {"text": "Two."}))
     assert_whole(second, "Two.")
     assert [attempt.failure_code for attempt in second.attempts] == [None]
