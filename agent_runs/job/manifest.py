@@ -187,7 +187,7 @@ def plan_job(
     labels, warnings = _labels(input)
     variables = {name: value for name, value in environment.items() if name not in _fixed_environment(input)}
     files = {RUNNER_KEY: runner.encode(), SIDECAR_KEY: sidecar_archive()}
-    spec, claim = _pod_spec(input, argv, variables, settings, proxy, server), None
+    claim = None
     if proxy:
         files[UPSTREAM_KEY] = proxy.upstream.encode()
     if server:
@@ -197,7 +197,7 @@ def plan_job(
         if server.keep_warm:
             same = _same_pod(input, variables, opencode_config, files, settings, proxy, server)
             rest = {"keep_warm": server.keep_warm, "max_age": _max_age(input.config), "pod": same}
-            rest |= {"variables": sorted(run_variables(variables)), "max_memory": _requested_memory(spec)}
+            rest |= {"variables": sorted(run_variables(variables)), "max_memory": _requested_memory(input.config)}
             claim = _claim(turn, same, variables, proxy)
         files[TURN_KEY] = json.dumps({"prompt": PROMPT_FILE, **turn, **rest}).encode()
     if proxy:
@@ -207,7 +207,7 @@ def plan_job(
             input,
             namespace,
             labels,
-            spec,
+            _pod_spec(input, argv, variables, settings, proxy, server),
             proxied=proxy is not None,
         ),
         run_secret=run_secret(input.attempt, namespace, variables, opencode_config, files),
@@ -248,11 +248,9 @@ def _same_pod(
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _requested_memory(spec: Mapping[str, Any]) -> int | None:
-    """Bytes that the scheduler keeps free for the agent; None: it was not asked to."""
-    (agent,) = [each for each in spec["containers"] if each["name"] == AGENT_CONTAINER]
-    memory = agent.get("resources", {}).get("requests", {}).get("memory")
-    return None if memory is None else int(amount(str(memory)))
+def _requested_memory(config: RunConfig) -> int:
+    """Bytes that the scheduler keeps free for the agent."""
+    return int(amount(resources(config.resources)["requests"]["memory"]))
 
 
 def _max_age(config: RunConfig) -> int:

@@ -32,15 +32,16 @@ await_order() {
     read -r pid <"$out/server.pid" && end_server "$pid"
 }
 
-# Its turn is over and all of its events are read. While npm installs plugins' packages in it, it ignores SIGTERM.
+# Its turn is over and all of its events are read. OpenCode 1.18.33 stayed after a SIGTERM that came while it installed
+# packages in the background.
 end_server() { # PID
     kill -TERM "$1"
-    tries=0
-    while kill -0 "$1" && [ "$tries" -lt 40 ]; do
-        tries=$((tries + 1))
-        sleep 0.05 || sleep 1
+    left=40 # times 0.05 s
+    while kill -0 "$1"; do
+        [ "$left" -gt 0 ] || kill -KILL "$1"
+        sleep 0.05 || { sleep 1 && left=$((left - 19)); }
+        left=$((left - 1))
     done
-    kill -KILL "$1"
 }
 
 exceeds() { # KIB: whether the server has more in memory

@@ -129,15 +129,15 @@ class Served:
         code, output, errors = await opencode(self.folder, self.merged, *arguments, stdin=prompt)
         return played({"code": code}, output.encode(), errors=errors.encode(), resumed=session)
 
-    async def call(self, method: str, path: str, content: object = None) -> Any:
-        """A call of the server's API."""
+    async def call(self, method: str, path: str, content: object = None, *, raw: bool = False) -> Any:
+        """A call of the server's API; its answer's JSON, or its bytes."""
         url, query = f"http://127.0.0.1:{self.port}{path}", {"directory": str(self.folder / "workspace")}
         login = {"Authorization": aiohttp.encode_basic_auth("opencode", PASSWORD)}
         async with (
             aiohttp.ClientSession(headers=login, raise_for_status=True) as client,
             client.request(method, url, params=query, json=content) as answer,
         ):
-            return await answer.json()
+            return await answer.read() if raw else await answer.json()
 
     async def journaled_parts(self, session: str) -> list[str]:
         """The parts that the journal says have begun, ended or been called, in order."""

@@ -5,13 +5,17 @@ import contextlib
 import json
 import random
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent_runs.pod.sidecar.driver import wire
+from agent_runs.pod.sidecar.driver.lines import LEFT_OUT
+from agent_runs.pod.sidecar.driver.server import Server
 from tests.pod.driving import PASSWORD, Played, Served, bash, result, script, serving
 
 pytestmark = pytest.mark.slow
@@ -59,6 +63,42 @@ def meaning(turn: Played) -> dict[str, Any]:
         **{name: getattr(report, name) for name in ("exit_code", "clear_session", "last_context_tokens")},
         "tool_errors": len(report.tool_errors),
     }
+
+
+@dataclass
+class Kept:
+    """A server's journal as it was sent, in small pieces."""
+
+    content: bytes
+
+    def open(self, *_: object) -> "Kept":
+        return self
+
+    def status(self) -> int:
+        return 200
+
+    def body(self) -> Iterator[bytes]:
+        return (self.content[start : start + 100] for start in range(0, len(self.content), 100))
+
+    def close(self) -> None:
+        pass
+
+
+async def test_the_journal_keeps_its_order_around_events_that_are_too_large(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = await served.play(script(bash("seq 3"), {"text": "Done."}), model="fake/scenario/script")
+    session = turn.end["session"]
+    journal = await served.call("POST", "/sync/history", {}, raw=True)
+    kept: Any = Kept(journal)
+    whole = list(Server(kept, "/").history(session, -1))
+    monkeypatch.setattr(wire, "MAX_EVENT", 600)
+    bounded = list(Server(kept, "/").history(session, -1))
+    assert [event[:2] for event in bounded] == [event[:2] for event in whole]
+    assert {event[2] is LEFT_OUT for event in bounded} == {True, False}
+    assert [event for event in bounded if event[2] is not LEFT_OUT] == [
+        event for event, short in zip(whole, bounded, strict=True) if short[2] is not LEFT_OUT
+    ]
 
 
 async def until_a_tool_runs(turn: Path) -> None:

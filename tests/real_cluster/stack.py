@@ -50,7 +50,7 @@ class RealSystem:
         raw = demo.context(scenario, agent_id)
         if script is not None:
             raw = rewritten(raw, f"<<<fake-llm\n{json.dumps(script)}\nfake-llm>>>")
-        raw["config"] |= {"keepWarmSec": 0, "transport": "serve", **config}
+        raw["config"] |= {"keepWarmSec": 0, **config}
         raw["runId"] = run_id or raw["runId"]
         raw["authToken"] = token or raw["authToken"]
         demo.prepare_volume(self.stack.plan.data_root, raw)

@@ -35,8 +35,6 @@ MAX_DRIVERS = 100
 """After so many that ended without a result the turn is lost: the driver has a bug."""
 MAX_TURNS = 100
 """Of one server; its memory grows slowly with them."""
-UNLIMITED = 2**40
-"""KiB."""
 ABORTED = 128 + signal.SIGTERM
 """Exit code of a server whose turn was aborted."""
 HEALTH_SECONDS = 3.0
@@ -70,7 +68,7 @@ class Serving:
             known = json.load(file)
         self._keep_warm, max_age = float(known.pop("keep_warm", 0)), float(known.pop("max_age", 0))
         self._rests_before = time.monotonic() + max_age - self._keep_warm
-        self._max_memory = known.pop("max_memory", None)
+        self._max_memory = int(known.pop("max_memory", 0))
         self._pod, self._variables = known.pop("pod", None), known.pop("variables", [])
         orders = _join(output, ORDERS)
         os.mkfifo(orders, 0o600)
@@ -95,7 +93,7 @@ class Serving:
             known["prompt"] = _join(self._folder, PROMPT)
             _write(known["prompt"], prompt)
         for path in (_join(self._folder, TURN), _join(self._own, NEWEST_TURN)):
-            _write(path, json.dumps({**known, **self.server, "first": self._turns == 1}))
+            _write(path, json.dumps({**known, **self.server}))
         return Stream(self._folder, b"o", EVENTS, report_as="stdout")
 
     @property
@@ -217,7 +215,7 @@ class Serving:
         write_tokens(self._own, {})
         with contextlib.suppress(OSError):
             os.unlink(_join(self._output, ENVIRONMENT))  # noqa: PTH108 - as above
-        self._order(f"rest {self._turns} {UNLIMITED if self._max_memory is None else self._max_memory // 1024}")
+        self._order(f"rest {self._turns} {self._max_memory // 1024}")
 
     def end_rest(self) -> None:
         """End a server that rests."""

@@ -21,7 +21,7 @@ from agent_runs.pod.sidecar.driver.record import MAX_ERRORS, Record, error_key
 from agent_runs.pod.sidecar.driver.server import Server, UnknownSession, Unusable, await_port
 from agent_runs.pod.sidecar.driver.stream import SILENCE_SECONDS, Stream
 from agent_runs.pod.sidecar.driver.turn import EVENTS, End, State, Turn, has_ended
-from agent_runs.pod.sidecar.driver.wire import Aborted, Exchange, NoAnswer, Waiter, Wire
+from agent_runs.pod.sidecar.driver.wire import Aborted, NoAnswer, Waiter, Wire
 
 QUIET_SECONDS = 5.0
 """Without a live event, until journal, status and requests are looked at."""
@@ -75,7 +75,6 @@ class _Drive:
         self._turn = Turn.read(folder)
         self._record: Record
         self._server: Server
-        self._warming: Exchange | None = None  # open to the end: OpenCode stops what nobody waits for
         self._stream: Stream | None = None
         self._mapping: Mapping
         self._growth = Growth()
@@ -120,8 +119,6 @@ class _Drive:
         port = await_port(turn.server, turn.start_timeout, self._waiter)
         self._server = Server(Wire(port, turn.password, self._waiter), self._state.directory or turn.directory)
         self._server.check()
-        if turn.first:
-            self._warming = self._server.warm()
         if not self._state.session:
             self._note(**self._session())
         state = self._state

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from agent_runs.pod.sidecar.driver.lines import LEFT_OUT, dictionary, integer, text
-from agent_runs.pod.sidecar.driver.wire import Exchange, NoAnswer, TooLarge, Waiter, Wire, elements
+from agent_runs.pod.sidecar.driver.wire import NoAnswer, TooLarge, Waiter, Wire, elements
 
 OLDEST = (1, 18)
 """Versions before have no events with `seq`."""
@@ -25,7 +25,7 @@ LOOK_SECONDS = 0.05
 MAX_OTHERS = 10_000
 MAX_ID = 128
 NEVER = 2**53 - 1
-_HEAD = re.compile(
+_HEAD = re.compile(  # OpenCode writes an event's data last
     r'\{"id":"[^"]{1,128}","aggregate_id":"(?P<session>[^"]{1,128})","seq":(?P<seq>\d{1,15}),"type":"(?P<type>[^"]{1,128})"'
 )
 _LISTENING = re.compile(rb"^opencode server listening on http://127\.0\.0\.1:(\d{1,5})\r?$", re.MULTILINE)
@@ -126,13 +126,6 @@ class Server:
             dictionary(each).get("id") == provider and model in dictionary(dictionary(each).get("models"))
             for each in providers
         )
-
-    def warm(self) -> Exchange:
-        """Let it load its providers while a session is made: the first prompt of a server would wait for that.
-
-        Nobody reads the answer. Measured: 0.1 s less until the first request to a model.
-        """
-        return self.wire.open("GET", self._path("/config/providers"))
 
     def create(self, title: str) -> str:
         """Return a new session.

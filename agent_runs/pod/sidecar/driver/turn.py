@@ -24,7 +24,6 @@ class Turn(NamedTuple):
         model: `<provider>/<model>`.
         session: the one to resume.
         start_timeout: seconds for the server to come up.
-        first: whether no turn of this server came before.
     """
 
     prompt: str
@@ -37,7 +36,6 @@ class Turn(NamedTuple):
     agent: str | None
     session: str | None
     start_timeout: float
-    first: bool
 
     @classmethod
     def read(cls, folder: str) -> Turn:
@@ -59,7 +57,6 @@ class Turn(NamedTuple):
             agent=raw.get("agent") or None,
             session=raw.get("session") or None,
             start_timeout=float(raw["start_timeout"]),
-            first=bool(raw.get("first")),
         )
 
     def text(self) -> str:
