@@ -87,6 +87,11 @@ class RunState:
 
     # stopping
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether somebody has cancelled the run, which may still clean up."""
+        return self.stopped_by is not None and self.stopped_by.code == RunCancelled.code
+
     def stop(self, reason: Failure) -> None:
         """Interrupts what may be interrupted. Parsing and cleanup may not; the run sees the reason after them."""
         if self.stopped_by is None:

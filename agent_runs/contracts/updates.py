@@ -37,8 +37,9 @@ class Joined(PaperclipContract):
 
     Attributes:
         kind: `joined`: the run continues for both, or the wake gets its uncollected outcome; `released`: the run has
-            ended, and its outcome was collected or belongs to another task, so the agent is free as soon as the run has
-            closed: attach once more. With the phase `finishing` its clean-up is not over yet.
+            ended, and its outcome was collected or belongs to another task, or it was cancelled before this wake, so
+            the agent is free as soon as the run has closed: attach once more. With the phase `finishing` its clean-up
+            is not over yet.
         run_id: Paperclip's id of the run that holds the agent, which names its output and outcome.
     """
 

@@ -118,11 +118,20 @@ ENDS: Final = [
 assert len(ENDS) == RUNS
 
 
+LOST: Final = ("process_lost", "server_shutdown_interrupted")
+"""Error codes of runs that lost their Paperclip."""
+
+
 async def wait_joined(one: Affected) -> tuple[str, float]:
-    """The task's next run, once it has joined, and when that was, on the monotonic clock."""
+    """The task's next run, once it has joined, and when that was, on the monotonic clock.
+
+    A task may have had two runs when Paperclip stopped, and lost both.
+    """
     instance, api = one.ada.instance, one.ada.instance.api
+    number = 1
     try:
-        second = await instance.run(one.issue, 1, one.ada.agent)
+        while (await api.run(second := await instance.run(one.issue, number, one.ada.agent)))["errorCode"] in LOST:
+            number += 1
     except AssertionError as error:
         issue = await api.read_issue(one.issue)
         raise AssertionError(f"{error}; {one}: {issue['status']}, {issue['executionBlocker']}") from error

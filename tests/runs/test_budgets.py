@@ -139,4 +139,4 @@ async def test_opencode_that_repeats_one_call_is_stopped(temporal: Client, tmp_p
         stdout = await system.stdout(raw)
     assert outcome.error_code == "budget_exceeded"
     assert "calls of bash in a row with the same input; used by this run: " in (outcome.error_message or "")
-    assert 5 <= sum(b'"tool_use"' in line for line in stdout) <= 6
+    assert sum(b'"tool_use"' in line for line in stdout) >= 5  # how many more depends on the machine's speed

@@ -25,7 +25,7 @@ from agent_runs.contracts.messages import StreamEnd
 from agent_runs.contracts.outcome import ContainerEnd, Outcome, OutputReceipt, Report
 from agent_runs.contracts.request import WakeContext
 from tests.support.requests import FakeRequest
-from tests.workflows.fake_activities import FakeActivities, FakeAgent, answer_with
+from tests.workflows.fake_activities import DEFAULTS, FakeActivities, FakeAgent, answer_with
 from tests.workflows.fake_worker import Handle, running_worker
 from workflows.agent_run import AgentRunWorkflow
 from workflows.attributes import ALL
@@ -150,6 +150,45 @@ async def test_a_cancel_does_not_collect_the_outcome(
         assert (await cancel(handle, "too late")).outcome == "ended before"
         assert (await fetch_outcome(handle, collect=True)).exit_code == 0
         await outcome_at_close(handle)
+
+
+async def test_a_wake_that_comes_while_a_cancelled_run_cleans_up_gets_a_run_of_its_own(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
+) -> None:
+    settings, stopped, go = ClientSettings(task_queue=queue), asyncio.Event(), asyncio.Event()
+    parse = DEFAULTS["parse_transcript"][1]
+
+    async def parse_slowly(input: object) -> object:
+        stopped.set()
+        await go.wait()
+        return await parse(input)
+
+    agent = FakeAgent()
+    steps = FakeActivities({**agent.answers, "parse_transcript": parse_slowly})
+    async with running_worker(temporal, queue, steps) as start:
+        first = await start(wake("task", request_of_a_run))
+        await agent.started.wait()
+        await first.cancel(reason="Interrupted by a comment")
+        await agent.end()
+        await stopped.wait()
+        second = wake("task", request_of_a_run, "second")
+        attaching = asyncio.create_task(attach_when_free(temporal, settings, second.wake, lambda _: None))
+        answer = await first.execute_update(
+            updates.JOIN, updates.Join(run_id="third", task="task"), result_type=updates.Joined
+        )
+        rejoined = await first.execute_update(
+            updates.JOIN,
+            updates.Join(run_id=wake("task", request_of_a_run).run_id, task="task"),
+            result_type=updates.Joined,
+        )
+        go.set()
+        ticket = await attaching
+        outcome = await fetch_outcome(ticket.handle(temporal), collect=True)
+        cancelled = await fetch_outcome(first, collect=True)
+    assert (answer.kind, answer.phase) == ("released", "finishing")
+    assert rejoined.kind == "joined"
+    assert (ticket.kind, ticket.run_id, outcome.exit_code) == ("started", "second", 0)
+    assert cancelled.error_code == "cancelled"
 
 
 async def test_a_wake_without_a_task_joins_nothing(temporal: Client, queue: str, request_of_a_run: FakeRequest) -> None:
