@@ -132,11 +132,11 @@ class AgentRunWorkflow:
     def _join_kind(self, input: updates.Join) -> Literal["joined", "released", "refused"]:
         """An outcome is delivered once: a wake that comes after `collected` gets a run of its own.
 
-        So does one that comes after a cancel, as Paperclip sends for a comment that interrupts: it has new work.
+        So does one that comes while a cancelled run cleans up: Paperclip cancels for a comment, which is new work.
         """
         ended = self._run.decided is not None
         same_task = bool(input.task) and input.task == self._run.start.task
         if not same_task or self._collected:
             return "released" if ended else "refused"
-        before_the_cancel = input.run_id in (self._run.start.run_id, *self._joined)
-        return "released" if self._run.is_cancelled and not ended and not before_the_cancel else "joined"
+        cleans_up = self._run.is_cancelled and not ended
+        return "released" if cleans_up and input.run_id not in self._joined else "joined"

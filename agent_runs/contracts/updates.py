@@ -37,7 +37,7 @@ class Joined(PaperclipContract):
 
     Attributes:
         kind: `joined`: the run continues for both, or the wake gets its uncollected outcome; `released`: the run has
-            ended, and its outcome was collected or belongs to another task, or it was cancelled before this wake, so
+            ended, and its outcome was collected or belongs to another task, or it was cancelled and cleans up, so
             the agent is free as soon as the run has closed: attach once more. With the phase `finishing` its clean-up
             is not over yet.
         run_id: Paperclip's id of the run that holds the agent, which names its output and outcome.

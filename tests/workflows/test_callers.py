@@ -26,7 +26,7 @@ from agent_runs.contracts.outcome import ContainerEnd, Outcome, OutputReceipt, R
 from agent_runs.contracts.request import WakeContext
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import DEFAULTS, FakeActivities, FakeAgent, answer_with
-from tests.workflows.fake_worker import Handle, running_worker
+from tests.workflows.fake_worker import Handle, reached, running_worker
 from workflows.agent_run import AgentRunWorkflow
 from workflows.attributes import ALL
 
@@ -165,29 +165,25 @@ async def test_a_wake_that_comes_while_a_cancelled_run_cleans_up_gets_a_run_of_i
 
     agent = FakeAgent()
     steps = FakeActivities({**agent.answers, "parse_transcript": parse_slowly})
+    later = wake("task", request_of_a_run, "later")
+    joins = [updates.Join(run_id=run_id, task="task") for run_id in ("earlier", "earlier", "later")]
     async with running_worker(temporal, queue, steps) as start:
         first = await start(wake("task", request_of_a_run))
-        await agent.started.wait()
+        await reached(agent.started)
+        answers = [await first.execute_update(updates.JOIN, joins[0], result_type=updates.Joined)]
         await first.cancel(reason="Interrupted by a comment")
-        await agent.end()
-        await stopped.wait()
-        second = wake("task", request_of_a_run, "second")
-        attaching = asyncio.create_task(attach_when_free(temporal, settings, second.wake, lambda _: None))
-        answer = await first.execute_update(
-            updates.JOIN, updates.Join(run_id="third", task="task"), result_type=updates.Joined
-        )
-        rejoined = await first.execute_update(
-            updates.JOIN,
-            updates.Join(run_id=wake("task", request_of_a_run).run_id, task="task"),
-            result_type=updates.Joined,
-        )
+        await reached(stopped)
+        for join in joins[1:]:  # with the id that a client uses, so that `attach` below gets this answer
+            update_id = f"join:{join.run_id}"
+            answers.append(await first.execute_update(updates.JOIN, join, id=update_id, result_type=updates.Joined))
+        attaching = asyncio.create_task(attach_when_free(temporal, settings, later.wake, lambda _: None))
         go.set()
         ticket = await attaching
         outcome = await fetch_outcome(ticket.handle(temporal), collect=True)
-        cancelled = await fetch_outcome(first, collect=True)
-    assert (answer.kind, answer.phase) == ("released", "finishing")
-    assert rejoined.kind == "joined"
-    assert (ticket.kind, ticket.run_id, outcome.exit_code) == ("started", "second", 0)
+        cancelled = await outcome_at_close(first)
+    assert [answer.kind for answer in answers] == ["joined", "joined", "released"]
+    assert answers[-1].phase == "finishing"
+    assert (ticket.kind, ticket.run_id, outcome.exit_code) == ("started", "later", 0)
     assert cancelled.error_code == "cancelled"
 
 
