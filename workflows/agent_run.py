@@ -2,7 +2,8 @@
 
 import asyncio
 from contextlib import suppress
-from typing import Literal
+from datetime import timedelta
+from typing import Final, Literal
 
 from temporalio import workflow
 from temporalio.common import RawValue
@@ -18,6 +19,10 @@ with workflow.unsafe.imports_passed_through():
     from workflows.current_details import Phase
     from workflows.run_state import RunState
     from workflows.token_rotation import TokenRotation
+
+_CANCEL_IS_SEEN: Final = timedelta(milliseconds=1)
+"""A timer fires in a later workflow task. In one task, the SDK shows Updates to a workflow before a cancel, even if the
+cancel came first (temporalio 1.35.0, observed: Updates and signals of an activation are applied before the rest)."""
 
 
 @workflow.defn(name=WORKFLOW_TYPE)
@@ -98,6 +103,8 @@ class AgentRunWorkflow:
 
         One that still cleans up answers with the phase `finishing`: the agent is free as soon as the run has closed.
         """
+        if self._run.decided is None:
+            await workflow.sleep(_CANCEL_IS_SEEN, summary="a cancel before the join")
         joined = self._join_kind(input) == "joined"
         if not joined:
             self._released = True

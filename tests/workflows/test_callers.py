@@ -187,6 +187,27 @@ async def test_a_wake_that_comes_while_a_cancelled_run_cleans_up_gets_a_run_of_i
     assert cancelled.error_code == "cancelled"
 
 
+async def test_a_wake_after_a_cancel_that_no_worker_has_seen_gets_a_run_of_its_own(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
+) -> None:
+    settings, agent = ClientSettings(task_queue=queue), FakeAgent()
+    steps = FakeActivities(agent.answers)
+    async with running_worker(temporal, queue, steps, replays=False) as start:
+        first = await start(wake("task", request_of_a_run))
+        await reached(agent.started)
+    await first.cancel(reason="Interrupted by a comment")  # stored, and seen by no worker yet
+    later = wake("task", request_of_a_run, "later")
+    attaching = asyncio.create_task(attach_when_free(temporal, settings, later.wake, lambda _: None))
+    await join_requested(first)
+    async with running_worker(temporal, queue, steps):
+        ticket = await attaching
+        agent.stopped.set()
+        outcome = await fetch_outcome(ticket.handle(temporal), collect=True)
+        cancelled = await outcome_at_close(first)
+    assert (ticket.kind, ticket.run_id, outcome.exit_code) == ("started", "later", 0)
+    assert cancelled.error_code == "cancelled"
+
+
 async def test_a_wake_without_a_task_joins_nothing(temporal: Client, queue: str, request_of_a_run: FakeRequest) -> None:
     agent = FakeAgent()
     async with running_worker(temporal, queue, FakeActivities(agent.answers)) as start:
