@@ -40,13 +40,15 @@ from sqlalchemy.pool import NullPool
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.metrics.definitions import STORE_DURATION, STORE_ERRORS
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
-from agent_runs.transcripts.packing import PackedInsert, among_packed, as_json
+from agent_runs.transcripts.packing import PackedInsert, PackedQuery, among_packed, as_json
 
 SQLITE_BUSY_TIMEOUT: Final = timedelta(seconds=30)
 """SQLite waits this long for another process's write."""
 CONNECT_TIMEOUT: Final = timedelta(seconds=10)
 STATEMENT_TIMEOUT: Final = timedelta(seconds=30)
 """Limit of one statement of PostgreSQL: a server behind a dead network never closes the connection."""
+CACHED_STATEMENTS: Final = 8
+"""Of each connection to SQLite: those of the transaction that stores lines."""
 READER_THREADS: Final = 4
 """For one SQLite file."""
 CONNECTIONS: Final = 10
@@ -171,6 +173,12 @@ class Database:
         """The parameter's value for `among`, without duplicates."""
         return as_json(keys) if _is_sqlite(self._url) else keys
 
+    def packed_query(self, query: Select[Any], parameter: str) -> Callable[[Connection, object], Any]:
+        """A query of one value with one parameter that is asked often."""
+        if _is_sqlite(self._url):
+            return PackedQuery(query, parameter)
+        return lambda connection, value: connection.execute(query, {parameter: value}).scalar_one()
+
     def packed(self, *columns: ColumnElement[Any]) -> Function[Any]:
         """All rows of a query as one JSON list of lists, in no order.
 
@@ -239,16 +247,31 @@ class _SqliteEngine:
     def __init__(self, url: URL) -> None:
         _keep_private(Path(str(url.database)))
         self._engine = _with_pragmas(create_engine(url.set(drivername="sqlite"), **_sqlite_options()))
-        self._writing = self._engine.execution_options(writing=True)
+        self._connection: Connection | None = None  # the writer's: taking one from the pool costs as much as its work
         self._writer = ThreadPoolExecutor(1, "transcripts-writer")
         self._readers = ThreadPoolExecutor(READER_THREADS, "transcripts-reader")
 
     async def write(self, work: Work[_Result]) -> _Result:
         def transaction() -> _Result:
-            with self._writing.begin() as connection:
-                return work(connection)
+            connection = self._writing_connection()
+            try:
+                with connection.begin():
+                    return work(connection)
+            except DBAPIError:
+                self._close_connection()  # the next transaction opens the file anew: this one may have been replaced
+                raise
 
         return await asyncio.get_running_loop().run_in_executor(self._writer, transaction)
+
+    def _writing_connection(self) -> Connection:
+        if self._connection is None:
+            self._connection = self._engine.connect().execution_options(writing=True)
+        return self._connection
+
+    def _close_connection(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     async def read(self, query: Work[_Result]) -> _Result:
         def run() -> _Result:
@@ -258,7 +281,11 @@ class _SqliteEngine:
         return await asyncio.get_running_loop().run_in_executor(self._readers, run)
 
     async def close(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._writer, self._engine.dispose)
+        def dispose() -> None:
+            self._close_connection()
+            self._engine.dispose()
+
+        await asyncio.get_running_loop().run_in_executor(self._writer, dispose)
         self._writer.shutdown()
         self._readers.shutdown()
 
@@ -303,9 +330,9 @@ def _is_sqlite(url: URL) -> bool:
 
 
 def _sqlite_options() -> dict[str, Any]:
-    # A cached statement keeps the parameters of its last use, and each number of rows is a statement of its own: 128
-    # cached ones held the agent's output of minutes. Parameters must not appear in an error, either.
-    connect_args = {"timeout": SQLITE_BUSY_TIMEOUT.total_seconds(), "cached_statements": 0}
+    # A cached statement keeps the parameters of its last use, up to a megabyte of output, and there are 128 by default.
+    # Parameters must not appear in an error, either.
+    connect_args = {"timeout": SQLITE_BUSY_TIMEOUT.total_seconds(), "cached_statements": CACHED_STATEMENTS}
     return {"connect_args": connect_args, "hide_parameters": True}
 
 

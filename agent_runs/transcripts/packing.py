@@ -69,6 +69,18 @@ class PackedInsert:
         return as_json(packed), b"".join(pieces)
 
 
+class PackedQuery:
+    """A query of one packed value with one parameter, for SQLite; compiled once, as `PackedInsert` is."""
+
+    def __init__(self, query: Select[Any], parameter: str) -> None:
+        self._statement, self._parameter = str(query.compile(dialect=_DIALECT)), parameter
+
+    def __call__(self, connection: Connection, value: object) -> Any:
+        """Return the value, None if there is none."""
+        text = connection.exec_driver_sql(self._statement, {self._parameter: value}).scalar_one()
+        return None if text is None else json.loads(text)
+
+
 def among_packed(columns: Sequence[ColumnElement[Any]], name: str) -> ColumnElement[bool]:
     """Whether these columns have the values of one of the keys in the parameter, a JSON list.
 

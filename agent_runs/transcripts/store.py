@@ -361,7 +361,8 @@ class _Statements:
         self.add_counts = database.bulk_insert(_add_counts(database.insert(attempts)), *counted)
         ids = database.among((attempts.c.run_id, attempts.c.attempt), "ids")
         highest = _highest(partitioned=database.partitioned)
-        self.attempt_states = select(database.packed(*_STATE_COLUMNS, highest)).where(ids)
+        states = select(database.packed(*_STATE_COLUMNS, highest)).where(ids)
+        self.attempt_states = database.packed_query(states, "ids")
 
 
 def _highest(*, partitioned: bool) -> ColumnElement[int | None]:
@@ -710,8 +711,7 @@ class SqlTranscripts:
         for batch in batches:
             attempt = states[batch.id]
             fenced = attempt.fence(batch.writer)
-            of_day = [attempt.day == _LINE_DAY] if self._database.partitioned else []
-            stored = _stored(connection, batch, attempt, (*_of(batch.key, lines.c), *of_day))
+            stored = _stored(connection, batch, attempt, partitioned=self._database.partitioned)
             results.append(fenced or attempt.add(batch.lines, stored))
             if isinstance(results[-1], _Added):
                 attempt.usage = batch.usage or attempt.usage
@@ -748,15 +748,18 @@ class SqlTranscripts:
 
     def _states(self, connection: Connection, ids: Iterable[_Id]) -> dict[_Id, "_AttemptState"]:
         """The states of those attempts that are in the store."""
-        result = connection.execute(self._sql.attempt_states, {"ids": self._database.keys(sorted(ids))})
-        return {(row[0], row[1]): _AttemptState.from_row(*row) for row in result.scalar_one() or []}
+        rows = self._sql.attempt_states(connection, self._database.keys(sorted(ids)))
+        return {(row[0], row[1]): _AttemptState.from_row(*row) for row in rows or []}
 
 
 def _stored(
-    connection: Connection, batch: "_Batch", attempt: "_AttemptState", of_attempt: "_Conditions"
+    connection: Connection, batch: "_Batch", attempt: "_AttemptState", *, partitioned: bool
 ) -> dict[int, Line | None]:
     """Which of the batch's lines are stored already; with their contents when these must be compared."""
     old = [line.sequence for line in batch.lines if line.sequence <= attempt.last]
+    if not old:
+        return {}
+    of_attempt = *_of(batch.key, lines.c), *([attempt.day == _LINE_DAY] if partitioned else [])
     stored: dict[int, Line | None] = {}
     for start in range(0, len(old), PAGE_LINES):
         condition = *of_attempt, lines.c.sequence.in_(old[start : start + PAGE_LINES])
