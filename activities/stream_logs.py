@@ -167,7 +167,7 @@ class StreamLogsActivity:
         if stored > self.quota and not input.over_quota:
             return await self._over_quota(input.attempt, checkpoint, writer)
         watch = await self._budget_watch(input, checkpoint)
-        if sealed is None and (end := watch.end(state.fold, checkpoint.progress)) is not None:
+        if sealed is None and (end := watch.end(state.fold, lambda: checkpoint.progress)) is not None:
             return end
         usage = UsageRecorder(input.model, state.usage, redaction.hide)
         measured = OutputMetrics(self.metrics, input.pod, has_stdout=state.tally.sizes["stdout"] > 0)
@@ -182,7 +182,7 @@ class StreamLogsActivity:
                     measured.stored(batch)
                     if checkpoint.stored > self.quota:
                         return await self._over_quota(input.attempt, checkpoint, writer)
-                    end = watch.end(state.fold, checkpoint.progress)
+                    end = watch.end(state.fold, lambda: checkpoint.progress)
                     if end is not None and follower.last is None:
                         return end
                 if follower.may_end_early and (rests(follower) or is_whole_success(state, follower, sealed)):

@@ -46,8 +46,11 @@ class BudgetWatch:
             earlier.append(fold.progress)
         return cls(input, earlier, hide)
 
-    def end(self, fold: Fold, progress: StreamProgress) -> StreamEnd | None:
-        """The end of the stream if people are to be warned, or the agent is to be stopped; None: it may go on."""
+    def end(self, fold: Fold, progress: Callable[[], StreamProgress]) -> StreamEnd | None:
+        """The end of the stream if people are to be warned, or the agent is to be stopped; None: it may go on.
+
+        Asked after each batch of lines, so `progress` is only called for an end.
+        """
         if self.input.budget is None:
             return None
         finding = judge(self.input.budget, [*self.earlier, fold.progress], self.input.warned)
@@ -55,7 +58,7 @@ class BudgetWatch:
             return None
         exceeded = BudgetExceeded.as_failure(self.hide(finding.exceeded)) if finding.exceeded else None
         warned = (*self.input.warned, *(limit for limit, _ in finding.warnings))
-        use = BudgetUse(exceeded=exceeded, warned=warned, progress=progress)
+        use = BudgetUse(exceeded=exceeded, warned=warned, progress=progress())
         warnings = tuple(self.hide(text) for _, text in finding.warnings)
         return StreamEnd.unknown().model_copy(update={"budget": use, "warnings": warnings})
 

@@ -79,10 +79,7 @@ class NewestFrame:
     @property
     def written_at(self) -> datetime | None:
         """When it was written, by the node's clock."""
-        try:
-            return datetime.fromisoformat(_NANOSECONDS.sub(r"\1", self.stamp)).astimezone(UTC)
-        except ValueError:  # digits that are no date
-            return None
+        return _moment(self.stamp)
 
     def equals(self, item: Frame | Junk) -> bool:
         """Whether the log repeats this very frame."""
@@ -382,6 +379,14 @@ def _has_kubelet_message(payload: bytes) -> bool:
 
 def _is_unreadable(frame: Frame) -> bool:
     return LastFrame.parse(frame.payload).error == "last_frame_unreadable"
+
+
+@lru_cache(maxsize=256)  # asked a few times for each line
+def _moment(stamp: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(_NANOSECONDS.sub(r"\1", stamp)).astimezone(UTC)
+    except ValueError:  # digits that are no date
+        return None
 
 
 def _second_of(stamp: str | None) -> datetime | None:
