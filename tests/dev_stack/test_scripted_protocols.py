@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import anthropic
-import httpx
+import httpx2
 import openai
 import pytest
 from google import genai
@@ -128,7 +128,7 @@ async def ask_messages(model: ScriptedModel, scenario: str, prompt: str, again: 
 
 
 async def ask_google(model: ScriptedModel, scenario: str, prompt: str, again: bool) -> Reply:
-    over_httpx = {"transport": httpx.AsyncHTTPTransport()}  # with aiohttp it warns of a deprecation
+    over_httpx = {"transport": httpx2.AsyncHTTPTransport()}  # with aiohttp it warns of a deprecation
     options = types.HttpOptions(base_url=model.origin, async_client_args=over_httpx)
     client = genai.Client(api_key="none", vertexai=False, http_options=options)
     contents: Any = [{"role": "user", "parts": [{"text": prompt}]}]
