@@ -32,6 +32,7 @@ _ERRORS: Final = {
     404: "The model does not exist.",
     429: "Rate limit reached for requests.",
 }
+_GOOGLE: Final = "/{version:v1(?:beta)?}/models/{model:.+}"
 _CHARACTERS_PER_TOKEN: Final = 4
 
 
@@ -93,8 +94,8 @@ class ScriptedModel:
         app.router.add_post("/v1/responses", self._post_responses)
         app.router.add_post("/v1/messages", self._post_messages)
         app.router.add_post("/v1/messages/count_tokens", self._post_count)
-        app.router.add_post("/v1beta/models/{model:.+}:{method:(?:streamG|g)enerateContent}", self._post_content)
-        app.router.add_post("/v1beta/models/{model:.+}:countTokens", self._post_count)
+        app.router.add_post(f"{_GOOGLE}:{{method:(?:streamG|g)enerateContent}}", self._post_content)
+        app.router.add_post(f"{_GOOGLE}:countTokens", self._post_count)
         return app
 
     async def _get_health(self, _request: web.Request) -> web.Response:

@@ -9,8 +9,7 @@ import anthropic
 import httpx2
 import openai
 import pytest
-from google import genai
-from google.genai import types
+from google.genai import Client, types
 from google.genai.errors import APIError
 
 from dev_stack.scripted_model import ScriptedModel, Tool, Usage, serve
@@ -130,7 +129,7 @@ async def ask_messages(model: ScriptedModel, scenario: str, prompt: str, again: 
 async def ask_google(model: ScriptedModel, scenario: str, prompt: str, again: bool) -> Reply:
     over_httpx = {"transport": httpx2.AsyncHTTPTransport()}  # with aiohttp it warns of a deprecation
     options = types.HttpOptions(base_url=model.origin, async_client_args=over_httpx)
-    client = genai.Client(api_key="none", vertexai=False, http_options=options)
+    client = Client(api_key="none", vertexai=False, http_options=options)
     contents: Any = [{"role": "user", "parts": [{"text": prompt}]}]
     if again:
         call = {"name": "run_shell_command", "args": {}}
@@ -198,8 +197,8 @@ async def test_the_usage_that_a_client_reads_is_the_one_recorded(model: Scripted
     (sent,) = model.sent
     assert (sent.protocol, sent.model, sent.status) == (protocol, "scenario/usage:900:300:40:7", 200)
     assert sent.usage == Usage(prompt=900, cached=300, completion=40, reasoning=7)
-    known = sent.usage if protocol != "anthropic-messages" else dataclasses.replace(sent.usage, reasoning=0)
-    assert reply.usage == known
+    reasoning = 0 if protocol == "anthropic-messages" else 7
+    assert reply.usage == Usage(prompt=900, cached=300, completion=40, reasoning=reasoning)
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 429, 500, 503])
@@ -209,14 +208,14 @@ async def test_an_error_has_its_status_and_text_for_the_providers_own_client(
     with pytest.raises((openai.APIStatusError, anthropic.APIStatusError, APIError)) as caught:
         await ask(model, "unknown" if status == 404 else f"error:{status}", "fail", False)
     error = caught.value
-    assert (error.code if isinstance(error, APIError) else error.status_code) == status
+    assert status == (error.code if isinstance(error, APIError) else getattr(error, "status_code", None))
     assert {401: "Incorrect API key", 429: "Rate limit", 500: "Error 500"}.get(status, "") in str(error)
     assert [(sent.status, sent.usage) for sent in model.sent] == [(status, None)]
 
 
 @pytest.mark.parametrize("client", [ask_chat, ask_responses, ask_messages])
 async def test_a_rate_limit_says_how_long_to_wait(model: ScriptedModel, client: Ask) -> None:
-    with pytest.raises((openai.RateLimitError, anthropic.RateLimitError)) as caught:
+    with pytest.raises((openai.APIStatusError, anthropic.APIStatusError)) as caught:
         await client(model, "error:429:30", "fail", False)
     assert caught.value.response.headers["retry-after"] == "30"
 
@@ -224,4 +223,4 @@ async def test_a_rate_limit_says_how_long_to_wait(model: ScriptedModel, client: 
 async def test_google_says_how_long_to_wait_in_the_body(model: ScriptedModel) -> None:
     with pytest.raises(APIError) as caught:
         await ask_google(model, "error:429:30", "fail", False)
-    assert caught.value.details["error"]["details"][0]["retryDelay"] == "30s"
+    assert "'retryDelay': '30s'" in str(caught.value)
