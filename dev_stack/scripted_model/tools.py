@@ -10,7 +10,7 @@ Offered = Mapping[str, frozenset[str]]
 _TOOLS: Final = {
     "bash": ("bash", "Bash", "exec_command", "shell_command", "run_shell_command"),
     "read": ("read", "Read", "read_file"),
-    "write": ("write", "Write", "write_file", "apply_patch"),
+    "write": ("write", "Write", "write_file"),
 }
 _ARGUMENTS: Final = {
     "command": ("command", "cmd"),
@@ -29,12 +29,10 @@ class Tool:
 
     def among(self, offered: Offered) -> "Tool":
         """The same call of a tool that is offered; unchanged if there is none like it."""
+        if self.name == "write" and "exec_command" in offered:
+            return Tool("exec_command", {"cmd": _patch(self.args)})
         name = next((name for name in _TOOLS.get(self.name, ()) if name in offered), None)
-        if name is None:
-            return self
-        if name == "apply_patch":
-            return Tool(name, {"input": _patch(self.args)})
-        return Tool(name, _arguments(self.args, offered[name]))
+        return self if name is None else Tool(name, _arguments(self.args, offered[name]))
 
 
 def _arguments(args: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
@@ -47,6 +45,7 @@ def _spelling(key: str, known: frozenset[str]) -> str:
 
 
 def _patch(args: dict[str, Any]) -> str:
-    """Codex has no tool that writes a file; it applies patches of a form of its own."""
+    """Codex has no tool that writes a file: it takes a patch, of a form of its own, out of a shell command."""
     lines = "".join(f"+{line}\n" for line in str(args.get("content", "")).splitlines())
-    return f"*** Begin Patch\n*** Add File: {args.get('filePath', '')}\n{lines}*** End Patch\n"
+    patch = f"*** Begin Patch\n*** Add File: {args.get('filePath', '')}\n{lines}*** End Patch"
+    return f"apply_patch <<'EOF'\n{patch}\nEOF\n"

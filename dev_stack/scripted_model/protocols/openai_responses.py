@@ -11,8 +11,7 @@ from dev_stack.scripted_model.protocols.openai_chat import error
 from dev_stack.scripted_model.scenarios import Usage
 
 _ROLES: Final[dict[str, Role]] = {"system": "system", "developer": "system", "assistant": "assistant"}
-_CALLS: Final = ("function_call", "custom_tool_call", "local_shell_call", "reasoning")
-_OUTPUTS: Final = ("function_call_output", "custom_tool_call_output", "local_shell_call_output")
+_CALLS: Final = ("function_call", "reasoning")
 
 
 def _read(body: JsonObject) -> Conversation:
@@ -31,7 +30,7 @@ def _message(item: JsonObject) -> Message:
     kind = item.get("type")
     if kind in _CALLS:
         return Message("assistant")
-    if kind in _OUTPUTS:
+    if kind == "function_call_output":
         return Message("tool", text_of(item.get("output")))
     return Message(_ROLES.get(str(item.get("role")), "user"), text_of(item.get("content")))
 
@@ -65,12 +64,9 @@ def _parts(item: JsonObject) -> Iterator[JsonObject]:
         case "reasoning":
             part, text = "response.reasoning_summary_part", "response.reasoning_summary_text"
             yield from _text(item["summary"][0], part, text, "summary_index")
-        case "function_call":
+        case _:
             yield from _deltas("response.function_call_arguments", item["arguments"])
             yield {"type": "response.function_call_arguments.done", "arguments": item["arguments"]}
-        case _:
-            yield from _deltas("response.custom_tool_call_input", item["input"])
-            yield {"type": "response.custom_tool_call_input.done", "input": item["input"]}
 
 
 def _text(part: JsonObject, part_event: str, text_event: str, index: str) -> Iterator[JsonObject]:
@@ -86,7 +82,7 @@ def _deltas(kind: str, text: str) -> Iterator[JsonObject]:
 
 
 def _begun(item: JsonObject) -> JsonObject:
-    empty: JsonObject = {"content": [], "summary": [], "arguments": "", "input": ""}
+    empty: JsonObject = {"content": [], "summary": [], "arguments": ""}
     begun = {key: empty.get(key, value) for key, value in item.items()}
     return begun | ({"status": "in_progress"} if "status" in item else {})
 
@@ -107,8 +103,6 @@ def _items(answer: Answer) -> list[JsonObject]:
 def _call(answer: Answer, index: int) -> JsonObject:
     tool = answer.step.tools[index]
     call = {"id": f"fc_fake_{answer.serial}_{index}", "call_id": answer.call_id(index), "name": tool.name}
-    if tool.name == "apply_patch":  # its input is a grammar of Codex's own, not JSON
-        return {"type": "custom_tool_call", "status": "completed", **call, "input": str(tool.args.get("input", ""))}
     return {"type": "function_call", "status": "completed", **call, "arguments": json.dumps(tool.args)}
 
 
