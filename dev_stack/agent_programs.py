@@ -107,7 +107,10 @@ async def ensure_program(name: str, folder: Path | None = None) -> Path:
 async def _install(program: Program, folder: Path) -> None:
     for name in ("package.json", _LOCK):
         shutil.copy(program.manifest / name, folder)
-    await npm(["ci", "--prefix", str(folder), *OPTIONS], f"{program.name}'s packages")
+    wanted = f"the packages of {program.name}"
+    await npm(
+        ["install", "--prefix", str(folder), "--no-save", *OPTIONS], wanted
+    )  # `ci` wants even what no registry has
 
 
 def main(argv: Sequence[str] | None = None) -> int:
