@@ -24,6 +24,15 @@ class Usage:
     cached: int = 0
     reasoning: int = 0
 
+    def plus(self, other: "Usage") -> "Usage":
+        """The sum of both."""
+        return Usage(
+            self.prompt + other.prompt,
+            self.completion + other.completion,
+            self.cached + other.cached,
+            self.reasoning + other.reasoning,
+        )
+
 
 @dataclass(frozen=True)
 class Step:
@@ -127,6 +136,14 @@ def _slow_steps(chat: Chat) -> Step:
     return dataclasses.replace(call, text=f"Step {number} of {count}.")
 
 
+def _tool_write(chat: Chat) -> Step:
+    """`tool-write:PATH`: a file, by default written.txt, then text. Qwen demands an absolute path."""
+    if chat.step:
+        return Step(text="The file is written.")
+    path = chat.arg(0, "written.txt")
+    return Step(tools=(Tool("write", {"filePath": path, "content": "written by the fake model\n"}),))
+
+
 def _usage(chat: Chat) -> Step:
     """`usage:PROMPT:CACHED:COMPLETION:REASONING`: text with these token counts, by default 1000, 400, 50, 10."""
     prompt, cached, completion, reasoning = (int(chat.arg(*each)) for each in enumerate(("1000", "400", "50", "10")))
@@ -153,10 +170,7 @@ SCENARIOS: Final[dict[str, Callable[[Chat], Step]]] = {
         Step(tools=(Tool("read", {"filePath": "does-not-exist.txt"}),)),
         Step(text="Two things failed and I carried on."),
     ),
-    "tool-write": _fixed(
-        Step(tools=(Tool("write", {"filePath": "written.txt", "content": "written by the fake model\n"}),)),
-        Step(text="The file is written."),
-    ),
+    "tool-write": _tool_write,
     "loop": _fixed(_bash("echo the-same", "the same command")),
     "error": _error,
     "hang": _hang,
