@@ -33,12 +33,14 @@ class AcpClient:
     Attributes:
         updates: the `session/update` notifications' updates, in order.
         asked: the permission requests.
+        begun: set once a tool is called.
     """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self.updates: list[Message] = []
         self.asked: list[Message] = []
+        self.begun = asyncio.Event()
         self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Message]] = {}
 
@@ -95,11 +97,16 @@ class AcpClient:
             if "method" not in message:
                 self._waiting.pop(message["id"]).set_result(message)
             elif message["method"] == "session/update":
-                self.updates.append(message["params"]["update"])
+                self._take(message["params"]["update"])
             elif "id" in message:
                 await self._answer(message)
         for waiting in self._waiting.values():
             waiting.set_result({"error": {"message": "the agent has ended"}})
+
+    def _take(self, update: Message) -> None:
+        self.updates.append(update)
+        if update["sessionUpdate"] == "tool_call":
+            self.begun.set()
 
     async def _answer(self, request: Message) -> None:
         if request["method"] != "session/request_permission":

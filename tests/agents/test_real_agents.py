@@ -1,5 +1,6 @@
 """The real agents against the scripted model: turns, tools, sessions, errors, and what they say they used."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
@@ -10,6 +11,7 @@ import pytest
 from dev_stack.agent_programs import PROGRAMS, ensure_program
 from dev_stack.scripted_model import ScriptedModel, Usage, serve
 from tests.agents.acp import AcpClient, RequestFailed, running
+from tests.agents.gemini_sessions import protect
 from tests.agents.launch import KEY, launch
 from tests.agents.usage import spent
 
@@ -82,18 +84,17 @@ async def test_an_agent_runs_a_command_and_writes_a_file(agent: Agent) -> None:
 
 
 async def test_a_session_goes_on_after_the_agent_was_killed(agent: Agent) -> None:
-    if agent.name == "gemini":
-        pytest.skip("a session that is loaded in the minute of its start is lost")
     async with agent.start("echo") as client:
         session = await client.new(agent.work)
         await client.prompt(session, "the first prompt")
-    async with agent.start("echo") as client:
-        await client.load(session, agent.work)
-        client.updates.clear()
-        await client.prompt(session, "the second prompt")
-    received = json.loads(client.text[client.text.index("{") :])
-    assert "the first prompt" in json.dumps(received["user"])
-    assert "assistant" in received["roles"]
+    for prompt in ("the second prompt", "the third prompt"):
+        protect(agent.home)
+        async with agent.start("echo") as client:
+            await client.load(session, agent.work)
+            await client.prompt(session, prompt)
+    received = json.dumps(agent.model.requests[-1])
+    for prompt in ("the first prompt", "the second prompt", "the third prompt"):
+        assert prompt in received
 
 
 async def test_a_session_that_is_unknown_has_an_error_of_its_own(agent: Agent) -> None:
@@ -103,6 +104,31 @@ async def test_a_session_that_is_unknown_has_an_error_of_its_own(agent: Agent) -
     code, text = UNKNOWN_SESSION[agent.name]
     assert raised.value.error["code"] == code
     assert text in json.dumps(raised.value.error)
+
+
+async def test_an_error_of_the_provider_reaches_the_client(agent: Agent) -> None:
+    async with agent.start("error:401") as client:
+        session = await client.new(agent.work)
+        if agent.name == "pi":  # it says nothing at all: the error is in its session's file
+            assert await client.prompt(session, "fail") == {"stopReason": "end_turn"}
+            assert client.text == ""
+            (file,) = (agent.home / ".pi" / "agent" / "sessions").rglob("*.jsonl")
+            assert "Incorrect API key provided" in file.read_text()
+            return
+        with pytest.raises(RequestFailed) as raised:
+            await client.prompt(session, "fail")
+    told = json.dumps(raised.value.error) + client.text
+    assert "Incorrect API key provided" in told
+    assert raised.value.error["code"] == {"claude": -32000, "gemini": 401}.get(agent.name, -32603)
+
+
+async def test_a_cancelled_command_ends_the_turn(agent: Agent) -> None:
+    async with agent.start("slow-steps:1:600") as client:
+        session = await client.new(agent.work)
+        turn = asyncio.create_task(client.prompt(session, "work"))
+        await client.begun.wait()
+        await client.cancel(session)
+        assert (await turn)["stopReason"] == "cancelled"
 
 
 async def test_the_key_of_the_provider_is_in_no_file_of_the_home(agent: Agent) -> None:
