@@ -19,7 +19,7 @@ from typing import Final
 from dev_stack.npm import OPTIONS, NpmFailed, ensure_installed, npm, wheel_root
 from dev_stack.plan import ROOT, cache_folder
 
-OVERRIDE: Final = "AGENT_RUNS_AGENT_PROGRAMS"
+OVERRIDE: Final = "TEST_AGENT_PROGRAMS"
 _LOCK: Final = "package-lock.json"
 _CPU: Final = "arm64" if platform.machine().lower() in ("arm64", "aarch64") else "x64"
 
@@ -81,7 +81,7 @@ def node() -> Path:
 async def ensure_program(name: str, folder: Path | None = None) -> Path:
     """The folder that has the agent's `node_modules`; installed if missing.
 
-    It is `folder/NAME-HASH`, of the lock file's hash. `folder` is by default what AGENT_RUNS_AGENT_PROGRAMS names,
+    It is `folder/NAME-HASH`, of the lock file's hash. `folder` is by default what TEST_AGENT_PROGRAMS names,
     which checkouts may share, else `agents` in the cache.
 
     Raises:
@@ -115,7 +115,7 @@ async def _install(program: Program, folder: Path) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Install the agents that are named, or all; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m dev_stack.agent_programs", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m dev_stack.agent_programs", description="Install the real agents.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PROGRAMS))
     names = parser.parse_args(argv).names or [*PROGRAMS]
     if unknown := sorted(set(names) - set(PROGRAMS)):

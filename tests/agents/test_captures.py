@@ -1,4 +1,4 @@
-"""What was captured of the real agents: of the versions that are installed, complete, and with the usage that was sent."""
+"""What was captured of the real agents: complete, of the versions that are installed, with the usage that was sent."""
 
 import json
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_the_usage_on_the_wire_is_the_one_that_was_sent(name: str, tmp_path: Pat
     results = [each["result"] for each in messages if "stopReason" in each.get("result", {})]
     updates = [each["params"]["update"] for each in messages if each.get("method") == "session/update"]
     sent = [Usage(**each["usage"]) for each in meta(name)["cases"]["text"]["sent"] if each["model"] == "scenario/usage"]
-    told = spent(name, results, updates, tmp_path)
-    assert told.prompt == sum(usage.prompt for usage in sent)
-    assert told.cached in (sum(usage.cached for usage in sent), 0)
-    assert told.completion in (sum(usage.completion for usage in sent), sum(u.completion - u.reasoning for u in sent))
+    read = spent(name, results, updates, tmp_path)
+    assert read.prompt == sum(usage.prompt for usage in sent)
+    assert read.cached in (sum(usage.cached for usage in sent), 0)
+    assert read.completion in (sum(usage.completion for usage in sent), sum(u.completion - u.reasoning for u in sent))

@@ -117,8 +117,8 @@ async def test_an_error_of_the_provider_reaches_the_client(agent: Agent) -> None
             return
         with pytest.raises(RequestFailed) as raised:
             await client.prompt(session, "fail")
-    told = json.dumps(raised.value.error) + client.text
-    assert "Incorrect API key provided" in told
+    reported = json.dumps(raised.value.error) + client.text
+    assert "Incorrect API key provided" in reported
     assert raised.value.error["code"] == {"claude": -32000, "gemini": 401}.get(agent.name, -32603)
 
 
