@@ -217,7 +217,9 @@ async def test_an_error_has_its_status_and_text_for_the_providers_own_client(
 async def test_a_rate_limit_says_how_long_to_wait(model: ScriptedModel, client: Ask) -> None:
     with pytest.raises((openai.APIStatusError, anthropic.APIStatusError)) as caught:
         await client(model, "error:429:30", "fail", False)
-    assert caught.value.response.headers["retry-after"] == "30"
+    error = caught.value
+    assert isinstance(error, (openai.APIStatusError, anthropic.APIStatusError))
+    assert error.response.headers["retry-after"] == "30"
 
 
 async def test_google_says_how_long_to_wait_in_the_body(model: ScriptedModel) -> None:
