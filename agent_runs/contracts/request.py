@@ -24,6 +24,9 @@ DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL_KEY: Final = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 MAX_WORKSPACES: Final = 16
+OPENCODE: Final = "opencode"
+"""The agent that has a package of its own; every other one has a profile."""
+AGENT_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
@@ -38,6 +41,12 @@ def _identifier(value: str) -> str:
             "must start with a letter or digit and hold only letters, digits, '_', '.', ':', '-' (128 at most)",
         )
     return value
+
+
+def _agent_name(value: str) -> str:
+    if not AGENT_NAME.fullmatch(value.strip()):
+        raise _field_error("agent_name", "must be the name of an agent: lowercase letters, digits and '-', 32 at most")
+    return value.strip()
 
 
 def _model(value: str) -> str:
@@ -136,6 +145,7 @@ def _json_object(value: object) -> object:
 
 Identifier = Annotated[str, AfterValidator(_identifier)]
 OptionalText = Annotated[str | None, BeforeValidator(_blank_is_absent)]
+AgentName = Annotated[str, AfterValidator(_agent_name)]
 Model = Annotated[str, AfterValidator(_model)]
 Quantity = Annotated[str, AfterValidator(_quantity)]
 OptionalQuantity = Annotated[Quantity | None, BeforeValidator(_blank_is_absent)]
@@ -209,6 +219,7 @@ class RunConfig(PaperclipContract):
     """The part of the agent's configuration that may enter a history. All times in seconds.
 
     Attributes:
+        agent: whose program runs: OpenCode, or one that has a profile (`agent_runs.agents.profile`).
         timeout_sec: run time of the agent in one run, all attempts together; 0 means no limit.
         grace_sec: how long OpenCode may take to end after SIGTERM.
         schedule_timeout_sec: until a node has taken the pod.
@@ -237,6 +248,7 @@ class RunConfig(PaperclipContract):
     """
 
     model: Model
+    agent: AgentName = OPENCODE
     variant: OptionalText = None
     extra_args: tuple[str, ...] = ()
     timeout_sec: Seconds = 0
@@ -345,9 +357,14 @@ class AdapterConfig(RunConfig):
 
 
 class SessionParams(PaperclipContract):
-    """What Paperclip stores between runs so that the next one can resume. Source: the peers' session codec."""
+    """What Paperclip stores between runs so that the next one can resume. Source: the peers' session codec.
+
+    Attributes:
+        agent: that made it, and alone knows it; None: OpenCode, or nobody knows.
+    """
 
     session_id: str
+    agent: Annotated[str | None, Field(exclude_if=lambda agent: agent is None)] = None
     cwd: str | None = None
     workspace_id: str | None = None
     repo_url: str | None = None

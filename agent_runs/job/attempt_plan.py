@@ -15,11 +15,13 @@ from agent_runs.agents.opencode.command import command_line, served_turn
 from agent_runs.agents.opencode.config import OVERRIDING_VARIABLES
 from agent_runs.agents.opencode.config import environment as opencode_environment
 from agent_runs.agents.opencode.merge import AGENT, OPERATOR, Merged, merge, unset_variables
+from agent_runs.agents.profile import AgentProfile
 from agent_runs.contracts.messages import CreateJob
 from agent_runs.contracts.pod import DATA_DIRECTORY
-from agent_runs.contracts.request import RunConfig, RunRequest, Secrets
+from agent_runs.contracts.request import OPENCODE, RunConfig, RunRequest, Secrets
 from agent_runs.contracts.start import SealedJoin
 from agent_runs.job import manifest
+from agent_runs.job.acp_plan import acp_start, profile_of
 from agent_runs.job.data_volume import DataRules
 from agent_runs.job.manifest import ApiProxy, JobPlan, PodSettings, Server
 from agent_runs.job.pod_profile import Inheritance, own_container
@@ -32,6 +34,7 @@ from agent_runs.pod.sidecar.tokens import KEY_PLACEHOLDER, TOOLS_PLACEHOLDER
 CONFIG_FILE: Final = f"{manifest.RUN_DIRECTORY}/secret/{CONFIG_KEY}"
 RUNNER_FILE: Final = Path(pod.__file__).with_name("runner.sh")
 SERVE_FILE: Final = Path(pod.__file__).with_name("serve.sh")
+ACP_FILE: Final = Path(pod.__file__).with_name("acp.sh")
 PLACEHOLDERS: Final = Placeholders(key=KEY_PLACEHOLDER, tools=TOOLS_PLACEHOLDER)
 
 
@@ -46,6 +49,7 @@ class AgentPodSettings:
             for a worker that is in none.
         opencode_config: the operator's OpenCode configuration, a JSON file.
         page: returns the address of a run's page by its Paperclip run id, without a token: it goes into histories.
+        agents: the profiles of agents other than OpenCode, by name.
     """
 
     data: DataRules = field(default_factory=DataRules)
@@ -55,6 +59,7 @@ class AgentPodSettings:
     sidecar_image: str | None = None
     opencode_config: Path | None = None
     page: Callable[[str], str] | None = None
+    agents: Mapping[str, AgentProfile] = field(default_factory=dict)
 
     def completed(self, config: RunConfig, own_pod: Mapping[str, Any] | None) -> "AgentPodSettings":
         """These settings, completed from the agent's configuration and the worker's own pod."""
@@ -78,6 +83,10 @@ def attempt_plan(
     Args:
         inherited: literal variables of the worker's own pod.
         opencode: content of the file `opencode_config`.
+
+    Raises:
+        InvalidRequest: names the field and the remedy.
+        JobCreateFailed: the content does not fit into a Secret.
     """
     config, directory = input.config, manifest.working_directory(input)
     variables = paperclip_environment(request, secrets, api_url=settings.paperclip_api_url, inherited=inherited)
@@ -89,6 +98,8 @@ def attempt_plan(
         f"{input.agent_name} {input.attempt.transcript}",
         input.session.session_id if input.session else None,
     )
+    if config.agent != OPENCODE:
+        return _acp_plan(input, title, variables, servers, settings, proxy)
     argv = command_line(
         model=config.model,
         directory=directory,
@@ -118,6 +129,30 @@ def attempt_plan(
     return replace(
         plan, warnings=(*plan.warnings, *merged.notes, *unset), listed_model=config.model if listed else None
     )
+
+
+def _acp_plan(
+    input: CreateJob,
+    title: str,
+    variables: dict[str, str],
+    servers: dict[str, dict[str, Any]],
+    settings: AgentPodSettings,
+    proxy: ApiProxy | None,
+) -> JobPlan:
+    """The plan for an agent that speaks ACP. Its pod never rests."""
+    profile = profile_of(input.config, settings.agents)
+    start = acp_start(input, profile, title=title, variables=variables, mcp_servers=servers)
+    plan = manifest.plan_job(
+        input,
+        argv=start.argv,
+        environment=start.environment,
+        opencode_config=None,
+        runner=RUNNER_FILE.read_text(),
+        settings=pod_settings(settings),
+        proxy=proxy,
+        server=Server(ACP_FILE.read_text(), start.turn, files=start.files),
+    )
+    return replace(plan, warnings=(*plan.warnings, *start.warnings))
 
 
 def keep_warm_sec(config: RunConfig, opencode: Mapping[str, Any], proxy: ApiProxy | None) -> int:

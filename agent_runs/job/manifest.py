@@ -20,7 +20,7 @@ from agent_runs.contracts.identity import AttemptKey, label_value
 from agent_runs.contracts.messages import CreateJob, PodProfile, SecretMount
 from agent_runs.contracts.pod import AGENT_CONTAINER, DATA_DIRECTORY, HOME_DIRECTORY, SIDECAR_CONTAINER
 from agent_runs.contracts.pod_options import VOLUME_KINDS
-from agent_runs.contracts.request import DNS_LABEL, RunConfig
+from agent_runs.contracts.request import DNS_LABEL, OPENCODE, RunConfig
 from agent_runs.job.data_volume import DataRules, Folder, Owner, RunFolders, database_path
 from agent_runs.job.placement import (
     DATABASE_CLAIMS,
@@ -123,17 +123,20 @@ class ApiProxy:
 
 @dataclass(frozen=True)
 class Server:
-    """How the sidecar drives OpenCode's server.
+    """How the sidecar drives OpenCode's server, or an agent that speaks ACP.
 
     Attributes:
-        script: the text of `serve.sh`.
-        turn: what the session is to do; see `agent_runs.pod.sidecar.driver`. Without secrets.
+        script: the text of `serve.sh` or `acp.sh`.
+        turn: what the session is to do; see `agent_runs.pod.sidecar`. Only that of an ACP agent may have secrets, which
+            are its MCP servers'.
         keep_warm: how many seconds it may rest after a turn; 0: it ends.
+        files: what the script finds beside itself, by name.
     """
 
     script: str
-    turn: Mapping[str, Any]
+    turn: Mapping[str, Any] = field(repr=False)
     keep_warm: int = 0
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,7 @@ def plan_job(
     *,
     argv: Sequence[str],
     environment: Mapping[str, str],
-    opencode_config: str,
+    opencode_config: str | None,
     runner: str,
     settings: PodSettings | None = None,
     proxy: ApiProxy | None = None,
@@ -173,10 +176,10 @@ def plan_job(
     Args:
         argv: the agent's command line, such as `opencode run --format json ...`.
         environment: what the agent gets, already merged, in order; secret.
-        opencode_config: the text of its `opencode.json`; secret, since MCP servers have tokens.
+        opencode_config: the text of its `opencode.json`; secret, since MCP servers have tokens. None: of another agent.
         runner: the text of `runner.sh`.
         proxy: how the agent reaches Paperclip through the sidecar; None: it uses its own environment.
-        server: how the sidecar drives OpenCode; None: `argv` runs as it is.
+        server: how the sidecar drives the agent; None: `argv` runs as it is.
 
     Raises:
         InvalidRequest: names the field and the remedy.
@@ -191,7 +194,7 @@ def plan_job(
     if proxy:
         files[UPSTREAM_KEY] = proxy.upstream.encode()
     if server:
-        files[SERVE_KEY] = server.script.encode()
+        files |= {SERVE_KEY: server.script.encode(), **server.files}
         turn = {"directory": working_directory(input), **server.turn}
         rest: dict[str, Any] = {}
         if server.keep_warm:
@@ -225,7 +228,7 @@ def run_variables(environment: Mapping[str, str]) -> dict[str, str]:
 def _same_pod(
     input: CreateJob,
     environment: Mapping[str, str],
-    opencode_config: str,
+    opencode_config: str | None,
     files: Mapping[str, bytes],
     settings: PodSettings,
     proxy: ApiProxy | None,
@@ -535,7 +538,8 @@ def _main_container(
     server: Server | None,
 ) -> dict[str, Any]:
     config, path_variables = input.config, proxy.path_variables if proxy else ()
-    options = ["--serve", f"{RUN_DIRECTORY}/secret/{SERVE_KEY}"] if server else []
+    options = [word for folder in LOGIN_FOLDERS for word in ("--logins", folder)] if _is_opencode(input) else []
+    options += ["--serve", f"{RUN_DIRECTORY}/secret/{SERVE_KEY}"] if server else []
     container: dict[str, Any] = {
         "name": AGENT_CONTAINER,
         "image": _image(input),
@@ -571,7 +575,6 @@ def _runner_arguments(
         *("--dir", working_directory(input)),
         *("--grace", str(input.config.grace_sec)),
         *(word for name in path_variables for word in ("--api-variable", name)),
-        *(word for folder in LOGIN_FOLDERS for word in ("--logins", folder)),
         *options,
         "--",
         *argv,
@@ -612,6 +615,10 @@ def fixed_variables(input: CreateJob) -> frozenset[str]:
 
 def _fixed_environment(input: CreateJob) -> dict[str, str]:
     """Return the variables that only this program sets: paths in the pod. They take precedence over the agent's."""
+    opencode = {
+        "OPENCODE_DB": f"{DATABASE_DIRECTORY}/opencode.db",
+        "OPENCODE_CONFIG": f"{RUN_DIRECTORY}/secret/{CONFIG_KEY}",
+    }
     return {
         "XDG_CACHE_HOME": f"{CACHE_DIRECTORY}/xdg",
         "GOCACHE": f"{CACHE_DIRECTORY}/go-build",
@@ -628,8 +635,7 @@ def _fixed_environment(input: CreateJob) -> dict[str, str]:
         "TMPDIR": TEMPORARY_DIRECTORY,
         "TMP": TEMPORARY_DIRECTORY,
         "TEMP": TEMPORARY_DIRECTORY,
-        "OPENCODE_DB": f"{DATABASE_DIRECTORY}/opencode.db",
-        "OPENCODE_CONFIG": f"{RUN_DIRECTORY}/secret/{CONFIG_KEY}",
+        **(opencode if _is_opencode(input) else {}),
     }
 
 
@@ -656,7 +662,8 @@ def _environment(input: CreateJob, environment: Mapping[str, str]) -> list[dict[
 def _volumes(input: CreateJob, settings: PodSettings, server: Server | None) -> list[dict[str, Any]]:
     attempt, claim = input.attempt, input.profile.data_claim
     data = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
-    keys = (RUNNER_KEY, CONFIG_KEY, *([SERVE_KEY] if server else []))
+    config = [CONFIG_KEY] if _is_opencode(input) else []
+    keys = (RUNNER_KEY, *config, *([SERVE_KEY, *server.files] if server else []))
     volumes = [
         {"name": "prompt", "emptyDir": {}},
         {"name": "runtime-cache", "emptyDir": {"sizeLimit": settings.cache_limit}},
@@ -669,7 +676,7 @@ def _volumes(input: CreateJob, settings: PodSettings, server: Server | None) -> 
         {"name": "data", **data},
     ]
     database = _database(input)
-    return volumes if "subPath" in database else [*volumes, {"name": "opencode-db", **database}]
+    return volumes if database is None or "subPath" in database else [*volumes, {"name": "opencode-db", **database}]
 
 
 def _files(secret: str, *keys: str) -> dict[str, Any]:
@@ -681,7 +688,6 @@ def _files(secret: str, *keys: str) -> dict[str, Any]:
 
 
 def _mounts(input: CreateJob, settings: PodSettings) -> list[dict[str, Any]]:
-    database = _database(input)
     whole = [{"name": "data", "mountPath": DATA_DIRECTORY}] if _data_rules(input, settings).whole else []
     return [
         {"name": "prompt", "mountPath": PROMPT_DIRECTORY},
@@ -689,12 +695,18 @@ def _mounts(input: CreateJob, settings: PodSettings) -> list[dict[str, Any]]:
         {"name": "runner", "mountPath": f"{RUN_DIRECTORY}/bin"},
         {"name": "run-secret", "mountPath": f"{RUN_DIRECTORY}/secret", "readOnly": True},
         {"name": "output", "mountPath": OUTPUT_DIRECTORY},
-        {"name": "data", "mountPath": DATABASE_DIRECTORY, "subPath": database["subPath"]}
-        if "subPath" in database
-        else {"name": "opencode-db", "mountPath": DATABASE_DIRECTORY},
+        *_database_mounts(_database(input)),
         *whole,
         *map(_data_mount, _data_folders(input, settings)),
     ]
+
+
+def _database_mounts(database: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    if database is None:
+        return []
+    if "subPath" in database:
+        return [{"name": "data", "mountPath": DATABASE_DIRECTORY, "subPath": database["subPath"]}]
+    return [{"name": "opencode-db", "mountPath": DATABASE_DIRECTORY}]
 
 
 def _data_rules(input: CreateJob, settings: PodSettings) -> DataRules:
@@ -722,13 +734,20 @@ def _data_mount(folder: Folder) -> dict[str, Any]:
 
 def _sub_paths(input: CreateJob, settings: PodSettings) -> list[str]:
     """Return the folders that have to exist on the data volume before a kubelet mounts them."""
-    database = _database(input).get("subPath")
+    database = (_database(input) or {}).get("subPath")
     return [*([database] if database else []), *(folder.sub_path for folder in _data_folders(input, settings))]
 
 
-def _database(input: CreateJob) -> dict[str, Any]:
-    """Return the volume of OpenCode's database: a folder per task on the data volume, a claim, or an emptyDir."""
+def _is_opencode(input: CreateJob) -> bool:
+    return input.config.agent == OPENCODE
+
+
+def _database(input: CreateJob) -> dict[str, Any] | None:
+    """Return the volume of OpenCode's database: a folder per task on the data volume, a claim, or an emptyDir. None for
+    another agent, which keeps its sessions in its home."""
     mode, attempt = input.config.agent_db_mode, input.attempt
+    if not _is_opencode(input):
+        return None
     if mode == "dedicated_pvc":
         return {"persistentVolumeClaim": {"claimName": claim_name(attempt.run.agent_id)}}
     task_key = (input.task_key or "").strip()
@@ -738,8 +757,9 @@ def _database(input: CreateJob) -> dict[str, Any]:
 
 
 def keeps_sessions(input: CreateJob) -> bool:
-    """Return whether OpenCode's database outlives the pod, so that its sessions can be resumed."""
-    return "emptyDir" not in _database(input)
+    """Return whether OpenCode's database, or another agent's home, outlives the pod: its sessions can be resumed."""
+    database = _database(input)
+    return input.profile.data_claim is not None if database is None else "emptyDir" not in database
 
 
 def claim_name(agent: str) -> str:
@@ -761,7 +781,7 @@ def database_claim(input: CreateJob) -> dict[str, Any] | None:
         InvalidRequest: the storage class cannot be the name of one.
     """
     config, run = input.config, input.attempt.run
-    if config.agent_db_mode != "dedicated_pvc":
+    if config.agent_db_mode != "dedicated_pvc" or not _is_opencode(input):
         return None
     storage_class = (config.agent_db_storage_class or "").strip()
     if storage_class and not is_subdomain(storage_class):

@@ -21,6 +21,10 @@ RUNNER_KEY: Final = "runner.sh"
 SERVE_KEY: Final = "serve.sh"
 TURN_KEY: Final = "turn.json"
 CONFIG_KEY: Final = "opencode.json"
+AGENT_FILES_KEY: Final = "agent-files"
+"""Lists the files that are written before an agent's start; `agent_runs/pod/acp.sh` reads it."""
+PREPARE_KEY: Final = "agent-prepare"
+"""Names the step before an agent's start."""
 SIDECAR_KEY: Final = "sidecar.pyz"
 TOKEN_KEYS: Final = (TOKEN_FILE, RUN_ID_FILE, TOOLS_TOKEN_FILE)
 UPSTREAM_KEY: Final = "paperclip-api-url"
@@ -47,16 +51,16 @@ def run_secret(
     attempt: AttemptKey,
     namespace: str,
     environment: Mapping[str, str],
-    opencode_config: str,
+    opencode_config: str | None,
     files: Mapping[str, bytes],
 ) -> dict[str, Any]:
-    """Return the Secret with OpenCode's configuration, one key per variable, and other files.
+    """Return the Secret with OpenCode's configuration, if there is one, one key per variable, and other files.
 
     Raises:
         InvalidRequest: an environment variable is impossible; the message has its name, never its value.
         JobCreateFailed: more than 1 MiB in all.
     """
-    content = {**files, CONFIG_KEY: opencode_config.encode()}
+    content = {**files} if opencode_config is None else {**files, CONFIG_KEY: opencode_config.encode()}
     content |= {variable_key(name): _variable(name, value) for name, value in environment.items()}
     total = sum(len(value) for value in content.values())
     if total > SECRET_LIMIT:

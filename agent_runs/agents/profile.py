@@ -1,0 +1,333 @@
+"""A profile: how one agent that speaks the Agent Client Protocol (ACP) is run, as data.
+
+Profiles are YAML files beside this module, one per agent, and in the folder of the operator's setting
+`AGENT_RUNS_AGENTS`. OpenCode has none: it has a package of its own. In commands, variables and files `{model}` and the
+other `PLACEHOLDERS` stand for what the agent's configuration says; a line, a variable or an argument with a placeholder
+that has no value is left out. Pure but for `load`, which reads the files.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.contracts.pod import HOME_DIRECTORY
+from agent_runs.contracts.request import AGENT_NAME, OPENCODE
+
+FOLDER: Final = Path(__file__).parent
+MAX_FILE: Final = 256 * 1024
+"""Characters of a profile: what it says is part of a Secret of 1 MiB."""
+MAX_PROFILES: Final = 50
+
+PLACEHOLDERS: Final = {
+    "model": "the name of `config.model` after its first slash",
+    "provider": "the part of `config.model` before its first slash",
+    "effort": "`config.variant`, Paperclip's thinking effort; no value when it is empty",
+    "base_url": "the address of the model's provider: the value of the variable that `base_url` names, or its default",
+    "permission_mode": "`allow` or `reject` of `permissions`, by `config.dangerouslySkipPermissions`",
+    "home": "the agent's home in its pod",
+}
+"""What may stand in braces, and what for."""
+_PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _name(value: str) -> str:
+    if not AGENT_NAME.fullmatch(value) or value == OPENCODE:
+        raise PydanticCustomError(
+            "agent_name", "must be lowercase letters, digits and '-', 32 at most, and not `opencode`"
+        )
+    return value
+
+
+def _line(value: str) -> str:
+    if not value.strip() or not value.isprintable():
+        raise PydanticCustomError("line", "must be one line of text")
+    return value.strip()
+
+
+def _variable(value: str) -> str:
+    if not _VARIABLE.fullmatch(value):
+        raise PydanticCustomError("variable", "must be the name of an environment variable")
+    return value
+
+
+def _path(value: str) -> str:
+    parts = value.split("/")
+    if not value.isprintable() or any(part in {"", ".", ".."} for part in parts):
+        raise PydanticCustomError("path", "must be a path below the agent's home, without '.' and '..'")
+    return value
+
+
+def _pattern(value: str) -> str:
+    try:
+        re.compile(value)
+    except (re.error, RecursionError, OverflowError):
+        raise PydanticCustomError("pattern", "must be a regular expression of Python") from None
+    return value
+
+
+def _template(value: str) -> str:
+    if "\0" in value:
+        raise PydanticCustomError("template", "must not hold a NUL character")
+    if unknown := [name for name in _PLACEHOLDER.findall(value) if name not in PLACEHOLDERS]:
+        raise PydanticCustomError(
+            "template", "has the unknown placeholder {{{name}}}: known are {known}",
+            {"name": unknown[0], "known": ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)},
+        )  # fmt: skip
+    return value
+
+
+Line = Annotated[str, AfterValidator(_line)]
+Variable = Annotated[str, AfterValidator(_variable)]
+HomePath = Annotated[str, AfterValidator(_path)]
+Pattern = Annotated[str, AfterValidator(_pattern)]
+Template = Annotated[str, AfterValidator(_template)]
+Usage = Literal["result_usage", "result_quota", "message_meta", "codex_rollout", "pi_session"]
+
+
+class ProfilePart(BaseModel):
+    """A part of the file; a key that is not known is refused by name."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class BaseUrl(ProfilePart):
+    """Where the agent finds its model's provider, for an agent that takes no variable for it.
+
+    Attributes:
+        variable: whose value it is.
+        default: without that variable.
+    """
+
+    variable: Variable
+    default: Line
+
+
+class Permissions(ProfilePart):
+    """What `{permission_mode}` stands for.
+
+    Attributes:
+        allow: with `config.dangerouslySkipPermissions`: the agent does not ask, or is always answered with yes.
+        reject: without: it asks before a tool leaves the workspace, and is always answered with no. None: it has no
+            such mode, so a configuration that wants one is refused.
+    """
+
+    allow: Line = "allow"
+    reject: Line | None = None
+
+
+class Match(ProfilePart):
+    """An error of the protocol.
+
+    Attributes:
+        code: of JSON-RPC; None: any.
+        matches: a regular expression that is searched for in its message and, as compact JSON, its data.
+    """
+
+    code: int | None = None
+    matches: Pattern = ""
+
+
+class KnownError(Match):
+    """An error whose cause is known.
+
+    Attributes:
+        name: OpenCode's name for the same; with `status` it decides how the run's failure is called.
+        status: of HTTP, of the provider's answer.
+    """
+
+    name: Literal[
+        *("APIError", "ContentFilterError", "ContextOverflowError", "MessageOutputLengthError"),
+        *("ProviderAuthError", "ProviderModelNotFoundError", "UnknownError"),
+    ] = "APIError"
+    status: Annotated[int, Field(ge=400, le=599)] | None = None
+
+
+class AgentProfile(ProfilePart):
+    """One agent.
+
+    Attributes:
+        name: as the field `agent` of a configuration names it; the file has the same name.
+        title: for people.
+        packages: what its image holds, with versions; for people.
+        image: of its pods, unless `AGENT_RUNS_AGENT_IMAGES` or a configuration names another.
+        command: the program, which is on PATH of the image, with its arguments.
+        environment: its variables. No variable of a configuration or of the worker replaces them.
+        keys: variables with the key of the model's provider; it needs one of them, and their values are redacted.
+        files: texts by their path below the home; each is written before the start.
+        prepare: a step before the start that is part of this program.
+        sessions: folders below the home in which it keeps its sessions; for people.
+        loads_sessions: it can continue a session that an earlier process has made.
+        set_mode: ask for the permission mode by the protocol's `session/set_mode`, too.
+        model_option: how the protocol is asked for the model: `session/set_model`, or the id of a configuration option.
+            None: not at all, because the command, a variable or a file names it.
+        authenticate: the method that is called before a session is made.
+        mcp_servers: the kinds that it takes; none: it ignores all.
+        usage: where its tokens are found; None: nowhere.
+        usage_files: for a `usage` in files: a glob below the home.
+        cost: where its cost is found; None: it reports none.
+        version: a command that prints its version; by default the first words of `command` with `--version`.
+        start_timeout: seconds until it must have answered `initialize`.
+        unknown_session: errors that mean that it does not know the session.
+        informational: texts of the agent that are no part of an answer.
+        limits: what else it cannot do, a sentence each; for people, before the run.
+    """
+
+    name: Annotated[str, AfterValidator(_name)]
+    title: Line
+    packages: tuple[Line, ...] = ()
+    image: Line | None = None
+    command: Annotated[tuple[Template, ...], Field(min_length=1)]
+    environment: dict[Variable, Template] = {}
+    keys: tuple[Variable, ...] = ()
+    base_url: BaseUrl | None = None
+    files: dict[HomePath, Template] = {}
+    prepare: Literal["gemini_sessions"] | None = None
+    sessions: tuple[HomePath, ...] = ()
+    loads_sessions: bool = True
+    permissions: Permissions = Permissions()
+    set_mode: bool = False
+    model_option: Line | None = None
+    authenticate: Line | None = None
+    mcp_servers: tuple[Literal["stdio", "http", "sse"], ...] = ()
+    usage: Usage | None = None
+    usage_files: HomePath | None = None
+    cost: Literal["usage_update", "pi_session"] | None = None
+    version: tuple[Line, ...] = ()
+    start_timeout: Annotated[int, Field(ge=1, le=600)] = 90
+    unknown_session: tuple[Match, ...] = ()
+    errors: tuple[KnownError, ...] = ()
+    informational: tuple[Pattern, ...] = ()
+    limits: tuple[Line, ...] = ()
+
+    @model_validator(mode="after")
+    def _base_url_is_named(self) -> Self:
+        if "base_url" in self.placeholders and self.base_url is None:
+            raise PydanticCustomError("base_url", "base_url is missing: {{base_url}} stands for its value")
+        return self
+
+    @property
+    def placeholders(self) -> frozenset[str]:
+        """Those that this profile uses."""
+        texts = (*self.command, *self.environment.values(), *self.files.values())
+        return frozenset(name for text in texts for name in _PLACEHOLDER.findall(text))
+
+    @property
+    def takes_effort(self) -> bool:
+        """Whether a configuration's effort reaches the agent."""
+        return "effort" in self.placeholders
+
+    @property
+    def usage_comes_late(self) -> bool:
+        """Whether tokens are known only at the end of a turn, so that a budget cannot end one."""
+        return self.usage is not None and self.usage != "message_meta"
+
+    @property
+    def version_command(self) -> tuple[str, ...]:
+        """What prints the version."""
+        return self.version or (self.command[0], "--version")
+
+    def values(
+        self, *, model: str, effort: str | None, skip_permissions: bool, variables: Mapping[str, str]
+    ) -> dict[str, str | None]:
+        """What the placeholders stand for in a run; None: no value.
+
+        Args:
+            model: `<provider>/<model>`.
+            variables: the agent's environment, as far as it is known.
+        """
+        provider, _, name = model.partition("/")
+        address = self.base_url and (variables.get(self.base_url.variable) or self.base_url.default)
+        return {
+            "model": name,
+            "provider": provider,
+            "effort": effort,
+            "base_url": address,
+            "permission_mode": self.permissions.allow if skip_permissions else self.permissions.reject,
+            "home": HOME_DIRECTORY,
+        }
+
+
+def rendered(text: str, values: Mapping[str, str | None]) -> str | None:
+    """A template with its values; None when one of them has none."""
+    if any(values.get(name) is None for name in _PLACEHOLDER.findall(text)):
+        return None
+    return _PLACEHOLDER.sub(lambda match: values[match[1]] or "", text)
+
+
+def rendered_file(text: str, values: Mapping[str, str | None]) -> str:
+    """The text of a file: without the lines that have no value. In the strings of JSON and TOML values are escaped."""
+    escaped = {name: None if value is None else _in_a_string(value) for name, value in values.items()}
+    lines = (rendered(line, escaped) for line in text.splitlines())
+    return "".join(f"{line}\n" for line in lines if line is not None)
+
+
+def _in_a_string(value: str) -> str:
+    """What is between the quotes of a JSON or TOML string. Half a character, which neither has, becomes `?`."""
+    whole = value.encode("utf-8", "replace").decode()
+    return json.dumps(whole, ensure_ascii=False)[1:-1].replace("\x7f", "\\u007f")
+
+
+def load(folder: Path | None = None) -> dict[str, AgentProfile]:
+    """The profiles of this program, and those of the operator's folder, of which one may replace one of ours.
+
+    Raises:
+        InvalidRequest: a file cannot be read or is no profile; names the file, the line and the key.
+    """
+    profiles = dict(_of(FOLDER))
+    if folder is not None:
+        profiles |= dict(_of(folder))
+    if len(profiles) > MAX_PROFILES:
+        raise InvalidRequest(f"{folder} has more than {MAX_PROFILES} profiles of agents")
+    return profiles
+
+
+def _of(folder: Path) -> Iterator[tuple[str, AgentProfile]]:
+    try:
+        files = sorted(file for file in folder.iterdir() if file.suffix == ".yaml")
+        texts = [(file, file.read_text("utf-8")) for file in files]
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"{folder}: its profiles cannot be read: {type(error).__name__}") from None
+    for file, text in texts:
+        profile = parse(text, file.name)
+        if profile.name != file.stem:
+            raise InvalidRequest(f"{file.name}: name: must be {file.stem}, as the file is called")
+        yield profile.name, profile
+
+
+def parse(text: str, file: str) -> AgentProfile:
+    """Reads the text of a profile.
+
+    Raises:
+        InvalidRequest: no YAML mapping, or a key or value that is wrong; names the key.
+    """
+    if len(text) > MAX_FILE:
+        raise InvalidRequest(f"{file} is larger than {MAX_FILE} characters")
+    try:
+        content: Any = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{file}, line {mark.line + 1}" if mark else file
+        raise InvalidRequest(f"{where}: {getattr(error, 'problem', None) or 'no YAML'}") from None
+    if not isinstance(content, dict):
+        raise InvalidRequest(f"{file} must hold a YAML mapping")
+    try:
+        return AgentProfile.model_validate(content)
+    except ValidationError as error:
+        raise InvalidRequest("; ".join(f"{file}: {problem}" for problem in _problems(error))) from None
+
+
+def _problems(error: ValidationError) -> Iterator[str]:
+    for each in error.errors(include_url=False, include_input=False):
+        path = ".".join(str(step) for step in each["loc"]) or "profile"
+        if each["type"] == "extra_forbidden":
+            yield f"{path}: no such key"
+        else:
+            yield f"{path}: {each['msg']}"
