@@ -26,6 +26,7 @@ from activities.prepare_run import PrepareRunActivity
 from activities.rotate_token import RotateTokenActivity
 from activities.stop_agent import StopAgentActivity
 from activities.stream_logs import StreamLogsActivity
+from agent_runs.agents.profile import keys
 from agent_runs.client import links
 from agent_runs.client.connection import run_to_end
 from agent_runs.contracts.errors import InvalidRequest
@@ -86,12 +87,23 @@ def activities(
     policy = startup.load_policy(settings)
     inheritance = inheritance_of(settings)
     data_claim = partial(startup.data_claim, cluster, settings.data_claim, inheritance)
-    checks = Checks(policy, cluster.namespace, own_account=partial(startup.own_account, cluster), data_claim=data_claim)
+    profiles = startup.load_profiles(settings)
+    images = startup.agent_images(settings, profiles)
+    checks = Checks(
+        policy,
+        cluster.namespace,
+        own_account=partial(startup.own_account, cluster),
+        data_claim=data_claim,
+        agents=profiles,
+        agent_images=images,
+    )
     preparations = HistoryPreparations(client, opener)
-    overrides = PodOverrides(settings.image, settings.namespace, settings.data_claim)
+    overrides = PodOverrides(settings.image, settings.namespace, settings.data_claim, images)
     with startup.blame("AGENT_RUNS_OPENCODE_CONFIG", "Set it to a readable JSON file, or unset it", InvalidRequest):
         provider_settings(settings.opencode_config)
-    redactions = Redactions(cluster, preparations, inheritance, settings.opencode_config, opener)
+    redactions = Redactions(
+        cluster, preparations, inheritance, settings.opencode_config, opener, keys(profiles.values())
+    )
     pods = AgentPodSettings(
         data=policy.data,
         init_image=settings.init_image,
@@ -100,6 +112,7 @@ def activities(
         sidecar_image=settings.sidecar_image,
         opencode_config=settings.opencode_config,
         page=links.page_url_without_token(settings),
+        agents=profiles,
     )
     prompts = Prompts(preparations, settings.data_root, data_claim)
     models = ModelCheck(cluster) if settings.check_models else None

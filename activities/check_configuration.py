@@ -119,6 +119,7 @@ class CheckConfigurationActivity:
             return [Finding.error("operator_policy", refused.message, refused.next_step), *warnings], None
         except (WorkspaceNotShared, PodIntrospectionFailed, ClusterForbidden) as refused:
             return [Finding.error(refused.code, refused.message, refused.next_step), *warnings], None
+        warnings += [_warning(text) for text in self.checks.warnings(prepared.request.config)]
         url = prepared.request.config.paperclip_api_url or self.paperclip_api_url
         return [_address(url), *warnings], CheckedAgent(key, prepared, values)
 

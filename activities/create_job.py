@@ -9,6 +9,7 @@ from typing import Final
 from temporalio import activity
 
 from agent_runs.agents.opencode.config import translate_mcp_servers
+from agent_runs.agents.profile import keys
 from agent_runs.contracts.errors import (
     ExitUnknown,
     ForeignObject,
@@ -93,7 +94,8 @@ class CreateJobActivity:
         """The reference with what later steps and people need to know."""
         page = self.settings.page(input.attempt.run.run_id) if self.settings.page else None
         joined = input.joined if await asyncio.to_thread(self._can_open, input) else None
-        known = {"keeps_sessions": manifest.keeps_sessions(input), "page": page, "joined": joined}
+        kept = manifest.keeps_sessions(input) and self.settings.loads_sessions(input.config)
+        known = {"keeps_sessions": kept, "page": page, "joined": joined}
         return job.model_copy(update=known)
 
     def _can_open(self, input: CreateJob) -> bool:
@@ -176,7 +178,13 @@ class CreateJobActivity:
         secrets, secrets_warnings = await asyncio.to_thread(self._secrets, input, prepared.secrets)
         own_pod = await self.cluster.own_pod()
         settings = self.settings.completed(input.config, own_pod)
-        redactions = Redactions(self.cluster, self.preparations, settings.inheritance, settings.opencode_config)
+        redactions = Redactions(
+            self.cluster,
+            self.preparations,
+            settings.inheritance,
+            settings.opencode_config,
+            keys=keys(settings.agents.values()),
+        )
         values = await redactions.worker_values()
         await asyncio.to_thread(values.redaction, secrets)  # refused here, and not once the agent has begun to write
         plan = attempt_plan(input, request, secrets, values.inherited, values.opencode, settings)

@@ -26,6 +26,7 @@ class IntrospectPodActivity:
         """Returns what this run's pod inherits.
 
         Raises:
+            InvalidRequest: neither settings nor agent name an image for an agent other than OpenCode.
             PodIntrospectionFailed: the worker runs outside a pod, and neither settings nor agent name an image; or its
                 pod has several containers, none of which is called `worker`; or the settings match not one Deployment,
                 or a Secret that it refers to is not in the namespace of the Job.

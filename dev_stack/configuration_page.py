@@ -61,6 +61,7 @@ def _groups() -> Iterator[str]:
 def _row(caption: Caption) -> tuple[str, ...]:
     schema = field_schemas()[caption.key]
     shown = "" if caption.visible_when is None else " Shown with `{} = {}`.".format(*caption.visible_when)
+    shown += " OpenCode only." if caption.opencode_only else ""
     return (
         f"`{caption.key}`",
         caption.label or "",

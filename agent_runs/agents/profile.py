@@ -8,7 +8,7 @@ that has no value is left out. Pure but for `load`, which reads the files.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
@@ -89,6 +89,15 @@ Variable = Annotated[str, AfterValidator(_variable)]
 HomePath = Annotated[str, AfterValidator(_path)]
 Pattern = Annotated[str, AfterValidator(_pattern)]
 Template = Annotated[str, AfterValidator(_template)]
+ErrorName = Literal[
+    "APIError",
+    "ContentFilterError",
+    "ContextOverflowError",
+    "MessageOutputLengthError",
+    "ProviderAuthError",
+    "ProviderModelNotFoundError",
+    "UnknownError",
+]
 Usage = Literal["result_usage", "result_quota", "message_meta", "codex_rollout", "pi_session"]
 
 
@@ -143,10 +152,7 @@ class KnownError(Match):
         status: of HTTP, of the provider's answer.
     """
 
-    name: Literal[
-        *("APIError", "ContentFilterError", "ContextOverflowError", "MessageOutputLengthError"),
-        *("ProviderAuthError", "ProviderModelNotFoundError", "UnknownError"),
-    ] = "APIError"
+    name: ErrorName = "APIError"
     status: Annotated[int, Field(ge=400, le=599)] | None = None
 
 
@@ -161,9 +167,11 @@ class AgentProfile(ProfilePart):
         command: the program, which is on PATH of the image, with its arguments.
         environment: its variables. No variable of a configuration or of the worker replaces them.
         keys: variables with the key of the model's provider; it needs one of them, and their values are redacted.
+        base_url: for an agent that takes no variable for the address of its model's provider: what `{base_url}` is.
         files: texts by their path below the home; each is written before the start.
         prepare: a step before the start that is part of this program.
         sessions: folders below the home in which it keeps its sessions; for people.
+        permissions: the modes that `{permission_mode}` stands for.
         loads_sessions: it can continue a session that an earlier process has made.
         set_mode: ask for the permission mode by the protocol's `session/set_mode`, too.
         model_option: how the protocol is asked for the model: `session/set_model`, or the id of a configuration option.
@@ -176,6 +184,7 @@ class AgentProfile(ProfilePart):
         version: a command that prints its version; by default the first words of `command` with `--version`.
         start_timeout: seconds until it must have answered `initialize`.
         unknown_session: errors that mean that it does not know the session.
+        errors: errors whose cause is known: each with `code`, `matches`, `name` and `status`; the first that matches counts.
         informational: texts of the agent that are no part of an answer.
         limits: what else it cannot do, a sentence each; for people, before the run.
     """
@@ -244,7 +253,7 @@ class AgentProfile(ProfilePart):
             variables: the agent's environment, as far as it is known.
         """
         provider, _, name = model.partition("/")
-        address = self.base_url and (variables.get(self.base_url.variable) or self.base_url.default)
+        address = (variables.get(self.base_url.variable) or self.base_url.default) if self.base_url else None
         return {
             "model": name,
             "provider": provider,
@@ -273,6 +282,11 @@ def _in_a_string(value: str) -> str:
     """What is between the quotes of a JSON or TOML string. Half a character, which neither has, becomes `?`."""
     whole = value.encode("utf-8", "replace").decode()
     return json.dumps(whole, ensure_ascii=False)[1:-1].replace("\x7f", "\\u007f")
+
+
+def keys(profiles: Iterable[AgentProfile]) -> frozenset[str]:
+    """The variables that hold keys of these agents' providers."""
+    return frozenset(name for profile in profiles for name in profile.keys)
 
 
 def load(folder: Path | None = None) -> dict[str, AgentProfile]:

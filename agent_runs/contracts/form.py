@@ -11,18 +11,28 @@ Source: Paperclip 2026.916.1, adapter-utils, `ConfigField`.
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from agent_runs.contracts.request import AdapterConfig, OptionalText
+from agent_runs.contracts.request import OPENCODE, AdapterConfig, OptionalText
 
 FORM_FILE: Final = Path(__file__).with_name("form.json")
 DOCUMENTATION_FILE: Final = Path(__file__).with_name("form.md")
 """What Paperclip shows to an agent or a person who configures an agent of this type."""
+AGENTS: Final = {
+    "opencode": "OpenCode",
+    "claude": "Claude Code",
+    "codex": "Codex",
+    "gemini": "Gemini CLI",
+    "qwen": "Qwen Code",
+    "pi": "pi",
+}
+"""The agents of this program, which the form offers next to a free text: an operator may add others."""
 MODELS: Final = (
     *("anthropic/claude-opus-4-7", "anthropic/claude-sonnet-4-6", "anthropic/claude-haiku-4-5"),
     *("openai/gpt-4o", "google/gemini-2.5-pro", "google/gemini-2.5-flash"),
+    *("openai/gpt-5.4", "openai/gpt-5.2-codex", "qwen/qwen3-coder-plus"),
 )
 """What Paperclip offers next to a free text. Which models work depends on the providers in the agent's pod; an operator
 can set `PAPERCLIP_ADAPTER_MODELS`, which Paperclip prefers to this list."""
@@ -53,12 +63,16 @@ class Caption:
         key: in `adapterConfig`; that of a nested field has dots.
         label: above the field in the form; None: this form does not show it.
         visible_when: key and value of the choice with which the field is shown; None: always.
+        opencode_only: the field is hidden when another agent is chosen.
+        suggestions: values that the form offers next to a free text, with their labels.
     """
 
     key: str
     label: str | None
     hint: str
     visible_when: tuple[str, str] | None = None
+    opencode_only: bool = False
+    suggestions: Mapping[str, str] = field(default_factory=dict)
 
 
 _OWN_VOLUME: Final = ("agentDbMode", "dedicated_pvc")
@@ -121,17 +135,26 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
     ),
     "Core": (
         Caption(
+            "agent",
+            "Agent",
+            "Whose program runs. Another one than OpenCode needs an image of its own; what each can do is in "
+            "docs/agents.md, and what of this configuration it cannot do is a warning of the run. A session is "
+            "continued only by the agent that made it.",
+            suggestions=AGENTS,
+        ),
+        Caption(
             "variant",
             "Variant",
-            "The model's reasoning profile, passed to OpenCode as --variant; empty: Paperclip's Thinking effort.",
+            "The model's reasoning profile or effort, passed to OpenCode as --variant; empty: Paperclip's Thinking "
+            "effort.",
         ),
         Caption(
             "dangerouslySkipPermissions",
             "Skip Permission Checks",
-            "Dangerous: OpenCode's tools may read and change whatever the pod reaches outside of the workspace, with "
+            "Dangerous: the agent's tools may read and change whatever the pod reaches outside of the workspace, with "
             "nobody asked: other folders of its home, mounted Secrets, the pod itself. Off: a tool call that leaves "
             "the workspace is denied, as is a shell command that names such a path. Programs that the agent starts are "
-            "confined by neither.",
+            "confined by neither. An agent without such a mode is refused.",
         ),
         Caption(
             "keepWarmSec",
@@ -139,12 +162,14 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
             "Seconds that the pod of an agent that has succeeded waits for the agent's next run, which then needs no "
             "start of OpenCode; 0: it is deleted at once. Needs the transport serve or auto. Of a larger value than "
             "the operator allows only that counts.",
+            opencode_only=True,
         ),
         Caption(
             "transport",
             "Transport",
             "How the pod drives OpenCode: run is its command line, serve its server, auto the server unless extraArgs "
             "need the command line.",
+            opencode_only=True,
         ),
         Caption(
             "opencodeFeatures",
@@ -152,6 +177,7 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
             "What is on that runs switch off, one per line: lsp (language servers of the image), formatter, snapshot "
             "(OpenCode's own undo), projectConfig (opencode.json and AGENTS.md of the workspace). Dangerous: with "
             "projectConfig a repository chooses where prompts and the provider's key are sent.",
+            opencode_only=True,
         ),
         Caption(
             "workspace",
@@ -170,6 +196,7 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
             "Agent DB Mode",
             "Where OpenCode keeps its sessions: a folder on the shared data volume, a volume of the agent's own, "
             "or nowhere.",
+            opencode_only=True,
         ),
         Caption(
             "agentDbStorageClass",
@@ -189,7 +216,7 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
         Caption(
             "image",
             "Container Image",
-            "The agent's image, which must contain OpenCode; empty: the worker's setting.",
+            "The agent's image, which must contain its program; empty: the worker's setting.",
         ),
         Caption("imagePullPolicy", "Image Pull Policy", "When the kubelet pulls the image."),
         Caption("resources.requests.cpu", "CPU Request", "Such as 500m or 2; empty: 1000m."),
@@ -370,15 +397,21 @@ def _default(key: str) -> str:
 def _field(caption: Caption, group: str) -> dict[str, Any]:
     """The entry of one field. A default that is empty or false is left out, because the form begins so anyway."""
     value = field_schemas()[caption.key]
-    entry: dict[str, Any] = {"key": caption.key, "label": caption.label, "type": _input(value), "hint": caption.hint}
+    kind = "combobox" if caption.suggestions else _input(value)
+    entry: dict[str, Any] = {"key": caption.key, "label": caption.label, "type": kind, "hint": caption.hint}
     entry["group"] = group
     if value.get("default"):
         entry["default"] = value["default"]
     if "enum" in value:
         entry["options"] = [{"label": choice, "value": choice} for choice in value["enum"]]
+    elif caption.suggestions:
+        entry["options"] = [{"label": label, "value": value} for value, label in caption.suggestions.items()]
     if caption.visible_when:
         key, chosen = caption.visible_when
         entry["meta"] = {"visibleWhen": {"key": key, "value": chosen}}
+    elif caption.opencode_only:  # an agent that was made before there was a choice has none, and is OpenCode
+        others = [name for name in AGENTS if name != OPENCODE]
+        entry["meta"] = {"visibleWhen": {"key": "agent", "notValues": others}}
     return entry
 
 

@@ -162,8 +162,8 @@ def _missing_values(input: CreateJob, profile: AgentProfile, variables: Mapping[
     known = {*variables, *references}
     if profile.keys and not input.profile.env_from and known.isdisjoint(profile.keys):
         yield (
-            f"none of {', '.join(profile.keys)} is set, so {profile.title} has no key for its model's provider unless "
-            "its image or a login in its home has one: add one to config.env"
+            f"{profile.title} gets no {' or '.join(profile.keys)}, so it has no key for its model's provider unless its "
+            "image or a login in its home has one: add it to config.env"
         )
     address = profile.base_url.variable if profile.base_url else None
     if address in references and address not in variables:

@@ -61,6 +61,10 @@ class AgentPodSettings:
     page: Callable[[str], str] | None = None
     agents: Mapping[str, AgentProfile] = field(default_factory=dict)
 
+    def loads_sessions(self, config: RunConfig) -> bool:
+        """Whether the agent can continue a session that an earlier pod has made."""
+        return config.agent == OPENCODE or profile_of(config, self.agents).loads_sessions
+
     def completed(self, config: RunConfig, own_pod: Mapping[str, Any] | None) -> "AgentPodSettings":
         """These settings, completed from the agent's configuration and the worker's own pod."""
         return replace(
@@ -99,7 +103,9 @@ def attempt_plan(
         input.session.session_id if input.session else None,
     )
     if config.agent != OPENCODE:
-        return _acp_plan(input, title, variables, servers, settings, proxy)
+        plan = _acp_plan(input, title, variables, servers, settings, proxy)
+        ignored = ["config.opencode has no effect: the agent is not OpenCode"] if secrets.opencode else []
+        return replace(plan, warnings=(*plan.warnings, *ignored))
     argv = command_line(
         model=config.model,
         directory=directory,

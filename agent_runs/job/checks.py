@@ -1,30 +1,40 @@
 """Checks of an agent's configuration before anything is created: no Secret, no Job."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from agent_runs.agents.opencode.command import command_line
+from agent_runs.agents.profile import AgentProfile
 from agent_runs.contracts.errors import InvalidRequest, WorkspaceNotShared
-from agent_runs.contracts.request import RunConfig, RunRequest
+from agent_runs.contracts.request import OPENCODE, RunConfig, RunRequest
+from agent_runs.job.acp_plan import profile_of
+from agent_runs.job.agent_abilities import agent_warnings, check_agent
 from agent_runs.job.data_volume import RunFolders
 from agent_runs.job.placement import extra_annotations, extra_labels, node_selector, resources, tolerations
+from agent_runs.job.pod_profile import PodOverrides
 from agent_runs.job.policy import MAX_QUOTE, Policy
 
 
-def check_config(config: RunConfig) -> None:
+def check_config(config: RunConfig, agents: Mapping[str, AgentProfile] = MappingProxyType({})) -> None:
     """Build what later steps will build from the configuration, as far as that needs nothing else.
+
+    Args:
+        agents: the profiles of agents other than OpenCode.
 
     Raises:
         InvalidRequest: names every wrong field and the remedy.
     """
-    if problems := list(_problems(config)):
+    if problems := list(_problems(config, agents)):
         raise InvalidRequest("; ".join(problems))
 
 
-def _problems(config: RunConfig) -> Iterator[str]:
+def _problems(config: RunConfig, agents: Mapping[str, AgentProfile]) -> Iterator[str]:
     model, variant, extra_args = config.model, config.variant, config.extra_args
     parts: tuple[Callable[[], object], ...] = (
-        lambda: command_line(model=model, directory="/", title="check", variant=variant, extra_args=extra_args),
+        (lambda: command_line(model=model, directory="/", title="check", variant=variant, extra_args=extra_args))
+        if config.agent == OPENCODE
+        else (lambda: check_agent(config, profile_of(config, agents))),
         lambda: resources(config.resources),
         lambda: extra_labels(config),
         lambda: extra_annotations(config),
@@ -51,12 +61,16 @@ class Checks:
         own_account: reads the ServiceAccount of the worker's own pod; None outside a pod.
         data_claim: reads the claim of the data volume that agents share; None: there is none, and what they write is
             lost with their pods.
+        agents: the profiles of agents other than OpenCode.
+        agent_images: their images.
     """
 
     policy: Policy = field(default_factory=Policy)
     home: str = "default"
     own_account: Callable[[], Awaitable[str | None]] = _outside_a_pod
     data_claim: Callable[[], Awaitable[str | None]] = _outside_a_pod
+    agents: Mapping[str, AgentProfile] = field(default_factory=dict)
+    agent_images: Mapping[str, str] = field(default_factory=dict)
 
     async def check(self, config: RunConfig, folders: RunFolders | None = None) -> None:
         """Compare a configuration, and the folders of its run, with what a Job can be made of and with the policy.
@@ -68,7 +82,8 @@ class Checks:
             PodIntrospectionFailed: the worker's pod is none that could be read.
             ClusterUnavailable: the API server refused or timed out.
         """
-        check_config(config)
+        check_config(config, self.agents)
+        PodOverrides(agent_images=self.agent_images).image_for(config)
         own_account = await self.own_account() if config.service_account_name else None
         data_claim = await self.data_claim() if config.extra_volumes else None
         self.policy.check(config, folders=folders, home=self.home, own_account=own_account, data_claim=data_claim)
@@ -76,8 +91,24 @@ class Checks:
             await self.check_volume(config, f"{folders.workspace_field}: {folders.directory[:MAX_QUOTE]!r}")
 
     def bounded(self, request: RunRequest) -> RunRequest:
-        """The request with the policy's budget where the agent's configuration has no limit of its own."""
-        return request.model_copy(update={"config": self.policy.bounded(request.config)})
+        """The request with the policy's budget where the agent's configuration has no limit of its own, and with notes
+        about what of it the agent cannot do. The configuration has been checked."""
+        config, runtime = self.policy.bounded(request.config), request.runtime
+        notes = self.warnings(config)
+        session = runtime.session_params
+        if session is not None and not self.loads_sessions(config):
+            runtime = runtime.model_copy(update={"session_params": None})
+            notes = (*notes, f"session {session.session_id} is not resumed: {config.agent} cannot load sessions")
+        changes = {"config": config, "runtime": runtime, "notes": (*request.notes, *notes)}
+        return request.model_copy(update=changes)
+
+    def warnings(self, config: RunConfig) -> tuple[str, ...]:
+        """What of a configuration its agent cannot do. The configuration has been checked."""
+        return () if config.agent == OPENCODE else agent_warnings(config, profile_of(config, self.agents))
+
+    def loads_sessions(self, config: RunConfig) -> bool:
+        """Whether its agent can continue a session that an earlier pod has made."""
+        return config.agent == OPENCODE or profile_of(config, self.agents).loads_sessions
 
     async def check_volume(self, config: RunConfig, workspace: str) -> None:
         """Refuse a workspace that no volume keeps, unless the configuration says that it may be lost.

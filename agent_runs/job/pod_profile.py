@@ -8,15 +8,15 @@ name: no pattern finds it.
 
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from glob import escape
 from typing import Any, Final, Self
 
-from agent_runs.contracts.errors import PodIntrospectionFailed
+from agent_runs.contracts.errors import InvalidRequest, PodIntrospectionFailed
 from agent_runs.contracts.messages import EnvReference, PodProfile, SecretMount
 from agent_runs.contracts.pod import DATA_DIRECTORY
-from agent_runs.contracts.request import RunConfig
+from agent_runs.contracts.request import OPENCODE, RunConfig
 
 WORKER_CONTAINER: Final = "worker"
 """In a pod of several containers, the one that is asked (deploy/base/worker.yaml)."""
@@ -75,11 +75,31 @@ class Inheritance:
 
 @dataclass(frozen=True)
 class PodOverrides:
-    """Settings that override the worker's own pod; the only source when the worker runs outside a pod."""
+    """Settings that override the worker's own pod; the only source when the worker runs outside a pod.
+
+    Attributes:
+        agent_images: of agents other than OpenCode, by their names; `image` is OpenCode's alone.
+    """
 
     image: str | None = None
     namespace: str | None = None
     data_claim: str | None = None
+    agent_images: Mapping[str, str] = field(default_factory=dict)
+
+    def image_for(self, config: RunConfig) -> str | None:
+        """The image that a configuration or a setting names for the agent.
+
+        Raises:
+            InvalidRequest: neither does, for an agent that is not in the image of OpenCode.
+        """
+        if config.agent == OPENCODE:
+            return config.image or self.image
+        if image := config.image or self.agent_images.get(config.agent):
+            return image
+        raise InvalidRequest(
+            f"config.image: agent {config.agent} has no image: set AGENT_RUNS_AGENT_IMAGES={config.agent}=IMAGE at the "
+            "worker, or the agent's `image`"
+        )
 
 
 @dataclass(frozen=True)
@@ -147,8 +167,9 @@ def agent_profile(
     Raises:
         PodIntrospectionFailed: there is no pod, and neither settings nor agent name an image; or it has several
             containers, none of which is called `worker`.
+        InvalidRequest: nothing names an image for an agent other than OpenCode.
     """
-    image = config.image or overrides.image
+    image = overrides.image_for(config)
     if pod:
         own_home = home if is_deployment(pod) else None
         profile = pod_profile(pod, inheritance, namespace=own_home, worker=worker)

@@ -104,6 +104,7 @@ class Allowed(PolicyPart):
     Attributes:
         service_account_names: ServiceAccounts of agent pods. The worker's own is refused all the same.
         namespaces: besides the one that the worker's settings name.
+        agents: patterns of names of agents (`agent`).
         images: patterns of image names.
         labels: patterns of label keys. Keys without a prefix such as `app` are what Services and policies select by.
         node_selectors: patterns of `KEY=VALUE`; of a node affinity, too, `*` for what it leaves open.
@@ -126,6 +127,7 @@ class Allowed(PolicyPart):
 
     service_account_names: Patterns = ()
     namespaces: Patterns = ()
+    agents: Patterns = ("*",)
     images: Patterns = ("*",)
     labels: Patterns = ("*/*",)
     node_selectors: Patterns = ()
@@ -255,6 +257,7 @@ class Policy:
         allowed = self.allowed
         yield from self._unlisted("serviceAccountName", [account], allowed.service_account_names, "serviceAccountNames")
         yield from self._unlisted("namespace", namespaces, allowed.namespaces, "namespaces")
+        yield from self._unlisted("agent", [config.agent], allowed.agents, "agents")
         yield from self._unlisted("image", [config.image], allowed.images, "images")
         yield from self._unlisted("labels", labels, allowed.labels, "labels")
         yield from self._unlisted("nodeSelector", selectors, allowed.node_selectors, "nodeSelectors")

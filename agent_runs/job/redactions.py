@@ -37,10 +37,12 @@ class WorkerValues:
     Attributes:
         inherited: literal variables of the worker's own pod, or of Paperclip's Deployment.
         opencode: the operator's OpenCode configuration.
+        keys: names of variables with the keys of agents' providers, of all agents that the worker knows.
     """
 
     inherited: dict[str, str] = field(default_factory=dict, repr=False)
     opencode: dict[str, Any] = field(default_factory=dict, repr=False)
+    keys: frozenset[str] = frozenset()
 
     def redaction(self, secrets: Secrets, joined: SealedJoin | None = None) -> Redaction:
         """The redaction of an agent that gets these values and these secrets. It takes a while if there are many.
@@ -51,25 +53,26 @@ class WorkerValues:
         Raises:
             InvalidRequest: there are too many to be searched for.
         """
-        values = secret_values(secrets, self.inherited, self.opencode)
+        values = secret_values(secrets, self.inherited, self.opencode, self.keys)
         return Redaction.of((*values, *(token_values(joined) if joined else ())))
 
     def warnings(self, secrets: Secrets) -> tuple[str, ...]:
         """What that redaction leaves out, for people."""
-        return warnings(secrets, self.inherited, self.opencode)
+        return warnings(secrets, self.inherited, self.opencode, self.keys)
 
 
 @dataclass(frozen=True)
 class Redactions:
     """Makes the redaction of the run that scheduled the calling activity.
 
-    It depends on nothing but what is sealed for the run, the worker's own pod and the operator's OpenCode
-    configuration, so all workers of a deployment make the same.
+    It depends on nothing but what is sealed for the run, the worker's own pod, the operator's OpenCode configuration
+    and profiles of agents, so all workers of a deployment make the same.
 
     Attributes:
         inheritance: what agents inherit from the worker's own pod.
         opencode_config: the file of the operator's OpenCode configuration.
         opener: opens the tokens of runs that have joined.
+        keys: as in `WorkerValues`.
     """
 
     cluster: Cluster
@@ -77,6 +80,7 @@ class Redactions:
     inheritance: Inheritance = field(default_factory=Inheritance)
     opencode_config: Path | None = None
     opener: Opener = field(default_factory=lambda: Opener(()))
+    keys: frozenset[str] = frozenset()
 
     async def current(self, joined: JoinedRun | None = None) -> Redaction:
         """Returns the redaction of this run.
@@ -111,6 +115,7 @@ class Redactions:
         return WorkerValues(
             inherited=inherited_literals(pod, self.inheritance) if pod else {},
             opencode=await asyncio.to_thread(provider_settings, self.opencode_config),
+            keys=self.keys,
         )
 
 

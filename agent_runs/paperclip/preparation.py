@@ -211,7 +211,12 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
     context = _validated(_at_pods_addresses(tidy, addresses), warnings)
     wake = _wake_context(context, tidy)
     directory = session.working_directory(wake.paperclip_workspace, context.config)
-    resume = session.resume(_stored_session(context), directory, enabled=context.config.resume_last_session)
+    resume = session.resume(
+        _stored_session(context),
+        directory,
+        enabled=context.config.resume_last_session,
+        agent=context.config.agent,
+    )
     variables, oversized = _bounded(_paperclip_env(context, tidy))
     env = _agent_env(context.config, tidy)
     token = context.auth_token.get_secret_value() if context.auth_token else None

@@ -157,7 +157,9 @@ def with_notes(outcome: Outcome, notes: Iterable[str]) -> Outcome:
 def stored_session(request: RunRequest, session_id: str) -> SessionParams:
     """A session of this run as Paperclip stores it, and as a later attempt resumes it."""
     workspace = request.context.paperclip_workspace
-    return session_params(session_id, workspace, working_directory(workspace, request.config))
+    return session_params(
+        session_id, workspace, working_directory(workspace, request.config), agent=request.config.agent
+    )
 
 
 def provider(model: str) -> str | None:

@@ -7,7 +7,7 @@ a Kubernetes Secret is not known to the worker.
 
 import re
 from base64 import b64decode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -52,18 +52,22 @@ _OPTION: Final = re.compile(r"-{0,2}(?P<name>[\w.-]+)(?P<separator>[=:])\s*(?P<v
 
 
 def secret_values(
-    secrets: Secrets, inherited: Mapping[str, str] | None = None, opencode: Mapping[str, Any] | None = None
+    secrets: Secrets,
+    inherited: Mapping[str, str] | None = None,
+    opencode: Mapping[str, Any] | None = None,
+    keys: Collection[str] = (),
 ) -> tuple[tuple[str, str], ...]:
     """Names and values of everything to redact, in an order that later additions do not change.
 
     Args:
         inherited: literal variables of the worker's own pod that agents inherit.
         opencode: the operator's OpenCode configuration.
+        keys: names of variables that are secret whatever they are called.
 
     Raises:
         InvalidRequest: there are too many to be searched for.
     """
-    named = _named(secrets, inherited, opencode)
+    named = _named(secrets, inherited, opencode, keys)
     values = dict.fromkeys((name, part) for name, value in named for part in _parts(value))
     _check(values)
     return tuple(dict.fromkeys((*values, *_lines(named)[:MAX_LINES])))
@@ -76,19 +80,26 @@ def token_values(joined: SealedJoin) -> tuple[tuple[str, str], ...]:
 
 
 def warnings(
-    secrets: Secrets, inherited: Mapping[str, str] | None = None, opencode: Mapping[str, Any] | None = None
+    secrets: Secrets,
+    inherited: Mapping[str, str] | None = None,
+    opencode: Mapping[str, Any] | None = None,
+    keys: Collection[str] = (),
 ) -> tuple[str, ...]:
     """What `secret_values` leaves out of the same secrets, for people."""
-    rest = _lines(_named(secrets, inherited, opencode))[MAX_LINES:]
+    rest = _lines(_named(secrets, inherited, opencode, keys))[MAX_LINES:]
     names = ", ".join(dict.fromkeys(name[:40] for name, _ in rest[:MAX_NAMED]))
     note = f"{len(rest)} lines of long secrets ({names}) are hidden in the transcript only where the whole secret is"
     return (note,) if rest else ()
 
 
 def _named(
-    secrets: Secrets, inherited: Mapping[str, str] | None, opencode: Mapping[str, Any] | None
+    secrets: Secrets,
+    inherited: Mapping[str, str] | None,
+    opencode: Mapping[str, Any] | None,
+    keys: Collection[str],
 ) -> tuple[tuple[str, str], ...]:
-    return tuple(dict.fromkeys((*_sealed(secrets), *_variables(inherited or {}), *_in_opencode(opencode or {}))))
+    sources = (*_sealed(secrets, keys), *_variables(inherited or {}, keys), *_in_opencode(opencode or {}))
+    return tuple(dict.fromkeys(sources))
 
 
 def _lines(named: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -124,10 +135,10 @@ def _parts(value: str) -> Iterator[str]:
             yield part
 
 
-def _sealed(secrets: Secrets) -> Iterator[tuple[str, str]]:
+def _sealed(secrets: Secrets, keys: Collection[str]) -> Iterator[tuple[str, str]]:
     if secrets.auth_token:
         yield "PAPERCLIP_API_KEY", secrets.auth_token
-    yield from _variables(secrets.env, secrets.secret_env)
+    yield from _variables(secrets.env, {*secrets.secret_env, *keys})
     yield from _variables(secrets.paperclip_env)
     yield from _in_servers(secrets.mcp_servers)
     yield from _in_opencode(secrets.opencode)
@@ -151,7 +162,7 @@ def _in_servers(servers: object) -> Iterator[tuple[str, str]]:
             yield from ((str(server), value) for value in _in_server(settings))
 
 
-def _variables(variables: Mapping[str, str], bound: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
+def _variables(variables: Mapping[str, str], bound: Collection[str] = ()) -> Iterator[tuple[str, str]]:
     """Variables that are bound to secrets or named like one, and those that hold a password."""
     for name, value in variables.items():
         if name in bound or _SECRET_NAME.search(name) or any(_logins(value.strip())):

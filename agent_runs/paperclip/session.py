@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from agent_runs.contracts.pod import HOME_DIRECTORY
-from agent_runs.contracts.request import ContextRuntime, RunConfig, SessionParams, Workspace
+from agent_runs.contracts.request import OPENCODE, ContextRuntime, RunConfig, SessionParams, Workspace
 
 ID_KEYS: Final = ("sessionId", "session_id", "sessionID")
 CWD_KEYS: Final = ("cwd", "workdir", "folder")
@@ -23,6 +23,7 @@ _SESSION_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "workspaceId": ("workspaceId", "workspace_id"),
     "repoUrl": ("repoUrl", "repo_url"),
     "repoRef": ("repoRef", "repo_ref"),
+    "agent": ("agent",),
 }
 
 
@@ -75,13 +76,18 @@ def working_directory(workspace: Workspace, config: RunConfig) -> str:
     return posixpath.normpath(workspace.cwd or config.cwd or HOME_DIRECTORY)
 
 
-def session_params(session_id: str, workspace: Workspace, cwd: str | None = None) -> SessionParams:
+def session_params(
+    session_id: str, workspace: Workspace, cwd: str | None = None, agent: str = OPENCODE
+) -> SessionParams:
     """What Paperclip should store so that the next wake can resume `session_id`.
 
-    `cwd` is where OpenCode really worked, if that is not the workspace: a session is bound to its directory.
+    Args:
+        cwd: where the agent really worked, if that is not the workspace: a session is bound to its directory.
+        agent: whose session it is.
     """
     return SessionParams(
         session_id=session_id,
+        agent=None if agent == OPENCODE else agent,
         cwd=cwd or workspace.cwd,
         workspace_id=workspace.workspace_id,
         repo_url=workspace.repo_url,
@@ -97,20 +103,30 @@ class Resume:
     reason: str | None = None
 
 
-def resume(stored: SessionParams | None, directory: str, *, enabled: bool) -> Resume:
-    """Decide whether a wake that works in `directory` may resume the `stored` session.
+def resume(stored: SessionParams | None, directory: str, *, enabled: bool, agent: str = OPENCODE) -> Resume:
+    """Decide whether a wake of this agent that works in `directory` may resume the `stored` session.
 
     OpenCode binds a session to its directory: resumed from another one it calls the model, runs tools in the old
-    directory, prints nothing and never ends. A stored session without a directory is trusted, because Paperclip
-    sometimes hands back the bare id.
+    directory, prints nothing and never ends. Others find the session in its own directory only. A stored session
+    without a directory is trusted, because Paperclip sometimes hands back the bare id; then its agent is not known.
     """
     if stored is None:
         return Resume()
     if not enabled:
         return Resume(reason=f"session {stored.session_id} is not resumed: resumeLastSession is off")
+    if (maker := _maker(stored)) not in (None, agent):
+        return Resume(reason=f"session {stored.session_id} is not resumed: it is {maker}'s, and the agent is {agent} now")
     if stored.cwd is not None and posixpath.normpath(stored.cwd) != posixpath.normpath(directory):
         return Resume(
             reason=f"session {stored.session_id} is not resumed: it belongs to {stored.cwd}, this wake works in "
-            f"{directory}, and OpenCode hangs when a session is resumed elsewhere"
+            f"{directory}, and {_ELSEWHERE if agent == OPENCODE else 'it is found there only'}"
         )
     return Resume(session=stored)
+
+
+_ELSEWHERE: Final = "OpenCode hangs when a session is resumed elsewhere"
+
+
+def _maker(stored: SessionParams) -> str | None:
+    """The agent that made a session; None if that is not known. Only OpenCode's have a directory and no agent."""
+    return stored.agent or (OPENCODE if stored.cwd is not None else None)

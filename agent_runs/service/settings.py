@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import NoDecode
 
 from agent_runs.client.settings import ClientSettings, ListenAddress
-from agent_runs.contracts.request import DNS_LABEL
+from agent_runs.contracts.request import AGENT_NAME, DNS_LABEL
 from agent_runs.job.placement import is_label_key, is_label_value
 
 DEFAULT_INHERITANCE: Final = (
@@ -34,6 +34,18 @@ def _selector(value: str) -> str:
     return ",".join("".join(pair) for pair in pairs)
 
 
+def _images(value: object) -> object:
+    """NAME=IMAGE, separated by commas."""
+    if not isinstance(value, str):
+        return value
+    pairs = [each.strip().partition("=") for each in value.split(",") if each.strip()]
+    if not all(equals and AGENT_NAME.fullmatch(name.strip()) and image.strip() for name, equals, image in pairs):
+        raise PydanticCustomError(
+            "images", "must be NAME=IMAGE, separated by commas, such as claude=registry.example/agent-claude:1"
+        )
+    return {name.strip(): image.strip() for name, _, image in pairs}
+
+
 def _name(value: str) -> str:
     if not DNS_LABEL.fullmatch(value):
         raise PydanticCustomError("name", "must be lowercase letters, digits and '-', 63 at most")
@@ -50,6 +62,7 @@ def _of_the_deployment(value: str | None, info: ValidationInfo) -> str | None:
 
 OfTheDeployment = Annotated[Annotated[str, AfterValidator(_name)] | None, AfterValidator(_of_the_deployment)]
 Selector = Annotated[str, AfterValidator(_selector)]
+Images = Annotated[dict[str, str], NoDecode, BeforeValidator(_images)]
 Patterns = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_patterns)]
 
 
@@ -60,7 +73,9 @@ class WorkerSettings(ClientSettings):
         kubeconfig: kubeconfig file; None: the cluster in which the worker runs.
         kube_context: context in that file; None: its current one.
         namespace: namespace of the Jobs, unless an agent's configuration names another; None: the worker's own.
-        image: image of agent pods; None: that of the worker's own pod.
+        image: image of pods with OpenCode; None: that of the worker's own pod.
+        agents: folder with profiles of further agents, NAME.yaml (docs/agents.md); None: those of this program only.
+        agent_images: images of agents other than OpenCode, NAME=IMAGE, separated by commas.
         init_image: image of the init container; it must have `sh` and `cp`, and should be a busybox.
         data_claim: PersistentVolumeClaim with Paperclip's data; None: that of the worker's own pod.
         data_root: the worker's mount path of that claim, which pods mount at /paperclip.
@@ -88,6 +103,8 @@ class WorkerSettings(ClientSettings):
     kube_context: str | None = None
     namespace: str | None = None
     image: str | None = None
+    agents: Path | None = None
+    agent_images: Images = {}
     init_image: str = "busybox:1.36"
     data_claim: str | None = None
     data_root: Path = Path("/paperclip")

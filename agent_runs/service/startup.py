@@ -1,6 +1,6 @@
 """Opens the connections and keys that a worker needs; an error is one line that names setting and remedy."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -9,10 +9,11 @@ from temporalio.client import Client
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 
+from agent_runs.agents.profile import AgentProfile, load
 from agent_runs.client.connection import TemporalUnreachable, connect
 from agent_runs.client.links import load_tokens
 from agent_runs.client.settings import SettingsError
-from agent_runs.contracts.errors import RunError
+from agent_runs.contracts.errors import InvalidRequest, RunError
 from agent_runs.contracts.identity import WORKFLOW_TYPE
 from agent_runs.doctor.permissions import (
     DEPLOYMENT_RBAC_FILE,
@@ -107,6 +108,27 @@ def load_policy(settings: WorkerSettings) -> Policy:
         return Policy()
     with blame("AGENT_RUNS_POLICY", "Correct the file as docs/policy.md describes it", OSError, ValueError, RunError):
         return Policy.parse(settings.policy.read_text(), settings.policy.name)
+
+
+def load_profiles(settings: WorkerSettings) -> dict[str, AgentProfile]:
+    """The profiles of agents other than OpenCode, by name; with the images that the settings name.
+
+    Raises:
+        CannotStart: a file cannot be read or is no profile; or a setting names an agent that has none.
+    """
+    with blame("AGENT_RUNS_AGENTS", "Correct the profile as docs/agents.md describes it", InvalidRequest):
+        profiles = load(settings.agents)
+    if unknown := sorted(settings.agent_images.keys() - profiles.keys()):
+        raise CannotStart(
+            f"AGENT_RUNS_AGENT_IMAGES: there is no agent {', '.join(unknown)}. "
+            f"Name some of {', '.join(sorted(profiles))}, or add its profile with AGENT_RUNS_AGENTS"
+        )
+    return profiles
+
+
+def agent_images(settings: WorkerSettings, profiles: Mapping[str, AgentProfile]) -> dict[str, str]:
+    """The images of agents other than OpenCode: the setting's, else the profile's."""
+    return {name: profile.image for name, profile in profiles.items() if profile.image} | settings.agent_images
 
 
 async def own_account(cluster: Cluster) -> str | None:

@@ -6,6 +6,7 @@ from agent_runs.contracts.request import RunConfig
 FIELDS = form()["fields"]
 
 INPUTS = {
+    "agent": "combobox",  # ours
     "variant": "text",
     "dangerouslySkipPermissions": "toggle",
     "keepWarmSec": "number",
@@ -88,7 +89,13 @@ def test_a_select_begins_with_a_choice_that_it_offers() -> None:
 def test_the_volumes_fields_are_shown_only_for_a_volume_of_the_agents_own() -> None:
     shown = {field["key"]: field["meta"]["visibleWhen"] for field in FIELDS if "meta" in field}
     when = {"key": "agentDbMode", "value": "dedicated_pvc"}
-    assert shown == dict.fromkeys(["agentDbStorageClass", "agentDbStorageCapacity"], when)
+    assert [key for key in shown if shown[key] == when] == ["agentDbStorageClass", "agentDbStorageCapacity"]
+
+
+def test_a_field_of_opencodes_alone_is_hidden_for_another_agent_and_shown_where_none_is_chosen() -> None:
+    shown = {field["key"]: field["meta"]["visibleWhen"] for field in FIELDS if "meta" in field}
+    when = {"key": "agent", "notValues": ["claude", "codex", "gemini", "qwen", "pi"]}
+    assert [key for key in shown if shown[key] == when] == ["keepWarmSec", "transport", "opencodeFeatures", "agentDbMode"]
 
 
 def test_the_models_on_offer_have_a_provider_each() -> None:

@@ -1,0 +1,131 @@
+"""docs/agents.md: which agents there are, what each can do, and how an operator adds one.
+
+`python -m dev_stack.agents_page` rewrites the committed page; a test keeps it fresh.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from agent_runs.agents.profile import PLACEHOLDERS, AgentProfile, load
+
+PAGE_FILE: Final = Path(__file__).parents[1] / "docs" / "agents.md"
+
+_INTRODUCTION: Final = """# Agents
+
+Whose program a run starts: the field `agent` of an agent's configuration. `python -m dev_stack.agents_page` writes this
+page from the profiles of agents.
+
+`opencode` is the default, and has [pages of its own](opencode.md). The others speak the Agent Client Protocol (ACP),
+and each is a profile: a file of `agent_runs/agents`. Their lines in the transcript have OpenCode's form, so log, pages,
+budgets, silence, redaction and receipts are the same for all.
+
+"""
+_REST: Final = """
+What of a configuration its agent cannot do is a warning of the run, of Paperclip's environment test and of
+`agent-runs doctor`: a field of OpenCode's alone (`opencode`, `opencodeFeatures`, `transport`, `extraArgs`,
+`agentDbMode`), an effort, a budget without tokens or prices, an MCP server. One thing is refused: an agent without a mode
+that denies tools outside of the workspace needs `dangerouslySkipPermissions`.
+
+## What is the same for all
+
+- `model` is `<provider>/<model>`. The agent gets what follows the first slash; the provider's name decides prices and
+  what Paperclip shows.
+- A session is continued only by the agent that made it, in its own directory. After a change of `agent` a run begins a
+  fresh one, and a warning says so. Sessions are in the agent's home on the data volume; without one they end with the pod.
+- Instructions and skills are in the prompt, as for OpenCode: a skill on the data volume by its folder, which the agent
+  reads when it needs it.
+- MCP servers (`mcpServers`, and Paperclip's own) go to the agent by the protocol. `{env:NAME}` in one is replaced.
+- Known keys of the model's provider are redacted, whatever their variables are called.
+- A pod of such an agent never rests: `keepWarmSec` has no effect.
+- Tools may do what the pod may. An agent's own sandbox is off, because none works in an unprivileged container.
+
+## Images
+
+The worker needs the image of each agent: `AGENT_RUNS_AGENT_IMAGES=claude=registry.example/agent-claude:0.101.0,...`, or the
+configuration's `image`. `./dev images --only claude` builds one; all have one recipe, `deploy/acp.Dockerfile`. An agent
+without an image is refused before anything is created. Which agents configurations may choose says the
+[policy](policy.md), `agents`.
+
+## An agent of your own
+
+Write `NAME.yaml` into a folder, name that folder in `AGENT_RUNS_AGENTS` of every worker, and restart them. A key that is
+not known, or a value that is wrong, ends the start with its name. A profile with the name of one of ours replaces it. What the folder holds
+decides which variables are redacted, so all workers of a task queue need the same one. `agent_runs/agents/*.yaml` are
+examples; the smallest one is
+
+```yaml
+name: goose
+title: goose
+image: registry.example/agent-goose:1
+command: [goose, acp]
+environment: {GOOSE_MODEL: "{model}", GOOSE_PROVIDER: "{provider}"}
+keys: [OPENAI_API_KEY]
+sessions: [.local/share/goose]
+unknown_session: [{matches: "Session not found"}]
+```
+
+"""
+
+
+def page_text() -> str:
+    """The content of the committed page."""
+    profiles = list(load().values())
+    return "".join([
+        _INTRODUCTION,
+        _table(["", *(f"`{each.name}`" for each in profiles)], _abilities(profiles)),
+        "\n",
+        *(f"- {each.title}: {limit}\n" for each in profiles for limit in each.limits),
+        _REST,
+        _table(["key", "what it says"], _keys()),
+        "\nPlaceholders of commands, variables and files:\n\n",
+        _table(["placeholder", "stands for"], ((f"`{{{name}}}`", what) for name, what in PLACEHOLDERS.items())),
+    ])  # fmt: skip
+
+
+_ROWS: Final[dict[str, Callable[[AgentProfile], str]]] = {
+    "agent": lambda each: each.title,
+    "packages": lambda each: "; ".join(f"`{package}`" for package in each.packages),
+    "program": lambda each: f"`{each.command[0]}`",
+    "key of the provider, one of": lambda each: ", ".join(f"`{name}`" for name in each.keys),
+    "address of the provider": lambda each: f"`{each.base_url.variable}`" if each.base_url else "its own variable",
+    "continues a session": lambda each: _yes(each.loads_sessions),
+    "sessions, below the home": lambda each: ", ".join(f"`{path}`" for path in each.sessions),
+    "effort (`variant`)": lambda each: _yes(each.takes_effort),
+    "denies tools outside of the workspace": lambda each: _yes(each.permissions.reject is not None),
+    "MCP servers": lambda each: ", ".join(each.mcp_servers) or "no",
+    "tokens": lambda each: "no" if each.usage is None else "after each turn" if each.usage_comes_late else "each step",
+    "cost": lambda each: "yes" if each.cost else "by our table of prices; else unknown",
+}
+
+
+def _abilities(profiles: Iterable[AgentProfile]) -> Iterator[list[str]]:
+    known = list(profiles)
+    return ([name, *map(say, known)] for name, say in _ROWS.items())
+
+
+def _keys() -> Iterator[list[str]]:
+    """Each key of a profile, from the model's own documentation."""
+    text = (AgentProfile.__doc__ or "").partition("Attributes:")[2]
+    said: dict[str, str] = {}
+    name = ""
+    for line in filter(None, map(str.strip, text.splitlines())):
+        before, colon, after = line.partition(":")
+        if colon and before in AgentProfile.model_fields:
+            name, said[before] = before, after.strip()
+        else:
+            said[name] += f" {line}"
+    return ([f"`{key}`", said[key]] for key in AgentProfile.model_fields)
+
+
+def _yes(answer: bool) -> str:
+    return "yes" if answer else "no"
+
+
+def _table(head: list[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    PAGE_FILE.write_text(page_text())
