@@ -269,7 +269,8 @@ class LastFrame(msgspec.Struct, frozen=True):
         error: `workdir`, `folder`, `stdin`, `out`, `api` (nothing was started); `command_not_found`,
             `command_not_executable`; `unkillable`; `disk_full`; `output_truncated` (an output file was emptied);
             `last_frame_unreadable`, which only `parse` gives; `server_lost`, `driver_failed` (OpenCode's server was
-            lost in its work, or the sidecar's driver); None when all is well.
+            lost in its work, or the sidecar's driver); `agent_not_started`, `agent_protocol`, `agent_lost` (an agent
+            that speaks ACP did not start, broke the protocol, ended in its turn); None when all is well.
         detail: the option or environment variable that an error is about.
         stdout: lines with a newline, bytes, digest.
         stderr: the same.
@@ -277,7 +278,7 @@ class LastFrame(msgspec.Struct, frozen=True):
         memory_limit: of that container, bytes.
         disk: bytes that the output's volume took at the end.
         rests: OpenCode's server waits for the agent's next run, so its container has not ended.
-        transport: how the sidecar had OpenCode driven; None: by its command line, without a choice.
+        transport: how the sidecar drove the agent; None: OpenCode by its command line, without a choice.
         fallback: why its server was not used although it should have been, the sidecar's words.
     """
 
@@ -293,7 +294,7 @@ class LastFrame(msgspec.Struct, frozen=True):
     memory_limit: Amount | None = None
     disk: Amount | None = None
     rests: bool = False
-    transport: Literal["run", "serve"] | None = None
+    transport: Literal["run", "serve", "acp"] | None = None
     fallback: Annotated[str, msgspec.Meta(max_length=500)] | None = None
 
     @classmethod

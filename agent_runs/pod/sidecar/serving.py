@@ -1,8 +1,12 @@
-"""Drives OpenCode's server in the agent's container: starts the driver, replaces it if it dies, orders what follows.
+"""Drives OpenCode's server, or another agent, in its container: starts the driver, replaces it if it dies, orders what
+follows.
 
 The driver is a process of its own (`driver`). What it knows is in a folder that only the sidecar's container mounts, so
 the next one continues where it was killed, and the agent cannot write there. Orders go to the agent's container through
 a FIFO: `end CODE`; `run`, if the server cannot be used and OpenCode's command line takes its place; `rest TURN KIB`.
+
+An agent that speaks the Agent Client Protocol has a driver of its own (`acp`), no server, and one turn. Its standard
+input is a FIFO in the folder that both containers share, its standard output a file there.
 
 A server whose turn ended well may rest: it stays for a while, without tokens and without a run. A claim gives it the
 next turn, of another run of the same agent. When nobody claims it in time, it is ended.
@@ -29,6 +33,10 @@ NEWEST_TURN = TURN
 ORDERS, SERVER, WORKING, ENVIRONMENT = "orders", "server", "turn", "environment"
 """Names in the folder that both containers share: the FIFO, the server's standard output, a file while it works, and
 the variables of its run."""
+INPUT, PROTOCOL = "input", "protocol"
+"""Names there of an agent's standard input and output."""
+ACP = "acp"
+"""What `driver` of the turn says of such an agent."""
 RESTART_SECONDS = 0.5
 """Before a driver that failed ends, so that it is not replaced all the time. One that was killed is, at once."""
 MAX_DRIVERS = 100
@@ -50,7 +58,8 @@ class Serving:
     Args:
         output: the folder shared with the agent's container.
         own: the sidecar's own folder.
-        turn: a JSON file, the driver's `turn.json` but for what is only known here. If the server may rest, it also
+        turn: a JSON file, the driver's `turn.json` but for what is only known here, and `driver`: `acp`, or nothing for
+            OpenCode's server. If the server may rest, it also
             has `keep_warm` and `max_age`, in seconds, `max_memory`, the bytes that it may use while it rests, `pod`, a
             digest of what the pod is made of, and `variables`, the names of those that are about one run.
 
@@ -70,6 +79,11 @@ class Serving:
         self._rests_before = time.monotonic() + max_age - self._keep_warm
         self._max_memory = int(known.pop("max_memory", 0))
         self._pod, self._variables = known.pop("pod", None), known.pop("variables", [])
+        self._is_acp = known.get("driver") == ACP
+        if self._is_acp:
+            self._keep_warm = 0.0
+            os.mkfifo(_join(output, INPUT), 0o600)
+            _write(_join(output, PROTOCOL), "")
         orders = _join(output, ORDERS)
         os.mkfifo(orders, 0o600)
         self._orders = os.open(orders, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -97,13 +111,15 @@ class Serving:
         return Stream(self._folder, b"o", EVENTS, report_as="stdout")
 
     @property
-    def ready(self) -> tuple[str, str]:
+    def ready(self) -> tuple[str, ...]:
         """Words for the agent's container: the password, and whether the server may rest."""
-        return self.password, "warm" if self._keep_warm > 0 else "cold"
+        return () if self._is_acp else (self.password, "warm" if self._keep_warm > 0 else "cold")
 
     @property
     def server(self) -> dict[str, str]:
-        """How the server is reached."""
+        """How the server, or the agent, is reached."""
+        if self._is_acp:
+            return {"output": self._output}
         return {"server": _join(self._output, SERVER), "password": self.password}
 
     @property
@@ -134,7 +150,10 @@ class Serving:
             signal.set_wakeup_fd(-1)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the frames are the forwarder's
             # not above: what it needs is large, and the forwarder is to start at once and to stay small
-            from agent_runs.pod.sidecar.driver.drive import drive  # noqa: PLC0415
+            if self._is_acp:
+                from agent_runs.pod.sidecar.acp.drive import drive  # noqa: PLC0415
+            else:
+                from agent_runs.pod.sidecar.driver.drive import drive  # noqa: PLC0415
 
             drive(self._folder)
         finally:
@@ -150,7 +169,7 @@ class Serving:
             with open(_join(self._folder, END)) as file:  # noqa: PTH123 - as above
                 self._end = json.load(file)
         except (OSError, ValueError):
-            if self._drivers < MAX_DRIVERS:
+            if self._drivers < MAX_DRIVERS and not self._aborted:  # another driver would not know of the abort
                 self._start()
                 return False
             self._end = {"code": 1, "reason": "driver_failed"}
@@ -187,7 +206,7 @@ class Serving:
             os.kill(self._driver, signal.SIGKILL)
             os.waitpid(self._driver, 0)
             self._driver = 0
-            self._end = {"code": 1, "reason": "server_lost"}
+            self._end = {"code": 1, "reason": "agent_lost" if self._is_acp else "server_lost"}
 
     def judged(self, frame: dict[str, Any]) -> dict[str, Any]:
         """Return the last frame with what the driver knows: how the turn was made, and how it was lost."""
@@ -197,7 +216,8 @@ class Serving:
         lost = reason if reason not in (None, "aborted") else None
         code = {"exit_code": 0} if self.rests_until is not None else {}
         resting = {"rests": True} if self.rests_until is not None else {}
-        return {**frame, **code, "transport": "serve", "error": frame["error"] or lost, **resting}
+        transport = ACP if self._is_acp else "serve"
+        return {**frame, **code, "transport": transport, "error": frame["error"] or lost, **resting}
 
     def _order(self, order: str) -> None:
         with contextlib.suppress(BlockingIOError):  # the agent has filled the FIFO, and only harms itself
@@ -258,12 +278,15 @@ def answers(own: str) -> bool:
     """Whether OpenCode's server answers. For a process beside the sidecar."""
     # not above: see `_drive`
     from agent_runs.pod.sidecar.driver.server import Server, Unusable, await_port  # noqa: PLC0415
-    from agent_runs.pod.sidecar.driver.wire import NoAnswer, Waiter, Wire  # noqa: PLC0415
+    from agent_runs.pod.sidecar.driver.waiting import Waiter  # noqa: PLC0415 - as above
+    from agent_runs.pod.sidecar.driver.wire import NoAnswer, Wire  # noqa: PLC0415
 
     waiter = Waiter()
     try:
         with open(_join(own, NEWEST_TURN)) as file:  # noqa: PTH123 - as above
             turn = json.load(file)
+        if turn.get("driver") == ACP:
+            return False
         port = await_port(turn["server"], 0, waiter)
         Server(Wire(port, turn["password"], waiter, HEALTH_SECONDS), turn["directory"]).check()
     except (Unusable, NoAnswer, FileNotFoundError):

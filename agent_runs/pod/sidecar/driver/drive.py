@@ -21,7 +21,8 @@ from agent_runs.pod.sidecar.driver.record import MAX_ERRORS, Record, error_key
 from agent_runs.pod.sidecar.driver.server import Server, UnknownSession, Unusable, await_port
 from agent_runs.pod.sidecar.driver.stream import SILENCE_SECONDS, Stream
 from agent_runs.pod.sidecar.driver.turn import EVENTS, End, State, Turn, has_ended
-from agent_runs.pod.sidecar.driver.wire import Aborted, NoAnswer, Waiter, Wire
+from agent_runs.pod.sidecar.driver.waiting import Aborted, Waiter
+from agent_runs.pod.sidecar.driver.wire import NoAnswer, Wire
 
 QUIET_SECONDS = 5.0
 """Without a live event, until journal, status and requests are looked at."""

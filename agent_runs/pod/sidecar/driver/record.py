@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from agent_runs.pod.sidecar.driver.lines import JOURNALED, Line, dictionary, encoded, text
@@ -22,15 +23,19 @@ _PIECE = 1024 * 1024
 class Record:
     """The lines that are written.
 
+    Args:
+        counted: types of the lines that are made of what the agent does, and of that alone.
+
     Attributes:
-        journaled: how many of them are made of the journal's events.
+        journaled: how many of them there are.
         errors: how many there are of each.
         rejected: requests for a permission.
     """
 
-    def __init__(self, path: str, session: str) -> None:
+    def __init__(self, path: str, session: str, counted: Callable[[str], bool] = JOURNALED.__contains__) -> None:
         """Raises OSError if it cannot be read and written."""
         self.session = session
+        self._counts = counted
         self.journaled = 0
         self.errors: Counter[tuple[str, str]] = Counter()
         self.rejected: set[str] = set()
@@ -72,7 +77,7 @@ class Record:
         if found is None:
             return
         kind, self._last = found[1].decode(), max(int(found[2]), self._last)
-        self.journaled += kind in JOURNALED
+        self.journaled += self._counts(kind)
         if kind == "error" and len(self.errors) < MAX_ERRORS:
             self.errors[error_key(json.loads(line).get("error"))] += 1
         elif kind == "permission_rejected" and len(self.rejected) < MAX_REJECTED:

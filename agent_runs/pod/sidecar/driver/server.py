@@ -15,7 +15,8 @@ from typing import Any
 from urllib.parse import quote
 
 from agent_runs.pod.sidecar.driver.lines import LEFT_OUT, dictionary, integer, text
-from agent_runs.pod.sidecar.driver.wire import NoAnswer, TooLarge, Waiter, Wire, elements
+from agent_runs.pod.sidecar.driver.waiting import Waiter
+from agent_runs.pod.sidecar.driver.wire import NoAnswer, TooLarge, Wire, elements
 
 OLDEST = (1, 18)
 """Versions before have no events with `seq`."""

@@ -105,7 +105,7 @@ class State(NamedTuple):
         Raises:
             OSError: the disk is full.
         """
-        _replace(f"{folder}/{STATE}", self._asdict())
+        replace(f"{folder}/{STATE}", self._asdict())
 
 
 class End(NamedTuple):
@@ -128,7 +128,7 @@ class End(NamedTuple):
         Raises:
             OSError: the disk is full.
         """
-        _replace(f"{folder}/{END}", {**self._asdict(), "detail": self.detail[:MAX_DETAIL]})
+        replace(f"{folder}/{END}", {**self._asdict(), "detail": self.detail[:MAX_DETAIL]})
 
 
 def has_ended(folder: str) -> bool:
@@ -136,7 +136,12 @@ def has_ended(folder: str) -> bool:
     return os.access(f"{folder}/{END}", os.F_OK)
 
 
-def _replace(path: str, content: dict[str, Any]) -> None:
+def replace(path: str, content: dict[str, Any]) -> None:
+    """Replace a file by one with this JSON, which is on the disk then.
+
+    Raises:
+        OSError: the disk is full.
+    """
     with open(path + ".new", "w", encoding="utf-8") as file:  # noqa: PTH123 - as above
         json.dump(content, file)
         file.flush()

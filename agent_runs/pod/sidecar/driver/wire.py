@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import base64
 import codecs
-import contextlib
 import json
-import os
 import re
 import select
-import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -18,6 +15,7 @@ from typing import Any, NamedTuple
 import h11
 
 from agent_runs.pod.sidecar.driver.lines import decoded
+from agent_runs.pod.sidecar.driver.waiting import Waiter
 
 HOST = "127.0.0.1"
 READ_BYTES = 64 * 1024
@@ -29,55 +27,12 @@ MAX_BEGINNING = 1000
 REQUEST_SECONDS, CONNECT_SECONDS = 30.0, 5.0
 
 
-class Aborted(Exception):
-    """SIGTERM came."""
-
-
 class NoAnswer(Exception):
     """The server does not answer, or not in HTTP. `refused`: nobody listens there."""
 
     def __init__(self, reason: object, *, refused: bool = False) -> None:
         super().__init__(f"{type(reason).__name__}: {reason}" if isinstance(reason, Exception) else str(reason))
         self.refused = refused
-
-
-class Waiter:
-    """Waits for sockets and for SIGTERM."""
-
-    def __init__(self) -> None:
-        self.stop_requested = False
-        self.ignores_stop = False
-        self._wake, writing = os.pipe()
-        for file in (self._wake, writing):
-            os.set_blocking(file, False)
-        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        for number in (signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, self._request_stop)
-
-    def _request_stop(self, *_: object) -> None:
-        self.stop_requested = True
-
-    def ready(self, connected: socket.socket | None, events: int, seconds: float) -> bool:
-        """Wait for the socket; False if it was not ready in that time.
-
-        Raises:
-            Aborted: SIGTERM came, now or before.
-        """
-        if self.stop_requested and not self.ignores_stop:
-            raise Aborted
-        poll = select.poll()
-        poll.register(self._wake, select.POLLIN)
-        if connected is not None:
-            poll.register(connected, events)
-        found = dict(poll.poll(max(int(seconds * 1000), 0)))
-        if self._wake in found:
-            with contextlib.suppress(BlockingIOError):
-                while os.read(self._wake, 1024):
-                    pass
-        if self.stop_requested and not self.ignores_stop:
-            raise Aborted
-        return connected is not None and connected.fileno() in found
 
 
 class Exchange:
@@ -112,7 +67,7 @@ class Exchange:
             try:
                 left = left[self._socket.send(left) :]
             except BlockingIOError:
-                if not self._waiter.ready(self._socket, select.POLLOUT, end - time.monotonic()):
+                if not self._waiter.ready(self._socket.fileno(), select.POLLOUT, end - time.monotonic()):
                     raise NoAnswer("it does not read") from None
             except OSError as error:
                 raise NoAnswer(error) from None
@@ -166,7 +121,7 @@ class Exchange:
                     self._http.receive_data(self._socket.recv(READ_BYTES))
                     continue
             except BlockingIOError:
-                if not self._waiter.ready(self._socket, select.POLLIN, end - time.monotonic()):
+                if not self._waiter.ready(self._socket.fileno(), select.POLLIN, end - time.monotonic()):
                     return None
                 continue
             except (OSError, h11.RemoteProtocolError) as error:

@@ -1,0 +1,120 @@
+#!/bin/sh
+# Runs an agent that speaks the Agent Client Protocol until the sidecar, which drives it, sends an order. The runner
+# starts this instead of the agent's command.
+#
+#   sh acp.sh OUT PROGRAM ARGS...
+#
+# OUT is the folder shared with the sidecar, which has made there: the FIFO OUT/input, the program's standard input; the
+# file OUT/protocol, its standard output; and the FIFO OUT/orders, through which orders come:
+#   copy SESSION GLOB
+#               the end of the newest file that GLOB, below $HOME, names and whose path has SESSION becomes OUT/usage
+#   end CODE    the program ends, and this exits with CODE; if CODE is 1, with the program's own code of failure if it had
+#               ended by itself
+# OUT/ended has the program's exit code once it has ended by itself. While the sidecar lives or not, this holds the FIFO
+# open, so the program sees no end of its input before the order.
+#
+# The folder $AGENT_RUN_SECRET (/agent-run/secret) may have the file agent-files: lines of `KEY TARGET`, parted by a tab.
+# The file KEY beside it is copied to TARGET first, which may begin with `$NAME/` for the value of a variable. Then comes the
+# step that $AGENT_RUN_PREPARE names.
+#
+# Needs, besides what the runner needs, mv and tail.
+
+out=$1
+shift
+secret=${AGENT_RUN_SECRET:-/agent-run/secret}
+copied=8388608 # bytes of a file that are copied at most
+exec 5<>"$out/orders" 6>&2 7<>"$out/input" 2>/dev/null # the shell's own words about a child that was killed are no output
+
+default_signals=''
+if env --default-signal=INT,QUIT true; then default_signals=1; fi
+
+copy_files() {
+    tab=$(printf '\t')
+    while IFS=$tab read -r key target; do
+        case $target in
+        '$'*/*)
+            name=${target%%/*} && name=${name#?}
+            case $name in '' | [!A-Za-z_]* | *[!A-Za-z0-9_]*) continue ;; esac
+            eval "target=\${$name:-}/\${target#*/}"
+            ;;
+        esac
+        case $key in '' | */*) continue ;; esac
+        mkdir -p "${target%/*}" && cat "$secret/$key" >"$target" && chmod 600 "$target" ||
+            echo "acp.sh: $key cannot be copied to $target" >&6
+    done <"$secret/agent-files"
+}
+
+# Gemini 0.61 names a session's file after the minute and the first characters of its id, so a session that is loaded is
+# overwritten within the minute, and later a stub of the same id makes its clean-up delete both. One file for each session
+# is kept, the largest, under a name that no start chooses.
+gemini_sessions() {
+    for folder in "${GEMINI_CLI_HOME:-$HOME}"/.gemini/tmp/*/chats; do
+        for file in "$folder"/session-*.jsonl; do
+            short=${file##*-} && kept="$folder/session-2000-01-01T00-00-$short"
+            [ -e "$file" ] && [ "$file" != "$kept" ] || continue
+            if [ ! -e "$kept" ] || [ "$(wc -c <"$file")" -gt "$(wc -c <"$kept")" ]; then
+                mv -f "$file" "$kept"
+            else
+                rm -f "$file"
+            fi
+        done
+    done
+}
+
+copy_newest() { # SESSION GLOB
+    newest=''
+    IFS='' # the glob is one word
+    # shellcheck disable=SC2086 # it is to be expanded
+    for file in "$HOME"/$2; do
+        case $file in *"$1"*) ;; *) continue ;; esac
+        if [ -f "$file" ] && { [ -z "$newest" ] || [ "$file" -nt "$newest" ]; }; then newest=$file; fi
+    done
+    unset IFS
+    { [ -z "$newest" ] || tail -c "$copied" "$newest"; } >"$out/usage.new"
+    mv -f "$out/usage.new" "$out/usage"
+}
+
+follow_orders() {
+    while read -r word value rest <&5; do
+        case $word in
+        copy) copy_newest "$value" "$rest" ;;
+        end) break ;;
+        esac
+    done
+    echo "$value" >"$out/order"
+    exec 7>&- # the end of the program's input
+    read -r pid <"$out/program.pid" && end_program "$pid"
+}
+
+# Its turn is over. What it has started, the runner ends.
+end_program() { # PID
+    kill -TERM "$1"
+    left=40 # times 0.05 s
+    while kill -0 "$1"; do
+        [ "$left" -gt 0 ] || kill -KILL "$1"
+        sleep 0.05 || { sleep 1 && left=$((left - 19)); }
+        left=$((left - 1))
+    done
+}
+
+run() {
+    read -r pid _ </proc/self/stat
+    echo "$pid" >"$out/program.pid"
+    [ -z "$default_signals" ] || exec env --default-signal=INT,QUIT "$@"
+    exec "$@"
+}
+
+[ ! -r "$secret/agent-files" ] || copy_files
+case ${AGENT_RUN_PREPARE:-} in gemini_sessions) "$AGENT_RUN_PREPARE" ;; esac
+follow_orders &
+following=$!
+exec 7>&-
+(run "$@" 2>&6) <"$out/input" >>"$out/protocol" 5>&- 6>&-
+code=$?
+if [ ! -e "$out/order" ]; then
+    echo "$code" >"$out/ended.new" && mv -f "$out/ended.new" "$out/ended"
+fi
+wait "$following"
+read -r value <"$out/order" || exit "$code"
+[ "$value" != 1 ] || [ ! -e "$out/ended" ] || [ "$code" -eq 0 ] || exit "$code"
+exit "$value"

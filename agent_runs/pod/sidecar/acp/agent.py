@@ -1,0 +1,212 @@
+"""The agent's standard input and output: a FIFO, and a file that is read from its beginning however often.
+
+Both are in a folder that the agent's container can write to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import select
+import stat
+import time
+from typing import NamedTuple
+
+from agent_runs.pod.sidecar.driver.waiting import Waiter
+from agent_runs.pod.sidecar.watching import Watch
+
+INPUT, PROTOCOL, ORDERS, USAGE, ENDED = "input", "protocol", "orders", "usage", "ended"
+"""Names in the folder; see `acp.sh`."""
+PIECE = 64 * 1024
+"""Bytes that are read at once."""
+MAX_LINE = 4 * 1024 * 1024
+"""Bytes of a line that is read; the longest that was seen has 0.6 MB."""
+LOOK_SECONDS = 0.1
+SEND_SECONDS = 60.0
+"""For the agent to read what it is sent."""
+COPY_SECONDS = 2.0
+MAX_USAGE = 8 * 1024 * 1024
+_COPIED = re.compile(r"[\w.-]{1,128}", re.ASCII)
+_GLOB = re.compile(r"[^\n]{1,500}")
+
+
+class AgentEnded(Exception):
+    """There is no agent any more. `code` is its exit code, if that is known."""
+
+    def __init__(self, code: int | None) -> None:
+        super().__init__("the agent ended" if code is None else f"the agent ended with exit code {code}")
+        self.code = code
+
+
+class NotProtocol(Exception):
+    """The agent does not do what the protocol demands."""
+
+
+class RawLine(NamedTuple):
+    """One line of the agent's output.
+
+    Attributes:
+        data: without its newline; None if it is too long.
+        begin: bytes before it.
+    """
+
+    data: bytes | None
+    size: int
+    begin: int
+
+
+class Agent:
+    """The agent, seen from its two ends.
+
+    Attributes:
+        at: bytes of the output that whole lines were returned of.
+    """
+
+    def __init__(self, folder: str, waiter: Waiter) -> None:
+        """Raises OSError if there is no file of its output."""
+        self._folder = folder
+        self._waiter = waiter
+        self._input: int | None = None
+        self._output = os.open(f"{folder}/{PROTOCOL}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self._watch = Watch([self._output])
+        self._buffer = bytearray()
+        self._read = self._size = self.at = 0
+
+    def connect(self) -> None:
+        """Wait until the agent's container has begun.
+
+        Raises:
+            Aborted: SIGTERM came.
+            NotProtocol: something else is in the place of its input.
+        """
+        while self._input is None:
+            try:
+                self._input = self._open(INPUT)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise NotProtocol(f"its standard input cannot be opened: {error.strerror}") from None
+                self._waiter.ready(None, 0, LOOK_SECONDS)
+
+    def _open(self, name: str) -> int:
+        file = os.open(f"{self._folder}/{name}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if not stat.S_ISFIFO(os.fstat(file).st_mode):
+            os.close(file)
+            raise OSError(errno.EINVAL, "no FIFO")
+        return file
+
+    def send(self, data: bytes) -> None:
+        """Write all of it.
+
+        Raises:
+            AgentEnded, Aborted: see there.
+            NotProtocol: the agent does not read.
+        """
+        left, end = memoryview(data), time.monotonic() + SEND_SECONDS
+        while left:
+            if self._has_ended():
+                raise AgentEnded(self._code())
+            try:
+                left = left[os.write(self._file, left) :]
+            except BlockingIOError:
+                self._waiter.ready(self._file, select.POLLOUT, LOOK_SECONDS)
+            except BrokenPipeError:
+                raise AgentEnded(self._code()) from None
+            if left and time.monotonic() > end:
+                raise NotProtocol(f"it did not read its standard input for {SEND_SECONDS:g} s")
+
+    @property
+    def _file(self) -> int:
+        if self._input is None:
+            raise AgentEnded(None)
+        return self._input
+
+    def lines(self, seconds: float) -> list[RawLine]:
+        """Return the next whole lines; none if there were none in that time.
+
+        Raises:
+            AgentEnded: and all of its lines were returned.
+            Aborted: SIGTERM came.
+            NotProtocol: it has emptied the file.
+        """
+        ended = self._has_ended()
+        piece = os.pread(self._output, PIECE, self._read)
+        if piece:
+            return self._split(piece)
+        if os.fstat(self._output).st_size < self._read:
+            raise NotProtocol("the file of its standard output was emptied")
+        if ended:
+            raise AgentEnded(self._code())
+        self._waiter.ready(self._watch.file, select.POLLIN, min(seconds, LOOK_SECONDS))
+        self._watch.drain()
+        return []
+
+    def _split(self, piece: bytes) -> list[RawLine]:
+        self._read += len(piece)
+        *ends, rest = piece.split(b"\n")
+        found: list[RawLine] = []
+        for end in ends:
+            self._keep(end)
+            if self._size:
+                data = bytes(self._buffer) if self._size <= MAX_LINE else None
+                found.append(RawLine(data, self._size, self.at))
+            self.at += self._size + 1
+            self._buffer, self._size = bytearray(), 0
+        self._keep(rest)
+        return found
+
+    def _keep(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size <= MAX_LINE:
+            self._buffer += data
+        else:
+            self._buffer = bytearray()
+
+    def _has_ended(self) -> bool:
+        """Whether it has ended, or nobody has its standard input any more: its container has ended."""
+        if os.access(f"{self._folder}/{ENDED}", os.F_OK):
+            return True
+        poll = select.poll()
+        poll.register(self._file, 0)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+
+    def _code(self) -> int | None:
+        text = self._content(ENDED, 8).strip()
+        return int(text) if text.isdigit() and int(text) < 256 else None
+
+    def session_file(self, session: str, glob: str) -> bytes:
+        """Return the end of the newest file of the session that the glob names; nothing if there is none.
+
+        Raises:
+            Aborted: SIGTERM came.
+        """
+        if not _COPIED.fullmatch(session) or not _GLOB.fullmatch(glob):
+            return b""
+        path = f"{self._folder}/{USAGE}"
+        with contextlib.suppress(OSError):
+            os.unlink(path)  # noqa: PTH108 - pathlib is not needed here
+        try:
+            orders = self._open(ORDERS)
+        except OSError:
+            return b""
+        with contextlib.suppress(OSError):
+            os.write(orders, f"copy {session} {glob}\n".encode())
+        os.close(orders)
+        end = time.monotonic() + COPY_SECONDS
+        while not os.access(path, os.F_OK) and time.monotonic() < end:
+            self._waiter.ready(None, 0, LOOK_SECONDS / 5)
+        return self._content(USAGE, MAX_USAGE)
+
+    def _content(self, name: str, limit: int) -> bytes:
+        """The end of a file that the agent can replace by anything."""
+        with contextlib.suppress(OSError):
+            flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+            file = os.open(f"{self._folder}/{name}", flags)
+            try:
+                status = os.fstat(file)
+                if stat.S_ISREG(status.st_mode):
+                    return os.pread(file, limit, max(status.st_size - limit, 0))
+            finally:
+                os.close(file)
+        return b""

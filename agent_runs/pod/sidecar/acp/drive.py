@@ -1,0 +1,473 @@
+"""One turn of an agent, from `initialize` to the answer to its prompt.
+
+What the agent writes is in a file that stays, so a driver that takes the place of a killed one reads it from its
+beginning and makes the same lines; those that are written already it counts and leaves out. The prompt is never sent
+twice: that it may have been is noted before its first byte is written, and that it was, after the last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from typing import Any, Final
+
+from agent_runs.pod.sidecar.acp.agent import Agent, AgentEnded, NotProtocol, RawLine
+from agent_runs.pod.sidecar.acp.mapping import CHUNKS, HISTORY, Mapping
+from agent_runs.pod.sidecar.acp.messages import Message, Refusal, answer, message, notification, request
+from agent_runs.pod.sidecar.acp.turn import State, Turn
+from agent_runs.pod.sidecar.acp.usage import FILES, Used, cost_of, of_file, of_result
+from agent_runs.pod.sidecar.driver.growth import Growth
+from agent_runs.pod.sidecar.driver.lines import Line, dictionary, text
+from agent_runs.pod.sidecar.driver.record import Record
+from agent_runs.pod.sidecar.driver.turn import EVENTS, End, has_ended
+from agent_runs.pod.sidecar.driver.waiting import Aborted, Waiter
+
+ANSWERED = "answered"
+"""Name in the driver's folder: requests of the agent that are answered."""
+LISTEN_SECONDS = 0.5
+QUIET_SECONDS, MAX_QUIET_SECONDS = 0.3, 3.0
+"""For which a loaded session must be quiet, and is waited for: Gemini repeats it even after its answer."""
+PROOF_SECONDS = 10.0
+"""For a prompt of which nobody knows whether it was sent whole to show that it was."""
+ABORT_SECONDS = 2.0
+WRITING_SECONDS = 1.0
+"""For a session's file to have what the agent writes of the turn after its answer."""
+ABORTED_CODE = 143
+"""Of a process that SIGTERM ended."""
+MAX_SESSION = 128
+MAX_ANSWERED = 10_000
+NOT_THE_AGENTS = frozenset({"text_growth"})
+"""Lines whose number is another one each time."""
+PROMPT: Final = "prompt"
+NUMBERS: Final = {
+    name: number
+    for number, name in enumerate(("initialize", "authenticate", "session", "mode", "model", "effort", PROMPT), 1)
+}
+"""Of the requests, so that a later driver knows their answers."""
+UNKNOWN_METHOD: Final = {"code": -32601, "message": "Method not found"}
+NOT_UNDERSTOOD: Final = frozenset({-32700, -32600, -32601, -32602})
+"""Codes of an agent that does not accept what the protocol has."""
+CLIENT: Final = {
+    "protocolVersion": 1,
+    "clientCapabilities": {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False},
+    "clientInfo": {"name": "agent-runs", "version": "1"},
+}
+NOT_STARTED, PROTOCOL, LOST = "agent_not_started", "agent_protocol", "agent_lost"
+ERRORS: Final = {NOT_STARTED: "AgentNotStarted", PROTOCOL: "AgentProtocolError", LOST: "AgentLost"}
+"""Names of the error lines for what the driver found out."""
+
+
+class Refused(Exception):
+    """The agent answered a request before the prompt with an error."""
+
+    def __init__(self, name: str, error: object, kept: Any) -> None:
+        super().__init__(name)
+        self.name, self.kept = name, kept
+        self.refusal = Refusal.of(error)
+
+
+class NotAnswered(Exception):
+    """The agent did not answer a request before the prompt in time."""
+
+
+def drive(folder: str) -> None:
+    """Do the turn in `folder`, or the rest of it. Returns when there is an end. Never raises.
+
+    SIGTERM to this process cancels the turn.
+    """
+    if has_ended(folder):
+        return
+    try:
+        end = _Drive(folder).run()
+    except Exception as error:  # noqa: BLE001 - whoever waits for the end must get one
+        end = End(1, "driver_failed", f"{type(error).__name__}: {error}")
+    with contextlib.suppress(OSError):
+        end.write(folder)
+
+
+class _Drive:
+    """See the module."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._waiter = Waiter()
+        self._state, self._turn = State.read(folder), Turn.read(folder)
+        self._profile = self._turn.profile
+        self._record = Record(f"{folder}/{EVENTS}", "", lambda kind: kind not in NOT_THE_AGENTS)
+        self._unread = self._record.journaled
+        self._agent = Agent(self._turn.output, self._waiter)
+        self._answers: dict[int, Message] = {}
+        self._session = ""
+        self._history = 0
+        self._mapping: Mapping | None = None
+        self._result: Message | None = None
+        self._growth, self._growing = Growth(), ""
+        self._is_live = PROMPT not in self._state.asked
+        self._cost: float | None = None
+        self._cost_before = 0.0
+        self._answered = self._read_answered()
+
+    # from the beginning to the end
+
+    def run(self) -> End:
+        try:
+            return self._run()
+        except Aborted:
+            return self._abort()
+        except NotProtocol as error:
+            return self._failed(PROTOCOL, str(error))
+
+    def _run(self) -> End:
+        try:
+            self._agent.connect()
+            self._open()
+        except NotAnswered as error:
+            return self._failed(NOT_STARTED, str(error))
+        except AgentEnded as error:
+            return self._failed(
+                LOST if PROMPT in self._state.asked else NOT_STARTED, f"{error} before it got the prompt"
+            )
+        except Refused as error:
+            return self._refused(error)
+        try:
+            self._prompt()
+            return self._follow()
+        except AgentEnded as error:
+            return self._failed(LOST, f"{error} in its turn")
+
+    def _open(self) -> None:
+        """Come to a session that is ready for the prompt."""
+        turn, profile = self._turn, self._profile
+        capabilities = dictionary(self._request("initialize", "initialize", CLIENT).get("agentCapabilities"))
+        if profile.authenticate:
+            self._request("authenticate", "authenticate", {"methodId": profile.authenticate})
+        place = {"cwd": turn.directory, "mcpServers": profile.mcp_servers}
+        if turn.session and not (profile.loads_sessions and capabilities.get("loadSession")):
+            raise Refused("session", {"message": "Session not found"}, None)
+        if turn.session:
+            opened = self._request("session", "session/load", {"sessionId": turn.session, **place})
+        else:
+            opened = self._request("session", "session/new", place)
+        self._session = turn.session or text(opened.get("sessionId"), MAX_SESSION)
+        if not self._session:
+            raise NotProtocol("session/new was answered without a session")
+        self._record.session = self._session
+        self._configure(opened)
+
+    def _configure(self, opened: dict[str, Any]) -> None:
+        """Choose mode, model and effort, as far as they are not chosen in other ways."""
+        turn, profile, session = self._turn, self._profile, {"sessionId": self._session}
+        if profile.mode and dictionary(opened.get("modes")).get("currentModeId") != profile.mode:
+            self._request("mode", "session/set_mode", {**session, "modeId": profile.mode})
+        if profile.model_option == "session/set_model":
+            self._request("model", "session/set_model", {**session, "modelId": turn.model})
+        elif profile.model_option:
+            self._set("model", profile.model_option, turn.model)
+        if profile.effort_option and turn.effort:
+            self._set("effort", profile.effort_option, turn.effort)
+
+    def _set(self, name: str, option: str, value: str) -> None:
+        self._request(
+            name, "session/set_config_option", {"sessionId": self._session, "configId": option, "value": value}
+        )
+
+    # requests before the prompt
+
+    def _request(self, name: str, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Return the result of a request, which an earlier driver may have sent."""
+        number, end = NUMBERS[name], time.monotonic() + self._turn.start_timeout
+        line = request(number, method, params)
+        if name in self._state.asked and name not in self._state.written:
+            self._read_all()
+            line = b"\n" + line  # after what may be half a line
+        if number not in self._answers and name not in self._state.written:
+            self._note(asked=(*self._state.asked, name))
+            self._agent.send(line)
+            self._note(written=(*self._state.written, name))
+        while number not in self._answers:
+            if time.monotonic() > end:
+                raise NotAnswered(f"{method} was not answered within {self._turn.start_timeout:g} s")
+            self._listen()
+        answered = self._answers[number]
+        if "error" in answered.content:
+            raise Refused(name, answered.content["error"], answered.kept)
+        return dictionary(answered.content.get("result"))
+
+    def _refused(self, error: Refused) -> End:
+        """The end after an error before the prompt."""
+        refusal, session = error.refusal, self._turn.session
+        self._record.session = session or ""
+        if session and error.name == "session" and (
+            error.kept is None or refusal.is_one_of(self._profile.unknown_session)
+        ):  # fmt: skip
+            known = {"name": "NotFoundError", "data": {"message": "Session not found"}}
+            self._emit(Line("error", {"error": known, **({"acp": error.kept} if error.kept else {})}))
+            return End(1, None, "Session not found", session)
+        known = refusal.known(self._profile.errors) or {}
+        if known:
+            self._emit(Line("error", {"error": known, "acp": error.kept}))
+            return End(1, None, refusal.shown, session)
+        return self._failed(PROTOCOL, f"{error.name} was answered with the error {refusal.code}: {refusal.shown}")
+
+    def _note(self, **changes: Any) -> None:
+        self._state = self._state._replace(**changes)
+        self._state.write(self._folder)
+
+    # the prompt
+
+    def _prompt(self) -> None:
+        """Send it, unless an earlier driver has."""
+        if PROMPT not in self._state.asked:
+            self._send_prompt()
+        elif PROMPT not in self._state.written:
+            self._await_proof()
+        self._begin_turn()
+
+    def _send_prompt(self) -> None:
+        if self._turn.session:
+            self._await_quiet()
+        blocks = [{"type": "text", "text": self._turn.text()}]
+        line = request(NUMBERS[PROMPT], "session/prompt", {"sessionId": self._session, "prompt": blocks})
+        self._note(asked=(*self._state.asked, PROMPT), mark=self._agent.at)
+        self._begin_turn()
+        self._agent.send(line)
+        self._note(written=(*self._state.written, PROMPT))
+
+    def _await_quiet(self) -> None:
+        end = time.monotonic() + MAX_QUIET_SECONDS
+        quiet_at = time.monotonic() + QUIET_SECONDS
+        while time.monotonic() < min(quiet_at, end):
+            if self._listen():
+                quiet_at = time.monotonic() + QUIET_SECONDS
+
+    def _await_proof(self) -> None:
+        """Wait until the agent shows that it has the prompt."""
+        end = time.monotonic() + PROOF_SECONDS
+        while not (self._result or (self._mapping and self._mapping.has_answered)):
+            if time.monotonic() > end:
+                raise AgentEnded(None)
+            self._listen()
+
+    def _begin_turn(self) -> None:
+        """What the agent writes from here on is of the turn."""
+        if self._mapping is not None:
+            return
+        self._mapping = Mapping(self._session, self._profile.informational, self._profile.usage)
+        self._cost_before = self._cost or 0.0
+        self._cost = None
+        if self._history:
+            self._emit(
+                Line("acp_update", {"acp": {"leftOut": "updates that repeat the session", "count": self._history}})
+            )
+
+    # what the agent writes
+
+    def _read_all(self) -> None:
+        """Take what is there now."""
+        while self._listen(0):
+            pass
+
+    def _listen(self, seconds: float = LISTEN_SECONDS) -> bool:
+        """Take the next lines; whether there were any."""
+        lines = self._agent.lines(seconds)
+        for line in lines:
+            self._take(line)
+        self._is_live = self._is_live or not lines
+        return bool(lines)
+
+    def _take(self, line: RawLine) -> None:
+        mark = self._state.mark
+        if mark is not None and line.begin >= mark:
+            self._begin_turn()
+        taken = message(line)
+        if taken.is_request:
+            self._asked(taken)
+        elif self._mapping is None:
+            self._take_before(taken)
+        elif self._is_answer(taken, PROMPT) and self._result is None:
+            self._result = taken
+        else:
+            self._take_update(self._mapping, taken)
+
+    def _take_before(self, taken: Message) -> None:
+        """A message before the prompt."""
+        number = taken.content.get("id")
+        if "method" not in taken.content and isinstance(number, int) and number in NUMBERS.values():
+            self._answers.setdefault(number, taken)
+        if taken.update.get("sessionUpdate") in HISTORY:
+            self._history += 1
+            return
+        self._note_cost(taken)
+        self._emit(Line("acp_update", {"acp": taken.kept}))
+
+    def _take_update(self, mapping: Mapping, taken: Message) -> None:
+        self._note_cost(taken)
+        for line in mapping.add(taken):
+            self._emit(line)
+        self._grow(mapping, taken)
+
+    def _note_cost(self, taken: Message) -> None:
+        cost = cost_of(taken.update)
+        if cost is not None:
+            self._cost = cost
+
+    def _is_answer(self, taken: Message, name: str) -> bool:
+        return "method" not in taken.content and taken.content.get("id") == NUMBERS[name]
+
+    def _emit(self, line: Line) -> None:
+        if self._unread:
+            self._unread -= 1  # an earlier driver wrote it
+        else:
+            self._record.write(line)
+
+    def _grow(self, mapping: Mapping, taken: Message) -> None:
+        """Show a text that grows; one that an earlier driver has begun is shown when it is whole."""
+        growing, now = mapping.growing, time.monotonic()
+        name = growing[1] if growing else ""
+        if name != self._growing:
+            self._growth.clear()
+            self._growing = name
+            if growing and self._is_live:
+                part = {"type": growing[0], "id": name, "messageID": growing[2], "text": ""}
+                self._growth.add("message.part.updated", {"part": part}, now)
+        if name and taken.update.get("sessionUpdate") in CHUNKS:
+            delta = text(dictionary(taken.update.get("content")).get("text"), 2**20)
+            self._growth.add("message.part.delta", {"partID": name, "field": "text", "delta": delta}, now)
+
+    # what the agent asks
+
+    def _asked(self, taken: Message) -> None:
+        if taken.content["method"] != "session/request_permission" or self._mapping is None:
+            self._emit(Line("acp_update", {"acp": taken.kept}))
+            self._answer(taken, error=UNKNOWN_METHOD)
+            return
+        rejects = self._profile.permissions != "allow"
+        for line in self._mapping.asked(taken, rejected=rejects):
+            self._emit(line)
+        chosen = _option(taken, ("reject_once", "reject_always") if rejects else ("allow_once", "allow_always"))
+        cancelled = chosen is None or self._waiter.stop_requested
+        outcome = {"outcome": "cancelled"} if cancelled else {"outcome": "selected", "optionId": chosen}
+        self._answer(taken, result={"outcome": outcome})
+
+    def _answer(self, taken: Message, **content: Any) -> None:
+        """Answer, unless an earlier driver has."""
+        asked = taken.content["id"]
+        key = json.dumps(asked)[:MAX_SESSION]
+        if key in self._answered or len(self._answered) >= MAX_ANSWERED:
+            return
+        self._agent.send(answer(asked, **content))
+        self._answered.add(key)
+        with open(f"{self._folder}/{ANSWERED}", "a", encoding="utf-8") as file:  # noqa: PTH123 - pathlib is large
+            file.write(key + "\n")
+
+    def _read_answered(self) -> set[str]:
+        try:
+            with open(f"{self._folder}/{ANSWERED}", encoding="utf-8") as file:  # noqa: PTH123 - as above
+                return set(file.read().splitlines())
+        except FileNotFoundError:
+            return set()
+
+    # the end
+
+    def _follow(self) -> End:
+        while self._result is None:
+            self._listen()
+            for line in self._growth.due(time.monotonic()):
+                self._record.write(line)
+        return self._ended(self._result)
+
+    def _ended(self, result: Message) -> End:
+        """The end of a turn that the agent has answered."""
+        if "error" in result.content:
+            return self._turn_failed(result)
+        content, mapping = dictionary(result.content.get("result")), self._the_mapping
+        reason = text(content.get("stopReason"), MAX_SESSION)
+        used = self._used()
+        if used.error:
+            return self._turn_failed(result, used)
+        tokens = of_result(self._profile.usage, content) or used.tokens
+        for line in mapping.finish(result, reason, tokens, self._spent(used)):
+            self._emit(line)
+        return End(0, None, "", self._session)
+
+    def _turn_failed(self, result: Message, used: Used | None = None) -> End:
+        used = self._used() if used is None else used
+        refusal = Refusal.of({"message": used.error} if used.error else result.content.get("error"))
+        for line in self._the_mapping.fail(used.tokens, self._spent(used)):
+            self._emit(line)
+        known = refusal.known(self._profile.errors)
+        if known is None and refusal.code in NOT_UNDERSTOOD:
+            return self._failed(PROTOCOL, f"the prompt was answered with the error {refusal.code}: {refusal.shown}")
+        self._emit(Line("error", {"error": known or refusal.unknown(), "acp": result.kept}))
+        return End(1, None, refusal.shown, self._session)
+
+    @property
+    def _the_mapping(self) -> Mapping:
+        if self._mapping is None:
+            raise NotProtocol("the turn has not begun")
+        return self._mapping
+
+    def _used(self) -> Used:
+        """What a file of the session says; the agent may still be writing it."""
+        source, glob = self._profile.usage, self._profile.usage_files
+        if source not in FILES or not glob:
+            return Used()
+        end, used = time.monotonic() + WRITING_SECONDS, Used()
+        with contextlib.suppress(Aborted):
+            used = of_file(source, self._agent.session_file(self._session, glob))
+            while used.tokens is None and not used.error and time.monotonic() < end:
+                self._waiter.ready(None, 0, 0.1)
+                used = of_file(source, self._agent.session_file(self._session, glob))
+        return used
+
+    def _spent(self, used: Used) -> float | None:
+        """What the turn has cost; None: not known."""
+        if self._profile.cost == "usage_update":
+            return None if self._cost is None else max(round(self._cost - self._cost_before, 9), 0.0)
+        return used.cost if self._profile.cost == "pi_session" else None
+
+    def _failed(self, reason: str, detail: str) -> End:
+        """The end by one of the reasons that have a name."""
+        for line in self._mapping.abandon() if self._mapping else ():
+            self._emit(line)
+        self._emit(Line("error", {"error": {"name": ERRORS[reason], "data": {"message": f"{reason}: {detail}"}}}))
+        return End(1, reason, detail, self._session or None)
+
+    def _abort(self) -> End:
+        """Cancel the turn and take what the agent still writes; a turn that was complete by then counts."""
+        self._waiter.ignores_stop = True
+        mapping = self._mapping
+        if mapping is None or PROMPT not in self._state.written:
+            return End(ABORTED_CODE, "aborted", "aborted before the prompt was sent", self._session or None)
+        end = time.monotonic() + ABORT_SECONDS
+        with contextlib.suppress(AgentEnded, NotProtocol):
+            if self._result is None:
+                self._agent.send(notification("session/cancel", {"sessionId": self._session}))
+            while self._result is None and time.monotonic() < end:
+                self._listen()
+        result = dictionary(self._result.content.get("result")) if self._result else {}
+        reason = text(result.get("stopReason"), MAX_SESSION)
+        if self._result and reason == "end_turn":
+            return self._ended(self._result)
+        for line in self._aborted_lines(mapping, result):
+            self._emit(line)
+        return End(ABORTED_CODE, "aborted", "", self._session)
+
+    def _aborted_lines(self, mapping: Mapping, result: dict[str, Any]) -> list[Line]:
+        if self._result is None:
+            return mapping.abandon()
+        used = self._used()
+        tokens = of_result(self._profile.usage, result) or used.tokens
+        return mapping.finish(self._result, "cancelled", tokens, self._spent(used))
+
+
+def _option(taken: Message, kinds: tuple[str, ...]) -> str | None:
+    """The option of the first of these kinds that is offered."""
+    options = dictionary(taken.content.get("params")).get("options")
+    offered = {
+        dictionary(each).get("kind"): dictionary(each).get("optionId")
+        for each in (options[:32] if isinstance(options, list) else ())
+        if isinstance(dictionary(each).get("kind"), str)
+    }
+    return next((chosen for kind in kinds if isinstance(chosen := offered.get(kind), str)), None)

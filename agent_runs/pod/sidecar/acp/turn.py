@@ -1,0 +1,169 @@
+"""What the driver is to do, what the agent's profile says of it, and how far the turn is."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NamedTuple
+
+from agent_runs.pod.sidecar.driver.turn import MAX_PROMPT, STATE, TURN, replace
+
+
+class Pattern(NamedTuple):
+    """An error that is known.
+
+    Attributes:
+        code: of JSON-RPC; None: any.
+        matches: somewhere in the message and the data. A group `status` is the HTTP status.
+        name: OpenCode's, of the error.
+        status: of HTTP.
+    """
+
+    code: int | None
+    matches: re.Pattern[str]
+    name: str
+    status: int | None
+
+
+class Profile(NamedTuple):
+    """How this agent differs from others. The worker writes it, so it is believed.
+
+    Attributes:
+        authenticate: a method of `authenticate`; None: not needed.
+        mode: of the session; None: the agent's own.
+        model_option: `session/set_model`, or the id of a configuration option; None: set in another way.
+        effort_option: the id of a configuration option; None: set in another way.
+        permissions: how the agent is answered that asks for one, `allow` or `reject`.
+        usage: where the tokens are, a name of `usage`.
+        usage_files: those of the agent's sessions, a glob below HOME.
+        cost: where it is, `usage_update` or `pi_session`; None: nowhere.
+        informational: texts of the agent that are no answer of the model.
+    """
+
+    authenticate: str | None
+    mode: str | None
+    model_option: str | None
+    effort_option: str | None
+    permissions: str
+    loads_sessions: bool
+    usage: str | None
+    usage_files: str | None
+    cost: str | None
+    mcp_servers: list[Any]
+    unknown_session: list[Pattern]
+    errors: list[Pattern]
+    informational: list[re.Pattern[str]]
+
+    @classmethod
+    def of(cls, raw: dict[str, Any]) -> Profile:
+        """Return the profile in the turn.
+
+        Raises:
+            KeyError, TypeError, ValueError, re.error: it is none.
+        """
+        return cls(
+            authenticate=raw.get("authenticate"),
+            mode=raw.get("mode"),
+            model_option=raw.get("model_option"),
+            effort_option=raw.get("effort_option"),
+            permissions=raw.get("permissions") or "allow",
+            loads_sessions=bool(raw.get("loads_sessions", True)),
+            usage=raw.get("usage"),
+            usage_files=raw.get("usage_files"),
+            cost=raw.get("cost"),
+            mcp_servers=list(raw.get("mcp_servers") or ()),
+            unknown_session=[_pattern(each) for each in raw.get("unknown_session") or ()],
+            errors=[_pattern(each) for each in raw.get("errors") or ()],
+            informational=[re.compile(each) for each in raw.get("informational") or ()],
+        )
+
+
+def _pattern(raw: dict[str, Any]) -> Pattern:
+    matches = re.compile(raw["matches"], re.DOTALL)
+    return Pattern(raw.get("code"), matches, raw.get("name") or "UnknownError", raw.get("status"))
+
+
+class Turn(NamedTuple):
+    """What is to be done.
+
+    Attributes:
+        output: the folder that is shared with the agent's container.
+        prompt: the file with the prompt's text.
+        directory: absolute; where the agent works.
+        session: the one to resume.
+        start_timeout: seconds for each answer that must come before the prompt.
+    """
+
+    output: str
+    prompt: str
+    directory: str
+    session: str | None
+    model: str
+    effort: str | None
+    start_timeout: float
+    profile: Profile
+
+    @classmethod
+    def read(cls, folder: str) -> Turn:
+        """Read it.
+
+        Raises:
+            OSError, ValueError, KeyError, TypeError, re.error: there is none, or it lacks something.
+        """
+        with open(f"{folder}/{TURN}", encoding="utf-8") as file:  # noqa: PTH123 - pathlib is not needed here
+            raw = json.load(file)
+        return cls(
+            output=str(raw["output"]),
+            prompt=str(raw["prompt"]),
+            directory=str(raw["directory"]),
+            session=raw.get("session") or None,
+            model=str(raw["model"]),
+            effort=raw.get("effort") or None,
+            start_timeout=float(raw["start_timeout"]),
+            profile=Profile.of(raw["profile"]),
+        )
+
+    def text(self) -> str:
+        """Return the prompt.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        with open(self.prompt, "rb") as file:  # noqa: PTH123 - as above
+            return file.read(MAX_PROMPT).decode("utf-8", "replace")
+
+
+class State(NamedTuple):
+    """How far it is. What the agent has answered is not in it: the file of its output has that.
+
+    Attributes:
+        asked: names of the requests that may have been written to the agent.
+        written: names of those that have been, as a whole.
+        mark: bytes of the agent's output that were read before the prompt was sent.
+    """
+
+    asked: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
+    mark: int | None = None
+
+    @classmethod
+    def read(cls, folder: str) -> State:
+        """Read it; what never was written is the beginning.
+
+        Raises:
+            OSError, ValueError, TypeError, KeyError: it cannot be read.
+        """
+        try:
+            with open(f"{folder}/{STATE}", encoding="utf-8") as file:  # noqa: PTH123 - as above
+                raw = json.load(file)
+        except FileNotFoundError:
+            return cls()
+        return cls(tuple(raw["asked"]), tuple(raw["written"]), raw["mark"])
+
+    def write(self, folder: str) -> None:
+        """Replace it.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        replace(f"{folder}/{STATE}", self._asdict())
