@@ -15,9 +15,11 @@ from agent_runs.agents.profile import AgentProfile, rendered, rendered_file
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.messages import CreateJob
 from agent_runs.contracts.request import RunConfig
-from agent_runs.job.secrets import AGENT_FILES_KEY, PREPARE_KEY
+from agent_runs.job.secrets import AGENT_FILES_KEY
 from agent_runs.paperclip.proxy_env import API_URL
 
+PREPARE: Final = "AGENT_RUN_PREPARE"
+"""The variable that names the step before the start, for `acp.sh`."""
 NAMED: Final = 5
 """Variables or servers in one warning."""
 _REFERENCE: Final = re.compile(r"\{env:([^{}]*)\}")
@@ -63,6 +65,8 @@ def acp_start(
         variables=variables,
     )
     own = {name: value for name, text in profile.environment.items() if (value := rendered(text, values)) is not None}
+    if profile.prepare:
+        own[PREPARE] = profile.prepare
     servers, dropped = acp_servers(mcp_servers, profile, variables)
     turn = {
         "driver": "acp",
@@ -108,8 +112,7 @@ def agent_files(profile: AgentProfile, values: Mapping[str, str | None]) -> dict
     texts = {f"agent-file-{number}": text for number, text in enumerate(profile.files.values(), 1)}
     listed = "".join(f"{key}\t$HOME/{path}\n" for key, path in zip(texts, profile.files, strict=True))
     files = {key: rendered_file(text, values).encode() for key, text in texts.items()}
-    prepare = {PREPARE_KEY: f"{profile.prepare}\n".encode()} if profile.prepare else {}
-    return {**({AGENT_FILES_KEY: listed.encode()} if listed else {}), **files, **prepare}
+    return {**({AGENT_FILES_KEY: listed.encode()} if listed else {}), **files}
 
 
 def acp_servers(

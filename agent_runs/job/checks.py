@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from agent_runs.agents.opencode.command import command_line
 from agent_runs.agents.profile import AgentProfile
@@ -16,11 +15,11 @@ from agent_runs.job.pod_profile import PodOverrides
 from agent_runs.job.policy import MAX_QUOTE, Policy
 
 
-def check_config(config: RunConfig, agents: Mapping[str, AgentProfile] = MappingProxyType({})) -> None:
+def check_config(config: RunConfig, agents: Mapping[str, AgentProfile] | None = None) -> None:
     """Build what later steps will build from the configuration, as far as that needs nothing else.
 
     Args:
-        agents: the profiles of agents other than OpenCode.
+        agents: the profiles of agents other than OpenCode; None: only the worker knows them.
 
     Raises:
         InvalidRequest: names every wrong field and the remedy.
@@ -29,12 +28,17 @@ def check_config(config: RunConfig, agents: Mapping[str, AgentProfile] = Mapping
         raise InvalidRequest("; ".join(problems))
 
 
-def _problems(config: RunConfig, agents: Mapping[str, AgentProfile]) -> Iterator[str]:
-    model, variant, extra_args = config.model, config.variant, config.extra_args
+def _check_agent(config: RunConfig, agents: Mapping[str, AgentProfile] | None) -> None:
+    if config.agent == OPENCODE:
+        model, variant, extra_args = config.model, config.variant, config.extra_args
+        command_line(model=model, directory="/", title="check", variant=variant, extra_args=extra_args)
+    elif agents is not None:
+        check_agent(config, profile_of(config, agents))
+
+
+def _problems(config: RunConfig, agents: Mapping[str, AgentProfile] | None) -> Iterator[str]:
     parts: tuple[Callable[[], object], ...] = (
-        (lambda: command_line(model=model, directory="/", title="check", variant=variant, extra_args=extra_args))
-        if config.agent == OPENCODE
-        else (lambda: check_agent(config, profile_of(config, agents))),
+        lambda: _check_agent(config, agents),
         lambda: resources(config.resources),
         lambda: extra_labels(config),
         lambda: extra_annotations(config),

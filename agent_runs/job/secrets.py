@@ -23,8 +23,6 @@ TURN_KEY: Final = "turn.json"
 CONFIG_KEY: Final = "opencode.json"
 AGENT_FILES_KEY: Final = "agent-files"
 """Lists the files that are written before an agent's start; `agent_runs/pod/acp.sh` reads it."""
-PREPARE_KEY: Final = "agent-prepare"
-"""Names the step before an agent's start."""
 SIDECAR_KEY: Final = "sidecar.pyz"
 TOKEN_KEYS: Final = (TOKEN_FILE, RUN_ID_FILE, TOOLS_TOKEN_FILE)
 UPSTREAM_KEY: Final = "paperclip-api-url"
