@@ -1,5 +1,7 @@
 """Whole runs of the real agents that speak ACP, with the scripted model as their provider."""
 
+import asyncio
+import contextlib
 import json
 import os
 from collections.abc import AsyncIterator
@@ -11,10 +13,11 @@ from typing import Any
 from temporalio.client import Client
 
 from agent_runs.agents.profile import load
+from agent_runs.kube.objects import Pod
 from dev_stack.agent_programs import PROGRAMS, ensure_program, node
 from dev_stack.scripted_model.server import ScriptedModel, serve
 from tests.runs.real_opencode import playing
-from tests.runs.system import System, open_system
+from tests.runs.system import OTHER_PROCESS_POLL, System, attempt_key, open_system
 from tests.support.claims import data_claim
 
 KEY = "canary-key-of-the-provider"
@@ -54,9 +57,53 @@ class AgentSystem:
         }
         return raw
 
+    @property
+    def _namespace(self) -> str:
+        return self.system.kubernetes.namespace
+
+    async def pods(self, raw: dict[str, Any]) -> list[Pod]:
+        """The agent's pods."""
+        return await self.system.kubernetes.pods_of_agent(self._namespace, raw["agent"]["id"])
+
+    async def left_of(self, raw: dict[str, Any]) -> list[str]:
+        """What is left of a run: Jobs and pods of its agent, and processes with its variables."""
+        jobs = await self.system.kubernetes.jobs_of_agent(self._namespace, raw["agent"]["id"])
+        return [*(each.metadata.name for each in (*jobs, *await self.pods(raw))), *map(str, processes_of(raw))]
+
+    def programs_of(self, raw: dict[str, Any]) -> list[int]:
+        """The processes that speak the protocol for this run."""
+        entry = PROGRAMS[raw["config"]["agent"]].entry
+        return [pid for pid in processes_of(raw) if entry in command_line(pid)]
+
+    def key_of(self, name: str) -> str:
+        """The variable with the key of the agent's provider."""
+        return load()[name].keys[0]
+
+    def with_task_queue(self, name: str) -> System:
+        """The same system with callers and workers of another task queue."""
+        return replace(self.system, settings=self.system.settings.model_copy(update={"task_queue": name}))
+
     async def plays(self, name: str, *steps: dict[str, Any], **config: Any) -> dict[str, Any]:
         """The same with these steps of the model."""
         return playing(await self.agent(name, "script", **config), *steps)
+
+
+def processes_of(raw: dict[str, Any]) -> list[int]:
+    """The living processes of this machine that have the run's id in their environment."""
+    wanted = f"PAPERCLIP_RUN_ID={raw['runId']}\0".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if wanted in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+def command_line(pid: int) -> str:
+    """The words of a process, empty once it is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""
 
 
 async def programs(name: str, folder: Path) -> str:
@@ -84,6 +131,17 @@ async def real_agents(temporal: Client, folder: Path) -> AsyncIterator[AgentSyst
         own.mkdir()
         async with system.worker():
             yield AgentSystem(system, model, own)
+
+
+async def until_tool_runs(system: System, raw: dict[str, Any], attempt: int = 1) -> None:
+    """Returns once a tool has begun, according to the transcript."""
+    notifier = system.store.notifier(attempt_key(raw, attempt))
+    async with asyncio.timeout(90):
+        while True:
+            seen = notifier.changes
+            if "tool_running" in [event["type"] for event in await events(system, raw, attempt)]:
+                return
+            await notifier.wait_for_change(seen, OTHER_PROCESS_POLL)
 
 
 async def events(system: System, raw: dict[str, Any], attempt: int = 1) -> list[dict[str, Any]]:

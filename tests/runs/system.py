@@ -133,8 +133,10 @@ class System:
             "AGENT_RUNS_OPENCODE_CONFIG": self.settings.opencode_config,
             "AGENT_RUNS_DATA_CLAIM": self.settings.data_claim,
         }
+        images = ",".join(f"{name}={image}" for name, image in self.settings.agent_images.items())
         return {
             **{name: str(value) for name, value in optional.items() if value is not None},
+            **({"AGENT_RUNS_AGENT_IMAGES": images} if images else {}),
             "AGENT_RUNS_IMAGE": self.settings.image or "",
             "AGENT_RUNS_POLICY": str(self.settings.policy),
             "AGENT_RUNS_DATA_ROOT": str(self.settings.data_root),

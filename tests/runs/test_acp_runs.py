@@ -1,14 +1,40 @@
 """Whole runs of the real Claude Code, Codex, Gemini CLI, Qwen Code and pi on the embedded cluster."""
 
+import json
+import os
+import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from temporalio.client import Client
 
+from agent_runs.client.outcome import cancel, outcome_at_close
+from agent_runs.contracts.outcome import Outcome
+from agent_runs.contracts.request import SessionParams
 from dev_stack.agent_programs import PROGRAMS
-from tests.runs.real_agents import AgentSystem, events, real_agents
+from dev_stack.demo import later_context
+from tests.runs.real_agents import KEY, AgentSystem, events, real_agents, until_tool_runs
+from tests.runs.real_opencode import playing
+from tests.security.canaries import Record
 
 pytestmark = pytest.mark.slow
+
+COUNTED = {"usage": {"prompt": 1000, "completion": 50, "cached": 400, "reasoning": 10}}
+UNKNOWN = "0199c0de-0000-7000-8000-000000000000"
+SPENT = {
+    "claude": (1200, 100, 800, 0),
+    "codex": (1200, 80, 800, 20),
+    "gemini": (2000, 80, 0, 0),
+    "qwen": (1200, 80, 800, 20),
+    "pi": (1200, 80, 800, 20),
+}
+"""Input without the cache, output without reasoning, cache, reasoning of two such answers, as each agent tells it."""
+
+
+def bash(command: str) -> dict[str, Any]:
+    return {"tools": [{"name": "bash", "args": {"command": command, "description": "a command"}}]}
 
 
 @pytest.fixture(scope="module")
@@ -17,10 +43,150 @@ async def agents(temporal: Client, tmp_path_factory: pytest.TempPathFactory) -> 
         yield opened
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-async def test_a_whole_run(agents: AgentSystem, name: str) -> None:
-    raw = await agents.agent(name, "text")
+@pytest.fixture(params=PROGRAMS)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def assert_whole(outcome: Outcome, summary: str) -> None:
+    assert outcome.failure is None, outcome.failure
+    assert outcome.summary == summary
+    assert outcome.receipt is not None
+    assert outcome.receipt.state == "verified"
+
+
+async def test_a_run_with_a_tool_is_whole_and_says_what_it_used(agents: AgentSystem, name: str) -> None:
+    raw = await agents.plays(name, {**bash("echo works"), **COUNTED}, {"text": "Done.", **COUNTED})
     outcome = await agents.system.outcome(raw)
+    assert_whole(outcome, "Done.")
     seen = await events(agents.system, raw)
-    print(outcome.model_dump_json(indent=1)[:3000], [each["type"] for each in seen])
-    assert outcome.error_message is None, seen
+    (tool,) = [each["part"] for each in seen if each["type"] == "tool_use"]
+    assert (tool["state"]["status"], "works" in json.dumps(tool["state"])) == ("completed", name != "gemini")
+    used = outcome.usage
+    assert used is not None
+    assert (used.input_tokens, used.output_tokens, used.cached_input_tokens, used.reasoning_tokens) == SPENT[name]
+    assert (outcome.cost_usd is None) == (name != "claude")
+    assert outcome.session_params is not None
+    assert outcome.session_params.agent == name
+    assert await agents.left_of(raw) == []
+
+
+async def test_the_next_run_continues_the_session(agents: AgentSystem, name: str) -> None:
+    first = await agents.plays(name, {"text": "The word is heron."})
+    one = await agents.system.outcome(first)
+    assert_whole(one, "The word is heron.")
+    second = later_context(first, one.session_params)
+    second["config"]["model"] = "fake/scenario/echo"
+    two = await agents.system.outcome(second)
+    assert two.failure is None, two.failure
+    assert two.session_id == one.session_id
+    assert "not resumed" not in str(two.result_json.get("notes"))
+    assert "The word is heron." in str(agents.model.requests[-1])
+
+
+async def test_an_unknown_session_is_replaced_by_a_fresh_one(agents: AgentSystem, name: str) -> None:
+    raw = later_context(await agents.plays(name, {"text": "Fresh."}), SessionParams(session_id=UNKNOWN))
+    outcome = await agents.system.outcome(raw)
+    assert_whole(outcome, "Fresh.")
+    assert [attempt.failure_code for attempt in outcome.attempts] == ["session_unavailable", None]
+    assert outcome.session_id not in (None, UNKNOWN)
+
+
+async def test_a_cancel_ends_the_turn_its_tool_and_the_pod(agents: AgentSystem, name: str) -> None:
+    raw = await agents.plays(name, bash("echo began; sleep 600"), {"text": "Never."})
+    ticket = await agents.system.start(raw)
+    await until_tool_runs(agents.system, raw)
+    await cancel(ticket.handle(agents.system.temporal), "changed my mind")
+    ended = await outcome_at_close(ticket.handle(agents.system.temporal))
+    assert (ended.error_code, ended.stop and ended.stop.agent_stopped) == ("cancelled", True)
+    assert ended.receipt is not None
+    assert ended.receipt.state == "verified"
+    assert await agents.left_of(raw) == []
+
+
+async def test_a_time_out_ends_the_run_by_name(agents: AgentSystem, name: str) -> None:
+    raw = await agents.plays(name, bash("echo began; sleep 600"), {"text": "Never."}, timeoutSec=8)
+    outcome = await agents.system.outcome(raw)
+    assert (outcome.timed_out, outcome.error_code) == (True, "timeout")
+    assert await agents.left_of(raw) == []
+
+
+async def test_an_error_of_the_provider_has_the_name_of_its_cause(agents: AgentSystem, name: str) -> None:
+    raw = await agents.agent(name, "error:401")
+    outcome = await agents.system.outcome(raw)
+    assert outcome.failure is not None
+    assert outcome.failure.code == "provider_credentials"
+
+
+async def test_an_agent_that_is_killed_ends_the_run_by_name(agents: AgentSystem, name: str) -> None:
+    raw = await agents.plays(name, bash("echo began; sleep 600"), {"text": "Never."})
+    ticket = await agents.system.start(raw)
+    await until_tool_runs(agents.system, raw)
+    for pid in agents.programs_of(raw):
+        os.kill(pid, signal.SIGKILL)
+    ended = await outcome_at_close(ticket.handle(agents.system.temporal))
+    assert ended.failure is not None
+    assert ended.failure.code == "opencode_crashed"
+    assert await agents.left_of(raw) == []
+
+
+async def test_a_killed_sidecar_costs_one_attempt_and_the_session_goes_on(
+    agents: AgentSystem, name: str, tmp_path: Path
+) -> None:
+    gate = tmp_path / "go"
+    raw = await agents.plays(name, bash(f"until [ -e {gate} ]; do sleep 0.05; done; echo went"), {"text": "Done."})
+    ticket = await agents.system.start(raw)
+    await until_tool_runs(agents.system, raw)
+    (pod,) = await agents.pods(raw)
+    gate.touch()
+    await agents.system.embedded.faults.kill_container(pod.metadata.name, "sidecar")
+    ended = await outcome_at_close(ticket.handle(agents.system.temporal))
+    assert_whole(ended, "Done.")
+    assert [attempt.failure_code for attempt in ended.attempts] == ["k8s_pod_lost", None]
+
+
+async def test_a_worker_that_is_killed_loses_no_line(
+    agents: AgentSystem, name: str, tmp_path: Path, temporal: Client
+) -> None:
+    gate = tmp_path / "go"
+    raw = await agents.plays(name, bash(f"until [ -e {gate} ]; do sleep 0.05; done; echo went"), {"text": "Done."})
+    alone = agents.with_task_queue(f"killed-{raw['agent']['id']}")
+    async with alone.worker_process() as worker:
+        ticket = await alone.start(raw)
+        await until_tool_runs(alone, raw)
+        worker.kill()
+        await worker.wait()
+    gate.touch()
+    async with alone.worker_process():
+        ended = await outcome_at_close(ticket.handle(temporal))
+    assert_whole(ended, "Done.")
+    assert len(ended.attempts) == 1
+    assert [each["part"]["state"]["status"] for each in await events(alone, raw) if each["type"] == "tool_use"] == [
+        "completed"
+    ]
+
+
+async def test_the_key_of_the_provider_is_in_secrets_and_nowhere_else(agents: AgentSystem, name: str) -> None:
+    raw = await agents.plays(name, bash("env; cat ~/.*/*.json ~/.*/*.toml ~/.*/*/*.json"), {"text": f"It is {KEY}."})
+    async with Record(agents.system).recording() as record:
+        ticket = await agents.system.start(raw)
+        outcome = await outcome_at_close(ticket.handle(agents.system.temporal))
+    assert outcome.failure is None, outcome.failure
+    lines = b"\n".join(line.data for line in await agents.system.lines(raw))
+    assert f"[[secret:{agents.key_of(name)}" in lines.decode()
+    assert KEY.encode() not in lines
+    assert KEY.encode() not in await agents.system.history_bytes(ticket)
+    assert KEY not in outcome.model_dump_json()
+    assert [place for place, text in record.objects().items() if KEY.encode() in text] == []
+
+
+async def test_a_change_of_the_agent_begins_a_fresh_session_and_says_so(agents: AgentSystem) -> None:
+    first = await agents.plays("codex", {"text": "One."})
+    one = await agents.system.outcome(first)
+    second = playing(later_context(first, one.session_params), {"text": "Two."})
+    second["config"] |= {**(await agents.agent("qwen", "script"))["config"], "model": "fake/scenario/script"}
+    two = await agents.system.outcome(second)
+    assert_whole(two, "Two.")
+    assert two.session_id != one.session_id
+    assert f"session {one.session_id} is not resumed: it is codex's, and the agent is qwen now" in str(two.result_json)
+    assert len(two.attempts) == 1
