@@ -158,12 +158,13 @@ class Execution {
   async #reportInvocation(): Promise<void> {
     const { notes, wakeText } = this.#prepared;
     const { cwd } = objectOf(objectOf(this.#ctx.context).paperclipWorkspace);
+    const { agent } = objectOf(this.#ctx.config);
     // Paperclip does not hold tasks of a type that it knows as a conversation; internal, hence only where it knows recovery
     const adapterType = this.#recovery ? this.#settings.reportAs : this.#settings.adapterType;
     await ignoreFailure(
       this.#ctx.onMeta?.({
         adapterType,
-        command: "opencode",
+        command: typeof agent === "string" && agent.trim() ? agent.trim() : "opencode",
         ...(typeof cwd === "string" ? { cwd } : {}),
         commandNotes: ["runs in Kubernetes, as a Temporal workflow", ...notes],
         prompt: wakeText,

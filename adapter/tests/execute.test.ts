@@ -197,6 +197,12 @@ describe.concurrent("a run", () => {
     });
   });
 
+  it("reports the agent that its configuration names", async () => {
+    const { host, result } = wake(aRequest(), {}, fakeHost(aRequest(), { config: { agent: " claude " } }));
+    await result;
+    expect(host.metas[0]).toMatchObject({ adapterType: "opencode_local", command: "claude" });
+  });
+
   it("reports a wrong request before anything is created", async () => {
     const request = aRequest();
     const host = fakeHost(request);

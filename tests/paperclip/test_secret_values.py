@@ -179,3 +179,9 @@ def test_names_of_tools_and_agents_hide_nothing_of_an_opencode_configuration() -
         "small_model": "anthropic/claude-haiku-4-5",
     }
     assert values(opencode=config) == set()
+
+
+def test_a_variable_that_a_profile_names_is_secret_whatever_it_is_called() -> None:
+    sealed, inherited = Secrets(run_id="r", env={"GOOSE_TICKET": "12345678"}), {"GOOSE_TICKET": "abcdefgh"}
+    assert secret_values(sealed, inherited) == ()
+    assert {value for _, value in secret_values(sealed, inherited, None, {"GOOSE_TICKET"})} == {"12345678", "abcdefgh"}

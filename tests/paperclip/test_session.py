@@ -40,3 +40,26 @@ def test_session_parameters_bind_a_session_to_its_workspace() -> None:
         "repoUrl": "https://git.example/r",
         "repoRef": "main",
     }
+
+
+@pytest.mark.parametrize(
+    ("stored", "agent", "resumed"),
+    [
+        (SessionParams(session_id="s", cwd="/w", agent="claude"), "claude", True),
+        (SessionParams(session_id="s", cwd="/w", agent="claude"), "codex", False),
+        (SessionParams(session_id="s", cwd="/w", agent="claude"), "opencode", False),
+        (SessionParams(session_id="s", cwd="/w"), "opencode", True),
+        (SessionParams(session_id="s", cwd="/w"), "claude", False),
+        (SessionParams(session_id="s"), "claude", True),  # a bare id says nothing of its agent
+        (SessionParams(session_id="s"), "opencode", True),
+    ],
+)
+def test_a_session_is_resumed_only_by_the_agent_that_made_it(stored: SessionParams, agent: str, resumed: bool) -> None:
+    decision = resume(stored, "/w", enabled=True, agent=agent)
+    assert (decision.session is not None) == resumed
+    assert resumed or f"the agent is {agent} now" in str(decision.reason)
+
+
+def test_the_agent_of_a_session_is_stored_unless_it_is_opencode() -> None:
+    assert session_params("s", Workspace(cwd="/w"), agent="claude").model_dump()["agent"] == "claude"
+    assert "agent" not in session_params("s", Workspace(cwd="/w"), agent="opencode").model_dump()

@@ -1,0 +1,217 @@
+"""What a profile comes to in one attempt: its Job, its Secret, what the driver is to do, and what it cannot do."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from agent_runs.agents.profile import AgentProfile, load
+from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.contracts.messages import EnvReference, PodProfile
+from agent_runs.contracts.request import RunConfig, SessionParams
+from agent_runs.job.acp_plan import acp_servers
+from agent_runs.job.agent_abilities import agent_warnings
+from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan
+from agent_runs.job.checks import Checks
+from agent_runs.job.manifest import JobPlan, keeps_sessions
+from agent_runs.job.policy import Policy
+from agent_runs.paperclip.preparation import prepare
+from tests.job.inputs import create_job_input, environment, main_container, mounts, objections, pod_spec, volumes
+from tests.paperclip.contexts import captured
+
+PROFILES = load()
+SETTINGS = AgentPodSettings(paperclip_api_url="http://paperclip:3100", agents=PROFILES)
+CANARY = "canary-7c1e"
+
+
+def planned(name: str, env: dict[str, str] | None = None, session: SessionParams | None = None, **config: Any) -> JobPlan:
+    context = captured("ctx-2")
+    context["config"] |= {"agent": name, "model": "fake/scenario/text", **config}
+    context["config"]["env"] = env or {}
+    prepared = prepare(context)
+    input = create_job_input(config=prepared.request.config.model_dump(by_alias=True), session=session)
+    return attempt_plan(input, prepared.request, prepared.secrets, {}, {}, SETTINGS)
+
+
+def content(plan: JobPlan, key: str) -> str:
+    return base64.b64decode(plan.run_secret["data"][key]).decode()
+
+
+def turn(plan: JobPlan) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(content(plan, "turn.json"))
+    return read
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_the_objects_of_any_agent_are_such_as_kubernetes_takes(name: str) -> None:
+    plan = planned(name)
+    assert list(objections(plan)) == []
+    args = main_container(plan)["args"]
+    assert args[args.index("--") + 1] == PROFILES[name].command[0]
+    assert args[args.index("--serve") + 1] == "/agent-run/secret/serve.sh"
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_pod_of_another_agent_has_nothing_of_opencodes(name: str) -> None:
+    plan = planned(name)
+    assert [each for each in (*environment(plan), *mounts(plan), *volumes(plan)) if "opencode" in each.lower()] == []
+    assert "opencode.json" not in plan.run_secret["data"]
+    assert "--logins" not in main_container(plan)["args"]
+    assert (plan.listed_model, plan.claim, plan.database) == (None, None, None)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_every_file_of_a_profile_is_in_the_agents_container_and_in_the_list(name: str) -> None:
+    plan = planned(name)
+    listed = dict(line.split("\t") for line in content(plan, "agent-files").splitlines())
+    assert list(listed.values()) == [f"$HOME/{path}" for path in PROFILES[name].files]
+    secret = next(each for each in pod_spec(plan)["volumes"] if each["name"] == "run-secret")["secret"]
+    assert {*listed, "agent-files", "runner.sh", "serve.sh"} == {each["key"] for each in secret["items"]}
+
+
+def test_the_turn_says_all_that_the_driver_needs() -> None:
+    session = SessionParams(session_id="abc", cwd="/paperclip/app", agent="claude")
+    read = turn(planned("claude", session=session, variant="high"))
+    assert (read["driver"], read["session"], read["model"], read["effort"]) == ("acp", "abc", "scenario/text", "high")
+    assert (read["directory"], read["prompt"], read["start_timeout"]) == ("/paperclip/app", "/tmp/prompt/prompt.txt", 90)
+    profile = read["profile"]
+    assert (profile["name"], profile["permissions"], profile["usage"]) == ("claude", "allow", "result_usage")
+    assert profile["unknown_session"][0] == {"code": -32002, "matches": "Resource not found"}
+    assert profile["errors"][0].keys() == {"code", "matches", "name", "status"}
+
+
+def test_variables_of_the_profile_count_before_those_of_the_configuration() -> None:
+    plan = planned("claude", {"ANTHROPIC_MODEL": "other", "CLAUDE_CONFIG_DIR": "/elsewhere", "MINE": "mine"})
+    sealed = {name: content(plan, f"env.{name}") for name in ("ANTHROPIC_MODEL", "CLAUDE_CONFIG_DIR", "MINE")}
+    assert sealed == {"ANTHROPIC_MODEL": "scenario/text", "CLAUDE_CONFIG_DIR": "/home/agent/.claude", "MINE": "mine"}
+    assert "CLAUDE_CODE_EFFORT_LEVEL" not in environment(plan)
+    assert content(planned("claude", variant="high"), "env.CLAUDE_CODE_EFFORT_LEVEL") == "high"
+
+
+def test_the_address_of_the_provider_is_that_of_the_variable() -> None:
+    plan = planned("codex", {"OPENAI_BASE_URL": "http://gateway/v1"})
+    assert 'base_url = "http://gateway/v1"' in content(plan, "agent-file-1")
+    assert 'base_url = "https://api.openai.com/v1"' in content(planned("codex"), "agent-file-1")
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_no_secret_is_in_the_job(name: str) -> None:
+    headers = {"Authorization": f"Bearer {CANARY}"}
+    servers = {"remote": {"url": f"https://mcp.example/{CANARY}", "headers": headers}, "local": {"command": CANARY}}
+    plan = planned(name, {key: CANARY for key in PROFILES[name].keys}, mcpServers=servers)
+    assert CANARY not in json.dumps(plan.job)
+    assert CANARY not in repr(plan)
+
+
+def test_mcp_servers_have_the_protocols_spelling() -> None:
+    servers = {
+        "local": {"type": "local", "command": ["node", "{env:TOOL}"], "environment": {"A": "{env:NONE}b"}},
+        "claude": {"command": "npx", "args": ["-y", "tool"], "env": {"KEY": "value"}},
+        "remote": {"type": "remote", "url": "{env:PAPERCLIP_API_URL}/mcp", "headers": {"X": "{env:TOOL}"}},
+        "off": {"type": "local", "command": ["x"], "enabled": False},
+    }
+    found, warnings = acp_servers(servers, PROFILES["claude"], {"TOOL": "tool.js"})
+    assert found == [
+        {"name": "local", "command": "node", "args": ["tool.js"], "env": [{"name": "A", "value": "b"}]},
+        {"name": "claude", "command": "npx", "args": ["-y", "tool"], "env": [{"name": "KEY", "value": "value"}]},
+        {
+            "type": "http",
+            "name": "remote",
+            "url": "{env:PAPERCLIP_API_URL}/mcp",
+            "headers": [{"name": "X", "value": "tool.js"}],
+        },
+    ]
+    assert warnings == ()
+    assert acp_servers(servers, PROFILES["pi"], {}) == (
+        [],
+        ("MCP servers local, claude, remote are left out: pi takes none",),
+    )
+
+
+def test_a_missing_key_and_an_unreadable_address_are_warnings() -> None:
+    assert "Codex gets no OPENAI_API_KEY" in str(planned("codex").warnings)
+    assert "gets no" not in str(planned("codex", {"OPENAI_API_KEY": "k"}).warnings)
+    reference = EnvReference(name="OPENAI_BASE_URL", value_from={"secretKeyRef": {"name": "s", "key": "k"}})
+    pod = PodProfile(namespace="agents", image="agent:1", data_claim="data", env_references=(reference,))
+    prepared = prepare(captured("ctx-2"))
+    input = create_job_input(config={"agent": "codex", "model": "openai/gpt"}, profile=pod)
+    plan = attempt_plan(input, prepared.request, prepared.secrets, {}, {}, SETTINGS)
+    assert "OPENAI_BASE_URL comes from a Secret or ConfigMap" in str(plan.warnings)
+
+
+def test_sessions_are_kept_with_the_home() -> None:
+    assert keeps_sessions(create_job_input(config={"agent": "claude", "agentDbMode": "ephemeral"}))
+    without = PodProfile(namespace="agents", image="agent:1")
+    assert not keeps_sessions(create_job_input(config={"agent": "claude"}, profile=without))
+
+
+def config(name: str, **fields: Any) -> RunConfig:
+    return RunConfig.model_validate({"model": "fake/text", "agent": name, **fields})
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "said"),
+    [
+        ("claude", {"transport": "serve"}, ["config.transport"]),
+        ("claude", {"extraArgs": ["--x"], "opencodeFeatures": ["lsp"]}, ["config.opencodeFeatures", "config.extraArgs"]),
+        ("claude", {"agentDbMode": "dedicated_pvc"}, ["config.agentDbMode"]),
+        ("claude", {"variant": "high", "maxSteps": 3}, []),
+        ("gemini", {"variant": "high"}, ["config.variant"]),
+        ("codex", {"maxCostUsd": 1}, ["config.maxCostUsd has no effect", "end no turn of Codex"]),
+        ("codex", {"maxCostUsd": 1, "model": "openai/gpt-5.4"}, ["end no turn of Codex"]),
+        ("qwen", {"maxTokens": 1}, []),
+    ],
+)
+def test_what_an_agent_cannot_do_is_said(name: str, fields: dict[str, Any], said: list[str]) -> None:
+    warnings = agent_warnings(config(name, **fields), PROFILES[name])
+    assert len(warnings) == len(said)
+    assert all(text in warning for text, warning in zip(said, warnings, strict=True))
+
+
+async def refusal(checked: RunConfig, **checks: Any) -> str:
+    with pytest.raises(InvalidRequest) as refused:
+        await Checks(**{"agents": PROFILES, "agent_images": {name: "agent:1" for name in PROFILES}, **checks}).check(checked)
+    return refused.value.message
+
+
+async def test_a_configuration_that_names_no_agent_of_the_worker_is_refused_with_those_there_are() -> None:
+    assert "there is no agent goose: choose one of opencode, claude, codex" in await refusal(config("goose"))
+
+
+async def test_an_agent_without_an_image_is_refused_with_the_setting() -> None:
+    assert "AGENT_RUNS_AGENT_IMAGES=pi=IMAGE" in await refusal(config("pi"), agent_images={})
+    await Checks(agents=PROFILES).check(config("pi", image="agent-pi:1"))
+
+
+@pytest.mark.parametrize("name", ["codex", "pi"])
+async def test_an_agent_that_denies_nothing_is_refused_to_whom_wants_that(name: str) -> None:
+    assert "config.dangerouslySkipPermissions" in await refusal(config(name, dangerouslySkipPermissions=False))
+
+
+@pytest.mark.parametrize(("name", "mode"), [("gemini", "auto_edit"), ("qwen", "auto-edit")])
+def test_permissions_reach_the_agent_and_the_driver(name: str, mode: str) -> None:
+    plan = planned(name, dangerouslySkipPermissions=False)
+    assert main_container(plan)["args"][-1] == mode
+    assert turn(plan)["profile"]["permissions"] == "reject"
+
+
+async def test_a_model_that_would_be_read_as_an_option_is_refused() -> None:
+    assert "config.model" in await refusal(config("gemini", model="google/--yolo"))
+
+
+def test_the_policy_says_which_agents_may_be_chosen() -> None:
+    policy = Policy.parse("agents: [opencode, claude]", "policy.yaml")
+    policy.check(config("claude"))
+    with pytest.raises(Exception, match=r"agent: 'codex' is not allowed by agents of the operator's policy"):
+        policy.check(config("codex"))
+
+
+def test_a_session_that_an_agent_cannot_load_is_no_session() -> None:
+    goose = AgentProfile(name="goose", title="goose", command=("goose",), loads_sessions=False)
+    context = captured("ctx-2")
+    context["config"] |= {"agent": "goose"}
+    context["runtime"] = {"sessionParams": {"sessionId": "abc", "agent": "goose"}}
+    request = Checks(agents={"goose": goose}).bounded(prepare(context).request)
+    assert request.runtime.session_params is None
+    assert "session abc is not resumed: goose cannot load sessions" in request.notes
