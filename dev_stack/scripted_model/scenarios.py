@@ -7,37 +7,31 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from dev_stack.scripted_model.conversation import Conversation
+from dev_stack.scripted_model.tools import Tool
+
 _SCRIPT: Final = re.compile(r"<<<fake-llm\s*(\{.*?\})\s*fake-llm>>>", re.DOTALL)
 _TITLE: Final = re.compile(r"you are a title generator", re.IGNORECASE)
 _SUMMARY: Final = re.compile(r"context summarization agent|summarize what was done in this conv", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Tool:
-    """One tool call."""
-
-    name: str
-    args: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Usage:
-    """Token counts as OpenAI reports them: `cached` is part of `prompt`, `reasoning` is part of `completion`."""
+    """Token counts as OpenAI has them: `cached` is part of `prompt`, `reasoning` is part of `completion`."""
 
     prompt: int = 100
     completion: int = 20
     cached: int = 0
     reasoning: int = 0
 
-    def as_json(self) -> dict[str, Any]:
-        """The `usage` object of a chat completion."""
-        return {
-            "prompt_tokens": self.prompt,
-            "completion_tokens": self.completion,
-            "total_tokens": self.prompt + self.completion,
-            "prompt_tokens_details": {"cached_tokens": self.cached},
-            "completion_tokens_details": {"reasoning_tokens": self.reasoning},
-        }
+    def plus(self, other: "Usage") -> "Usage":
+        """The sum of both."""
+        return Usage(
+            self.prompt + other.prompt,
+            self.completion + other.completion,
+            self.cached + other.cached,
+            self.reasoning + other.reasoning,
+        )
 
 
 @dataclass(frozen=True)
@@ -48,6 +42,7 @@ class Step:
         status: anything but 200 is an HTTP error instead of an answer.
         delay: before the response headers.
         gap: between the chunks of the stream.
+        retry_after: what an error asks the client to wait; 0: nothing is asked.
     """
 
     text: str = ""
@@ -57,11 +52,7 @@ class Step:
     status: int = 200
     delay: float = 0.0
     gap: float = 0.0
-
-    @property
-    def finish_reason(self) -> str:
-        """The finish reason that is sent."""
-        return "tool_calls" if self.tools else "stop"
+    retry_after: int = 0
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Self:
@@ -76,55 +67,37 @@ class Step:
 
 @dataclass(frozen=True)
 class Chat:
-    """One request, as a scenario sees it.
-
-    Attributes:
-        args: what follows the scenario's name in the model's name.
-        step: assistant messages after the last user message.
-    """
+    """One request, as a scenario sees it; `args` is what follows the scenario's name in the model's name."""
 
     args: tuple[str, ...]
-    messages: list[dict[str, Any]]
-    step: int
+    conversation: Conversation
+
+    @property
+    def step(self) -> int:
+        """Which answer of the scenario is next, from 0."""
+        return self.conversation.steps_done
 
     def arg(self, index: int, default: str) -> str:
         """An argument of the scenario, or its default."""
         return self.args[index] if index < len(self.args) else default
 
-    def user_texts(self) -> list[str]:
-        """The user's messages, as texts."""
-        return [text_of(message) for message in self.messages if message.get("role") == "user"]
 
-
-def answer(body: dict[str, Any]) -> Step | None:
-    """The answer to the body of a request; None for a model that does not exist.
+def answer(conversation: Conversation) -> Step | None:
+    """The answer to a request; None for a model that does not exist.
 
     Raises:
         ValueError, TypeError, KeyError: the scenario cannot be used with these arguments or this script.
     """
-    model, messages = str(body.get("model", "")), body.get("messages") or []
-    system = "\n".join(text_of(message) for message in messages[:2] if message.get("role") in ("system", "developer"))
-    if model == "aux/title" or _TITLE.search(system):
+    if conversation.model == "aux/title" or _TITLE.search(conversation.system):
         return Step(text="Fake session title")
-    if _SUMMARY.search(system):
+    if _SUMMARY.search(conversation.system):
         return Step(text="FAKE-SUMMARY: the user asked for something and the agent was working on it.")
-    name, *args = model.removeprefix("scenario/").split(":")
+    name, *args = conversation.model.removeprefix("scenario/").split(":")
     scenario = SCENARIOS.get(name)
-    return None if scenario is None else scenario(Chat(tuple(args), messages, _steps_done(messages)))
-
-
-def text_of(message: dict[str, Any]) -> str:
-    """The text of a chat message, whether a string or a list of parts."""
-    content = message.get("content")
-    if isinstance(content, list):
-        return "".join(part.get("text", "") for part in content if isinstance(part, dict))
-    return content if isinstance(content, str) else ""
-
-
-def _steps_done(messages: list[dict[str, Any]]) -> int:
-    roles = [message.get("role") for message in messages]
-    last_user = max((index for index, role in enumerate(roles) if role == "user"), default=-1)
-    return roles[last_user + 1 :].count("assistant")
+    if scenario is None:
+        return None
+    step = scenario(Chat(tuple(args), conversation))
+    return dataclasses.replace(step, tools=tuple(tool.among(conversation.tools) for tool in step.tools))
 
 
 def _fixed(*steps: Step) -> Callable[[Chat], Step]:
@@ -138,14 +111,15 @@ def _bash(command: str, description: str) -> Step:
 
 def _echo(chat: Chat) -> Step:
     """JSON of what the model was sent, for checks of prompts and of resumed sessions."""
-    roles = [message.get("role") for message in chat.messages]
-    received = {"messages": len(chat.messages), "roles": roles, "user": chat.user_texts()}
+    asked = chat.conversation
+    roles = [message.role for message in asked.messages]
+    received = {"messages": len(roles), "roles": roles, "user": asked.user_texts}
     return Step(text=json.dumps(received, ensure_ascii=False))
 
 
 def _error(chat: Chat) -> Step:
-    """`error:STATUS`: always this HTTP error, by default 500."""
-    return Step(status=int(chat.arg(0, "500")))
+    """`error:STATUS:SECONDS`: always this HTTP error, by default 500, with this wait asked for."""
+    return Step(status=int(chat.arg(0, "500")), retry_after=int(chat.arg(1, "0")))
 
 
 def _hang(chat: Chat) -> Step:
@@ -162,9 +136,23 @@ def _slow_steps(chat: Chat) -> Step:
     return dataclasses.replace(call, text=f"Step {number} of {count}.")
 
 
+def _tool_write(chat: Chat) -> Step:
+    """`tool-write:PATH`: a file, by default written.txt, then text. Qwen demands an absolute path."""
+    if chat.step:
+        return Step(text="The file is written.")
+    path = chat.arg(0, "written.txt")
+    return Step(tools=(Tool("write", {"filePath": path, "content": "written by the fake model\n"}),))
+
+
+def _usage(chat: Chat) -> Step:
+    """`usage:PROMPT:CACHED:COMPLETION:REASONING`: text with these token counts, by default 1000, 400, 50, 10."""
+    prompt, cached, completion, reasoning = (int(chat.arg(*each)) for each in enumerate(("1000", "400", "50", "10")))
+    return Step("Counted.", "Counting.", usage=Usage(prompt, completion, cached, reasoning))
+
+
 def _script(chat: Chat) -> Step:
     """The steps in the prompt; see the package's docstring."""
-    for text in reversed(chat.user_texts()):
+    for text in reversed(chat.conversation.user_texts):
         if found := _SCRIPT.search(text):
             steps = json.loads(found.group(1))["steps"]
             return Step.from_json(steps[chat.step]) if chat.step < len(steps) else Step(text="script finished")
@@ -182,9 +170,11 @@ SCENARIOS: Final[dict[str, Callable[[Chat], Step]]] = {
         Step(tools=(Tool("read", {"filePath": "does-not-exist.txt"}),)),
         Step(text="Two things failed and I carried on."),
     ),
+    "tool-write": _tool_write,
     "loop": _fixed(_bash("echo the-same", "the same command")),
     "error": _error,
     "hang": _hang,
     "slow-steps": _slow_steps,
+    "usage": _usage,
     "script": _script,
 }

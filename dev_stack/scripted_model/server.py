@@ -1,31 +1,39 @@
-"""The scripted model's HTTP server: POST /v1/chat/completions, streamed or whole, and GET /healthz."""
+"""The scripted model's HTTP server: one POST route per protocol, streamed or whole, and GET /healthz."""
 
 import asyncio
 import itertools
-import json
+import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp import web
 
-from dev_stack.scripted_model.scenarios import SCENARIOS, Step, answer
+from dev_stack.scripted_model.protocols import (
+    ANTHROPIC_MESSAGES,
+    GOOGLE_CONTENT,
+    OPENAI_CHAT,
+    OPENAI_RESPONSES,
+    Answer,
+    Encoding,
+)
+from dev_stack.scripted_model.scenarios import SCENARIOS, Step, Usage, answer
 
 MAX_REQUEST: Final = 256 * 1024 * 1024
 MAX_REQUESTS_KEPT: Final = 100
-_CHUNK: Final = 64
-"""Characters of text per chunk of a stream."""
 _WITH_ARGUMENTS: Final = ("error:400", "error:401", "error:429", "error:503", "hang:10", "hang:600",
                           "slow-steps:5:1", "slow-steps:30:1")  # fmt: skip
 _ERRORS: Final = {
-    400: ("Invalid request: the fake model dislikes it.", "invalid_request_error"),
-    401: ("Incorrect API key provided.", "invalid_request_error"),
-    404: ("The model does not exist.", "invalid_request_error"),
-    429: ("Rate limit reached for requests.", "requests"),
+    400: "Invalid request: the fake model dislikes it.",
+    401: "Incorrect API key provided.",
+    404: "The model does not exist.",
+    429: "Rate limit reached for requests.",
 }
+_GOOGLE: Final = "/{version:v1(?:beta)?}/models/{model:.+}"
+_CHARACTERS_PER_TOKEN: Final = 4
 
 
 @dataclass(frozen=True)
@@ -41,47 +49,95 @@ class Arrival:
     model: str
 
 
+@dataclass(frozen=True)
+class Sent:
+    """An answer that was sent, or begun at least: what an agent's own figures are compared with.
+
+    Attributes:
+        protocol: the name of its encoding, such as `anthropic-messages`.
+        usage: None for an error.
+    """
+
+    protocol: str
+    model: str
+    status: int
+    usage: Usage | None
+
+
 class ScriptedModel:
     """The application and its state; `serve` serves it.
 
     Attributes:
-        base_url: what goes into OpenCode's `baseURL`, once it is served.
+        origin: scheme and authority, once it is served: the base URL of Anthropic's and Google's clients.
         requests: the bodies of the latest requests, oldest first.
         arrivals: when each of them came.
+        sent: the latest answers, oldest first.
     """
 
     def __init__(self) -> None:
-        self.base_url = ""
+        self.origin = ""
         self.requests: deque[dict[str, Any]] = deque(maxlen=MAX_REQUESTS_KEPT)
         self.arrivals: deque[Arrival] = deque(maxlen=MAX_REQUESTS_KEPT)
+        self.sent: deque[Sent] = deque(maxlen=MAX_REQUESTS_KEPT)
         self._serials = itertools.count(1)
+
+    @property
+    def base_url(self) -> str:
+        """The base URL of OpenAI's clients, OpenCode's `baseURL` among them."""
+        return f"{self.origin}/v1"
 
     def app(self) -> web.Application:
         """The routes, ready to be served."""
         app = web.Application(client_max_size=MAX_REQUEST)
         app.router.add_get("/healthz", self._get_health)
         app.router.add_post("/v1/chat/completions", self._post_chat)
+        app.router.add_post("/v1/responses", self._post_responses)
+        app.router.add_post("/v1/messages", self._post_messages)
+        app.router.add_post("/v1/messages/count_tokens", self._post_count)
+        app.router.add_post(f"{_GOOGLE}:{{method:(?:streamG|g)enerateContent}}", self._post_content)
+        app.router.add_post(f"{_GOOGLE}:countTokens", self._post_count)
         return app
 
     async def _get_health(self, _request: web.Request) -> web.Response:
         return web.json_response({"ok": True})
 
     async def _post_chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer(request, OPENAI_CHAT, {})
+
+    async def _post_responses(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer(request, OPENAI_RESPONSES, {})
+
+    async def _post_messages(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer(request, ANTHROPIC_MESSAGES, {})
+
+    async def _post_content(self, request: web.Request) -> web.StreamResponse:
+        stream = request.match_info["method"] == "streamGenerateContent"
+        return await self._answer(request, GOOGLE_CONTENT, {"model": request.match_info["model"], "stream": stream})
+
+    async def _post_count(self, request: web.Request) -> web.Response:
+        """The size of a conversation, roughly; one body has the fields of both protocols."""
+        tokens = math.ceil(len(await request.read()) / _CHARACTERS_PER_TOKEN)
+        return web.json_response({"input_tokens": tokens, "totalTokens": tokens})
+
+    async def _answer(self, request: web.Request, encoding: Encoding, in_path: dict[str, Any]) -> web.StreamResponse:
         came = time.monotonic()
         try:
-            body = await request.json()
+            body = await request.json() | in_path
             self.requests.append(body)
-            self.arrivals.append(Arrival(came, str(body.get("model"))))
-            step = answer(body)
+            asked = encoding.read(body)
+            self.arrivals.append(Arrival(came, asked.model))
+            step = answer(asked)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            return _error(400, f"the scenario cannot be used: {error}")
+            return _error(encoding, Step(status=400), f"the scenario cannot be used: {error}")
         if step is None:
-            return _error(404)
+            step = Step(status=404)
         await asyncio.sleep(step.delay)
-        if step.status != 200:
-            return _error(step.status)
-        completion = _Completion(step, body, next(self._serials))
-        return await _stream(request, completion) if body.get("stream") else web.json_response(completion.whole())
+        usage = step.usage if step.status == 200 else None
+        self.sent.append(Sent(encoding.name, asked.model, step.status, usage))
+        if usage is None:
+            return _error(encoding, step)
+        ready = Answer(step, asked.model, next(self._serials), body)
+        return await _stream(request, encoding, ready) if asked.stream else web.json_response(encoding.whole(ready))
 
 
 @asynccontextmanager
@@ -96,7 +152,7 @@ async def serve(host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[Scripte
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port).start()
-        model.base_url = f"http://{f'[{host}]' if ':' in host else host}:{runner.addresses[0][1]}/v1"
+        model.origin = f"http://{f'[{host}]' if ':' in host else host}:{runner.addresses[0][1]}"
         yield model
     finally:
         await runner.cleanup()
@@ -127,69 +183,19 @@ def _model(name: str) -> dict[str, Any]:
     }
 
 
-def _error(status: int, message: str = "") -> web.Response:
-    """An error as OpenAI-compatible providers write it."""
-    text, kind = _ERRORS.get(status, (f"Error {status}.", "server_error"))
-    return web.json_response({"error": {"message": message or text, "type": kind, "param": None}}, status=status)
+def _error(encoding: Encoding, step: Step, message: str = "") -> web.Response:
+    text = message or _ERRORS.get(step.status, f"Error {step.status}.")
+    headers = {"Retry-After": str(step.retry_after)} if step.retry_after else {}
+    return web.json_response(encoding.error(step.status, text, step.retry_after), status=step.status, headers=headers)
 
 
-@dataclass(frozen=True)
-class _Completion:
-    """A step in the form of a chat completion, whole or in chunks."""
-
-    step: Step
-    body: dict[str, Any]
-    serial: int
-
-    def whole(self) -> dict[str, Any]:
-        step = self.step
-        calls = [
-            {**self._call(index), "function": {"name": tool.name, "arguments": json.dumps(tool.args)}}
-            for index, tool in enumerate(step.tools)
-        ]
-        message = {"role": "assistant", "content": step.text or None} | ({"tool_calls": calls} if calls else {})
-        choice = {"index": 0, "message": message, "finish_reason": step.finish_reason}
-        return self._head("chat.completion") | {"choices": [choice], "usage": step.usage.as_json()}
-
-    def chunks(self) -> Iterator[dict[str, Any]]:
-        """The stream's objects in order."""
-        for delta in self._deltas():
-            yield self._chunk([{"index": 0, "delta": delta, "finish_reason": None}])
-        yield self._chunk([{"index": 0, "delta": {}, "finish_reason": self.step.finish_reason}])
-        if (self.body.get("stream_options") or {}).get("include_usage"):
-            yield {**self._chunk([]), "usage": self.step.usage.as_json()}
-
-    def _deltas(self) -> Iterator[dict[str, Any]]:
-        yield {"role": "assistant", "content": ""}
-        for piece in _pieces(self.step.reasoning):
-            yield {"reasoning_content": piece}
-        for piece in _pieces(self.step.text):
-            yield {"content": piece}
-        for index, tool in enumerate(self.step.tools):
-            yield {
-                "tool_calls": [{"index": index, **self._call(index), "function": {"name": tool.name, "arguments": ""}}]
-            }
-            for piece in _pieces(json.dumps(tool.args)):
-                yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
-
-    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        return self._head("chat.completion.chunk") | {"choices": choices}
-
-    def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": f"chatcmpl-fake-{self.serial}", "object": kind, "created": 0, "model": self.body.get("model")}
-
-    def _call(self, index: int) -> dict[str, Any]:
-        return {"id": f"call_fake_{self.serial}_{index}", "type": "function"}
-
-
-async def _stream(request: web.Request, completion: _Completion) -> web.StreamResponse:
+async def _stream(request: web.Request, encoding: Encoding, ready: Answer) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Cache-Control": "no-cache", "Content-Type": "text/event-stream"})
     try:
         await response.prepare(request)
-        for chunk in completion.chunks():
-            await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
-            await asyncio.sleep(completion.step.gap)
-        await response.write(b"data: [DONE]\n\n")
+        for event in encoding.events(ready):
+            await response.write(event.encode())
+            await asyncio.sleep(ready.step.gap)
     except asyncio.CancelledError:
         if request.transport is not None:
             request.transport.abort()  # the server stops: an orderly end would look like a whole answer
@@ -199,7 +205,3 @@ async def _stream(request: web.Request, completion: _Completion) -> web.StreamRe
     with suppress(ConnectionError):
         await response.write_eof()
     return response
-
-
-def _pieces(text: str) -> Iterator[str]:
-    return (text[start : start + _CHUNK] for start in range(0, len(text), _CHUNK))

