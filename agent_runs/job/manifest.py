@@ -38,6 +38,7 @@ from agent_runs.job.secrets import (
     CONFIG_KEY,
     PROMPT_KEY,
     RUNNER_KEY,
+    SCRIPT_KEYS,
     SERVE_KEY,
     SIDECAR_KEY,
     TOKEN_KEYS,
@@ -163,7 +164,7 @@ def plan_job(
     argv: Sequence[str],
     environment: Mapping[str, str],
     opencode_config: str,
-    runner: str,
+    scripts: Mapping[str, str],
     settings: PodSettings | None = None,
     proxy: ApiProxy | None = None,
     server: Server | None = None,
@@ -174,7 +175,7 @@ def plan_job(
         argv: the agent's command line, such as `opencode run --format json ...`.
         environment: what the agent gets, already merged, in order; secret.
         opencode_config: the text of its `opencode.json`; secret, since MCP servers have tokens.
-        runner: the text of `runner.sh`.
+        scripts: the texts of `runner.sh` and of those beside it, by their names (`SCRIPT_KEYS`).
         proxy: how the agent reaches Paperclip through the sidecar; None: it uses its own environment.
         server: how the sidecar drives OpenCode; None: `argv` runs as it is.
 
@@ -186,7 +187,7 @@ def plan_job(
     namespace = _namespace(input)
     labels, warnings = _labels(input)
     variables = {name: value for name, value in environment.items() if name not in _fixed_environment(input)}
-    files = {RUNNER_KEY: runner.encode(), SIDECAR_KEY: sidecar_archive()}
+    files = {**{name: text.encode() for name, text in scripts.items()}, SIDECAR_KEY: sidecar_archive()}
     claim = None
     if proxy:
         files[UPSTREAM_KEY] = proxy.upstream.encode()
@@ -656,7 +657,7 @@ def _environment(input: CreateJob, environment: Mapping[str, str]) -> list[dict[
 def _volumes(input: CreateJob, settings: PodSettings, server: Server | None) -> list[dict[str, Any]]:
     attempt, claim = input.attempt, input.profile.data_claim
     data = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
-    keys = (RUNNER_KEY, CONFIG_KEY, *([SERVE_KEY] if server else []))
+    keys = (*SCRIPT_KEYS, CONFIG_KEY, *([SERVE_KEY] if server else []))
     volumes = [
         {"name": "prompt", "emptyDir": {}},
         {"name": "runtime-cache", "emptyDir": {"sizeLimit": settings.cache_limit}},
