@@ -81,6 +81,11 @@ MAX_AGE: Final = timedelta(hours=12)
 MIN_TTL: Final = timedelta(seconds=60)
 """A finished Job must live until its log and exit code have been read."""
 
+PYTHON_IMAGE: Final = (
+    "python:3.13-alpine@sha256:2d9aefe2fef018a7eb2c13064c89c71929800fd2e5dccdbf52ea5da5bb8d929a"
+)
+"""Of the sidecar, which holds the run's token, where a worker outside a pod has no setting for it."""
+
 _RESERVED_PATHS: Final = (
     DATA_DIRECTORY,
     HOME_DIRECTORY,
@@ -99,7 +104,7 @@ class PodSettings:
 
     data: DataRules = field(default_factory=DataRules)
     init_image: str = "busybox:1.36"
-    sidecar_image: str = "python:3.13-alpine"
+    sidecar_image: str = PYTHON_IMAGE
     cache_limit: str = "20Gi"
     output_limit: str = "10Gi"
 

@@ -82,7 +82,9 @@ watch() { # COMMAND ARGS...
         export AGENT_RUN_MARK
         trap - TERM INT HUP QUIT
         # A shell makes background commands ignore SIGINT, and their tools inherit that; undo it where possible.
-        if [ -n "$found" ] && env --default-signal=INT,QUIT true 2>/dev/null; then set -- env --default-signal=INT,QUIT "$@"; fi
+        if [ -n "$found" ] && env --default-signal=INT,QUIT true 2>/dev/null; then
+            set -- env --default-signal=INT,QUIT "$@"
+        fi
         exec "$@"
     ) <"$stdin" >&6 2>&7 6>&- 7>&- 8>&-
     echo $? >&8
@@ -159,7 +161,7 @@ while [ $# -gt 0 ]; do
     shift 2
 done
 [ -n "$out" ] && [ -n "$dir" ] && [ $# -gt 0 ] || usage 'needs --out, --dir and a command after --'
-case "$grace:$sidecar_timeout" in *[!0-9:]* | :* | *:) usage '--grace and --sidecar-timeout need whole numbers' ;; esac
+case ${grace:-x}${sidecar_timeout:-x} in *[!0-9]*) usage '--grace and --sidecar-timeout need whole numbers' ;; esac
 for word in $api_variables; do
     case $word in [!A-Za-z_]* | *[!A-Za-z0-9_]*) usage '--api-variable needs the name of a variable' ;; esac
 done
