@@ -116,8 +116,8 @@ def pin(folder: Path, worker: str, worker_digest: str, agent: str, init_image: s
 
 
 COMPONENT: Final = """\
-# The worker's image. `./dev images --push --pin` writes this folder with the digests of what it has pushed, so that what
-# runs is what was built; a tag can be moved.
+# The worker's image. `./dev images --push --pin` writes this folder with the digests of what it has pushed, so that
+# what runs is what was built; a tag can be moved.
 apiVersion: kustomize.config.k8s.io/v1alpha1
 kind: Component
 images:

@@ -81,9 +81,7 @@ MAX_AGE: Final = timedelta(hours=12)
 MIN_TTL: Final = timedelta(seconds=60)
 """A finished Job must live until its log and exit code have been read."""
 
-PYTHON_IMAGE: Final = (
-    "python:3.13-alpine@sha256:2d9aefe2fef018a7eb2c13064c89c71929800fd2e5dccdbf52ea5da5bb8d929a"
-)
+PYTHON_IMAGE: Final = "python:3.13-alpine@sha256:2d9aefe2fef018a7eb2c13064c89c71929800fd2e5dccdbf52ea5da5bb8d929a"
 """Of the sidecar, which holds the run's token, where a worker outside a pod has no setting for it."""
 
 _RESERVED_PATHS: Final = (

@@ -29,16 +29,17 @@ from tests.real_cluster.installation import (
     volume,
     volume_name,
 )
+from tests.real_cluster.installed_images import InstalledImages
 from tests.real_cluster.observed_runs import script
 from tests.real_cluster.stack import rewritten
 
-pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(900), pytest.mark.usefixtures("images")]
+pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(900)]
 
 CLAIMS = ("paperclip-data", "agent-runs-transcripts")
 
 
 @pytest.fixture
-async def trial(tmp_path: Path) -> AsyncIterator[tuple[Installation, Page]]:
+async def trial(tmp_path: Path, images: InstalledImages) -> AsyncIterator[tuple[Installation, Page]]:
     """The overlay `trial`, installed by the page's commands up to the first run."""
     agent = str(uuid.uuid4())
     async with AsyncExitStack() as ends:
@@ -49,7 +50,7 @@ async def trial(tmp_path: Path) -> AsyncIterator[tuple[Installation, Page]]:
                 "deploy/overlays/mine", "../../components"
             ),
         }
-        page = Page.copy(tmp_path, environment | {"CONTEXT": str(tmp_path / "context.json")}, before)
+        page = Page.copy(tmp_path, environment | {"CONTEXT": str(tmp_path / "context.json")}, before, images)
         data = tmp_path / CLAIMS[0]
         volumes = [volume(claim, tmp_path / claim) for claim in CLAIMS]
         (tmp_path / "volumes.yaml").write_text("---\n".join([*volumes, data_claim()]))

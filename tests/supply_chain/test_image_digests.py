@@ -1,15 +1,15 @@
 """Images by digest: bases in Dockerfiles, and what is pushed is what the overlays deploy."""
 
 import hashlib
+import http.client
 import os
 import re
 import shutil
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -69,55 +69,51 @@ def registry(tmp_path: Path) -> Iterator[str]:
         yield address
 
 
-def build(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     configuration = checkout.parent / "registry" / "registries.conf"
     environment = os.environ | {"CONTAINERS_REGISTRIES_CONF": str(configuration)}
     command = [sys.executable, "deploy/images.py", *arguments]
     return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
 
 
-def rendered(overlay: Path) -> dict[str, Any]:
+def deployed(overlay: Path) -> tuple[str, dict[str, str]]:
+    """The image of the worker and its settings, as an overlay deploys them."""
     command = [str(Path(sys.executable).parent / "kubectl"), "kustomize", str(overlay)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return {each["kind"]: each for each in yaml.safe_load_all(done.stdout) if each["kind"] == "Deployment"} | {
-        "settings": next(
-            each["data"]
-            for each in yaml.safe_load_all(done.stdout)
-            if each["kind"] == "ConfigMap" and each["metadata"]["name"].startswith("agent-runs-settings")
-        )
-    }
+    found = {(each["kind"], each["metadata"]["name"][:19]): each for each in yaml.safe_load_all(done.stdout)}
+    [container] = found["Deployment", "agent-runs-worker"]["spec"]["template"]["spec"]["containers"]
+    return container["image"], found["ConfigMap", "agent-runs-settings"]["data"]
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_the_digests_of_pushed_images_are_what_an_overlay_deploys(checkout: Path, registry: str, overlay: str) -> None:
     prefix = f"{registry}/team/"
-    done = build(checkout, "--prefix", prefix, "--push", "--pin", "images")
+    done = run(checkout, "--prefix", prefix, "--push", "--pin", "images")
     assert done.returncode == 0, done.stderr
     digests = dict(line.split() for line in done.stdout.splitlines())
     assert list(digests) == [f"{prefix}{each.repository}:{each.tag}" for each in images()]
     shutil.copytree(checkout / "images", checkout / "deploy/overlays" / FOLDERS[overlay], dirs_exist_ok=True)
-    found = rendered(checkout / "deploy/overlays" / overlay)
-    [container] = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    image, settings = deployed(checkout / "deploy/overlays" / overlay)
     worker, agent = digests.values()
-    assert container["image"] == f"{prefix}agent-runs-worker@{worker}"
-    assert found["settings"]["AGENT_RUNS_IMAGE"] == f"{prefix}agent@{agent}"
-    assert found["settings"]["AGENT_RUNS_INIT_IMAGE"] == INIT_IMAGE
+    assert image == f"{prefix}agent-runs-worker@{worker}"
+    assert (settings["AGENT_RUNS_IMAGE"], settings["AGENT_RUNS_INIT_IMAGE"]) == (f"{prefix}agent@{agent}", INIT_IMAGE)
     for repository, digest in (("agent-runs-worker", worker), ("agent", agent)):
         accepted = {"Accept": "application/vnd.oci.image.manifest.v1+json"}
-        request = urllib.request.Request(f"http://{registry}/v2/team/{repository}/manifests/{digest}", headers=accepted)
-        with urllib.request.urlopen(request) as answer:
-            assert f"sha256:{hashlib.sha256(answer.read()).hexdigest()}" == digest
+        connection = http.client.HTTPConnection(registry)
+        connection.request("GET", f"/v2/team/{repository}/manifests/{digest}", headers=accepted)
+        with closing(connection), connection.getresponse() as answer:
+            assert (answer.status, f"sha256:{hashlib.sha256(answer.read()).hexdigest()}") == (200, digest)
 
 
 def test_a_push_that_fails_pins_nothing(checkout: Path, registry: str) -> None:
-    done = build(checkout, "--prefix", f"{registry}/Team/", "--push", "--pin", "images")
+    done = run(checkout, "--prefix", f"{registry}/Team/", "--push", "--pin", "images")
     assert done.returncode != 0
     assert not (checkout / "images").exists()
 
 
 @pytest.mark.parametrize("arguments", [["--pin", "x"], ["--pin", "x", "--push", "--only", "worker"]])
 def test_nothing_is_pinned_by_what_no_registry_has(checkout: Path, arguments: list[str]) -> None:
-    done = build(checkout, *arguments)
+    done = run(checkout, *arguments)
     assert (done.returncode, "--pin needs --push" in done.stderr) == (2, True)
 
 
