@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from agent_runs.contracts.errors import InvalidRequest, JobCreateFailed, PromptTooLarge
 from agent_runs.contracts.messages import EnvReference, PodProfile, SecretMount
 from agent_runs.contracts.request import SessionParams, Workspace
-from agent_runs.job.manifest import INIT_SCRIPT, ApiProxy, JobPlan, Server, keeps_sessions, literal
+from agent_runs.job.manifest import INIT_SCRIPT, ApiProxy, JobPlan, PodSettings, Server, keeps_sessions, literal
 from agent_runs.job.secrets import SCRIPT_KEYS, SECRET_LIMIT, TOKEN_KEYS, prompt_secret
 from agent_runs.kube.objects import Metadata
 from agent_runs.kube.ownership import CONTENT_DIGEST, belongs_to, same_owner
@@ -146,6 +146,14 @@ def test_no_secret_is_in_the_job(noise: str) -> None:
     assert canary not in json.dumps(plan.job, ensure_ascii=False)
     assert canary not in repr(plan)
     assert base64.b64decode(plan.run_secret["data"]["env.TOKEN"]).decode() == canary
+
+
+def test_images_are_in_the_pod_as_they_are_named_with_their_digests() -> None:
+    agent, init, sidecar = (f"registry.example:5000/{name}@sha256:{'a' * 64}" for name in ("agent:1.2", "init", "py"))
+    settings = PodSettings(init_image=init, sidecar_image=sidecar)
+    spec = pod_spec(job_plan(create_job_input(config={"image": agent}), settings=settings))
+    images = {each["name"]: each["image"] for each in spec["initContainers"] + spec["containers"]}
+    assert images == {"write-prompt": init, "sidecar": sidecar, "opencode": agent}
 
 
 def test_a_variable_named_like_a_file_is_not_that_file() -> None:
