@@ -88,11 +88,10 @@ def push(program: str, reference: str) -> str:
     """Push an image; returns the digest by which its registry has it."""
     if program == "buildah":
         with tempfile.NamedTemporaryFile("r") as file:
-            command = [program, "push", "--quiet", "--digestfile", file.name, reference, f"docker://{reference}"]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            _push([program, "push", "--quiet", "--digestfile", file.name, reference, f"docker://{reference}"])
             digest = file.read().strip()
     else:
-        subprocess.run([program, "push", "--quiet", reference], check=True, stdout=subprocess.DEVNULL)
+        _push([program, "push", "--quiet", reference])
         template = "{{range .RepoDigests}}{{println .}}{{end}}"
         command = [program, "image", "inspect", "--format", template, reference]
         known = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
@@ -101,6 +100,11 @@ def push(program: str, reference: str) -> str:
     if not DIGEST.fullmatch(digest):
         raise SystemExit(f"images: {program} names no digest of {reference}, so nothing is pinned. Push it again")
     return digest
+
+
+def _push(command: list[str]) -> None:
+    if subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
+        raise SystemExit("images: the push has failed, so nothing is pinned. Correct what is shown above")
 
 
 def pin(folder: Path, worker: str, worker_digest: str, agent: str, init_image: str) -> None:

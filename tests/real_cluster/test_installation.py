@@ -71,8 +71,15 @@ def as_paperclip_stores(params: SessionParams) -> dict[str, Any]:
     return params.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-async def test_an_installed_worker_runs_an_agent_and_resumes_its_session(trial: tuple[Installation, Page]) -> None:
+async def test_an_installed_worker_is_the_pushed_one_and_runs_an_agent_and_resumes_its_session(
+    trial: tuple[Installation, Page], images: InstalledImages
+) -> None:
     installation, _ = trial
+    selector = ("--selector", "app.kubernetes.io/name=agent-runs-worker")
+    [pod] = json.loads(await kubectl("get", "pods", *selector, "--output", "json"))["items"]
+    [container] = pod["status"]["containerStatuses"]
+    [pushed] = [digest for name, digest in images.digests.items() if "agent-runs-worker" in name]
+    assert container["imageID"].endswith(f"@{pushed}")
     agent = str(uuid.uuid4())
     first = await installation.outcome(installation.wake_up(agent))
     assert (first.error_code, first.receipt and first.receipt.state) == (None, "verified")

@@ -69,9 +69,9 @@ def registry(tmp_path: Path) -> Iterator[str]:
         yield address
 
 
-def run(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(checkout: Path, *arguments: str, plain_http: bool = True) -> subprocess.CompletedProcess[str]:
     configuration = checkout.parent / "registry" / "registries.conf"
-    environment = os.environ | {"CONTAINERS_REGISTRIES_CONF": str(configuration)}
+    environment = os.environ | ({"CONTAINERS_REGISTRIES_CONF": str(configuration)} if plain_http else {})
     command = [sys.executable, "deploy/images.py", *arguments]
     return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
 
@@ -106,8 +106,11 @@ def test_the_digests_of_pushed_images_are_what_an_overlay_deploys(checkout: Path
 
 
 def test_a_push_that_fails_pins_nothing(checkout: Path, registry: str) -> None:
-    done = run(checkout, "--prefix", f"{registry}/Team/", "--push", "--pin", "images")
-    assert done.returncode != 0
+    done = run(checkout, "--prefix", f"{registry}/team/", "--push", "--pin", "images", plain_http=False)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (
+        1,
+        "images: the push has failed, so nothing is pinned. Correct what is shown above",
+    )
     assert not (checkout / "images").exists()
 
 
