@@ -28,6 +28,34 @@ CERTIFICATES: Final = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "NODE_
 INIT_IMAGE: Final = "busybox:1.36@sha256:73aaf090f3d85aa34ee199857f03fa3a95c8ede2ffd4cc2cdb5b94e566b11662"
 """Of the container that prepares an agent's pod; docs/adr/0026 says where the digest is from."""
 DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+COMPONENT: Final = """\
+# The worker's image. `./dev images --push --pin` writes this folder with the digests of what it has pushed, so that
+# what runs is what was built; a tag can be moved.
+apiVersion: kustomize.config.k8s.io/v1alpha1
+kind: Component
+images:
+  - name: agent-runs-worker
+    newName: {name}
+    {version}
+"""
+VARIABLES: Final = """\
+# The image of agents' pods, with OpenCode, git, ripgrep and sh (deploy/agent.Dockerfile).
+AGENT_RUNS_IMAGE={agent}
+# The image that prepares an agent's pod; it needs sh and busybox.
+AGENT_RUNS_INIT_IMAGE={init}
+"""
+
+
+def archive(program: str, reference: str, directory: Path, image: Image) -> None:
+    """Write an image as an archive that `docker load`, `ctr images import` and other tools read."""
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / f"{image.name}.tar"
+    file.unlink(missing_ok=True)
+    if program == "buildah":
+        command = [program, "push", "--quiet", reference, f"docker-archive:{file}:{reference}"]
+    else:
+        command = [program, "save", "--output", str(file), reference]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 @dataclass(frozen=True)
@@ -117,36 +145,6 @@ def pin(folder: Path, worker: str, worker_digest: str, agent: str, init_image: s
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "kustomization.yaml").write_text(COMPONENT.format(name=worker, version=f"digest: {worker_digest}"))
     (folder / "images.env").write_text(VARIABLES.format(agent=agent, init=init_image))
-
-
-COMPONENT: Final = """\
-# The worker's image. `./dev images --push --pin` writes this folder with the digests of what it has pushed, so that
-# what runs is what was built; a tag can be moved.
-apiVersion: kustomize.config.k8s.io/v1alpha1
-kind: Component
-images:
-  - name: agent-runs-worker
-    newName: {name}
-    {version}
-"""
-VARIABLES: Final = """\
-# The image of agents' pods, with OpenCode, git, ripgrep and sh (deploy/agent.Dockerfile).
-AGENT_RUNS_IMAGE={agent}
-# The image that prepares an agent's pod; it needs sh and busybox.
-AGENT_RUNS_INIT_IMAGE={init}
-"""
-
-
-def archive(program: str, reference: str, directory: Path, image: Image) -> None:
-    """Write an image as an archive that `docker load`, `ctr images import` and other tools read."""
-    directory.mkdir(parents=True, exist_ok=True)
-    file = directory / f"{image.name}.tar"
-    file.unlink(missing_ok=True)
-    if program == "buildah":
-        command = [program, "push", "--quiet", reference, f"docker-archive:{file}:{reference}"]
-    else:
-        command = [program, "save", "--output", str(file), reference]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def arguments() -> argparse.Namespace:
