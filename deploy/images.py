@@ -46,18 +46,6 @@ AGENT_RUNS_INIT_IMAGE={init}
 """
 
 
-def archive(program: str, reference: str, directory: Path, image: Image) -> None:
-    """Write an image as an archive that `docker load`, `ctr images import` and other tools read."""
-    directory.mkdir(parents=True, exist_ok=True)
-    file = directory / f"{image.name}.tar"
-    file.unlink(missing_ok=True)
-    if program == "buildah":
-        command = [program, "push", "--quiet", reference, f"docker-archive:{file}:{reference}"]
-    else:
-        command = [program, "save", "--output", str(file), reference]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-
-
 @dataclass(frozen=True)
 class Image:
     """What is built: `deploy/<name>.Dockerfile`, tagged `<repository>:<tag>`."""
@@ -145,6 +133,18 @@ def pin(folder: Path, worker: str, worker_digest: str, agent: str, init_image: s
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "kustomization.yaml").write_text(COMPONENT.format(name=worker, version=f"digest: {worker_digest}"))
     (folder / "images.env").write_text(VARIABLES.format(agent=agent, init=init_image))
+
+
+def archive(program: str, reference: str, directory: Path, image: Image) -> None:
+    """Write an image as an archive that `docker load`, `ctr images import` and other tools read."""
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / f"{image.name}.tar"
+    file.unlink(missing_ok=True)
+    if program == "buildah":
+        command = [program, "push", "--quiet", reference, f"docker-archive:{file}:{reference}"]
+    else:
+        command = [program, "save", "--output", str(file), reference]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def arguments() -> argparse.Namespace:
