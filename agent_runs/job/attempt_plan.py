@@ -23,15 +23,13 @@ from agent_runs.job import manifest
 from agent_runs.job.data_volume import DataRules
 from agent_runs.job.manifest import ApiProxy, JobPlan, PodSettings, Server
 from agent_runs.job.pod_profile import Inheritance, own_container
-from agent_runs.job.secrets import CONFIG_KEY
+from agent_runs.job.secrets import CONFIG_KEY, SCRIPT_KEYS, SERVE_KEY
 from agent_runs.paperclip.environment import absolute_url
 from agent_runs.paperclip.environment import environment as paperclip_environment
 from agent_runs.paperclip.proxy_env import API_KEY, API_URL, TOOLS_TOKEN, Placeholders, route_through_proxy
 from agent_runs.pod.sidecar.tokens import KEY_PLACEHOLDER, TOOLS_PLACEHOLDER
 
 CONFIG_FILE: Final = f"{manifest.RUN_DIRECTORY}/secret/{CONFIG_KEY}"
-RUNNER_FILE: Final = Path(pod.__file__).with_name("runner.sh")
-SERVE_FILE: Final = Path(pod.__file__).with_name("serve.sh")
 PLACEHOLDERS: Final = Placeholders(key=KEY_PLACEHOLDER, tools=TOOLS_PLACEHOLDER)
 
 
@@ -108,16 +106,26 @@ def attempt_plan(
         argv=argv,
         environment=environment,
         opencode_config=json.dumps(merged.config),
-        runner=RUNNER_FILE.read_text(),
+        scripts=runner_scripts(),
         settings=pod_settings(settings),
         proxy=proxy,
-        server=Server(SERVE_FILE.read_text(), turn, keep_warm_sec(config, merged.config, proxy)) if turn else None,
+        server=Server(script(SERVE_KEY), turn, keep_warm_sec(config, merged.config, proxy)) if turn else None,
     )
     unset = _unset_variables(input, secrets, opencode, names | environment.keys())
     listed = merged.only_lists(config.model) and "projectConfig" not in config.opencode_features
     return replace(
         plan, warnings=(*plan.warnings, *merged.notes, *unset), listed_model=config.model if listed else None
     )
+
+
+def runner_scripts() -> dict[str, str]:
+    """The runner and the scripts beside it, by their names."""
+    return {name: script(name) for name in SCRIPT_KEYS}
+
+
+def script(name: str) -> str:
+    """The text of a script of the agent's container."""
+    return Path(pod.__file__).with_name(name).read_text()
 
 
 def keep_warm_sec(config: RunConfig, opencode: Mapping[str, Any], proxy: ApiProxy | None) -> int:
