@@ -19,7 +19,16 @@ make_folders() {
         eval "folder=\${$name:-}"
         [ -z "$folder" ] || mkdir -p "$folder" || fail_start folder "$name"
     done
+    [ -z "${XDG_CONFIG_HOME:-}" ] || skip_installation "$XDG_CONFIG_HOME/opencode"
     case ${OPENCODE_DB:-} in */*) mkdir -p "${OPENCODE_DB%/*}/" || fail_start folder OPENCODE_DB ;; esac
+}
+
+# OpenCode installs a package for the tools of its users into its own configuration folder while it works: three seconds
+# of CPU for each pod. Nothing of a user is in that folder of a pod, so it is marked as installed.
+skip_installation() { # FOLDER
+    mkdir -p "$1/node_modules" || return 0
+    [ -e "$1/package-lock.json" ] ||
+        echo '{"packages": {"": {"dependencies": {"@opencode-ai/plugin": "*"}}}}' >"$1/package-lock.json"
 }
 
 # OpenCode has its logins below XDG_DATA_HOME, which ends with the pod. Links there lead to the first FOLDER that has
