@@ -3,8 +3,10 @@
 #
 # A recipe to copy: add the compilers and tools that your agents work with. What the product needs is `opencode` and `sh`
 # on PATH, and that nothing in the image needs root.
-ARG BASE_IMAGE=debian:bookworm-slim
-ARG NPM_IMAGE=node:22-bookworm-slim
+#
+# Both digests are renewed with each release of these images (docs/adr/0026).
+ARG BASE_IMAGE=debian:bookworm-slim@sha256:3783cc01769c7b2b1b83a5c5ad96c815348e28ed7da68e2e3687004faa906251
+ARG NPM_IMAGE=node:22-bookworm-slim@sha256:43ac6c60b8f89723f746e8a92ce91abd5017e627ce1ddfe4238355d3a30b772c
 
 # The package with OpenCode's program, by the hash in the lock file; its build for CPUs without AVX2 runs on every node.
 FROM ${NPM_IMAGE} AS opencode

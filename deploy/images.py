@@ -1,7 +1,9 @@
-"""Builds the images of worker and agents with buildah or docker, and prints their ids.
+"""Builds the images of worker and agents with buildah or docker, and prints their ids, or their digests once pushed.
 
     ./dev images                                  agent-runs-worker:0.1.0 and agent:1.18.33
     ./dev images --only worker --prefix registry.example.com/team/
+    ./dev images --prefix registry.example.com/team/ --push --pin images
+                                                  also pushes them, and writes the component that deploys these digests
     ./dev images --archives DIRECTORY             also writes each as a `docker save` archive
 
 Two builds of the same sources on the same bases are the same image (buildah; docker with the containerd image store).
@@ -15,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,6 +25,25 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 CERTIFICATES: Final = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
 """Variables with a file of trusted certificates; the first that is set counts."""
+INIT_IMAGE: Final = "busybox:1.36@sha256:73aaf090f3d85aa34ee199857f03fa3a95c8ede2ffd4cc2cdb5b94e566b11662"
+"""Of the container that prepares an agent's pod; docs/adr/0026 says where the digest is from."""
+DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+COMPONENT: Final = """\
+# The worker's image. `./dev images --push --pin` writes this folder with the digests of what it has pushed, so that
+# what runs is what was built; a tag can be moved.
+apiVersion: kustomize.config.k8s.io/v1alpha1
+kind: Component
+images:
+  - name: agent-runs-worker
+    newName: {name}
+    {version}
+"""
+VARIABLES: Final = """\
+# The image of agents' pods, with OpenCode, git, ripgrep and sh (deploy/agent.Dockerfile).
+AGENT_RUNS_IMAGE={agent}
+# The image that prepares an agent's pod; it needs sh and busybox.
+AGENT_RUNS_INIT_IMAGE={init}
+"""
 
 
 @dataclass(frozen=True)
@@ -78,6 +100,41 @@ def image_id(program: str, reference: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
+def push(program: str, reference: str) -> str:
+    """Push an image; returns the digest by which its registry has it."""
+    if program == "buildah":
+        with tempfile.NamedTemporaryFile("r") as file:
+            _push([program, "push", "--quiet", "--digestfile", file.name, reference, f"docker://{reference}"])
+            digest = file.read().strip()
+    else:
+        _push([program, "push", "--quiet", reference])
+        template = "{{range .RepoDigests}}{{println .}}{{end}}"
+        command = [program, "image", "inspect", "--format", template, reference]
+        known = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        repository = reference.rpartition(":")[0]
+        digest = next((each.rpartition("@")[2] for each in known if each.startswith(f"{repository}@")), "")
+    if not DIGEST.fullmatch(digest):
+        raise SystemExit(f"images: {program} names no digest of {reference}, so nothing is pinned. Push it again")
+    return digest
+
+
+def _push(command: list[str]) -> None:
+    if subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
+        raise SystemExit("images: the push has failed, so nothing is pinned. Correct what is shown above")
+
+
+def pin(folder: Path, worker: str, worker_digest: str, agent: str, init_image: str) -> None:
+    """Write the component of an overlay that names all images by digest.
+
+    Args:
+        worker: registry and name, without a tag.
+        agent: the agents' image, with its digest.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "kustomization.yaml").write_text(COMPONENT.format(name=worker, version=f"digest: {worker_digest}"))
+    (folder / "images.env").write_text(VARIABLES.format(agent=agent, init=init_image))
+
+
 def archive(program: str, reference: str, directory: Path, image: Image) -> None:
     """Write an image as an archive that `docker load`, `ctr images import` and other tools read."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -90,8 +147,8 @@ def archive(program: str, reference: str, directory: Path, image: Image) -> None
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-def main() -> None:
-    """Build what the arguments ask for; a failed build ends with its builder's exit code."""
+def arguments() -> argparse.Namespace:
+    """What the command line asks for."""
     parser = argparse.ArgumentParser(prog="./dev images", description="Builds the images of worker and agents.")
     parser.add_argument("--only", choices=["worker", "agent"], help="build one of them")
     parser.add_argument(
@@ -100,9 +157,25 @@ def main() -> None:
     parser.add_argument(
         "--build-arg", action="append", default=[], metavar="NAME=VALUE", help="for example BASE_IMAGE=…"
     )
+    parser.add_argument("--push", action="store_true", help="push them, and print the digests that the registry has")
+    parser.add_argument(
+        "--pin", type=Path, metavar="FOLDER", help="write an overlay's folder `images` there, with these digests"
+    )
+    parser.add_argument(
+        "--init-image", default=INIT_IMAGE, metavar="IMAGE", help="as --pin writes it, such as a mirror's"
+    )
     parser.add_argument("--archives", type=Path, metavar="DIRECTORY", help="write `docker save` archives there, too")
     options = parser.parse_args()
+    if options.pin and (options.only or not options.push):
+        parser.error("--pin needs --push, because only a registry gives an image its digest, and both images")
+    return options
+
+
+def main() -> None:
+    """Build what the arguments ask for; a failed build ends with its builder's exit code."""
+    options = arguments()
     program = builder()
+    digests: dict[str, str] = {}
     for image in images():
         if options.only in (None, image.name):
             reference = f"{options.prefix}{image.repository}:{image.tag}"
@@ -113,7 +186,12 @@ def main() -> None:
                 raise SystemExit(done.returncode)
             if options.archives:
                 archive(program, reference, options.archives, image)
-            print(f"{reference} {image_id(program, reference)}", flush=True)
+            if options.push:
+                digests[image.name] = push(program, reference)
+            print(f"{reference} {digests.get(image.name) or image_id(program, reference)}", flush=True)
+    if options.pin:
+        worker, agent = (f"{options.prefix}{image.repository}" for image in images())
+        pin(options.pin, worker, digests["worker"], f"{agent}@{digests['agent']}", options.init_image)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 # The worker's image: `./dev images`, or
 #     docker build -f deploy/worker.Dockerfile -t agent-runs-worker:0.1.0 .
 #
-# Any image with Python 3.11 or later, its venv module and glibc is a base. Pin it here, or with
-# --build-arg BASE_IMAGE=python:3.11-slim@sha256:DIGEST. The digest is the one that
-# `docker buildx imagetools inspect python:3.11-slim` prints; renew it with each release of the base (docs/adr/0016).
-ARG BASE_IMAGE=python:3.11-slim
+# Any image with Python 3.11 or later, its venv module and glibc is a base (--build-arg BASE_IMAGE=…). The digest is the one
+# that `docker buildx imagetools inspect python:3.11-slim` prints; renew it with each release (docs/adr/0026).
+ARG BASE_IMAGE=python:3.11-slim@sha256:0dd364ba7e10242f07755449e3a3d0e35f9efd987952737b90def6709ab0c5ce
 
 # Nothing of this stage but /opt/agent-runs gets into the image: neither pip nor a build system.
 FROM ${BASE_IMAGE} AS build

@@ -25,16 +25,13 @@ from agent_runs.job.acp_plan import acp_start, profile_of
 from agent_runs.job.data_volume import DataRules
 from agent_runs.job.manifest import ApiProxy, JobPlan, PodSettings, Server
 from agent_runs.job.pod_profile import Inheritance, own_container
-from agent_runs.job.secrets import CONFIG_KEY
+from agent_runs.job.secrets import CONFIG_KEY, SCRIPT_KEYS, SERVE_KEY
 from agent_runs.paperclip.environment import absolute_url
 from agent_runs.paperclip.environment import environment as paperclip_environment
 from agent_runs.paperclip.proxy_env import API_KEY, API_URL, TOOLS_TOKEN, Placeholders, route_through_proxy
 from agent_runs.pod.sidecar.tokens import KEY_PLACEHOLDER, TOOLS_PLACEHOLDER
 
 CONFIG_FILE: Final = f"{manifest.RUN_DIRECTORY}/secret/{CONFIG_KEY}"
-RUNNER_FILE: Final = Path(pod.__file__).with_name("runner.sh")
-SERVE_FILE: Final = Path(pod.__file__).with_name("serve.sh")
-ACP_FILE: Final = Path(pod.__file__).with_name("acp.sh")
 PLACEHOLDERS: Final = Placeholders(key=KEY_PLACEHOLDER, tools=TOOLS_PLACEHOLDER)
 
 
@@ -125,10 +122,10 @@ def attempt_plan(
         argv=argv,
         environment=environment,
         opencode_config=json.dumps(merged.config),
-        runner=RUNNER_FILE.read_text(),
+        scripts=runner_scripts(),
         settings=pod_settings(settings),
         proxy=proxy,
-        server=Server(SERVE_FILE.read_text(), turn, keep_warm_sec(config, merged.config, proxy)) if turn else None,
+        server=Server(script(SERVE_KEY), turn, keep_warm_sec(config, merged.config, proxy)) if turn else None,
     )
     unset = _unset_variables(input, secrets, opencode, names | environment.keys())
     listed = merged.only_lists(config.model) and "projectConfig" not in config.opencode_features
@@ -153,12 +150,22 @@ def _acp_plan(
         argv=start.argv,
         environment=start.environment,
         opencode_config=None,
-        runner=RUNNER_FILE.read_text(),
+        scripts=runner_scripts(),
         settings=pod_settings(settings),
         proxy=proxy,
-        server=Server(ACP_FILE.read_text(), start.turn, files=start.files),
+        server=Server(script("acp.sh"), start.turn, files=start.files),
     )
     return replace(plan, warnings=(*plan.warnings, *start.warnings))
+
+
+def runner_scripts() -> dict[str, str]:
+    """The runner and the scripts beside it, by their names."""
+    return {name: script(name) for name in SCRIPT_KEYS}
+
+
+def script(name: str) -> str:
+    """The text of a script of the agent's container."""
+    return Path(pod.__file__).with_name(name).read_text()
 
 
 def keep_warm_sec(config: RunConfig, opencode: Mapping[str, Any], proxy: ApiProxy | None) -> int:

@@ -38,6 +38,7 @@ from agent_runs.job.secrets import (
     CONFIG_KEY,
     PROMPT_KEY,
     RUNNER_KEY,
+    SCRIPT_KEYS,
     SERVE_KEY,
     SIDECAR_KEY,
     TOKEN_KEYS,
@@ -80,6 +81,9 @@ MAX_AGE: Final = timedelta(hours=12)
 MIN_TTL: Final = timedelta(seconds=60)
 """A finished Job must live until its log and exit code have been read."""
 
+PYTHON_IMAGE: Final = "python:3.13-alpine@sha256:2d9aefe2fef018a7eb2c13064c89c71929800fd2e5dccdbf52ea5da5bb8d929a"
+"""Of the sidecar, which holds the run's token, where a worker outside a pod has no setting for it."""
+
 _RESERVED_PATHS: Final = (
     DATA_DIRECTORY,
     HOME_DIRECTORY,
@@ -98,7 +102,7 @@ class PodSettings:
 
     data: DataRules = field(default_factory=DataRules)
     init_image: str = "busybox:1.36"
-    sidecar_image: str = "python:3.13-alpine"
+    sidecar_image: str = PYTHON_IMAGE
     cache_limit: str = "20Gi"
     output_limit: str = "10Gi"
 
@@ -166,7 +170,7 @@ def plan_job(
     argv: Sequence[str],
     environment: Mapping[str, str],
     opencode_config: str | None,
-    runner: str,
+    scripts: Mapping[str, str],
     settings: PodSettings | None = None,
     proxy: ApiProxy | None = None,
     server: Server | None = None,
@@ -177,7 +181,7 @@ def plan_job(
         argv: the agent's command line, such as `opencode run --format json ...`.
         environment: what the agent gets, already merged, in order; secret.
         opencode_config: the text of its `opencode.json`; secret, since MCP servers have tokens. None: of another agent.
-        runner: the text of `runner.sh`.
+        scripts: the texts of `runner.sh` and of those beside it, by their names (`SCRIPT_KEYS`).
         proxy: how the agent reaches Paperclip through the sidecar; None: it uses its own environment.
         server: how the sidecar drives the agent; None: `argv` runs as it is.
 
@@ -189,7 +193,7 @@ def plan_job(
     namespace = _namespace(input)
     labels, warnings = _labels(input)
     variables = {name: value for name, value in environment.items() if name not in _fixed_environment(input)}
-    files = {RUNNER_KEY: runner.encode(), SIDECAR_KEY: sidecar_archive()}
+    files = {**{name: text.encode() for name, text in scripts.items()}, SIDECAR_KEY: sidecar_archive()}
     claim = None
     if proxy:
         files[UPSTREAM_KEY] = proxy.upstream.encode()
@@ -663,7 +667,7 @@ def _volumes(input: CreateJob, settings: PodSettings, server: Server | None) -> 
     attempt, claim = input.attempt, input.profile.data_claim
     data = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
     config = [CONFIG_KEY] if _is_opencode(input) else []
-    keys = (RUNNER_KEY, *config, *([SERVE_KEY, *server.files] if server else []))
+    keys = (*SCRIPT_KEYS, *config, *([SERVE_KEY, *server.files] if server else []))
     volumes = [
         {"name": "prompt", "emptyDir": {}},
         {"name": "runtime-cache", "emptyDir": {"sizeLimit": settings.cache_limit}},

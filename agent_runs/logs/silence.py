@@ -28,8 +28,8 @@ from agent_runs.contracts.pod import SIDECAR_CONTAINER
 from agent_runs.kube.port import ExecFailed, LogCut, LogRefused
 from agent_runs.logs.frames import FRAME_LIMIT, Frame, FrameReader, Junk
 from agent_runs.logs.log_resume import NewestFrame
-from agent_runs.logs.source import PROCESSES_COMMAND, REPLAY_COMMAND, WORK_COMMAND, Source
-from agent_runs.logs.work import Work
+from agent_runs.logs.source import REPLAY_COMMAND, WORK_COMMAND, Source
+from agent_runs.logs.work import Work, process_names
 
 LIVE_AFTER: Final = timedelta(seconds=10)
 """What arrives this long after a connection was opened was written just now; before that the log's past arrives."""
@@ -215,8 +215,8 @@ class SilenceProof:
         """The names of the processes in the agent's container; none if they cannot be read."""
         listing = b""
         with suppress(ExecFailed, ClusterForbidden):
-            listing = await self._exec(self.pod.container, PROCESSES_COMMAND, MAX_PROCESS_LIST)
-        names = [printable(name, 40) for name in listing.decode(errors="replace").splitlines()]
+            listing = await self._exec(self.pod.container, WORK_COMMAND, MAX_PROCESS_LIST)
+        names = [printable(name.decode(errors="replace"), 40) for name in process_names(listing)]
         return tuple(name for name in names if name)[:MAX_PROCESSES]
 
     async def work(self) -> Work | None:

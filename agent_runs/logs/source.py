@@ -15,12 +15,8 @@ REPLAY_COMMAND: Final = (*SIDECAR_COMMAND, "replay", CONTROL_DIRECTORY)
 """Repeats frames, in the sidecar's container; the numbers of the first and the last one are appended."""
 ACKNOWLEDGE_COMMAND: Final = (*SIDECAR_COMMAND, "acknowledge", CONTROL_DIRECTORY)
 """Ends the sidecar, in its container, once its last frame is written."""
-RUNNER_COMMAND: Final = ("sh", f"{RUN_DIRECTORY}/secret/{RUNNER_KEY}", "--out", OUTPUT_DIRECTORY)
-PROCESSES_COMMAND: Final = (*RUNNER_COMMAND, "--processes")
-"""Lists the names of the agent's processes, in the agent's container."""
-
-WORK_COMMAND: Final = (*RUNNER_COMMAND, "--work")
-"""Lists them with their age and CPU time. A pod of an older version does not know it."""
+WORK_COMMAND: Final = ("sh", f"{RUN_DIRECTORY}/secret/{RUNNER_KEY}", "--out", OUTPUT_DIRECTORY, "--work")
+"""Lists the agent's processes, in the agent's container; see `agent_runs.logs.work`."""
 
 
 class Source(Protocol):

@@ -69,6 +69,12 @@ class Work:
         return used >= elapsed * BUSY_SHARE
 
 
+def process_names(listing: bytes) -> list[bytes]:
+    """Return the names in such a list, which the agent chooses; nothing of a line that is none of it."""
+    lines = [line.split(None, 4) for line in listing.splitlines()]
+    return [words[4] for words in lines if len(words) > 4 and all(word.isdigit() for word in words[:4])]
+
+
 class _Listed(NamedTuple):
     """One line of the list; times in centiseconds."""
 

@@ -14,7 +14,7 @@ def planned(**config: object) -> Planned:
     prompt = PromptBundle(namespace="agents", secret_name=attempt.prompt_secret_name, sha256="", size=0)
     chosen = RunConfig.model_validate({"model": "fake/x$(HOME)", **config})
     input = CreateJob(attempt=attempt, agent_name="", config=chosen, profile=profile, prompt=prompt)
-    plan = plan_job(input, argv=["opencode"], environment={}, opencode_config="{}", runner="")
+    plan = plan_job(input, argv=["opencode"], environment={}, opencode_config="{}", scripts={})
     return Planned(input, plan, profile, "http://paperclip:3100", worker_has_data=True)
 
 

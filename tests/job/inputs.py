@@ -35,7 +35,7 @@ def job_plan(input: CreateJob | None = None, **arguments: Any) -> JobPlan:
         "argv": ["opencode", "run"],
         "environment": {},
         "opencode_config": "{}",
-        "runner": "exit 0",
+        "scripts": {"runner.sh": "exit 0"},
     }
     return plan_job(input or create_job_input(), **{**defaults, **arguments})
 

@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from agent_runs.contracts.errors import InvalidRequest, JobCreateFailed, PromptTooLarge
 from agent_runs.contracts.messages import EnvReference, PodProfile, SecretMount
 from agent_runs.contracts.request import SessionParams, Workspace
-from agent_runs.job.manifest import INIT_SCRIPT, ApiProxy, JobPlan, Server, keeps_sessions, literal
-from agent_runs.job.secrets import SECRET_LIMIT, TOKEN_KEYS, prompt_secret
+from agent_runs.job.manifest import INIT_SCRIPT, ApiProxy, JobPlan, PodSettings, Server, keeps_sessions, literal
+from agent_runs.job.secrets import SCRIPT_KEYS, SECRET_LIMIT, TOKEN_KEYS, prompt_secret
 from agent_runs.kube.objects import Metadata
 from agent_runs.kube.ownership import CONTENT_DIGEST, belongs_to, same_owner
 from tests.job.inputs import (
@@ -140,14 +140,28 @@ def plan_or_refusal(attempt: Callable[[], JobPlan]) -> JobPlan | str:
 @given(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0"), min_size=8, max_size=30))
 def test_no_secret_is_in_the_job(noise: str) -> None:
     canary = f"canary-{noise}-canary"
-    plan = job_plan(environment={"TOKEN": canary, "OTHER": f"x{canary}"}, opencode_config=canary, runner=canary)
+    plan = job_plan(
+        environment={"TOKEN": canary, "OTHER": f"x{canary}"}, opencode_config=canary, scripts={"runner.sh": canary}
+    )
     assert canary not in json.dumps(plan.job, ensure_ascii=False)
     assert canary not in repr(plan)
     assert base64.b64decode(plan.run_secret["data"]["env.TOKEN"]).decode() == canary
 
 
+def test_images_are_in_the_pod_as_they_are_named_with_their_digests() -> None:
+    agent, init, sidecar = (f"registry.example:5000/{name}@sha256:{'a' * 64}" for name in ("agent:1.2", "init", "py"))
+    settings = PodSettings(init_image=init, sidecar_image=sidecar)
+    spec = pod_spec(job_plan(create_job_input(config={"image": agent}), settings=settings))
+    images = {each["name"]: each["image"] for each in spec["initContainers"] + spec["containers"]}
+    assert images == {"write-prompt": init, "sidecar": sidecar, "opencode": agent}
+
+
 def test_a_variable_named_like_a_file_is_not_that_file() -> None:
-    plan = job_plan(environment={"runner.sh": "no", "opencode.json": "no"}, runner="runner", opencode_config="config")
+    plan = job_plan(
+        environment={"runner.sh": "no", "opencode.json": "no"},
+        scripts={"runner.sh": "runner"},
+        opencode_config="config",
+    )
     data = {key: base64.b64decode(value) for key, value in plan.run_secret["data"].items()}
     del data["sidecar.pyz"]
     assert data == {
@@ -330,7 +344,7 @@ def test_the_group_of_a_shared_volume_is_left_alone() -> None:
 def test_the_agent_sees_of_its_secret_only_runner_and_configuration_as_files() -> None:
     plan = job_plan(environment={"TOKEN": "x"})
     secret = volumes(plan)["run-secret"]["secret"]
-    assert [item["key"] for item in secret["items"]] == ["runner.sh", "opencode.json"]
+    assert [item["key"] for item in secret["items"]] == [*SCRIPT_KEYS, "opencode.json"]
     assert mounts(plan)["/agent-run/secret"] == {
         "name": "run-secret",
         "mountPath": "/agent-run/secret",
@@ -593,6 +607,6 @@ def test_a_served_agent_has_the_script_and_only_its_sidecar_has_the_turn() -> No
         name: [item["key"] for item in volumes(plan)[name]["secret"]["items"]] for name in ("run-secret", "sidecar")
     }
     assert files == {
-        "run-secret": ["runner.sh", "opencode.json", "serve.sh"],
+        "run-secret": [*SCRIPT_KEYS, "opencode.json", "serve.sh"],
         "sidecar": ["sidecar.pyz", "turn.json"],
     }

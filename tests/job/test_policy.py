@@ -38,6 +38,15 @@ def refusal(config: dict[str, Any], policy: Policy | None = None, **about: Any) 
     return ""
 
 
+def test_a_policy_may_ask_for_images_by_digest() -> None:
+    policy = Policy.parse('images: ["registry.example:5000/*@sha256:*"]', "p.yaml")
+    digest = f"@sha256:{'a' * 64}"
+    for image in ("registry.example:5000/agent", "registry.example:5000/team/agent:1.2"):
+        assert refusal({"image": image + digest}, policy) == ""
+        assert "image" in refusal({"image": image}, policy)
+    assert "image" in refusal({"image": f"elsewhere/agent{digest}"}, policy)
+
+
 @pytest.mark.parametrize(
     ("config", "field"),
     [

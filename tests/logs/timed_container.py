@@ -11,7 +11,7 @@ from agent_runs.contracts.errors import ClusterUnavailable
 from agent_runs.contracts.messages import JobRef, PodRef
 from agent_runs.kube.objects import Job, Pod
 from agent_runs.kube.port import ExecFailed, LogCut, LogUnavailable
-from agent_runs.logs.source import PROCESSES_COMMAND, REPLAY_COMMAND, WORK_COMMAND
+from agent_runs.logs.source import REPLAY_COMMAND, WORK_COMMAND
 from tests.kube.pods import container, job, pod
 from tests.logs.kubelet import framed
 from tests.logs.scripted_log import ENDED, JOB, SIDECAR_RUNS
@@ -137,7 +137,7 @@ class TimedContainer:
         self, namespace: str, pod: str, container: str, argv: Sequence[str], *, limit: int, idle_timeout: timedelta
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         assert (namespace, pod) == ("n", self.pod_ref.name)
-        assert container == ("opencode" if tuple(argv) in {PROCESSES_COMMAND, WORK_COMMAND} else "sidecar")
+        assert container == ("opencode" if tuple(argv) == WORK_COMMAND else "sidecar")
         assert limit > 0
         assert idle_timeout > timedelta()
         if is_in(self.outages, now()):
@@ -147,9 +147,7 @@ class TimedContainer:
         yield self._answer(tuple(argv))
 
     async def _answer(self, argv: tuple[str, ...]) -> AsyncIterator[bytes]:
-        if argv == PROCESSES_COMMAND:
-            yield b"opencode\nmake\n"
-        elif argv == WORK_COMMAND:
+        if argv == WORK_COMMAND:
             yield self.work(now()) or b""
         elif argv[:-2] == REPLAY_COMMAND:
             numbers = range(int(argv[-2]), int(argv[-1]) + 1)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from agent_runs.logs.work import Work
+from agent_runs.job.secrets import SCRIPT_KEYS
+from agent_runs.logs.work import Work, process_names
 from tests.pod.harness import RUN_TIMEOUT, SCRIPT, Runner, alive, children
 
 STUBBORN = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
@@ -162,7 +163,9 @@ def test_a_stop_while_the_runner_starts_ends_the_command(runner: Runner, tree: T
     """On a busy machine the command may run before the runner has noted whom it started."""
     line = "    watcher=$!\n"
     assert SCRIPT.read_text().count(line) == 1
-    runner.script = tmp_path / "runner.sh"
+    for name in SCRIPT_KEYS:
+        shutil.copy(SCRIPT.with_name(name), tmp_path)
+    runner.script = tmp_path / SCRIPT.name
     runner.script.write_text(SCRIPT.read_text().replace(line, f"    sleep 1\n{line}"))
     running = runner.start(*tree.process(POLITE))
     (pid,) = tree.pids()
@@ -359,18 +362,20 @@ time.sleep(1000)
 def test_what_the_processes_do_is_listed_by_their_age_and_cpu_time(runner: Runner) -> None:
     running = runner.start(sys.executable, "-c", WORKING)
     idle, busy = (int(pid) for pid in running.await_line("stdout").split())
-    arguments = ["--out", str(runner.out), "--work"]
-    listing = subprocess.run([*runner.shell, str(runner.script), *arguments], capture_output=True, env=os.environ)
-    work = Work.parse(listing.stdout)
-    assert work is not None, listing
-    assert work.processes[idle].cpu <= timedelta(seconds=0.1)
-    assert work.processes[busy].cpu >= timedelta(seconds=0.2)
-    assert min(work.processes[pid].began for pid in (idle, busy)) >= timedelta()
-    assert len(work.processes) <= 3  # neither the command itself, nor what waits for it
+    for arguments in ([SCRIPT, "--out", runner.out, "--work"], [SCRIPT.with_name("work.sh"), runner.out]):
+        listing = subprocess.run([*runner.shell, *arguments], capture_output=True)
+        work = Work.parse(listing.stdout)
+        assert work is not None, listing
+        assert work.processes[idle].cpu <= timedelta(seconds=0.1)
+        assert work.processes[busy].cpu >= timedelta(seconds=0.2)
+        assert min(work.processes[pid].began for pid in (idle, busy)) >= timedelta()
+        assert b"sleep" in process_names(listing.stdout)
+        assert len(work.processes) <= 3  # neither the command itself, nor what waits for it
     running.process.terminate()
     running.end()
 
 
-def test_the_script_passes_shellcheck() -> None:
-    done = subprocess.run([Path(sys.executable).with_name("shellcheck"), SCRIPT], capture_output=True, text=True)
+def test_the_scripts_pass_shellcheck() -> None:
+    scripts = [SCRIPT.with_name(name) for name in SCRIPT_KEYS]
+    done = subprocess.run([Path(sys.executable).with_name("shellcheck"), *scripts], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "")

@@ -1,14 +1,16 @@
-"""Images: a cluster without a registry gets them from the cluster's own tool."""
+"""Images: the cluster gets them from its own tool, or from a registry beside it."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.real_cluster import installed_images
+from tests.real_cluster.installed_images import InstalledImages, build
 from tests.real_cluster.python_image import make_python_image
-from tests.real_cluster.requirements import TOOL
+from tests.real_cluster.requirements import TOOL, skip_without
 from tests.support.agent_pods import SIDECAR_IMAGE
+from tests.support.image_registry import image_registry, skip_without_programs
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,6 +23,10 @@ async def sidecar_image(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterat
 
 
 @pytest.fixture(scope="session")
-async def images(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The worker's image and the agents', as `./dev images` builds them."""
-    await installed_images.images_in_the_cluster(tmp_path_factory.mktemp("images"))
+async def images(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[InstalledImages]:
+    """The worker's image and the agents', as `./dev images` builds and pushes them, to a registry on this machine."""
+    skip_without("KUBECONFIG", TOOL)
+    skip_without_programs("buildah", "mmdebstrap", "docker-registry")
+    folder = tmp_path_factory.mktemp("images")
+    with image_registry(folder / "registry") as address:
+        yield await asyncio.to_thread(build, folder, folder / "registry", address)

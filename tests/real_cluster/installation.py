@@ -25,7 +25,7 @@ from agent_runs.paperclip.sealing import Sealer, public_key
 from dev_stack import demo
 from dev_stack.host_address import host_for_pods
 from dev_stack.scripted_model.server import provider_block, serve
-from tests.real_cluster.installed_images import PREFIX, ROOT, blocks
+from tests.real_cluster.installed_images import ROOT, InstalledImages, blocks
 
 NOT_COPIED = shutil.ignore_patterns(".*", "node_modules", "__pycache__", "tests", "bench")
 PROGRAMS = Path(sys.executable).parent
@@ -111,7 +111,6 @@ async def opened_beside(folder: Path) -> AsyncIterator[tuple[str, str, dict[str,
             "PATH": f"{PROGRAMS}:{os.environ['PATH']}",
             "HOME": str(folder),
             "KUBECONFIG": os.environ["KUBECONFIG"],
-            "REGISTRY": PREFIX,
             "TEMPORAL": f"{host}:{port}",
             "PAPERCLIP": f"http://{host}:1",
             "ANTHROPIC_API_KEY": "sk-ant-canary",
@@ -162,7 +161,7 @@ async def deleted_at_the_end(*objects: tuple[str, str]) -> AsyncIterator[None]:
 class Page:
     """The commands of docs/install.md, run in a copy of the checkout by one shell that goes on from block to block.
 
-    The first block names the reader's surroundings, which are those in `environment` here; images are built already.
+    The first block names the reader's surroundings, which are those in `environment` here; images are pushed already.
 
     Attributes:
         before: commands by a text of the block before which they are run: what the page says in words.
@@ -173,9 +172,12 @@ class Page:
     before: Mapping[str, str]
 
     @classmethod
-    def copy(cls, folder: Path, environment: Mapping[str, str], before: Mapping[str, str]) -> "Page":
+    def copy(
+        cls, folder: Path, environment: Mapping[str, str], before: Mapping[str, str], images: InstalledImages
+    ) -> "Page":
         checkout = folder / "checkout"
         shutil.copytree(ROOT, checkout, ignore=NOT_COPIED)
+        shutil.copytree(images.pinned, checkout / "images")
         (checkout / "shell-state").touch()
         return cls(checkout, environment, before)
 

@@ -1,25 +1,35 @@
-"""The images that `./dev images` builds, in a cluster without a registry: their bases are made of Debian's packages."""
+"""The images that `./dev images` pushes to a registry beside the cluster: their bases are made of Debian's packages."""
 
-import asyncio
 import importlib.util
+import os
 import re
-import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
-from tests.real_cluster.requirements import TOOL, cluster_tool, skip_without
-
 ROOT = Path(__file__).parents[2]
-PREFIX = "installed/"
 PYTHON_BASE, NPM_BASE = "localhost/agent-runs-test/python", "localhost/agent-runs-test/npm"
 PACKAGES = "ca-certificates,python3,python3-venv"
 
 
-def call(*words: str) -> str:
+@dataclass(frozen=True)
+class InstalledImages:
+    """Both images in a registry.
+
+    Attributes:
+        prefix: the registry and the path before their names.
+        pinned: the folder that names them by digest, for an overlay.
+        digests: by name and tag.
+    """
+
+    prefix: str
+    pinned: Path
+    digests: dict[str, str]
+
+
+def call(*words: str, **environment: str) -> str:
     """A program's output; a failure fails the test with what it wrote."""
-    done = subprocess.run(words, capture_output=True, text=True)
+    done = subprocess.run(words, capture_output=True, text=True, env=os.environ | environment)
     assert done.returncode == 0, f"{words[:3]}: {done.stderr[-3000:]}"
     return done.stdout.strip()
 
@@ -45,27 +55,22 @@ def make_bases(folder: Path) -> None:
         call("buildah", "commit", "--quiet", "--rm", "--timestamp", "0", container, NPM_BASE)
 
 
-def build(folder: Path) -> dict[str, str]:
-    """Build both images as docs/install.md says, on our bases; returns their ids by name."""
+def build(folder: Path, registry: Path, address: str) -> InstalledImages:
+    """Build and push both images as docs/install.md says, on our bases; the cluster has its own busybox by tag alone.
+
+    Args:
+        registry: the registry's folder.
+    """
+    make_bases(folder)
     [documented] = [block for block in blocks() if "./dev images" in block]
-    bases = f"--build-arg BASE_IMAGE={PYTHON_BASE} --build-arg NPM_IMAGE={NPM_BASE} --archives {folder}"
-    printed = call("sh", "-c", f"cd {ROOT} && REGISTRY={PREFIX} && {documented.strip()} {bases}")
-    return dict(line.split() for line in printed.splitlines())
+    prefix, pinned = f"{address}/installed/", folder / "images"
+    ours = f"--pin {pinned} --init-image busybox:1.36"
+    ours += f" --build-arg BASE_IMAGE={PYTHON_BASE} --build-arg NPM_IMAGE={NPM_BASE}"
+    script = f"cd {ROOT} && REGISTRY={prefix} && {documented.strip()} {ours}"
+    printed = call("sh", "-c", script, CONTAINERS_REGISTRIES_CONF=str(registry / "registries.conf"))
+    return InstalledImages(prefix, pinned, dict(line.split() for line in printed.splitlines()))
 
 
 def blocks() -> list[str]:
     """The commands of docs/install.md."""
     return re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs" / "install.md").read_text(), re.DOTALL | re.MULTILINE)
-
-
-async def images_in_the_cluster(folder: Path) -> dict[str, str]:
-    """Both images, built and imported; the test is skipped where they cannot be built."""
-    skip_without("KUBECONFIG", TOOL)
-    if missing := [program for program in ("buildah", "mmdebstrap") if shutil.which(program) is None]:
-        pytest.skip(f"{' and '.join(missing)} not installed")
-    await asyncio.to_thread(make_bases, folder)
-    built = await asyncio.to_thread(build, folder)
-    for archive in (folder / "worker.tar", folder / "agent.tar"):
-        await cluster_tool("image", "load", str(archive))
-        archive.unlink()
-    return built

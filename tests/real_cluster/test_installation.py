@@ -29,16 +29,17 @@ from tests.real_cluster.installation import (
     volume,
     volume_name,
 )
+from tests.real_cluster.installed_images import InstalledImages
 from tests.real_cluster.observed_runs import script
 from tests.real_cluster.stack import rewritten
 
-pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(900), pytest.mark.usefixtures("images")]
+pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(900)]
 
 CLAIMS = ("paperclip-data", "agent-runs-transcripts")
 
 
 @pytest.fixture
-async def trial(tmp_path: Path) -> AsyncIterator[tuple[Installation, Page]]:
+async def trial(tmp_path: Path, images: InstalledImages) -> AsyncIterator[tuple[Installation, Page]]:
     """The overlay `trial`, installed by the page's commands up to the first run."""
     agent = str(uuid.uuid4())
     async with AsyncExitStack() as ends:
@@ -49,7 +50,7 @@ async def trial(tmp_path: Path) -> AsyncIterator[tuple[Installation, Page]]:
                 "deploy/overlays/mine", "../../components"
             ),
         }
-        page = Page.copy(tmp_path, environment | {"CONTEXT": str(tmp_path / "context.json")}, before)
+        page = Page.copy(tmp_path, environment | {"CONTEXT": str(tmp_path / "context.json")}, before, images)
         data = tmp_path / CLAIMS[0]
         volumes = [volume(claim, tmp_path / claim) for claim in CLAIMS]
         (tmp_path / "volumes.yaml").write_text("---\n".join([*volumes, data_claim()]))
@@ -70,8 +71,15 @@ def as_paperclip_stores(params: SessionParams) -> dict[str, Any]:
     return params.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-async def test_an_installed_worker_runs_an_agent_and_resumes_its_session(trial: tuple[Installation, Page]) -> None:
+async def test_an_installed_worker_is_the_pushed_one_and_runs_an_agent_and_resumes_its_session(
+    trial: tuple[Installation, Page], images: InstalledImages
+) -> None:
     installation, _ = trial
+    selector = ("--selector", "app.kubernetes.io/name=agent-runs-worker")
+    [pod] = json.loads(await kubectl("get", "pods", *selector, "--output", "json"))["items"]
+    [container] = pod["status"]["containerStatuses"]
+    [pushed] = [digest for name, digest in images.digests.items() if "agent-runs-worker" in name]
+    assert container["imageID"].endswith(f"@{pushed}")
     agent = str(uuid.uuid4())
     first = await installation.outcome(installation.wake_up(agent))
     assert (first.error_code, first.receipt and first.receipt.state) == (None, "verified")

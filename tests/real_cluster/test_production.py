@@ -33,12 +33,13 @@ from tests.real_cluster.installation import (
     volume,
     volume_name,
 )
+from tests.real_cluster.installed_images import InstalledImages
 from tests.real_cluster.observed_runs import SMALL_RESOURCES, script, steps_in
 from tests.real_cluster.stack import rewritten
 from tests.support.tls import server_context, tls_front
 from tests.transcripts.postgres import Postgres
 
-pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(900), pytest.mark.usefixtures("images")]
+pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(900)]
 
 AGENTS = "paperclip-agents"
 CLAIM = "paperclip-data"
@@ -77,7 +78,7 @@ def write_certificates(authority: trustme.CA, folder: Path) -> None:
 
 
 @pytest.fixture
-async def production(tmp_path: Path) -> AsyncIterator[Production]:
+async def production(tmp_path: Path, images: InstalledImages) -> AsyncIterator[Production]:
     async with AsyncExitStack() as ends:
         host, temporal, environment = await ends.enter_async_context(opened_beside(tmp_path))
         authority = trustme.CA()
@@ -91,7 +92,7 @@ async def production(tmp_path: Path) -> AsyncIterator[Production]:
             "kubectl apply -k deploy/overlays/mine\nkubectl --namespace paperclip rollout status": OLD_API
             + own_provider("deploy/overlays/mine/worker", "../../../components"),
         }
-        page = Page.copy(tmp_path, environment | {"TEMPORAL": secured, "DATABASE": database}, before)
+        page = Page.copy(tmp_path, environment | {"TEMPORAL": secured, "DATABASE": database}, before, images)
         write_certificates(authority, page.checkout)
         data = tmp_path / CLAIM
         objects = [part for each in (WORKER, AGENTS) for part in (volume(CLAIM, data, each), data_claim(each))]

@@ -18,7 +18,7 @@ from agent_runs.contracts.start import Finding
 from agent_runs.doctor.deployment import deployment_findings
 from agent_runs.kube.client import KubernetesCluster
 from tests.real_cluster.installation import command, opened_beside
-from tests.real_cluster.installed_images import PREFIX
+from tests.real_cluster.installed_images import InstalledImages
 from tests.real_cluster.objects import api_request, created_object
 from tests.support.overlays import built
 from tests.transcripts.postgres import Postgres
@@ -39,14 +39,14 @@ class Installed:
         temporal, database: addresses that work.
     """
 
-    def __init__(self, documents: list[Manifest], temporal: str, database: str) -> None:
+    def __init__(self, documents: list[Manifest], temporal: str, database: str, registry: str) -> None:
         self.documents = documents
         self.temporal = temporal
         self.database = database
         self.settings()["TEMPORAL_ADDRESS"] = temporal
         for name in ("data", "transcripts"):
             self.volume(name, emptyDir={})
-        self.container["image"] = PREFIX + self.container["image"]
+        self.container["image"] = registry + self.container["image"]
         self.container["resources"] = {"requests": {"cpu": "10m", "memory": "16Mi"}}
 
     def find(self, kind: str, name: str) -> Manifest:
@@ -213,7 +213,7 @@ CASES: dict[str, Case] = {
 
 @pytest.fixture(scope="module")
 async def findings(
-    images: None,  # noqa: ARG001 - built before
+    images: InstalledImages,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Mapping[str, list[Finding]]]:
     """What is found for each case; they are installed side by side, because most of the time is waiting."""
@@ -229,16 +229,18 @@ async def findings(
 
         async def found(case: Case) -> list[Finding]:
             async with turns:
-                return await found_in(cluster, case, temporal, database)
+                return await found_in(cluster, case, temporal, database, images.prefix)
 
         yield dict(zip(CASES, await asyncio.gather(*map(found, CASES.values())), strict=True))
 
 
-async def found_in(cluster: KubernetesCluster, case: Case, temporal: str, database: str) -> list[Finding]:
+async def found_in(
+    cluster: KubernetesCluster, case: Case, temporal: str, database: str, registry: str
+) -> list[Finding]:
     """Install it with one thing wrong, and wait until something is found to be wrong."""
     namespace = f"wrong-{uuid.uuid4().hex[:8]}"
     keys = yaml.safe_load_all(await command("agent-runs", "keys", "--namespace", namespace))
-    installed = Installed([*yaml.safe_load_all(built("trial")), *keys], temporal, database)
+    installed = Installed([*yaml.safe_load_all(built("trial")), *keys], temporal, database, registry)
     case.change(installed)
     for each in installed.documents:
         each["metadata"]["namespace"] = namespace

@@ -5,8 +5,11 @@ import base64
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +162,38 @@ async def test_a_served_run_has_the_lines_of_the_command_line_and_leaves_nothing
         assert await jobs(system, raw) == []
     assert seen["serve"] == seen["run"]
     assert seen["serve"][0].count("step_finish") == 2
+
+
+@contextmanager
+def package_registry() -> Iterator[tuple[str, list[str]]]:
+    """The address of a registry of npm that has nothing, and what it was asked for."""
+    asked: list[str] = []
+
+    class Registry(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Registry)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/", asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize("transport", ["run", "serve"])
+async def test_opencode_installs_no_packages_while_it_works(system: System, transport: str) -> None:
+    with package_registry() as (address, asked):
+        raw = playing(await opencode_agent(system, "script", transport=transport), bash("sleep 2"), {"text": "Done."})
+        raw["config"]["env"]["npm_config_registry"] = address
+        assert_whole(await system.outcome(raw), "Done.")
+    assert asked == []
 
 
 async def test_a_server_that_does_not_start_is_replaced_by_the_command_line_in_the_same_attempt(system: System) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agent_runs.job.attempt_plan import runner_scripts
 from agent_runs.job.manifest import CONTROL_DIRECTORY, OUTPUT_DIRECTORY, SIDECAR_FILE, PodSettings, literal
 from agent_runs.pod.archive import sidecar_archive
 
-RUNNER = Path(__file__).parents[2] / "agent_runs" / "pod" / "runner.sh"
 SIDECAR_IMAGE = "AGENT_RUNS_SIDECAR_IMAGE"
 """The variable that names an image with python3, where the cluster is real."""
 
@@ -29,7 +29,7 @@ def agent_pod(
         "kind": "Secret",
         "metadata": {"name": name, "namespace": namespace},
         "data": {
-            "runner.sh": base64.b64encode(RUNNER.read_bytes()).decode(),
+            **{name: base64.b64encode(text.encode()).decode() for name, text in runner_scripts().items()},
             "sidecar.pyz": base64.b64encode(sidecar_archive()).decode(),
         },
     }

@@ -1,7 +1,7 @@
-"""The sidecar's commands, for the worker by `exec`: repeat frames, acknowledge that all of them are stored, and claim a
+"""The sidecar's end of its commands (`commands`): repeat frames, acknowledge that all of them are stored, and claim a
 server that rests, or change the tokens of its run.
 
-They go through a socket in a folder that only the sidecar's container mounts, so the agent cannot reach it.
+They come through a socket in a folder that only the sidecar's container mounts, so the agent cannot reach it.
 """
 
 from __future__ import annotations
@@ -11,19 +11,16 @@ import json
 import os
 import re
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-SOCKET = "socket"
-"""Its name, in the working directory of both sides: a path may have 107 bytes only."""
+from agent_runs.pod.sidecar.commands import SOCKET
+
 MAX_COMMAND = 100
 READ_SECONDS = 5.0
 _REPLAY = re.compile(rb"replay ([0-9]{1,18}) ([0-9]{1,18})\n")
 _ACKNOWLEDGE = b"acknowledge\n"
-_REQUEST = re.compile(rb"(claim|repeat|rotate) ([0-9]{1,18}\.request)\n")
-MAX_REQUEST = 16 * 1024 * 1024
-"""Bytes: a prompt has 1 MiB at most, and JSON may make it six times as large."""
+_REQUEST = re.compile(rb"(claim|rotate) ([0-9]{1,18}\.request)\n")
 Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
 
 
@@ -32,7 +29,7 @@ class Control:
 
     Args:
         repeat: returns frames again.
-        answer: does what a request says, which is `claim`, `repeat` or `rotate`, and returns the answer to it.
+        answer: does what a request says, which is `claim` or `rotate`, and returns the answer to it.
     """
 
     def __init__(self, folder: str, repeat: Callable[[int, int], Iterator[bytes]], answer: Answer) -> None:
@@ -77,41 +74,3 @@ class Control:
                     connection.sendall(text)
             finally:
                 os._exit(0)  # whatever happens: this process is not the sidecar
-
-
-def send_request(folder: str, kind: str) -> None:
-    """Send what standard input has, its length in a first line, and print the answer.
-
-    It goes through a file that only the sidecar can read, because a message on the socket is short.
-
-    Raises:
-        OSError, ValueError: the sidecar does not run, or the input is none.
-    """
-    length = int(sys.stdin.buffer.readline(20))
-    content = sys.stdin.buffer.read(length) if 0 < length <= MAX_REQUEST else b""
-    if len(content) != length:
-        raise ValueError("the input is cut off or too long")
-    os.chdir(folder)
-    name = f"{os.getpid()}.request"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    try:
-        with open(os.open(name, flags, 0o600), "wb") as file:  # noqa: PTH123 - as above
-            file.write(content)
-        send(folder, kind, name)
-    finally:
-        os.unlink(name)  # noqa: PTH108 - as above
-
-
-def send(folder: str, *words: str) -> None:
-    """Send a command and print what it returns.
-
-    Raises:
-        OSError: the sidecar does not run.
-    """
-    os.chdir(folder)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.connect(SOCKET)
-        connection.sendall(" ".join(words).encode() + b"\n")
-        while piece := connection.recv(65536):
-            sys.stdout.buffer.write(piece)
-    sys.stdout.buffer.flush()

@@ -27,11 +27,9 @@ import os
 import select
 import signal
 import socket
-import sys
 import time
 from typing import Any
 
-from agent_runs.pod.sidecar import control, serving
 from agent_runs.pod.sidecar.control import Control
 from agent_runs.pod.sidecar.output import Output
 from agent_runs.pod.sidecar.runner import Runner
@@ -137,8 +135,8 @@ class Sidecar:
     def _answer(self, kind: str, request: dict[str, Any]) -> dict[str, Any]:
         if self._serving and kind != "rotate" and (earlier := self._serving.repeated(request)):
             return earlier
-        if self._serving is None or kind == "repeat" or self._stop_requested or self._runner.has_ended():
-            return {"accepted": False, "reason": "the server has ended, or does not answer"}
+        if self._serving is None or self._stop_requested or self._runner.has_ended():
+            return {"accepted": False, "reason": "the server has ended"}
         if kind == "rotate":
             return self._serving.rotate(request)
         answer = self._serving.claimed(request, self._output.number + 1, self.address)
@@ -279,27 +277,14 @@ def _for_ourselves(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def main(arguments: list[str]) -> None:
-    """Run one of the commands.
+def main(output: str, own: str, tokens: str, max_unread: str, turn: str | None = None) -> None:
+    """Be the sidecar.
 
     Raises:
-        OSError: a folder cannot be used, or for a command: the sidecar does not run.
+        OSError: a folder cannot be used.
         ValueError: Paperclip's address or an argument is unusable.
     """
-    command, *rest = arguments
-    if command == "run":
-        output, own, tokens, max_unread, *turn = rest
-        limit = float(max_unread)
-        sidecar = Sidecar(output, own, tokens, *turn)
-        _publish(output, *sidecar.ready)
-        sidecar.run(limit)
-    elif command == "claim":
-        control.send_request(rest[0], "claim" if serving.answers(rest[0]) else "repeat")
-    elif command == "rotate":
-        control.send_request(rest[0], command)
-    else:
-        control.send(rest[0], command, *rest[1:])
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    limit = float(max_unread)
+    sidecar = Sidecar(output, own, tokens, turn)
+    _publish(output, *sidecar.ready)
+    sidecar.run(limit)

@@ -28,8 +28,6 @@ from agent_runs.pod.sidecar.tokens import write_tokens
 
 EVENTS, TURN, END, PROMPT = "events", "turn.json", "end", "prompt"
 """Names in the driver's folder."""
-NEWEST_TURN = TURN
-"""Name of the same file in the sidecar's own folder, for its commands."""
 ORDERS, SERVER, WORKING, ENVIRONMENT = "orders", "server", "turn", "environment"
 """Names in the folder that both containers share: the FIFO, the server's standard output, a file while it works, and
 the variables of its run."""
@@ -106,8 +104,8 @@ class Serving:
         if (prompt := known.pop("text", None)) is not None:
             known["prompt"] = _join(self._folder, PROMPT)
             _write(known["prompt"], prompt)
-        for path in (_join(self._folder, TURN), _join(self._own, NEWEST_TURN)):
-            _write(path, json.dumps({**known, **self.server}))
+        self._directory = known["directory"]
+        _write(_join(self._folder, TURN), json.dumps({**known, **self.server}))
         return Stream(self._folder, b"o", EVENTS, report_as="stdout")
 
     @property
@@ -149,12 +147,10 @@ class Serving:
         try:
             signal.set_wakeup_fd(-1)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the frames are the forwarder's
-            # not above: what it needs is large, and the forwarder is to start at once and to stay small
             if self._is_acp:
-                from agent_runs.pod.sidecar.acp.drive import drive  # noqa: PLC0415
+                from agent_runs.pod.sidecar.acp.drive import drive  # noqa: PLC0415 - see `_load_driver`
             else:
-                from agent_runs.pod.sidecar.driver.drive import drive  # noqa: PLC0415
-
+                drive = _load_driver().drive
             drive(self._folder)
         finally:
             time.sleep(0 if os.path.exists(_join(self._folder, END)) else RESTART_SECONDS)  # noqa: PTH110 - as above
@@ -231,11 +227,23 @@ class Serving:
         return self._keep_warm > 0 and young and self._turns < MAX_TURNS and not self._aborted
 
     def _rest(self) -> None:
+        _load_driver()  # the next one is forked from this process
         self.rests_until = time.monotonic() + self._keep_warm
         write_tokens(self._own, {})
         with contextlib.suppress(OSError):
             os.unlink(_join(self._output, ENVIRONMENT))  # noqa: PTH108 - as above
         self._order(f"rest {self._turns} {self._max_memory // 1024}")
+
+    def _answers(self) -> bool:
+        """Whether the server answers within `HEALTH_SECONDS`. Asked by a child, which may wait and have signals."""
+        child = os.fork()
+        if not child:
+            healthy = False
+            try:
+                healthy = _answers(self.server, self._directory)
+            finally:
+                os._exit(0 if healthy else 1)
+        return os.waitpid(child, 0)[1] == 0
 
     def end_rest(self) -> None:
         """End a server that rests."""
@@ -259,6 +267,8 @@ class Serving:
             return {"accepted": False, "reason": "the server does not rest"}
         if claim["pod"] != self._pod:
             return {"accepted": False, "reason": "the pod is made for another configuration"}
+        if not self._answers():
+            return {"accepted": False, "reason": "the server does not answer"}
         given = {**claim["environment"], **{name: address + path for name, path in claim["paths"].items()}}
         write_tokens(self._own, claim["tokens"])
         _write(_join(self._output, ENVIRONMENT), _exports({**dict.fromkeys(self._variables), **given}))
@@ -274,22 +284,24 @@ class Serving:
         return {"accepted": True}
 
 
-def answers(own: str) -> bool:
-    """Whether OpenCode's server answers. For a process beside the sidecar."""
-    # not above: see `_drive`
+def _load_driver() -> Any:
+    # not above: what it needs is large, and the forwarder is to start at once
+    from agent_runs.pod.sidecar.driver import drive  # noqa: PLC0415
+
+    return drive
+
+
+def _answers(reached: dict[str, str], directory: str) -> bool:
+    # not above: see `_load_driver`
     from agent_runs.pod.sidecar.driver.server import Server, Unusable, await_port  # noqa: PLC0415
     from agent_runs.pod.sidecar.driver.waiting import Waiter  # noqa: PLC0415 - as above
     from agent_runs.pod.sidecar.driver.wire import NoAnswer, Wire  # noqa: PLC0415
 
     waiter = Waiter()
     try:
-        with open(_join(own, NEWEST_TURN)) as file:  # noqa: PTH123 - as above
-            turn = json.load(file)
-        if turn.get("driver") == ACP:
-            return False
-        port = await_port(turn["server"], 0, waiter)
-        Server(Wire(port, turn["password"], waiter, HEALTH_SECONDS), turn["directory"]).check()
-    except (Unusable, NoAnswer, FileNotFoundError):
+        port = await_port(reached["server"], 0, waiter)
+        Server(Wire(port, reached["password"], waiter, HEALTH_SECONDS), directory).check()
+    except (Unusable, NoAnswer):
         return False
     return True
 

@@ -1,0 +1,89 @@
+# shellcheck shell=sh
+# Which processes are a run's, and how they are ended. Sourced by runner.sh and work.sh.
+#
+# Needs a POSIX shell, /proc, and the tools below; an executable busybox at $RUNNER_BUSYBOX (/agent-run/bin/busybox)
+# replaces those that are missing.
+
+busybox=${RUNNER_BUSYBOX:-/agent-run/bin/busybox}
+for tool in awk cat env grep ln mkdir mkfifo rm sleep; do
+    [ -x "$busybox" ] || break
+    command -v "$tool" >/dev/null 2>&1 || eval "$tool() { \"\$busybox\" $tool \"\$@\"; }"
+done
+KILL_TIMEOUT=200 # centiseconds for processes to end after SIGKILL
+
+# Sets pids: every living descendant of ROOT and of processes that carry MARK, without the process EXCEPT and our own
+# helpers. Orphans become our children when we are pid 1; elsewhere their environment identifies them.
+descendants() { # ROOT MARK EXCEPT
+    marked=$([ -z "$2" ] || grep -lzF "AGENT_RUN_MARK=$2" /proc/[0-9]*/environ 2>/dev/null)
+    # shellcheck disable=SC2016,SC2034 # the dollars are awk's; the callers read pids
+    pids=$({
+        read -r helper _ </proc/self/stat # this subshell; a snapshot may lack the processes it is about to start
+        cat /proc/[0-9]*/status 2>/dev/null | awk -v helper="$helper" \
+            -v root="$1" -v except="$3" -v marked="$marked" '
+        function ours(pid,   steps) {
+            while (pid in parent && steps++ < 10000) {
+                if (pid == helper) return 0
+                if (parent[pid] == root || pid in carrier) return pid != root
+                pid = parent[pid]
+            }
+            return 0
+        }
+        BEGIN {
+            count = split(marked, paths, "\n")
+            for (i = 1; i <= count; i++) { split(paths[i], names, "/"); carrier[names[3]] }
+        }
+        /^State:/ { state = $2 }
+        /^Pid:/ { pid = $2 }
+        /^PPid:/ { parent[pid] = $2; if (state != "Z" && state != "X") alive[pid] }
+        END {
+            for (pid in alive) if (pid != except && ours(pid)) print pid
+        }'
+    })
+}
+
+running() { # PID: one of ours; a zombie does not run
+    read -r line 2>/dev/null <"/proc/$1/stat" || return 1
+    case ${line##*) } in Z*) return 1 ;; esac
+}
+
+clock() { # sets now, centiseconds
+    read -r now _ </proc/uptime
+    now=$((${now%.*} * 100 + 1${now#*.} - 100))
+}
+
+set_deadline() { # CENTISECONDS
+    clock
+    deadline=$((now + $1))
+}
+
+in_time() { # whether the deadline is still to come
+    clock
+    [ "$now" -lt "$deadline" ]
+}
+
+nap() { # SECONDS
+    sleep "$1" 2>/dev/null || sleep 1
+}
+
+# SIGTERM once to each descendant, SIGKILL to what is left after some time. Sets killed to true if that was needed, and
+# error if some process outlives even that by KILL_TIMEOUT.
+end_processes() { # CENTISECONDS ROOT MARK EXCEPT
+    set_deadline "$1"
+    signalled=' '
+    while descendants "$2" "$3" "$4" && [ -n "$pids" ]; do
+        for pid in $pids; do
+            case $signalled in *" $pid "*) continue ;; esac
+            signalled="$signalled$pid "
+            kill -TERM "$pid" 2>/dev/null
+        done
+        if ! in_time; then
+            # shellcheck disable=SC2034 # the callers read it
+            killed=true
+            # shellcheck disable=SC2086 # numbers
+            kill -KILL $pids 2>/dev/null
+            # shellcheck disable=SC2034 # as above
+            [ "$now" -lt $((deadline + KILL_TIMEOUT)) ] || { error=unkillable && return; }
+        fi
+        nap 0.05
+    done
+}

@@ -1,0 +1,54 @@
+"""The worker's end of the sidecar's commands, a process by `exec` for each of them (`control` is the other end).
+
+It starts for every claim and at the end of every run, so it imports as little as it can.
+"""
+
+import os
+import socket
+import sys
+
+SOCKET = "socket"
+"""Its name, in the working directory of both ends: a path may have 107 bytes only."""
+MAX_REQUEST = 16 * 1024 * 1024
+"""Bytes: a prompt has 1 MiB at most, and JSON may make it six times as large."""
+
+
+def main(command: str, folder: str, *words: str) -> None:
+    """Send a command to the sidecar and print its answer. Claim and rotate have their request on standard input.
+
+    Raises:
+        OSError, ValueError: the sidecar does not run, or the input is no request.
+    """
+    os.chdir(folder)
+    if command in ("claim", "rotate"):
+        _send_request(command)
+    else:
+        _send(command, *words)
+
+
+def _send_request(command: str) -> None:
+    """Send what standard input has, its length in a first line.
+
+    It goes through a file that only the sidecar can read, because a message on the socket is short.
+    """
+    length = int(sys.stdin.buffer.readline(20))
+    content = sys.stdin.buffer.read(length) if 0 < length <= MAX_REQUEST else b""
+    if len(content) != length:
+        raise ValueError("the input is cut off or too long")
+    name = f"{os.getpid()}.request"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    try:
+        with open(os.open(name, flags, 0o600), "wb") as file:  # noqa: PTH123 - pathlib is large
+            file.write(content)
+        _send(command, name)
+    finally:
+        os.unlink(name)  # noqa: PTH108 - as above
+
+
+def _send(*words: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.connect(SOCKET)
+        connection.sendall(" ".join(words).encode() + b"\n")
+        while piece := connection.recv(65536):
+            sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()
