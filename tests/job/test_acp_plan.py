@@ -16,6 +16,7 @@ from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan
 from agent_runs.job.checks import Checks
 from agent_runs.job.manifest import JobPlan, keeps_sessions
 from agent_runs.job.policy import Policy
+from agent_runs.job.secrets import SCRIPT_KEYS
 from agent_runs.paperclip.preparation import prepare
 from tests.job.inputs import create_job_input, environment, main_container, mounts, objections, pod_spec, volumes
 from tests.paperclip.contexts import captured
@@ -67,7 +68,7 @@ def test_every_file_of_a_profile_is_in_the_agents_container_and_in_the_list(name
     listed = dict(line.split("\t") for line in content(plan, "agent-files").splitlines())
     assert list(listed.values()) == [f"$HOME/{path}" for path in PROFILES[name].files]
     secret = next(each for each in pod_spec(plan)["volumes"] if each["name"] == "run-secret")["secret"]
-    assert {*listed, "agent-files", "runner.sh", "serve.sh"} == {each["key"] for each in secret["items"]}
+    assert {*listed, "agent-files", "serve.sh", *SCRIPT_KEYS} == {each["key"] for each in secret["items"]}
 
 
 def test_the_turn_says_all_that_the_driver_needs() -> None:

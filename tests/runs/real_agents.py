@@ -68,7 +68,8 @@ class AgentSystem:
     async def left_of(self, raw: dict[str, Any]) -> list[str]:
         """What is left of a run: Jobs and pods of its agent, and processes with its variables."""
         jobs = await self.system.kubernetes.jobs_of_agent(self._namespace, raw["agent"]["id"])
-        return [*(each.metadata.name for each in (*jobs, *await self.pods(raw))), *map(str, processes_of(raw))]
+        names = [*(each.metadata.name for each in jobs), *(each.metadata.name for each in await self.pods(raw))]
+        return [*names, *map(str, processes_of(raw))]
 
     def programs_of(self, raw: dict[str, Any]) -> list[int]:
         """The processes that speak the protocol for this run."""
