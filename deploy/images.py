@@ -5,6 +5,7 @@
     ./dev images --prefix registry.example.com/team/ --push --pin images
                                                   also pushes them, and writes the component that deploys these digests
     ./dev images --archives DIRECTORY             also writes each as a `docker save` archive
+    ./dev images --only claude                    agent-claude:0.101.0; the other agents are codex, gemini, pi and qwen
 
 Two builds of the same sources on the same bases are the same image (buildah; docker with the containerd image store).
 pip, npm and apt use the bases' own configuration; certificates and pip's configuration of this machine are lent to the
@@ -12,6 +13,7 @@ build and do not get into an image. Needs only the standard library.
 """
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -48,11 +50,18 @@ AGENT_RUNS_INIT_IMAGE={init}
 
 @dataclass(frozen=True)
 class Image:
-    """What is built: `deploy/<name>.Dockerfile`, tagged `<repository>:<tag>`."""
+    """What is built: `deploy/<recipe>.Dockerfile`, tagged `<repository>:<tag>`.
+
+    Attributes:
+        recipe: None: the name.
+        arguments: of the recipe.
+    """
 
     name: str
     repository: str
     tag: str
+    recipe: str | None = None
+    arguments: tuple[str, ...] = ()
 
 
 def version(file: str, pattern: str) -> str:
@@ -71,6 +80,17 @@ def images() -> list[Image]:
     ]
 
 
+def agent_images() -> list[Image]:
+    """The images of agents other than OpenCode: those of `deploy/<name>` whose package names programs."""
+    found = []
+    for file in sorted((ROOT / "deploy").glob("*/package.json")):
+        package, name = json.loads(file.read_text()), file.parent.name
+        if "programs" in package:
+            tag = next(iter(package["dependencies"].values()))
+            found.append(Image(name, f"agent-{name}", tag, "acp", (f"AGENT={name}",)))
+    return found
+
+
 def builder() -> str:
     """The program that builds: buildah, else docker with a server."""
     for program, probe in (("buildah", ["version"]), ("docker", ["version", "--format", "{{.Server.Version}}"])):
@@ -81,14 +101,14 @@ def builder() -> str:
 
 def build_command(program: str, image: Image, reference: str, arguments: list[str]) -> list[str]:
     """How to build one image."""
-    command = ["build", "--file", f"deploy/{image.name}.Dockerfile", "--tag", reference]
+    command = ["build", "--file", f"deploy/{image.recipe or image.name}.Dockerfile", "--tag", reference]
     if program == "buildah":
         command += ["--isolation", "chroot", "--layers=false", "--timestamp", "0", "--format", "oci"]
     if certificates := next((os.environ[name] for name in CERTIFICATES if os.environ.get(name)), None):
         command += ["--secret", f"id=certificates,src={certificates}"]
     if configuration := os.environ.get("PIP_CONFIG_FILE"):
         command += ["--secret", f"id=pip.conf,src={configuration}"]
-    for argument in arguments:
+    for argument in (*image.arguments, *arguments):
         command += ["--build-arg", argument]
     return [program, *command, "."]
 
@@ -150,7 +170,8 @@ def archive(program: str, reference: str, directory: Path, image: Image) -> None
 def arguments() -> argparse.Namespace:
     """What the command line asks for."""
     parser = argparse.ArgumentParser(prog="./dev images", description="Builds the images of worker and agents.")
-    parser.add_argument("--only", choices=["worker", "agent"], help="build one of them")
+    names = [image.name for image in (*images(), *agent_images())]
+    parser.add_argument("--only", choices=names, help="build one of them, or that of another agent")
     parser.add_argument(
         "--prefix", default="", help="registry and path before the name, such as registry.example/team/"
     )
@@ -176,7 +197,7 @@ def main() -> None:
     options = arguments()
     program = builder()
     digests: dict[str, str] = {}
-    for image in images():
+    for image in images() if options.only is None else (*images(), *agent_images()):
         if options.only in (None, image.name):
             reference = f"{options.prefix}{image.repository}:{image.tag}"
             environment = {**os.environ, "SOURCE_DATE_EPOCH": "0"}

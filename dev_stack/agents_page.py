@@ -24,15 +24,16 @@ budgets, silence, redaction and receipts are the same for all.
 _REST: Final = """
 What of a configuration its agent cannot do is a warning of the run, of Paperclip's environment test and of
 `agent-runs doctor`: a field of OpenCode's alone (`opencode`, `opencodeFeatures`, `transport`, `extraArgs`,
-`agentDbMode`), an effort, a budget without tokens or prices, an MCP server. One thing is refused: an agent without a mode
-that denies tools outside of the workspace needs `dangerouslySkipPermissions`.
+`agentDbMode`), an effort, a budget without tokens or prices, an MCP server. One thing is refused: an agent without a
+mode that denies tools outside of the workspace needs `dangerouslySkipPermissions`.
 
 ## What is the same for all
 
 - `model` is `<provider>/<model>`. The agent gets what follows the first slash; the provider's name decides prices and
   what Paperclip shows.
-- A session is continued only by the agent that made it, in its own directory. After a change of `agent` a run begins a
-  fresh one, and a warning says so. Sessions are in the agent's home on the data volume; without one they end with the pod.
+- A session is continued only by the agent that made it, in its own directory. After a change of `agent` a run begins
+  a fresh one, and a warning says so. Sessions are in the agent's home on the data volume; without one they end with the
+  pod.
 - Instructions and skills are in the prompt, as for OpenCode: a skill on the data volume by its folder, which the agent
   reads when it needs it.
 - MCP servers (`mcpServers`, and Paperclip's own) go to the agent by the protocol. `{env:NAME}` in one is replaced.
@@ -42,17 +43,18 @@ that denies tools outside of the workspace needs `dangerouslySkipPermissions`.
 
 ## Images
 
-The worker needs the image of each agent: `AGENT_RUNS_AGENT_IMAGES=claude=registry.example/agent-claude:0.101.0,...`, or the
+The worker needs the image of each agent, such as
+`AGENT_RUNS_AGENT_IMAGES=claude=registry.example/agent-claude:0.101.0,codex=registry.example/agent-codex:0.16.0`, or the
 configuration's `image`. `./dev images --only claude` builds one; all have one recipe, `deploy/acp.Dockerfile`. An agent
 without an image is refused before anything is created. Which agents configurations may choose says the
 [policy](policy.md), `agents`.
 
 ## An agent of your own
 
-Write `NAME.yaml` into a folder, name that folder in `AGENT_RUNS_AGENTS` of every worker, and restart them. A key that is
-not known, or a value that is wrong, ends the start with its name. A profile with the name of one of ours replaces it. What the folder holds
-decides which variables are redacted, so all workers of a task queue need the same one. `agent_runs/agents/*.yaml` are
-examples; the smallest one is
+Write `NAME.yaml` into a folder, name that folder in `AGENT_RUNS_AGENTS` of every worker, and restart them. A key that
+is not known, or a value that is wrong, ends the start with its name. A profile with the name of one of ours replaces
+it. What the folder holds decides which variables are redacted, so all workers of a task queue need the same one.
+`agent_runs/agents/*.yaml` are examples; a small one is
 
 ```yaml
 name: goose

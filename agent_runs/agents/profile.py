@@ -184,7 +184,8 @@ class AgentProfile(ProfilePart):
         version: a command that prints its version; by default the first words of `command` with `--version`.
         start_timeout: seconds until it must have answered `initialize`.
         unknown_session: errors that mean that it does not know the session.
-        errors: errors whose cause is known: each with `code`, `matches`, `name` and `status`; the first that matches counts.
+        errors: errors whose cause is known, each with `code`, `matches`, `name` and `status`; the first that matches
+            counts.
         informational: texts of the agent that are no part of an answer.
         limits: what else it cannot do, a sentence each; for people, before the run.
     """

@@ -9,9 +9,10 @@ tests keep both fresh.
 Source: Paperclip 2026.916.1, adapter-utils, `ConfigField`.
 """
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -72,7 +73,7 @@ class Caption:
     hint: str
     visible_when: tuple[str, str] | None = None
     opencode_only: bool = False
-    suggestions: Mapping[str, str] = field(default_factory=dict)
+    suggestions: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 _OWN_VOLUME: Final = ("agentDbMode", "dedicated_pvc")

@@ -19,7 +19,7 @@ from agent_runs.job.secrets import AGENT_FILES_KEY
 from agent_runs.paperclip.proxy_env import API_URL
 
 PREPARE: Final = "AGENT_RUN_PREPARE"
-"""The variable that names the step before the start, for `acp.sh`."""
+"""The variable that names the step before the start, for `agent_runs/pod/acp.sh`."""
 NAMED: Final = 5
 """Variables or servers in one warning."""
 _REFERENCE: Final = re.compile(r"\{env:([^{}]*)\}")
@@ -31,7 +31,7 @@ class AcpStart:
 
     Attributes:
         environment: its variables, all of them.
-        files: what `acp.sh` finds beside itself.
+        files: what `agent_runs/pod/acp.sh` finds beside itself.
         turn: what the driver is to do; secret, since MCP servers have tokens.
     """
 
@@ -124,7 +124,9 @@ def acp_servers(
     replaces `{env:PAPERCLIP_API_URL}`.
     """
     known, _ = translate_mcp_servers(servers)
-    found = {name: _acp_server(name, server, variables) for name, server in known.items() if server.get("enabled", True)}
+    found = {
+        name: _acp_server(name, server, variables) for name, server in known.items() if server.get("enabled", True)
+    }
     taken = [server for server in found.values() if server.get("type", "stdio") in profile.mcp_servers]
     left = [name[:60] for name, server in found.items() if server not in taken]
     if not left:
@@ -165,8 +167,8 @@ def _missing_values(input: CreateJob, profile: AgentProfile, variables: Mapping[
     known = {*variables, *references}
     if profile.keys and not input.profile.env_from and known.isdisjoint(profile.keys):
         yield (
-            f"{profile.title} gets no {' or '.join(profile.keys)}, so it has no key for its model's provider unless its "
-            "image or a login in its home has one: add it to config.env"
+            f"{profile.title} gets no {' or '.join(profile.keys)}, so it has no key for its model's provider unless "
+            "its image or a login in its home has one: add it to config.env"
         )
     address = profile.base_url.variable if profile.base_url else None
     if address in references and address not in variables:

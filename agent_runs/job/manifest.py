@@ -130,7 +130,7 @@ class Server:
     """How the sidecar drives OpenCode's server, or an agent that speaks ACP.
 
     Attributes:
-        script: the text of `serve.sh` or `acp.sh`.
+        script: the text of `serve.sh` or `agent_runs/pod/acp.sh`.
         turn: what the session is to do; see `agent_runs.pod.sidecar`. Only that of an ACP agent may have secrets, which
             are its MCP servers'.
         keep_warm: how many seconds it may rest after a turn; 0: it ends.

@@ -115,7 +115,9 @@ def resume(stored: SessionParams | None, directory: str, *, enabled: bool, agent
     if not enabled:
         return Resume(reason=f"session {stored.session_id} is not resumed: resumeLastSession is off")
     if (maker := _maker(stored)) not in (None, agent):
-        return Resume(reason=f"session {stored.session_id} is not resumed: it is {maker}'s, and the agent is {agent} now")
+        return Resume(
+            reason=f"session {stored.session_id} is not resumed: it is {maker}'s, and the agent is {agent} now"
+        )
     if stored.cwd is not None and posixpath.normpath(stored.cwd) != posixpath.normpath(directory):
         return Resume(
             reason=f"session {stored.session_id} is not resumed: it belongs to {stored.cwd}, this wake works in "

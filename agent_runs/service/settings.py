@@ -104,7 +104,7 @@ class WorkerSettings(ClientSettings):
     namespace: str | None = None
     image: str | None = None
     agents: Path | None = None
-    agent_images: Images = {}
+    agent_images: Images = Field(default_factory=dict)
     init_image: str = "busybox:1.36"
     data_claim: str | None = None
     data_root: Path = Path("/paperclip")

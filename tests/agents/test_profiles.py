@@ -15,6 +15,7 @@ from agent_runs.agents.opencode.provider_errors import failure_for, provider_err
 from agent_runs.agents.profile import AgentProfile, Match, keys, load, parse, rendered_file
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.form import AGENTS
+from deploy.images import agent_images
 from dev_stack.agent_programs import PROGRAMS
 from dev_stack.agents_page import PAGE_FILE, page_text
 from tests.conftest import FIXTURES
@@ -48,7 +49,10 @@ def test_the_page_of_agents_is_fresh() -> None:
 
 
 def test_the_form_offers_every_agent_by_its_title() -> None:
-    assert AGENTS == {"opencode": "OpenCode", **{name: OURS[name].title for name in ("claude", "codex", "gemini", "qwen", "pi")}}
+    assert {
+        "opencode": "OpenCode",
+        **{name: OURS[name].title for name in ("claude", "codex", "gemini", "qwen", "pi")},
+    } == AGENTS
     assert OURS.keys() == PROGRAMS.keys()
 
 
@@ -57,6 +61,18 @@ def test_the_versions_of_a_profile_are_those_of_its_image() -> None:
         wanted = json.loads((PROGRAMS[name].manifest / "package.json").read_text())["dependencies"]
         named = {package.split()[0]: package.split()[1] for package in profile.packages}
         assert named.items() <= wanted.items(), name
+
+
+def test_the_image_of_each_agent_has_the_program_that_its_profile_starts() -> None:
+    images = {image.name: image for image in agent_images()}
+    assert images.keys() == OURS.keys()
+    for name, profile in OURS.items():
+        programs = json.loads((PROGRAMS[name].manifest / "package.json").read_text())["programs"]
+        assert programs[profile.command[0]] == PROGRAMS[name].entry
+        assert profile.version_command[0] in programs
+        assert f"{images[name].repository}:{images[name].tag}" in {
+            f"agent-{name}:{package.split()[1]}" for package in profile.packages
+        }
 
 
 @pytest.mark.parametrize(
@@ -170,7 +186,7 @@ def test_an_operators_profile_is_added_and_may_replace_one_of_ours(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["opencode", "Goose", "goose/x"])
-def test_a_profile_with_a_name_that_no_configuration_could_say_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_profile_with_a_name_that_no_configuration_could_say_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequest, match="name"):
         parse(SMALL.replace("goose", name), "goose.yaml")
 

@@ -26,7 +26,9 @@ SETTINGS = AgentPodSettings(paperclip_api_url="http://paperclip:3100", agents=PR
 CANARY = "canary-7c1e"
 
 
-def planned(name: str, env: dict[str, str] | None = None, session: SessionParams | None = None, **config: Any) -> JobPlan:
+def planned(
+    name: str, env: dict[str, str] | None = None, session: SessionParams | None = None, **config: Any
+) -> JobPlan:
     context = captured("ctx-2")
     context["config"] |= {"agent": name, "model": "fake/scenario/text", **config}
     context["config"]["env"] = env or {}
@@ -75,7 +77,11 @@ def test_the_turn_says_all_that_the_driver_needs() -> None:
     session = SessionParams(session_id="abc", cwd="/paperclip/app", agent="claude")
     read = turn(planned("claude", session=session, variant="high"))
     assert (read["driver"], read["session"], read["model"], read["effort"]) == ("acp", "abc", "scenario/text", "high")
-    assert (read["directory"], read["prompt"], read["start_timeout"]) == ("/paperclip/app", "/tmp/prompt/prompt.txt", 90)
+    assert (read["directory"], read["prompt"], read["start_timeout"]) == (
+        "/paperclip/app",
+        "/tmp/prompt/prompt.txt",
+        90,
+    )
     profile = read["profile"]
     assert (profile["name"], profile["permissions"], profile["usage"]) == ("claude", "allow", "result_usage")
     assert profile["unknown_session"][0] == {"code": -32002, "matches": "Resource not found"}
@@ -100,7 +106,7 @@ def test_the_address_of_the_provider_is_that_of_the_variable() -> None:
 def test_no_secret_is_in_the_job(name: str) -> None:
     headers = {"Authorization": f"Bearer {CANARY}"}
     servers = {"remote": {"url": f"https://mcp.example/{CANARY}", "headers": headers}, "local": {"command": CANARY}}
-    plan = planned(name, {key: CANARY for key in PROFILES[name].keys}, mcpServers=servers)
+    plan = planned(name, dict.fromkeys(PROFILES[name].keys, CANARY), mcpServers=servers)
     assert CANARY not in json.dumps(plan.job)
     assert CANARY not in repr(plan)
 
@@ -155,7 +161,11 @@ def config(name: str, **fields: Any) -> RunConfig:
     ("name", "fields", "said"),
     [
         ("claude", {"transport": "serve"}, ["config.transport"]),
-        ("claude", {"extraArgs": ["--x"], "opencodeFeatures": ["lsp"]}, ["config.opencodeFeatures", "config.extraArgs"]),
+        (
+            "claude",
+            {"extraArgs": ["--x"], "opencodeFeatures": ["lsp"]},
+            ["config.opencodeFeatures", "config.extraArgs"],
+        ),
         ("claude", {"agentDbMode": "dedicated_pvc"}, ["config.agentDbMode"]),
         ("claude", {"variant": "high", "maxSteps": 3}, []),
         ("gemini", {"variant": "high"}, ["config.variant"]),
@@ -172,7 +182,9 @@ def test_what_an_agent_cannot_do_is_said(name: str, fields: dict[str, Any], said
 
 async def refusal(checked: RunConfig, **checks: Any) -> str:
     with pytest.raises(InvalidRequest) as refused:
-        await Checks(**{"agents": PROFILES, "agent_images": {name: "agent:1" for name in PROFILES}, **checks}).check(checked)
+        await Checks(**{"agents": PROFILES, "agent_images": dict.fromkeys(PROFILES, "agent:1"), **checks}).check(
+            checked
+        )
     return refused.value.message
 
 
