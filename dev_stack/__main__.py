@@ -37,6 +37,9 @@ ModelHost = Annotated[
 def demo(
     kubeconfig: Kubeconfig = None,
     image: Image = None,
+    agent: Annotated[
+        str, typer.Option(metavar="NAME", help="Whose program runs: opencode, claude, codex, gemini, pi or qwen.")
+    ] = "opencode",
     scenario: Annotated[str, typer.Option(metavar="NAME", help="The scenario of the scripted model.")] = "script",
     keep: Annotated[bool, typer.Option("--keep", help="Keep the stack up afterwards, until Ctrl-C.")] = False,
     twice: Annotated[
@@ -47,11 +50,11 @@ def demo(
     verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
-    """One agent run, end to end, on this machine, live: real Temporal, real OpenCode, a scripted model.
+    """One agent run, end to end, on this machine, live: real Temporal, the real agent, a scripted model.
 
-    Example: ./dev demo --scenario tool-fail
+    Example: ./dev demo --scenario tool-fail, or ./dev demo --agent claude
     """
-    plan = Plan(_state(state, "demo"), Ports(), kubeconfig, image, model_host)
+    plan = Plan(_state(state, "demo"), Ports(), kubeconfig, image, model_host, agent=agent)
     shown = display.display(as_json=as_json, verbose=verbose)
     run_async(lambda: commands.demo(plan, shown, scenario=scenario, keep=keep, twice=twice))
 

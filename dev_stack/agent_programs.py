@@ -7,8 +7,10 @@ import argparse
 import asyncio
 import functools
 import hashlib
+import json
 import os
 import platform
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from agent_runs.agents.profile import load
 from dev_stack.npm import OPTIONS, NpmFailed, ensure_installed, npm, wheel_root
 from dev_stack.plan import ROOT, cache_folder
 
@@ -52,6 +55,9 @@ class Program:
         return [str(node()), entry] if self.node else [entry]
 
 
+KEY: Final = "scripted"
+"""The provider's key: the scripted model checks none, and every agent wants one."""
+
 PROGRAMS: Final = {
     program.name: program
     for program in (
@@ -62,6 +68,40 @@ PROGRAMS: Final = {
         Program("pi", "pi-acp/dist/index.js"),
     )
 }
+
+
+def link_programs(name: str, installed: Path, folder: Path) -> list[str]:
+    """Put the agent's programs into a folder, by the names that its image gives them; returns the folders for PATH.
+
+    Args:
+        installed: what `ensure_program` returned.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest = json.loads((PROGRAMS[name].manifest / "package.json").read_text())
+    for command, entry in manifest["programs"].items():
+        program = folder / command
+        program.unlink(missing_ok=True)
+        if PROGRAMS[name].node:
+            words = (str(node()), str(installed / "node_modules" / entry))
+            program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+            program.chmod(0o755)
+        else:
+            program.symlink_to(installed / "node_modules" / PROGRAMS[name].entry)
+    return [str(folder), str(node().parent)]
+
+
+def provider_variables(name: str, base_url: str) -> dict[str, str]:
+    """The variables with which an agent finds the scripted model.
+
+    Args:
+        base_url: as OpenAI's clients want it, with `/v1`.
+    """
+    origin = base_url.removesuffix("/v1")
+    addresses = {
+        "claude": {"ANTHROPIC_BASE_URL": origin, "ANTHROPIC_SMALL_FAST_MODEL": "aux/title"},
+        "gemini": {"GOOGLE_GEMINI_BASE_URL": origin},
+    }
+    return {**addresses.get(name, {"OPENAI_BASE_URL": base_url}), load()[name].keys[0]: KEY}
 
 
 def node() -> Path:

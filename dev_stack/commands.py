@@ -19,7 +19,9 @@ from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.wake import Wake
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.outcome import Outcome
+from agent_runs.contracts.request import OPENCODE
 from dev_stack import demo as example
+from dev_stack.agent_programs import provider_variables
 from dev_stack.plan import Plan
 from dev_stack.stack import Stack
 
@@ -126,8 +128,13 @@ async def _running_stack(plan: Plan, display: Display, interrupts: Interrupts) -
 async def _demonstrate(stack: Stack, display: Display, interrupts: Interrupts, scenario: str, *, twice: bool) -> int:
     """The runs of the demonstration; the exit code of the last."""
     choices = [example.context(scenario, agent) for agent in (example.AGENT, str(uuid.uuid4()))]
+    name = stack.plan.agent
     for raw in choices:
-        raw["config"]["transport"] = "auto" if twice else "run"  # a pod rests only with the server
+        if name == OPENCODE:
+            raw["config"]["transport"] = "auto" if twice else "run"  # a pod rests only with the server
+        else:
+            variables = provider_variables(name, stack.addresses.model)
+            raw["config"] |= {"agent": name, "env": {**raw["config"].get("env", {}), **variables}}
         example.prepare_volume(stack.plan.data_root, raw)
     first = await _run(stack, display, interrupts, choices)
     if not twice or first.code:

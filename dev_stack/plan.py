@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from agent_runs.contracts.request import OPENCODE
+
 ROOT: Final = Path(__file__).parents[1]
 CLAIM: Final = "paperclip"
 """The embedded cluster's claim for Paperclip's data volume."""
@@ -40,6 +42,7 @@ class Plan:
         state: folder for everything that must survive.
         kubeconfig: a real cluster to use instead of the embedded one; then `image` names the agents' image.
         model_host: address of this machine that pods of the real cluster reach; None finds it out.
+        agent: whose program runs; its image on a real cluster is `image`.
         paperclip_api_url: address of Paperclip for agents; None leaves it to whoever starts a run. Without any an agent
             has its token in its environment, so its pod never rests.
     """
@@ -50,6 +53,7 @@ class Plan:
     image: str | None = None
     model_host: str | None = None
     paperclip_api_url: str | None = None
+    agent: str = OPENCODE
 
     @property
     def embedded(self) -> bool:

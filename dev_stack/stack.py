@@ -14,7 +14,7 @@ import re
 import secrets
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,6 +29,8 @@ from temporalio.service import RPCError
 from agent_runs.client.connection import TemporalUnreachable, connect
 from agent_runs.client.pollers import last_poll
 from agent_runs.client.settings import ClientSettings
+from agent_runs.contracts.request import OPENCODE
+from dev_stack.agent_programs import PROGRAMS, ProgramUnavailable, ensure_program, link_programs
 from dev_stack.cluster_access import Access
 from dev_stack.opencode_binary import OpenCodeUnavailable, ensure_opencode
 from dev_stack.plan import CLAIM, NAMESPACE, ROOT, Plan, Ports, cache_folder
@@ -112,6 +114,8 @@ class Stack:
         """
         if not plan.embedded and plan.image is None:
             raise StackError("--kubeconfig needs --image: the image with OpenCode that agents run in on that cluster")
+        if plan.agent not in (OPENCODE, *PROGRAMS):
+            raise StackError(f"there is no agent {plan.agent}: choose one of {', '.join((OPENCODE, *PROGRAMS))}")
         began = monotonic()
         with _locked(plan.state):
             startup, client = await _start_all(plan, report)
@@ -211,7 +215,7 @@ class _Startup:
         if not self.plan.embedded:
             self._report(f"cluster of {kubeconfig}")
             return
-        opencode = await _opencode(self._report)
+        programs = await self._programs()
         program = Program(
             name="embedded cluster",
             command=[
@@ -222,7 +226,7 @@ class _Startup:
             remedy="If its port is in use, choose another (--cluster-port).",
             env={
                 "PATH": os.pathsep.join(
-                    [str(opencode.parent), os.environ.get("PATH", os.defpath), str(_with_python(self.plan.state))]
+                    [*programs, os.environ.get("PATH", os.defpath), str(_with_python(self.plan.state))]
                 ),
                 **_importable(),
             },
@@ -234,6 +238,14 @@ class _Startup:
 
         kubeconfig.unlink(missing_ok=True)  # of the last start: the cluster that answers must be the new one
         await self._ready(await self._start(program), answers, f"KUBECONFIG={kubeconfig}")
+
+    async def _programs(self) -> list[str]:
+        """The folders that an agent's image would have on its PATH."""
+        if (name := self.plan.agent) == OPENCODE:
+            return [str((await _opencode(self._report)).parent)]
+        downloading = f"downloading {name} through npm, some hundred MB, once"
+        installed = await _ensured(ensure_program(name), self._report, downloading, ProgramUnavailable)
+        return link_programs(name, installed, self.plan.state / "programs" / name)
 
     async def _model(self) -> None:
         host, port = self.addresses.model_host, self.plan.ports.model
@@ -256,6 +268,7 @@ class _Startup:
         settings = {
             "AGENT_RUNS_KUBECONFIG": str(addresses.kubeconfig),
             "AGENT_RUNS_IMAGE": plan.image or IMAGE,
+            **({"AGENT_RUNS_AGENT_IMAGES": f"{plan.agent}={plan.image or IMAGE}"} if plan.agent != OPENCODE else {}),
             "AGENT_RUNS_OPENCODE_CONFIG": str(config),
             "AGENT_RUNS_DATA_ROOT": str(plan.data_root),
             "AGENT_RUNS_TRANSCRIPTS_LISTEN": f"{LOOPBACK}:{plan.ports.pages}",
@@ -344,13 +357,21 @@ async def has_pollers(client: Client, task_queue: str) -> bool:
 
 async def _opencode(report: Report) -> Path:
     """OpenCode's binary; reports when it must be downloaded first."""
-    finding = asyncio.create_task(ensure_opencode(cache_folder() / "opencode"))
+    finding = ensure_opencode(cache_folder() / "opencode")
+    return await _ensured(finding, report, "downloading OpenCode through npm, about 60 MB, once", OpenCodeUnavailable)
+
+
+async def _ensured(
+    work: Coroutine[None, None, Path], report: Report, downloading: str, *errors: type[Exception]
+) -> Path:
+    """The result of the work; reports when it takes a while."""
+    finding = asyncio.create_task(work)
     try:
         done, _ = await asyncio.wait([finding], timeout=1)
         if not done:
-            report("downloading OpenCode through npm, about 60 MB, once")
+            report(downloading)
         return await finding
-    except OpenCodeUnavailable as error:
+    except errors as error:
         raise StackError(str(error)) from None
     finally:
         finding.cancel()

@@ -14,7 +14,7 @@ from temporalio.client import Client
 
 from agent_runs.agents.profile import load
 from agent_runs.kube.objects import Pod
-from dev_stack.agent_programs import PROGRAMS, ensure_program, node
+from dev_stack.agent_programs import PROGRAMS, ensure_program, link_programs, provider_variables
 from dev_stack.scripted_model.server import ScriptedModel, serve
 from tests.runs.real_opencode import playing
 from tests.runs.system import OTHER_PROCESS_POLL, System, attempt_key, open_system
@@ -39,19 +39,15 @@ class AgentSystem:
     async def agent(self, name: str, scenario: str, **config: Any) -> dict[str, Any]:
         """The context of a new agent that is this program."""
         raw = self.system.agent("")
-        variables = {
-            "claude": {"ANTHROPIC_BASE_URL": self.model.origin, "ANTHROPIC_SMALL_FAST_MODEL": "aux/title"},
-            "gemini": {"GOOGLE_GEMINI_BASE_URL": self.model.origin},
-        }
         raw["config"] |= {
             "agent": name,
             "model": f"fake/scenario/{scenario}",
             "graceSec": 10,
             "transport": "auto",
             "env": {
+                **provider_variables(name, self.model.base_url),
                 "PATH": await programs(name, self.folder),
-                load()[name].keys[0]: KEY,
-                **variables.get(name, {"OPENAI_BASE_URL": self.model.base_url}),
+                self.key_of(name): KEY,
             },
             **config,
         }
@@ -109,16 +105,8 @@ def command_line(pid: int) -> str:
 
 async def programs(name: str, folder: Path) -> str:
     """A PATH with the agent's program, as its image has it."""
-    installed, own = await ensure_program(name), folder / name
-    if not own.exists():
-        own.mkdir()
-        command = load()[name].command[0]
-        words = " ".join(f"'{word}'" for word in PROGRAMS[name].command(installed))
-        (own / command).write_text(f'#!/bin/sh\nexec {words} "$@"\n')
-        (own / command).chmod(0o755)
-        if name == "pi":
-            (own / "pi").symlink_to(installed / "node_modules" / ".bin" / "pi")
-    return f"{own}:{node().parent}:{os.environ['PATH']}"
+    folders = link_programs(name, await ensure_program(name), folder / name)
+    return os.pathsep.join([*folders, os.environ["PATH"]])
 
 
 @asynccontextmanager
