@@ -13,8 +13,8 @@ _PACKAGE: Final = Path(__file__).parent.parent
 _MODULES: Final = ("__init__.py", "pod/__init__.py", *(f"pod/sidecar/{name}.py" for name in (
     *("__init__", "api_proxy", "connection", "control", "encoding", "main", "output", "requests", "runner", "serving"),
     *("tokens", "upstream", "watching", "driver/__init__", "driver/drive", "driver/growth", "driver/identifiers"),
-    *("driver/lines", "driver/record", "driver/server", "driver/stream", "driver/turn", "driver/waiting", "driver/wire"),
-    *(f"acp/{name}" for name in ("__init__", "agent", "drive", "mapping", "messages", "turn", "usage")),
+    *("driver/lines", "driver/record", "driver/server", "driver/stream", "driver/turn", "driver/waiting"),
+    *("driver/wire", "acp/__init__", "acp/agent", "acp/drive", "acp/mapping", "acp/messages", "acp/turn", "acp/usage"),
 )))  # fmt: skip
 _H11: Final = Path(h11.__file__).parent
 _START: Final = "import sys\nfrom agent_runs.pod.sidecar.main import main\nmain(sys.argv[1:])\n"
