@@ -10,8 +10,8 @@
 #               the end of the newest file that GLOB, below $HOME, names and whose path has SESSION becomes OUT/usage
 #   end CODE    the program ends, and this exits with CODE; if CODE is 1, with the program's own code of failure if it had
 #               ended by itself
-# OUT/ended has the program's exit code once it has ended by itself. While the sidecar lives or not, this holds the FIFO
-# open, so the program sees no end of its input before the order.
+# OUT/ended has the program's exit code once it has ended by itself. This holds the FIFO open, so the program sees no end
+# of its input before the order, whether the sidecar lives or not.
 #
 # The folder $AGENT_RUN_SECRET (/agent-run/secret) may have the file agent-files: lines of `KEY TARGET`, parted by a tab.
 # The file KEY beside it is copied to TARGET first, which may begin with `$NAME/` for the value of a variable. Then comes the
@@ -47,6 +47,7 @@ copy_files() {
 # Gemini 0.61 names a session's file after the minute and the first characters of its id, so a session that is loaded is
 # overwritten within the minute, and later a stub of the same id makes its clean-up delete both. One file for each session
 # is kept, the largest, under a name that no start chooses.
+# shellcheck disable=SC2329 # called by its name
 gemini_sessions() {
     for folder in "${GEMINI_CLI_HOME:-$HOME}"/.gemini/tmp/*/chats; do
         for file in "$folder"/session-*.jsonl; do
@@ -109,7 +110,7 @@ case ${AGENT_RUN_PREPARE:-} in gemini_sessions) "$AGENT_RUN_PREPARE" ;; esac
 follow_orders &
 following=$!
 exec 7>&-
-(run "$@" 2>&6) <"$out/input" >>"$out/protocol" 5>&- 6>&-
+(run "$@") <"$out/input" >>"$out/protocol" 2>&6 5>&- 6>&-
 code=$?
 if [ ! -e "$out/order" ]; then
     echo "$code" >"$out/ended.new" && mv -f "$out/ended.new" "$out/ended"

@@ -1,7 +1,8 @@
 """From the agent's messages of one turn to the lines of the run.
 
-The same messages make the same lines again, so a driver that was killed knows from their number how many it had written;
-only times differ. A step begins with what the model says or does first, and ends with the last of the tools that it called.
+The same messages make the same lines again, so a driver that was killed knows from their number how many it had
+written; only times differ. A step begins with what the model says or does first, and ends with the last of the tools
+that it called.
 Sources: the protocol's schema, version 1; claude-agent-acp 0.101, codex-acp 0.16, gemini-cli 0.61, qwen-code 0.24 and
 pi-acp 0.0.34, observed.
 """

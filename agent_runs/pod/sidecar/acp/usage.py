@@ -28,11 +28,13 @@ class Tokens(NamedTuple):
 
     def plus(self, other: Tokens) -> Tokens:
         """Return the sum."""
-        return Tokens(*(mine + theirs for mine, theirs in zip(self, other)))
+        pairs = zip(self, other)  # noqa: B905 - Python 3.9 has no `strict`
+        return Tokens(*(mine + theirs for mine, theirs in pairs))
 
     def minus(self, other: Tokens) -> Tokens:
         """Return the difference, of which nothing is negative."""
-        return Tokens(*(max(mine - theirs, 0) for mine, theirs in zip(self, other)))
+        pairs = zip(self, other)  # noqa: B905 - as above
+        return Tokens(*(max(mine - theirs, 0) for mine, theirs in pairs))
 
     def content(self) -> dict[str, Any]:
         """Return them as OpenCode writes them."""
