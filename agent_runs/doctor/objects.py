@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agent_runs.agents.profile import AgentProfile
 from agent_runs.contracts.errors import ClusterForbidden, RunError
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import CreateJob, PodProfile, PromptBundle
@@ -38,6 +39,7 @@ class Planned:
     Attributes:
         paperclip: Paperclip's address for pods, if there is one.
         worker_has_data: the worker's own pod mounts the data volume.
+        agent: None: OpenCode.
     """
 
     input: CreateJob
@@ -45,6 +47,7 @@ class Planned:
     profile: PodProfile
     paperclip: str | None
     worker_has_data: bool
+    agent: AgentProfile | None = None
 
     @property
     def namespace(self) -> str:
@@ -92,7 +95,8 @@ class Objects:
         input = _create_job_input(agent, profile)
         plan = attempt_plan(input, agent.prepared.request, secrets, values.inherited, values.opencode, settings)
         mounted = own_data_claim(own_pod) is not None if own_pod else False
-        return Planned(input, plan, profile, settings.paperclip_api_url, worker_has_data=mounted)
+        program = self.settings.agents.get(config.agent)
+        return Planned(input, plan, profile, settings.paperclip_api_url, worker_has_data=mounted, agent=program)
 
     async def findings(self, agent: CheckedAgent) -> Sequence[Finding]:
         """What the API server refuses of the run's objects, whether the data volume's claim and the StorageClass of the

@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from agent_runs.agents.profile import AgentProfile
 from agent_runs.contracts.errors import RunError
 from agent_runs.contracts.messages import JobRef
 from agent_runs.contracts.pod import AGENT_CONTAINER, DATA_DIRECTORY, SIDECAR_CONTAINER
@@ -42,6 +43,14 @@ listed=$(printf '%s\\n' "$models" | grep -F -- "$1/" | head -n 5 | cut -c 1-200)
 printf '%s\\n' "$version" "$known" "$listed" > /dev/termination-log
 """
 """Plain POSIX sh. Its arguments are the provider and the model."""
+ASK_AGENT: Final = """\
+mkdir -p "$HOME"
+found=no
+command -v "$1" > /dev/null && found=yes
+version=$("$@" 2>&1 < /dev/null | head -n 1 | cut -c 1-100)
+printf '%s\\n' "$found" "$version" > /dev/termination-log
+"""
+"""The same for another agent. Its arguments are the command that prints the version."""
 ASK_THE_REST: Final = """\
 import pathlib, sys, urllib.error, urllib.request
 def paperclip(address):
@@ -94,8 +103,9 @@ class Trial:
             return [ended.model_copy(update={"message": hide(ended.message)})]
         model = agent.prepared.request.config.model
         answers = {name: hide(_message(ended, name)) for name in (AGENT_CONTAINER, SIDECAR_CONTAINER)}
+        answer, program = answers[AGENT_CONTAINER].split("\n"), planned.agent
         return [
-            *_opencode(answers[AGENT_CONTAINER].split("\n"), planned.image, model),
+            *(_agent(answer, planned.image, program) if program else _opencode(answer, planned.image, model)),
             *_rest(answers[SIDECAR_CONTAINER].split("\n"), planned, check_id if file else ""),
         ]
 
@@ -148,9 +158,7 @@ def _trial_job(planned: Planned, file: str) -> Manifest:
         name = planned.plan.database["metadata"]["name"]
         pod["volumes"] = [_without_claim(each, name) for each in pod["volumes"]]
     containers = {each["name"]: each for each in pod["containers"]}
-    model = planned.input.config.model
-    questions = [literal(word) for word in (model.partition("/")[0], model)]
-    containers[AGENT_CONTAINER] |= {"command": ["sh", "-c", literal(ASK_OPENCODE), "check", *questions], "args": []}
+    containers[AGENT_CONTAINER] |= {"command": ["sh", "-c", *map(literal, _question(planned))], "args": []}
     sidecar = containers[SIDECAR_CONTAINER]
     checked = f"{CHECKED_FOLDER}/{file}" if file else ""
     sidecar |= {"command": ["python3", "-I", "-c", literal(ASK_THE_REST)], "args": [planned.paperclip or "", checked]}
@@ -159,10 +167,27 @@ def _trial_job(planned: Planned, file: str) -> Manifest:
     return job
 
 
+def _question(planned: Planned) -> Sequence[str]:
+    """What the agent's container is asked: a script, its name, and its arguments."""
+    if planned.agent:
+        return ASK_AGENT, "check", *planned.agent.version_command
+    model = planned.input.config.model
+    return ASK_OPENCODE, "check", model.partition("/")[0], model
+
+
 def _without_claim(volume: dict[str, Any], claim: str) -> dict[str, Any]:
     """The volume, empty if it is of this claim."""
     theirs = volume.get("persistentVolumeClaim", {}).get("claimName")
     return {"name": volume["name"], "emptyDir": {}} if theirs == claim else volume
+
+
+def _agent(answer: Sequence[str], image: str, agent: AgentProfile) -> Sequence[Finding]:
+    found, version, *_ = [*answer, "", ""]
+    if found != "yes":
+        hint = f"Build it with {agent.command[0]} on its PATH (deploy/acp.Dockerfile)."
+        message = f"Image {image} does not have {agent.title}: {version or found or 'no answer'}"
+        return [Finding.error("agent_missing", message, hint)]
+    return [Finding(code="agent", level="info", message=f"A pod of image {image} ran {agent.title}: {version}")]
 
 
 def _opencode(answer: Sequence[str], image: str, model: str) -> Sequence[Finding]:

@@ -82,7 +82,7 @@ def acp_start(
         environment={**variables, **own},
         files=agent_files(profile, values),
         turn=turn,
-        warnings=(*_missing_values(input, profile, variables), *dropped),
+        warnings=(*_replaced(profile, variables, own), *_missing_values(input, profile, variables), *dropped),
     )
 
 
@@ -159,6 +159,12 @@ def _acp_server(name: str, server: Mapping[str, Any], variables: Mapping[str, st
 def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
     name = match[1]
     return match[0] if name == API_URL and name not in variables else variables.get(name, "")
+
+
+def _replaced(profile: AgentProfile, variables: Mapping[str, str], own: Mapping[str, str]) -> Iterator[str]:
+    """Variables whose value the profile replaces."""
+    if names := [name for name, value in own.items() if variables.get(name, value) != value]:
+        yield f"{', '.join(names[:NAMED])}: no effect: the profile of {profile.name} sets them for each run"
 
 
 def _missing_values(input: CreateJob, profile: AgentProfile, variables: Mapping[str, str]) -> Iterator[str]:

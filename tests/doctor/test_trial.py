@@ -1,10 +1,16 @@
 """The Job with which a pod is tried: a run's own, with other commands. What it finds is tested on a real cluster."""
 
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+from agent_runs.agents.profile import load
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import CreateJob, PodProfile, PromptBundle
 from agent_runs.contracts.request import RunConfig
 from agent_runs.doctor.objects import Planned
-from agent_runs.doctor.trial import _trial_job
+from agent_runs.doctor.trial import ASK_AGENT, _agent, _trial_job
 from agent_runs.job.manifest import plan_job
 
 
@@ -43,3 +49,21 @@ def test_an_agents_own_volume_is_not_needed_by_a_tried_pod() -> None:
     volumes = {each["name"]: each for each in _trial_job(own, "")["spec"]["template"]["spec"]["volumes"]}
     assert volumes["opencode-db"] == {"name": "opencode-db", "emptyDir": {}}
     assert volumes["data"]["persistentVolumeClaim"]["claimName"] == "paperclip-data"
+
+
+def test_another_agent_is_asked_for_its_version_and_an_image_without_it_is_named() -> None:
+    claude = load()["claude"]
+    tried = replace(planned(agent="claude"), agent=claude)
+    command = _trial_job(tried, "")["spec"]["template"]["spec"]["containers"][1]["command"]
+    assert command[3:] == ["check", "claude-agent-acp", "--version"]
+    assert [each.code for each in _agent(["yes", "0.101.0"], "agent:1", claude)] == ["agent"]
+    (missing,) = _agent(["no", "sh: claude-agent-acp: not found"], "agent:1", claude)
+    assert (missing.code, missing.level) == ("agent_missing", "error")
+    assert "does not have Claude Code" in missing.message
+
+
+def test_the_question_for_a_version_is_answered_by_a_posix_shell(tmp_path: Path) -> None:
+    script, log = ASK_AGENT.replace("/dev/termination-log", str(tmp_path / "log")), tmp_path / "log"
+    for words, answer in ((["printf", "1.2\\n3"], "yes\n1.2\n"), (["no-such-agent", "--version"], "no\n")):
+        subprocess.run(["sh", "-c", script, "check", *words], env={**os.environ, "HOME": str(tmp_path)}, check=True)
+        assert log.read_text().startswith(answer)

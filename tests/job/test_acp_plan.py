@@ -91,6 +91,7 @@ def test_the_turn_says_all_that_the_driver_needs() -> None:
 def test_variables_of_the_profile_count_before_those_of_the_configuration() -> None:
     plan = planned("claude", {"ANTHROPIC_MODEL": "other", "CLAUDE_CONFIG_DIR": "/elsewhere", "MINE": "mine"})
     sealed = {name: content(plan, f"env.{name}") for name in ("ANTHROPIC_MODEL", "CLAUDE_CONFIG_DIR", "MINE")}
+    assert "ANTHROPIC_MODEL, CLAUDE_CONFIG_DIR: no effect: the profile of claude" in str(plan.warnings)
     assert sealed == {"ANTHROPIC_MODEL": "scenario/text", "CLAUDE_CONFIG_DIR": "/home/agent/.claude", "MINE": "mine"}
     assert "CLAUDE_CODE_EFFORT_LEVEL" not in environment(plan)
     assert content(planned("claude", variant="high"), "env.CLAUDE_CODE_EFFORT_LEVEL") == "high"
