@@ -115,6 +115,7 @@ WORKER_ONLY: Final = frozenset(
         *("INHERIT_ENV_FROM", "INHERIT_MOUNTS", "INHERIT_DEPLOYMENT", "POLICY", "MAX_OUTPUT_MIB"),
         *("PAPERCLIP_API_URL", "SIDECAR_IMAGE", "OPENCODE_CONFIG", "MAX_RUNS"),
         *("INHERIT_NAMESPACE", "INHERIT_CONTAINER", "HEALTH_LISTEN", "METRICS_LISTEN", "CHECK_MODELS"),
+        *("AGENTS", "AGENT_IMAGES"),
     )
 )
 """Settings of `agent_runs.service.settings`. A caller that shares the worker's environment ignores them."""

@@ -69,8 +69,11 @@ class AgentSystem:
 
     def programs_of(self, raw: dict[str, Any]) -> list[int]:
         """The processes that speak the protocol for this run."""
-        entry = PROGRAMS[raw["config"]["agent"]].entry
-        return [pid for pid in processes_of(raw) if entry in command_line(pid)]
+        name = raw["config"]["agent"]
+        program = PROGRAMS[name].entry if PROGRAMS[name].node else load()[name].command[0]
+        found = [pid for pid in processes_of(raw) if program in command_line(pid)]
+        assert found, "the agent does not run"
+        return found
 
     def key_of(self, name: str) -> str:
         """The variable with the key of the agent's provider."""
