@@ -259,6 +259,37 @@ class AgentCrashed(RunError):
     next_step = "Read the last lines of the transcript; wake the agent again."
 
 
+class AgentNotStarted(RunError):
+    """An agent that speaks the Agent Client Protocol ended, or did not answer, before it got its prompt."""
+
+    code = "agent_not_started"
+    next_step = (
+        "Nothing to do if another attempt follows; else read the agent's own words at the end of the transcript, and"
+        " check its image, command, files and variables."
+    )
+    budget = "infrastructure"
+
+
+class AgentProtocolBroken(RunError):
+    """An agent does not speak the Agent Client Protocol as it must, or refused what it needs for its prompt."""
+
+    code = "agent_protocol"
+    next_step = (
+        "Read the agent's answer in the message: it mostly names a wrong mode, model or login of the agent's profile;"
+        " else take the version of the agent that the profile was made for."
+    )
+
+
+class AgentLost(RunError):
+    """An agent that speaks the Agent Client Protocol ended in the middle of its turn. The prompt is not sent again."""
+
+    code = "agent_lost"
+    next_step = (
+        "Read the agent's own words at the end of the transcript, and check its work; the next run continues its"
+        " session if the agent has kept it."
+    )
+
+
 # the transcript store
 
 

@@ -17,6 +17,9 @@ from agent_runs.agents.opencode.provider_errors import ProviderError, failure_fo
 from agent_runs.contracts.errors import (
     AgentCrashed,
     AgentFailed,
+    AgentLost,
+    AgentNotStarted,
+    AgentProtocolBroken,
     ContextOverflow,
     EmptyAnswer,
     ExitUnknown,
@@ -213,6 +216,16 @@ def exit_unknown(_evidence: Evidence, end: ContainerEnd) -> Finding | None:
     return None
 
 
+def agent_ended(evidence: Evidence, end: ContainerEnd) -> Finding | None:
+    """The driver of an agent that speaks the Agent Client Protocol has a name for its end."""
+    failure = BY_DRIVER.get(end.runner_error or "")
+    if failure is None:
+        return None
+    own = f"{failure.code}: "
+    said = next((error.text for error in evidence.pending_errors if error.text.startswith(own)), "")
+    return failure, said.removeprefix(own) or "the agent ended before its turn did"
+
+
 def crashed(_evidence: Evidence, end: ContainerEnd) -> Finding | None:
     """Ended by a signal that we did not send. OpenCode itself exits with 0 or 1 only."""
     number = _signal(end)
@@ -337,6 +350,11 @@ BY_REASON: Final[dict[str, tuple[type[RunError], str]]] = {
     "error": (OpenCodeFailed, "The last step ended with an error"),
 }
 
+BY_DRIVER: Final[dict[str, type[RunError]]] = {
+    failure.code: failure for failure in (AgentNotStarted, AgentProtocolBroken, AgentLost)
+}
+"""The runner's errors that the sidecar's driver has found."""
+
 PREFIXES: Final[dict[type[RunError], str]] = {
     StreamTruncated: "Model stream truncated",
     ContextOverflow: "Context window exhausted",
@@ -348,6 +366,7 @@ RULES: Final[tuple[Rule, ...]] = (
     out_of_memory,
     never_started,
     exit_unknown,
+    agent_ended,
     crashed,
     unknown_session,
     output_lost,
