@@ -1,6 +1,7 @@
 """An agent's next run in the pod of the last one, on a real cluster. Needs KUBECONFIG and TEST_AGENT_IMAGE."""
 
 import json
+import os
 import uuid
 from pathlib import Path
 
@@ -39,4 +40,23 @@ async def test_the_next_run_of_an_agent_gets_the_pod_that_rests(tmp_path: Path) 
             found.append(ended.attempts[0].job_name)
         assert len(set(found)) == 1
         (job,) = await system.cluster.jobs_of_agent("default", agent)
+        await system.cluster.delete_job("default", job.metadata.name, job.metadata.uid)
+
+
+async def test_a_pod_that_rests_gives_its_place_to_one_that_waits(tmp_path: Path) -> None:
+    async with open_real_system(tmp_path) as system:
+        requests = {"cpu": f"{(os.cpu_count() or 1) * 0.6:.1f}", "memory": "1Gi"}  # the only node is this machine
+        jobs = []
+        for _ in range(2):
+            agent, script = str(uuid.uuid4()), {"steps": [{"text": "Done."}]}
+            wake = system.wake(
+                "script", agent, script, transport="serve", keepWarmSec=600, resources={"requests": requests}
+            )
+            ended = await outcome(system, wake)
+            assert (ended.failure, ended.summary) == (None, "Done.")
+            jobs.append((agent, ended.attempts[0].job_name))
+        (first, _), (second, kept) = jobs
+        assert await system.cluster.jobs_of_agent("default", first) == []
+        (job,) = await system.cluster.jobs_of_agent("default", second)
+        assert job.metadata.name == kept
         await system.cluster.delete_job("default", job.metadata.name, job.metadata.uid)
