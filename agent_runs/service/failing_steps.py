@@ -1,8 +1,8 @@
 """Tells a run's workflow that one of its steps keeps failing: a workflow sees only the end of its activities.
 
-A later try of a step asks Temporal how the try before it ended, so a killed worker is named as well as an error. It signals
-at the third try, the sixth, the twelfth and so on. So a step that is tried for a month, once a second, adds at most 20
-such signals to the history, and one that fails less than twice adds none.
+A later try of a step asks Temporal how the one before it ended, so a killed worker is named as well as an error. It
+signals at the third try, the sixth, the twelfth and so on. So a step that is tried for a month, once a second, adds at
+most 20 such signals to the history, and one that fails less than twice adds none.
 """
 
 import asyncio
