@@ -6,6 +6,7 @@ most 20 such signals to the history, and one that fails less than twice adds non
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
@@ -13,7 +14,6 @@ from typing import Any, Final
 import structlog
 from temporalio import activity
 from temporalio.client import Client, WorkflowHandle
-from temporalio.service import RPCError
 from temporalio.worker import (
     ActivityInboundInterceptor,
     ExecuteActivityInput,
@@ -31,6 +31,8 @@ from workflows.open_steps import OpenSteps
 FIRST_REPORTED: Final = 3
 CALL_TIMEOUT: Final = timedelta(seconds=3)
 """Of each of the two calls before a try, which together must be shorter than the shortest heartbeat time-out, 10 s."""
+
+Report = Callable[[WorkflowHandle[Any, Any], activity.Info], Awaitable[None]]
 
 log: Final[Any] = structlog.get_logger()
 
@@ -61,8 +63,8 @@ class _Reporter(ActivityInboundInterceptor):
             return await self.next.execute_activity(input)
         run = self._client.get_workflow_handle(info.workflow_id, run_id=info.workflow_run_id)
         if is_reported(info.attempt):
-            await _report(run, info)
-        settling = asyncio.create_task(_report_settled(run, info))
+            await _without_errors(_report, run, info)
+        settling = asyncio.create_task(_without_errors(_report_settled, run, info))
         try:
             return await self.next.execute_activity(input)
         finally:
@@ -77,29 +79,33 @@ def is_reported(attempt: int) -> bool:
     return rest == 0 and times.bit_count() == 1
 
 
+async def _without_errors(report: Report, run: WorkflowHandle[Any, Any], info: activity.Info) -> None:
+    """A report is for people only: whatever is wrong with it, the step goes its way."""
+    try:
+        await report(run, info)
+    except Exception as error:  # noqa: BLE001 - such as a workflow of an older build, which does not know the query
+        log.info("report.failed", error=type(error).__name__)
+
+
 async def _report(run: WorkflowHandle[Any, Any], info: activity.Info) -> None:
-    """Signal the error of the last try. One whose worker was stopped has none. It never fails or holds up the step."""
-    with suppress(RPCError):
-        description = await run.describe(rpc_timeout=CALL_TIMEOUT)
-        pending = (
-            each for each in description.raw_description.pending_activities if each.activity_id == info.activity_id
-        )
-        failure = next((each.last_failure for each in pending), None)
-        if failure is None or is_handed_over(failure):
-            return
-        cause, next_step = cause_of(failure)
-        step = STEPS.get(info.activity_type, info.activity_type)
-        report = updates.FailingStep(
-            activity=info.activity_type, step=step, tries=info.attempt - 1, cause=cause, next_step=next_step
-        )
-        await run.signal(updates.STEP_KEEPS_FAILING, report, rpc_timeout=CALL_TIMEOUT)
-        log.warning("failure.reported", activity=info.activity_type, tries=report.tries, cause=cause)
+    """Signal the error of the last try. One whose worker was stopped has none."""
+    description = await run.describe(rpc_timeout=CALL_TIMEOUT)
+    pending = description.raw_description.pending_activities
+    failure = next((each.last_failure for each in pending if each.activity_id == info.activity_id), None)
+    if failure is None or is_handed_over(failure):
+        return
+    cause, next_step = cause_of(failure)
+    step = STEPS.get(info.activity_type, info.activity_type)
+    report = updates.FailingStep(
+        activity=info.activity_type, step=step, tries=info.attempt - 1, cause=cause, next_step=next_step
+    )
+    await run.signal(updates.STEP_KEEPS_FAILING, report, rpc_timeout=CALL_TIMEOUT)
+    log.warning("failure.reported", activity=info.activity_type, tries=report.tries, cause=cause)
 
 
 async def _report_settled(run: WorkflowHandle[Any, Any], info: activity.Info) -> None:
     """Signal that a step that was reported goes on, once it has done so for some time."""
     await asyncio.sleep(SETTLED_AFTER.total_seconds())
-    with suppress(RPCError):
-        failing = await run.query(updates.FAILING_STEPS, result_type=list[str], rpc_timeout=CALL_TIMEOUT)
-        if info.activity_type in failing:
-            await run.signal(updates.STEP_GOES_ON, info.activity_type, rpc_timeout=CALL_TIMEOUT)
+    failing = await run.query(updates.FAILING_STEPS, result_type=list[str], rpc_timeout=CALL_TIMEOUT)
+    if info.activity_type in failing:
+        await run.signal(updates.STEP_GOES_ON, info.activity_type, rpc_timeout=CALL_TIMEOUT)

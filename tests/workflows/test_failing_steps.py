@@ -2,6 +2,7 @@
 are in the history."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import pytest
 from temporalio import activity
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowHistory
 from temporalio.exceptions import ApplicationError
 
 from agent_runs.client.obstacles import HANDED_OVER
+from agent_runs.contracts import updates
 from agent_runs.contracts.errors import ClusterUnavailable, RunError, TranscriptsUnavailable
 from agent_runs.service import failing_steps
 from agent_runs.service.failing_steps import is_reported
@@ -120,6 +122,42 @@ async def test_a_step_that_goes_on_is_shown_no_longer_and_shown_again_when_it_fa
         sixth.released.set()
         assert (await handle.result()).failure is None
         assert await signals(handle) == ["step_keeps_failing", "step_goes_on"] * 2
+
+
+async def test_a_step_outlives_a_report_that_fails(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failing_steps, "SETTLED_AFTER", timedelta())
+    monkeypatch.setattr(updates, "FAILING_STEPS", "a query that an older build does not know")
+    failed = asyncio.Event()
+    monkeypatch.setattr(failing_steps.log, "info", lambda *_, **__: failed.set(), raising=False)
+    failing = Failing(at_once(ClusterUnavailable), until=3)
+    async with running_worker(temporal, queue, FakeActivities(answers={STEP: failing}), sandboxed=False) as start:
+        handle = await start(request_of_a_run)
+        await reached(failed)
+        failing.released.set()
+        assert (await handle.result()).failure is None
+        assert activity_attempts(await handle.fetch_history()) == [3]
+
+
+def activity_attempts(history: WorkflowHistory) -> list[int]:
+    """Attempts of the activities that needed more than one."""
+    started = [each.activity_task_started_event_attributes.attempt for each in history.events]
+    return [attempt for attempt in started if attempt > 1]
+
+
+async def test_a_worker_may_stop_while_a_step_keeps_failing(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = (Failing(at_once(ClusterUnavailable), until=3) for _ in range(2))
+    async with running_worker(temporal, queue, FakeActivities(answers={STEP: first}), replays=False) as start:
+        handle = await start(request_of_a_run)
+        await reached(first.reached)
+        assert "keeps failing" in await current_details(handle)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    second.released.set()
+    async with running_worker(temporal, queue, FakeActivities(answers={STEP: second})):
+        assert (await handle.result()).failure is None
 
 
 @pytest.mark.slow
