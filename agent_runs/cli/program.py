@@ -64,8 +64,8 @@ def entry_point(app: typer.Typer) -> Callable[[], None]:
             if isinstance(end.code, str):
                 raise
             return int(end.code or 0)
-        except Exception:  # noqa: BLE001 - one that a person wants to see; Python would show it and end itself
-            sys.excepthook(*sys.exc_info())
+        except Exception as error:  # noqa: BLE001 - one that a person wants to see; Python would show it and end itself
+            sys.excepthook(type(error), error, error.__traceback__)
             return 1
 
     return lambda: _end(run())
