@@ -24,9 +24,12 @@ _SESSION: Final = re.compile(rb'"sessionID"\s*:\s*"([\w-]{1,128})"')
 _ESCAPE: Final = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)"
 )
-SERVER_EVENTS: Final = frozenset({"tool_running", "text_growth", "session_status", "permission_rejected"})
+SUBAGENT_STEP: Final = "subagent_step"
+SERVER_EVENTS: Final = frozenset(
+    {"tool_running", "text_growth", "session_status", "permission_rejected", SUBAGENT_STEP}
+)
 """Lines that the driver of a server (`agent_runs.pod.sidecar.driver`) adds to those of `opencode run`: what begins,
-grows and waits. Usage and cost do not depend on them, and of the verdict only the permission that it names."""
+grows and waits, and what sub-agents use. Of the verdict only the permission that it names depends on them."""
 _PREFIX: Final = 512
 GENERIC_LIMIT: Final = 1024 * 1024
 """Bytes of a line that may be built as a whole; an odd line above that is known by its beginning only."""
