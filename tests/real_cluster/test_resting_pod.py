@@ -4,6 +4,7 @@ import json
 import os
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,11 @@ async def test_a_pod_that_rests_gives_its_place_to_one_that_waits(tmp_path: Path
         jobs = []
         for _ in range(2):
             agent, script = str(uuid.uuid4()), {"steps": [{"text": "Done."}]}
-            config = {"keepWarmSec": 600, "paperclipApiUrl": address, "resources": {"requests": requests}}
+            config: dict[str, Any] = {
+                "keepWarmSec": 600,
+                "paperclipApiUrl": address,
+                "resources": {"requests": requests},
+            }
             wake = system.wake("script", agent, script, transport="serve", **config)
             ended = await outcome(system, wake)
             assert (ended.failure, ended.summary) == (None, "Done.")
