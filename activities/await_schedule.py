@@ -1,16 +1,19 @@
 """Waits until the agent's container runs, and names what keeps it from that."""
 
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
+import structlog
 from temporalio import activity
 
+from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable
 from agent_runs.contracts.messages import AwaitSchedule, PodRef, StartProgress
 from agent_runs.contracts.pod import SIDECAR_CONTAINER
 from agent_runs.job.redactions import Redactions
+from agent_runs.job.warm_pods import release_resting_pod
 from agent_runs.kube.diagnosis import (
     Diagnosis,
     Ended,
@@ -27,6 +30,8 @@ from agent_runs.kube.watch import snapshots
 from agent_runs.metrics.definitions import SCHEDULING_WAIT, START_WAIT
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
 from agent_runs.paperclip.redaction import Redaction
+
+log: Final[Any] = structlog.get_logger()
 
 SNAPSHOT_INTERVAL: Final = timedelta(seconds=2)
 """Between heartbeats, and between checks of the timeouts, while the pod itself does not change."""
@@ -51,6 +56,9 @@ class AwaitScheduleActivity:
         """Returns the pod once its agent container runs or has ended.
 
         The time-outs are measured by the cluster's own timestamps, so they also run while no worker is there.
+        A pod for which no node, or no quota, has a place left gets that of a pod that only rests, the one that has
+        rested longest; one at a time, until it has a node.
+
         Heartbeats carry a `StartProgress`. What Kubernetes says about the pod may quote what it was given, so known
         secrets of the run are hidden in it.
 
@@ -106,6 +114,7 @@ class PodStartMonitor:
     def __init__(self, cluster: Cluster, input: AwaitSchedule) -> None:
         self._cluster = cluster
         self._job_ref = input.job
+        self._attempt = input.attempt.transcript
         self._timeouts = StartTimeouts.of(input, datetime.now(UTC))
         self._started = monotonic()
         self._had_pod = False
@@ -120,8 +129,17 @@ class PodStartMonitor:
             return diagnosis
         await self._poll(pod)
         diagnosis = self._diagnose(pod)
-        self._last_poll = (monotonic(), reason(diagnosis))
+        released = isinstance(diagnosis, Waiting) and diagnosis.lacks_capacity and await self._release_resting_pod()
+        self._last_poll = (monotonic(), "" if released else reason(diagnosis))
         return diagnosis
+
+    async def _release_resting_pod(self) -> bool:
+        with suppress(ClusterForbidden, ClusterUnavailable):
+            released = await release_resting_pod(self._cluster, self._job_ref.namespace, self._attempt)
+            if released is not None:
+                log.info("resting_pod.released", job=released)
+            return released is not None
+        return False
 
     def _diagnose(self, pod: Pod | None) -> Diagnosis:
         now = datetime.now(UTC)
@@ -141,7 +159,8 @@ class PodStartMonitor:
             return True
         now = monotonic()
         if self._last_poll is None:
-            return now - self._started >= FIRST_POLL_DELAY.total_seconds()
+            lacks_capacity = isinstance(diagnosis, Waiting) and diagnosis.lacks_capacity
+            return lacks_capacity or now - self._started >= FIRST_POLL_DELAY.total_seconds()
         at, last_reason = self._last_poll
         interval = SAME_REASON_POLL_INTERVAL if reason(diagnosis) == last_reason else CHANGED_REASON_POLL_INTERVAL
         return now - at >= interval.total_seconds()

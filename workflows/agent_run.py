@@ -136,6 +136,30 @@ class AgentRunWorkflow:
                 since=workflow.info().start_time.isoformat(),
             )
 
+    @workflow.signal(name=updates.STEP_KEEPS_FAILING)
+    def step_keeps_failing(self, input: updates.FailingStep) -> None:
+        """A worker tries a step once more, whose tries so far the workflow has not seen."""
+        self._run.show_failing(input)
+
+    @workflow.signal(name=updates.STEP_GOES_ON)
+    def step_goes_on(self, activity: str) -> None:
+        """A step that kept failing works now."""
+        self._run.forget_failing(activity)
+
+    @workflow.query(name=updates.FAILING_STEPS)
+    def failing_steps(self) -> list[str]:
+        """The types of the activities that keep failing."""
+        return list(self._run.details.failing)
+
+    def step_began(self, activity: str) -> None:
+        """See `OpenSteps`."""
+        self._run.open_steps[activity] += 1
+
+    def step_ended(self, activity: str) -> None:
+        """See `OpenSteps`."""
+        self._run.open_steps[activity] -= 1
+        self._run.forget_failing(activity)
+
     def _join_kind(self, input: updates.Join) -> Literal["joined", "released", "refused"]:
         """An outcome is delivered once: a wake that comes after `collected` gets a run of its own.
 

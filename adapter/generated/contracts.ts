@@ -147,6 +147,7 @@ export interface Failure {
   nextStep: string;
 }
 export interface SessionParams {
+  agent?: string | null;
   cwd?: string | null;
   repoRef?: string | null;
   repoUrl?: string | null;

@@ -17,12 +17,13 @@ from rich.text import Text
 
 from agent_runs.agents.opencode.entries import entry, json_object
 from agent_runs.agents.opencode.events import printable
+from agent_runs.cli.lazy import lazy
 from agent_runs.cli.runs_table import runs_table
-from agent_runs.cli.transcript import render
 from agent_runs.contracts.outcome import GAP_STREAM, Outcome, OutputReceipt, Report, Usage
 from agent_runs.contracts.sizes import peaks_text
 
 if TYPE_CHECKING:  # Temporal's client and SQLAlchemy, which `parse` does without
+    from agent_runs.cli import transcript
     from agent_runs.client.obstacles import Obstacle
     from agent_runs.client.outcome import Cancelled
     from agent_runs.client.runs import RunSummary
@@ -30,6 +31,8 @@ if TYPE_CHECKING:  # Temporal's client and SQLAlchemy, which `parse` does withou
     from agent_runs.contracts.start import Finding
     from agent_runs.transcripts.store import Line
     from agent_runs.transcripts.usage import RunUsage
+else:  # Markdown, which only output is rendered with
+    transcript = lazy("agent_runs.cli.transcript")
 
 PLAIN_WIDTH: Final = 110
 """Columns when the output is no terminal, unless the variable COLUMNS has another number."""
@@ -173,7 +176,7 @@ class TextDisplay:
             return
         parsed = entry(line.data, line.stream)
         if parsed is not None:
-            self._print(render(parsed))
+            self._print(transcript.render(parsed))
 
     def runs(self, runs: Sequence[ListedRun], *, at_work: bool = False) -> None:
         """Print a table, newest first. In terminals with hyperlinks a run's id opens its page."""

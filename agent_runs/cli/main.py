@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from agent_runs.cli import parse as parse_command
     from agent_runs.cli import replay as replay_command
     from agent_runs.cli import transcripts as transcripts_command
+    from agent_runs.client import fleet as filters
 else:
+    filters = lazy("agent_runs.client.fleet")
     display, doctor_command, explain_command, fleet, keys, parse_command, replay_command, runs, transcripts_command = (
         lazy(f"agent_runs.cli.{name}")
         for name in ("display", "doctor", "explain", "fleet", "keys", "parse", "replay", "runs", "transcripts")
@@ -40,6 +42,16 @@ Agent = Annotated[str, typer.Option(metavar="ID", help="Only runs of this agent.
 Company = Annotated[str, typer.Option(metavar="ID", help="Only runs of this company.")]
 Task = Annotated[str, typer.Option(metavar="KEY", help="Only runs of this task.")]
 Model = Annotated[str, typer.Option(metavar="MODEL", help="Only runs with this model, such as openai/gpt-5.5.")]
+
+
+def _phases() -> list[str]:
+    """What a shell completes."""
+    return [phase.replace(" ", "-") for phase in filters.PHASES]
+
+
+def _failures() -> list[str]:
+    """What a shell completes."""
+    return list(filters.FAILURE_CODES)
 
 
 def _show_version(wanted: bool) -> None:
@@ -123,8 +135,12 @@ def listing(
     agent: Agent = "",
     company: Company = "",
     task: Task = "",
-    phase: Annotated[str, typer.Option(metavar="PHASE", help="Only runs in this phase, such as failed.")] = "",
-    failure: Annotated[str, typer.Option(metavar="CODE", help="Only runs with this failure.")] = "",
+    phase: Annotated[
+        str, typer.Option(metavar="PHASE", help="Only runs in this phase, such as failed.", autocompletion=_phases)
+    ] = "",
+    failure: Annotated[
+        str, typer.Option(metavar="CODE", help="Only runs with this failure.", autocompletion=_failures)
+    ] = "",
     model: Model = "",
     since: Annotated[str, typer.Option(metavar="WHEN", help="Started since: 30m, 24h, 7d, or 2026-01-31.")] = "",
     search: Annotated[str, typer.Option(metavar="TEXT", help="An id of a run, agent or task, or its beginning.")] = "",
@@ -139,9 +155,9 @@ def listing(
 
     Example: agent-runs list --phase failed --since 24h
     """
-    filters = {"agent": agent, "company": company, "task": task, "phase": phase, "failure": failure, "model": model}
-    filters |= {"since": since, "search": search, "state": "open" if only_open else ""}
-    run_async(lambda: fleet.listing(display.display(as_json=as_json), filters, limit=limit))
+    wanted = {"agent": agent, "company": company, "task": task, "phase": phase, "failure": failure, "model": model}
+    wanted |= {"since": since, "search": search, "state": "open" if only_open else ""}
+    run_async(lambda: fleet.listing(display.display(as_json=as_json), wanted, limit=limit))
 
 
 @app.command()
@@ -150,8 +166,8 @@ def top(agent: Agent = "", company: Company = "", task: Task = "", model: Model 
 
     Example: agent-runs top
     """
-    filters = {"agent": agent, "company": company, "task": task, "model": model}
-    run_async(lambda: fleet.top(display.display(as_json=as_json), filters))
+    wanted = {"agent": agent, "company": company, "task": task, "model": model}
+    run_async(lambda: fleet.top(display.display(as_json=as_json), wanted))
 
 
 @app.command()

@@ -50,17 +50,35 @@ def program(name: str, description: str) -> typer.Typer:
 def entry_point(app: typer.Typer) -> Callable[[], None]:
     """The entry point of `app`. Characters that the terminal's encoding lacks are replaced."""
 
-    def main() -> None:
+    def run() -> int:
         if _complete_variable(app.info.name or "") in os.environ:  # a shell asks, by the script of `completion`
             completion_init()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")
-        if "--json" not in sys.argv:
-            app()
-        sys.exit(_main_with_json(app))
+        try:
+            if "--json" not in sys.argv:
+                app()
+            return _main_with_json(app)
+        except SystemExit as end:
+            if isinstance(end.code, str):
+                raise
+            return int(end.code or 0)
+        except Exception as error:  # noqa: BLE001 - one that a person wants to see; Python would show it and end itself
+            sys.excepthook(type(error), error, error.__traceback__)
+            return 1
 
-    return main
+    return lambda: _end(run())
+
+
+def _end(code: int) -> NoReturn:
+    """End the process. With a Temporal client Python itself is not ended: see `connection.EXIT_DELAY_SEC`."""
+    if "temporalio.bridge.temporal_sdk_bridge" not in sys.modules:
+        sys.exit(code)
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
 
 
 def _main_with_json(app: typer.Typer) -> int:
@@ -89,7 +107,7 @@ def _complete_variable(name: str) -> str:
 
 def run_async(work: Callable[[], Awaitable[int]]) -> NoReturn:
     """Run a command's coroutine to its end and exit with its code."""
-    finish(lambda: connection.run_to_end(work))
+    finish(lambda: connection.run_to_end(work, exit_delay_sec=0))
 
 
 def finish(work: Callable[[], int]) -> NoReturn:

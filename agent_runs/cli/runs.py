@@ -27,23 +27,28 @@ from agent_runs.cli.lazy import lazy
 from agent_runs.cli.refusals import Refused
 from agent_runs.client import links
 from agent_runs.client import outcome as outcomes
-from agent_runs.client.attach import Ticket, attach, attach_when_free
 from agent_runs.client.connection import TemporalUnreachable, connect
 from agent_runs.client.obstacles import read_obstacles
 from agent_runs.client.paperclip_pages import PaperclipPages
 from agent_runs.client.runs import RunSummary, UnknownRun, find_run, web_ui_url
 from agent_runs.client.settings import ClientSettings
-from agent_runs.client.wake import Wake, build_wake
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.outcome import Outcome
-from agent_runs.paperclip.sealing import Sealer, public_key
 
 if TYPE_CHECKING:
     from agent_runs.cli.follow import Transcripts
+    from agent_runs.client import attach as attaching
     from agent_runs.client import transcripts as remote
+    from agent_runs.client import wake as wakes
+    from agent_runs.client.attach import Ticket
+    from agent_runs.client.wake import Wake
+    from agent_runs.paperclip import sealing
     from agent_runs.transcripts import store as storage
-else:  # SQLAlchemy: a second that `list` and `start` do without
+else:  # SQLAlchemy, and what checks and seals requests: a second that most commands do without
     storage, remote = lazy("agent_runs.transcripts.store"), lazy("agent_runs.client.transcripts")
+    attaching, wakes, sealing = map(
+        lazy, ("agent_runs.client.attach", "agent_runs.client.wake", "agent_runs.paperclip.sealing")
+    )
 
 MAX_CONTEXT_BYTES: Final = 32 * 1024 * 1024
 """A real context file has some 30 KB."""
@@ -82,10 +87,10 @@ async def _ticket(client: Client, settings: ClientSettings, wake: Wake, display:
         Refused: another task has the agent, and `wait` is not set.
     """
     if wait:
-        return await attach_when_free(
+        return await attaching.attach_when_free(
             client, settings, wake, lambda busy: display.note(f"{describe_holder(busy)}; waiting")
         )
-    ticket = await attach(client, settings, wake)
+    ticket = await attaching.attach(client, settings, wake)
     if ticket.kind == "busy":
         raise Refused(
             f"{describe_holder(ticket)}; wait for it with --wait, or `agent-runs cancel {ticket.run_id}`", code=1
@@ -226,8 +231,8 @@ def sealed_wake(raw: dict[str, Any], settings: ClientSettings, display: Display)
         InvalidRequest: names every wrong field and the remedy.
         UnusableKey: the key file holds no key, or is missing in production.
     """
-    key = public_key(settings.sealing_key_file, create=not settings.production)
-    wake = build_wake(raw, Sealer(key))
+    key = sealing.public_key(settings.sealing_key_file, create=not settings.production)
+    wake = wakes.build_wake(raw, sealing.Sealer(key))
     for note in wake.notes:
         display.note(note)
     return wake

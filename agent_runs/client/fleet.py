@@ -89,6 +89,7 @@ class RunFilter:
             InvalidFilter: a value cannot be one of this filter.
         """
         texts = {one.name: values.get(one.name, "").strip() for one in fields(cls)}
+        texts["phase"] = texts["phase"].replace("-", " ")  # as a shell completes it, without quotation marks
         since = parse_since(texts.pop("since"), now or datetime.now(UTC))
         for name, text in texts.items():
             _check(name, text)

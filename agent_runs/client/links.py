@@ -3,12 +3,17 @@
 A link with a token opens that transcript until it expires or is revoked: show it, never log it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from agent_runs.client.settings import ClientSettings
-from agent_runs.transcripts.tokens import Tokens
+
+if TYPE_CHECKING:
+    from agent_runs.transcripts.tokens import Tokens
 
 
 def page_url(settings: ClientSettings, run_id: str) -> str | None:
@@ -33,6 +38,8 @@ def load_tokens(settings: ClientSettings) -> Tokens:
 
     In production none is created.
     """
+    from agent_runs.transcripts.tokens import Tokens  # noqa: PLC0415 - joserfc: what commands without links do without
+
     longest = settings.transcript_retention
     return Tokens.load(settings.transcripts_key, create=not settings.production, longest=longest)
 

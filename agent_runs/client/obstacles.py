@@ -179,7 +179,7 @@ def _fails(activity: PendingActivityInfo, now: datetime) -> bool:
     if activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED:
         due = _time(activity.scheduled_time)
         return due is None or due > now - UNUSUAL_WAIT
-    if activity.last_failure.application_failure_info.type == HANDED_OVER:
+    if is_handed_over(activity.last_failure):
         return False
     began = _time(activity.last_started_time)
     return began is None or now - began < SETTLED_AFTER
@@ -191,16 +191,21 @@ def _failing(activity: PendingActivityInfo, name: str, first: datetime | None, n
     again = (
         f"Next try in {duration_text(due - now)}" if waits and due is not None and due > now else "It is tried again"
     )
-    cause, remedy = _cause(activity.last_failure)
+    cause, remedy = cause_of(activity.last_failure)
     times = "once" if activity.attempt == 2 else f"{activity.attempt - 1} times"
     within = f" in {duration_text(now - first)}" if first else ""
     return f"{name} failed {times}{within}: {cause}. {again}. {remedy}".strip()
 
 
-def _cause(failure: Failure) -> tuple[str, str]:
-    """The last failure in our words, and what to do about it."""
+def is_handed_over(failure: Failure) -> bool:
+    """Whether a step's last try ended because its worker was stopped, which is no failure. Pure."""
+    return failure.application_failure_info.type == HANDED_OVER
+
+
+def cause_of(failure: Failure) -> tuple[str, str]:
+    """A step's last failure in our words, and what to do about it. Pure."""
     kind = failure.application_failure_info.type
-    if kind == HANDED_OVER:
+    if is_handed_over(failure):
         return "its worker was stopped", ""
     if failure.HasField("timeout_failure_info"):
         if failure.timeout_failure_info.timeout_type == TimeoutType.TIMEOUT_TYPE_HEARTBEAT:

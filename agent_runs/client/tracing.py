@@ -4,22 +4,24 @@ The start of a run is a raw request, which Temporal's interceptor does not see; 
 of OpenTelemetry is imported here: without its variables a process never loads it.
 """
 
+from __future__ import annotations
+
 import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import wraps
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
 
 from temporalio.api.common.v1 import Header
 from temporalio.client import Client, Interceptor
 
-from agent_runs.client.wake import Wake
 from agent_runs.contracts.identity import workflow_id
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a wake needs what checks and seals requests
     from agent_runs.client.attach import Ticket
     from agent_runs.client.settings import ClientSettings
+    from agent_runs.client.wake import Wake
 
 DISABLED: Final = "OTEL_SDK_DISABLED"
 EXPORTER: Final = "OTEL_TRACES_EXPORTER"
@@ -73,7 +75,7 @@ def _wrong(present: Mapping[str, str], names: Sequence[str], expected: re.Patter
     return [f"{name}: {remedy}" for name in names if name in present and not expected.fullmatch(present[name])]
 
 
-def interceptors(settings: "ClientSettings", program: str) -> list[Interceptor]:
+def interceptors(settings: ClientSettings, program: str) -> list[Interceptor]:
     """For `Client.connect`, and thereby for the workers of that client."""
     if not settings.traced:
         return []
@@ -88,14 +90,14 @@ async def close() -> None:
         await spans.close()
 
 
-Attach = Callable[[Client, "ClientSettings", Wake], Awaitable["Ticket"]]
+Attach: TypeAlias = "Callable[[Client, ClientSettings, Wake], Awaitable[Ticket]]"
 
 
 def traced(attach: Attach) -> Attach:
     """Put a span around an attach, if the client is traced."""
 
     @wraps(attach)
-    async def with_span(client: Client, settings: "ClientSettings", wake: Wake) -> "Ticket":
+    async def with_span(client: Client, settings: ClientSettings, wake: Wake) -> Ticket:
         tracer = _tracer(client)
         if tracer is None:
             return await attach(client, settings, wake)

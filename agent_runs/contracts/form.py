@@ -265,7 +265,11 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
             "Tokens of one run: input, cached input, cache writes and output of all steps. They are counted where no "
             "price is known, too.",
         ),
-        Caption("maxSteps", "Max Steps", "Steps of the model in one run; those of sub-agents are not counted."),
+        Caption(
+            "maxSteps",
+            "Max Steps",
+            "Steps of the model in one run; those of sub-agents count, except with transport: run.",
+        ),
         Caption(
             "maxRepeatedCalls",
             "Max Repeated Calls",

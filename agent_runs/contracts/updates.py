@@ -1,4 +1,4 @@
-"""Updates and signals of an open run: join it, fetch its outcome. A cancel is Temporal's own cancellation request."""
+"""Updates, signals and the query of an open run. A cancel is Temporal's own cancellation request."""
 
 from datetime import datetime
 from typing import Final, Literal
@@ -15,6 +15,12 @@ OUTCOME: Final = "outcome"
 Also the memo key of the outcome of a cancelled run, because a workflow that closes as Canceled has no result."""
 COLLECTED: Final = "collected"
 """Signal: the caller has the outcome, so the run may close."""
+STEP_KEEPS_FAILING: Final = "step_keeps_failing"
+"""Signal: `FailingStep`, from a worker that tries a step once more."""
+STEP_GOES_ON: Final = "step_goes_on"
+"""Signal: the activity's type, from a worker in which a step that kept failing has worked for some time."""
+FAILING_STEPS: Final = "failing_steps"
+"""Query: -> the types of the activities that keep failing, as far as the run knows."""
 
 
 class Join(PaperclipContract):
@@ -48,3 +54,21 @@ class Joined(PaperclipContract):
     phase: str
     since: datetime
     finished: bool
+
+
+class FailingStep(PaperclipContract):
+    """A step of a run that fails again and again.
+
+    Attributes:
+        activity: its type.
+        step: the same in words for people.
+        tries: how many have failed, or have lost their worker.
+        cause: the last error in our words, bounded.
+        next_step: what to do about it; may be empty.
+    """
+
+    activity: str
+    step: str
+    tries: int
+    cause: str
+    next_step: str = ""

@@ -33,6 +33,8 @@ MAX_ANSWER: Final = 64 * 1024
 ANSWER_TIMEOUT: Final = timedelta(seconds=10)
 TRIES: Final = 5
 LOST: Final = "the pod of Job {} rested, and was lost when it was given this run"
+RELEASED_BY: Final = "{}: released"
+"""Written as the claimer of a pod that ends to make place: no attempt's claim looks like it."""
 RETRY_PAUSE: Final = timedelta(milliseconds=300)
 
 
@@ -113,6 +115,28 @@ class WarmPods:
             return None
         at = datetime.fromtimestamp(answer.at, UTC)
         return ref.model_copy(update={"claimed": Claimed(first=answer.first, at=at), "warnings": plan.warnings})
+
+
+async def release_resting_pod(cluster: Cluster, namespace: str, attempt: str) -> str | None:
+    """End the pod that has rested longest, whoever's it is: its place is needed.
+
+    Of this and a claim, one succeeds. Returns the name of its Job; None: no pod rests.
+
+    Args:
+        attempt: the one that needs a place.
+
+    Raises:
+        ClusterForbidden: the worker may not list or patch Jobs.
+        ClusterUnavailable: the API server refused or timed out.
+    """
+    marks = {RESTS_SINCE: None, CLAIMED_BY: RELEASED_BY.format(attempt)}
+    jobs = filter(rests, await cluster.jobs_of_all_agents(namespace))
+    for job in sorted(jobs, key=lambda job: job.metadata.annotations[RESTS_SINCE]):
+        meta = job.metadata
+        if await cluster.annotate_job(namespace, meta.name, meta.uid, meta.resource_version, marks):
+            await cluster.delete_job(namespace, meta.name, meta.uid)
+            return meta.name
+    return None
 
 
 async def rotate(cluster: Cluster, job: JobRef, attempt: str, tokens: dict[str, Any]) -> bool:

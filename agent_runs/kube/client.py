@@ -52,7 +52,17 @@ from agent_runs.kube.objects import (
     WatchEvent,
     decode,
 )
-from agent_runs.kube.ownership import CONTENT_DIGEST, RUN, agent_selector, content_digest, ours, same_owner, secret_data
+from agent_runs.kube.ownership import (
+    CONTENT_DIGEST,
+    OURS,
+    RUN,
+    agent_selector,
+    content_digest,
+    ours,
+    same_owner,
+    secret_data,
+    selector,
+)
 from agent_runs.kube.port import (
     AlreadyExists,
     ApplyResult,
@@ -311,7 +321,14 @@ class KubernetesCluster:
 
     async def jobs_of_agent(self, namespace: str, agent_id: str) -> list[Job]:
         """Return every Job that this program created for an agent, of whatever run."""
-        query = [("labelSelector", agent_selector(agent_id))]
+        return await self._jobs(namespace, agent_selector(agent_id))
+
+    async def jobs_of_all_agents(self, namespace: str) -> list[Job]:
+        """Return every Job that this program created in a namespace."""
+        return await self._jobs(namespace, selector(OURS))
+
+    async def _jobs(self, namespace: str, labels: str) -> list[Job]:
+        query = [("labelSelector", labels)]
         return list((await self._get("list", "jobs.batch", _batch(namespace, "jobs"), JobList, query)).items)
 
     async def annotate_job(

@@ -61,6 +61,8 @@ _TRANSIENT_PULL_ERROR: Final = re.compile(
 )
 _UNREAD_SECRET: Final = re.compile(r"failed to sync (secret|configmap) cache")
 """The kubelet has not read the object within a second: it or the API server is slow. Seen on a busy cluster."""
+_CAPACITY_MESSAGE: Final = re.compile(r"Insufficient |Too many pods")
+"""Of the scheduler. Source: Kubernetes, plugin NodeResourcesFit, seen on a full node."""
 _VOLUME_MESSAGE: Final = re.compile(r"pvc|persistentvolumeclaim|volume|bind|mount", re.IGNORECASE)
 _PULL_REASONS: Final = {"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "SignatureValidationFailed"}
 _INVALID_IMAGE_REASONS: Final = {"InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
@@ -112,6 +114,7 @@ class Waiting:
         since: when this phase (waiting for a node, or for the start) began, by the cluster's clock.
         error: what the waiting becomes when its timeout expires.
         timeout: how long this reason may last; None leaves it to the timeout of the phase.
+        lacks_capacity: nodes or a quota have no place left; a pod that ends elsewhere makes one.
     """
 
     reason: str
@@ -119,6 +122,7 @@ class Waiting:
     since: datetime | None = None
     error: type[RunError] = PodScheduleFailed
     timeout: timedelta | None = None
+    lacks_capacity: bool = False
 
 
 @dataclass(frozen=True)
@@ -227,7 +231,7 @@ def _without_pod(job: Job | None, events: Sequence[Event], *, had_pod: bool) -> 
         return Waiting("Waiting for Job controller to create pod...", since=since)
     reason = f"Kubernetes refuses the pod: {_bounded(refused.message)}"
     if "exceeded quota" in refused.message:
-        return Waiting(reason, since=since, error=JobCreateFailed)
+        return Waiting(reason, since=since, error=JobCreateFailed, lacks_capacity=True)
     return Waiting(reason, since=since, error=JobCreateFailed, timeout=TRANSIENT_ERROR_TIMEOUT)
 
 
@@ -267,7 +271,8 @@ def _unscheduled(pod: Pod) -> Diagnosis:
     if condition.reason == "SchedulingGated":
         return Waiting(_with_message("Pod is held back by a scheduling gate", message), since=since)
     kind = "PVC bind failed" if _VOLUME_MESSAGE.search(message) else "Pod unschedulable"
-    return Waiting(f"{kind}: {message or condition.reason}", since=since)
+    lacks_capacity = _CAPACITY_MESSAGE.search(message) is not None
+    return Waiting(f"{kind}: {message or condition.reason}", since=since, lacks_capacity=lacks_capacity)
 
 
 def _diagnose_start(pod: Pod, status: ContainerStatus, events: Sequence[Event], *, init: bool) -> Diagnosis | None:

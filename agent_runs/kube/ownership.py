@@ -50,9 +50,13 @@ def selector(labels: Mapping[str, str]) -> str:
     return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
+OURS: Final = {MANAGED_BY: "paperclip", COMPONENT: "agent-job"}
+"""Labels of every object that this program created."""
+
+
 def agent_selector(agent_id: str) -> str:
     """Return a selector for every object that this program created for an agent, also in earlier runs."""
-    return selector({MANAGED_BY: "paperclip", COMPONENT: "agent-job", AGENT: label_value(agent_id)})
+    return selector({**OURS, AGENT: label_value(agent_id)})
 
 
 def same_owner(existing: Mapping[str, str], ours: Mapping[str, str]) -> bool:
@@ -67,7 +71,7 @@ def belongs_to(metadata: Metadata, attempt: AttemptKey) -> bool:
 
 def ours(metadata: Metadata) -> bool:
     """Return whether an object was created by this program."""
-    return metadata.labels.get(MANAGED_BY) == "paperclip" and metadata.labels.get(COMPONENT) == "agent-job"
+    return all(metadata.labels.get(key) == value for key, value in OURS.items())
 
 
 def content_digest(content: Mapping[str, bytes]) -> str:

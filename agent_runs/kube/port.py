@@ -140,6 +140,10 @@ class Cluster(Protocol):
         """Return every Job that this program created for an agent, of whatever run."""
         ...
 
+    async def jobs_of_all_agents(self, namespace: str) -> list[Job]:
+        """Return every Job that this program created in a namespace."""
+        ...
+
     async def annotate_job(
         self, namespace: str, name: str, uid: str, resource_version: str, annotations: Mapping[str, str | None]
     ) -> Job | None:

@@ -15,6 +15,7 @@ import yaml
 
 from agent_runs.cli.refusals import Refused
 from agent_runs.cli.runs import read_context
+from agent_runs.client.fleet import RunFilter
 from agent_runs.paperclip.sealing import PublicKey, load_or_create
 from agent_runs.transcripts.tokens import Tokens
 from dev_stack.demo import context
@@ -232,6 +233,17 @@ def test_a_shell_completes_commands(shell: str) -> None:
     asked = {"_AGENT_RUNS_COMPLETE": f"complete_{shell}", "COMP_WORDS": "agent-runs ex", "COMP_CWORD": "1"}
     asked |= {"_TYPER_COMPLETE_ARGS": "agent-runs ex", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     assert "explain" in run(**asked).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [("--phase fail", "failed"), ("--phase timed", "timed-out"), ("--failure provider_q", "provider_quota")],
+)
+def test_a_shell_completes_phases_and_failures_as_the_command_takes_them(words: str, expected: str) -> None:
+    asked = {"_AGENT_RUNS_COMPLETE": "complete_bash", "COMP_WORDS": f"agent-runs list {words}", "COMP_CWORD": "3"}
+    assert run(**asked).stdout.split() == [expected]
+    option, _, _ = words.partition(" ")
+    assert getattr(RunFilter.parse({option[2:]: expected}), option[2:]) == expected.replace("-", " ")
 
 
 def refused(result: subprocess.CompletedProcess[str], message: str) -> None:

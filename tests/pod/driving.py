@@ -31,13 +31,20 @@ START = (
 
 
 def script(*steps: dict[str, Any]) -> str:
-    """A prompt that the scripted model answers with these steps."""
-    return f"<<<fake-llm {json.dumps({'steps': steps})} fake-llm>>>"
+    """A prompt that the scripted model answers with these steps; they may hold prompts themselves."""
+    inner = json.dumps({"steps": steps}).replace("fake-llm", "\\u0066ake-llm")
+    return f"<<<fake-llm {inner} fake-llm>>>"
 
 
 def bash(command: str) -> dict[str, Any]:
     """A step that runs a command."""
     return {"tools": [{"name": "bash", "args": {"command": command, "description": "a command"}}]}
+
+
+def task(*steps: dict[str, Any], **more: str) -> dict[str, Any]:
+    """A step that gives a sub-agent a prompt, which makes these steps."""
+    args = {"description": "a part of the work", "prompt": script(*steps), "subagent_type": "general", **more}
+    return {"tools": [{"name": "task", "args": args}]}
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,11 @@ class Played:
     @property
     def counts(self) -> Counter[str]:
         return Counter(event["type"] for event in self.of_run)
+
+    @property
+    def steps_of_subagents(self) -> list[tuple[str, str]]:
+        """Sub-agents' steps that have finished: session and part of each, in order."""
+        return [(event["child"], event["part"]["id"]) for event in self.events if event["type"] == "subagent_step"]
 
     @property
     def parts(self) -> list[str]:
@@ -138,6 +150,16 @@ class Served:
             client.request(method, url, params=query, json=content) as answer,
         ):
             return await answer.read() if raw else await answer.json()
+
+    async def journaled_steps_of_subagents(self, session: str) -> list[tuple[str, str]]:
+        """Steps that the journal says this session's sub-agents have finished: session and part of each, sorted."""
+        journal = await self.call("POST", "/sync/history", {})
+        created = [event["data"]["info"] for event in journal if event["type"] == "session.created.1"]
+        ours = {info["id"] for info in created if info.get("parentID") == session}
+        parts = [(event["aggregate_id"], event["data"].get("part", {})) for event in journal]
+        return sorted(
+            (owner, part["id"]) for owner, part in parts if owner in ours and part.get("type") == "step-finish"
+        )
 
     async def journaled_parts(self, session: str) -> list[str]:
         """The parts that the journal says have begun, ended or been called, in order."""

@@ -16,7 +16,7 @@ import pytest
 from agent_runs.pod.sidecar.driver import wire
 from agent_runs.pod.sidecar.driver.lines import LEFT_OUT
 from agent_runs.pod.sidecar.driver.server import Server
-from tests.pod.driving import PASSWORD, Played, Served, bash, result, script, serving
+from tests.pod.driving import PASSWORD, Played, Served, bash, result, script, serving, task
 
 pytestmark = pytest.mark.slow
 
@@ -91,9 +91,9 @@ async def test_the_journal_keeps_its_order_around_events_that_are_too_large(
     session = turn.end["session"]
     journal = await served.call("POST", "/sync/history", {}, raw=True)
     kept: Any = Kept(journal)
-    whole = list(Server(kept, "/").history(session, -1))
+    whole = [each[1:] for each in Server(kept, "/").history({}) if each[0] == session]
     monkeypatch.setattr(wire, "MAX_EVENT", 600)
-    bounded = list(Server(kept, "/").history(session, -1))
+    bounded = [each[1:] for each in Server(kept, "/").history({}) if each[0] == session]
     assert [event[:2] for event in bounded] == [event[:2] for event in whole]
     assert {event[2] is LEFT_OUT for event in bounded} == {True, False}
     assert [event for event in bounded if event[2] is not LEFT_OUT] == [
@@ -169,6 +169,34 @@ async def test_tools_that_run_are_shown_at_once_and_texts_as_they_grow(served: S
     assert ours.events[-1]["status"] == "idle"
 
 
+USED = {"usage": {"prompt": 1000, "completion": 100}}
+
+
+async def test_steps_of_sub_agents_are_used_and_change_nothing_else(alone: Served) -> None:
+    prompt = script(task({**bash("echo part"), **USED}, {"text": "Part.", **USED}), {"text": "Done."})
+    ours, theirs = await alone.play(prompt), await alone.run(prompt)
+    assert len(ours.steps_of_subagents) == 2
+    assert sorted(ours.steps_of_subagents) == await alone.journaled_steps_of_subagents(ours.end["session"])
+    mine, run = meaning(ours), meaning(theirs)
+    assert (mine.pop("steps"), run.pop("steps")) == (4, 2)
+    usage, without = mine.pop("usage"), run.pop("usage")
+    assert usage.input_tokens - without.input_tokens == 2000
+    assert usage.output_tokens - without.output_tokens == 200
+    assert mine.pop("cost_usd") > run.pop("cost_usd") > 0
+    assert mine == run
+    assert ours.counts == theirs.counts
+
+
+async def test_a_sub_agent_that_is_resumed_in_a_later_turn_is_counted_from_there(alone: Served) -> None:
+    first = await alone.play(script(task({"text": "Part.", **USED}), {"text": "Done."}))
+    ((child, _),) = first.steps_of_subagents
+    again = script(task({"text": "More.", **USED}, task_id=child), {"text": "Done again."})
+    second = await alone.play(again, session=first.end["session"])
+    steps = second.steps_of_subagents
+    assert [each for each, _ in steps] == [child]
+    assert sorted([*first.steps_of_subagents, *steps]) == await alone.journaled_steps_of_subagents(first.end["session"])
+
+
 @asynccontextmanager
 async def cutting(port: int, longest: float) -> AsyncIterator[tuple[Path, list[int]]]:
     """A relay to the server that cuts each connection with live events: its port, and the bytes that passed each."""
@@ -218,11 +246,42 @@ async def test_nothing_is_lost_or_doubled_by_a_thousand_cuts(alone: Served, tmp_
             assert ours.counts == {"step_start": 61, "step_finish": 61, "text": 61, "tool_use": 60}
 
 
-async def test_a_driver_that_is_killed_again_and_again_loses_and_doubles_nothing(alone: Served) -> None:
-    turn = alone.turn("to be killed\n" + script(*[bash(f"seq {number}") for number in range(40)]))
+SUB_AGENTS = [
+    {"tools": [call for each in pair for call in each["tools"]]}
+    for pair in (
+        [task(*[bash(f"seq {number}") for number in range(8)]), task(*[bash(f"seq {number}") for number in range(5)])],
+        [task(*[bash(f"seq {number}") for number in range(9)])],
+    )
+]
+
+
+@pytest.mark.timeout(600)  # most of it is the work of the model and of the commands
+async def test_no_step_of_a_sub_agent_is_lost_or_doubled_by_cuts(alone: Served, tmp_path: Path) -> None:
+    async with cutting(alone.port, 0.04) as (port, cuts):
+        address = tmp_path / "address"
+        address.write_text(f"opencode server listening on http://127.0.0.1:{port}\n")
+        while len(cuts) < 100:
+            ours = await alone.play(script(*SUB_AGENTS), server=str(address))
+            assert ours.end["code"] == 0
+            assert len(ours.steps_of_subagents) == 25
+            expected = await alone.journaled_steps_of_subagents(ours.end["session"])
+            assert sorted(ours.steps_of_subagents) == expected
+
+
+async def test_no_step_of_a_sub_agent_is_lost_or_doubled_by_a_driver_that_is_killed(alone: Served) -> None:
+    turn = alone.turn(script(*SUB_AGENTS))
+    assert await killed_again_and_again(alone, turn) > 3
+    ours = result(turn)
+    assert ours.end["code"] == 0
+    assert len(ours.steps_of_subagents) == 25
+    assert sorted(ours.steps_of_subagents) == await alone.journaled_steps_of_subagents(ours.end["session"])
+
+
+async def killed_again_and_again(server: Served, turn: Path) -> int:
+    """Plays a turn by drivers that are killed until there is an end; how many were."""
     kills, choose = 0, random.Random(14)
     while not (turn / "end").exists():
-        driver = await alone.start(turn)
+        driver = await server.start(turn)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(choose.uniform(0.05, 1.5)):
                 await driver.wait()
@@ -230,6 +289,12 @@ async def test_a_driver_that_is_killed_again_and_again_loses_and_doubles_nothing
             driver.kill()
             kills += 1
             await driver.wait()
+    return kills
+
+
+async def test_a_driver_that_is_killed_again_and_again_loses_and_doubles_nothing(alone: Served) -> None:
+    turn = alone.turn("to be killed\n" + script(*[bash(f"seq {number}") for number in range(40)]))
+    kills = await killed_again_and_again(alone, turn)
     ours, requests = result(turn), [each for each in alone.model.requests if "to be killed" in json.dumps(each)]
     assert kills > 5
     assert ours.end["code"] == 0

@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from agent_runs.agents.opencode.events import SERVER_EVENTS, FileLine
 from agent_runs.agents.opencode.fold import fold_chunks
 from agent_runs.contracts.outcome import ContainerEnd
 from agent_runs.pod.sidecar.driver import wire
+from agent_runs.pod.sidecar.driver.children import MAX_CHILDREN, NEVER, Children
 from agent_runs.pod.sidecar.driver.growth import MAX_TEXT, Growth
 from agent_runs.pod.sidecar.driver.identifiers import identifier
 from agent_runs.pod.sidecar.driver.lines import LEFT_OUT, Line, Mapping, encoded
@@ -178,3 +180,85 @@ def test_a_tool_that_a_server_reports_as_running_is_what_the_run_waits_for() -> 
     assert not activity.add([FileLine(retry)])
     assert activity.waits_for == "provider"
     assert activity.add([FileLine(growing)])
+
+
+CREATED = "session.created.1"
+PART = "message.part.updated.1"
+
+
+def finished(message: str, number: int = 1, **changes: Any) -> dict[str, Any]:
+    """The data of the event that a step has finished."""
+    tokens = {"input": 10, "output": 2, "reasoning": 0, "cache": {"read": 5, "write": 0}}
+    part = {"id": f"prt_{number}", "messageID": message, "type": "step-finish", "reason": "stop", "cost": 0.5}
+    return {"part": {**part, "tokens": tokens, **changes}}
+
+
+def test_only_steps_of_this_turns_sub_agents_make_lines_each_once() -> None:
+    children = Children(SESSION, PROMPT, {})
+    children.add("ses_child", 0, CREATED, {"info": {"parentID": SESSION}})
+    children.add("ses_deep", 0, CREATED, {"info": {"parentID": "ses_child"}})
+    children.add("ses_other", 0, CREATED, {"info": {}})
+    events = [("ses_child", 1), ("ses_deep", 1), ("ses_child", 1), ("ses_other", 1), ("ses_child", 2)]
+    lines = [line for child, seq in events for line in children.add(child, seq, PART, finished(PROMPT + "_later"))]
+    assert [(line.content["child"], line.content["seq"]) for line in lines] == [
+        ("ses_child", 1),
+        ("ses_deep", 1),
+        ("ses_child", 2),
+    ]
+    assert children.add("ses_child", 3, PART, finished("msg_earlier")) == []
+    assert children.add("ses_child", 4, PART, LEFT_OUT) == []
+    assert children.after == {"ses_child": 4, "ses_deep": 1}
+
+
+def test_an_older_sub_agent_is_read_from_its_first_live_event_and_after_a_cut_as_a_whole() -> None:
+    children = Children(SESSION, PROMPT, {"ses_written": 7})
+    children.add_older({"ses_grandchild": "ses_child", "ses_child": SESSION, "ses_other": "", "ses_written": SESSION})
+    assert children.after == {"ses_written": 7, "ses_child": NEVER, "ses_grandchild": NEVER}
+    assert not children.misses("ses_child", 40)
+    assert children.misses("ses_written", 9)
+    children.reconsider_older()
+    assert children.after == {"ses_written": 7, "ses_child": 39, "ses_grandchild": -1}
+
+
+@given(st.lists(st.tuples(st.sampled_from([CREATED, PART]), st.integers(-9, 9), values), max_size=8), values)
+def test_hostile_events_of_sub_agents_make_bounded_lines_or_none(events: list[Any], tokens: Any) -> None:
+    children = Children(SESSION, PROMPT, {"ses_child": 0})
+    for number, (kind, seq, data) in enumerate(events):
+        children.add(f"ses_{number}", seq, kind, data)
+        children.add("ses_child", seq, kind, data)
+    (line,) = children.add("ses_child", 10, PART, finished("msg_z" * 999, tokens=tokens, cost=tokens, reason=tokens))
+    written = encoded(line, 1, SESSION)
+    assert len(written) < 2000
+    fold = fold_chunks([written])
+    assert (fold.progress.steps, fold.report(ContainerEnd(exit_code=0)).events) == (1, 0)
+
+
+def test_there_may_be_any_number_of_sub_agents() -> None:
+    children = Children(SESSION, PROMPT, {})
+    for number in range(2 * MAX_CHILDREN):
+        children.add(f"ses_{number}", 0, CREATED, {"info": {"parentID": SESSION}})
+    assert len(children.after) == MAX_CHILDREN
+
+
+def test_what_sub_agents_use_is_used_by_the_run_and_is_progress_but_not_its_end() -> None:
+    children = Children(SESSION, PROMPT, {"ses_child": 0})
+    (step,) = children.add("ses_child", 1, PART, finished("msg_z", reason="length"))
+    line = encoded(step, 1, SESSION)
+    lines = [step_start(), text(), step_finish("stop", cost=1)]
+    plain, more = (fold_chunks([each + b"\n" for each in given]) for given in (lines, [*lines, line, line]))
+    before, after = plain.progress, more.progress
+    assert (after.steps, after.cost_usd) == (before.steps + 1, (before.cost_usd or 0) + Decimal("0.5"))
+    assert after.usage.cached_input_tokens == before.usage.cached_input_tokens + 5
+    assert (after.continues, after.context_tokens) == (before.continues, before.context_tokens)
+    changed = {"usage": None, "cost_usd": None, "steps": 0}
+    reports = [fold.report(ContainerEnd(exit_code=0)).model_copy(update=changed) for fold in (plain, more)]
+    assert reports[0] == reports[1]
+    shown = entry(line)
+    assert shown is not None
+    assert shown.title == "sub-agent: 10 in, 5 cached, 2 out, $0.5000, length"
+    assert [list(calls(StoredLine(sequence=1, stream="stdout", data=line, at=AT), form)) for form in FORMATS] == [
+        []
+    ] * 3
+    activity = Activity()
+    assert activity.add([FileLine(line)])
+    assert activity.add([FileLine(line)])

@@ -13,6 +13,7 @@ from temporalio.client import Client
 from dev_stack.opencode_binary import ensure_opencode
 from dev_stack.plan import cache_folder
 from dev_stack.scripted_model.server import provider_block, serve
+from tests.pod.driving import script
 from tests.runs.system import System, open_system
 from tests.support.claims import data_claim
 
@@ -58,9 +59,8 @@ def agent_of(system: System, binary: Path, scenario: str, **config: Any) -> dict
 
 def playing(raw: dict[str, Any], *steps: dict[str, Any]) -> dict[str, Any]:
     """The same context with these steps of the model in its task, instead of those of the demonstration."""
-    script = f"<<<fake-llm {json.dumps({'steps': steps})} fake-llm>>>"
     text = json.dumps(raw, ensure_ascii=False)
     begin, end = re.escape("<<<fake-llm"), re.escape("fake-llm>>>")
-    changed: dict[str, Any] = json.loads(re.sub(f"{begin}.*?{end}", lambda _: json.dumps(script)[1:-1], text))
+    changed: dict[str, Any] = json.loads(re.sub(f"{begin}.*?{end}", lambda _: json.dumps(script(*steps))[1:-1], text))
     assert changed != raw
     return changed

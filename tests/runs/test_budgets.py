@@ -10,7 +10,8 @@ from temporalio.client import Client
 
 from agent_runs.client.outcome import outcome_at_close
 from tests.opencode.event_lines import step_finish, step_start, text, tool_use
-from tests.runs.real_opencode import opencode_agent, real_system
+from tests.pod.driving import bash, task
+from tests.runs.real_opencode import opencode_agent, playing, real_system
 from tests.runs.system import System, open_system
 from tests.runs.test_warnings import details, header, shown
 
@@ -140,3 +141,22 @@ async def test_opencode_that_repeats_one_call_is_stopped(temporal: Client, tmp_p
     assert outcome.error_code == "budget_exceeded"
     assert "calls of bash in a row with the same input; used by this run: " in (outcome.error_message or "")
     assert sum(b'"tool_use"' in line for line in stdout) >= 5  # how many more depends on the machine's speed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+async def test_what_sub_agents_use_counts_and_a_run_whose_sub_agent_goes_on_for_ever_is_stopped(
+    temporal: Client, tmp_path: Path
+) -> None:
+    used = {"usage": {"prompt": 1000, "completion": 100}}
+    steps = [{**bash(f"seq {number}"), **used} for number in range(60)]
+    async with real_system(temporal, tmp_path) as system:
+        agent = await opencode_agent(system, "script", transport="serve", maxTokens=100_000)
+        outcome = await system.outcome(playing(agent, task(*steps[:3]), {"text": "Done."}))
+        agent = await opencode_agent(system, "script", transport="serve", maxSteps=4)
+        stopped = await system.outcome(playing(agent, task(*steps), {"text": "Never."}))
+    assert outcome.failure is None
+    assert outcome.usage is not None
+    assert (outcome.usage.input_tokens, outcome.usage.output_tokens) == (3 * 1000 + 3 * 100, 3 * 100 + 3 * 20)
+    assert stopped.error_code == "budget_exceeded"
+    assert "of 4 steps; used by this run: " in (stopped.error_message or "")

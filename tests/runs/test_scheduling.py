@@ -20,7 +20,7 @@ from agent_runs.contracts.messages import AwaitSchedule, Finish, JobRef, PodRef,
 from agent_runs.job.redactions import Redactions
 from agent_runs.job.secrets import prompt_secret
 from agent_runs.kube.client import KubernetesCluster
-from agent_runs.kube.ownership import owner_labels
+from agent_runs.kube.ownership import RESTS_SINCE, owner_labels
 from dev_stack.cluster import EmbeddedCluster
 from tests.activities.fake_preparations import SECRETS, FakePreparations
 
@@ -55,6 +55,20 @@ class Wait:
             }
         )
         return JobRef(namespace=NAMESPACE, name=job.metadata.name, uid=job.metadata.uid)
+
+    def other_agent(self) -> "Wait":
+        """The same for a run of another agent."""
+        run = RunKey(agent_id=str(uuid.uuid4()), company_id="c", run_id=str(uuid.uuid4()))
+        return Wait(self.embedded, self.kubernetes, AttemptKey(run=run, attempt=1))
+
+    async def resting(self, since: str) -> JobRef:
+        """The Job of another agent whose pod rests."""
+        job = await self.other_agent().job()
+        now = await self.kubernetes.read_job(NAMESPACE, job.name)
+        assert now is not None
+        marks = {RESTS_SINCE: since}
+        assert await self.kubernetes.annotate_job(NAMESPACE, job.name, job.uid, now.metadata.resource_version, marks)
+        return job
 
     async def pod(self, job: JobRef, schedule_timeout: timedelta = timedelta(minutes=1)) -> PodRef:
         """What the step returns; its heartbeats are in `heartbeats`."""
@@ -145,6 +159,31 @@ async def test_a_pod_without_a_node_is_waited_for_with_the_schedulers_message_an
     wait.embedded.faults.clear()
     await step
     assert [path for path in wait.requests_about_job if "events" in path] == []
+
+
+async def test_a_pod_without_a_place_gets_that_of_the_pod_that_rests_longest(wait: Wait) -> None:
+    resting = [await wait.resting(f"2026-11-2{day}T08:00:00+00:00") for day in (3, 2, 4)]
+    working = await wait.other_agent().job()
+    wait.embedded.faults.fill_node("0/1 nodes are available: 1 Insufficient cpu.")
+    step = asyncio.create_task(wait.pod(await wait.job()))
+    async with asyncio.timeout(30):
+        while await wait.kubernetes.read_job(NAMESPACE, resting[1].name):  # noqa: ASYNC110 - no event tells it
+            await asyncio.sleep(0.05)
+    wait.embedded.faults.clear()
+    await step
+    left = [job for job in resting if await wait.kubernetes.read_job(NAMESPACE, job.name)]
+    assert (left, await wait.kubernetes.read_job(NAMESPACE, working.name) is not None) == (
+        [resting[0], resting[2]],
+        True,
+    )
+
+
+async def test_a_pod_whose_node_is_wrong_takes_no_place(wait: Wait) -> None:
+    resting = await wait.resting("2026-11-22T08:00:00+00:00")
+    wait.embedded.faults.fill_node("1 node(s) didn't match Pod's node affinity/selector.")
+    with pytest.raises(PodScheduleFailed):
+        await wait.pod(await wait.job(), schedule_timeout=timedelta(seconds=1))
+    assert await wait.kubernetes.read_job(NAMESPACE, resting.name) is not None
 
 
 async def test_a_pod_without_a_node_fails_at_the_timeout(wait: Wait) -> None:

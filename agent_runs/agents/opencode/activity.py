@@ -29,7 +29,7 @@ LINE_LIMIT: Final = 200
 """Characters of a repeated line in a message."""
 SUB_AGENT: Final = "task"
 _EVENT: Final = re.compile(
-    rb'\s*\{\s*"type"\s*:\s*"(step_start|text|reasoning|tool_use|step_finish|tool_running|text_growth|session_status)"'
+    rb'\s*\{\s*"type"\s*:\s*"(step_start|text|reasoning|tool_use|step_finish|tool_running|text_growth|session_status|subagent_step)"'
 )
 _RETRY: Final = re.compile(rb'"status":"retry"')
 _TOOL: Final = re.compile(rb'"tool"\s*:\s*"([\w.-]{1,80})"')
@@ -112,6 +112,8 @@ class Activity:
         kind, began = event[1], self._began
         if kind == b"session_status":
             return self._status(data[:HEAD])
+        if kind == b"subagent_step":
+            return True
         self._answering = True
         self._began = kind == b"step_start"
         if kind == b"tool_use":

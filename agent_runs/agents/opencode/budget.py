@@ -1,6 +1,6 @@
 """What a run has used of its budget: steps, tokens, cost, and repetitions of one tool call. Pure.
 
-Only what OpenCode writes counts: steps of a sub-agent are in no event. Source: OpenCode 1.18.33, observed.
+Steps of sub-agents count where OpenCode is driven through its server: `opencode run` writes nothing of them.
 """
 
 import hashlib

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeGuard
 
 import msgspec
 
-from agent_runs.agents.opencode.events import SERVER_EVENTS, printable
+from agent_runs.agents.opencode.events import SERVER_EVENTS, SUBAGENT_STEP, printable
 from agent_runs.contracts.large_json import LARGE, load_json
 from agent_runs.contracts.outcome import GAP_STREAM
 from agent_runs.contracts.output import LINE_LIMIT
@@ -108,6 +108,8 @@ def _other(event: dict[str, Any]) -> Entry | None:
     if kind == "permission_rejected":
         asked = " ".join(visible_line(event.get(name), ENTRY_TITLE_LIMIT) for name in ("permission", "patterns"))
         return Entry("log", f"rejected permission: {asked}")
+    if kind == SUBAGENT_STEP:
+        return Entry("step", f"sub-agent: {_usage(_object(event.get('part')))}")
     return None if kind in SERVER_EVENTS else Entry("log", visible_line(f"{kind} event", ENTRY_TITLE_LIMIT))
 
 

@@ -18,6 +18,7 @@ from agent_runs.agents.opencode.diagnostics import Diagnostics
 from agent_runs.agents.opencode.events import (
     NO_PART,
     SERVER_EVENTS,
+    SUBAGENT_STEP,
     Event,
     FileLine,
     LineSplitter,
@@ -110,7 +111,8 @@ class _Meter:
         self.largest_prompt = 0
         self._fresh = self._written = self._reasoning = self._cache_read = self._cache_write = 0
 
-    def add(self, tokens: Tokens | None, cost: float | None) -> None:
+    def add(self, tokens: Tokens | None, cost: float | None, *, own_prompt: bool = True) -> None:
+        """Add a step; the prompt of a sub-agent's is not in the context of the session."""
         if cost is not None and 0 <= cost <= COST_LIMIT:
             self.cost = (self.cost or Decimal(0)) + Decimal(repr(cost))
         if tokens is None:
@@ -123,7 +125,8 @@ class _Meter:
         self._reasoning += _count(tokens.reasoning)
         self._cache_read += read
         self._cache_write += write
-        self.largest_prompt = max(self.largest_prompt, fresh + read + write)
+        if own_prompt:
+            self.largest_prompt = max(self.largest_prompt, fresh + read + write)
 
     @property
     def usage(self) -> Usage:
@@ -168,6 +171,7 @@ class Fold:
             "text": self._text,
             "tool_use": self._tool_use,
             "step_finish": self._step_finish,
+            SUBAGENT_STEP: self._subagent_step,
             "error": self._error,
             "permission_rejected": self._rejected,
         }
@@ -351,6 +355,12 @@ class Fold:
             self._answer = texts
         if self._reason == verdict.STOP:
             self._pending_errors.clear()
+
+    def _subagent_step(self, _event: Event, part: Part) -> None:
+        """It is used and paid for as any step, and says nothing about how the agent itself goes on."""
+        if not self._steps_seen.repeated(part.id):
+            self._steps = min(self._steps + 1, MAX_COUNT)
+            self._meter.add(part.tokens, part.cost, own_prompt=False)
 
     def _error(self, event: Event, _part: Part) -> None:
         error = provider_error(event.error if event.error is not None else event.message)

@@ -14,6 +14,7 @@ import contextlib
 import time
 from typing import Any
 
+from agent_runs.pod.sidecar.driver.children import Children
 from agent_runs.pod.sidecar.driver.growth import Growth
 from agent_runs.pod.sidecar.driver.identifiers import identifier
 from agent_runs.pod.sidecar.driver.lines import Line, Mapping, dictionary, integer, text
@@ -37,7 +38,6 @@ RETRY_SECONDS, START_SECONDS = 0.1, 1.0
 ABORTED_CODE = 143
 """Of a process that SIGTERM ended."""
 FAR_PARENTS = 8
-MAX_CHILDREN = 1024
 MAX_TEXT = 500
 
 
@@ -83,7 +83,7 @@ class _Drive:
         self._live_errors: dict[tuple[str, str], int] = {}
         self._journal_errors: dict[tuple[str, str], int] = {}
         self._failed_message = ""
-        self._children: set[str] = set()
+        self._children: Children
         self._status: tuple[Any, ...] = ()
         self._idle_since: float | None = None
         self._heard_at = self._looked_at = time.monotonic()
@@ -123,12 +123,27 @@ class _Drive:
         if not self._state.session:
             self._note(**self._session())
         state = self._state
-        self._server.skip_others(state.session)
         self._record = Record(f"{self._folder}/{EVENTS}", state.session)
+        self._children = Children(state.session, state.message, self._record.children)
+        self._skip_others()
         self._unread = self._record.journaled
         self._live_errors = dict(self._record.errors)
         self._mapping = Mapping(state.session, state.message, state.start)
         self._reconnect()
+
+    def _skip_others(self) -> None:
+        """See to it that the journal is asked for this session's events, and for those of its sub-agents.
+
+        Sessions of other directories are not listed; the first read of the journal has them. After a restart nobody
+        knows whether a sub-agent's session is of this turn, so all of it is read.
+        """
+        parents = self._server.sessions()
+        self._children.add_older(parents)
+        if self._state.sent:
+            self._children.reconsider_older()
+        for other in parents:
+            if other != self._state.session and other not in self._children:
+                self._server.skip(other)
 
     def _session(self) -> dict[str, str]:
         turn, server = self._turn, self._server
@@ -235,6 +250,7 @@ class _Drive:
         if self._stream is not None:
             self._stream.close()
         self._stream = None
+        self._children.reconsider_older()
         self._growth.clear()
         self._look_now = True
 
@@ -261,7 +277,7 @@ class _Drive:
         session = text(properties.get("sessionID"), MAX_TEXT)
         if kind == "session.created":
             info = dictionary(properties.get("info"))
-            self._child(text(info.get("id"), MAX_TEXT), text(info.get("parentID"), MAX_TEXT))
+            self._children.add_session(text(info.get("id"), MAX_TEXT), text(info.get("parentID"), MAX_TEXT))
         elif kind in ("permission.asked", "question.asked"):
             self._reject(str(kind).partition(".")[0], properties)
         elif session != self._state.session:
@@ -275,20 +291,34 @@ class _Drive:
             self._growth.add(kind, properties, time.monotonic())
 
     def _live_event(self, event: dict[str, Any]) -> None:
-        if event.get("aggregateID") != self._state.session:
-            return
-        seq = integer(event.get("seq"))
-        if self._mapping.start is None or seq > self._mapping.seq + 1:
+        session, seq = text(event.get("aggregateID"), MAX_TEXT), integer(event.get("seq"))
+        if session != self._state.session:
+            self._live_event_of_child(session, seq, event)
+        elif self._mapping.start is None or seq > self._mapping.seq + 1:
             self._read_journal()
         elif seq == self._mapping.seq + 1:
             self._take(seq, text(event.get("type"), MAX_TEXT), event.get("data"))
 
+    def _live_event_of_child(self, session: str, seq: int, event: dict[str, Any]) -> None:
+        if session in self._children and self._children.misses(session, seq):
+            self._read_journal()
+        else:
+            self._take_of_child(session, seq, text(event.get("type"), MAX_TEXT), event.get("data"))
+
     def _read_journal(self) -> None:
         """Take what the journal has and we have not."""
-        mapping = self._mapping
-        for seq, kind, data in self._server.history(self._state.session, mapping.seq):
-            if seq > mapping.seq:
+        session, mapping = self._state.session, self._mapping
+        for owner, seq, kind, data in self._server.history({**self._children.after, session: mapping.seq}):
+            if owner != session:
+                self._take_of_child(owner, seq, kind, data)
+                if owner not in self._children:
+                    self._server.skip(owner)
+            elif seq > mapping.seq:
                 self._take(seq, kind, data)
+
+    def _take_of_child(self, session: str, seq: int, kind: str, data: object) -> None:
+        for line in self._children.add(session, seq, kind, data):
+            self._record.write(line)
 
     def _take(self, seq: int, kind: str, data: object) -> None:
         mapping, self._taken_at = self._mapping, time.monotonic()
@@ -323,14 +353,6 @@ class _Drive:
             self._record.write(Line("error", {"error": error}))
 
     # what waits for an answer
-
-    def _child(self, session: str, parent: str) -> None:
-        if (
-            parent
-            and (parent == self._state.session or parent in self._children)
-            and len(self._children) < MAX_CHILDREN
-        ):
-            self._children.add(session)
 
     def _is_ours(self, session: str) -> bool:
         """Whether it is this session or one of its sub-agents'."""

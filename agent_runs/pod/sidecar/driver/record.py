@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from agent_runs.pod.sidecar.driver.lines import JOURNALED, Line, dictionary, encoded, text
+from agent_runs.pod.sidecar.driver.children import MAX_CHILDREN, STEP
+from agent_runs.pod.sidecar.driver.lines import JOURNALED, Line, dictionary, encoded, integer, text
 
 MAX_ERRORS = 100
 """Errors that are remembered, and that are written."""
@@ -30,6 +31,7 @@ class Record:
         journaled: how many of them there are.
         errors: how many there are of each.
         rejected: requests for a permission.
+        children: sub-agents' sessions, each with the `seq` of its newest line.
     """
 
     def __init__(self, path: str, session: str, counted: Callable[[str], bool] = JOURNALED.__contains__) -> None:
@@ -39,6 +41,7 @@ class Record:
         self.journaled = 0
         self.errors: Counter[tuple[str, str]] = Counter()
         self.rejected: set[str] = set()
+        self.children: dict[str, int] = {}
         self._last = 0
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         os.ftruncate(self._file, self._read())
@@ -82,6 +85,9 @@ class Record:
             self.errors[error_key(json.loads(line).get("error"))] += 1
         elif kind == "permission_rejected" and len(self.rejected) < MAX_REJECTED:
             self.rejected.add(str(json.loads(line).get("requestID")))
+        elif kind == STEP and len(self.children) < MAX_CHILDREN:
+            step = json.loads(line)
+            self.children[text(step.get("child"), MAX_MESSAGE)] = integer(step.get("seq"))
 
 
 def error_key(error: object) -> tuple[str, str]:

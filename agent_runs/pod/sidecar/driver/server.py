@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
+from agent_runs.pod.sidecar.driver.children import NEVER
 from agent_runs.pod.sidecar.driver.lines import LEFT_OUT, dictionary, integer, text
 from agent_runs.pod.sidecar.driver.waiting import Waiter
 from agent_runs.pod.sidecar.driver.wire import NoAnswer, TooLarge, Wire, elements
@@ -25,7 +26,6 @@ MAX_OUTPUT = 64 * 1024
 LOOK_SECONDS = 0.05
 MAX_OTHERS = 10_000
 MAX_ID = 128
-NEVER = 2**53 - 1
 _HEAD = re.compile(  # OpenCode writes an event's data last
     r'\{"id":"[^"]{1,128}","aggregate_id":"(?P<session>[^"]{1,128})","seq":(?P<seq>\d{1,15}),"type":"(?P<type>[^"]{1,128})"'
 )
@@ -174,14 +174,16 @@ class Server:
         """Abort what the session does."""
         self.wire.call("POST", self._path(f"/session/{session}/abort"), {})
 
-    def skip_others(self, session: str) -> None:
-        """Take note of the other sessions, so that the journal is asked for this one's events only.
-
-        Those of other directories are not listed; the first read of the journal has them.
-        """
+    def sessions(self) -> dict[str, str]:
+        """Return the sessions of this directory, each with its parent, or an empty text."""
         _, known = self.wire.call("GET", self._path("/session", f"&limit={MAX_OTHERS}"))
-        others = (text(dictionary(each).get("id"), MAX_ID) for each in known) if isinstance(known, list) else ()
-        self._others = {other: NEVER for other in others if other not in ("", session)}
+        found = map(dictionary, known) if isinstance(known, list) else ()
+        return {text(each.get("id"), MAX_ID): text(each.get("parentID"), MAX_ID) for each in found if each.get("id")}
+
+    def skip(self, session: str) -> None:
+        """From now on the journal is not asked for this session's events."""
+        if len(self._others) < MAX_OTHERS:
+            self._others[session] = NEVER
 
     def status(self, session: str) -> dict[str, Any]:
         """Return what the session does: an object with `type`."""
@@ -201,12 +203,15 @@ class Server:
         end, content = ("reply", {"reply": "reject"}) if kind == "permission" else ("reject", {})
         self.wire.call("POST", self._path(f"/{kind}/{name}/{end}"), content)
 
-    def history(self, session: str, after: int) -> Iterator[tuple[int, str, object]]:
-        """Return what the journal has of a session: `seq`, type and data of each event, in order.
+    def history(self, after: dict[str, int]) -> Iterator[tuple[str, int, str, object]]:
+        """Return what the journal has: session, `seq`, type and data of each event, a session's in order.
 
-        The server adds the events of every session that is not named, so those that are known are.
+        The server sends the events of every session that is not named: those that are new to us.
+
+        Args:
+            after: by the session, the `seq` after which its events are wanted.
         """
-        known = {**self._others, **({session: after} if after >= 0 else {})}
+        known = {**self._others, **{session: seq for session, seq in after.items() if seq >= 0}}
         exchange = self.wire.open("POST", self._path("/sync/history"), known)
         try:
             status = exchange.status()
@@ -214,11 +219,8 @@ class Server:
                 raise NoAnswer(f"the journal was answered with the status {status}")
             for element in elements(exchange.body()):
                 event = _head(element) if isinstance(element, TooLarge) else dictionary(element)
-                owner = text(event.get("aggregate_id"), MAX_ID)
-                if owner == session:
-                    yield integer(event.get("seq")), text(event.get("type"), MAX_ID), event.get("data")
-                elif len(self._others) < MAX_OTHERS:
-                    self._others[owner] = NEVER
+                owner, kind = text(event.get("aggregate_id"), MAX_ID), text(event.get("type"), MAX_ID)
+                yield owner, integer(event.get("seq")), kind, event.get("data")
         finally:
             exchange.close()
 
