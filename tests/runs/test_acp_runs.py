@@ -191,3 +191,36 @@ async def test_a_change_of_the_agent_begins_a_fresh_session_and_says_so(agents: 
     assert two.session_id != one.session_id
     assert f"session {one.session_id} is not resumed: it is codex's, and the agent is qwen now" in str(two.result_json)
     assert len(two.attempts) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "where"),
+    [
+        ("claude", "fake/scenario/script", "output_config"),
+        ("codex", "openai/gpt-5.2-codex", "reasoning"),  # it sends none to a model that it does not know
+    ],
+)
+async def test_the_effort_of_the_configuration_reaches_the_model(
+    agents: AgentSystem, name: str, model: str, where: str
+) -> None:
+    for effort in ("low", "high"):
+        await agents.system.outcome(await agents.plays(name, {"text": "Done."}, variant=effort, model=model))
+        asked = [each for each in agents.model.requests if each.get("model") == model.partition("/")[2]][-1]
+        assert asked[where]["effort"] == effort
+
+
+@pytest.mark.parametrize("name", ["claude", "gemini", "qwen"])
+async def test_a_tool_that_leaves_the_workspace_is_denied_where_the_configuration_says_so(
+    agents: AgentSystem, name: str
+) -> None:
+    raw = await agents.plays(
+        name,
+        bash("touch /paperclip/outside; echo left > /tmp/left"),
+        {"text": "Done."},
+        dangerouslySkipPermissions=False,
+    )
+    await agents.system.outcome(raw)
+    seen = await events(agents.system, raw)
+    assert [each["type"] for each in seen if each["type"] == "permission_rejected"] == ["permission_rejected"]
+    tools = [each["part"]["state"]["status"] for each in seen if each["type"] == "tool_use"]
+    assert "completed" not in tools

@@ -28,9 +28,9 @@ SUBAGENT_STEP: Final = "subagent_step"
 SERVER_EVENTS: Final = frozenset(
     {"tool_running", "text_growth", "session_status", "permission_rejected", SUBAGENT_STEP, "acp_update"}
 )
-"""Lines that the sidecar's drivers (`agent_runs.pod.sidecar.driver`, `acp`) add to those of `opencode run`: what begins,
-grows and waits, what sub-agents use, and the messages of an agent that make no other line. Of the verdict only the
-permission that it names depends on them."""
+"""Lines that the sidecar's drivers (`agent_runs.pod.sidecar.driver`, `acp`) add to those of `opencode run`: what
+begins, grows and waits, what sub-agents use, and the messages of an agent that make no other line. Of the verdict only
+the permission that it names depends on them."""
 _PREFIX: Final = 512
 GENERIC_LIMIT: Final = 1024 * 1024
 """Bytes of a line that may be built as a whole; an odd line above that is known by its beginning only."""
