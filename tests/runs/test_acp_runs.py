@@ -224,3 +224,14 @@ async def test_a_tool_that_leaves_the_workspace_is_denied_where_the_configuratio
     assert [each["type"] for each in seen if each["type"] == "permission_rejected"] == ["permission_rejected"]
     tools = [each["part"]["state"]["status"] for each in seen if each["type"] == "tool_use"]
     assert "completed" not in tools
+
+
+async def test_an_agent_that_is_killed_for_its_memory_ends_the_run_by_name(agents: AgentSystem, name: str) -> None:
+    raw = await agents.plays(name, bash("echo began; sleep 600"), {"text": "Never."})
+    ticket = await agents.system.start(raw)
+    await until_tool_runs(agents.system, raw)
+    (pod,) = await agents.pods(raw)
+    await agents.system.embedded.faults.kill_container(pod.metadata.name, "opencode", oom=True)
+    ended = await outcome_at_close(ticket.handle(agents.system.temporal))
+    assert [attempt.failure_code for attempt in ended.attempts] == ["oom_killed"]
+    assert await agents.left_of(raw) == []
