@@ -47,6 +47,7 @@ PROFILES: Final[dict[str, dict[str, Any]]] = {
         "errors": [
             {"matches": r'"http_status_code":(?P<status>\d{3})', "name": "APIError"},
             {"matches": r"unexpected status (?P<status>\d{3})", "name": "APIError"},
+            {"matches": "invalid_request_error", "name": "APIError", "status": 400},
             {"matches": "internal_server_error|stream disconnected", "name": "APIError", "status": 503},
         ],
         "informational": ["^Model metadata for `"],
@@ -78,6 +79,7 @@ PROFILES: Final[dict[str, dict[str, Any]]] = {
     },
 }
 """What the worker will hand over of each agent."""
+HIDDEN: Final = ("acp_update", "text_growth", "session_status")
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class Played:
     @property
     def kinds(self) -> list[str]:
         """Types of the lines but for what only keeps a message, or shows a text that grows."""
-        return [each["type"] for each in self.events if each["type"] not in ("acp_update", "text_growth")]
+        return [each["type"] for each in self.events if each["type"] not in HIDDEN]
 
     def of(self, kind: str) -> list[dict[str, Any]]:
         return [each for each in self.events if each["type"] == kind]

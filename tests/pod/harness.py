@@ -125,6 +125,7 @@ class Sidecar:
     max_unread: int = RUN_TIMEOUT
     wrapper: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
+    turn: Path | None = None
 
     @property
     def out(self) -> Path:
@@ -143,7 +144,7 @@ class Sidecar:
             if new:
                 shutil.rmtree(folder, ignore_errors=True)  # a pod's folders are new
             folder.mkdir(exist_ok=True)
-        arguments = map(str, ("run", self.out, self.control, self.tokens, self.max_unread))
+        arguments = map(str, ("run", self.out, self.control, self.tokens, self.max_unread, *([self.turn] if self.turn else [])))
         return subprocess.Popen(
             [*self.wrapper, *self.argv(*arguments)], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )

@@ -94,11 +94,11 @@ class _Drive:
         self._waiter = Waiter()
         self._state, self._turn = State.read(folder), Turn.read(folder)
         self._profile = self._turn.profile
+        self._session = self._state.session
         self._record = Record(f"{folder}/{EVENTS}", "", lambda kind: kind not in NOT_THE_AGENTS)
         self._unread = self._record.journaled
         self._agent = Agent(self._turn.output, self._waiter)
         self._answers: dict[int, Message] = {}
-        self._session = ""
         self._history = 0
         self._mapping: Mapping | None = None
         self._result: Message | None = None
@@ -152,7 +152,6 @@ class _Drive:
         self._session = turn.session or text(opened.get("sessionId"), MAX_SESSION)
         if not self._session:
             raise NotProtocol("session/new was answered without a session")
-        self._record.session = self._session
         self._configure(opened)
 
     def _configure(self, opened: dict[str, Any]) -> None:
@@ -229,7 +228,7 @@ class _Drive:
             self._await_quiet()
         blocks = [{"type": "text", "text": self._turn.text()}]
         line = request(NUMBERS[PROMPT], "session/prompt", {"sessionId": self._session, "prompt": blocks})
-        self._note(asked=(*self._state.asked, PROMPT), mark=self._agent.at)
+        self._note(asked=(*self._state.asked, PROMPT), mark=self._agent.at, session=self._session)
         self._begin_turn()
         self._agent.send(line)
         self._note(written=(*self._state.written, PROMPT))
@@ -253,9 +252,11 @@ class _Drive:
         """What the agent writes from here on is of the turn."""
         if self._mapping is not None:
             return
+        self._record.session = self._session
         self._mapping = Mapping(self._session, self._profile.informational, self._profile.usage)
         self._cost_before = self._cost or 0.0
         self._cost = None
+        self._emit(Line("session_status", {"status": "busy"}))
         if self._history:
             self._emit(
                 Line("acp_update", {"acp": {"leftOut": "updates that repeat the session", "count": self._history}})
@@ -389,6 +390,7 @@ class _Drive:
         tokens = of_result(self._profile.usage, content) or used.tokens
         for line in mapping.finish(result, reason, tokens, self._spent(used)):
             self._emit(line)
+        self._emit(Line("session_status", {"status": "idle"}))
         return End(0, None, "", self._session)
 
     def _turn_failed(self, result: Message, used: Used | None = None) -> End:

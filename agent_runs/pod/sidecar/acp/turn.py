@@ -140,11 +140,13 @@ class State(NamedTuple):
         asked: names of the requests that may have been written to the agent.
         written: names of those that have been, as a whole.
         mark: bytes of the agent's output that were read before the prompt was sent.
+        session: the agent's, once the prompt may have been sent.
     """
 
     asked: tuple[str, ...] = ()
     written: tuple[str, ...] = ()
     mark: int | None = None
+    session: str = ""
 
     @classmethod
     def read(cls, folder: str) -> State:
@@ -158,7 +160,7 @@ class State(NamedTuple):
                 raw = json.load(file)
         except FileNotFoundError:
             return cls()
-        return cls(tuple(raw["asked"]), tuple(raw["written"]), raw["mark"])
+        return cls(tuple(raw["asked"]), tuple(raw["written"]), raw["mark"], raw["session"])
 
     def write(self, folder: str) -> None:
         """Replace it.

@@ -1,0 +1,357 @@
+"""The driver of agents that speak the Agent Client Protocol, with recorded conversations of the five real ones."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_runs.contracts.outcome import Report
+from tests.pod.acp import CAPTURES, PROFILES, Played, Stage, recorded, report
+
+SESSION = "0199c0de-0000-7000-8000-000000000000"
+FILE_USAGE = {"codex", "pi"}
+"""Agents whose tokens are in files, which a recording does not have."""
+
+
+def code(ended: Played | Report) -> str | None:
+    judged = ended.report if isinstance(ended, Played) else ended
+    return judged.failure and judged.failure.code
+
+
+@pytest.fixture(params=PROFILES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def prompts(stage: Stage) -> int:
+    return [message.get("method") for message in stage.received].count("session/prompt")
+
+
+async def test_a_turn_with_a_tool_has_the_lines_of_opencode_run(name: str, tmp_path: Path) -> None:
+    stage = recorded(tmp_path, name, "tool-bash")
+    ended = await stage.play()
+    assert (ended.end["code"], ended.end["reason"], ended.code) == (0, None, 0)
+    step = ["step_start", "tool_running", "tool_use", "step_finish"]
+    assert ended.kinds == [*step, "step_start", "text", "step_finish"]
+    assert ended.text == "The command printed its greeting."
+    assert code(ended) is None
+    assert ended.report.session_id == ended.end["session"]
+    assert (ended.report.steps, ended.report.tool_calls) == (2, 1)
+    assert ended.report.usage.input_tokens == (0 if name in FILE_USAGE else 200)
+    (tool,) = ended.of("tool_use")
+    assert "echo hello-from-bash" in json.dumps(tool["part"]["state"])
+    assert tool["acp"]["params"]["update"]["status"] == "completed"
+
+
+async def test_tokens_and_cost_are_those_of_the_turn(name: str, tmp_path: Path) -> None:
+    ended = await recorded(tmp_path, name, "text").play()
+    used = ended.report.usage
+    shares = (used.input_tokens, used.cached_input_tokens, used.output_tokens, used.reasoning_tokens)
+    expected = {"claude": (600, 400, 50, 0), "gemini": (1000, 0, 40, 0), "qwen": (600, 400, 50, 10)}
+    assert shares == expected.get(name, (0, 0, 0, 0))
+    assert str(ended.report.cost_usd) == ("0.00428" if name == "claude" else "None")
+    assert ended.kinds == ["step_start", "reasoning", "text", "step_finish"]
+
+
+async def test_every_message_of_the_turn_is_in_a_line(name: str, tmp_path: Path) -> None:
+    ended = await recorded(tmp_path, name, "tool-bash").play()
+    kept = [each for line in ended.events if isinstance(each := line.get("acp"), dict)]
+    sent = [json.loads(line) for line in (CAPTURES / name / "tool-bash.jsonl").read_text().splitlines()]
+    messages = [line["message"] for line in sent if line["to"] == "client"]
+    for message in messages[: messages.index(next(m for m in messages if "stopReason" in json.dumps(m))) + 1]:
+        update = message.get("params", {}).get("update", {})
+        if update.get("sessionUpdate") in ("agent_message_chunk", "agent_thought_chunk") and update["content"]["text"]:
+            assert update["content"]["text"] in json.dumps(ended.events, ensure_ascii=False)
+        elif "method" in message:
+            assert {key: value for key, value in message.items() if key != "jsonrpc"} in kept
+        else:
+            assert message.get("result") in [each.get("result") for each in kept]
+
+
+async def test_a_resumed_session_makes_lines_of_the_new_turn_only(name: str, tmp_path: Path) -> None:
+    lines = [json.loads(line)["message"] for line in (CAPTURES / name / "load-2.jsonl").read_text().splitlines()]
+    session = next(line["params"]["sessionId"] for line in lines if line.get("method") == "session/load")
+    stage = recorded(tmp_path, name, "load-2", session=session)
+    ended = await stage.play()
+    assert ended.end == {"code": 0, "reason": None, "detail": "", "session": session}
+    assert ended.kinds == ["step_start", "text", "step_finish"]
+    assert ended.text.count('"messages"') == 1
+    (left_out,) = [line for line in ended.of("acp_update") if "repeat the session" in json.dumps(line)]
+    assert left_out["acp"]["count"] >= 2
+    assert code(ended) is None
+
+
+async def test_an_unknown_session_is_reported_before_anything_else(name: str, tmp_path: Path) -> None:
+    stage = recorded(tmp_path, name, "load-unknown", session=SESSION)
+    ended = await stage.play()
+    assert ended.end == {"code": 1, "reason": None, "detail": "Session not found", "session": SESSION}
+    assert (code(ended), ended.report.unknown_session) == ("session_unavailable", True)
+    assert prompts(stage) == 0
+
+
+async def test_a_session_of_an_agent_that_loads_none_is_unknown(tmp_path: Path) -> None:
+    stage = recorded(tmp_path, "claude", "text", session=SESSION, profile={"loads_sessions": False})
+    ended = await stage.play()
+    assert (code(ended), prompts(stage)) == ("session_unavailable", 0)
+
+
+@pytest.mark.parametrize(
+    ("agent", "case", "failure"),
+    [
+        *((agent, "error-401", "provider_credentials") for agent in ("claude", "codex", "gemini", "qwen")),
+        *((agent, "error-429-3600", "provider_quota") for agent in ("claude", "codex", "gemini")),
+        *((agent, "error-400", "provider_rejected") for agent in ("claude", "codex", "gemini", "qwen")),
+        *((agent, "error-500", "provider_unavailable") for agent in ("claude", "codex")),
+        ("claude", "model-unknown", "provider_rejected"),
+    ],
+)
+async def test_a_provider_error_names_the_failure(agent: str, case: str, failure: str, tmp_path: Path) -> None:
+    ended = await recorded(tmp_path, agent, case).play()
+    assert (ended.end["code"], ended.end["reason"], ended.code) == (1, None, 1)
+    assert code(ended) == failure
+
+
+async def test_the_error_that_pi_tells_its_session_only_names_the_failure(tmp_path: Path) -> None:
+    stage = recorded(tmp_path, "pi", "error-401")
+    session = json.loads((CAPTURES / "pi" / "error-401.jsonl").read_text().splitlines()[3])["message"]["result"]
+    file = tmp_path / "home/.pi/agent/sessions/--work--" / f"2026_{session['sessionId']}.jsonl"
+    file.parent.mkdir(parents=True)
+    said = {"role": "assistant", "stopReason": "error", "errorMessage": "401: Incorrect API key", "usage": {"input": 5}}
+    file.write_text("".join(json.dumps({"message": each}) + "\n" for each in ({"role": "user"}, said)))
+    stage.environment["HOME"] = str(tmp_path / "home")
+    ended = await stage.play()
+    assert code(ended) == "provider_credentials"
+    assert ended.report.usage.input_tokens == 5
+
+
+@pytest.mark.parametrize(("agent", "case"), [("claude", "ask-tool-write"), ("gemini", "ask-tool-write")])
+async def test_a_permission_is_given_as_the_profile_says(agent: str, case: str, tmp_path: Path) -> None:
+    stage = recorded(tmp_path, agent, case)
+    ended = await stage.play()
+    (answered,) = [each for each in stage.received if "outcome" in json.dumps(each)]
+    assert answered["result"]["outcome"]["optionId"] in ("allow-once", "proceed_once")
+    assert code(ended) is None
+    assert not ended.of("permission_rejected")
+
+
+@pytest.mark.parametrize(
+    ("agent", "option", "failure"),
+    [
+        ("claude", "reject", None),
+        ("codex", "abort", "permission_blocked"),
+        ("gemini", "cancel", None),
+        ("qwen", "cancel", "permission_blocked"),
+    ],
+)
+async def test_a_permission_is_rejected_as_the_profile_says(
+    agent: str, option: str, failure: str | None, tmp_path: Path
+) -> None:
+    stage = recorded(tmp_path, agent, "ask-tool-reject", profile={"permissions": "reject"})
+    ended = await stage.play()
+    (answered,) = [each for each in stage.received if "outcome" in json.dumps(each)]
+    assert answered["result"]["outcome"] == {"outcome": "selected", "optionId": option}
+    (rejected,) = ended.of("permission_rejected")
+    assert rejected["permission"] == "edit"
+    assert "written.txt" in rejected["patterns"]
+    assert code(ended) == failure
+
+
+async def test_sigterm_cancels_the_turn(name: str, tmp_path: Path) -> None:
+    stage = recorded(tmp_path, name, "cancel")
+    async with stage.running():
+        driver = await stage.driver()
+        await stage.until(b'"tool_running"')
+        driver.send_signal(signal.SIGTERM)
+        assert await driver.wait() == 0
+        stage.order("end 143")
+    ended = json.loads((stage.own / "end").read_text())
+    lines = [json.loads(line)["type"] for line in stage.events.splitlines()]
+    assert (ended["code"], ended["reason"]) == (143, "aborted")
+    assert [each.get("method") for each in stage.received][-1] == "session/cancel"
+    assert [kind for kind in lines if kind in ("tool_use", "step_finish")][0] == "tool_use"
+
+
+@pytest.mark.parametrize("method", ["initialize", "session/new"])
+async def test_an_agent_that_does_not_answer_has_not_started(method: str, tmp_path: Path) -> None:
+    stage = recorded(tmp_path, "claude", "text", {"hang": method}, start_timeout=0.5)
+    ended = await stage.play()
+    assert (ended.end["code"], ended.end["reason"], code(ended)) == (1, "agent_not_started", "agent_not_started")
+    assert method in ended.end["detail"]
+    assert prompts(stage) == 0
+
+
+@pytest.mark.parametrize(("lines", "reason"), [(1, "agent_not_started"), (5, "agent_lost")])
+async def test_the_end_of_an_agent_has_a_name(lines: int, reason: str, tmp_path: Path) -> None:
+    stage = recorded(tmp_path, "claude", "tool-bash", {"lines": lines, "end": 3})
+    ended = await stage.play()
+    assert (ended.end["code"], ended.end["reason"], ended.code) == (1, reason, 3)
+    assert code(ended) == reason
+    assert "exit code 3" in ended.end["detail"]
+
+
+async def test_an_agent_that_is_missing_has_not_started(tmp_path: Path) -> None:
+    ended = await Stage(tmp_path, PROFILES["claude"], ["no-such-agent"]).play()
+    assert (ended.end["reason"], ended.code) == ("agent_not_started", 127)
+
+
+async def test_an_agent_that_is_killed_in_its_turn_is_lost(tmp_path: Path) -> None:
+    stage = recorded(tmp_path, "claude", "cancel")
+    async with stage.running() as agent:
+        driver = await stage.driver()
+        await stage.until(b'"tool_running"')
+        program = int((stage.out / "program.pid").read_text())
+        os.kill(program, signal.SIGKILL)
+        assert await driver.wait() == 0
+        stage.order("end 1")
+        assert await agent.wait() == 137
+    end = json.loads((stage.own / "end").read_text())
+    assert (end["code"], end["reason"]) == (1, "agent_lost")
+    assert code(report(stage.events, {**end, "code": 137}, None)) == "agent_lost"
+
+
+async def test_a_container_that_is_killed_whole_is_noticed(tmp_path: Path) -> None:
+    stage = recorded(tmp_path, "claude", "cancel")
+    async with stage.running():
+        driver = await stage.driver()
+        await stage.until(b'"tool_running"')
+    async with asyncio.timeout(10):
+        assert await driver.wait() == 0
+    assert json.loads((stage.own / "end").read_text())["reason"] == "agent_lost"
+
+
+async def test_a_driver_that_is_killed_again_and_again_loses_and_doubles_nothing(name: str, tmp_path: Path) -> None:
+    whole = await recorded(tmp_path / "whole", name, "tool-bash").play()
+    choose, kills = random.Random(name), 0
+    stage = recorded(tmp_path / "killed", name, "tool-bash", profile={"usage_files": None})
+    async with stage.running():
+        while not (stage.own / "end").exists():
+            driver = await stage.driver()
+            try:
+                longest = 0.3 + kills / 20  # so that a slow machine comes to the end
+                async with asyncio.timeout(choose.uniform(0.05, longest)):
+                    await driver.wait()
+            except TimeoutError:
+                driver.kill()
+                kills += 1
+                await driver.wait()
+        stage.order("end 0")
+    killed = [json.loads(line) for line in stage.events.splitlines()]
+    assert [without_times(line) for line in killed] == [without_times(line) for line in whole.events]
+    assert prompts(stage) == 1
+
+
+@pytest.mark.parametrize("at", range(0, 14, 2))
+async def test_lines_are_whole_after_a_cut_at_any_place(at: int, tmp_path: Path) -> None:
+    stage = recorded(tmp_path, "claude", "tool-bash")
+    async with stage.running():
+        assert await (await stage.driver()).wait() == 0
+        whole = stage.events
+        lines = whole.splitlines(keepends=True)
+        (stage.own / "end").unlink()
+        (stage.own / "events").write_bytes(b"".join(lines[:at]) + lines[at][:20])
+        assert await (await stage.driver()).wait() == 0
+        stage.order("end 0")
+    again = [without_times(json.loads(line)) for line in stage.events.splitlines()]
+    assert again == [without_times(json.loads(line)) for line in lines]
+    assert prompts(stage) == 1
+
+
+async def test_a_prompt_that_may_have_been_cut_is_not_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = recorded(tmp_path, "claude", "tool-bash", {"hang": "session/prompt"})
+    monkeypatch.setattr("tests.pod.acp.START", f"import sys; sys.path.insert(0, sys.argv[1]); {SHORT_PROOF}")
+    async with stage.running():
+        driver = await stage.driver()
+        while not stage.own.joinpath("state").exists() or prompts(stage) == 0:
+            await asyncio.sleep(0.02)
+        driver.kill()
+        await driver.wait()
+        state = json.loads((stage.own / "state").read_text())
+        (stage.own / "state").write_text(json.dumps({**state, "written": state["written"][:2]}))
+        assert await (await stage.driver()).wait() == 0
+        stage.order("end 1")
+    assert json.loads((stage.own / "end").read_text())["reason"] == "agent_lost"
+    assert prompts(stage) == 1
+
+
+SHORT_PROOF = (
+    "from agent_runs.pod.sidecar.acp import drive; drive.PROOF_SECONDS = 0.3; drive.drive(sys.argv[2])"
+)
+
+
+def without_times(value: Any) -> Any:
+    """A line without what differs each time."""
+    if isinstance(value, dict):
+        return {key: without_times(each) for key, each in value.items() if key not in ("timestamp", "time")}
+    return value
+
+
+DEEP = b'{"jsonrpc":"2.0","method":"session/update","params":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n"
+UPDATE = b'{"method":"session/update","params":{"sessionId":"54532c11-79a7-43c1-ba9c-97b194ef0589","update":%s}}\n'
+HOSTILE = {
+    "garbage": b"\x00\xff\xfe garbage\n{]\n\n\n[1,2]\nnull\n" * 100,
+    "invalid utf-8": UPDATE % b'{"sessionUpdate":"agent_message_chunk","content":{"text":"a\xff\xed\xa0\x80b"}}',
+    "lone surrogate": UPDATE % b'{"sessionUpdate":"agent_message_chunk","content":{"text":"a\\ud800b"}}',
+    "huge line": b'{"method":"' + b"x" * 9_000_000 + b'"}\n',
+    "many values": b'{"params":[' + b"[]," * 1_000_000 + b"0]}\n",
+    "deep": DEEP,
+    "huge number": b'{"id":' + b"9" * 5000 + b"}\n",
+    "wrong shapes": b"".join(
+        UPDATE % shape
+        for shape in (
+            *(b"7", b"null", b"{}", b'{"sessionUpdate":7}', b'{"sessionUpdate":"agent_message_chunk","content":[]}'),
+            *(b'{"sessionUpdate":"tool_call"}', b'{"sessionUpdate":"tool_call","toolCallId":{},"rawInput":[1]}'),
+            b'{"sessionUpdate":"tool_call","toolCallId":"x","title":5,"content":[3,{"content":7}],"_meta":[],"name":{}}',
+            b'{"sessionUpdate":"tool_call_update","toolCallId":"x","status":"completed","rawOutput":{"exit_code":1e999}}',
+            b'{"sessionUpdate":"usage_update","cost":{"amount":"1","currency":"USD"}}',
+        )
+    )
+    + b'{"id":0,"method":"session/request_permission","params":{"options":{"a":1}}}\n{"id":[],"method":7}\n'
+    b'{"id":"' + b"y" * 5000 + b'","method":"session/request_permission","params":7}\n',
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+async def test_whatever_the_agent_writes_the_turn_goes_on_in_little_memory(hostile: str, tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    raw.write_bytes(HOSTILE[hostile] + b'{"jsonrpc":"2.0","id":NUMBER,"result":{"stopReason":"end_turn"}}\n')
+    stage = recorded(tmp_path / "stage", "claude", "tool-bash", {"raw": str(raw)})
+    async with stage.running():
+        driver = await stage.driver()
+        peaks = set()
+        while (peak := peak_memory(driver.pid)) is not None:
+            peaks.add(peak)
+            await asyncio.sleep(0.005)
+        assert await driver.wait() == 0
+        stage.order("end 0")
+    assert json.loads((stage.own / "end").read_text())["code"] == 0
+    assert max(peaks) < 64 * 1024
+    assert max(map(len, stage.events.splitlines())) < 1024 * 1024
+    for line in stage.events.splitlines():
+        line.decode()
+        json.loads(line)
+
+
+def peak_memory(pid: int) -> int | None:
+    """KiB that a process had at most; None once it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    found = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
+    return int(found[0]) if found else None
+
+
+async def test_a_prompt_larger_than_the_fifo_arrives_whole(tmp_path: Path) -> None:
+    text = "word " * 100_000
+    stage = recorded(tmp_path, "claude", "tool-bash", text=text)
+    ended = await stage.play()
+    assert ended.end["code"] == 0
+    (prompt,) = [each for each in stage.received if each.get("method") == "session/prompt"]
+    assert prompt["params"]["prompt"] == [{"type": "text", "text": text}]
