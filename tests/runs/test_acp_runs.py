@@ -15,6 +15,7 @@ from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.request import SessionParams
 from dev_stack.agent_programs import PROGRAMS
 from dev_stack.demo import later_context
+from tests.pod.paperclip import serving
 from tests.runs.real_agents import KEY, AgentSystem, events, real_agents, until_tool_runs
 from tests.runs.real_opencode import playing
 from tests.security.canaries import Record
@@ -235,3 +236,15 @@ async def test_an_agent_that_is_killed_for_its_memory_ends_the_run_by_name(agent
     ended = await outcome_at_close(ticket.handle(agents.system.temporal))
     assert [attempt.failure_code for attempt in ended.attempts] == ["oom_killed"]
     assert await agents.left_of(raw) == []
+
+
+@pytest.mark.parametrize("name", ["claude", "codex", "gemini", "qwen"])
+async def test_an_mcp_server_of_paperclips_is_reached_through_the_pods_proxy(agents: AgentSystem, name: str) -> None:
+    with serving() as paperclip:
+        raw = await agents.plays(name, {"text": "Done."}, paperclipApiUrl=paperclip.url)
+        raw["authToken"], paperclip.owner = "token-of-the-run", ("token-of-the-run", raw["runId"])
+        headers = {"Authorization": "Bearer token-of-the-run"}
+        raw["config"]["mcpServers"] = {"tools": {"url": f"{paperclip.url}/api/mcp/tools", "headers": headers}}
+        assert_whole(await agents.system.outcome(raw), "Done.")
+        sent = {each.headers["Authorization"] for each in paperclip.requests if each.path == "/api/mcp/tools"}
+    assert sent == {"Bearer token-of-the-run"}

@@ -142,7 +142,7 @@ class _Drive:
         capabilities = dictionary(self._request("initialize", "initialize", CLIENT).get("agentCapabilities"))
         if profile.authenticate:
             self._request("authenticate", "authenticate", {"methodId": profile.authenticate})
-        place = {"cwd": turn.directory, "mcpServers": profile.mcp_servers}
+        place = {"cwd": turn.directory, "mcpServers": turn.mcp_servers()}
         if turn.session and not (profile.loads_sessions and capabilities.get("loadSession")):
             raise Refused("session", {"message": "Session not found"}, None)
         if turn.session:

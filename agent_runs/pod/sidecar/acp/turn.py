@@ -83,6 +83,11 @@ def _pattern(raw: dict[str, Any]) -> Pattern:
     return Pattern(raw.get("code"), matches, raw.get("name") or "UnknownError", raw.get("status"))
 
 
+MAX_ADDRESS = 1000
+API_ADDRESS = "{env:PAPERCLIP_API_URL}"
+"""In an MCP server: the address of the pod's API proxy, which is known only here."""
+
+
 class Turn(NamedTuple):
     """What is to be done.
 
@@ -122,6 +127,20 @@ class Turn(NamedTuple):
             start_timeout=float(raw["start_timeout"]),
             profile=Profile.of(raw["profile"]),
         )
+
+    def mcp_servers(self) -> list[Any]:
+        """Return the MCP servers, with the address of the API proxy.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        text = json.dumps(self.profile.mcp_servers)
+        if API_ADDRESS not in text:
+            return self.profile.mcp_servers
+        with open(f"{self.output}/ready", encoding="utf-8") as file:  # noqa: PTH123 - pathlib is not needed here
+            address = json.dumps(file.read(MAX_ADDRESS).split()[0])[1:-1]
+        servers: list[Any] = json.loads(text.replace(API_ADDRESS, address))
+        return servers
 
     def text(self) -> str:
         """Return the prompt.
