@@ -128,7 +128,7 @@ async def test_an_agent_that_is_killed_ends_the_run_by_name(agents: AgentSystem,
             os.kill(pid, signal.SIGKILL)
     ended = await outcome_at_close(ticket.handle(agents.system.temporal))
     assert ended.failure is not None
-    assert ended.failure.code == "opencode_crashed"
+    assert ended.failure.code == "agent_lost"
     assert await agents.left_of(raw) == []
 
 
