@@ -48,13 +48,12 @@ class Agent:
     def start(self, scenario: str, text: str = "go", **turn: Any) -> Running:
         """Begin a turn."""
         self.turns += 1
-        pod = self.folder / f"pod-{self.turns}"
-        (pod / "work").mkdir(parents=True)
+        pod, work = self.folder / f"pod-{self.turns}", self.folder / "work"
+        pod.mkdir()
         started = launch(self.name, self.installed, self.home, f"scenario/{scenario}", self.model.origin)
-        runner = Runner(["sh"], pod, grace=5, options=["--serve", str(SCRIPT)], env=started.environment)
+        runner = Runner(["sh"], pod, grace=5, options=["--serve", str(SCRIPT), "--dir", str(work)], env=started.environment)
         if self.name == "gemini":
             runner.env["AGENT_RUN_PREPARE"] = "gemini_sessions"
-        work = self.folder / "work"
         known = {"driver": "acp", "directory": str(work), "session": None, "title": "test", "text": text}
         known |= {"model": f"scenario/{scenario}", "start_timeout": 60, "profile": PROFILES[self.name]}
         runner.sidecar.turn = pod / "turn.json"
