@@ -30,6 +30,8 @@ from agent_runs.paperclip.proxy_env import API_KEY, API_URL, TOOLS_TOKEN, Placeh
 from agent_runs.pod.sidecar.tokens import KEY_PLACEHOLDER, TOOLS_PLACEHOLDER
 
 CONFIG_FILE: Final = f"{manifest.RUN_DIRECTORY}/secret/{CONFIG_KEY}"
+MODELS_FILE: Final = f"{manifest.CACHE_DIRECTORY}/models.json"
+"""An empty list of models, which the runner makes."""
 PLACEHOLDERS: Final = Placeholders(key=KEY_PLACEHOLDER, tools=TOOLS_PLACEHOLDER)
 
 
@@ -98,7 +100,11 @@ def attempt_plan(
     turn = served_turn(config, title=title, session_id=session)
     merged = merged_config(input, secrets, servers, opencode)
     fixed = opencode_environment(
-        config_file=CONFIG_FILE, directory=directory, plugins=merged.has_plugins, features=config.opencode_features
+        config_file=CONFIG_FILE,
+        directory=directory,
+        models_file=MODELS_FILE if merged.declares_its_models else None,
+        plugins=merged.has_plugins,
+        features=config.opencode_features,
     )
     environment = without_overrides(variables) | fixed
     plan = manifest.plan_job(
