@@ -99,10 +99,11 @@ def attempt_plan(
     )
     turn = served_turn(config, title=title, session_id=session)
     merged = merged_config(input, secrets, servers, opencode)
+    has_project_config = "projectConfig" in config.opencode_features  # a repository's, which may name other models
     fixed = opencode_environment(
         config_file=CONFIG_FILE,
         directory=directory,
-        models_file=MODELS_FILE if merged.declares_its_models else None,
+        models_file=MODELS_FILE if merged.declares_its_models and not has_project_config else None,
         plugins=merged.has_plugins,
         features=config.opencode_features,
     )
@@ -118,7 +119,7 @@ def attempt_plan(
         server=Server(script(SERVE_KEY), turn, keep_warm_sec(config, merged.config, proxy)) if turn else None,
     )
     unset = _unset_variables(input, secrets, opencode, names | environment.keys())
-    listed = merged.only_lists(config.model) and "projectConfig" not in config.opencode_features
+    listed = merged.only_lists(config.model) and not has_project_config
     return replace(
         plan, warnings=(*plan.warnings, *merged.notes, *unset), listed_model=config.model if listed else None
     )
