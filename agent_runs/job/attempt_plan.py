@@ -32,6 +32,8 @@ from agent_runs.paperclip.proxy_env import API_KEY, API_URL, TOOLS_TOKEN, Placeh
 from agent_runs.pod.sidecar.tokens import KEY_PLACEHOLDER, TOOLS_PLACEHOLDER
 
 CONFIG_FILE: Final = f"{manifest.RUN_DIRECTORY}/secret/{CONFIG_KEY}"
+MODELS_FILE: Final = f"{manifest.CACHE_DIRECTORY}/models.json"
+"""An empty list of models, which the runner makes."""
 PLACEHOLDERS: Final = Placeholders(key=KEY_PLACEHOLDER, tools=TOOLS_PLACEHOLDER)
 
 
@@ -113,8 +115,13 @@ def attempt_plan(
     )
     turn = served_turn(config, title=title, session_id=session)
     merged = merged_config(input, secrets, servers, opencode)
+    has_project_config = "projectConfig" in config.opencode_features  # a repository's, which may name other models
     fixed = opencode_environment(
-        config_file=CONFIG_FILE, directory=directory, plugins=merged.has_plugins, features=config.opencode_features
+        config_file=CONFIG_FILE,
+        directory=directory,
+        models_file=MODELS_FILE if merged.declares_its_models and not has_project_config else None,
+        plugins=merged.has_plugins,
+        features=config.opencode_features,
     )
     environment = without_overrides(variables) | fixed
     plan = manifest.plan_job(
@@ -128,7 +135,7 @@ def attempt_plan(
         server=Server(script(SERVE_KEY), turn, keep_warm_sec(config, merged.config, proxy)) if turn else None,
     )
     unset = _unset_variables(input, secrets, opencode, names | environment.keys())
-    listed = merged.only_lists(config.model) and "projectConfig" not in config.opencode_features
+    listed = merged.only_lists(config.model) and not has_project_config
     return replace(
         plan, warnings=(*plan.warnings, *merged.notes, *unset), listed_model=config.model if listed else None
     )

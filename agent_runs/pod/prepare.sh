@@ -20,6 +20,7 @@ make_folders() {
         [ -z "$folder" ] || mkdir -p "$folder" || fail_start folder "$name"
     done
     [ -z "${XDG_CONFIG_HOME:-}" ] || skip_installation "$XDG_CONFIG_HOME/opencode"
+    [ -z "${OPENCODE_MODELS_PATH:-}" ] || echo '{}' >"$OPENCODE_MODELS_PATH" || fail_start folder OPENCODE_MODELS_PATH
     case ${OPENCODE_DB:-} in */*) mkdir -p "${OPENCODE_DB%/*}/" || fail_start folder OPENCODE_DB ;; esac
 }
 

@@ -603,6 +603,18 @@ async def cancel_before_the_prompt(env: Environment) -> Outcome:
     return await stopped(env, ticket, begin_cancel(env, ticket))
 
 
+async def cancel_after_the_prompt(env: Environment) -> Outcome:
+    """The pod has the prompt, no worker knows of it, and none runs when the cancel comes."""
+    env.agent()
+    ticket = await env.start()
+    first_worker = await env.worker("create_job", "after")
+    assert await first_worker.end() == -signal.SIGKILL
+    await env.until_file("starts")
+    cancelling = begin_cancel(env, ticket)
+    await env.worker()
+    return await stopped(env, ticket, cancelling)
+
+
 async def until_claimed(env: Environment) -> None:
     """Returns once the Job is annotated and the API server holds the request with the prompt back."""
     held = env.system.embedded.faults.http(path=CLAIM, delay=5.0)
@@ -661,6 +673,10 @@ def served_rows() -> list[Row]:
             partial(api_server_stopped_before_the_prompt, 15),
         ),
         "cancel-before-prompt": ("cancel between the Job's annotation and the prompt", cancel_before_the_prompt),
+        "cancel-after-prompt": (
+            "cancel after the prompt, while no worker runs or knows that the pod has it",
+            cancel_after_the_prompt,
+        ),
     }
     made = [served_row(own, "own", f"served-{name}", *what) for name, what in both.items()]
     return made + [

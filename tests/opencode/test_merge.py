@@ -124,6 +124,31 @@ def test_a_model_that_its_own_provider_does_not_declare_is_named_with_the_neares
     assert merged(operator={"provider": built_in}).notes == ()
 
 
+OWN: dict[str, Any] = {"own": {"npm": "@ai-sdk/openai-compatible", "models": {"big": {}, "small": {}}}}
+
+
+@pytest.mark.parametrize(
+    ("agent", "declares"),
+    [
+        pytest.param({}, True, id="its provider has the model"),
+        pytest.param({"small_model": "own/small"}, True, id="and the small one"),
+        pytest.param({"small_model": "groq/llama"}, False, id="the small one is in OpenCode's list"),
+        pytest.param({"agent": {"review": {"model": "anthropic/claude-haiku"}}}, False, id="one of an agent's is"),
+        pytest.param({"command": {"x": {"template": "y", "model": "own/other"}}}, False, id="no provider has it"),
+        pytest.param({"plugin": ["a-plugin"]}, False, id="a plugin may add providers"),
+    ],
+)
+def test_a_run_needs_no_list_of_models_if_its_own_providers_have_them_all(
+    agent: dict[str, Any], declares: bool
+) -> None:
+    assert merge(model="own/big", agent=agent, operator={"provider": OWN}).declares_its_models is declares
+
+
+@pytest.mark.parametrize("block", [{"models": {"gpt-5": {}}}, {"npm": "@ai-sdk/openai", "models": {"gpt-5": {}}}])
+def test_a_provider_in_opencodes_list_gets_what_the_list_has_of_it(block: dict[str, Any]) -> None:
+    assert not merge(model="openai/gpt-5", agent={}, operator={"provider": {"openai": block}}).declares_its_models
+
+
 # --- permissions ---
 
 

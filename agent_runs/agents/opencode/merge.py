@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from agent_runs.agents.opencode.config import deep_merge, runtime_config
+from agent_runs.agents.opencode.listed_providers import LISTED_PROVIDERS
 from agent_runs.agents.opencode.permissions import Source, fixed_rules, limited, merged_permissions, questions
 from agent_runs.contracts.opencode import KNOWN, short
 from agent_runs.contracts.request import OpenCodeFeature
@@ -54,6 +55,21 @@ class Merged:
     def has_plugins(self) -> bool:
         """Whether OpenCode has to load plugins."""
         return bool(self.config.get("plugin"))
+
+    @property
+    def declares_its_models(self) -> bool:
+        """Whether OpenCode's own list of models would add nothing to it.
+
+        True if every model that it names is declared by a provider of its own, which is in no list.
+        """
+        names = {self.config["model"], self.config["small_model"], *_models(self.config)}
+        return not self.has_plugins and all(self._declares(*name.split("/", 1)) for name in names)
+
+    def _declares(self, provider: str, model: str = "") -> bool:
+        block = self.config["provider"].get(provider, {})
+        models = block.get("models")
+        declared = isinstance(models, Mapping) and model in models
+        return provider not in LISTED_PROVIDERS and "npm" in block and declared
 
     def only_lists(self, model: str) -> bool:
         """Whether only OpenCode's own list of models can have this one: nothing here declares or may add models."""
