@@ -25,8 +25,9 @@ _ESCAPE: Final = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)"
 )
 SERVER_EVENTS: Final = frozenset({"tool_running", "text_growth", "session_status", "permission_rejected", "acp_update"})
-"""Lines that the sidecar's drivers (`agent_runs.pod.sidecar.driver`, `acp`) add to those of `opencode run`: what begins,
-grows and waits, and the messages of an agent that make no other line. Usage and cost do not depend on them, and of the verdict only the permission that it names."""
+"""Lines that the sidecar's drivers (`agent_runs.pod.sidecar.driver`, `acp`) add to those of `opencode run`: what
+begins, grows and waits, and the messages of another agent that make no other line. Usage and cost do not depend on
+them, and of the verdict only the permission that it names."""
 _PREFIX: Final = 512
 GENERIC_LIMIT: Final = 1024 * 1024
 """Bytes of a line that may be built as a whole; an odd line above that is known by its beginning only."""
