@@ -43,6 +43,8 @@ async def test_a_turn_with_a_tool_has_the_lines_of_opencode_run(name: str, tmp_p
     assert ended.report.session_id == ended.end["session"]
     assert (ended.report.steps, ended.report.tool_calls) == (2, 1)
     assert ended.report.usage.input_tokens == (0 if name in FILE_USAGE else 200)
+    contexts = {"claude": 120, "codex": 120, "gemini": 200, "qwen": 100, "pi": 120}  # of Gemini, that of the whole turn
+    assert ended.report.last_context_tokens == contexts[name]
     (tool,) = ended.of("tool_use")
     assert "echo hello-from-bash" in json.dumps(tool["part"]["state"])
     assert tool["acp"]["params"]["update"]["status"] == "completed"
@@ -277,8 +279,25 @@ async def test_a_prompt_that_may_have_been_cut_is_not_sent_again(
         (stage.own / "state").write_text(json.dumps({**state, "written": state["written"][:2]}))
         assert await (await stage.driver()).wait() == 0
         stage.order("end 1")
-    assert json.loads((stage.own / "end").read_text())["reason"] == "agent_lost"
+    end = json.loads((stage.own / "end").read_text())
+    assert (end["reason"], end["detail"].partition(",")[0]) == (
+        "agent_lost",
+        "nobody knows whether the whole prompt reached it",
+    )
     assert prompts(stage) == 1
+
+
+async def test_what_comes_after_the_answer_does_not_change_the_lines_that_are_written(tmp_path: Path) -> None:
+    stage = recorded(tmp_path, "claude", "tool-bash")
+    async with stage.running():
+        assert await (await stage.driver()).wait() == 0
+        whole = stage.events
+        (stage.own / "end").unlink()
+        with (stage.out / "protocol").open("ab") as late:
+            late.write(UPDATE % b'{"sessionUpdate":"available_commands_update","availableCommands":[]}')
+        assert await (await stage.driver()).wait() == 0
+        stage.order("end 0")
+    assert stage.events == whole
 
 
 SHORT_PROOF = "from agent_runs.pod.sidecar.acp import drive; drive.PROOF_SECONDS = 0.3; drive.drive(sys.argv[2])"

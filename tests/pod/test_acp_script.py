@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,7 +144,13 @@ def test_geminis_sessions_are_one_file_each_whose_name_no_start_chooses(script: 
 def test_a_turn_comes_through_runner_and_sidecar(tmp_path: Path) -> None:
     runner = Runner(["sh"], tmp_path, options=["--serve", str(SCRIPT)])
     runner.sidecar.turn = tmp_path / "turn.json"
-    turn = {"driver": "acp", "directory": str(runner.work), "session": None, "title": "test", "text": "greet"}
+    turn: dict[str, Any] = {
+        "driver": "acp",
+        "directory": str(runner.work),
+        "session": None,
+        "title": "test",
+        "text": "greet",
+    }
     turn |= {"model": "a-model", "start_timeout": 30, "profile": PROFILES["claude"]}
     runner.sidecar.turn.write_text(json.dumps(turn))
     capture = CAPTURES / "claude" / "tool-bash.jsonl"
