@@ -163,6 +163,18 @@ def test_a_full_disk_is_a_named_failure(before: list[bytes]) -> None:
     assert "disk" in report.failure.message
 
 
+@pytest.mark.parametrize(("name", "exit_code"), [("agent_not_started", 1), ("agent_protocol", 1), ("agent_lost", 137)])
+def test_the_end_that_the_driver_of_an_agent_found_is_named(name: str, exit_code: int) -> None:
+    error = {"name": "AgentLost", "data": {"message": f"{name}: the agent ended with exit code 3"}}
+    said = json.dumps({"type": "error", "sessionID": "s", "error": error}).encode()
+    report = folded(line("step_start"), said).report(ContainerEnd(exit_code=exit_code, runner_error=name))
+    assert code(report) == name
+    assert report.failure is not None
+    assert report.failure.message == "the agent ended with exit code 3"
+    silent = folded().report(ContainerEnd(exit_code=exit_code, runner_error=name))
+    assert (code(silent), silent.exit_code) == (name, exit_code)
+
+
 def test_a_missing_api_proxy_is_no_failure_of_the_agent() -> None:
     report = folded().report(ContainerEnd(exit_code=125, reason="Error", runner_error="sidecar"))
     assert code(report) == "sidecar_unavailable"

@@ -140,7 +140,8 @@ class Stage:
             os.mkfifo(self.out / name)
         (self.out / "protocol").touch()
         (self.own / "prompt").write_text(self.turn.pop("text", "hello"))
-        known = {"output": str(self.out), "prompt": str(self.own / "prompt"), "directory": str(self.work)}
+        prompt = self.own / "prompt"
+        known: dict[str, Any] = {"output": str(self.out), "prompt": str(prompt), "directory": str(self.work)}
         known |= {"session": None, "title": "test", "model": "a-model", "start_timeout": 30, "profile": self.profile}
         (self.own / "turn.json").write_text(json.dumps(known | self.turn))
 
@@ -158,7 +159,7 @@ class Stage:
     async def agent(self) -> asyncio.subprocess.Process:
         """The agent as a process group."""
         return await asyncio.create_subprocess_exec(
-            *("sh", SCRIPT, self.out, *self.command),
+            *("sh", str(SCRIPT), str(self.out), *self.command),
             cwd=self.work,
             env=os.environ | self.environment,
             stdin=asyncio.subprocess.DEVNULL,

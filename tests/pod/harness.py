@@ -55,6 +55,13 @@ class Running:
     sidecar: subprocess.Popen[bytes]
     out: Path
     log: bytes = b""
+    is_stopped: bool = False
+
+    def stop(self) -> None:
+        """As the deletion of the pod does: SIGTERM to both containers."""
+        self.is_stopped = True
+        self.sidecar.terminate()
+        self.process.terminate()
 
     def frame(self) -> Frame:
         """The next frame, as soon as it comes."""
@@ -93,7 +100,8 @@ class Running:
         else:
             self.process.kill()
         self.log = b"".join(lines)
-        self.sidecar.terminate()
+        if not self.is_stopped:
+            self.sidecar.terminate()
         rest, stderr = self.sidecar.communicate(timeout=RUN_TIMEOUT)
         assert (stderr, rest, self.sidecar.returncode) == (b"", b"", 0)
         return read_back(self.log, self.process.wait(timeout=RUN_TIMEOUT))
@@ -144,7 +152,9 @@ class Sidecar:
             if new:
                 shutil.rmtree(folder, ignore_errors=True)  # a pod's folders are new
             folder.mkdir(exist_ok=True)
-        arguments = map(str, ("run", self.out, self.control, self.tokens, self.max_unread, *([self.turn] if self.turn else [])))
+        arguments = map(
+            str, ("run", self.out, self.control, self.tokens, self.max_unread, *([self.turn] if self.turn else []))
+        )
         return subprocess.Popen(
             [*self.wrapper, *self.argv(*arguments)], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )

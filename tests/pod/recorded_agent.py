@@ -2,22 +2,23 @@
 
     python recorded_agent.py CAPTURE [SCRIPT]
 
-It waits for each message that the agent got, by its method, and writes what the agent answered. SCRIPT, in JSON, changes
-that: `end` is the exit code with which it ends after so many lines of output (`lines`), `hang` the method after which it
-says nothing any more, `raw` the file of which all bytes are written at the first prompt instead.
+It waits for each message that the agent got, by its method, and writes what the agent answered. SCRIPT, in JSON,
+changes that: `end` is the exit code with which it ends after so many lines of output (`lines`), `hang` the method after
+which it says nothing any more, `raw` the file of which all bytes are written after the first prompt instead.
 """
 
 import json
 import os
 import sys
+from pathlib import Path
+from typing import Any
 
 
 def main(capture: str, script: str = "{}") -> None:
     """Play it."""
     changes = json.loads(script)
     numbers, written = {}, 0
-    with open(capture) as file:
-        conversation = [json.loads(line) for line in file]
+    conversation = [json.loads(line) for line in Path(capture).read_text().splitlines()]
     for line in conversation:
         content = line["message"]
         if line["to"] == "agent":
@@ -27,8 +28,8 @@ def main(capture: str, script: str = "{}") -> None:
             if "hang" in changes and changes["hang"] == got.get("method"):
                 _await({"method": "never"})
             if "raw" in changes and got.get("method") == "session/prompt":
-                with open(changes["raw"], "rb") as raw:
-                    _write(raw.read().replace(b"NUMBER", str(got["id"]).encode()))
+                _write(Path(changes["raw"]).read_bytes().replace(b"NUMBER", str(got["id"]).encode()))
+                _await({"method": "never"})
             continue
         if "method" not in content:
             content = {**content, "id": numbers[content["id"]]}
@@ -39,14 +40,14 @@ def main(capture: str, script: str = "{}") -> None:
     _await({"method": "never"})
 
 
-def _await(wanted: dict) -> dict:
+def _await(wanted: dict[str, Any]) -> dict[str, Any]:
     """The next message of this method, or the next answer; ends the agent at the end of its input."""
     while line := sys.stdin.buffer.readline():
         try:
-            got = json.loads(line)
+            got: dict[str, Any] = json.loads(line)
         except ValueError:
             continue
-        with open("received", "ab") as log:
+        with Path("received").open("ab") as log:
             log.write(line)
         if got.get("method") == wanted.get("method"):
             return got

@@ -51,11 +51,13 @@ class Agent:
         pod, work = self.folder / f"pod-{self.turns}", self.folder / "work"
         pod.mkdir()
         started = launch(self.name, self.installed, self.home, f"scenario/{scenario}", self.model.origin)
-        runner = Runner(["sh"], pod, grace=5, options=["--serve", str(SCRIPT), "--dir", str(work)], env=started.environment)
+        runner = Runner(
+            ["sh"], pod, grace=5, options=["--serve", str(SCRIPT), "--dir", str(work)], env=started.environment
+        )
         if self.name == "gemini":
             runner.env["AGENT_RUN_PREPARE"] = "gemini_sessions"
-        known = {"driver": "acp", "directory": str(work), "session": None, "title": "test", "text": text}
-        known |= {"model": f"scenario/{scenario}", "start_timeout": 60, "profile": PROFILES[self.name]}
+        known: dict[str, Any] = {"driver": "acp", "directory": str(work), "session": None, "title": "test"}
+        known |= {"text": text, "model": f"scenario/{scenario}", "start_timeout": 60, "profile": PROFILES[self.name]}
         runner.sidecar.turn = pod / "turn.json"
         runner.sidecar.turn.write_text(json.dumps(known | turn))
         self.runners.append(runner)
@@ -84,7 +86,7 @@ def kinds(end: Ended) -> list[str]:
 
 
 def code(report: Report) -> str | None:
-    return report.failure and report.failure.code
+    return report.failure.code if report.failure else None
 
 
 def until(run: Running, part: bytes) -> None:
@@ -178,8 +180,7 @@ async def test_an_unknown_session_is_reported_without_a_request(agent: Agent) ->
 async def test_a_cancel_in_a_tool_ends_it(agent: Agent) -> None:
     run = agent.start("slow-steps:1:600", "work")
     await asyncio.to_thread(until, run, b'"tool_running"')
-    run.sidecar.send_signal(signal.SIGTERM)
-    run.process.terminate()
+    run.stop()
     end, _ = await ended(run)
     assert (end.last.exit_code, end.last.stopped_by, end.last.error) == (143, "TERM", None)
     assert "tool_use" in kinds(end)
@@ -214,3 +215,19 @@ async def test_a_driver_that_is_killed_in_the_middle_loses_and_doubles_nothing(a
     assert max(len(re.findall(r'"work"', request)) for request in sent) == 1
     protocol = [json.loads(line) for line in (run.out / "protocol").read_text().splitlines()]
     assert len([each for each in protocol if "stopReason" in json.dumps(each.get("result"))]) == 1
+
+
+async def test_mode_and_model_are_those_of_the_profile(agent: Agent) -> None:
+    changes: dict[str, dict[str, Any]] = {
+        "claude": {"mode": "acceptEdits"},
+        "codex": {"mode": "auto"},
+        "gemini": {"mode": "default"},
+        "qwen": {"mode": "auto-edit"},
+        "pi": {"model_option": "model"},
+    }
+    profile = PROFILES[agent.name] | changes[agent.name]
+    run = agent.start("text", profile=profile, **({"model": "scripted/scenario/text"} if agent.name == "pi" else {}))
+    _, report = await ended(run)
+    assert code(report) is None
+    answers = [json.loads(line) for line in (run.out / "protocol").read_text().splitlines()]
+    assert [each for each in answers if each.get("id") in (4, 5) and "result" in each and "method" not in each]

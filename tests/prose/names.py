@@ -161,7 +161,7 @@ def _short_fault(name: str, _: Passage) -> str | None:
     modules = [path for path in files() if is_python(path) and any(path.startswith(f"{base}/") for base in bases)]
     if (
         not modules
-        or second in ("db", "json")
+        or second in ("db", "json", "sh")
         or any(Path(path).stem == second or second in _defined(path) for path in modules)
     ):
         return None

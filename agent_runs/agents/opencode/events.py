@@ -110,7 +110,10 @@ class ToolState(msgspec.Struct, gc=False):
 
 
 class Part(msgspec.Struct, gc=False):
-    """The fields of a message part that the fold reads. Absent and null mean the same."""
+    """The fields of a message part that the fold reads. Absent and null mean the same.
+
+    `context` are the tokens of the model's context that are used, where `tokens` are of several steps (`acp`).
+    """
 
     id: str | None = None
     message_id: str | None = msgspec.field(default=None, name="messageID")
@@ -120,6 +123,7 @@ class Part(msgspec.Struct, gc=False):
     reason: str | None = None
     cost: float | None = None
     tokens: Tokens | None = None
+    context: float | None = None
     tool: str | None = None
     call_id: str | None = msgspec.field(default=None, name="callID")
     state: ToolState | None = None
@@ -273,6 +277,7 @@ def _part(fields: dict[str, Any]) -> Part:
         reason=_text(fields.get("reason")),
         cost=number(fields.get("cost")),
         tokens=_tokens(fields.get("tokens")),
+        context=number(fields.get("context")),
         tool=_text(fields.get("tool")),
         call_id=_text(fields.get("callID")),
         state=ToolState(

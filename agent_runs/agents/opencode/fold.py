@@ -111,10 +111,17 @@ class _Meter:
         self.largest_prompt = 0
         self._fresh = self._written = self._reasoning = self._cache_read = self._cache_write = 0
 
-    def add(self, tokens: Tokens | None, cost: float | None, *, own_prompt: bool = True) -> None:
-        """Add a step; the prompt of a sub-agent's is not in the context of the session."""
+    def add(
+        self, tokens: Tokens | None, cost: float | None, context: float | None = None, *, own_prompt: bool = True
+    ) -> None:
+        """Add a step; the prompt of a sub-agent's is not in the context of the session.
+
+        `context` is the context used, where the agent says it: the tokens may be of several requests.
+        """
         if cost is not None and 0 <= cost <= COST_LIMIT:
             self.cost = (self.cost or Decimal(0)) + Decimal(repr(cost))
+        if context is not None:
+            self.largest_prompt = max(self.largest_prompt, _count(context))
         if tokens is None:
             return
         cache = tokens.cache
@@ -125,7 +132,7 @@ class _Meter:
         self._reasoning += _count(tokens.reasoning)
         self._cache_read += read
         self._cache_write += write
-        if own_prompt:
+        if own_prompt and context is None:
             self.largest_prompt = max(self.largest_prompt, fresh + read + write)
 
     @property
@@ -347,7 +354,7 @@ class Fold:
         self._steps = min(self._steps + 1, MAX_COUNT)
         self._reason = shortened(storable(part.reason), REASON_LIMIT) if part.reason else None
         self._limit_reached = self._limit_reached or verdict.is_step_limit(self._reason)
-        self._meter.add(part.tokens, part.cost)
+        self._meter.add(part.tokens, part.cost, part.context)
         if part.message:
             self._texts_of(part.message_id).add(part.message)
         texts = self._texts.pop(part.message_id, None)

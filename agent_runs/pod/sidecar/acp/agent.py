@@ -131,9 +131,9 @@ class Agent:
             NotProtocol: it has emptied the file.
         """
         ended = self._has_ended()
-        piece = os.pread(self._output, PIECE, self._read)
-        if piece:
-            return self._split(piece)
+        while piece := os.pread(self._output, PIECE, self._read):
+            if found := self._split(piece):
+                return found
         if os.fstat(self._output).st_size < self._read:
             raise NotProtocol("the file of its standard output was emptied")
         if ended:

@@ -68,7 +68,7 @@ class Refused(Exception):
 
 
 class NotAnswered(Exception):
-    """The agent did not answer a request before the prompt in time."""
+    """The agent did not answer a request before the prompt in time, or a prompt that may have been cut."""
 
 
 def drive(folder: str) -> None:
@@ -135,6 +135,8 @@ class _Drive:
             return self._follow()
         except AgentEnded as error:
             return self._failed(LOST, f"{error} in its turn")
+        except NotAnswered as error:
+            return self._failed(LOST, str(error))
 
     def _open(self) -> None:
         """Come to a session that is ready for the prompt."""
@@ -245,7 +247,7 @@ class _Drive:
         end = time.monotonic() + PROOF_SECONDS
         while not (self._result or (self._mapping and self._mapping.has_answered)):
             if time.monotonic() > end:
-                raise AgentEnded(None)
+                raise NotAnswered("nobody knows whether the whole prompt reached it, and it does not answer")
             self._listen()
 
     def _begin_turn(self) -> None:
@@ -278,6 +280,8 @@ class _Drive:
         return bool(lines)
 
     def _take(self, line: RawLine) -> None:
+        if self._result is not None:
+            return  # the turn is over, and what a driver reads of the time after it is chance
         mark = self._state.mark
         if mark is not None and line.begin >= mark:
             self._begin_turn()
@@ -286,7 +290,7 @@ class _Drive:
             self._asked(taken)
         elif self._mapping is None:
             self._take_before(taken)
-        elif self._is_answer(taken, PROMPT) and self._result is None:
+        elif self._is_answer(taken, PROMPT):
             self._result = taken
         else:
             self._take_update(self._mapping, taken)
@@ -441,7 +445,8 @@ class _Drive:
         self._waiter.ignores_stop = True
         mapping = self._mapping
         if mapping is None or PROMPT not in self._state.written:
-            return End(ABORTED_CODE, "aborted", "aborted before the prompt was sent", self._session or None)
+            detail = "" if PROMPT in self._state.asked else "aborted before the prompt was sent"
+            return End(ABORTED_CODE, "aborted", detail, self._session or None)
         end = time.monotonic() + ABORT_SECONDS
         with contextlib.suppress(AgentEnded, NotProtocol):
             if self._result is None:

@@ -125,6 +125,7 @@ class Mapping:
         self._tools: OrderedDict[str, _Tool] = OrderedDict()
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._tokens: Tokens | None = None
+        self._context = 0
 
     @property
     def growing(self) -> tuple[str, str, str] | None:
@@ -137,6 +138,8 @@ class Mapping:
         kind = update.get("sessionUpdate")
         if not update or message.session != self._session:
             return [_kept(message)]
+        if kind == "usage_update":
+            self._context = max(integer(update.get("used")), 0)
         if isinstance(kind, str) and kind in CHUNKS:
             return self._chunk(CHUNKS[kind], update, message)
         return self._tool(update, message) if kind in TOOLS else [_kept(message)]
@@ -193,7 +196,9 @@ class Mapping:
     def _end_step(self, reason: str, **content: Any) -> Line:
         self._is_open = False
         tokens, self._tokens = self._tokens, None
-        used = {} if tokens is None else {"tokens": tokens.content()}
+        used: dict[str, Any] = {} if tokens is None else {"tokens": tokens.content()}
+        if self._context:
+            used["context"] = self._context
         part = {"id": self._part(), "type": "step-finish", **self._ids(), "reason": reason, **used, **content}
         return Line("step_finish", {"part": part})
 
