@@ -191,7 +191,7 @@ def reason(diagnosis: Diagnosis) -> str:
 def pod_ref(input: AwaitSchedule, pod: Pod) -> PodRef:
     """Names this very pod for the activities that follow."""
     status = pod.container(input.job.container)
-    running = status.state.running if status is not None else None
+    begun = (status.state.running or status.state.terminated) if status is not None else None
     claimed = input.job.claimed
     return PodRef(
         namespace=input.job.namespace,
@@ -200,7 +200,7 @@ def pod_ref(input: AwaitSchedule, pod: Pod) -> PodRef:
         node=pod.spec.node_name or None,
         container=input.job.container,
         created_at=claimed.at if claimed else pod.metadata.creation_timestamp,
-        started_at=claimed.at if claimed else running.started_at if running is not None else None,
+        started_at=claimed.at if claimed else begun.started_at if begun is not None else None,
     )
 
 

@@ -126,7 +126,9 @@ async def test_a_pod_that_ended_before_anybody_looked_is_found(wait: Wait) -> No
         async for pods in states:
             if pods and pods[0].status.phase == "Failed":
                 break
-    assert (await wait.pod(job)).uid == pods[0].metadata.uid
+    found = await wait.pod(job)
+    assert found.uid == pods[0].metadata.uid
+    assert found.started_at is not None
 
 
 async def test_an_image_that_cannot_be_pulled_fails_with_the_registrys_message(wait: Wait) -> None:
