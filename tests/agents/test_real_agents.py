@@ -15,7 +15,7 @@ from tests.agents.gemini_sessions import protect
 from tests.agents.launch import KEY, launch
 from tests.agents.usage import spent
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.real_agents]
 
 UNKNOWN = "0199c0de-0000-7000-8000-000000000000"
 UNKNOWN_SESSION = {

@@ -19,7 +19,7 @@ from tests.agents.launch import KEY, launch
 from tests.pod.acp import PROFILES, SCRIPT
 from tests.pod.harness import Ended, Runner, Running, alive, children
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.real_agents, pytest.mark.timeout(300)]
 
 UNKNOWN = "0199c0de-0000-7000-8000-000000000000"
 

@@ -20,7 +20,7 @@ from tests.runs.real_agents import KEY, AgentSystem, events, real_agents, until_
 from tests.runs.real_opencode import playing
 from tests.security.canaries import Record
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.real_agents]
 
 COUNTED = {"usage": {"prompt": 1000, "completion": 50, "cached": 400, "reasoning": 10}}
 UNKNOWN = "0199c0de-0000-7000-8000-000000000000"

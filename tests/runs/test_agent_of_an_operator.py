@@ -18,7 +18,7 @@ from tests.runs.real_opencode import agent_of, playing
 from tests.runs.system import System, open_system
 from tests.support.claims import data_claim
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.real_agents]
 
 PROFILE = """\
 name: sixth
