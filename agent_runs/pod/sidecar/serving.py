@@ -59,9 +59,9 @@ class Serving:
         output: the folder shared with the agent's container.
         own: the sidecar's own folder.
         turn: a JSON file, the driver's `turn.json` but for what is only known here. `driver` in it is `acp`, or absent
-            for OpenCode's server. If that may rest, it also has `keep_warm` and `max_age`, in seconds, `max_memory`, the
-            bytes that it may use while it rests, `pod`, a digest of what the pod is made of, and `variables`, the names
-            of those that are about one run.
+            for OpenCode's server. If that may rest, it also has `keep_warm` and `max_age`, in seconds, `max_memory`,
+            the bytes that it may use while it rests, `pod`, a digest of what the pod is made of, and `variables`, the
+            names of those that are about one run.
 
     Attributes:
         events: what the driver of this turn writes.
