@@ -18,5 +18,8 @@ def lazy(name: str) -> ModuleType:
     spec.loader = LazyLoader(spec.loader)
     module = module_from_spec(spec)
     sys.modules[name] = module
+    package, _, child = name.rpartition(".")
+    if package:
+        setattr(sys.modules[package], child, module)  # as an import does
     spec.loader.exec_module(module)
     return module

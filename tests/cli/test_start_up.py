@@ -25,6 +25,11 @@ def test_a_command_loads_only_what_it_needs(command: str) -> None:
     assert loaded.split() == []
 
 
+def test_a_module_that_is_loaded_late_is_in_its_package_as_any_other() -> None:
+    code = "import agent_runs.client; from agent_runs.cli.lazy import lazy; lazy('agent_runs.client.attach')"
+    subprocess.run([sys.executable, "-c", f"{code}; agent_runs.client.attach.attach"], check=True)
+
+
 @pytest.mark.slow
 async def test_no_command_aborts_at_its_end(temporal: Client) -> None:
     address = temporal.service_client.config.target_host
