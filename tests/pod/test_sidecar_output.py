@@ -2,6 +2,8 @@
 
 import ast
 import io
+import os
+import subprocess
 import sys
 import tempfile
 import zipfile
@@ -124,6 +126,18 @@ def test_the_sidecar_is_written_for_python_3_9_the_standard_library_and_h11(modu
     assert all(name.startswith("agent_runs.pod.sidecar") or name == "h11" for name in outside)
     with zipfile.ZipFile(io.BytesIO(sidecar_archive())) as archive:
         assert f"agent_runs/pod/sidecar/{module.relative_to(Path(sidecar.__file__).parent)}" in archive.namelist()
+
+
+def test_every_worker_makes_the_same_archive() -> None:
+    code = "import hashlib; from agent_runs.pod.archive import sidecar_archive; "
+    code += "print(hashlib.sha256(sidecar_archive()).hexdigest())"
+    made = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(made) == 1  # else no run gets a pod that rests from before its worker's start
 
 
 def test_the_archive_has_all_of_h11_for_python_3_9_and_stays_small() -> None:

@@ -19,8 +19,10 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import AwaitSchedule, Finish, JobRef, PodRef, StartProgress
 from agent_runs.job.redactions import Redactions
 from agent_runs.job.secrets import prompt_secret
+from agent_runs.job.warm_pods import release_resting_pod
 from agent_runs.kube.client import KubernetesCluster
-from agent_runs.kube.ownership import RESTS_SINCE, owner_labels
+from agent_runs.kube.objects import Job
+from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE, owner_labels
 from dev_stack.cluster import EmbeddedCluster
 from tests.activities.fake_preparations import SECRETS, FakePreparations
 
@@ -178,6 +180,23 @@ async def test_a_pod_without_a_place_gets_that_of_the_pod_that_rests_longest(wai
         [resting[0], resting[2]],
         True,
     )
+
+
+async def test_a_pod_that_a_run_has_claimed_meanwhile_keeps_its_place(
+    wait: Wait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resting = await wait.resting("2026-11-22T08:00:00+00:00")
+    (seen,) = await wait.kubernetes.jobs_of_all_agents(NAMESPACE)
+
+    async def as_it_was(_namespace: str) -> list[Job]:
+        return [seen]
+
+    claim = {RESTS_SINCE: None, CLAIMED_BY: "a-run/1"}
+    meta = seen.metadata
+    assert await wait.kubernetes.annotate_job(NAMESPACE, meta.name, meta.uid, meta.resource_version, claim)
+    monkeypatch.setattr(wait.kubernetes, "jobs_of_all_agents", as_it_was)
+    assert await release_resting_pod(wait.kubernetes, NAMESPACE, wait.attempt.transcript) is None
+    assert await wait.kubernetes.read_job(NAMESPACE, resting.name) is not None
 
 
 async def test_a_pod_whose_node_is_wrong_takes_no_place(wait: Wait) -> None:
