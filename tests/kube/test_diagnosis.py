@@ -40,7 +40,7 @@ from agent_runs.kube.diagnosis import (
     termination_cause,
 )
 from agent_runs.kube.objects import Event, InvalidReply, Job, Pod, decode
-from tests.kube.pods import container, event, job, pod, terminated, waiting
+from tests.kube.pods import container, event, job, pod, terminated, unschedulable, waiting
 
 BEGAN = datetime(2026, 11, 21, 23, 0, tzinfo=UTC)
 RUNNING = container(running={"startedAt": "2026-11-21T23:00:00Z"})
@@ -587,3 +587,24 @@ def test_the_end_of_a_sidecar_does_not_decide_the_run(code: int) -> None:
     diagnosis = diagnose(done, Job())
     assert isinstance(diagnosis, Ended)
     assert (diagnosis.end.exit_code, termination_cause(diagnosis.end)) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("message", "lacks"),
+    [
+        ("0/3 nodes are available: 3 Insufficient cpu.", True),
+        ("0/1 nodes are available: 1 Too many pods.", True),
+        ("0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.", False),
+    ],
+)
+def test_only_a_pod_that_finds_no_capacity_needs_the_place_of_another(message: str, lacks: bool) -> None:
+    found = diagnose(unschedulable(message), None, container="opencode")
+    assert isinstance(found, Waiting)
+    assert found.lacks_capacity is lacks
+
+
+def test_a_job_that_a_quota_refuses_needs_the_place_of_a_pod() -> None:
+    refused = event("FailedCreate", "exceeded quota: q", uid="job-uid")
+    found = diagnose(None, job(), [refused], container="opencode")
+    assert isinstance(found, Waiting)
+    assert found.lacks_capacity

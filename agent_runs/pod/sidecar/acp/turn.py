@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from agent_runs.pod.sidecar.driver.turn import MAX_PROMPT, STATE, TURN, replace
+from agent_runs.pod.sidecar.driver.turn import STATE, TURN, prompt_text, replace
 
 
 class Pattern(NamedTuple):
@@ -148,8 +148,7 @@ class Turn(NamedTuple):
         Raises:
             OSError: it cannot be read.
         """
-        with open(self.prompt, "rb") as file:  # noqa: PTH123 - as above
-            return file.read(MAX_PROMPT).decode("utf-8", "replace")
+        return prompt_text(self.prompt)
 
 
 class State(NamedTuple):

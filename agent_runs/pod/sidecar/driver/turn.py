@@ -65,8 +65,17 @@ class Turn(NamedTuple):
         Raises:
             OSError: it cannot be read.
         """
-        with open(self.prompt, "rb") as file:  # noqa: PTH123 - as above
-            return file.read(MAX_PROMPT).decode("utf-8", "replace")
+        return prompt_text(self.prompt)
+
+
+def prompt_text(path: str) -> str:
+    """Return the prompt in a file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as file:  # noqa: PTH123 - pathlib is not needed here
+        return file.read(MAX_PROMPT).decode("utf-8", "replace")
 
 
 class State(NamedTuple):
