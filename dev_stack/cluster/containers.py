@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import json
+import marshal
 import os
 import signal
 import sys
@@ -247,7 +247,7 @@ async def _spawn(spec: dict[str, Any], stdin: int | None = None) -> tuple[asynci
         for descriptor in passed:
             os.close(descriptor)
     assert process.stdin is not None  # noqa: S101 - it is a pipe
-    process.stdin.write(json.dumps({**spec, "report": writer, "stdin": stdin}).encode())
+    process.stdin.write(marshal.dumps({**spec, "report": writer, "stdin": stdin}))
     process.stdin.close()
     return process, reader
 

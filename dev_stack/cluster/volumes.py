@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,5 +168,18 @@ def claims_of(pod: Object) -> list[str]:
 
 
 def host_path() -> str:
-    """The PATH of containers whose image, being only a name, gives none."""
-    return os.environ.get("PATH", os.defpath)
+    """The PATH of containers whose image, being only a name, gives none.
+
+    An image has the program python3 itself. What a version manager has by that name is a script, which searches for the
+    program at each start and takes 0.07 s of CPU for it, so the folder of ours comes before.
+    """
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    if (found := shutil.which("python3", path=os.pathsep.join(folders))) and _is_script(Path(found)):
+        own = Path(sys.executable).resolve().parent
+        folders.insert(folders.index(str(Path(found).parent)), str(own))
+    return os.pathsep.join(folders)
+
+
+def _is_script(program: Path) -> bool:
+    with program.open("rb") as file:
+        return file.read(2) == b"#!"

@@ -105,6 +105,21 @@ async def test_a_container_sees_nothing_of_the_hosts_environment(api: Api, monke
     assert names <= {"PATH", "HOME", "HOSTNAME", "PWD", "OLDPWD", "SHLVL", "_", "RUNNER_CGROUP"}
 
 
+async def test_a_container_has_python_itself_where_the_machine_has_a_script(
+    api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first, managers = tmp_path / "first", tmp_path / "version-manager"
+    for folder, program in ((first, "tool"), (managers, "python3")):
+        folder.mkdir()
+        (folder / program).write_text("#!/bin/sh\necho the script\n")
+        (folder / program).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{first}:{managers}:/usr/bin:/bin")
+    text = await api.output("command -v python3; tool; echo $PATH")
+    program, script, path = text.splitlines()
+    assert Path(program).read_bytes()[:4] == b"\x7fELF"
+    assert (script, path) == ("the script", f"{first}:{Path(program).parent}:{managers}:/usr/bin:/bin")
+
+
 async def test_mounts_leave_nothing_on_the_host(api: Api, name: str) -> None:
     volumes = [{"name": "v", "emptyDir": {}}]
     mounts = [{"name": "v", "mountPath": f"/{name}/top"}, {"name": "v", "mountPath": f"/usr/share/{name}"}]
