@@ -136,6 +136,7 @@ async def test_a_session_is_resumed_and_only_the_new_turn_makes_lines(served: Se
     first = await served.play(model="fake/scenario/tool-bash")
     second = await served.play(model="fake/scenario/echo", session=first.end["session"])
     theirs = await served.run(model="fake/scenario/echo", session=first.end["session"])
+    assert second.end.pop("seq") > first.end.pop("seq")
     assert second.end == {"code": 0, "reason": None, "detail": "", "session": first.end["session"]}
     assert second.counts == theirs.counts
     assert json.loads(second.report.summary)["user"] == ["hello", "hello"]
@@ -197,10 +198,24 @@ async def test_a_sub_agent_that_is_resumed_in_a_later_turn_is_counted_from_there
     assert sorted([*first.steps_of_subagents, *steps]) == await alone.journaled_steps_of_subagents(first.end["session"])
 
 
+@dataclass
+class Relayed:
+    """What passed a relay to the server.
+
+    Attributes:
+        cuts: of connections with live events.
+        received: bytes of answers.
+    """
+
+    port: int = 0
+    cuts: int = 0
+    received: int = 0
+
+
 @asynccontextmanager
-async def cutting(port: int, longest: float) -> AsyncIterator[tuple[Path, list[int]]]:
-    """A relay to the server that cuts each connection with live events: its port, and the bytes that passed each."""
-    cuts: list[int] = []
+async def relaying(port: int, longest: float | None = None) -> AsyncIterator[Relayed]:
+    """A relay to the server. It cuts each connection with live events after so many seconds at most."""
+    relayed = Relayed()
     choose = random.Random(14)
 
     async def forward(reading: asyncio.StreamReader, writing: asyncio.StreamWriter) -> int:
@@ -219,28 +234,49 @@ async def cutting(port: int, longest: float) -> AsyncIterator[tuple[Path, list[i
         to_there.write(head)
         up = asyncio.create_task(forward(reading, to_there))
         down = asyncio.create_task(forward(there, writing))
-        if b"/global/event" in head:
+        if b"/global/event" in head and longest is not None:
             await asyncio.wait([down], timeout=choose.uniform(0.01, longest))
             down.cancel()
             writing.transport.abort()
-            cuts.append(len(head))
-        await asyncio.gather(down, return_exceptions=True)
+            relayed.cuts += 1
+        with contextlib.suppress(asyncio.CancelledError):
+            passed = await down
+            relayed.received += passed
         up.cancel()
         to_there.close()
 
     listening = await asyncio.start_server(relay, "127.0.0.1")
     async with listening:
-        yield listening.sockets[0].getsockname()[1], cuts
+        relayed.port = listening.sockets[0].getsockname()[1]
+        yield relayed
+
+
+def address_of(port: int, folder: Path) -> str:
+    """A file as that of the server's standard output."""
+    address = folder / "address"
+    address.write_text(f"opencode server listening on http://127.0.0.1:{port}\n")
+    return str(address)
+
+
+async def test_events_that_an_earlier_turn_has_read_are_not_read_again(alone: Served, tmp_path: Path) -> None:
+    long = await alone.play(script(*[bash("seq 8000") for _ in range(10)]))
+    assert len(await alone.call("POST", "/sync/history", {}, raw=True)) > 400_000
+    async with relaying(alone.port) as relayed:
+        address = address_of(relayed.port, tmp_path)
+        turn = await alone.play(
+            session=long.end["session"], read_to=long.end["seq"], server=address, model="fake/scenario/text"
+        )
+    assert (turn.end["code"], turn.counts["text"]) == (0, 1)
+    assert relayed.received < 100_000
 
 
 @pytest.mark.timeout(900)  # most of it is the work of the model and of the commands
 async def test_nothing_is_lost_or_doubled_by_a_thousand_cuts(alone: Served, tmp_path: Path) -> None:
     steps = [{"text": f"Step {number}.", **bash(f"seq {number}")} for number in range(60)]
-    async with cutting(alone.port, 0.04) as (port, cuts):
-        address = tmp_path / "address"
-        address.write_text(f"opencode server listening on http://127.0.0.1:{port}\n")
-        while len(cuts) < 1000:
-            ours = await alone.play(script(*steps), server=str(address))
+    async with relaying(alone.port, longest=0.04) as relayed:
+        address = address_of(relayed.port, tmp_path)
+        while relayed.cuts < 1000:
+            ours = await alone.play(script(*steps), server=address)
             assert ours.end["code"] == 0
             assert ours.parts == await alone.journaled_parts(ours.end["session"])
             assert ours.counts == {"step_start": 61, "step_finish": 61, "text": 61, "tool_use": 60}
@@ -257,11 +293,10 @@ SUB_AGENTS = [
 
 @pytest.mark.timeout(600)  # most of it is the work of the model and of the commands
 async def test_no_step_of_a_sub_agent_is_lost_or_doubled_by_cuts(alone: Served, tmp_path: Path) -> None:
-    async with cutting(alone.port, 0.04) as (port, cuts):
-        address = tmp_path / "address"
-        address.write_text(f"opencode server listening on http://127.0.0.1:{port}\n")
-        while len(cuts) < 100:
-            ours = await alone.play(script(*SUB_AGENTS), server=str(address))
+    async with relaying(alone.port, longest=0.04) as relayed:
+        address = address_of(relayed.port, tmp_path)
+        while relayed.cuts < 100:
+            ours = await alone.play(script(*SUB_AGENTS), server=address)
             assert ours.end["code"] == 0
             assert len(ours.steps_of_subagents) == 25
             expected = await alone.journaled_steps_of_subagents(ours.end["session"])

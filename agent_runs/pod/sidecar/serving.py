@@ -89,6 +89,7 @@ class Serving:
         self._end: dict[str, Any] = {}
         self._aborted = False
         self._claim: dict[str, Any] = {}  # the answer to the last one
+        self._read_to: dict[Any, Any] = {}  # by the session, the `seq` of the newest event that a turn has read
         self.fell_back = False
         self.rests_until: float | None = None
         self.events = self._new_turn(known)
@@ -105,6 +106,7 @@ class Serving:
             known["prompt"] = _join(self._folder, PROMPT)
             _write(known["prompt"], prompt)
         self._directory = known["directory"]
+        known["read_to"] = self._read_to.get(known.get("session"), -1)
         _write(_join(self._folder, TURN), json.dumps({**known, **self.server}))
         return Stream(self._folder, b"o", EVENTS, report_as="stdout")
 
@@ -176,7 +178,9 @@ class Serving:
         """Let the server rest, or order what follows."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(_join(self._output, WORKING))  # noqa: PTH108 - as above
-        code = self._end.get("code")
+        code, seq = self._end.get("code"), self._end.get("seq")
+        if seq is not None:
+            self._read_to[self._end.get("session")] = seq
         if (code, self._end.get("reason")) == (0, None) and self._may_rest:
             self._rest()
             return

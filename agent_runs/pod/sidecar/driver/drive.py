@@ -128,7 +128,7 @@ class _Drive:
         self._skip_others()
         self._unread = self._record.journaled
         self._live_errors = dict(self._record.errors)
-        self._mapping = Mapping(state.session, state.message, state.start)
+        self._mapping = Mapping(state.session, state.message, state.start, self._turn.read_to)
         self._reconnect()
 
     def _skip_others(self) -> None:
@@ -434,7 +434,7 @@ class _Drive:
     def _ended(self) -> End:
         self._take_status({"type": "idle"})
         failed = sum(self._record.errors.values())
-        return End(1 if failed else 0, None, "", self._state.session)
+        return End(1 if failed else 0, None, "", self._state.session, self._mapping.seq)
 
     def _lost(self, detail: str) -> End:
         return End(1, "server_lost", detail, self._state.session)

@@ -43,9 +43,9 @@ class Mapping:
         seq: of the newest event.
     """
 
-    def __init__(self, session: str, prompt: str, start: int | None = None) -> None:
+    def __init__(self, session: str, prompt: str, start: int | None = None, read_to: int = -1) -> None:
         self.start = start
-        self.seq = -1 if start is None else start
+        self.seq = read_to if start is None else start
         self.answer: Answer | None = None
         self.has_prompt = False
         self._session = session

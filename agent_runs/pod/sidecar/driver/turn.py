@@ -23,6 +23,8 @@ class Turn(NamedTuple):
         directory: absolute; where the agent works.
         model: `<provider>/<model>`.
         session: the one to resume.
+        read_to: the `seq` of that session's newest event before the turn, or of an older one; -1: not known. A journal
+            can be long, so it is read from there.
         start_timeout: seconds for the server to come up.
     """
 
@@ -35,6 +37,7 @@ class Turn(NamedTuple):
     variant: str | None
     agent: str | None
     session: str | None
+    read_to: int
     start_timeout: float
 
     @classmethod
@@ -56,6 +59,7 @@ class Turn(NamedTuple):
             variant=raw.get("variant") or None,
             agent=raw.get("agent") or None,
             session=raw.get("session") or None,
+            read_to=int(raw.get("read_to", -1)),
             start_timeout=float(raw["start_timeout"]),
         )
 
@@ -124,12 +128,14 @@ class End(NamedTuple):
         code: what `opencode run` would have exited with; None if the prompt was not sent, so that `run` can do it.
         reason: the name of what kept it from ending by itself.
         detail: for people.
+        seq: of the session's newest event, if all was read.
     """
 
     code: int | None
     reason: str | None = None
     detail: str = ""
     session: str | None = None
+    seq: int | None = None
 
     def write(self, folder: str) -> None:
         """Write it.
