@@ -13,9 +13,12 @@ from typing import Any
 
 import pytest
 
+from agent_runs.agents.opencode.fold import fold_chunks
+from agent_runs.contracts.outcome import Report
 from agent_runs.pod.sidecar.driver import wire
 from agent_runs.pod.sidecar.driver.lines import LEFT_OUT
 from agent_runs.pod.sidecar.driver.server import Server
+from tests.opencode.captures import Capture
 from tests.pod.driving import PASSWORD, Played, Served, bash, result, script, serving, task
 
 pytestmark = pytest.mark.slow
@@ -39,6 +42,14 @@ SCENARIOS = {
     ),
 }
 
+CAPTURED = (
+    *("drop-once", "drop-tool-once", "empty", "reasoning", "text-big", "text-stdin", "text-weird"),
+    *("error-400", "error-401", "error-403", "error-404", "flaky-429-once", "flaky-500-once"),
+    *("tool-bash", "tool-big-input", "tool-big-output", "tool-edit", "tool-fail", "tool-invalid"),
+    *("tool-question", "tool-todo", "tool-write"),
+)
+"""Captures of `opencode run` without options, files or permissions of their own."""
+
 
 @pytest.fixture(scope="module")
 async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
@@ -53,16 +64,20 @@ async def alone(tmp_path: Path) -> AsyncIterator[Served]:
         yield server
 
 
-def meaning(turn: Played) -> dict[str, Any]:
-    """What Paperclip and the transcript keep of a turn."""
-    report = turn.report
+def result_of(report: Report) -> dict[str, Any]:
+    """What a run has come to, whatever its lines are."""
+    names = ("usage", "cost_usd", "steps", "tool_calls", "finish_reason", "exit_code", "unknown_session")
     return {
         "failure": report.failure and report.failure.code,
-        **{name: getattr(report, name) for name in ("usage", "cost_usd", "steps", "tool_calls", "finish_reason")},
-        **{name: getattr(report, name) for name in ("summary", "events", "unparsed_lines", "unknown_session")},
-        **{name: getattr(report, name) for name in ("exit_code", "clear_session", "last_context_tokens")},
         "tool_errors": len(report.tool_errors),
+        **{name: getattr(report, name) for name in names},
     }
+
+
+def meaning(turn: Played) -> dict[str, Any]:
+    """What Paperclip and the transcript keep of a turn."""
+    names = ("summary", "events", "unparsed_lines", "clear_session", "last_context_tokens")
+    return {**result_of(turn.report), **{name: getattr(turn.report, name) for name in names}}
 
 
 @dataclass
@@ -130,6 +145,40 @@ async def test_a_turn_has_the_lines_and_the_result_of_opencode_run(served: Serve
     assert ours.counts == theirs.counts
     assert [[*event] for event in ours.of_run] == [[*event] for event in theirs.of_run]
     assert meaning(ours) == meaning(theirs)
+
+
+@pytest.mark.parametrize("name", CAPTURED)
+async def test_a_turn_has_usage_cost_and_verdict_of_a_captured_run_with_the_same_answers(
+    served: Served, name: str
+) -> None:
+    captured = Capture(f"opencode/{name}")
+    theirs = fold_chunks([captured.stdout], [captured.stderr], None).report(captured.end)
+    ours = await served.play(script(*steps_of(captured)), model="fake/scenario/script")
+    assert result_of(ours.report) == result_of(theirs)
+
+
+def steps_of(captured: Capture) -> list[dict[str, Any]]:
+    """What the model answered in a captured run."""
+    steps: list[dict[str, Any]] = []
+    for line in map(json.loads, captured.stdout.splitlines()):
+        part = line.get("part", {})
+        if line["type"] == "step_start":
+            steps.append({"text": "", "tools": []})
+        elif line["type"] == "text":
+            steps[-1]["text"] += part["text"]
+        elif line["type"] == "tool_use":
+            steps[-1]["tools"].append({"name": part["tool"], "args": part["state"]["input"]})
+        elif line["type"] == "step_finish":
+            tokens, cache = part["tokens"], part["tokens"]["cache"]
+            steps[-1]["usage"] = {
+                "prompt": tokens["input"] + cache["read"],
+                "completion": tokens["output"] + tokens["reasoning"],
+                "cached": cache["read"],
+                "reasoning": tokens["reasoning"],
+            }
+        elif line["type"] == "error" and "statusCode" in line["error"].get("data", {}):
+            steps.append({"status": line["error"]["data"]["statusCode"]})
+    return steps
 
 
 async def test_a_session_is_resumed_and_only_the_new_turn_makes_lines(served: Served) -> None:
