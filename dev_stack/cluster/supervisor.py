@@ -1,11 +1,11 @@
 """The parent of one container: a small stand-alone program that ends with the cluster that started it.
 
-It reads an object, as `marshal` writes it, from standard input and puts the container's command into a private root with its declared mounts
-and, where the system permits, with its own process ids. The command writes to the standard output and error of this
-program. A container ends when its main process ends, even if something it left in the background still holds its
-output; all of that is killed then. SIGTERM is passed to the main process, SIGUSR1 kills everything. With `join` in the
-object it runs one more command inside a container (`kubectl exec`), whose standard input is the descriptor `stdin`,
-if there is one. The exit code is that of the command.
+It reads an object, as `marshal` writes it, from standard input and puts the container's command into a private root
+with its declared mounts and, where the system permits, with its own process ids. The command writes to the standard
+output and error of this program. A container ends when its main process ends, even if something it left in the
+background still holds its output; all of that is killed then. SIGTERM is passed to the main process, SIGUSR1 kills
+everything. With `join` in the object it runs one more command inside a container (`kubectl exec`), whose standard input
+is the descriptor `stdin`, if there is one. The exit code is that of the command.
 
 On the descriptor `report` it writes why the command could not be started, or closes it when the command runs. Only the
 standard library, and little of it, because each container waits for this program's start.
