@@ -38,6 +38,7 @@ choose_models() { # FILE [NAME...]
 # as Bun's own configuration in a home, is not read, and none of the run's variables is there.
 short_list() { # FILE NAME...
     program=$(command -v opencode) && [ -n "$(find -L "$program" -size +100000)" ] || return 1
+    # shellcheck disable=SC2154 # runner.sh sets scripts
     (cd "$scripts" && timeout 10 env -i HOME="$scripts" BUN_BE_BUN=1 "$program" models.mjs "$@") </dev/null >/dev/null
 }
 
