@@ -11,7 +11,7 @@ from tests.job.test_ineffective_variables import everything, plan_of
 OWN: dict[str, Any] = {"own": {"npm": "@ai-sdk/openai-compatible", "models": {"big": {}}}}
 
 
-def runner_options(**config: Any) -> list[str]:
+def runner_options(**config: Any) -> list[tuple[str, str]]:
     """Those of the runner that are about the list."""
     context = everything()
     context["config"] |= {"model": "own/big", "opencode": {"provider": OWN}, **config}

@@ -5,7 +5,6 @@ import json
 import os
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,9 +31,7 @@ USED = {
     "amazon-bedrock": ("anthropic.claude-sonnet-4-5-20250929-v1:0", ""),
 }
 """A model of each provider, and where its API begins."""
-_CHANGING = re.compile(
-    r"(?:ses|msg|prt|prj)_[0-9A-Za-z]+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE
-)
+_CHANGING = re.compile(r"(?:ses|msg|prt|prj)_[0-9A-Za-z]+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 @dataclass
@@ -46,8 +43,8 @@ class Recorder:
 
     async def record(self, request: web.Request) -> web.Response:
         headers = {name: value for name, value in request.headers.items() if name != "Content-Length"}
-        told = json.dumps([request.method, request.path_qs, sorted(headers.items()), await request.text()])
-        self.requests.add(_CHANGING.sub("ID", told))
+        asked_for = json.dumps([request.method, request.path_qs, sorted(headers.items()), await request.text()])
+        self.requests.add(_CHANGING.sub("ID", asked_for))
         return web.json_response({"message": "refused", "error": {"message": "refused"}}, status=400)
 
 
@@ -184,5 +181,5 @@ async def test_an_unknown_model_is_the_same_error(tmp_path: Path, recorder: Reco
 async def test_every_provider_of_the_list_can_be_had(tmp_path: Path) -> None:
     binary = await ensure_opencode(cache_folder() / "opencode")
     names = re.findall(rb',(?:"([a-z0-9.-]+)"|([a-z0-9]+)):\{id:"(?:\1|\2)",env:\[', binary.read_bytes())
-    short = json.loads((await short_list(tmp_path / "models.json", *(os.fsdecode(a or b) for a, b in names))).read_text())
-    assert len(short) > 200
+    file = await short_list(tmp_path / "models.json", *(os.fsdecode(quoted or plain) for quoted, plain in names))
+    assert len(json.loads(file.read_text())) > 200

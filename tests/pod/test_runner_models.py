@@ -47,7 +47,8 @@ def replace_opencode(models: Path, text: str, size: int = 0) -> Path:
     return started
 
 
-def test_the_first_start_of_a_pod_has_the_providers_that_the_run_can_use(runner: Runner, models: Path) -> None:
+@pytest.mark.usefixtures("models")
+def test_the_first_start_of_a_pod_has_the_providers_that_the_run_can_use(runner: Runner) -> None:
     found = read(runner, "anthropic", "amazon-bedrock")
     assert found is not None
     assert found.keys() == {"anthropic", "amazon-bedrock"}
@@ -55,7 +56,8 @@ def test_the_first_start_of_a_pod_has_the_providers_that_the_run_can_use(runner:
     assert found["anthropic"]["models"]["claude-haiku-4-5"]["limit"] == {"context": 200_000, "output": 64_000}
 
 
-def test_a_run_that_needs_no_provider_of_the_list_has_an_empty_one(runner: Runner, models: Path) -> None:
+@pytest.mark.usefixtures("models")
+def test_a_run_that_needs_no_provider_of_the_list_has_an_empty_one(runner: Runner) -> None:
     assert read(runner) == {}
 
 
@@ -65,7 +67,8 @@ def test_without_the_option_the_list_is_left_alone(runner: Runner, models: Path)
     assert not models.exists()
 
 
-def test_a_provider_that_is_not_in_the_list_leaves_it_whole(runner: Runner, models: Path) -> None:
+@pytest.mark.usefixtures("models")
+def test_a_provider_that_is_not_in_the_list_leaves_it_whole(runner: Runner) -> None:
     assert read(runner, "anthropic", "nobody") is None
 
 
@@ -76,7 +79,8 @@ def test_a_variable_that_may_name_other_providers_leaves_it_whole(runner: Runner
     assert not models.exists()
 
 
-def test_a_configuration_in_the_agents_home_leaves_it_whole(runner: Runner, models: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("models")
+def test_a_configuration_in_the_agents_home_leaves_it_whole(runner: Runner, tmp_path: Path) -> None:
     (tmp_path / "home/.opencode").mkdir()
     assert read(runner, "anthropic") is None
 
@@ -109,7 +113,8 @@ def test_what_reads_the_list_has_nothing_of_the_run(runner: Runner, models: Path
     assert set(seen) - {"_=/usr/bin/env"} <= {f"HOME={scripts}", "BUN_BE_BUN=1", f"PWD={scripts}", scripts}
 
 
-def test_nothing_in_a_home_or_a_working_directory_takes_part(runner: Runner, models: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("models")
+def test_nothing_in_a_home_or_a_working_directory_takes_part(runner: Runner, tmp_path: Path) -> None:
     preload = tmp_path / "preload.js"
     preload.write_text(f"require('fs').writeFileSync('{tmp_path}/preloaded', '')")
     for name in ("bunfig.toml", ".bunfig.toml"):
