@@ -48,16 +48,30 @@ class Variant:
     Attributes:
         config: fields of the adapter's configuration.
         before: how many wakes for the same task come before the one that is measured.
+        provider: the model's; only `fake` is in no list of OpenCode's.
+        env: variables of the agent.
     """
 
     name: str
     config: Mapping[str, Any] = field(default_factory=dict)
     before: int = 0
+    provider: str = "fake"
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    async def agent(self, system: System, scenario: str) -> dict[str, Any]:
+        """An agent that is woken so."""
+        raw = await opencode_agent(system, scenario, **self.config)
+        raw["config"] |= {"model": f"{self.provider}/scenario/{scenario}", "env": raw["config"]["env"] | self.env}
+        return raw
 
 
+WHOLE_LIST: Final = {"OPENCODE_MODELS_PATH": "/nowhere"}
+"""OpenCode reads its own list of models, because there is no such file and the runner leaves the variable alone."""
 VARIANTS: Final = (
     Variant("cold, run", {"transport": "run"}),
     Variant("cold, serve", {"transport": "serve"}),
+    Variant("cold, serve, `anthropic`", {"transport": "serve"}, provider="anthropic"),
+    Variant("the same, whole list", {"transport": "serve"}, provider="anthropic", env=WHOLE_LIST),
     Variant("warm, the second", {"transport": "serve", "keepWarmSec": 300}, before=1),
     Variant("warm, the tenth", {"transport": "serve", "keepWarmSec": 300}, before=9),
 )
@@ -160,7 +174,7 @@ class Bench:
     async def wakes(self, variant: Variant, count: int) -> tuple[list[float], Cpu]:
         """Seconds to the first model request of agents that are woken at once; CPU of each wake on average."""
         names = [f"text:{number}" for number in range(count)]  # a model for each agent tells their requests apart
-        agents = [await opencode_agent(self.system, name, **variant.config) for name in names]
+        agents = [await variant.agent(self.system, name) for name in names]
         for _ in range(variant.before):
             ended = await asyncio.gather(*map(self.system.outcome, agents))
             agents = [later_context(raw, each.session_params) for raw, each in zip(agents, ended, strict=True)]
@@ -198,7 +212,9 @@ async def open_bench(folder: Path) -> AsyncIterator[Bench]:
     async with environment, serve() as model, open_system(environment.client, folder) as opened:
         names = [f"text:{number}" for number in range(max(AT_ONCE))]
         provider = folder / "provider.json"
-        provider.write_text(json.dumps({"provider": provider_block(model.base_url, names)}))
+        fake = provider_block(model.base_url, names)
+        listed = {key: fake["fake"][key] for key in ("options", "models")}
+        provider.write_text(json.dumps({"provider": {**fake, "anthropic": listed}}))
         await opened.kubernetes.ensure_claim(data_claim("sessions"))
         update = {"opencode_config": provider, "data_claim": "sessions"}
         system = replace(opened, settings=opened.settings.model_copy(update=update))

@@ -32,8 +32,6 @@ from agent_runs.paperclip.proxy_env import API_KEY, API_URL, TOOLS_TOKEN, Placeh
 from agent_runs.pod.sidecar.tokens import KEY_PLACEHOLDER, TOOLS_PLACEHOLDER
 
 CONFIG_FILE: Final = f"{manifest.RUN_DIRECTORY}/secret/{CONFIG_KEY}"
-MODELS_FILE: Final = f"{manifest.CACHE_DIRECTORY}/models.json"
-"""An empty list of models, which the runner makes."""
 PLACEHOLDERS: Final = Placeholders(key=KEY_PLACEHOLDER, tools=TOOLS_PLACEHOLDER)
 
 
@@ -119,7 +117,6 @@ def attempt_plan(
     fixed = opencode_environment(
         config_file=CONFIG_FILE,
         directory=directory,
-        models_file=MODELS_FILE if merged.declares_its_models and not has_project_config else None,
         plugins=merged.has_plugins,
         features=config.opencode_features,
     )
@@ -133,6 +130,7 @@ def attempt_plan(
         settings=pod_settings(settings),
         proxy=proxy,
         server=Server(script(SERVE_KEY), turn, keep_warm_sec(config, merged.config, proxy)) if turn else None,
+        providers=None if has_project_config else merged.listed_providers,
     )
     unset = _unset_variables(input, secrets, opencode, names | environment.keys())
     listed = merged.only_lists(config.model) and not has_project_config

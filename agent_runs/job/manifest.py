@@ -65,6 +65,8 @@ CONTROL_DIRECTORY: Final = f"{RUN_DIRECTORY}/control"
 TOKEN_DIRECTORY: Final = f"{RUN_DIRECTORY}/token"
 CACHE_DIRECTORY: Final = "/runtime-cache"
 TEMPORARY_DIRECTORY: Final = "/runtime-cache/tmp"
+MODELS_FILE: Final = f"{CACHE_DIRECTORY}/models.json"
+"""What the runner gives OpenCode in place of its own list of models."""
 DATABASE_DIRECTORY: Final = "/opencode-db"
 
 LOGIN_FOLDERS: Final = tuple(f"{home}/.local/share/opencode" for home in (HOME_DIRECTORY, DATA_DIRECTORY))
@@ -174,6 +176,7 @@ def plan_job(
     settings: PodSettings | None = None,
     proxy: ApiProxy | None = None,
     server: Server | None = None,
+    providers: Sequence[str] | None = None,
 ) -> JobPlan:
     """Return everything to create for one attempt.
 
@@ -184,6 +187,7 @@ def plan_job(
         scripts: the texts of `runner.sh` and of those beside it, by their names (`SCRIPT_KEYS`).
         proxy: how the agent reaches Paperclip through the sidecar; None: it uses its own environment.
         server: how the sidecar drives the agent; None: `argv` runs as it is.
+        providers: of which alone OpenCode needs its own list of models; None: it may need all of it.
 
     Raises:
         InvalidRequest: names the field and the remedy.
@@ -214,7 +218,7 @@ def plan_job(
             input,
             namespace,
             labels,
-            _pod_spec(input, argv, variables, settings, proxy, server),
+            _pod_spec(input, (*_model_options(providers), "--", *argv), variables, settings, proxy, server),
             proxied=proxy is not None,
         ),
         run_secret=run_secret(input.attempt, namespace, variables, opencode_config, files),
@@ -570,6 +574,7 @@ def _image(input: CreateJob) -> str:
 def _runner_arguments(
     input: CreateJob, argv: Sequence[str], path_variables: Sequence[str], options: Sequence[str]
 ) -> list[str]:
+    """Return all arguments of the runner, of which `argv` are the last."""
     for argument in argv:
         if "\0" in argument or len(argument.encode(errors="replace")) >= ARGUMENT_LIMIT:
             raise InvalidRequest("extraArgs: an argument has a NUL byte or more than 128 KiB")
@@ -580,9 +585,15 @@ def _runner_arguments(
         *("--grace", str(input.config.grace_sec)),
         *(word for name in path_variables for word in ("--api-variable", name)),
         *options,
-        "--",
         *argv,
     ]
+
+
+def _model_options(providers: Sequence[str] | None) -> list[str]:
+    """Return the runner's options for OpenCode's list of models."""
+    if providers is None:
+        return []
+    return ["--models", MODELS_FILE, *(word for name in providers for word in ("--listed", name))]
 
 
 def working_directory(input: CreateJob) -> str:

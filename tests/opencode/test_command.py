@@ -174,7 +174,6 @@ def test_the_environment_is_fixed_and_names_the_directory() -> None:
     fixed = environment(config_file="/run/opencode.json", directory="/w")
     assert fixed["PWD"] == "/w"
     assert fixed["OPENCODE_CONFIG"] == "/run/opencode.json"
-    assert "OPENCODE_MODELS_PATH" not in fixed
     assert fixed["OPENCODE_DISABLE_PROJECT_CONFIG"] == fixed["OPENCODE_PURE"] == "1"
     assert not OVERRIDING_VARIABLES & set(fixed)
 

@@ -128,25 +128,33 @@ OWN: dict[str, Any] = {"own": {"npm": "@ai-sdk/openai-compatible", "models": {"b
 
 
 @pytest.mark.parametrize(
-    ("agent", "declares"),
+    ("agent", "needed"),
     [
-        pytest.param({}, True, id="its provider has the model"),
-        pytest.param({"small_model": "own/small"}, True, id="and the small one"),
-        pytest.param({"small_model": "groq/llama"}, False, id="the small one is in OpenCode's list"),
-        pytest.param({"agent": {"review": {"model": "anthropic/claude-haiku"}}}, False, id="one of an agent's is"),
-        pytest.param({"command": {"x": {"template": "y", "model": "own/other"}}}, False, id="no provider has it"),
-        pytest.param({"plugin": ["a-plugin"]}, False, id="a plugin may add providers"),
+        pytest.param({}, (), id="its provider has the model"),
+        pytest.param({"small_model": "own/small"}, (), id="and the small one"),
+        pytest.param({"small_model": "groq/llama"}, ("groq",), id="the small one is in OpenCode's list"),
+        pytest.param(
+            {"small_model": "groq/llama", "agent": {"review": {"model": "anthropic/claude-haiku"}}},
+            ("groq", "anthropic"),
+            id="and one of an agent's",
+        ),
+        pytest.param({"command": {"x": {"template": "y", "model": "own/other"}}}, ("own",), id="no provider has it"),
+        pytest.param({"plugin": ["a-plugin"]}, None, id="a plugin may add providers"),
+        pytest.param({"small_model": "-x $(y)/llama"}, None, id="no list has a provider of that name"),
     ],
 )
-def test_a_run_needs_no_list_of_models_if_its_own_providers_have_them_all(
-    agent: dict[str, Any], declares: bool
+def test_a_run_needs_of_opencodes_list_what_its_own_providers_do_not_declare(
+    agent: dict[str, Any], needed: tuple[str, ...] | None
 ) -> None:
-    assert merge(model="own/big", agent=agent, operator={"provider": OWN}).declares_its_models is declares
+    merged = merge(model="own/big", agent=agent, operator={"provider": OWN})
+    assert merged.listed_providers == needed
+    assert needed is None or {*needed, "own"} == set(merged.config["enabled_providers"])
 
 
 @pytest.mark.parametrize("block", [{"models": {"gpt-5": {}}}, {"npm": "@ai-sdk/openai", "models": {"gpt-5": {}}}])
 def test_a_provider_in_opencodes_list_gets_what_the_list_has_of_it(block: dict[str, Any]) -> None:
-    assert not merge(model="openai/gpt-5", agent={}, operator={"provider": {"openai": block}}).declares_its_models
+    merged = merge(model="openai/gpt-5", agent={}, operator={"provider": {"openai": block}})
+    assert merged.listed_providers == ("openai",)
 
 
 # --- permissions ---

@@ -376,6 +376,6 @@ def test_what_the_processes_do_is_listed_by_their_age_and_cpu_time(runner: Runne
 
 
 def test_the_scripts_pass_shellcheck() -> None:
-    scripts = [SCRIPT.with_name(name) for name in SCRIPT_KEYS]
+    scripts = [SCRIPT.with_name(name) for name in SCRIPT_KEYS if name.endswith(".sh")]
     done = subprocess.run([Path(sys.executable).with_name("shellcheck"), *scripts], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "")

@@ -88,19 +88,16 @@ def environment(
     *,
     config_file: str,
     directory: str,
-    models_file: str | None = None,
     plugins: bool = False,
     features: Collection[OpenCodeFeature] = (),
 ) -> dict[str, str]:
     """The fixed variables of OpenCode's process.
 
-    `models_file` takes the place of OpenCode's own list of models, whose reading is a third of the CPU of a start.
     PWD is what OpenCode takes for its working directory; a plain change of directory does not set it.
     """
     return {
         "OPENCODE_CONFIG": config_file,
         "PWD": directory,
-        **({"OPENCODE_MODELS_PATH": models_file} if models_file else {}),
         **switched_variables(features, plugins=plugins),
     }
 

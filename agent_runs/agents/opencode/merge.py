@@ -42,6 +42,7 @@ CONTAINER_VARIABLES: Final = frozenset({"HOSTNAME", "PATH"})
 
 _VARIABLE: Final = re.compile(r"\{env:([^}]*)\}")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_PROVIDER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,15 @@ class Merged:
         return bool(self.config.get("plugin"))
 
     @property
-    def declares_its_models(self) -> bool:
-        """Whether OpenCode's own list of models would add nothing to it.
+    def listed_providers(self) -> tuple[str, ...] | None:
+        """The providers of which OpenCode needs its own list of models; None: any, because plugins may name others.
 
-        True if every model that it names is declared by a provider of its own, which is in no list.
+        A provider whose models are all declared here, and which is in no list, is none of them.
         """
-        names = {self.config["model"], self.config["small_model"], *_models(self.config)}
-        return not self.has_plugins and all(self._declares(*name.split("/", 1)) for name in names)
+        names = dict.fromkeys((self.config["model"], self.config["small_model"], *_models(self.config)))
+        needed = dict.fromkeys(name.partition("/")[0] for name in names if not self._declares(*name.split("/", 1)))
+        plain = all(_PROVIDER.fullmatch(name) for name in needed)
+        return tuple(needed) if plain and not self.has_plugins else None
 
     def _declares(self, provider: str, model: str = "") -> bool:
         block = self.config["provider"].get(provider, {})
