@@ -23,6 +23,25 @@ make_folders() {
     case ${OPENCODE_DB:-} in */*) mkdir -p "${OPENCODE_DB%/*}/" || fail_start folder OPENCODE_DB ;; esac
 }
 
+# OpenCode prefers what is in `~/.opencode` to the run's configuration, whatever its switches say, so an agent could permit
+# itself there what its operator denies. Unless the run wants a workspace's configuration, it is not used; programs stay.
+set_home_configuration_aside() {
+    [ -n "${OPENCODE_DISABLE_PROJECT_CONFIG:-}" ] && [ -n "${HOME:-}" ] || return 0
+    own=$HOME/.opencode aside=$HOME/.opencode-unused
+    [ -L "$own" ] || has_more_than_programs "$own" || return 0
+    chmod u+w "$HOME" "$own" "$aside" 2>/dev/null || :
+    { rm -rf "$aside" && mv "$own" "$aside"; } 2>/dev/null || return 1
+    echo "runner.sh: ~/.opencode is not used, it is in ~/.opencode-unused" >&2
+    [ -L "$aside" ] || [ -L "$aside/bin" ] || [ ! -d "$aside/bin" ] || { mkdir "$own" && mv "$aside/bin" "$own/bin"; } 2>/dev/null
+}
+
+has_more_than_programs() { # FOLDER
+    for entry in "$1"/* "$1"/.[!.]* "$1"/..?*; do
+        [ "${entry##*/}" = bin ] || [ ! -e "$entry" ] && [ ! -L "$entry" ] || return 0
+    done
+    return 1
+}
+
 # Most of what OpenCode does when it starts is to read its list of models, of some 225 providers. FILE takes the list's
 # place, with what it has of the providers NAME. The whole list stays if this does not work out, and where something that
 # OpenCode prefers to the run's configuration may enable other providers.

@@ -35,6 +35,7 @@ run() { # COMMAND ARGS...
     make_folders
     # shellcheck disable=SC2086 # words, here and below
     link_logins $logins
+    set_home_configuration_aside 2>&7 || fail_start folder .opencode
     # shellcheck disable=SC2086
     choose_models "$models" $listed
     { mkdir -p "$dir" && cd "$dir"; } || fail_start workdir --dir

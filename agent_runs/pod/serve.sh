@@ -15,6 +15,7 @@
 # third is `warm`, the server may rest; then its shells take the variables of the run that it works for from
 # OUT/environment, because its own are those of the first run. OUT/turn holds the number of the turn.
 
+. "${0%/*}/prepare.sh"
 out=$1
 shift
 exec 5<>"$out/orders" 6>&2 2>/dev/null # the shell's own words about a child that was killed are no output
@@ -26,7 +27,7 @@ if env --default-signal=INT,QUIT true; then default_signals=1; fi
 await_order() {
     while read -r word value limit <&5 && [ "$word" = rest ]; do
         end_tools "$AGENT_RUN_MARK-$value"
-        if exceeds "$limit"; then word=end value=0 && break; fi
+        if ! set_home_configuration_aside 2>&6 || exceeds "$limit"; then word=end value=0 && break; fi
     done
     echo "$word $value" >"$out/order"
     read -r pid <"$out/server.pid" && end_server "$pid"

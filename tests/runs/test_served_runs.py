@@ -295,6 +295,19 @@ async def test_what_a_run_leaves_running_ends_when_its_pod_rests(system: System)
     assert server_of(raw)
 
 
+async def test_a_configuration_that_a_run_leaves_in_its_home_is_not_there_for_the_next_one(system: System) -> None:
+    leaves = bash("mkdir -p ~/.opencode && echo '{}' > ~/.opencode/opencode.json")
+    first = await served(system, leaves, {"text": "One."}, keepWarmSec=120)
+    one = await system.outcome(first)
+    assert_whole(one, "One.")
+    second = later(first, one, bash("while [ -e ~/.opencode ]; do sleep 0.1; done; ls -A ~"), {"text": "Two."})
+    two = await system.outcome(second)
+    assert_whole(two, "Two.")
+    assert two.attempts[0].job_name == one.attempts[0].job_name
+    (command,) = [event for event in await events(system, second) if event["type"] == "tool_use"]
+    assert ".opencode-unused" in command["part"]["state"]["output"].split()
+
+
 async def until_complete(system: System, raw: dict[str, Any]) -> str:
     """The uid of the agent's Job, once that is complete."""
     async with asyncio.timeout(60):
