@@ -114,9 +114,9 @@ async def test_a_container_has_python_itself_where_the_machine_has_a_script(
         (folder / program).write_text("#!/bin/sh\necho the script\n")
         (folder / program).chmod(0o755)
     monkeypatch.setenv("PATH", f"{first}:{managers}:/usr/bin:/bin")
-    text = await api.output("command -v python3; tool; echo $PATH")
-    program, script, path = text.splitlines()
-    assert Path(program).read_bytes()[:4] == b"\x7fELF"
+    text = await api.output("command -v python3; head -c 4 $(command -v python3) | tail -c 3; echo; tool; echo $PATH")
+    program, kind, script, path = text.splitlines()
+    assert kind == "ELF"
     assert (script, path) == ("the script", f"{first}:{Path(program).parent}:{managers}:/usr/bin:/bin")
 
 
