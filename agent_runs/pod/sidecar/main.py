@@ -57,6 +57,7 @@ class Sidecar:
         self._wake_reading = self._take_signals()
         self._runner = Runner(output)
         self._serving = Serving(output, own, turn) if turn else None
+        self._has_claim = False
         self._output = Output(output, _write, driven=self._serving.events if self._serving else None)
         self._control = Control(own, self._output.repeat, self._answer)
         self._own = own
@@ -144,8 +145,14 @@ class Sidecar:
             self._control.acknowledged = False
             self._output.begin_turn(self._serving.events)
             self._watch_again()
-            self._serving.begin()
+            self._has_claim = True
         return answer
+
+    def _begin_claimed_turn(self) -> None:
+        """Start the driver once the claim is answered: a process that has its connection keeps it open."""
+        if self._serving and self._has_claim:
+            self._has_claim = False
+            self._serving.begin()
 
     def _watch_again(self) -> None:
         """Watch the files of this turn instead of the last one's."""
@@ -179,6 +186,7 @@ class Sidecar:
             while os.read(self._wake_reading, 1024):
                 pass
         self._control.serve()
+        self._begin_claimed_turn()
         self._collect_children()
 
     def _collect_children(self) -> None:
