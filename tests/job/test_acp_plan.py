@@ -283,6 +283,15 @@ def test_the_policy_says_which_agents_may_be_chosen() -> None:
         policy.check(config("codex"))
 
 
+def test_a_rest_that_a_profile_does_not_allow_is_said_to_whom_asks_for_one() -> None:
+    goose = AgentProfile(name="goose", title="goose", command=("goose",))
+    said = "config.keepWarmSec has no effect: the profile of goose does not let its pod rest"
+    assert said in agent_warnings(config("goose", keepWarmSec=60), goose)
+    assert "keepWarmSec" not in str(
+        [*agent_warnings(config("goose"), goose), *agent_warnings(config("goose", keepWarmSec=0), goose)]
+    )
+
+
 def test_a_session_that_an_agent_cannot_load_is_no_session() -> None:
     goose = AgentProfile(name="goose", title="goose", command=("goose",), loads_sessions=False)
     context = captured("ctx-2")

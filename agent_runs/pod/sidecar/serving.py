@@ -257,7 +257,9 @@ class Serving:
         end = time.monotonic() + BEGIN_SECONDS
         while time.monotonic() < end:
             try:
-                os.close(os.open(_join(self._output, INPUT), os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC))
+                os.close(
+                    os.open(_join(self._output, INPUT), os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+                )
             except OSError as error:
                 if error.errno != errno.ENXIO:
                     return False
