@@ -3,8 +3,8 @@
 The agents are the real OpenCode with the scripted model, in the embedded cluster; Temporal's dev server and the worker
 are processes of their own. The clock starts before the wake is sealed and attached, and stops when the model's server
 has the request. `python -m bench.wake [ROUNDS]` prints a table, with all variants in each round. A variant is one line
-in `VARIANTS`. `python -m bench.wake ROUNDS NAME...` wakes other agents, each for a task whose session it loads: in a new
-pod, and in one that rests.
+in `VARIANTS`. `python -m bench.wake ROUNDS NAME...` wakes other agents, each for a task whose session it loads: in a
+new pod, and in one that rests.
 
 CPU: `agent` is every process of its name as last seen, every 0.1 s; `sidecar, runner` is what else runs in the
 pods, with the embedded cluster's supervisors of containers. The API server, the model and the caller are in this

@@ -39,7 +39,8 @@ mode that denies tools outside of the workspace needs `dangerouslySkipPermission
 - MCP servers (`mcpServers`, and Paperclip's own) go to the agent by the protocol. `{env:NAME}` in one is replaced.
 - Known keys of the model's provider are redacted, whatever their variables are called.
 - The pod of an agent that has succeeded rests for `keepWarmSec` where the table says so
-  ([a pod that rests](cluster.md#a-pod-that-rests)). Its process ends with each run; for the next one it starts anew in that pod.
+  ([a pod that rests](cluster.md#a-pod-that-rests)). Its process ends with each run; for the next one it starts anew in
+  that pod.
 - Tools may do what the pod may. An agent's own sandbox is off, because none works in an unprivileged container.
 
 ## Images

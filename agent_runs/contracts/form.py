@@ -162,7 +162,8 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
             "Keep Warm",
             "Seconds that the pod of an agent that has succeeded waits for the agent's next run, which then needs no "
             "new pod and no start of OpenCode; 0: it is deleted at once. OpenCode needs the transport serve or auto; "
-            "of other agents docs/agents.md says which may. Of a larger value than the operator allows only that counts.",
+            "of other agents docs/agents.md says which may. Of a larger value than the operator allows only that "
+            "counts.",
         ),
         Caption(
             "transport",

@@ -41,10 +41,10 @@ class Pod:
         kinds = [json.loads(line)["type"] for line in output.splitlines() if line.startswith(b"{")]
         return LastFrame.parse(frame.payload), kinds
 
-    def claim(self, id: str = "two/1", pod: str = POD, **variables: str) -> dict[str, Any]:
+    def claim(self, run: str = "two/1", pod: str = POD, **variables: str) -> dict[str, Any]:
         """The sidecar's answer to this claim."""
-        request = {"id": id, "pod": pod, "turn": self.turn, "environment": variables, "paths": {}}
-        content = json.dumps(request | {"tokens": {"token": "t", "run_id": id, "tools_token": None}}).encode()
+        request = {"id": run, "pod": pod, "turn": self.turn, "environment": variables, "paths": {}}
+        content = json.dumps(request | {"tokens": {"token": "t", "run_id": run, "tools_token": None}}).encode()
         done = subprocess.run(
             self.runner.sidecar.argv("claim", str(self.runner.sidecar.control)),
             input=b"%d\n%b" % (len(content), content),

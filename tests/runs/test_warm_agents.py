@@ -155,7 +155,7 @@ async def test_the_next_run_has_the_pod_the_session_and_nothing_of_the_run_befor
     await until_nothing_works(first)
     assert [place for place in places_with(agents, "canary-token-a") if "/volumes/token/" not in place] == []
     async with asyncio.timeout(60):
-        while places_with(agents, "canary-token-a"):  # the kubelet renews the sidecar's volume in its time
+        while places_with(agents, "canary-token-a"):  # noqa: ASYNC110 - the kubelet renews that volume in its time
             await asyncio.sleep(0.2)
     go.unlink()
 

@@ -254,12 +254,10 @@ class Serving:
     def _begins(self) -> bool:
         """Whether the agent's container begins the next run within `BEGIN_SECONDS`: it opens the agent's input."""
         self._order("run")
-        end = time.monotonic() + BEGIN_SECONDS
+        flags, end = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW, time.monotonic() + BEGIN_SECONDS
         while time.monotonic() < end:
             try:
-                os.close(
-                    os.open(_join(self._output, INPUT), os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-                )
+                os.close(os.open(_join(self._output, INPUT), flags))
             except OSError as error:
                 if error.errno != errno.ENXIO:
                     return False
