@@ -20,6 +20,7 @@ from agent_runs.job.reference import job_ref
 from agent_runs.job.warm_pods import CLAIM_COMMAND, Answer, ask
 from agent_runs.kube.objects import Job
 from agent_runs.kube.ownership import RESTS_SINCE
+from agent_runs.pod.sidecar.serving import DEAD_SECONDS
 from dev_stack.agent_programs import PROGRAMS
 from dev_stack.cluster.kinds import SECRETS
 from dev_stack.demo import later_context
@@ -32,6 +33,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.real_agents, pytest.mark.timeout(300
 
 QUICK = "codex"
 """The agent of what is the same for all: the one that starts fastest."""
+KEEP_WARM_SEC = 300
+"""Longer than a test takes: a pod that nobody claims ends by itself."""
 TOOL = """
 import json, os, pathlib, time
 here = pathlib.Path({folder!r})
@@ -86,7 +89,7 @@ async def rested(
     agents: AgentSystem, name: str, *steps: dict[str, Any], **config: Any
 ) -> tuple[dict[str, Any], Outcome, Job]:
     """An agent after its first run, whose pod rests."""
-    raw = await agents.plays(name, *(steps or ({"text": "One."},)), **{"keepWarmSec": 120, **config})
+    raw = await agents.plays(name, *(steps or ({"text": "One."},)), **{"keepWarmSec": KEEP_WARM_SEC, **config})
     outcome = await agents.system.outcome(raw)
     assert_whole(outcome, "One.")
     (job,) = await jobs(agents, raw)
@@ -116,7 +119,7 @@ def waiting_of(raw: dict[str, Any]) -> list[int]:
 def program_of(raw: dict[str, Any]) -> list[int]:
     """The processes of this run's pod that are neither the runner nor what waits."""
     lines = {pid: command_line(pid) for pid in processes_of(raw)}
-    known = ("runner.sh", "serve.sh", "sleep 130", "supervisor.main")
+    known = ("runner.sh", "serve.sh", f"sleep {KEEP_WARM_SEC + DEAD_SECONDS}", "supervisor.main")
     return [pid for pid, line in lines.items() if line and not any(each in line for each in known)]
 
 
@@ -144,7 +147,7 @@ async def test_the_next_run_has_the_pod_the_session_and_nothing_of_the_run_befor
     tool.write_text(ASK + TOOL.format(folder=str(tmp_path)))
     works = bash(f"{PYTHON} {tool}")
     first = await agents.plays(
-        name, works, {"text": "The word is heron."}, keepWarmSec=120, paperclipApiUrl=paperclip.url
+        name, works, {"text": "The word is heron."}, keepWarmSec=KEEP_WARM_SEC, paperclipApiUrl=paperclip.url
     )
     first["authToken"], paperclip.owner = "canary-token-a", ("canary-token-a", first["runId"])
     first["context"]["paperclipWake"] = {**(first["context"].get("paperclipWake") or {}), "reason": "canary-wake-a"}
@@ -195,7 +198,7 @@ async def test_a_cancel_between_claim_and_prompt_ends_the_run_and_its_pod(
 ) -> None:
     hold, held = tmp_path / "hold", tmp_path / "held"
     before = f"[ ! -e {hold} ] || touch {held}; while [ -e {hold} ]; do sleep 0.05; done"
-    first = await agents.plays(name, {"text": "One."}, keepWarmSec=120)
+    first = await agents.plays(name, {"text": "One."}, keepWarmSec=KEEP_WARM_SEC)
     await own_programs(first, name, tmp_path, before)
     one = await agents.system.outcome(first)
     assert_whole(one, "One.")
@@ -305,7 +308,7 @@ async def test_an_agent_that_does_not_start_in_a_claimed_pod_costs_one_attempt(
     agents: AgentSystem, tmp_path: Path
 ) -> None:
     fails = tmp_path / "fails"
-    first = await agents.plays(QUICK, {"text": "One."}, keepWarmSec=120)
+    first = await agents.plays(QUICK, {"text": "One."}, keepWarmSec=KEEP_WARM_SEC)
     await own_programs(first, QUICK, tmp_path, f"rm {fails} 2>/dev/null && exit 3")
     one = await agents.system.outcome(first)
     assert_whole(one, "One.")

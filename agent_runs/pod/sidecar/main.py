@@ -140,7 +140,8 @@ class Sidecar:
             return {"accepted": False, "reason": "the server has ended"}
         if kind == "rotate":
             return self._serving.rotate(request)
-        answer = self._serving.claimed(request, self._output.number + 1, self.address)
+        first = self._output.number + 1
+        answer = self._serving.claimed(request, first, self.address, self._runner.has_ended)
         if answer["accepted"]:
             self._control.acknowledged = False
             self._output.begin_turn(self._serving.events)

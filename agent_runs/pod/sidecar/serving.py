@@ -23,6 +23,7 @@ import shlex
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from typing import Any
 
 from agent_runs.pod.sidecar.output import Stream
@@ -48,7 +49,7 @@ ABORTED = 128 + signal.SIGTERM
 HEALTH_SECONDS = 3.0
 """For a resting server's answer. A worker that claims it waits for ten seconds in all, so that a server which hangs is
 found before the worker must take the pod for lost."""
-BEGIN_SECONDS, BEGIN_LOOK_SECONDS = 5.0, 0.01
+BEGIN_SECONDS, BEGIN_LOOK_SECONDS = 4.0, 0.01
 """For the agent's container to begin the claimed run: it may still be ending what the run before has left. And between
 looks."""
 DEAD_SECONDS = 10
@@ -251,11 +252,11 @@ class Serving:
         with contextlib.suppress(OSError):
             os.unlink(_join(self._output, ENVIRONMENT))  # noqa: PTH108 - as above
 
-    def _begins(self) -> bool:
+    def _begins(self, has_ended: Callable[[], bool]) -> bool:
         """Whether the agent's container begins the next run within `BEGIN_SECONDS`: it opens the agent's input."""
         self._order("run")
         flags, end = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW, time.monotonic() + BEGIN_SECONDS
-        while time.monotonic() < end:
+        while time.monotonic() < end and not has_ended():
             try:
                 os.close(os.open(_join(self._output, INPUT), flags))
             except OSError as error:
@@ -286,7 +287,7 @@ class Serving:
         """Return the answer to the same claim before; nothing if it is another one."""
         return self._claim if self._claim and self._claim["id"] == claim["id"] else {}
 
-    def claimed(self, claim: dict[str, Any], first: int, address: str) -> dict[str, Any]:
+    def claimed(self, claim: dict[str, Any], first: int, address: str, has_ended: Callable[[], bool]) -> dict[str, Any]:
         """Take the next turn, unless there is a reason against it; the answer has that.
 
         Args:
@@ -294,13 +295,14 @@ class Serving:
                 whose values follow the address of the API proxy) and `tokens`.
             first: number of its first frame.
             address: of the API proxy.
+            has_ended: whether the agent's container has.
         """
         if self.rests_until is None:
             return {"accepted": False, "reason": "the server does not rest"}
         if claim["pod"] != self._pod:
             return {"accepted": False, "reason": "the pod is made for another configuration"}
         given = {**claim["environment"], **{name: address + path for name, path in claim["paths"].items()}}
-        if not self._takes({**dict.fromkeys(self._variables), **given}):
+        if not self._takes({**dict.fromkeys(self._variables), **given}, has_ended):
             self._forget_run()
             if self._is_acp:
                 self.end_rest()  # it may begin later
@@ -310,7 +312,7 @@ class Serving:
         self._claim = {"id": claim["id"], "accepted": True, "first": first, "at": time.time()}
         return self._claim
 
-    def _takes(self, variables: dict[str, str | None]) -> bool:
+    def _takes(self, variables: dict[str, str | None], has_ended: Callable[[], bool]) -> bool:
         """Give the agent's container the variables of the next run; whether it is ready for that run."""
         try:
             _write(_join(self._output, ENVIRONMENT), _exports(variables))
@@ -319,7 +321,7 @@ class Serving:
             self._make_channel()
         except OSError:  # the agent has put something else in their place
             return False
-        return self._begins()
+        return self._begins(has_ended)
 
     def rotate(self, request: dict[str, Any]) -> dict[str, Any]:
         """Change the tokens of the run that has claimed the server."""
