@@ -24,6 +24,7 @@ from agent_runs.job.reference import job_ref
 from agent_runs.kube.objects import Job, Pod
 from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE
 from agent_runs.kube.port import Cluster, ExecFailed
+from agent_runs.pod.sidecar.commands import NOT_REACHED
 
 CLAIM_COMMAND: Final = ("python3", "-I", "-S", SIDECAR_FILE, "claim", CONTROL_DIRECTORY)
 ROTATE_COMMAND: Final = (*CLAIM_COMMAND[:4], "rotate", CONTROL_DIRECTORY)
@@ -176,7 +177,8 @@ async def ask(cluster: Cluster, job: JobRef, command: tuple[str, ...], request: 
             )
             return Answer.model_validate_json(text)
         except ExecFailed as failure:
-            delivered = delivered or failure.status == 0 or failure.exit_code is not None
+            may_be = failure.status == 0 or failure.exit_code is not None
+            delivered = delivered or (may_be and failure.exit_code != NOT_REACHED)
         except ValidationError:
             delivered = True
         except ClusterForbidden:

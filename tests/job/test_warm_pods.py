@@ -16,6 +16,7 @@ from agent_runs.job.warm_pods import CLAIM_COMMAND, WarmPods
 from agent_runs.kube.objects import Job, Pod, decode
 from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE
 from agent_runs.kube.port import Cluster, ExecFailed
+from agent_runs.pod.sidecar import commands
 from tests.job.inputs import create_job_input
 
 INPUT = create_job_input()
@@ -23,6 +24,7 @@ PLAN = JobPlan(job={}, run_secret={}, claim={"pod": "digest", "turn": {"model": 
 ACCEPTED = b'{"accepted": true, "first": 12, "at": 1700000000.5}'
 REFUSED = b'{"accepted": false, "reason": "the server does not rest"}'
 NOT_OPENED, CUT = ExecFailed("no upgrade", status=500), ExecFailed("cut")
+NOT_REACHED = ExecFailed("it ended", exit_code=commands.NOT_REACHED)
 
 
 def job(**annotations: str) -> Job:
@@ -113,10 +115,20 @@ async def test_a_claim_hands_over_prompt_and_tokens_and_says_where_the_output_be
         FakeCluster([RESTING], loses=True),
         FakeCluster([RESTING], [REFUSED]),
         FakeCluster([RESTING], [NOT_OPENED]),
+        FakeCluster([RESTING], [NOT_REACHED]),
         FakeCluster([RESTING], [ClusterForbidden("may not")]),
         FakeCluster([RESTING]),
     ],
-    ids=["no Job", "none rests", "another was first", "refused", "exec not opened", "exec forbidden", "pod gone"],
+    ids=[
+        "no Job",
+        "none rests",
+        "another was first",
+        "refused",
+        "exec not opened",
+        "sidecar ended",
+        "exec forbidden",
+        "pod gone",
+    ],
 )
 async def test_what_has_certainly_not_got_the_prompt_leaves_the_attempt_to_a_job_of_its_own(
     cluster: FakeCluster,
@@ -148,7 +160,9 @@ async def test_a_later_activity_attempt_continues_the_claim() -> None:
     assert await pods(FakeCluster([RESTING])).again(INPUT, plan) is None
 
 
-@pytest.mark.parametrize("answers", [[], [NOT_OPENED]], ids=["pod gone", "exec not opened"])
+@pytest.mark.parametrize(
+    "answers", [[], [NOT_OPENED], [NOT_REACHED]], ids=["pod gone", "exec not opened", "sidecar ended"]
+)
 async def test_a_later_activity_attempt_that_learns_nothing_ends_the_attempt(answers: list[bytes | Exception]) -> None:
     with pytest.raises(PodLost, match="rested, and was lost"):
         await pods(FakeCluster([OURS], answers)).again(INPUT, plan)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from agent_runs.logs.frames import LastFrame
+from agent_runs.pod.sidecar.commands import NOT_REACHED
 from tests.pod.acp import CAPTURES, PLAYER, PROFILES, SCRIPT
 from tests.pod.harness import RUN_TIMEOUT, SHELLS, Runner, Running
 
@@ -143,3 +144,15 @@ def test_a_sidecar_that_dies_leaves_a_container_that_ends_by_itself(tmp_path: Pa
     pod.end_of_turn()
     pod.run.sidecar.kill()
     assert pod.run.process.wait(timeout=RUN_TIMEOUT) == 0
+
+
+def test_a_claim_that_comes_when_the_sidecar_has_ended_says_that_nobody_has_got_it(
+    tmp_path: Path, pods: list[Pod]
+) -> None:
+    pods.append(pod := Pod(tmp_path, ["sh"]))
+    pod.end_of_turn()
+    pod.run.stop()
+    pod.run.sidecar.wait(timeout=RUN_TIMEOUT)
+    with pytest.raises(subprocess.CalledProcessError) as failure:
+        pod.claim()
+    assert failure.value.returncode == NOT_REACHED

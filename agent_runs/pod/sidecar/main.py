@@ -236,6 +236,7 @@ class Sidecar:
         self._poll.unregister(self._runner.file)
         while not (self._control.acknowledged or self._stop_requested) and (left := end - time.monotonic()) > 0:
             self._wait(left)
+        self._control.close()
 
     # the API proxy
 
