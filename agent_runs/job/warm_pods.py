@@ -18,11 +18,12 @@ from pydantic import BaseModel, ValidationError
 
 from agent_runs.contracts.errors import ClusterForbidden, PodLost
 from agent_runs.contracts.messages import Claimed, CreateJob, JobRef
-from agent_runs.contracts.pod import SIDECAR_CONTAINER
+from agent_runs.contracts.pod import AGENT_CONTAINER, SIDECAR_CONTAINER
 from agent_runs.job.manifest import CONTROL_DIRECTORY, SIDECAR_FILE, JobPlan
 from agent_runs.job.reference import job_ref
 from agent_runs.kube.objects import Job, Pod
 from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE
+from agent_runs.kube.pod_state import container_ended
 from agent_runs.kube.port import Cluster, ExecFailed
 from agent_runs.pod.sidecar.commands import NOT_REACHED
 
@@ -109,7 +110,7 @@ class WarmPods:
         ref = job_ref(job)
         request = {"id": input.attempt.transcript, **(plan.claim or {})}
         request["turn"] = {**request["turn"], "text": await self.prompt(input)}
-        answer = await ask(self.cluster, ref, CLAIM_COMMAND, request)
+        answer = await ask(self.cluster, ref, CLAIM_COMMAND, request, rests=not repeated)
         if answer is None and repeated:
             raise PodLost(LOST.format(ref.name))
         if answer is None or not answer.accepted:
@@ -151,8 +152,13 @@ async def rotate(cluster: Cluster, job: JobRef, attempt: str, tokens: dict[str, 
     return answer is not None and answer.accepted
 
 
-async def ask(cluster: Cluster, job: JobRef, command: tuple[str, ...], request: dict[str, Any]) -> Answer | None:
+async def ask(
+    cluster: Cluster, job: JobRef, command: tuple[str, ...], request: dict[str, Any], *, rests: bool = False
+) -> Answer | None:
     """Return the sidecar's answer. None: it has certainly not got the request.
+
+    Args:
+        rests: the pod's agent has to be there, too.
 
     Raises:
         PodLost: it may have, and does not answer.
@@ -161,9 +167,9 @@ async def ask(cluster: Cluster, job: JobRef, command: tuple[str, ...], request: 
     if len(content) > MAX_REQUEST:
         return None
     delivered = False
-    for _ in range(TRIES):
+    for number in range(TRIES):
         pod = await _pod(cluster, job)
-        if pod is None:
+        if pod is None or (rests and not number and container_ended(pod, AGENT_CONTAINER)):
             break
         try:
             text = await cluster.exec_input(

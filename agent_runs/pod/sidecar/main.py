@@ -45,6 +45,9 @@ SETTLE_SECONDS, MAX_SETTLE_SECONDS = 0.1, 2.0
 processes of a container one after the other, and the runner may be the first."""
 MAX_TURN_END_SECONDS = 5.0
 """For the driver to notice that its server is gone, and to write what it knows."""
+RESTED_SECONDS = 5.0
+"""For which claims are still refused once a pod that rested has ended: the end of this container would cut one off, and
+nobody would know whether it was taken."""
 RESTART_SECONDS = 1.0
 """Before an API proxy that failed ends, so that it is not replaced all the time. One that was killed is, at once."""
 
@@ -99,12 +102,13 @@ class Sidecar:
             self._serving.begin()
         self._output.begin()
         if self._forward():
-            if not self._output.has_ended:
+            rested = self._output.has_ended
+            if not rested:
                 self._end_turn()
                 self._settle()
                 self._output.end(self._last_frame)
             self._stop_proxy()
-            self._await_reader(max_unread)
+            self._await_reader(max_unread, RESTED_SECONDS if rested else 0)
         self._stop_proxy()
 
     def _forward(self) -> bool:
@@ -231,10 +235,13 @@ class Sidecar:
             frame = self._serving.judged(frame)
         return json.dumps({**frame, "disk": self._output.disk_bytes, **self._output.totals()}).encode()
 
-    def _await_reader(self, max_unread: float) -> None:
-        end = time.monotonic() + max_unread
+    def _await_reader(self, max_unread: float, at_least: float) -> None:
+        began = time.monotonic()
         self._poll.unregister(self._runner.file)
-        while not (self._control.acknowledged or self._stop_requested) and (left := end - time.monotonic()) > 0:
+        while not self._stop_requested:
+            limit = at_least if self._control.acknowledged else max(max_unread, at_least)
+            if (left := began + limit - time.monotonic()) <= 0:
+                break
             self._wait(left)
         self._control.close()
 
