@@ -10,6 +10,7 @@ import pytest
 
 from agent_runs.contracts.errors import ClusterForbidden, PodLost
 from agent_runs.contracts.messages import CreateJob, JobRef
+from agent_runs.contracts.pod import AGENT_CONTAINER
 from agent_runs.job import warm_pods
 from agent_runs.job.manifest import JobPlan
 from agent_runs.job.warm_pods import CLAIM_COMMAND, WarmPods
@@ -32,10 +33,11 @@ def job(**annotations: str) -> Job:
     return decode(msgspec.json.encode({"metadata": metadata}), Job)
 
 
-def pod(**metadata: Any) -> Pod:
+def pod(*, agent_ended: bool = False, **metadata: Any) -> Pod:
+    agent = {"name": AGENT_CONTAINER, "state": {"terminated": {"exitCode": 0}} if agent_ended else {"running": {}}}
     body = {
         "metadata": {"name": "pod", "namespace": "agents", "uid": "p", **metadata},
-        "status": {"containerStatuses": [{"name": "sidecar", "state": {"running": {}}}]},
+        "status": {"containerStatuses": [{"name": "sidecar", "state": {"running": {}}}, agent]},
     }
     return decode(msgspec.json.encode(body), Pod)
 
@@ -47,6 +49,7 @@ class FakeCluster:
     jobs: list[Job]
     answers: list[bytes | Exception] = field(default_factory=list)
     loses: bool = False
+    agent_ended: bool = False
     requests: list[dict[str, Any]] = field(default_factory=list)
 
     async def jobs_of_agent(self, *_: object) -> list[Job]:
@@ -57,7 +60,7 @@ class FakeCluster:
         return None if self.loses else job(**{CLAIMED_BY: INPUT.attempt.transcript})
 
     async def pods_of(self, _job: JobRef) -> list[Pod]:
-        return [pod()] if self.answers else [pod(deletionTimestamp="2026-01-01T00:00:00Z")]
+        return [pod(agent_ended=self.agent_ended)] if self.answers else [pod(deletionTimestamp="2026-01-01T00:00:00Z")]
 
     async def exec_input(
         self, _namespace: str, _pod: str, _container: str, argv: Sequence[str], stdin: bytes, **_: object
@@ -114,6 +117,7 @@ async def test_a_claim_hands_over_prompt_and_tokens_and_says_where_the_output_be
         FakeCluster([OURS]),
         FakeCluster([RESTING], loses=True),
         FakeCluster([RESTING], [REFUSED]),
+        FakeCluster([RESTING], [ACCEPTED], agent_ended=True),
         FakeCluster([RESTING], [NOT_OPENED]),
         FakeCluster([RESTING], [NOT_REACHED]),
         FakeCluster([RESTING], [ClusterForbidden("may not")]),
@@ -124,6 +128,7 @@ async def test_a_claim_hands_over_prompt_and_tokens_and_says_where_the_output_be
         "none rests",
         "another was first",
         "refused",
+        "agent ended",
         "exec not opened",
         "sidecar ended",
         "exec forbidden",
@@ -156,6 +161,7 @@ async def test_a_pod_that_may_have_got_the_prompt_and_is_gone_ends_the_attempt(f
 
 async def test_a_later_activity_attempt_continues_the_claim() -> None:
     assert await pods(FakeCluster([OURS], [ACCEPTED])).again(INPUT, plan) is not None
+    assert await pods(FakeCluster([OURS], [ACCEPTED], agent_ended=True)).again(INPUT, plan) is not None
     assert await pods(FakeCluster([OURS], [REFUSED])).again(INPUT, plan) is None
     assert await pods(FakeCluster([RESTING])).again(INPUT, plan) is None
 
