@@ -1,4 +1,4 @@
-"""Pods whose OpenCode server rests after a run, and the claim of one for the agent's next run.
+"""Pods that rest after a run, and the claim of one for the agent's next run.
 
 A claim has two halves. An annotation of the Job names the claimer, and of several that write it for the same version of
 the Job one succeeds. Then the pod's sidecar gets the turn by `exec`, with the prompt and the tokens on standard input;
@@ -56,13 +56,13 @@ class Answer(BaseModel):
 
 
 def rests(job: Job) -> bool:
-    """Whether the Job's server may rest: it has, when it was last seen, and nobody has claimed it since."""
+    """Whether the Job's pod may rest: it has, when it was last seen, and nobody has claimed it since."""
     ended = any(job.condition(kind) for kind in ("Complete", "Failed"))
     return RESTS_SINCE in job.metadata.annotations and not ended and job.metadata.deletion_timestamp is None
 
 
 def claimed_by(jobs: Iterable[Job], attempt: str) -> Job | None:
-    """The Job whose server this attempt has claimed."""
+    """The Job whose pod this attempt has claimed."""
     return next((job for job in jobs if job.metadata.annotations.get(CLAIMED_BY) == attempt), None)
 
 

@@ -92,6 +92,7 @@ await_run() {
     [ "$word" = run ] || exit "$value"
     # shellcheck source=/dev/null
     . "$out/environment"
+    cd "$PWD" || exit # it may have been replaced meanwhile
 }
 
 end_later() { # SECONDS
@@ -111,10 +112,12 @@ follow_orders() {
     done
     echo "$value" >"$out/order"
     exec 7>&- # the end of the program's input
-    for _ in 1 2 3 4 5 6 7 8 9; do # the order may come while it starts
-        read -r pid <"$out/program.pid" && end_program "$pid" && break
-        sleep 0.05 || sleep 1
+    left=200 # times 0.05 s: the order may come while it starts
+    until read -r pid <"$out/program.pid"; do
+        [ "$left" -gt 0 ] || return
+        pause
     done
+    end_program "$pid"
 }
 
 # Its turn is over. What it has started, the runner ends.
@@ -123,10 +126,13 @@ end_program() { # PID
     left=40 # times 0.05 s
     while kill -0 "$1"; do
         [ "$left" -gt 0 ] || kill -KILL "$1"
-        sleep 0.05 || { sleep 1 && left=$((left - 19)); }
-        left=$((left - 1))
+        pause
     done
-    return 0
+}
+
+pause() { # 0.05 s, and one of those that are left
+    sleep 0.05 || { sleep 1 && left=$((left - 19)); }
+    left=$((left - 1))
 }
 
 run() {

@@ -2,7 +2,6 @@
 
 import base64
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -34,7 +33,7 @@ def planned(
     session: SessionParams | None = None,
     settings: AgentPodSettings = SETTINGS,
     *,
-    run: Mapping[str, Any] | None = None,
+    run: dict[str, Any] | None = None,
     **config: Any,
 ) -> JobPlan:
     """The plan of this agent.

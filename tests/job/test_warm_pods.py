@@ -23,7 +23,7 @@ from tests.job.inputs import create_job_input
 INPUT = create_job_input()
 PLAN = JobPlan(job={}, run_secret={}, claim={"pod": "digest", "turn": {"model": "fake/text"}, "tokens": {"token": "t"}})
 ACCEPTED = b'{"accepted": true, "first": 12, "at": 1700000000.5}'
-REFUSED = b'{"accepted": false, "reason": "the server does not rest"}'
+REFUSED = b'{"accepted": false, "reason": "the pod does not rest"}'
 NOT_OPENED, CUT = ExecFailed("no upgrade", status=500), ExecFailed("cut")
 NOT_REACHED = ExecFailed("it ended", exit_code=commands.NOT_REACHED)
 

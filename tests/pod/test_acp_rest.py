@@ -12,7 +12,7 @@ import pytest
 
 from agent_runs.logs.frames import LastFrame
 from agent_runs.pod.sidecar.commands import NOT_REACHED
-from tests.pod.acp import CAPTURES, PLAYER, PROFILES, SCRIPT
+from tests.pod.acp import CAPTURES, HIDDEN, PLAYER, PROFILES, SCRIPT
 from tests.pod.harness import RUN_TIMEOUT, SHELLS, Runner, Running
 
 POD = "a-digest"
@@ -25,7 +25,12 @@ class Pod:
     def __init__(self, folder: Path, shell: list[str], before: str = "", **turn: Any) -> None:
         self.folder, self.starts = folder, folder / "starts"
         self.runner = Runner(shell, folder, options=["--serve", str(SCRIPT)], env={"PAPERCLIP_RUN_ID": "one"})
-        self.turn = {"driver": "acp", "directory": str(self.runner.work), "session": None, "title": "test"}
+        self.turn: dict[str, Any] = {
+            "driver": "acp",
+            "directory": str(self.runner.work),
+            "session": None,
+            "title": "test",
+        }
         self.turn |= {"text": "go", "model": "a-model", "start_timeout": 30, "profile": PROFILES["claude"]}
         rest = {"keep_warm": 60, "max_age": 3600, "max_memory": 0, "pod": POD, "variables": ["PAPERCLIP_RUN_ID"]}
         self.runner.sidecar.turn = folder / "turn.json"
@@ -40,7 +45,7 @@ class Pod:
         while (frame := self.run.frame()).stream != "last":
             output += frame.payload + b"\n" if frame.stream == "stdout" else b""
         kinds = [json.loads(line)["type"] for line in output.splitlines() if line.startswith(b"{")]
-        return LastFrame.parse(frame.payload), kinds
+        return LastFrame.parse(frame.payload), [kind for kind in kinds if kind not in HIDDEN]
 
     def claim(self, run: str = "two/1", pod: str = POD, **variables: str) -> dict[str, Any]:
         """The sidecar's answer to this claim."""
@@ -89,7 +94,7 @@ def test_each_run_has_a_process_of_its_own_with_its_variables_alone(
     assert answer["accepted"] is True
     assert pod.claim(PAPERCLIP_RUN_ID="two", TASK="it's") == answer
     assert pod.tokens["run_id"] == "two/1"
-    assert pod.claim("three/1")["reason"] == "the server does not rest"
+    assert pod.claim("three/1")["reason"] == "the pod does not rest"
     hold.unlink()
     second, again = pod.end_of_turn()
     assert (second.rests, second.exit_code, again) == (True, 0, kinds)
@@ -113,7 +118,7 @@ def test_a_folder_that_the_agent_has_put_in_the_place_of_a_file_ends_the_rest(
     assert pod.end_of_turn()[0].rests
     (pod.run.out / name).unlink(missing_ok=True)
     (pod.run.out / name / "folder").mkdir(parents=True)
-    assert pod.claim()["reason"] == "the server does not answer"
+    assert pod.claim()["reason"] == "the agent's container does not answer"
     assert pod.tokens == {}
     assert pod.run.process.wait(timeout=RUN_TIMEOUT) == 0
 

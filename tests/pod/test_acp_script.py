@@ -30,10 +30,10 @@ class Script:
         (self.out / "protocol").touch()
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *command: str, **variables: str) -> subprocess.Popen[bytes]:
+    def start(self, *command: str, cwd: str | None = None, **variables: str) -> subprocess.Popen[bytes]:
         known = {"HOME": str(self.home), "AGENT_RUN_SECRET": str(self.secret)}
         process = subprocess.Popen(
-            [*self.shell, str(SCRIPT), str(self.out), *command], env=os.environ | known | variables
+            [*self.shell, str(SCRIPT), str(self.out), *command], env=os.environ | known | variables, cwd=cwd
         )
         self.processes.append(process)
         return process
@@ -123,6 +123,24 @@ def test_a_pod_that_rests_has_no_program_and_gives_the_next_one_the_variables_of
     script.order("end 0")
     assert waiting.wait(timeout=30) == 0
     assert not (script.out / "rests").exists()
+
+
+def test_a_workspace_that_was_replaced_while_the_pod_rested_is_the_one_of_now(script: Script) -> None:
+    work = script.folder / "work"
+    work.mkdir()
+    (script.out / "rests").write_text("60\n")
+    process = script.start("cat", "new", cwd=str(work), PWD=str(work))
+    while not children(process.pid):  # it waits, with a limit
+        time.sleep(0.01)
+    work.rename(script.folder / "old")
+    work.mkdir()
+    (work / "new").write_text("file\n")
+    (script.out / "environment").write_text("")
+    script.order("run")
+    script.await_text("protocol", "file\n")
+    script.await_file("ended")
+    script.order("end 0")
+    assert process.wait(timeout=30) == 0
 
 
 @pytest.mark.parametrize(("order", "code"), [("end 0", 0), ("end 143", 143)])

@@ -141,7 +141,7 @@ class Sidecar:
         if self._serving and kind != "rotate" and (earlier := self._serving.repeated(request)):
             return earlier
         if self._serving is None or self._stop_requested or self._runner.has_ended():
-            return {"accepted": False, "reason": "the server has ended"}
+            return {"accepted": False, "reason": "the agent's container has ended"}
         if kind == "rotate":
             return self._serving.rotate(request)
         first = self._output.number + 1

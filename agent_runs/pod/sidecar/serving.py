@@ -298,7 +298,7 @@ class Serving:
             has_ended: whether the agent's container has.
         """
         if self.rests_until is None:
-            return {"accepted": False, "reason": "the server does not rest"}
+            return {"accepted": False, "reason": "the pod does not rest"}
         if claim["pod"] != self._pod:
             return {"accepted": False, "reason": "the pod is made for another configuration"}
         given = {**claim["environment"], **{name: address + path for name, path in claim["paths"].items()}}
@@ -306,7 +306,7 @@ class Serving:
             self._forget_run()
             if self._is_acp:
                 self.end_rest()  # it may begin later
-            return {"accepted": False, "reason": "the server does not answer"}
+            return {"accepted": False, "reason": "the agent's container does not answer"}
         write_tokens(self._own, claim["tokens"])
         self.events = self._new_turn(claim["turn"])
         self._claim = {"id": claim["id"], "accepted": True, "first": first, "at": time.time()}
@@ -326,7 +326,7 @@ class Serving:
     def rotate(self, request: dict[str, Any]) -> dict[str, Any]:
         """Change the tokens of the run that has claimed the server."""
         if self.rests_until is not None or not self._claim or self._claim["id"] != request["id"]:
-            return {"accepted": False, "reason": "the server is not this run's"}
+            return {"accepted": False, "reason": "the pod is not this run's"}
         write_tokens(self._own, request["tokens"])
         return {"accepted": True}
 
@@ -334,11 +334,12 @@ class Serving:
 def _load_driver(*, acp: bool) -> Any:
     # not above: what it needs is large, and the forwarder is to start at once
     if acp:
-        from agent_runs.pod.sidecar.acp import drive as driver  # noqa: PLC0415
-    else:
-        from agent_runs.pod.sidecar.driver import drive as driver  # noqa: PLC0415
+        from agent_runs.pod.sidecar.acp import drive as acp_drive  # noqa: PLC0415
 
-    return driver
+        return acp_drive
+    from agent_runs.pod.sidecar.driver import drive  # noqa: PLC0415
+
+    return drive
 
 
 def _answers(reached: dict[str, str], directory: str) -> bool:
