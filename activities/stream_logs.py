@@ -57,7 +57,9 @@ DEFAULT_QUOTA: Final = 1024 * 1024 * 1024
 """Bytes."""
 CLOCK_TOLERANCE: Final = timedelta(seconds=2)
 """The sidecar's clock and that of the log's time stamps are the same node's; they only may be set."""
-UNPROMPTED: Final = frozenset({"server_not_started", "server_not_answering", "server_refused", "server_unsupported"})
+UNPROMPTED: Final = frozenset(
+    {"server_not_started", "server_not_answering", "server_refused", "server_unsupported", "agent_not_started"}
+)
 """Why the sidecar's driver has not sent the prompt."""
 RUNNER_FAILED: Final = 125
 """Exit code of the runner when it has not started the agent."""
@@ -371,7 +373,7 @@ def resume_cursor(state: StreamState, hint: StreamProgress, claimed: Claimed | N
 
 
 def rests(follower: Follower) -> bool:
-    """Whether the sidecar says that OpenCode's server rests, so that its container does not end with the run."""
+    """Whether the sidecar says that the pod rests, so that the agent's container does not end with the run."""
     return follower.last is not None and follower.last.rests
 
 
@@ -457,10 +459,10 @@ def outside_failure(end: ContainerEnd) -> Failing | None:
 
 
 def unprompted(end: ContainerEnd) -> Failing | None:
-    """The failure if a server that had rested could not be given the prompt: another attempt has a pod of its own."""
+    """The failure if a pod that had rested could not be given the prompt: another attempt has a pod of its own."""
     if end.runner_error not in UNPROMPTED:
         return None
-    return Failing(PodLost, f"OpenCode's server had rested and could not be used: {end.runner_error}")
+    return Failing(PodLost, f"the pod had rested and could not be used: {end.runner_error}")
 
 
 def rows(batch: Batch, at: datetime) -> list[Line]:

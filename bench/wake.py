@@ -3,9 +3,10 @@
 The agents are the real OpenCode with the scripted model, in the embedded cluster; Temporal's dev server and the worker
 are processes of their own. The clock starts before the wake is sealed and attached, and stops when the model's server
 has the request. `python -m bench.wake [ROUNDS]` prints a table, with all variants in each round. A variant is one line
-in `VARIANTS`.
+in `VARIANTS`. `python -m bench.wake ROUNDS NAME...` wakes other agents, each for a task whose session it loads: in a
+new pod, and in one that rests.
 
-CPU: `OpenCode` is every process of that name as last seen, every 0.1 s; `sidecar, runner` is what else runs in the
+CPU: `agent` is every process of its name as last seen, every 0.1 s; `sidecar, runner` is what else runs in the
 pods, with the embedded cluster's supervisors of containers. The API server, the model and the caller are in this
 process and not counted, nor is Temporal.
 """
@@ -30,8 +31,11 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
 from agent_runs.client.connection import run_to_end
+from agent_runs.contracts.request import OPENCODE
+from dev_stack.agent_programs import PROGRAMS
 from dev_stack.demo import later_context
 from dev_stack.scripted_model.server import ScriptedModel, provider_block, serve
+from tests.runs.real_agents import AgentSystem
 from tests.runs.real_opencode import opencode_agent
 from tests.runs.system import System, open_system
 from tests.support.claims import data_claim
@@ -50,6 +54,7 @@ class Variant:
         before: how many wakes for the same task come before the one that is measured.
         provider: the model's; only `fake` is in no list of OpenCode's.
         env: variables of the agent.
+        agent: whose program it is.
     """
 
     name: str
@@ -57,12 +62,7 @@ class Variant:
     before: int = 0
     provider: str = "fake"
     env: Mapping[str, str] = field(default_factory=dict)
-
-    async def agent(self, system: System, scenario: str) -> dict[str, Any]:
-        """An agent that is woken so."""
-        raw = await opencode_agent(system, scenario, **self.config)
-        raw["config"] |= {"model": f"{self.provider}/scenario/{scenario}", "env": raw["config"]["env"] | self.env}
-        return raw
+    agent: str = OPENCODE
 
 
 WHOLE_LIST: Final = {"OPENCODE_MODELS_PATH": "/nowhere"}
@@ -76,6 +76,8 @@ VARIANTS: Final = (
     Variant("warm, the tenth", {"transport": "serve", "keepWarmSec": 300}, before=9),
 )
 AT_ONCE: Final = (1, 10)
+AGENT_PROCESSES: Final = frozenset({OPENCODE, "node", "MainThread", "claude", "codex-acp"})
+"""Names of processes, which only agents have."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class Process:
 class Cpu:
     """Seconds."""
 
-    opencode: float
+    agent: float
     pods: float
     worker: float
 
@@ -114,7 +116,7 @@ class Cpu:
     @property
     def seconds(self) -> tuple[float, float, float]:
         """In the order of the table."""
-        return self.opencode, self.pods, self.worker
+        return self.agent, self.pods, self.worker
 
 
 class CpuClock:
@@ -122,10 +124,10 @@ class CpuClock:
 
     def __init__(self, worker: int) -> None:
         self._worker = worker
-        self._opencode: dict[tuple[int, int], float] = {}
+        self._agent: dict[tuple[int, int], float] = {}
 
     async def sample(self) -> None:
-        """See every process of OpenCode until cancelled."""
+        """See every process of an agent until cancelled."""
         while True:
             self._see()
             await asyncio.sleep(SAMPLE_INTERVAL)
@@ -139,15 +141,15 @@ class CpuClock:
             sum(each.own + each.reaped for each in processes if each.pid == self._worker),
             sum(each.own + each.reaped for each in processes if each.name == "temporal"),
         )
-        opencode = sum(self._opencode.values())
-        return Cpu(opencode, everything - worker - temporal - opencode, worker)
+        agent = sum(self._agent.values())
+        return Cpu(agent, everything - worker - temporal - agent, worker)
 
     def _see(self) -> list[Process]:
         processes = _descendants()
         names = {each.pid: each.name for each in processes}
         for each in processes:
-            if each.name == "opencode" != names.get(each.parent):
-                self._opencode[each.pid, each.started] = each.own + each.reaped
+            if each.name in AGENT_PROCESSES and names.get(each.parent) not in AGENT_PROCESSES:
+                self._agent[each.pid, each.started] = each.own + each.reaped
         return processes
 
 
@@ -170,11 +172,12 @@ class Bench:
     system: System
     model: ScriptedModel
     cpu: CpuClock
+    folder: Path
 
     async def wakes(self, variant: Variant, count: int) -> tuple[list[float], Cpu]:
         """Seconds to the first model request of agents that are woken at once; CPU of each wake on average."""
         names = [f"text:{number}" for number in range(count)]  # a model for each agent tells their requests apart
-        agents = [await variant.agent(self.system, name) for name in names]
+        agents = [await self._agent(variant, name) for name in names]
         for _ in range(variant.before):
             ended = await asyncio.gather(*map(self.system.outcome, agents))
             agents = [later_context(raw, each.session_params) for raw, each in zip(agents, ended, strict=True)]
@@ -183,6 +186,15 @@ class Bench:
         used = self.cpu.read().since(before, count)
         await asyncio.gather(*map(self._remove, agents))
         return list(seconds), used
+
+    async def _agent(self, variant: Variant, scenario: str) -> dict[str, Any]:
+        if variant.agent != OPENCODE:
+            agents = AgentSystem(self.system, self.model, self.folder)
+            return await agents.agent(variant.agent, scenario, **variant.config)
+        raw = await opencode_agent(self.system, scenario, **variant.config)
+        environment = {**raw["config"]["env"], **variant.env}
+        raw["config"] |= {"model": f"{variant.provider}/scenario/{scenario}", "env": environment}
+        return raw
 
     async def _wake(self, raw: dict[str, Any], name: str) -> float:
         began = time.monotonic()
@@ -216,24 +228,37 @@ async def open_bench(folder: Path) -> AsyncIterator[Bench]:
         listed = {key: fake["fake"][key] for key in ("options", "models")}
         provider.write_text(json.dumps({"provider": {**fake, "anthropic": listed}}))
         await opened.kubernetes.ensure_claim(data_claim("sessions"))
-        update = {"opencode_config": provider, "data_claim": "sessions"}
+        update = {"opencode_config": provider, "data_claim": "sessions", "agent_images": dict.fromkeys(PROGRAMS, "a:1")}
         system = replace(opened, settings=opened.settings.model_copy(update=update))
         async with system.worker_process() as worker:
-            bench = Bench(system, model, CpuClock(worker.pid))
+            bench = Bench(system, model, CpuClock(worker.pid), folder / "agents")
+            bench.folder.mkdir()
             await bench.wakes(Variant("first"), 1)  # imports, connections, caches
             sampling = asyncio.create_task(bench.cpu.sample())
             yield bench
             sampling.cancel()
 
 
-async def measure(rounds: int) -> dict[tuple[str, int], list[tuple[list[float], Cpu]]]:
+def variants_of(agents: Sequence[str]) -> tuple[Variant, ...]:
+    """Those of agents besides OpenCode."""
+    rest = {"cold": 0, "warm": 300}
+    return tuple(
+        Variant(f"{agent}, {name}", {"keepWarmSec": seconds}, before=1, agent=agent)
+        for agent in agents
+        for name, seconds in rest.items()
+    )
+
+
+async def measure(
+    rounds: int, variants: Sequence[Variant], at_once: Sequence[int]
+) -> dict[tuple[str, int], list[tuple[list[float], Cpu]]]:
     """All rounds of each variant and number of agents."""
     measured: dict[tuple[str, int], list[tuple[list[float], Cpu]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         async with open_bench(Path(folder)) as bench:
             for _ in range(rounds):
-                for variant in VARIANTS:
-                    for count in AT_ONCE:
+                for variant in variants:
+                    for count in at_once:
                         seconds, cpu = await bench.wakes(variant, count)
                         measured.setdefault((variant.name, count), []).append((seconds, cpu))
                         shown = " ".join(f"{each:.2f}" for each in sorted(seconds))
@@ -244,7 +269,7 @@ async def measure(rounds: int) -> dict[tuple[str, int], list[tuple[list[float], 
 def table(measured: Mapping[tuple[str, int], Sequence[tuple[list[float], Cpu]]]) -> str:
     """Markdown. p50 and CPU are the median of the rounds, max is the largest of all."""
     head = ["wake", "agents at once", "to the first model request, p50 s", "max s"]
-    head += ["CPU s of each wake: OpenCode", "sidecar, runner", "worker"]
+    head += ["CPU s of each wake: agent", "sidecar, runner", "worker"]
     lines = [f"| {' | '.join(head)} |", f"|---{'|---:' * (len(head) - 1)}|"]
     for (name, count), rounds in measured.items():
         middle = statistics.median(statistics.median(seconds) for seconds, _ in rounds)
@@ -257,11 +282,12 @@ def table(measured: Mapping[tuple[str, int], Sequence[tuple[list[float], Cpu]]])
 
 def main() -> None:
     """Prints the table."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    rounds, agents = int(sys.argv[1]) if len(sys.argv) > 1 else 3, sys.argv[2:]
+    measured = (variants_of(agents), AT_ONCE[:1]) if agents else (VARIANTS, AT_ONCE)
 
     async def run() -> None:
         began = os.getloadavg()[0]
-        print(table(await measure(rounds)))
+        print(table(await measure(rounds, *measured)))
         versions = f"Python {platform.python_version()}, {os.cpu_count()} cores, {rounds} rounds"
         print(
             f"\n{datetime.now(UTC):%Y-%m-%d}, {versions}, load {began:.1f} before, {os.getloadavg()[0]:.1f} at the end."

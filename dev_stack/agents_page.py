@@ -38,7 +38,9 @@ mode that denies tools outside of the workspace needs `dangerouslySkipPermission
   reads when it needs it.
 - MCP servers (`mcpServers`, and Paperclip's own) go to the agent by the protocol. `{env:NAME}` in one is replaced.
 - Known keys of the model's provider are redacted, whatever their variables are called.
-- A pod of such an agent never rests: `keepWarmSec` has no effect.
+- The pod of an agent that has succeeded rests for `keepWarmSec` where the table says so
+  ([a pod that rests](cluster.md#a-pod-that-rests)). Its process ends with each run; for the next one it starts anew in
+  that pod.
 - Tools may do what the pod may. An agent's own sandbox is off, because none works in an unprivileged container.
 
 ## Images
@@ -93,6 +95,7 @@ _ROWS: Final[dict[str, Callable[[AgentProfile], str]]] = {
     "address of the provider": lambda each: f"`{each.base_url.variable}`" if each.base_url else "its own variable",
     "continues a session": lambda each: _yes(each.loads_sessions),
     "sessions, below the home": lambda each: ", ".join(f"`{path}`" for path in each.sessions),
+    "its pod rests (`keepWarmSec`)": lambda each: _yes(each.rests),
     "effort (`variant`)": lambda each: _yes(each.takes_effort),
     "denies tools outside of the workspace": lambda each: _yes(each.permissions.reject is not None),
     "MCP servers": lambda each: ", ".join(each.mcp_servers) or "no",

@@ -173,6 +173,8 @@ class AgentProfile(ProfilePart):
         sessions: folders below the home in which it keeps its sessions; for people.
         permissions: the modes that `{permission_mode}` stands for.
         loads_sessions: it can continue a session that an earlier process has made.
+        rests: its pod may wait for the agent's next run, whose process starts anew there with that run's variables: it
+            keeps all that it needs of a session below its home, and takes nothing of a run from elsewhere in the pod.
         set_mode: ask for the permission mode by the protocol's `session/set_mode`, too.
         model_option: how the protocol is asked for the model: `session/set_model`, or the id of a configuration option.
             None: not at all, because the command, a variable or a file names it.
@@ -202,6 +204,7 @@ class AgentProfile(ProfilePart):
     prepare: Literal["gemini_sessions"] | None = None
     sessions: tuple[HomePath, ...] = ()
     loads_sessions: bool = True
+    rests: bool = False
     permissions: Permissions = Permissions()
     set_mode: bool = False
     model_option: Line | None = None

@@ -161,9 +161,9 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
             "keepWarmSec",
             "Keep Warm",
             "Seconds that the pod of an agent that has succeeded waits for the agent's next run, which then needs no "
-            "start of OpenCode; 0: it is deleted at once. Needs the transport serve or auto. Of a larger value than "
-            "the operator allows only that counts.",
-            opencode_only=True,
+            "new pod and no start of OpenCode; 0: it is deleted at once. OpenCode needs the transport serve or auto; "
+            "of other agents docs/agents.md says which may. Of a larger value than the operator allows only that "
+            "counts.",
         ),
         Caption(
             "transport",

@@ -229,8 +229,8 @@ class RunConfig(PaperclipContract):
         max_cost_usd, max_tokens, max_steps: what one run may use, all attempts together; 0 means no limit.
         max_repeated_calls: calls of one tool with the same input, one directly after the other; 0 means no limit.
         max_unread_sec: how long the pod of an agent that has ended waits for a worker to read its output.
-        keep_warm_sec: how long the pod of an agent that has succeeded waits for the agent's next run, if its server was
-            used; 0: not at all.
+        keep_warm_sec: how long the pod of an agent that has succeeded waits for the agent's next run, if OpenCode's
+            server was used, or the profile of another agent lets its pod rest; 0: not at all.
         transport: how the pod drives OpenCode. `run`: its command line; `serve`: its server; `auto`: the server, unless
             `extra_args` need the command line.
         infrastructure_retries: further attempts after a lost pod or node, on a budget of their own.

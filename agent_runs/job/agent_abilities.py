@@ -37,6 +37,8 @@ def _warnings(config: RunConfig, profile: AgentProfile) -> Iterator[str]:
     for name in OPENCODE_ONLY:
         if getattr(config, name) != fields[name].default:
             yield f"config.{fields[name].alias} has no effect: it is OpenCode's, and the agent is {profile.title}"
+    if not profile.rests and config.keep_warm_sec not in (0, fields["keep_warm_sec"].default):
+        yield f"config.keepWarmSec has no effect: the profile of {profile.title} does not let its pod rest"
     if config.variant and not profile.takes_effort:
         yield f"config.variant has no effect: {profile.title} takes no effort"
     if config.max_cost_usd and profile.cost is None and config.model not in PRICES:

@@ -147,7 +147,7 @@ def _acp_plan(
     settings: AgentPodSettings,
     proxy: ApiProxy | None,
 ) -> JobPlan:
-    """The plan for an agent that speaks ACP. Its pod never rests."""
+    """The plan for an agent that speaks ACP."""
     profile = profile_of(input.config, settings.agents)
     start = acp_start(input, profile, title=title, variables=variables, mcp_servers=servers)
     plan = manifest.plan_job(
@@ -158,7 +158,7 @@ def _acp_plan(
         scripts=runner_scripts(),
         settings=pod_settings(settings),
         proxy=proxy,
-        server=Server(script("acp.sh"), start.turn, files=start.files),
+        server=Server(script("acp.sh"), start.turn, acp_keep_warm_sec(input.config, profile, proxy), start.files),
     )
     return replace(plan, warnings=(*plan.warnings, *start.warnings))
 
@@ -183,6 +183,11 @@ def keep_warm_sec(config: RunConfig, opencode: Mapping[str, Any], proxy: ApiProx
     local = any(isinstance(each, Mapping) and each.get("type") == "local" for each in servers.values())
     fixed = proxy is None or local or opencode.get("plugin") or opencode.get("shell")
     return 0 if fixed or config.retain_jobs else config.keep_warm_sec
+
+
+def acp_keep_warm_sec(config: RunConfig, profile: AgentProfile, proxy: ApiProxy | None) -> int:
+    """The same for an agent that speaks ACP: its process, and with it its MCP servers, starts anew with each run."""
+    return config.keep_warm_sec if profile.rests and proxy is not None and not config.retain_jobs else 0
 
 
 def merged_config(

@@ -135,7 +135,7 @@ class Server:
         script: the text of `serve.sh` or `agent_runs/pod/acp.sh`.
         turn: what the session is to do; see `agent_runs.pod.sidecar`. Only that of an ACP agent may have secrets, which
             are its MCP servers'.
-        keep_warm: how many seconds it may rest after a turn; 0: it ends.
+        keep_warm: how many seconds the pod may rest after a turn; 0: it ends.
         files: what the script finds beside itself, by name.
     """
 
@@ -206,7 +206,7 @@ def plan_job(
         turn = {"directory": working_directory(input), **server.turn}
         rest: dict[str, Any] = {}
         if server.keep_warm:
-            same = _same_pod(input, variables, opencode_config, files, settings, proxy, server)
+            same = _same_pod(input, argv, variables, opencode_config, files, settings, proxy, server)
             rest = {"keep_warm": server.keep_warm, "max_age": _max_age(input.config), "pod": same}
             rest |= {"variables": sorted(run_variables(variables)), "max_memory": _requested_memory(input.config)}
             claim = _claim(turn, same, variables, proxy)
@@ -235,6 +235,7 @@ def run_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _same_pod(
     input: CreateJob,
+    argv: Sequence[str],
     environment: Mapping[str, str],
     opencode_config: str | None,
     files: Mapping[str, bytes],
@@ -242,14 +243,17 @@ def _same_pod(
     proxy: ApiProxy | None,
     server: Server,
 ) -> str:
-    """Digest of all that a pod is made of, but for what is about one run: equal ones may stand in for each other."""
+    """Digest of all that a pod is made of, but for what is about one run: equal ones may stand in for each other.
+
+    Only OpenCode's command line is about one run, and its server is started by none of it.
+    """
     run = input.attempt.run.model_copy(update={"run_id": ""})
     anonymous = input.model_copy(update={"attempt": AttemptKey(run=run)})
     rest = run_variables(environment)
     own = {name: value for name, value in environment.items() if name not in rest}
     extra, _ = extra_labels(input.config)
     parts = {
-        "pod": _pod_spec(anonymous, (), own, settings, proxy, server),
+        "pod": _pod_spec(anonymous, () if _is_opencode(input) else argv, own, settings, proxy, server),
         "metadata": [_namespace(input), extra, extra_annotations(input.config), input.config.pod_template],
         "environment": own,
         "opencode": opencode_config,

@@ -1,4 +1,4 @@
-"""Pods whose OpenCode server rests after a run, and the claim of one for the agent's next run.
+"""Pods that rest after a run, and the claim of one for the agent's next run.
 
 A claim has two halves. An annotation of the Job names the claimer, and of several that write it for the same version of
 the Job one succeeds. Then the pod's sidecar gets the turn by `exec`, with the prompt and the tokens on standard input;
@@ -18,12 +18,14 @@ from pydantic import BaseModel, ValidationError
 
 from agent_runs.contracts.errors import ClusterForbidden, PodLost
 from agent_runs.contracts.messages import Claimed, CreateJob, JobRef
-from agent_runs.contracts.pod import SIDECAR_CONTAINER
+from agent_runs.contracts.pod import AGENT_CONTAINER, SIDECAR_CONTAINER
 from agent_runs.job.manifest import CONTROL_DIRECTORY, SIDECAR_FILE, JobPlan
 from agent_runs.job.reference import job_ref
 from agent_runs.kube.objects import Job, Pod
 from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE
+from agent_runs.kube.pod_state import container_ended
 from agent_runs.kube.port import Cluster, ExecFailed
+from agent_runs.pod.sidecar.commands import NOT_REACHED
 
 CLAIM_COMMAND: Final = ("python3", "-I", "-S", SIDECAR_FILE, "claim", CONTROL_DIRECTORY)
 ROTATE_COMMAND: Final = (*CLAIM_COMMAND[:4], "rotate", CONTROL_DIRECTORY)
@@ -54,13 +56,13 @@ class Answer(BaseModel):
 
 
 def rests(job: Job) -> bool:
-    """Whether the Job's server may rest: it has, when it was last seen, and nobody has claimed it since."""
+    """Whether the Job's pod may rest: it has, when it was last seen, and nobody has claimed it since."""
     ended = any(job.condition(kind) for kind in ("Complete", "Failed"))
     return RESTS_SINCE in job.metadata.annotations and not ended and job.metadata.deletion_timestamp is None
 
 
 def claimed_by(jobs: Iterable[Job], attempt: str) -> Job | None:
-    """The Job whose server this attempt has claimed."""
+    """The Job whose pod this attempt has claimed."""
     return next((job for job in jobs if job.metadata.annotations.get(CLAIMED_BY) == attempt), None)
 
 
@@ -108,7 +110,7 @@ class WarmPods:
         ref = job_ref(job)
         request = {"id": input.attempt.transcript, **(plan.claim or {})}
         request["turn"] = {**request["turn"], "text": await self.prompt(input)}
-        answer = await ask(self.cluster, ref, CLAIM_COMMAND, request)
+        answer = await ask(self.cluster, ref, CLAIM_COMMAND, request, rests=not repeated)
         if answer is None and repeated:
             raise PodLost(LOST.format(ref.name))
         if answer is None or not answer.accepted:
@@ -150,8 +152,13 @@ async def rotate(cluster: Cluster, job: JobRef, attempt: str, tokens: dict[str, 
     return answer is not None and answer.accepted
 
 
-async def ask(cluster: Cluster, job: JobRef, command: tuple[str, ...], request: dict[str, Any]) -> Answer | None:
+async def ask(
+    cluster: Cluster, job: JobRef, command: tuple[str, ...], request: dict[str, Any], *, rests: bool = False
+) -> Answer | None:
     """Return the sidecar's answer. None: it has certainly not got the request.
+
+    Args:
+        rests: the pod's agent has to be there, too.
 
     Raises:
         PodLost: it may have, and does not answer.
@@ -160,9 +167,9 @@ async def ask(cluster: Cluster, job: JobRef, command: tuple[str, ...], request: 
     if len(content) > MAX_REQUEST:
         return None
     delivered = False
-    for _ in range(TRIES):
+    for number in range(TRIES):
         pod = await _pod(cluster, job)
-        if pod is None:
+        if pod is None or (rests and not number and container_ended(pod, AGENT_CONTAINER)):
             break
         try:
             text = await cluster.exec_input(
@@ -176,7 +183,8 @@ async def ask(cluster: Cluster, job: JobRef, command: tuple[str, ...], request: 
             )
             return Answer.model_validate_json(text)
         except ExecFailed as failure:
-            delivered = delivered or failure.status == 0 or failure.exit_code is not None
+            may_be = failure.status == 0 or failure.exit_code is not None
+            delivered = delivered or (may_be and failure.exit_code != NOT_REACHED)
         except ValidationError:
             delivered = True
         except ClusterForbidden:

@@ -10,6 +10,11 @@
 #               the end of the newest file that GLOB, below $HOME, names and whose path has SESSION becomes OUT/usage
 #   end CODE    the program ends, and this exits with CODE; if CODE is 1, with the program's own code of failure if it had
 #               ended by itself
+#   rest SECONDS
+#               the program ends, and this exits with 0 and leaves OUT/rests behind: the runner ends what is left of the
+#               run, and starts this anew. That one waits for `run`, with no program; after so many seconds, because the
+#               sidecar may be dead, or at `end CODE`, it exits
+#   run         the program starts, for another run, with the variables of OUT/environment
 # OUT/ended has the program's exit code once it has ended by itself. This holds the FIFO open, so the program sees no end
 # of its input before the order, whether the sidecar lives or not.
 #
@@ -23,7 +28,7 @@ out=$1
 shift
 secret=${AGENT_RUN_SECRET:-/agent-run/secret}
 copied=8388608 # bytes of a file that are copied at most
-exec 5<>"$out/orders" 6>&2 7<>"$out/input" 2>/dev/null # the shell's own words about a child that was killed are no output
+exec 5<>"$out/orders" 6>&2 2>/dev/null # the shell's own words about a child that was killed are no output
 
 default_signals=''
 if env --default-signal=INT,QUIT true; then default_signals=1; fi
@@ -75,16 +80,44 @@ copy_newest() { # SESSION GLOB
     mv -f "$out/usage.new" "$out/usage"
 }
 
+await_run() {
+    read -r seconds <"$out/rests"
+    end_later "$seconds" &
+    timer=$!
+    while read -r word value <&5; do
+        case $word in run | end) break ;; esac
+    done
+    kill "$timer"
+    rm -f "$out/rests" "$out/order" "$out/ended" "$out/usage" "$out/program.pid"
+    [ "$word" = run ] || exit "$value"
+    # shellcheck source=/dev/null
+    . "$out/environment"
+    cd "$PWD" || exit # it may have been replaced meanwhile
+}
+
+end_later() { # SECONDS
+    sleep "$1" &
+    # shellcheck disable=SC2064 # the process of now
+    trap "kill $!; exit" TERM
+    wait "$!" && echo 'end 0' >&5
+}
+
 follow_orders() {
     while read -r word value rest <&5; do
         case $word in
         copy) copy_newest "$value" "$rest" ;;
-        end) break ;;
+        rest) echo "$value" >"$out/rests" && value=0 && break ;;
+        end) rm -f "$out/rests" && break ;;
         esac
     done
     echo "$value" >"$out/order"
     exec 7>&- # the end of the program's input
-    read -r pid <"$out/program.pid" && end_program "$pid"
+    left=200 # times 0.05 s: the order may come while it starts
+    until read -r pid <"$out/program.pid"; do
+        [ "$left" -gt 0 ] || return
+        pause
+    done
+    end_program "$pid"
 }
 
 # Its turn is over. What it has started, the runner ends.
@@ -93,9 +126,13 @@ end_program() { # PID
     left=40 # times 0.05 s
     while kill -0 "$1"; do
         [ "$left" -gt 0 ] || kill -KILL "$1"
-        sleep 0.05 || { sleep 1 && left=$((left - 19)); }
-        left=$((left - 1))
+        pause
     done
+}
+
+pause() { # 0.05 s, and one of those that are left
+    sleep 0.05 || { sleep 1 && left=$((left - 19)); }
+    left=$((left - 1))
 }
 
 run() {
@@ -105,6 +142,8 @@ run() {
     exec "$@"
 }
 
+[ ! -e "$out/rests" ] || await_run
+exec 7<>"$out/input"
 [ ! -r "$secret/agent-files" ] || copy_files
 case ${AGENT_RUN_PREPARE:-} in gemini_sessions) "$AGENT_RUN_PREPARE" ;; esac
 follow_orders &

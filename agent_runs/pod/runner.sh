@@ -15,8 +15,9 @@
 #   result CODE STOPPED_BY GRACE_EXCEEDED ERROR DETAIL MEMORY_PEAK MEMORY_LIMIT
 # The last two are bytes of this container, page cache included (cgroup v2 or v1); null: not known, or no limit.
 #
-# With --serve the script FILE runs COMMAND's server, which the sidecar drives (serve.sh). While DIR/turn is there the
-# server works; a stop waits for its end for a moment, because the sidecar tells the server of it.
+# With --serve the script FILE runs COMMAND's server, or COMMAND as an agent, which the sidecar drives (serve.sh, acp.sh).
+# While DIR/turn is there it works; a stop waits for its end for a moment, because the sidecar tells it of the stop. If FILE
+# leaves DIR/rests behind and ends with 0, the pod rests: once nothing of the run is left running, FILE starts anew.
 
 scripts=${0%/*}
 . "$scripts/processes.sh"
@@ -43,6 +44,16 @@ run() { # COMMAND ARGS...
     read -r mark </proc/sys/kernel/random/uuid
     if command -v "$1" >/dev/null 2>&1; then found=1; fi
     [ -z "$serve" ] || set -- sh "$serve" "$out" "$@"
+    attend "$@"
+    while [ "$code$error" = 0null ] && [ -e "$out/rests" ]; do
+        code='' watcher=''
+        attend "$@"
+    done
+    finish
+}
+
+attend() { # COMMAND ARGS...: from its start to the end of all that it has started
+    open_code
     watch "$@" &
     watcher=$!
     wait "$watcher"
@@ -52,7 +63,6 @@ run() { # COMMAND ARGS...
     126*) error=command_not_executable ;;
     esac
     end_processes "$LEFTOVER_GRACE" $$ "$mark" "$watcher"
-    finish
 }
 
 await_sidecar() {
@@ -69,10 +79,15 @@ await_sidecar() {
 }
 
 open_files() {
-    { rm -f "$out/code" && echo $$ >"$out/running" && mkfifo "$out/code"; } || fail_start out --out
-    exec 6>>"$out/stdout" 7>>"$out/stderr" 8<>"$out/code"
-    rm -f "$out/code" # no other process may write to it
+    echo $$ >"$out/running" || fail_start out --out
+    exec 6>>"$out/stdout" 7>>"$out/stderr"
     [ -r "$stdin" ] || fail_start stdin --stdin
+}
+
+open_code() {
+    { rm -f "$out/code" && mkfifo "$out/code"; } || fail_start out --out
+    exec 8<>"$out/code"
+    rm -f "$out/code" # no other process may write to it
 }
 
 # The watcher: waits for the command, ignores signals, and writes its exit code to fd 8. A signal that cuts a wait of

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,14 +28,32 @@ CANARY = "canary-7c1e"
 
 
 def planned(
-    name: str, env: dict[str, str] | None = None, session: SessionParams | None = None, **config: Any
+    name: str,
+    env: dict[str, str] | None = None,
+    session: SessionParams | None = None,
+    settings: AgentPodSettings = SETTINGS,
+    *,
+    run: dict[str, Any] | None = None,
+    **config: Any,
 ) -> JobPlan:
-    context = captured("ctx-2")
+    """The plan of this agent.
+
+    Args:
+        run: what else the context has, of the run alone.
+    """
+    context = captured("ctx-2") | (run or {})
     context["config"] |= {"agent": name, "model": "fake/scenario/text", **config}
     context["config"]["env"] = env or {}
     prepared = prepare(context)
     input = create_job_input(config=prepared.request.config.model_dump(by_alias=True), session=session)
-    return attempt_plan(input, prepared.request, prepared.secrets, {}, {}, SETTINGS)
+    return attempt_plan(input, prepared.request, prepared.secrets, {}, {}, settings)
+
+
+def digest(plan: JobPlan) -> str:
+    """Of the pod, which may rest."""
+    assert plan.claim is not None
+    assert plan.claim["pod"] == turn(plan)["pod"]
+    return str(plan.claim["pod"])
 
 
 def content(plan: JobPlan, key: str) -> str:
@@ -61,7 +80,7 @@ def test_a_pod_of_another_agent_has_nothing_of_opencodes(name: str) -> None:
     assert [each for each in (*environment(plan), *mounts(plan), *volumes(plan)) if "opencode" in each.lower()] == []
     assert "opencode.json" not in plan.run_secret["data"]
     assert "--logins" not in main_container(plan)["args"]
-    assert (plan.listed_model, plan.claim, plan.database) == (None, None, None)
+    assert (plan.listed_model, plan.database) == (None, None)
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -86,6 +105,48 @@ def test_the_turn_says_all_that_the_driver_needs() -> None:
     assert (profile["name"], profile["permissions"], profile["usage"]) == ("claude", "allow", "result_usage")
     assert profile["unknown_session"][0] == {"code": -32002, "matches": "Resource not found"}
     assert profile["errors"][0].keys() == {"code", "matches", "name", "status"}
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_runs_of_one_configuration_may_have_one_pod(name: str) -> None:
+    key = PROFILES[name].keys[0]
+    first, other_run = planned(name, {key: "k"}), {"runId": "another", "authToken": CANARY}
+    second = planned(name, {key: "k"}, SessionParams(session_id="abc", agent=name), run=other_run)
+    assert digest(second) == digest(first)
+    assert second.claim is not None
+    assert second.claim["tokens"]["token"] == CANARY
+    assert (second.claim["turn"]["session"], second.claim["environment"]["PAPERCLIP_RUN_ID"]) == ("abc", "another")
+    assert CANARY not in json.dumps([second.claim["turn"], second.claim["environment"]])
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_what_an_agent_gets_at_its_start_is_part_of_what_its_pod_is(name: str) -> None:
+    key = PROFILES[name].keys[0]
+    other_file = {**PROFILES[name].files, ".other": "other"}
+    changed = {name: PROFILES[name].model_copy(update={"files": other_file})}
+    plans = [
+        planned(name, {key: "k"}),
+        planned(name, {key: "another key"}),
+        planned(name, {key: "k", "MINE": "mine"}),
+        planned(name, {key: "k"}, model="fake/another"),
+        planned(name, {key: "k"}, settings=replace(SETTINGS, agents=changed)),
+        *([planned(name, {key: "k"}, variant="high")] if PROFILES[name].takes_effort else []),
+        *([planned(name, {key: "k"}, dangerouslySkipPermissions=False)] if PROFILES[name].permissions.reject else []),
+    ]
+    assert len({*map(digest, plans)}) == len(plans)
+
+
+def test_a_pod_rests_only_if_its_profile_says_so_and_nothing_of_the_run_would_stay_in_it() -> None:
+    goose = AgentProfile(name="goose", title="goose", command=("goose",))
+    silent = replace(SETTINGS, agents={"goose": goose})
+    resting = replace(SETTINGS, agents={"goose": goose.model_copy(update={"rests": True})})
+    assert planned("goose", settings=silent).claim is None
+    assert "keep_warm" not in turn(planned("goose", settings=silent))
+    assert planned("goose", settings=resting).claim is not None
+    without_proxy = replace(resting, paperclip_api_url=None)
+    assert planned("goose", settings=without_proxy, run={"authToken": None}).claim is None
+    for config in ({"keepWarmSec": 0}, {"retainJobs": True}):
+        assert planned("goose", settings=resting, **config).claim is None
 
 
 def test_variables_of_the_profile_count_before_those_of_the_configuration() -> None:
@@ -219,6 +280,15 @@ def test_the_policy_says_which_agents_may_be_chosen() -> None:
     policy.check(config("claude"))
     with pytest.raises(Exception, match=r"agent: 'codex' is not allowed by agents of the operator's policy"):
         policy.check(config("codex"))
+
+
+def test_a_rest_that_a_profile_does_not_allow_is_said_to_whom_asks_for_one() -> None:
+    goose = AgentProfile(name="goose", title="goose", command=("goose",))
+    said = "config.keepWarmSec has no effect: the profile of goose does not let its pod rest"
+    assert said in agent_warnings(config("goose", keepWarmSec=60), goose)
+    assert "keepWarmSec" not in str(
+        [*agent_warnings(config("goose"), goose), *agent_warnings(config("goose", keepWarmSec=0), goose)]
+    )
 
 
 def test_a_session_that_an_agent_cannot_load_is_no_session() -> None:

@@ -10,19 +10,22 @@ import pytest
 
 from agent_runs.contracts.errors import ClusterForbidden, PodLost
 from agent_runs.contracts.messages import CreateJob, JobRef
+from agent_runs.contracts.pod import AGENT_CONTAINER
 from agent_runs.job import warm_pods
 from agent_runs.job.manifest import JobPlan
 from agent_runs.job.warm_pods import CLAIM_COMMAND, WarmPods
 from agent_runs.kube.objects import Job, Pod, decode
 from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE
 from agent_runs.kube.port import Cluster, ExecFailed
+from agent_runs.pod.sidecar import commands
 from tests.job.inputs import create_job_input
 
 INPUT = create_job_input()
 PLAN = JobPlan(job={}, run_secret={}, claim={"pod": "digest", "turn": {"model": "fake/text"}, "tokens": {"token": "t"}})
 ACCEPTED = b'{"accepted": true, "first": 12, "at": 1700000000.5}'
-REFUSED = b'{"accepted": false, "reason": "the server does not rest"}'
+REFUSED = b'{"accepted": false, "reason": "the pod does not rest"}'
 NOT_OPENED, CUT = ExecFailed("no upgrade", status=500), ExecFailed("cut")
+NOT_REACHED = ExecFailed("it ended", exit_code=commands.NOT_REACHED)
 
 
 def job(**annotations: str) -> Job:
@@ -30,10 +33,11 @@ def job(**annotations: str) -> Job:
     return decode(msgspec.json.encode({"metadata": metadata}), Job)
 
 
-def pod(**metadata: Any) -> Pod:
+def pod(*, agent_ended: bool = False, **metadata: Any) -> Pod:
+    agent = {"name": AGENT_CONTAINER, "state": {"terminated": {"exitCode": 0}} if agent_ended else {"running": {}}}
     body = {
         "metadata": {"name": "pod", "namespace": "agents", "uid": "p", **metadata},
-        "status": {"containerStatuses": [{"name": "sidecar", "state": {"running": {}}}]},
+        "status": {"containerStatuses": [{"name": "sidecar", "state": {"running": {}}}, agent]},
     }
     return decode(msgspec.json.encode(body), Pod)
 
@@ -45,6 +49,7 @@ class FakeCluster:
     jobs: list[Job]
     answers: list[bytes | Exception] = field(default_factory=list)
     loses: bool = False
+    agent_ended: bool = False
     requests: list[dict[str, Any]] = field(default_factory=list)
 
     async def jobs_of_agent(self, *_: object) -> list[Job]:
@@ -55,7 +60,7 @@ class FakeCluster:
         return None if self.loses else job(**{CLAIMED_BY: INPUT.attempt.transcript})
 
     async def pods_of(self, _job: JobRef) -> list[Pod]:
-        return [pod()] if self.answers else [pod(deletionTimestamp="2026-01-01T00:00:00Z")]
+        return [pod(agent_ended=self.agent_ended)] if self.answers else [pod(deletionTimestamp="2026-01-01T00:00:00Z")]
 
     async def exec_input(
         self, _namespace: str, _pod: str, _container: str, argv: Sequence[str], stdin: bytes, **_: object
@@ -112,11 +117,23 @@ async def test_a_claim_hands_over_prompt_and_tokens_and_says_where_the_output_be
         FakeCluster([OURS]),
         FakeCluster([RESTING], loses=True),
         FakeCluster([RESTING], [REFUSED]),
+        FakeCluster([RESTING], [ACCEPTED], agent_ended=True),
         FakeCluster([RESTING], [NOT_OPENED]),
+        FakeCluster([RESTING], [NOT_REACHED]),
         FakeCluster([RESTING], [ClusterForbidden("may not")]),
         FakeCluster([RESTING]),
     ],
-    ids=["no Job", "none rests", "another was first", "refused", "exec not opened", "exec forbidden", "pod gone"],
+    ids=[
+        "no Job",
+        "none rests",
+        "another was first",
+        "refused",
+        "agent ended",
+        "exec not opened",
+        "sidecar ended",
+        "exec forbidden",
+        "pod gone",
+    ],
 )
 async def test_what_has_certainly_not_got_the_prompt_leaves_the_attempt_to_a_job_of_its_own(
     cluster: FakeCluster,
@@ -144,11 +161,14 @@ async def test_a_pod_that_may_have_got_the_prompt_and_is_gone_ends_the_attempt(f
 
 async def test_a_later_activity_attempt_continues_the_claim() -> None:
     assert await pods(FakeCluster([OURS], [ACCEPTED])).again(INPUT, plan) is not None
+    assert await pods(FakeCluster([OURS], [ACCEPTED], agent_ended=True)).again(INPUT, plan) is not None
     assert await pods(FakeCluster([OURS], [REFUSED])).again(INPUT, plan) is None
     assert await pods(FakeCluster([RESTING])).again(INPUT, plan) is None
 
 
-@pytest.mark.parametrize("answers", [[], [NOT_OPENED]], ids=["pod gone", "exec not opened"])
+@pytest.mark.parametrize(
+    "answers", [[], [NOT_OPENED], [NOT_REACHED]], ids=["pod gone", "exec not opened", "sidecar ended"]
+)
 async def test_a_later_activity_attempt_that_learns_nothing_ends_the_attempt(answers: list[bytes | Exception]) -> None:
     with pytest.raises(PodLost, match="rested, and was lost"):
         await pods(FakeCluster([OURS], answers)).again(INPUT, plan)

@@ -30,10 +30,10 @@ class Script:
         (self.out / "protocol").touch()
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *command: str, **variables: str) -> subprocess.Popen[bytes]:
+    def start(self, *command: str, cwd: str | None = None, **variables: str) -> subprocess.Popen[bytes]:
         known = {"HOME": str(self.home), "AGENT_RUN_SECRET": str(self.secret)}
         process = subprocess.Popen(
-            [*self.shell, str(SCRIPT), str(self.out), *command], env=os.environ | known | variables
+            [*self.shell, str(SCRIPT), str(self.out), *command], env=os.environ | known | variables, cwd=cwd
         )
         self.processes.append(process)
         return process
@@ -48,6 +48,12 @@ class Script:
         self.await_file("ended")
         self.order(order)
         return process.wait(timeout=30)
+
+    def await_text(self, name: str, text: str) -> None:
+        end = time.monotonic() + 30
+        while (self.out / name).read_text() != text:
+            assert time.monotonic() < end, f"{name}: {(self.out / name).read_text()}"
+            time.sleep(0.01)
 
     def await_file(self, name: str) -> Path:
         end = time.monotonic() + 30
@@ -94,6 +100,77 @@ def test_a_program_that_ignores_sigterm_is_killed(script: Script) -> None:
     script.order("end 143")
     assert process.wait(timeout=30) == 143
     assert not Path(f"/proc/{program}").exists()
+
+
+def test_a_pod_that_rests_has_no_program_and_gives_the_next_one_the_variables_of_its_run(script: Script) -> None:
+    says = ("sh", "-c", "echo ${RUN-none} ${TASK-none}; read -r line; echo $line")
+    process = script.start(*says, RUN="one", TASK="a")
+    script.await_text("protocol", "one a\n")
+    script.order("rest 60")
+    assert process.wait(timeout=30) == 0
+    assert (script.out / "rests").read_text() == "60\n"
+    waiting = script.start(*says, RUN="one", TASK="a")
+    (script.out / "environment").write_text("export RUN='tw o'\nunset TASK\n")
+    (script.out / "protocol").write_text("")
+    (script.out / "input").unlink()
+    os.mkfifo(script.out / "input")
+    script.order("run")
+    script.await_text("protocol", "tw o none\n")
+    with (script.out / "input").open("w") as writing:
+        writing.write("more\n")
+    script.await_text("protocol", "tw o none\nmore\n")
+    script.await_file("ended")
+    script.order("end 0")
+    assert waiting.wait(timeout=30) == 0
+    assert not (script.out / "rests").exists()
+
+
+def test_a_workspace_that_was_replaced_while_the_pod_rested_is_the_one_of_now(script: Script) -> None:
+    work = script.folder / "work"
+    work.mkdir()
+    (script.out / "rests").write_text("60\n")
+    process = script.start("cat", "new", cwd=str(work), PWD=str(work))
+    while not children(process.pid):  # it waits, with a limit
+        time.sleep(0.01)
+    work.rename(script.folder / "old")
+    work.mkdir()
+    (work / "new").write_text("file\n")
+    (script.out / "environment").write_text("")
+    script.order("run")
+    script.await_text("protocol", "file\n")
+    script.await_file("ended")
+    script.order("end 0")
+    assert process.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize(("order", "code"), [("end 0", 0), ("end 143", 143)])
+def test_a_rest_ends_by_an_order(script: Script, order: str, code: int) -> None:
+    (script.out / "rests").write_text("60\n")
+    process = script.start("touch", str(script.folder / "began"))
+    script.order(order)
+    assert process.wait(timeout=30) == code
+    assert not (script.out / "rests").exists()
+    assert not (script.folder / "began").exists()
+
+
+def test_a_rest_ends_by_itself_if_its_sidecar_does_not_end_it(script: Script) -> None:
+    (script.out / "rests").write_text("1\n")
+    assert script.start("touch", str(script.folder / "began")).wait(timeout=30) == 0
+    assert not (script.folder / "began").exists()
+
+
+def test_a_mark_that_the_program_has_made_is_no_rest(script: Script) -> None:
+    assert script.run("touch", str(script.out / "rests")) == 0
+    assert not (script.out / "rests").exists()
+
+
+def test_an_order_to_end_that_comes_at_once_ends_the_program(script: Script) -> None:
+    assert script.run("true") == 0  # its number is still in a file
+    (script.out / "rests").write_text("60\n")
+    process = script.start("sleep", "600")
+    (script.out / "environment").write_text("")
+    script.order("run\nend 0")
+    assert process.wait(timeout=30) == 0
 
 
 def test_files_of_the_secret_are_where_the_profile_wants_them(script: Script) -> None:

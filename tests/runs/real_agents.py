@@ -44,6 +44,7 @@ class AgentSystem:
             "model": f"fake/scenario/{scenario}",
             "graceSec": 10,
             "transport": "auto",
+            "keepWarmSec": 0,
             "env": {
                 **provider_variables(name, self.model.base_url),
                 "PATH": await programs(name, self.folder),

@@ -60,7 +60,9 @@ async def system(
     agents = folder / "profiles"
     agents.mkdir()
     provider = json.dumps(provider_block(model.base_url))
-    (agents / "sixth.yaml").write_text(PROFILE.replace("PROVIDER", provider))
+    profile = PROFILE.replace("PROVIDER", provider)
+    (agents / "sixth.yaml").write_text(profile)
+    (agents / "resting.yaml").write_text(profile.replace("name: sixth", "name: resting") + "rests: true\n")
     async with open_system(temporal, folder) as opened:
         await opened.kubernetes.ensure_claim(data_claim("homes"))
         update = {"data_claim": "homes", "agents": agents}
@@ -69,9 +71,9 @@ async def system(
             yield changed
 
 
-async def sixth(system: System, *steps: dict[str, Any]) -> dict[str, Any]:
+async def sixth(system: System, *steps: dict[str, Any], agent: str = "sixth", **config: Any) -> dict[str, Any]:
     binary = await ensure_opencode(cache_folder() / "opencode")
-    raw = agent_of(system, binary, "script", agent="sixth")
+    raw = agent_of(system, binary, "script", agent=agent, **config)
     raw["config"]["env"] |= {"SIXTH_TICKET": TICKET}
     return playing(raw, *steps)
 
@@ -101,6 +103,19 @@ async def test_a_run_is_whole_its_session_goes_on_and_its_key_is_hidden(system: 
     assert two.session_id == one.session_id
     assert len(two.attempts) == 1
     assert "One." in str(model.requests[-1])
+
+
+@pytest.mark.parametrize("agent", ["sixth", "resting"])
+async def test_its_pod_rests_only_if_its_profile_says_so(system: System, agent: str) -> None:
+    first = await sixth(system, {"text": "One."}, agent=agent, keepWarmSec=120)
+    one = await system.outcome(first)
+    assert_whole(one, "One.")
+    left = await system.kubernetes.jobs_of_agent(system.kubernetes.namespace, first["agent"]["id"])
+    assert len(left) == (agent == "resting")
+    two = await system.outcome(playing(later_context(first, one.session_params), {"text": "Two."}))
+    assert_whole(two, "Two.")
+    assert two.session_id == one.session_id
+    assert (two.attempts[0].job_name == one.attempts[0].job_name) == (agent == "resting")
 
 
 async def test_an_unknown_session_is_replaced_by_a_fresh_one(system: System) -> None:

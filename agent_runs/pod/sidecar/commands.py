@@ -7,6 +7,8 @@ import os
 import socket
 import sys
 
+NOT_REACHED = 69
+"""Exit code of a command that the sidecar has certainly not got. Source: EX_UNAVAILABLE, sysexits.h."""
 SOCKET = "socket"
 """Its name, in the working directory of both ends: a path may have 107 bytes only."""
 MAX_REQUEST = 16 * 1024 * 1024
@@ -17,7 +19,8 @@ def main(command: str, folder: str, *words: str) -> None:
     """Send a command to the sidecar and print its answer. Claim and rotate have their request on standard input.
 
     Raises:
-        OSError, ValueError: the sidecar does not run, or the input is no request.
+        OSError, ValueError: the sidecar ended meanwhile, or the input is no request.
+        SystemExit: with `NOT_REACHED`: it does not run.
     """
     os.chdir(folder)
     if command in ("claim", "rotate"):
@@ -47,7 +50,10 @@ def _send_request(command: str) -> None:
 
 def _send(*words: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.connect(SOCKET)
+        try:
+            connection.connect(SOCKET)
+        except (ConnectionRefusedError, FileNotFoundError):
+            sys.exit(NOT_REACHED)
         connection.sendall(" ".join(words).encode() + b"\n")
         while piece := connection.recv(65536):
             sys.stdout.buffer.write(piece)

@@ -49,6 +49,11 @@ class Control:
         """Readable when a command comes."""
         return self._listener.fileno()
 
+    def close(self) -> None:
+        """Take the last commands, and no more: who comes later learns that nobody has got his."""
+        self.serve()
+        self._listener.close()
+
     def serve(self) -> None:
         """Take the commands that wait. Frames are repeated by a child, because that may take long."""
         with contextlib.suppress(BlockingIOError):

@@ -45,6 +45,9 @@ SETTLE_SECONDS, MAX_SETTLE_SECONDS = 0.1, 2.0
 processes of a container one after the other, and the runner may be the first."""
 MAX_TURN_END_SECONDS = 5.0
 """For the driver to notice that its server is gone, and to write what it knows."""
+RESTED_SECONDS = 5.0
+"""For which claims are still refused once a pod that rested has ended: the end of this container would cut one off, and
+nobody would know whether it was taken."""
 RESTART_SECONDS = 1.0
 """Before an API proxy that failed ends, so that it is not replaced all the time. One that was killed is, at once."""
 
@@ -57,6 +60,7 @@ class Sidecar:
         self._wake_reading = self._take_signals()
         self._runner = Runner(output)
         self._serving = Serving(output, own, turn) if turn else None
+        self._has_claim = False
         self._output = Output(output, _write, driven=self._serving.events if self._serving else None)
         self._control = Control(own, self._output.repeat, self._answer)
         self._own = own
@@ -98,12 +102,13 @@ class Sidecar:
             self._serving.begin()
         self._output.begin()
         if self._forward():
-            if not self._output.has_ended:
+            rested = self._output.has_ended
+            if not rested:
                 self._end_turn()
                 self._settle()
                 self._output.end(self._last_frame)
             self._stop_proxy()
-            self._await_reader(max_unread)
+            self._await_reader(max_unread, RESTED_SECONDS if rested else 0)
         self._stop_proxy()
 
     def _forward(self) -> bool:
@@ -136,16 +141,23 @@ class Sidecar:
         if self._serving and kind != "rotate" and (earlier := self._serving.repeated(request)):
             return earlier
         if self._serving is None or self._stop_requested or self._runner.has_ended():
-            return {"accepted": False, "reason": "the server has ended"}
+            return {"accepted": False, "reason": "the agent's container has ended"}
         if kind == "rotate":
             return self._serving.rotate(request)
-        answer = self._serving.claimed(request, self._output.number + 1, self.address)
+        first = self._output.number + 1
+        answer = self._serving.claimed(request, first, self.address, self._runner.has_ended)
         if answer["accepted"]:
             self._control.acknowledged = False
             self._output.begin_turn(self._serving.events)
             self._watch_again()
-            self._serving.begin()
+            self._has_claim = True
         return answer
+
+    def _begin_claimed_turn(self) -> None:
+        """Start the driver once the claim is answered: a process that has its connection keeps it open."""
+        if self._serving and self._has_claim:
+            self._has_claim = False
+            self._serving.begin()
 
     def _watch_again(self) -> None:
         """Watch the files of this turn instead of the last one's."""
@@ -179,6 +191,7 @@ class Sidecar:
             while os.read(self._wake_reading, 1024):
                 pass
         self._control.serve()
+        self._begin_claimed_turn()
         self._collect_children()
 
     def _collect_children(self) -> None:
@@ -222,11 +235,15 @@ class Sidecar:
             frame = self._serving.judged(frame)
         return json.dumps({**frame, "disk": self._output.disk_bytes, **self._output.totals()}).encode()
 
-    def _await_reader(self, max_unread: float) -> None:
-        end = time.monotonic() + max_unread
+    def _await_reader(self, max_unread: float, at_least: float) -> None:
+        began = time.monotonic()
         self._poll.unregister(self._runner.file)
-        while not (self._control.acknowledged or self._stop_requested) and (left := end - time.monotonic()) > 0:
+        while not self._stop_requested:
+            limit = at_least if self._control.acknowledged else max(max_unread, at_least)
+            if (left := began + limit - time.monotonic()) <= 0:
+                break
             self._wait(left)
+        self._control.close()
 
     # the API proxy
 

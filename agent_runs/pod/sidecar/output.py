@@ -2,7 +2,7 @@
 
 The agent may do to its files whatever it likes. They were opened before it started, so another file in their place is
 never read; an emptied file is reported, and its earlier frames are not repeated. What has been forwarded stays
-forwarded, and the digest in the last frame is that of the files as they are at the end.
+forwarded, and the digest in the last frame is that of as many bytes of the files as they are at the end.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class Stream:
         return os.fstat(self.file).st_size
 
     def digest(self) -> str:
-        """Return the SHA-256 of the file, from where the turn begins."""
+        """Return the SHA-256 of the file, from where the turn begins to what is forwarded."""
         digest, at = hashlib.sha256(), self.begin
-        while block := os.pread(self.file, BLOCK, at):
+        while block := os.pread(self.file, min(BLOCK, self.at - at), at):
             digest.update(block)
             at += len(block)
         return digest.hexdigest()

@@ -5,22 +5,25 @@ The driver is a process of its own (`driver`). What it knows is in a folder that
 the next one continues where it was killed, and the agent cannot write there. Orders go to the agent's container through
 a FIFO: `end CODE`; `run`, if the server cannot be used and OpenCode's command line takes its place; `rest TURN KIB`.
 
-An agent that speaks the Agent Client Protocol has a driver of its own (`acp`), no server, and one turn. Its standard
-input is a FIFO in the folder that both containers share, its standard output a file there.
+An agent that speaks the Agent Client Protocol has a driver of its own (`acp`), and no server. Its standard input is a
+FIFO in the folder that both containers share, its standard output a file there. Its orders are in `acp.sh`.
 
 A server whose turn ended well may rest: it stays for a while, without tokens and without a run. A claim gives it the
-next turn, of another run of the same agent. When nobody claims it in time, it is ended.
+next turn, of another run of the same agent. When nobody claims it in time, it is ended. Of another agent only the pod
+rests: its process ends with the run, and starts anew with the next one's variables.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shlex
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from typing import Any
 
 from agent_runs.pod.sidecar.output import Stream
@@ -46,20 +49,25 @@ ABORTED = 128 + signal.SIGTERM
 HEALTH_SECONDS = 3.0
 """For a resting server's answer. A worker that claims it waits for ten seconds in all, so that a server which hangs is
 found before the worker must take the pod for lost."""
+BEGIN_SECONDS, BEGIN_LOOK_SECONDS = 4.0, 0.01
+"""For the agent's container to begin the claimed run: it may still be ending what the run before has left. And between
+looks."""
+DEAD_SECONDS = 10
+"""After the end of its rest, until the agent's container ends by itself: its sidecar is dead."""
 DETAIL_LIMIT = 300
 """Characters of why a turn ended otherwise."""
 
 
 class Serving:
-    """OpenCode's server, and its turn.
+    """OpenCode's server, or another agent, and its turn.
 
     Args:
         output: the folder shared with the agent's container.
         own: the sidecar's own folder.
         turn: a JSON file, the driver's `turn.json` but for what is only known here. `driver` in it is `acp`, or absent
-            for OpenCode's server. If that may rest, it also has `keep_warm` and `max_age`, in seconds, `max_memory`,
-            the bytes that it may use while it rests, `pod`, a digest of what the pod is made of, and `variables`, the
-            names of those that are about one run.
+            for OpenCode's server. If the pod may rest, it also has `keep_warm` and `max_age`, in seconds, `max_memory`,
+            the bytes that a server may use while it rests, `pod`, a digest of what the pod is made of, and
+            `variables`, the names of those that are about one run.
 
     Attributes:
         events: what the driver of this turn writes.
@@ -79,9 +87,7 @@ class Serving:
         self._pod, self._variables = known.pop("pod", None), known.pop("variables", [])
         self._is_acp = known.get("driver") == ACP
         if self._is_acp:
-            self._keep_warm = 0.0
-            os.mkfifo(_join(output, INPUT), 0o600)
-            _write(_join(output, PROTOCOL), "")
+            self._make_channel()
         orders = _join(output, ORDERS)
         os.mkfifo(orders, 0o600)
         self._orders = os.open(orders, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -93,6 +99,18 @@ class Serving:
         self.fell_back = False
         self.rests_until: float | None = None
         self.events = self._new_turn(known)
+
+    def _make_channel(self) -> None:
+        """Make the agent's standard input and output.
+
+        Raises:
+            OSError: something that cannot be deleted is in their place.
+        """
+        path = _join(self._output, INPUT)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # noqa: PTH108 - pathlib is not needed here
+        os.mkfifo(path, 0o600)
+        _write(_join(self._output, PROTOCOL), "")
 
     def _new_turn(self, known: dict[str, Any]) -> Stream:
         """Make the driver's folder; the one before is no longer needed."""
@@ -149,11 +167,7 @@ class Serving:
         try:
             signal.set_wakeup_fd(-1)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the frames are the forwarder's
-            if self._is_acp:
-                from agent_runs.pod.sidecar.acp.drive import drive  # noqa: PLC0415 - see `_load_driver`
-            else:
-                drive = _load_driver().drive
-            drive(self._folder)
+            _load_driver(acp=self._is_acp).drive(self._folder)
         finally:
             time.sleep(0 if os.path.exists(_join(self._folder, END)) else RESTART_SECONDS)  # noqa: PTH110 - as above
             os._exit(0)
@@ -231,12 +245,31 @@ class Serving:
         return self._keep_warm > 0 and young and self._turns < MAX_TURNS and not self._aborted
 
     def _rest(self) -> None:
-        _load_driver()  # the next one is forked from this process
+        _load_driver(acp=self._is_acp)  # the next one is forked from this process
         self.rests_until = time.monotonic() + self._keep_warm
+        self._forget_run()
+        acp = f"rest {int(self._keep_warm) + DEAD_SECONDS}"
+        self._order(acp if self._is_acp else f"rest {self._turns} {self._max_memory // 1024}")
+
+    def _forget_run(self) -> None:
         write_tokens(self._own, {})
         with contextlib.suppress(OSError):
             os.unlink(_join(self._output, ENVIRONMENT))  # noqa: PTH108 - as above
-        self._order(f"rest {self._turns} {self._max_memory // 1024}")
+
+    def _begins(self, has_ended: Callable[[], bool]) -> bool:
+        """Whether the agent's container begins the next run within `BEGIN_SECONDS`: it opens the agent's input."""
+        self._order("run")
+        flags, end = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW, time.monotonic() + BEGIN_SECONDS
+        while time.monotonic() < end and not has_ended():
+            try:
+                os.close(os.open(_join(self._output, INPUT), flags))
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    return False
+                time.sleep(BEGIN_LOOK_SECONDS)
+            else:
+                return True
+        return False
 
     def _answers(self) -> bool:
         """Whether the server answers within `HEALTH_SECONDS`. Asked by a child, which may wait and have signals."""
@@ -258,7 +291,7 @@ class Serving:
         """Return the answer to the same claim before; nothing if it is another one."""
         return self._claim if self._claim and self._claim["id"] == claim["id"] else {}
 
-    def claimed(self, claim: dict[str, Any], first: int, address: str) -> dict[str, Any]:
+    def claimed(self, claim: dict[str, Any], first: int, address: str, has_ended: Callable[[], bool]) -> dict[str, Any]:
         """Take the next turn, unless there is a reason against it; the answer has that.
 
         Args:
@@ -266,30 +299,48 @@ class Serving:
                 whose values follow the address of the API proxy) and `tokens`.
             first: number of its first frame.
             address: of the API proxy.
+            has_ended: whether the agent's container has.
         """
         if self.rests_until is None:
-            return {"accepted": False, "reason": "the server does not rest"}
+            return {"accepted": False, "reason": "the pod does not rest"}
         if claim["pod"] != self._pod:
             return {"accepted": False, "reason": "the pod is made for another configuration"}
-        if not self._answers():
-            return {"accepted": False, "reason": "the server does not answer"}
         given = {**claim["environment"], **{name: address + path for name, path in claim["paths"].items()}}
+        if not self._takes({**dict.fromkeys(self._variables), **given}, has_ended):
+            self._forget_run()
+            if self._is_acp:
+                self.end_rest()  # it may begin later
+            return {"accepted": False, "reason": "the agent's container does not answer"}
         write_tokens(self._own, claim["tokens"])
-        _write(_join(self._output, ENVIRONMENT), _exports({**dict.fromkeys(self._variables), **given}))
         self.events = self._new_turn(claim["turn"])
         self._claim = {"id": claim["id"], "accepted": True, "first": first, "at": time.time()}
         return self._claim
 
+    def _takes(self, variables: dict[str, str | None], has_ended: Callable[[], bool]) -> bool:
+        """Give the agent's container the variables of the next run; whether it is ready for that run."""
+        try:
+            _write(_join(self._output, ENVIRONMENT), _exports(variables))
+            if not self._is_acp:
+                return self._answers()
+            self._make_channel()
+        except OSError:  # the agent has put something else in their place
+            return False
+        return self._begins(has_ended)
+
     def rotate(self, request: dict[str, Any]) -> dict[str, Any]:
         """Change the tokens of the run that has claimed the server."""
         if self.rests_until is not None or not self._claim or self._claim["id"] != request["id"]:
-            return {"accepted": False, "reason": "the server is not this run's"}
+            return {"accepted": False, "reason": "the pod is not this run's"}
         write_tokens(self._own, request["tokens"])
         return {"accepted": True}
 
 
-def _load_driver() -> Any:
+def _load_driver(*, acp: bool) -> Any:
     # not above: what it needs is large, and the forwarder is to start at once
+    if acp:
+        from agent_runs.pod.sidecar.acp import drive as acp_drive  # noqa: PLC0415
+
+        return acp_drive
     from agent_runs.pod.sidecar.driver import drive  # noqa: PLC0415
 
     return drive

@@ -1,0 +1,354 @@
+"""Pods of the real Claude Code, Codex, Gemini CLI, Qwen Code and pi that rest between two runs of an agent."""
+
+import asyncio
+import base64
+import json
+import os
+import shlex
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from agent_runs.client.outcome import cancel, outcome_at_close
+from agent_runs.contracts.outcome import Outcome
+from agent_runs.job.reference import job_ref
+from agent_runs.job.warm_pods import CLAIM_COMMAND, Answer, ask
+from agent_runs.kube.objects import Job
+from agent_runs.kube.ownership import RESTS_SINCE
+from agent_runs.pod.sidecar.serving import DEAD_SECONDS
+from dev_stack.agent_programs import PROGRAMS
+from dev_stack.cluster.kinds import SECRETS
+from dev_stack.demo import later_context
+from tests.pod.paperclip import FakePaperclip, serving
+from tests.runs.real_agents import AgentSystem, command_line, events, processes_of, programs, real_agents
+from tests.runs.real_opencode import playing
+from tests.runs.test_api_proxy import ASK, PYTHON
+
+pytestmark = [pytest.mark.slow, pytest.mark.real_agents, pytest.mark.timeout(300)]
+
+QUICK = "codex"
+"""The agent of what is the same for all: the one that starts fastest."""
+KEEP_WARM_SEC = 300
+"""Longer than a test takes: a pod that nobody claims ends by itself."""
+TOOL = """
+import json, os, pathlib, time
+here = pathlib.Path({folder!r})
+status = ask("/api/issues/1")
+note = here / (os.environ["PAPERCLIP_RUN_ID"] + ".json")
+note.with_suffix(".new").write_text(json.dumps({{"status": status, "variables": dict(os.environ)}}))
+note.with_suffix(".new").rename(note)
+while not (here / "go").exists():
+    time.sleep(0.05)
+"""
+"""Asks Paperclip, notes its variables, and waits until it may go on."""
+
+
+@pytest.fixture(scope="module")
+async def agents(temporal: Client, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentSystem]:
+    async with real_agents(temporal, tmp_path_factory.mktemp("warm")) as opened:
+        yield opened
+
+
+@pytest.fixture(params=PROGRAMS)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def paperclip() -> Iterator[FakePaperclip]:
+    with serving() as served:
+        yield served
+
+
+def bash(command: str) -> dict[str, Any]:
+    return {"tools": [{"name": "bash", "args": {"command": command, "description": "a command"}}]}
+
+
+def assert_whole(outcome: Outcome, summary: str) -> None:
+    assert (outcome.failure, outcome.summary) == (None, summary)
+    assert outcome.receipt is not None
+    assert outcome.receipt.state == "verified"
+
+
+def later(raw: dict[str, Any], outcome: Outcome, *steps: dict[str, Any]) -> dict[str, Any]:
+    """The next run of the agent for the same task."""
+    return playing(later_context(raw, outcome.session_params), *steps)
+
+
+async def jobs(agents: AgentSystem, raw: dict[str, Any]) -> list[Job]:
+    cluster = agents.system.kubernetes
+    return await cluster.jobs_of_agent(cluster.namespace, raw["agent"]["id"])
+
+
+async def rested(
+    agents: AgentSystem, name: str, *steps: dict[str, Any], **config: Any
+) -> tuple[dict[str, Any], Outcome, Job]:
+    """An agent after its first run, whose pod rests."""
+    raw = await agents.plays(name, *(steps or ({"text": "One."},)), **{"keepWarmSec": KEEP_WARM_SEC, **config})
+    outcome = await agents.system.outcome(raw)
+    assert_whole(outcome, "One.")
+    (job,) = await jobs(agents, raw)
+    assert RESTS_SINCE in job.metadata.annotations
+    return raw, outcome, job
+
+
+async def own_programs(raw: dict[str, Any], name: str, folder: Path, before: str) -> None:
+    """Give the agent a program that first does this in a shell."""
+    raw["config"]["env"]["PATH"] = await programs(name, folder)
+    command = PROGRAMS[name].entry if PROGRAMS[name].node else ""
+    for program in (folder / name).iterdir():
+        real = program.readlink() if program.is_symlink() else None
+        if real is None and command not in program.read_text():
+            continue  # pi itself, beside its adapter
+        text = f'exec {shlex.quote(str(real))} "$@"\n' if real else program.read_text().partition("\n")[2]
+        program.unlink()
+        program.write_text(f"#!/bin/sh\n{before}\n{text}")
+        program.chmod(0o755)
+
+
+def waiting_of(raw: dict[str, Any]) -> list[int]:
+    """The shells that wait for the next run, in the pod of this one."""
+    return [pid for pid in processes_of(raw) if "serve.sh" in command_line(pid)]
+
+
+def program_of(raw: dict[str, Any]) -> list[int]:
+    """The processes of this run's pod that are neither the runner nor what waits."""
+    lines = {pid: command_line(pid) for pid in processes_of(raw)}
+    known = ("runner.sh", "serve.sh", f"sleep {KEEP_WARM_SEC + DEAD_SECONDS}", "supervisor.main")
+    return [pid for pid, line in lines.items() if line and not any(each in line for each in known)]
+
+
+async def until_nothing_works(raw: dict[str, Any]) -> None:
+    """Returns once only what waits for the next run is left in the pod."""
+    async with asyncio.timeout(30):
+        while program_of(raw) or not waiting_of(raw):  # noqa: ASYNC110 - nobody reports it
+            await asyncio.sleep(0.05)
+
+
+def places_with(agents: AgentSystem, canary: str) -> list[str]:
+    """Environments of processes, and files of pods, that have this text."""
+    found = []
+    for place in [*Path("/proc").glob("[0-9]*/environ"), *(agents.folder.parent / "cluster").rglob("*")]:
+        with suppress(OSError):
+            if place.is_file() and not place.is_symlink() and canary.encode() in place.read_bytes():
+                found.append(str(place))
+    return found
+
+
+async def test_the_next_run_has_the_pod_the_session_and_nothing_of_the_run_before(
+    agents: AgentSystem, name: str, tmp_path: Path, paperclip: FakePaperclip
+) -> None:
+    tool, go = tmp_path / "tool.py", tmp_path / "go"
+    tool.write_text(ASK + TOOL.format(folder=str(tmp_path)))
+    works = bash(f"{PYTHON} {tool}")
+    first = await agents.plays(
+        name, works, {"text": "The word is heron."}, keepWarmSec=KEEP_WARM_SEC, paperclipApiUrl=paperclip.url
+    )
+    first["authToken"], paperclip.owner = "canary-token-a", ("canary-token-a", first["runId"])
+    first["context"]["paperclipWake"] = {**(first["context"].get("paperclipWake") or {}), "reason": "canary-wake-a"}
+    go.touch()
+    one = await agents.system.outcome(first)
+    assert_whole(one, "The word is heron.")
+    (resting,) = await jobs(agents, first)
+    await until_nothing_works(first)
+    assert [place for place in places_with(agents, "canary-token-a") if "/volumes/token/" not in place] == []
+    (pod,) = await agents.pods(first)
+    meta = pod.metadata  # a change of it makes the kubelet renew the sidecar's volume at once
+    await agents.system.kubernetes.annotate_pod(meta.namespace, meta.name, meta.uid, {"example.com/renew": "now"})
+    async with asyncio.timeout(60):
+        while places_with(agents, "canary-token-a"):  # noqa: ASYNC110 - nobody reports it
+            await asyncio.sleep(0.2)
+    go.unlink()
+
+    second = later(first, one, works, {"text": "Two."})
+    second["authToken"], paperclip.owner = "canary-token-b", ("canary-token-b", second["runId"])
+    ticket = await agents.system.start(second)
+    note = tmp_path / f"{second['runId']}.json"
+    async with asyncio.timeout(60):
+        while not note.exists():  # noqa: ASYNC110 - a file of another process
+            await asyncio.sleep(0.05)
+    assert places_with(agents, "canary-token-a") == []
+    go.touch()
+    two = await outcome_at_close(ticket.handle(agents.system.temporal))
+    assert_whole(two, "Two.")
+    assert two.session_id == one.session_id
+    assert [attempt.job_name for attempt in two.attempts] == [resting.metadata.name]
+    assert "The word is heron." in str(agents.model.requests[-1])
+    seen = json.loads(note.read_text())
+    assert seen["status"] == 200
+    assert seen["variables"]["PAPERCLIP_RUN_ID"] == second["runId"]
+    assert [value for value in seen["variables"].values() if first["runId"] in value] == []
+    sent = [(each.headers["Authorization"], each.headers["X-Paperclip-Run-Id"]) for each in paperclip.requests]
+    assert sent == [("Bearer canary-token-a", first["runId"]), ("Bearer canary-token-b", second["runId"])]
+    assert {each["sessionID"] for each in await events(agents.system, second)} - {""} == {two.session_id}
+
+    third = later(first, one.model_copy(update={"session_params": None}), {"text": "Three."})
+    third["authToken"], paperclip.owner = "canary-token-c", ("canary-token-c", third["runId"])
+    three = await agents.system.outcome(third)
+    assert_whole(three, "Three.")
+    assert three.session_id != one.session_id
+    assert [attempt.job_name for attempt in three.attempts] == [resting.metadata.name]
+    assert "heron" not in str(agents.model.requests[-1])
+
+
+async def test_a_cancel_between_claim_and_prompt_ends_the_run_and_its_pod(
+    agents: AgentSystem, name: str, tmp_path: Path
+) -> None:
+    hold, held = tmp_path / "hold", tmp_path / "held"
+    before = f"[ ! -e {hold} ] || touch {held}; while [ -e {hold} ]; do sleep 0.05; done"
+    first = await agents.plays(name, {"text": "One."}, keepWarmSec=KEEP_WARM_SEC)
+    await own_programs(first, name, tmp_path, before)
+    one = await agents.system.outcome(first)
+    assert_whole(one, "One.")
+    (resting,) = await jobs(agents, first)
+    hold.touch()
+    asked = len(agents.model.requests)
+    second = later(first, one, {"text": "Never."})
+    ticket = await agents.system.start(second)
+    async with asyncio.timeout(60):
+        while not held.exists():  # noqa: ASYNC110 - a file of another process
+            await asyncio.sleep(0.05)
+    await cancel(ticket.handle(agents.system.temporal), "changed my mind")
+    ended = await outcome_at_close(ticket.handle(agents.system.temporal))
+    assert (ended.error_code, ended.stop and ended.stop.agent_stopped) == ("cancelled", True)
+    assert [attempt.job_name for attempt in ended.attempts] == [resting.metadata.name]
+    assert len(agents.model.requests) == asked
+    assert await agents.left_of(first) == await agents.left_of(second) == []
+
+
+async def test_a_worker_that_is_killed_in_its_claim_costs_nothing(
+    agents: AgentSystem, name: str, temporal: Client
+) -> None:
+    first, one, resting = await rested(agents, name)
+    alone = agents.with_task_queue(f"claim-{first['agent']['id']}")
+    second = later(first, one, {"text": "Two."})
+    held = alone.embedded.faults.http(path="/exec.*command=claim", delay=5.0)
+    async with alone.worker_process() as worker:
+        ticket = await alone.start(second)
+        async with asyncio.timeout(60):
+            while held.hits == 0:  # noqa: ASYNC110 - counted by another thread
+                await asyncio.sleep(0.05)
+        worker.kill()
+        await worker.wait()
+    async with alone.worker_process():
+        two = await outcome_at_close(ticket.handle(temporal))
+    assert_whole(two, "Two.")
+    assert [attempt.job_name for attempt in two.attempts] == [resting.metadata.name]
+    prompts = [request for request in agents.model.requests if second["runId"] in json.dumps(request)]
+    assert len(prompts) <= 2  # Claude's title is one more
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hangs"])
+async def test_what_waits_in_the_agents_container_and_is_gone_costs_the_next_run_only_a_start(
+    agents: AgentSystem, name: str, sent: signal.Signals
+) -> None:
+    first, one, resting = await rested(agents, name, graceSec=1)
+    await until_nothing_works(first)
+    for pid in waiting_of(first):
+        with suppress(ProcessLookupError):  # it ended with the one before
+            os.kill(pid, sent)
+    two = await agents.system.outcome(later(first, one, {"text": "Two."}))
+    assert_whole(two, "Two.")
+    assert two.session_id == one.session_id
+    assert [attempt.failure_code for attempt in two.attempts] == [None]
+    assert two.attempts[0].job_name != resting.metadata.name
+    assert processes_of(first) == []
+
+
+async def test_a_resting_pod_whose_sidecar_is_killed_costs_the_next_run_only_a_start(
+    agents: AgentSystem, name: str
+) -> None:
+    first, one, resting = await rested(agents, name)
+    (pod,) = await agents.pods(first)
+    await agents.system.embedded.faults.kill_container(pod.metadata.name, "sidecar")
+    two = await agents.system.outcome(later(first, one, {"text": "Two."}))
+    assert_whole(two, "Two.")
+    assert [attempt.failure_code for attempt in two.attempts] == [None]
+    assert two.attempts[0].job_name != resting.metadata.name
+    assert processes_of(first) == []
+
+
+async def test_a_pod_that_nobody_claims_ends_by_itself(agents: AgentSystem, name: str) -> None:
+    raw, _, job = await rested(agents, name, keepWarmSec=1)
+    async with asyncio.timeout(60):
+        while not (now := await jobs(agents, raw))[0].condition("Complete"):  # noqa: ASYNC110 - not watched
+            await asyncio.sleep(0.1)
+    assert [each.metadata.uid for each in now] == [job.metadata.uid]
+    assert processes_of(raw) == []
+
+
+async def test_what_a_run_leaves_running_ends_when_its_pod_rests(agents: AgentSystem, name: str) -> None:
+    raw, _, _ = await rested(agents, name, bash("setsid sleep 601 >/dev/null 2>&1 & echo left"), {"text": "One."})
+    await until_nothing_works(raw)
+    assert [pid for pid in processes_of(raw) if "sleep 601" in command_line(pid)] == []
+
+
+async def test_a_key_that_has_changed_is_that_of_a_new_pod(agents: AgentSystem) -> None:
+    first, one, resting = await rested(agents, QUICK)
+    second = later(first, one, {"text": "Two."})
+    second["config"] = {**second["config"], "env": {**second["config"]["env"], agents.key_of(QUICK): "another-key"}}
+    two = await agents.system.outcome(second)
+    assert_whole(two, "Two.")
+    assert two.attempts[0].job_name != resting.metadata.name
+    assert resting.metadata.uid not in [job.metadata.uid for job in await jobs(agents, first)]
+
+
+async def test_a_model_that_has_changed_is_that_of_a_new_pod(agents: AgentSystem) -> None:
+    first, one, resting = await rested(agents, "gemini")
+    second = later_context(first, one.session_params)
+    second["config"] = {**second["config"], "model": "fake/scenario/echo"}
+    two = await agents.system.outcome(second)
+    assert two.failure is None, two.failure
+    assert two.attempts[0].job_name != resting.metadata.name
+
+
+async def test_an_agent_that_does_not_start_in_a_claimed_pod_costs_one_attempt(
+    agents: AgentSystem, tmp_path: Path
+) -> None:
+    fails = tmp_path / "fails"
+    first = await agents.plays(QUICK, {"text": "One."}, keepWarmSec=KEEP_WARM_SEC)
+    await own_programs(first, QUICK, tmp_path, f"rm {fails} 2>/dev/null && exit 3")
+    one = await agents.system.outcome(first)
+    assert_whole(one, "One.")
+    fails.touch()
+    two = await agents.system.outcome(later(first, one, {"text": "Two."}))
+    assert_whole(two, "Two.")
+    assert [attempt.failure_code for attempt in two.attempts] == ["k8s_pod_lost", None]
+
+
+async def test_of_two_claims_one_wins_and_a_repeated_one_is_answered_as_before(agents: AgentSystem) -> None:
+    _, _, job = await rested(agents, QUICK)
+    secret = agents.system.embedded.store.get(SECRETS, "default", f"{job.metadata.name}-run")
+    known = json.loads(base64.b64decode(secret["data"]["turn.json"]))
+    turn = {key: value for key, value in known.items() if key not in ("keep_warm", "max_age", "pod", "variables")}
+    content = {"pod": known["pod"], "turn": {**turn, "text": "Hello"}, "environment": {}, "paths": {}, "tokens": {}}
+
+    async def claim(number: int, **changes: Any) -> Answer:
+        request = {"id": f"run-{number}/1", **content, **changes}
+        answer = await ask(agents.system.kubernetes, job_ref(job), CLAIM_COMMAND, request)
+        assert answer is not None
+        return answer
+
+    other = await claim(0, pod="another")
+    assert (other.accepted, other.reason) == (False, "the pod is made for another configuration")
+    answers = await asyncio.gather(*map(claim, range(1, 6)))
+    (winner,) = [number for number, answer in enumerate(answers, 1) if answer.accepted]
+    again = await claim(winner)
+    assert (again.accepted, again.first) == (True, answers[winner - 1].first)
+    await agents.system.kubernetes.delete_job("default", job.metadata.name, job.metadata.uid)
+
+
+async def test_thirty_wakes_of_one_pod_keep_their_lines_apart(agents: AgentSystem) -> None:
+    raw, outcome, resting = await rested(agents, QUICK)
+    for number in range(30):
+        raw = later(raw, outcome, bash(f"echo number {number}"), {"text": f"Wake {number}."})
+        outcome = await agents.system.outcome(raw)
+        assert_whole(outcome, f"Wake {number}.")
+        assert outcome.attempts[0].job_name == resting.metadata.name
+        (command,) = [each for each in await events(agents.system, raw) if each["type"] == "tool_use"]
+        assert command["part"]["state"]["output"].strip() == f"number {number}"
