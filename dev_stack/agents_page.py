@@ -34,8 +34,12 @@ mode that denies tools outside of the workspace needs `dangerouslySkipPermission
 - A session is continued only by the agent that made it, in its own directory. After a change of `agent` a run begins
   a fresh one, and a warning says so. Sessions are in the agent's home on the data volume; without one they end with the
   pod.
-- Instructions and skills are in the prompt, as for OpenCode: a skill on the data volume by its folder, which the agent
-  reads when it needs it.
+- A skill on the data volume is a link where the agent looks for skills, so the agent offers it to its model and reads
+  it when it needs it, with its references and scripts. The links of earlier runs go; a skill of the agent's own that
+  has the same name stays, and the log says so. Any other skill is in the prompt, and so are all of them without a data
+  volume, with `skills: inline`, and without a `name` and a `description` ([the same conditions](opencode.md#skills)).
+- Paperclip's instructions are in the prompt, as for OpenCode. Files that the agent takes for instructions by itself
+  count besides; none is written, since they belong to the agent or to the workspace.
 - MCP servers (`mcpServers`, and Paperclip's own) go to the agent by the protocol. `{env:NAME}` in one is replaced.
 - Known keys of the model's provider are redacted, whatever their variables are called.
 - A pod of such an agent never rests: `keepWarmSec` has no effect.
@@ -93,6 +97,8 @@ _ROWS: Final[dict[str, Callable[[AgentProfile], str]]] = {
     "address of the provider": lambda each: f"`{each.base_url.variable}`" if each.base_url else "its own variable",
     "continues a session": lambda each: _yes(each.loads_sessions),
     "sessions, below the home": lambda each: ", ".join(f"`{path}`" for path in each.sessions),
+    "skills, below the home": lambda each: f"`{each.skills}`" if each.skills else "no",
+    "instructions of its own": lambda each: ", ".join(f"`{file}`" for file in each.instructions),
     "effort (`variant`)": lambda each: _yes(each.takes_effort),
     "denies tools outside of the workspace": lambda each: _yes(each.permissions.reject is not None),
     "MCP servers": lambda each: ", ".join(each.mcp_servers) or "no",

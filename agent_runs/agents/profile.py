@@ -172,6 +172,10 @@ class AgentProfile(ProfilePart):
         prepare: a step before the start that is part of this program.
         sessions: folders below the home in which it keeps its sessions; for people.
         permissions: the modes that `{permission_mode}` stands for.
+        skills: the folder below the home in which it looks for skills, such as `.claude/skills`. None: nowhere, so that
+            only the prompt names their folders.
+        instructions: files that it takes for instructions by itself, besides those that Paperclip gives in the prompt;
+            for people.
         loads_sessions: it can continue a session that an earlier process has made.
         set_mode: ask for the permission mode by the protocol's `session/set_mode`, too.
         model_option: how the protocol is asked for the model: `session/set_model`, or the id of a configuration option.
@@ -201,6 +205,8 @@ class AgentProfile(ProfilePart):
     files: dict[HomePath, Template] = {}
     prepare: Literal["gemini_sessions"] | None = None
     sessions: tuple[HomePath, ...] = ()
+    skills: HomePath | None = None
+    instructions: tuple[Line, ...] = ()
     loads_sessions: bool = True
     permissions: Permissions = Permissions()
     set_mode: bool = False

@@ -189,7 +189,7 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
         Caption(
             "skills",
             "Skills",
-            "folders: OpenCode gets the folders of skills on the data volume, with their references and scripts. "
+            "folders: the agent gets the folders of skills on the data volume, with their references and scripts. "
             "inline: the texts of skills are in the prompt.",
         ),
         Caption(

@@ -84,8 +84,9 @@ class PromptBundle(Contract):
         size: in bytes.
         metrics: characters (UTF-16 units, as Paperclip counts) per section, Paperclip's names.
         warnings: for people, such as instructions that could not be read.
-        skill_folders: of the skills that OpenCode gets as folders, relative to the data volume; they are not in the
+        skill_folders: of the skills that the agent gets as folders, relative to the data volume; they are not in the
             prompt.
+        skill_names: of the same skills; none in bundles of earlier releases.
     """
 
     namespace: str
@@ -95,6 +96,7 @@ class PromptBundle(Contract):
     metrics: dict[str, int] = {}
     warnings: tuple[str, ...] = ()
     skill_folders: tuple[str, ...] = ()
+    skill_names: tuple[str, ...] = ()
 
 
 class JoinedRun(Contract):

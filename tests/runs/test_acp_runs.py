@@ -3,13 +3,14 @@
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from temporalio.client import Client
 
+from agent_runs.agents.profile import load
 from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.request import SessionParams
@@ -36,6 +37,16 @@ SPENT = {
 
 def bash(command: str) -> dict[str, Any]:
     return {"tools": [{"name": "bash", "args": {"command": command, "description": "a command"}}]}
+
+
+READS_A_SKILL: dict[str, Callable[[str, str], dict[str, Any]]] = {
+    "claude": lambda skill, _: {"tools": [{"name": "Skill", "args": {"skill": skill}}]},
+    "codex": lambda _, path: bash(f"cat {path}"),
+    "gemini": lambda skill, _: {"tools": [{"name": "activate_skill", "args": {"name": skill}}]},
+    "pi": lambda _, path: {"tools": [{"name": "read", "args": {"path": path}}]},
+    "qwen": lambda skill, _: {"tools": [{"name": "skill", "args": {"skill": skill}}]},
+}
+"""What the model of each agent calls to read a skill, by its name and file."""
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +94,35 @@ async def test_the_next_run_continues_the_session(agents: AgentSystem, name: str
     assert two.session_id == one.session_id
     assert "not resumed" not in str(two.result_json.get("notes"))
     assert "The word is heron." in str(agents.model.requests[-1])
+
+
+def skill(agents: AgentSystem, raw: dict[str, Any], name: str) -> str:
+    """Gives the run this skill and no other; its folder, on the data volume, has another name, which is returned."""
+    own = f"{name}--{raw['agent']['id']}"
+    path = f"instances/default/skills/{raw['agent']['companyId']}/{own}"
+    file = agents.system.settings.data_root / path / "SKILL.md"
+    file.parent.mkdir(parents=True)
+    description = f"All about a {name}. {'Use it whenever birds are the matter. ' * 10}"
+    file.write_text(f"---\nname: {name}\ndescription: {description}\n---\nFeed the {name}.\n")
+    raw["config"]["paperclipRuntimeSkills"] = [{"key": name, "source": f"/paperclip/{path}", "required": True}]
+    return own
+
+
+@pytest.mark.parametrize("skip", [True, False], ids=["any folder", "its directory only"])
+async def test_an_agent_offers_its_model_the_skills_of_paperclip_and_can_read_them(
+    agents: AgentSystem, name: str, skip: bool
+) -> None:
+    if not skip and load()[name].permissions.reject is None:
+        pytest.skip(f"{name} denies nothing")
+    reading = READS_A_SKILL[name]("heron", f"/home/agent/{load()[name].skills}/heron/SKILL.md")
+    raw = await agents.plays(name, reading, {"text": "Done."}, dangerouslySkipPermissions=skip)
+    for bird in ("heron", "stork"):
+        folder = skill(agents, raw, bird)
+        assert_whole(await agents.system.outcome(raw), "Done.")
+        asked = [text for each in agents.model.requests if folder in (text := str(each)) and "aux/title" not in text]
+        assert f"All about a {bird}." in asked[0]
+        assert ("All about a heron." in asked[0], "Feed the heron." in asked[-1]) == (bird == "heron",) * 2
+        raw = later_context(raw, None)
 
 
 async def test_an_unknown_session_is_replaced_by_a_fresh_one(agents: AgentSystem, name: str) -> None:
