@@ -30,7 +30,10 @@ mode that denies tools outside of the workspace needs `dangerouslySkipPermission
 ## What is the same for all
 
 - `model` is `<provider>/<model>`. The agent gets what follows the first slash; the provider's name decides prices and
-  what Paperclip shows.
+  what Paperclip shows. Models that an agent names itself are suggestions, in Paperclip's list of models and by
+  `agent-runs models`; any other is passed on, and its provider judges it. Paperclip has one list for all agents of an
+  adapter, so each model there names its agents, and those of an operator's agent have to be in
+  `PAPERCLIP_ADAPTER_MODELS`, which replaces the list.
 - A session is continued only by the agent that made it, in its own directory. After a change of `agent` a run begins
   a fresh one, and a warning says so. Sessions are in the agent's home on the data volume; without one they end with the
   pod.
@@ -99,6 +102,7 @@ _ROWS: Final[dict[str, Callable[[AgentProfile], str]]] = {
     "sessions, below the home": lambda each: ", ".join(f"`{path}`" for path in each.sessions),
     "skills, below the home": lambda each: f"`{each.skills}`" if each.skills else "no",
     "instructions of its own": lambda each: ", ".join(f"`{file}`" for file in each.instructions),
+    "models, suggested": lambda each: ", ".join(f"`{model}`" for model in each.models) or "none",
     "effort (`variant`)": lambda each: _yes(each.takes_effort),
     "denies tools outside of the workspace": lambda each: _yes(each.permissions.reject is not None),
     "MCP servers": lambda each: ", ".join(each.mcp_servers) or "no",

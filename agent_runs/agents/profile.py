@@ -35,6 +35,7 @@ PLACEHOLDERS: Final = {
 }
 """What may stand in braces, and what for."""
 _PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
+_MODEL: Final = re.compile(r"[^\s/]+/[!-~]+")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -84,7 +85,14 @@ def _template(value: str) -> str:
     return value
 
 
+def _model(value: str) -> str:
+    if not _MODEL.fullmatch(value):
+        raise PydanticCustomError("model", "must be <provider>/<model>, without spaces")
+    return value
+
+
 Line = Annotated[str, AfterValidator(_line)]
+ModelName = Annotated[str, AfterValidator(_model)]
 Variable = Annotated[str, AfterValidator(_variable)]
 HomePath = Annotated[str, AfterValidator(_path)]
 Pattern = Annotated[str, AfterValidator(_pattern)]
@@ -176,6 +184,7 @@ class AgentProfile(ProfilePart):
             only the prompt names their folders.
         instructions: files that it takes for instructions by itself, besides those that Paperclip gives in the prompt;
             for people.
+        models: what people are offered as `config.model`, `<provider>/<model>`; any other may be configured, too.
         loads_sessions: it can continue a session that an earlier process has made.
         set_mode: ask for the permission mode by the protocol's `session/set_mode`, too.
         model_option: how the protocol is asked for the model: `session/set_model`, or the id of a configuration option.
@@ -207,6 +216,7 @@ class AgentProfile(ProfilePart):
     sessions: tuple[HomePath, ...] = ()
     skills: HomePath | None = None
     instructions: tuple[Line, ...] = ()
+    models: tuple[ModelName, ...] = ()
     loads_sessions: bool = True
     permissions: Permissions = Permissions()
     set_mode: bool = False

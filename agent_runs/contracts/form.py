@@ -30,13 +30,6 @@ AGENTS: Final = {
     "pi": "pi",
 }
 """The agents of this program, which the form offers next to a free text: an operator may add others."""
-MODELS: Final = (
-    *("anthropic/claude-opus-4-7", "anthropic/claude-sonnet-4-6", "anthropic/claude-haiku-4-5"),
-    *("openai/gpt-4o", "google/gemini-2.5-pro", "google/gemini-2.5-flash"),
-    *("openai/gpt-5.4", "openai/gpt-5.2-codex", "qwen/qwen3-coder-plus"),
-)
-"""What Paperclip offers next to a free text. Which models work depends on the providers in the agent's pod; an operator
-can set `PAPERCLIP_ADAPTER_MODELS`, which Paperclip prefers to this list."""
 
 
 class AgentConfig(AdapterConfig):
@@ -339,13 +332,11 @@ _INPUTS: Final = {
 
 
 def form() -> dict[str, Any]:
-    """Returns Paperclip's description of the form: `fields`, each a `ConfigField`, `documentation` and `models`."""
+    """Returns Paperclip's description of the form: `fields`, each a `ConfigField`, and `documentation`."""
     shown = [(group, caption) for group, captions in CAPTIONS.items() for caption in captions if caption.label]
-    models = [{"id": model, "label": model} for model in MODELS]
     return {
         "fields": [_field(caption, group) for group, caption in shown],
         "documentation": DOCUMENTATION_FILE.read_text().replace("{fields}\n", "".join(_documentation())),
-        "models": models,
     }
 
 

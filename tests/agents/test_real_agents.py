@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from agent_runs.agents.profile import load
 from dev_stack.agent_programs import PROGRAMS, ensure_program
 from dev_stack.scripted_model import ScriptedModel, Usage, serve
 from tests.agents.acp import AcpClient, RequestFailed, running
@@ -47,8 +48,8 @@ class Agent:
         self.home.mkdir()
         self.work.mkdir()
 
-    def start(self, scenario: str) -> AbstractAsyncContextManager[AcpClient]:
-        started = launch(self.name, self.installed, self.home, f"scenario/{scenario}", self.model.origin)
+    def start(self, scenario: str, prefix: str = "scenario/") -> AbstractAsyncContextManager[AcpClient]:
+        started = launch(self.name, self.installed, self.home, f"{prefix}{scenario}", self.model.origin)
         return running(started, self.work)
 
 
@@ -137,3 +138,16 @@ async def test_the_key_of_the_provider_is_in_no_file_of_the_home(agent: Agent) -
     files = [path for path in agent.home.rglob("*") if path.is_file()]
     assert files
     assert [path for path in files if KEY.encode() in path.read_bytes()] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "suggested"), [(name, model) for name, profile in load().items() for model in profile.models]
+)
+async def test_a_suggested_model_is_what_the_provider_is_asked_for(agent: Agent, suggested: str) -> None:
+    model = suggested.partition("/")[2]
+    async with agent.start(model, prefix="") as client:
+        session = await client.new(agent.work)
+        with pytest.raises(RequestFailed):  # the scripted provider has no such model
+            await client.prompt(session, "hello")
+    asked = [str(each["model"]) for each in agent.model.requests]
+    assert any(model in each for each in asked) or (model == "auto" and len(asked) > 0), asked

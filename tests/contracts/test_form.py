@@ -101,8 +101,3 @@ def test_a_field_of_opencodes_alone_is_hidden_for_another_agent_and_shown_where_
         "opencodeFeatures",
         "agentDbMode",
     ]
-
-
-def test_the_models_on_offer_have_a_provider_each() -> None:
-    assert form()["models"]
-    assert all("/" in model["id"] for model in form()["models"])
