@@ -9,10 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from agent_runs.agents.profile import AgentProfile, load
+from agent_runs.agents.profile import OPENCODE_TITLE, AgentProfile, load
 
 LIST_FILE: Final = Path(__file__).with_name("models.json")
-OPENCODE_TITLE: Final = "OpenCode"
 OPENCODE_MODELS: Final = (
     *("anthropic/claude-opus-4-7", "anthropic/claude-sonnet-4-6", "anthropic/claude-haiku-4-5"),
     *("openai/gpt-4o", "google/gemini-2.5-pro", "google/gemini-2.5-flash"),
@@ -31,7 +30,7 @@ def suggested_models(profiles: Iterable[AgentProfile]) -> dict[str, list[str]]:
 
 
 def paperclip_models(profiles: Iterable[AgentProfile]) -> list[dict[str, Any]]:
-    """The same as Paperclip's `AdapterModel`. It asks for an adapter's models without an agent, so each label names its
+    """The same as Paperclip lists models. It asks for an adapter's models without an agent, so each label names its
     agents, and a search for one finds its models. Source: Paperclip 2026.916.1."""
     models = suggested_models(profiles).items()
     return [{"id": model, "label": f"{model} ({', '.join(titles)})"} for model, titles in models]

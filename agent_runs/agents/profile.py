@@ -20,6 +20,7 @@ from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.pod import HOME_DIRECTORY
 from agent_runs.contracts.request import AGENT_NAME, OPENCODE
 
+OPENCODE_TITLE: Final = "OpenCode"
 FOLDER: Final = Path(__file__).parent
 MAX_FILE: Final = 256 * 1024
 """Characters of a profile: what it says is part of a Secret of 1 MiB."""
@@ -304,6 +305,13 @@ def _in_a_string(value: str) -> str:
 def keys(profiles: Iterable[AgentProfile]) -> frozenset[str]:
     """The variables that hold keys of these agents' providers."""
     return frozenset(name for profile in profiles for name in profile.keys)
+
+
+def title_of(agent: str, profiles: Mapping[str, AgentProfile]) -> str:
+    """How people call an agent; of one that has no profile any more, its name."""
+    if agent == OPENCODE:
+        return OPENCODE_TITLE
+    return profiles[agent].title if agent in profiles else agent
 
 
 def load(folder: Path | None = None) -> dict[str, AgentProfile]:

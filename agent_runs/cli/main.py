@@ -29,7 +29,7 @@ else:
         lazy(f"agent_runs.cli.{name}") for name in ("models", "parse", "replay", "runs", "transcripts")
     )
 
-app: Final = program("agent-runs", "Paperclip's durable OpenCode runs.")
+app: Final = program("agent-runs", "Paperclip's durable agent runs.")
 
 
 class Shell(StrEnum):
@@ -69,7 +69,7 @@ def options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Paperclip's durable OpenCode runs."""
+    """Paperclip's durable agent runs."""
 
 
 @app.command()

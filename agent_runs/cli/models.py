@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from agent_runs.agents.models import OPENCODE_TITLE, suggested_models
-from agent_runs.agents.profile import load
+from agent_runs.agents.models import suggested_models
+from agent_runs.agents.profile import OPENCODE_TITLE, load
 from agent_runs.cli.display import Display
 from agent_runs.cli.refusals import Refused
 from agent_runs.contracts.request import OPENCODE

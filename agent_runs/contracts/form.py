@@ -109,7 +109,7 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
         Caption(
             "timeoutSec", None, "Run time of the agent in one run, all attempts together, in seconds; 0: no limit."
         ),
-        Caption("graceSec", None, "Seconds that OpenCode may take to end after SIGTERM; then it is killed."),
+        Caption("graceSec", None, "Seconds that the agent may take to end after SIGTERM; then it is killed."),
         Caption(
             "mcpServers",
             None,
@@ -139,7 +139,7 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
         Caption(
             "variant",
             "Variant",
-            "The model's reasoning profile or effort, passed to OpenCode as --variant; empty: Paperclip's Thinking "
+            "The model's reasoning profile or effort, which OpenCode gets as --variant and another agent in its own way; empty: Paperclip's Thinking "
             "effort.",
         ),
         Caption(
@@ -275,12 +275,12 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
         Caption(
             "firstOutputTimeoutSec",
             "First Output Timeout",
-            "Seconds that OpenCode may be silent before its first line; 0: no limit.",
+            "Seconds that the agent may be silent before its first line; 0: no limit.",
         ),
         Caption(
             "silenceTimeoutSec",
             "Silence Timeout",
-            "Seconds without progress of the model or of a tool after OpenCode's first line; 0: no limit. A tool that "
+            "Seconds without progress of the model or of a tool after the agent's first line; 0: no limit. A tool that "
             "works is never stopped for it.",
         ),
         Caption(

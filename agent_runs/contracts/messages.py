@@ -10,7 +10,7 @@ from agent_runs.contracts.errors import Failure
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt
 from agent_runs.contracts.pod import AGENT_CONTAINER
-from agent_runs.contracts.request import RunConfig, SessionParams, Workspace
+from agent_runs.contracts.request import OPENCODE, RunConfig, SessionParams, Workspace
 
 
 class EnvReference(Contract):
@@ -366,9 +366,11 @@ class ParseTranscript(Contract):
     Attributes:
         stopped: why we stopped the agent; None when it ended by itself.
         joined: as in `JobRef`.
+        agent: whose program ran, by its name.
     """
 
     attempt: AttemptKey
+    agent: str = OPENCODE
     end: StreamEnd
     resumed_session: str | None = None
     stopped: Failure | None = None
