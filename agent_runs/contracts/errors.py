@@ -370,7 +370,7 @@ class NoProgress(AgentSilent):
 
 
 class AgentStartHung(AgentSilent):
-    """The agent wrote no first line within `firstOutputTimeoutSec`: OpenCode hangs at its start once in hundreds of runs.
+    """The agent wrote no first line within `firstOutputTimeoutSec`, as OpenCode does once in hundreds of runs.
 
     The agent has done nothing by then, so the attempt is retried once.
     """

@@ -139,7 +139,8 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
         Caption(
             "variant",
             "Variant",
-            "The model's reasoning profile or effort, which OpenCode gets as --variant and another agent in its own way; empty: Paperclip's Thinking "
+            "The model's reasoning profile or effort, which OpenCode gets as --variant and another agent in its own "
+            "way; empty: Paperclip's Thinking "
             "effort.",
         ),
         Caption(

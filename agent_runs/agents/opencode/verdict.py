@@ -323,10 +323,10 @@ def permission_blocked(evidence: Evidence, end: ContainerEnd) -> Finding | None:
     permission = "; ".join(evidence.diagnostics.permissions) or evidence.rejected_tool
     if not permission:
         return None
+    asked = shortened(permission, PERMISSION_LIMIT)
     return (
         PermissionBlocked,
-        f"{evidence.agent} asked for a permission nobody could give and stopped: "
-        f"{shortened(permission, PERMISSION_LIMIT)}",
+        f"{evidence.agent} asked for a permission nobody could give and stopped: {asked}",
     )
 
 
