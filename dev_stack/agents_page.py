@@ -44,6 +44,8 @@ mode that denies tools outside of the workspace needs `dangerouslySkipPermission
 - Paperclip's instructions are in the prompt, as for OpenCode. Files that the agent takes for instructions by itself
   count besides; none is written, since they belong to the agent or to the workspace.
 - MCP servers (`mcpServers`, and Paperclip's own) go to the agent by the protocol. `{env:NAME}` in one is replaced.
+- People see what they see of OpenCode, and besides the agent's plan, its notices (which are no part of its answer) and
+  changes of its mode. Everything else that it sends is in the transcript, under `acp`.
 - Known keys of the model's provider are redacted, whatever their variables are called.
 - A pod of such an agent never rests: `keepWarmSec` has no effect.
 - Tools may do what the pod may. An agent's own sandbox is off, because none works in an unprivileged container.
