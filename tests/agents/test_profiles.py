@@ -49,6 +49,51 @@ def test_the_page_of_agents_is_fresh() -> None:
     assert PAGE_FILE.read_text() == page_text(), "run: python -m dev_stack.agents_page"
 
 
+def chunks(name: str, case: str) -> Iterator[str]:
+    """What the real agent sent as its answer."""
+    for line in (FIXTURES / "agents" / name / f"{case}.jsonl").read_text().splitlines():
+        update = (json.loads(line)["message"].get("params") or {}).get("update") or {}
+        if update.get("sessionUpdate") == "agent_message_chunk" and (text := update["content"].get("text")):
+            yield text
+
+
+def is_notice(name: str, text: str) -> bool:
+    return any(re.search(each, text) for each in OURS[name].informational)
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [("pi", f"error-{each}") for each in ("429", "500", "503")] + [("codex", f"error-{each}") for each in (401, 429)],
+)
+def test_the_notices_of_a_real_agent_whose_provider_fails_are_no_answer(name: str, case: str) -> None:
+    said = list(chunks(name, case))
+    assert said
+    assert [text for text in said if not is_notice(name, text)] == []
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_an_answer_of_the_real_agent_is_no_notice(name: str) -> None:
+    answers = {"text": "Counted.", "tool-bash": "The command printed its greeting."}
+    for case, answer in answers.items():
+        assert answer in "".join(text for text in chunks(name, case) if not is_notice(name, text))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("codex", "Context compacted"),
+        ("gemini", "[MODE_UPDATE] autoEdit"),
+        ("pi", "Retrying..."),
+        ("pi", "Context nearing limit, running automatic compaction..."),
+        ("pi", "Automatic compaction finished; context was summarized to continue the session."),
+    ],
+)
+def test_a_notice_that_is_in_the_programs_text_is_no_answer(name: str, text: str) -> None:
+    assert is_notice(name, text)
+    assert not is_notice(name, f"As I said: {text}")
+    assert not is_notice(name, f"{text} And more.")
+
+
 def test_the_list_of_models_is_fresh() -> None:
     assert LIST_FILE.read_text() == list_text(), "run: python -m agent_runs.agents.models"
 

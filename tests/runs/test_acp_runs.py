@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
+from agent_runs.agents.opencode.entries import entry
 from agent_runs.agents.profile import load
 from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.contracts.outcome import Outcome
@@ -47,6 +48,32 @@ READS_A_SKILL: dict[str, Callable[[str, str], dict[str, Any]]] = {
     "qwen": lambda skill, _: {"tools": [{"name": "skill", "args": {"skill": skill}}]},
 }
 """What the model of each agent calls to read a skill, by its name and file."""
+
+
+PLANS: dict[str, dict[str, Any]] = {
+    "claude": {
+        "tools": [
+            {
+                "name": "TodoWrite",
+                "args": {
+                    "todos": [
+                        {"content": "Look", "activeForm": "Look", "status": "completed"},
+                        {"content": "Write", "activeForm": "Write", "status": "in_progress"},
+                    ]
+                },
+            }
+        ]
+    },
+    "codex": {
+        "tools": [
+            {
+                "name": "update_plan",
+                "args": {"plan": [{"step": "Look", "status": "completed"}, {"step": "Write", "status": "in_progress"}]},
+            }
+        ]
+    },
+}
+"""What the model of each agent calls to write down its plan."""
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +184,25 @@ async def test_an_error_of_the_provider_has_the_name_of_its_cause(agents: AgentS
     outcome = await agents.system.outcome(raw)
     assert outcome.failure is not None
     assert outcome.failure.code == "provider_credentials"
+
+
+async def test_notices_of_retries_are_shown_and_are_no_answer(agents: AgentSystem) -> None:
+    raw = await agents.agent("pi", "error:429")
+    outcome = await agents.system.outcome(raw)
+    assert outcome.failure is not None
+    assert (outcome.failure.code, outcome.summary) == ("provider_quota", "")
+    shown = [shown.title for line in await agents.system.stdout(raw) if (shown := entry(line)) and shown.kind == "log"]
+    assert "notice: Retrying (attempt 1/3, waiting 2s)..." in shown
+
+
+@pytest.mark.parametrize("name", ["claude", "codex"])
+async def test_the_plan_of_an_agent_is_shown(agents: AgentSystem, name: str) -> None:
+    raw = await agents.plays(name, PLANS[name], {"text": "Done."})
+    assert_whole(await agents.system.outcome(raw), "Done.")
+    shown = [entry(line) for line in await agents.system.stdout(raw)]
+    assert [(each.title, each.body) for each in shown if each and each.title.startswith("plan")] == [
+        ("plan  1 of 2 done", "✓ Look\n▸ Write")
+    ]
 
 
 async def test_an_agent_that_is_killed_ends_the_run_by_name(agents: AgentSystem, name: str) -> None:
