@@ -167,6 +167,8 @@ async def test_a_cancel_ends_the_turn_its_tool_and_the_pod(agents: AgentSystem, 
     await cancel(ticket.handle(agents.system.temporal), "changed my mind")
     ended = await outcome_at_close(ticket.handle(agents.system.temporal))
     assert (ended.error_code, ended.stop and ended.stop.agent_stopped) == ("cancelled", True)
+    tools = [each["part"]["state"]["status"] for each in await events(agents.system, raw) if each["type"] == "tool_use"]
+    assert len(tools) == 1  # also of Codex, which itself leaves it without an end
     assert ended.receipt is not None
     assert ended.receipt.state == "verified"
     assert await agents.left_of(raw) == []
@@ -190,7 +192,7 @@ async def test_notices_of_retries_are_shown_and_are_no_answer(agents: AgentSyste
     raw = await agents.agent("pi", "error:429")
     outcome = await agents.system.outcome(raw)
     assert outcome.failure is not None
-    assert (outcome.failure.code, outcome.summary) == ("provider_quota", "")
+    assert (outcome.failure.code, outcome.summary) == ("provider_quota", None)
     shown = [shown.title for line in await agents.system.stdout(raw) if (shown := entry(line)) and shown.kind == "log"]
     assert "notice: Retrying (attempt 1/3, waiting 2s)..." in shown
 
