@@ -2,41 +2,29 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 
 from agent_runs.agents.profile import load
-from dev_stack.agent_programs import PROGRAMS, ensure_program
-from dev_stack.scripted_model import ScriptedModel, Usage, serve
+from dev_stack.agent_programs import ensure_program
+from dev_stack.scripted_model import ScriptedModel, Usage
 from tests.agents.acp import AcpClient, RequestFailed, running
 from tests.agents.gemini_sessions import protect
 from tests.agents.launch import KEY, launch
 from tests.agents.usage import spent
+from tests.conftest import UNKNOWN_SESSION
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_agents]
 
-UNKNOWN = "0199c0de-0000-7000-8000-000000000000"
-UNKNOWN_SESSION = {
+UNKNOWN_ERRORS = {
     "claude": (-32002, "Resource not found"),
     "codex": (-32002, "Resource not found"),
     "gemini": (-32603, "No previous sessions found for this project."),
     "qwen": (-32002, "Resource not found: session:"),
     "pi": (-32602, "Unknown sessionId: "),
 }
-
-
-@pytest.fixture
-async def model() -> AsyncIterator[ScriptedModel]:
-    async with serve() as served:
-        yield served
-
-
-@pytest.fixture(params=PROGRAMS)
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 class Agent:
@@ -101,8 +89,8 @@ async def test_a_session_goes_on_after_the_agent_was_killed(agent: Agent) -> Non
 async def test_a_session_that_is_unknown_has_an_error_of_its_own(agent: Agent) -> None:
     async with agent.start("text") as client:
         with pytest.raises(RequestFailed) as raised:
-            await client.load(UNKNOWN, agent.work)
-    code, text = UNKNOWN_SESSION[agent.name]
+            await client.load(UNKNOWN_SESSION, agent.work)
+    code, text = UNKNOWN_ERRORS[agent.name]
     assert raised.value.error["code"] == code
     assert text in json.dumps(raised.value.error)
 

@@ -15,8 +15,8 @@ from agent_runs.agents.profile import load
 from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.request import SessionParams
-from dev_stack.agent_programs import PROGRAMS
 from dev_stack.demo import later_context
+from tests.conftest import UNKNOWN_SESSION
 from tests.pod.paperclip import serving
 from tests.runs.real_agents import KEY, AgentSystem, events, real_agents, until_tool_runs
 from tests.runs.real_opencode import playing
@@ -25,7 +25,6 @@ from tests.security.canaries import Record
 pytestmark = [pytest.mark.slow, pytest.mark.real_agents]
 
 COUNTED = {"usage": {"prompt": 1000, "completion": 50, "cached": 400, "reasoning": 10}}
-UNKNOWN = "0199c0de-0000-7000-8000-000000000000"
 SPENT = {
     "claude": (1200, 100, 800, 0),
     "codex": (1200, 100, 800, 20),
@@ -80,11 +79,6 @@ PLANS: dict[str, dict[str, Any]] = {
 async def agents(temporal: Client, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentSystem]:
     async with real_agents(temporal, tmp_path_factory.mktemp("agents")) as opened:
         yield opened
-
-
-@pytest.fixture(params=PROGRAMS)
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def assert_whole(outcome: Outcome, summary: str) -> None:
@@ -153,11 +147,11 @@ async def test_an_agent_offers_its_model_the_skills_of_paperclip_and_can_read_th
 
 
 async def test_an_unknown_session_is_replaced_by_a_fresh_one(agents: AgentSystem, name: str) -> None:
-    raw = later_context(await agents.plays(name, {"text": "Fresh."}), SessionParams(session_id=UNKNOWN))
+    raw = later_context(await agents.plays(name, {"text": "Fresh."}), SessionParams(session_id=UNKNOWN_SESSION))
     outcome = await agents.system.outcome(raw)
     assert_whole(outcome, "Fresh.")
     assert [attempt.failure_code for attempt in outcome.attempts] == ["session_unavailable", None]
-    assert outcome.session_id not in (None, UNKNOWN)
+    assert outcome.session_id not in (None, UNKNOWN_SESSION)
 
 
 async def test_a_cancel_ends_the_turn_its_tool_and_the_pod(agents: AgentSystem, name: str) -> None:
