@@ -134,7 +134,7 @@ def activities(
             cluster, store, redactions, settings.max_output_mib * 1024 * 1024, metrics=metrics
         ).stream_logs,
         StopAgentActivity(cluster).stop_agent,
-        ParseTranscriptActivity(store, redactions).parse_transcript,
+        ParseTranscriptActivity(store, redactions, profiles).parse_transcript,
         FinishActivity(cluster).finish,
     ]
 

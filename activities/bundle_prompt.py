@@ -42,4 +42,5 @@ class BundlePromptActivity:
             metrics=prompt.metrics,
             warnings=prompt.warnings,
             skill_folders=prompt.skill_folders,
+            skill_names=prompt.skill_names,
         )

@@ -1,14 +1,15 @@
 """Folds the stored transcript into the attempt's report: session, usage, cost, summary, errors, verdict."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from temporalio import activity
 
 from agent_runs.agents.opencode.fold import Fold
 from agent_runs.agents.opencode.pricing import cost_of
+from agent_runs.agents.profile import AgentProfile, title_of
 from agent_runs.contracts.messages import ParseTranscript
 from agent_runs.contracts.outcome import OutputReceipt, Report
 from agent_runs.job.redactions import Redactions
@@ -29,10 +30,15 @@ LISTS_OF_TEXTS: Final = ("warnings", "errors", "tool_errors")
 
 @dataclass(frozen=True)
 class ParseTranscriptActivity:
-    """Reads only what is stored, so it can be repeated at any time. For lists of runs it records the usage."""
+    """Reads only what is stored, so it can be repeated at any time. For lists of runs it records the usage.
+
+    Attributes:
+        agents: the profiles of agents other than OpenCode, by name.
+    """
 
     store: TranscriptStore
     redactions: Redactions
+    agents: Mapping[str, AgentProfile] = field(default_factory=dict)
 
     @activity.defn
     async def parse_transcript(self, input: ParseTranscript) -> Report:
@@ -56,6 +62,7 @@ class ParseTranscriptActivity:
             stopped=input.stopped,
             missing=where_output_is_missing(input.end.receipt, sequence),
             verified=input.end.receipt.state == "verified",
+            agent=title_of(input.agent, self.agents),
         )
         cost, billing = cost_of(input.model, report.usage, report.cost_usd)
         warnings = (*report.warnings, *receipt_warnings(input.end.receipt))

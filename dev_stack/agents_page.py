@@ -30,13 +30,22 @@ mode that denies tools outside of the workspace needs `dangerouslySkipPermission
 ## What is the same for all
 
 - `model` is `<provider>/<model>`. The agent gets what follows the first slash; the provider's name decides prices and
-  what Paperclip shows.
+  what Paperclip shows. Models that an agent names itself are suggestions, in Paperclip's list of models and by
+  `agent-runs models`; any other is passed on, and its provider judges it. Paperclip has one list for all agents of an
+  adapter, so each model there names its agents, and those of an operator's agent have to be in
+  `PAPERCLIP_ADAPTER_MODELS`, which replaces the list.
 - A session is continued only by the agent that made it, in its own directory. After a change of `agent` a run begins
   a fresh one, and a warning says so. Sessions are in the agent's home on the data volume; without one they end with the
   pod.
-- Instructions and skills are in the prompt, as for OpenCode: a skill on the data volume by its folder, which the agent
-  reads when it needs it.
+- A skill on the data volume is a link where the agent looks for skills, so the agent offers it to its model and reads
+  it when it needs it, with its references and scripts. The links of earlier runs go; a skill of the agent's own that
+  has the same name stays, and the log says so. Any other skill is in the prompt, and so are all of them without a data
+  volume, with `skills: inline`, and without a `name` and a `description` ([the same conditions](opencode.md#skills)).
+- Paperclip's instructions are in the prompt, as for OpenCode. Files that the agent takes for instructions by itself
+  count besides; none is written, since they belong to the agent or to the workspace.
 - MCP servers (`mcpServers`, and Paperclip's own) go to the agent by the protocol. `{env:NAME}` in one is replaced.
+- People see what they see of OpenCode, and besides the agent's plan, its notices (which are no part of its answer) and
+  changes of its mode. Everything else that it sends is in the transcript, under `acp`.
 - Known keys of the model's provider are redacted, whatever their variables are called.
 - The pod of an agent that has succeeded rests for `keepWarmSec` where the table says so
   ([a pod that rests](cluster.md#a-pod-that-rests)). Its process ends with each run; for the next one it starts anew in
@@ -96,6 +105,9 @@ _ROWS: Final[dict[str, Callable[[AgentProfile], str]]] = {
     "continues a session": lambda each: _yes(each.loads_sessions),
     "sessions, below the home": lambda each: ", ".join(f"`{path}`" for path in each.sessions),
     "its pod rests (`keepWarmSec`)": lambda each: _yes(each.rests),
+    "skills, below the home": lambda each: f"`{each.skills}`" if each.skills else "no",
+    "instructions of its own": lambda each: ", ".join(f"`{file}`" for file in each.instructions),
+    "models, suggested": lambda each: ", ".join(f"`{model}`" for model in each.models) or "none",
     "effort (`variant`)": lambda each: _yes(each.takes_effort),
     "denies tools outside of the workspace": lambda each: _yes(each.permissions.reject is not None),
     "MCP servers": lambda each: ", ".join(each.mcp_servers) or "no",

@@ -15,6 +15,8 @@ from temporalio.testing import WorkflowEnvironment
 
 from agent_runs.client.connection import EXIT_DELAY_SEC
 from agent_runs.contracts.request import AgentRef, RunConfig
+from dev_stack.agent_programs import PROGRAMS
+from dev_stack.scripted_model import ScriptedModel, serve
 from tests.support.requests import FakeRequest
 from workflows.attributes import ALL
 
@@ -35,6 +37,8 @@ settings.register_profile(
 settings.load_profile("gate")
 
 FIXTURES = Path(__file__).parent / "fixtures"
+UNKNOWN_SESSION = "0199c0de-0000-7000-8000-000000000000"
+"""A session that no agent has made."""
 
 
 @pytest.fixture(scope="session")
@@ -65,3 +69,16 @@ def request_of_a_run() -> FakeRequest:
         agent=AgentRef(id=str(uuid.uuid4()), company_id="acme", name="Ada"),
         config=RunConfig(model="fake/scenario/text"),
     )
+
+
+@pytest.fixture
+async def model() -> AsyncIterator[ScriptedModel]:
+    """The scripted model, for agents and clients of their providers."""
+    async with serve() as served:
+        yield served
+
+
+@pytest.fixture(params=PROGRAMS)
+def name(request: pytest.FixtureRequest) -> str:
+    """Each agent that speaks the Agent Client Protocol."""
+    return str(request.param)

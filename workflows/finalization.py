@@ -34,6 +34,7 @@ async def _parse_transcript(run: RunState, attempt: Attempt) -> None:
     """Adds the report of the stored transcript. An attempt without one still has its own failure."""
     input = ParseTranscript(
         attempt=attempt.key,
+        agent=run.config.agent,
         end=attempt.end or StreamEnd.unknown(),
         resumed_session=attempt.session.session_id if attempt.session else None,
         stopped=attempt.failure,

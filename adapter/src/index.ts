@@ -1,5 +1,6 @@
 /** The package's entry: Paperclip's server calls `createServerAdapter` once, synchronously, when it loads the adapter. */
 
+import models from "../../agent_runs/agents/models.json" with { type: "json" };
 import form from "../../agent_runs/contracts/form.json" with { type: "json" };
 import { execute } from "./execute.ts";
 import { scheduleReconciler } from "./reconcile.ts";
@@ -20,7 +21,8 @@ export function createServerAdapter() {
     type: adapterTypeIn(process.env),
     execute,
     testEnvironment,
-    models: form.models,
+    // suggestions, next to a free text; `PAPERCLIP_ADAPTER_MODELS` replaces them
+    models,
     listSkills,
     // Paperclip stores the desired skills itself; nothing has to be installed
     syncSkills: listSkills,

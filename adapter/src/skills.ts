@@ -25,7 +25,7 @@ const SKILL_LIMIT = 256 * 1024;
 const TOTAL_LIMIT = 2 * 1024 * 1024;
 const FILES_LIMIT = 100;
 
-/** Paperclip's skills page of an agent. A skill goes to OpenCode, as a folder or in the prompt; nothing is installed. */
+/** Paperclip's skills page of an agent. A skill goes to the agent, as a folder or in the prompt; nothing is installed. */
 export async function listSkills(agent: { adapterType: string; config: JsonObject }): Promise<JsonObject> {
   return skillsPage(agent, await paperclipHelpers());
 }
@@ -36,7 +36,7 @@ export function skillsPage(
   helpers: PaperclipHelpers,
 ): JsonObject {
   const desiredSkills = [...(wantedKeys(config, helpers) ?? [])];
-  const configuredDetail = "Goes to OpenCode in each Kubernetes Job.";
+  const configuredDetail = "Goes to the agent in each Kubernetes Job.";
   const skills = { availableEntries: offeredSkills(config), desiredSkills, configuredDetail };
   const page = helpers.buildRuntimeMountedSkillSnapshot?.({ adapterType, mode: "ephemeral", ...skills });
   const unsupported = { adapterType, supported: false, mode: "unsupported", desiredSkills, entries: [], warnings: [] };

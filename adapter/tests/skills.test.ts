@@ -23,7 +23,7 @@ describe("S8: the skills page", () => {
       mode: "ephemeral",
       availableEntries: OFFERED,
       desiredSkills: [OPERATIONAL, "acme/required", "zoo/z", "lost"],
-      configuredDetail: "Goes to OpenCode in each Kubernetes Job.",
+      configuredDetail: "Goes to the agent in each Kubernetes Job.",
     });
   });
 

@@ -20,6 +20,7 @@ from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.pod import HOME_DIRECTORY
 from agent_runs.contracts.request import AGENT_NAME, OPENCODE
 
+OPENCODE_TITLE: Final = "OpenCode"
 FOLDER: Final = Path(__file__).parent
 MAX_FILE: Final = 256 * 1024
 """Characters of a profile: what it says is part of a Secret of 1 MiB."""
@@ -35,6 +36,7 @@ PLACEHOLDERS: Final = {
 }
 """What may stand in braces, and what for."""
 _PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
+_MODEL: Final = re.compile(r"[^\s/]+/[!-~]+")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -84,7 +86,14 @@ def _template(value: str) -> str:
     return value
 
 
+def _model(value: str) -> str:
+    if not _MODEL.fullmatch(value):
+        raise PydanticCustomError("model", "must be <provider>/<model>, without spaces")
+    return value
+
+
 Line = Annotated[str, AfterValidator(_line)]
+ModelName = Annotated[str, AfterValidator(_model)]
 Variable = Annotated[str, AfterValidator(_variable)]
 HomePath = Annotated[str, AfterValidator(_path)]
 Pattern = Annotated[str, AfterValidator(_pattern)]
@@ -172,6 +181,11 @@ class AgentProfile(ProfilePart):
         prepare: a step before the start that is part of this program.
         sessions: folders below the home in which it keeps its sessions; for people.
         permissions: the modes that `{permission_mode}` stands for.
+        skills: the folder below the home in which it looks for skills, such as `.claude/skills`. None: nowhere, so that
+            only the prompt names their folders.
+        instructions: files that it takes for instructions by itself, besides those that Paperclip gives in the prompt;
+            for people.
+        models: what people are offered as `config.model`, `<provider>/<model>`; any other may be configured, too.
         loads_sessions: it can continue a session that an earlier process has made.
         rests: its pod may wait for the agent's next run, whose process starts anew there with that run's variables: it
             keeps all that it needs of a session below its home, and takes nothing of a run from elsewhere in the pod.
@@ -203,6 +217,9 @@ class AgentProfile(ProfilePart):
     files: dict[HomePath, Template] = {}
     prepare: Literal["gemini_sessions"] | None = None
     sessions: tuple[HomePath, ...] = ()
+    skills: HomePath | None = None
+    instructions: tuple[Line, ...] = ()
+    models: tuple[ModelName, ...] = ()
     loads_sessions: bool = True
     rests: bool = False
     permissions: Permissions = Permissions()
@@ -291,6 +308,13 @@ def _in_a_string(value: str) -> str:
 def keys(profiles: Iterable[AgentProfile]) -> frozenset[str]:
     """The variables that hold keys of these agents' providers."""
     return frozenset(name for profile in profiles for name in profile.keys)
+
+
+def title_of(agent: str, profiles: Mapping[str, AgentProfile]) -> str:
+    """How people call an agent; of one that has no profile any more, its name."""
+    if agent == OPENCODE:
+        return OPENCODE_TITLE
+    return profiles[agent].title if agent in profiles else agent
 
 
 def load(folder: Path | None = None) -> dict[str, AgentProfile]:

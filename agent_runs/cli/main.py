@@ -15,18 +15,21 @@ if TYPE_CHECKING:
     from agent_runs.cli import display, fleet, keys, runs
     from agent_runs.cli import doctor as doctor_command
     from agent_runs.cli import explain as explain_command
+    from agent_runs.cli import models as models_command
     from agent_runs.cli import parse as parse_command
     from agent_runs.cli import replay as replay_command
     from agent_runs.cli import transcripts as transcripts_command
     from agent_runs.client import fleet as filters
 else:
     filters = lazy("agent_runs.client.fleet")
-    display, doctor_command, explain_command, fleet, keys, parse_command, replay_command, runs, transcripts_command = (
-        lazy(f"agent_runs.cli.{name}")
-        for name in ("display", "doctor", "explain", "fleet", "keys", "parse", "replay", "runs", "transcripts")
+    display, doctor_command, explain_command, fleet, keys = (
+        lazy(f"agent_runs.cli.{name}") for name in ("display", "doctor", "explain", "fleet", "keys")
+    )
+    models_command, parse_command, replay_command, runs, transcripts_command = (
+        lazy(f"agent_runs.cli.{name}") for name in ("models", "parse", "replay", "runs", "transcripts")
     )
 
-app: Final = program("agent-runs", "Paperclip's durable OpenCode runs.")
+app: Final = program("agent-runs", "Paperclip's durable agent runs.")
 
 
 class Shell(StrEnum):
@@ -66,7 +69,7 @@ def options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Paperclip's durable OpenCode runs."""
+    """Paperclip's durable agent runs."""
 
 
 @app.command()
@@ -266,6 +269,22 @@ def print_keys(
     Example: agent-runs keys --namespace paperclip | kubectl create -f -
     """
     finish(lambda: keys.print_manifests(namespace, previous))
+
+
+@app.command()
+def models(
+    agent: Annotated[str, typer.Option(metavar="NAME", help="Only those of this agent, such as claude.")] = "",
+    profiles: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", envvar="AGENT_RUNS_AGENTS", help="The operator's profiles of agents."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List models that agents take. They are suggestions: any other <provider>/<model> may be configured, too.
+
+    Example: agent-runs models --agent claude
+    """
+    finish(lambda: models_command.models(display.display(as_json=as_json), agent, profiles))
 
 
 @app.command()

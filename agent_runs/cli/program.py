@@ -31,7 +31,7 @@ BROKEN_PIPE: Final = 141
 """Exit code of a program whose reader has closed the pipe, as shells count it: 128 + SIGPIPE."""
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line instead of text.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show OpenCode's own log lines (stderr), too.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show the agent's own log lines (stderr), too.")]
 
 
 def program(name: str, description: str) -> typer.Typer:

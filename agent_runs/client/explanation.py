@@ -15,7 +15,7 @@ from agent_runs.transcripts.lines import Line
 MESSAGE_LIMIT: Final = 1000
 LINE_LIMIT: Final = 200
 LAST_LINES: Final = 3
-"""Lines of OpenCode's log that are quoted, when the agent did not succeed."""
+"""Lines of the agent's log that are quoted, when the agent did not succeed."""
 NAMED_GAPS: Final = 3
 
 
@@ -64,7 +64,7 @@ def _evidence(outcome: Outcome, log: Sequence[Line]) -> str:
     found += [printable(text, MESSAGE_LIMIT) for text in outcome.warnings]
     if outcome.failure is not None:
         lines = [text for line in log if line.stream == "stderr" and (text := _text(line))]
-        found += [f"OpenCode's log: {text}" for text in lines[-LAST_LINES:]]
+        found += [f"the agent's log: {text}" for text in lines[-LAST_LINES:]]
     return "\n".join(found) or "none"
 
 

@@ -253,7 +253,7 @@ class OutOfMemory(RunError):
 
 
 class AgentCrashed(RunError):
-    """OpenCode was ended by a signal that the worker did not send."""
+    """The agent was ended by a signal that the worker did not send."""
 
     code = "opencode_crashed"
     next_step = "Read the last lines of the transcript; wake the agent again."
@@ -348,7 +348,7 @@ class ProviderHung(AgentSilent):
     """The model's provider did not answer for longer than `silenceTimeoutSec`: a step has begun, and no tool runs."""
 
     code = "provider_hung"
-    next_step = "Check the provider's status and its time-outs in OpenCode's configuration; wake the agent again."
+    next_step = "Check the provider's status and its time-outs in the agent's configuration; wake the agent again."
 
 
 class ToolHung(AgentSilent):
@@ -370,7 +370,7 @@ class NoProgress(AgentSilent):
 
 
 class AgentStartHung(AgentSilent):
-    """OpenCode wrote no first line within `firstOutputTimeoutSec`: it hangs at its start once in hundreds of runs.
+    """The agent wrote no first line within `firstOutputTimeoutSec`, as OpenCode does once in hundreds of runs.
 
     The agent has done nothing by then, so the attempt is retried once.
     """
@@ -406,25 +406,25 @@ class RunCancelled(RunError):
     next_step = "Nothing: the run was stopped on request."
 
 
-# what OpenCode reports
+# what the agent reports
 
 
 class SessionUnavailable(RunError):
-    """OpenCode does not know the session that was to be resumed."""
+    """The agent does not know the session that was to be resumed."""
 
     code = "session_unavailable"
     next_step = "Nothing: the stored session is cleared and the next run starts afresh."
 
 
 class StartFailed(RunError):
-    """OpenCode ended before its first event: arguments, configuration, directories, database."""
+    """The agent ended before its first event: arguments, configuration, directories, database."""
 
     code = "opencode_start_failed"
-    next_step = "Read OpenCode's own error in the message; it names the option, file or directory."
+    next_step = "Read the agent's own error in the message; it names the option, file or directory."
 
 
 class OutputLost(RunError):
-    """OpenCode exited 0 but its output is incomplete."""
+    """The agent exited 0 but its output is incomplete."""
 
     code = "output_lost"
     next_step = "Check the agent's work before waking it again; report the transcript."
@@ -438,10 +438,12 @@ class OutputCutOff(RunError):
 
 
 class PermissionBlocked(RunError):
-    """OpenCode asked for a permission, which nobody could grant, and stopped."""
+    """The agent asked for a permission, which nobody could grant, and stopped."""
 
     code = "permission_blocked"
-    next_step = "Allow or deny the named permission in the agent's OpenCode configuration."
+    next_step = (
+        "Allow or deny the named permission in the agent's configuration: `opencode`, `dangerouslySkipPermissions`."
+    )
 
 
 class StepLimitReached(RunError):
@@ -487,7 +489,7 @@ class ProviderQuota(RunError):
 
 
 class ProviderUnavailable(RunError):
-    """The provider failed or could not be reached, after OpenCode's own retries."""
+    """The provider failed or could not be reached, after the agent's own retries."""
 
     code = "provider_unavailable"
     next_step = "Check the provider's status; wake the agent again later."
@@ -512,7 +514,7 @@ class ModelUnknown(RunError):
 
 
 class OpenCodeFailed(RunError):
-    """OpenCode reported an error of its own."""
+    """The agent reported an error of its own."""
 
     code = "opencode_error"
     next_step = "Read the error in the message and the log lines around it in the transcript."
@@ -526,14 +528,14 @@ class StreamTruncated(OpenCodeFailed):
 
 
 class ResponseTypeCrash(OpenCodeFailed):
-    """OpenCode crashed on a response item without a type."""
+    """The agent crashed on a response item without a type."""
 
     code = "opencode_response_type_crash"
-    next_step = "Wake the agent again later; update OpenCode if it repeats."
+    next_step = "Wake the agent again later; take a newer image of the agent if it repeats."
 
 
 class AgentFailed(RunError):
-    """OpenCode exited non-zero without a known error."""
+    """The agent exited non-zero without a known error."""
 
     code = "adapter_failed"
     next_step = "Read the last lines of the transcript."

@@ -30,13 +30,6 @@ AGENTS: Final = {
     "pi": "pi",
 }
 """The agents of this program, which the form offers next to a free text: an operator may add others."""
-MODELS: Final = (
-    *("anthropic/claude-opus-4-7", "anthropic/claude-sonnet-4-6", "anthropic/claude-haiku-4-5"),
-    *("openai/gpt-4o", "google/gemini-2.5-pro", "google/gemini-2.5-flash"),
-    *("openai/gpt-5.4", "openai/gpt-5.2-codex", "qwen/qwen3-coder-plus"),
-)
-"""What Paperclip offers next to a free text. Which models work depends on the providers in the agent's pod; an operator
-can set `PAPERCLIP_ADAPTER_MODELS`, which Paperclip prefers to this list."""
 
 
 class AgentConfig(AdapterConfig):
@@ -116,7 +109,7 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
         Caption(
             "timeoutSec", None, "Run time of the agent in one run, all attempts together, in seconds; 0: no limit."
         ),
-        Caption("graceSec", None, "Seconds that OpenCode may take to end after SIGTERM; then it is killed."),
+        Caption("graceSec", None, "Seconds that the agent may take to end after SIGTERM; then it is killed."),
         Caption(
             "mcpServers",
             None,
@@ -146,7 +139,8 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
         Caption(
             "variant",
             "Variant",
-            "The model's reasoning profile or effort, passed to OpenCode as --variant; empty: Paperclip's Thinking "
+            "The model's reasoning profile or effort, which OpenCode gets as --variant and another agent in its own "
+            "way; empty: Paperclip's Thinking "
             "effort.",
         ),
         Caption(
@@ -189,7 +183,7 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
         Caption(
             "skills",
             "Skills",
-            "folders: OpenCode gets the folders of skills on the data volume, with their references and scripts. "
+            "folders: the agent gets the folders of skills on the data volume, with their references and scripts. "
             "inline: the texts of skills are in the prompt.",
         ),
         Caption(
@@ -282,12 +276,12 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
         Caption(
             "firstOutputTimeoutSec",
             "First Output Timeout",
-            "Seconds that OpenCode may be silent before its first line; 0: no limit.",
+            "Seconds that the agent may be silent before its first line; 0: no limit.",
         ),
         Caption(
             "silenceTimeoutSec",
             "Silence Timeout",
-            "Seconds without progress of the model or of a tool after OpenCode's first line; 0: no limit. A tool that "
+            "Seconds without progress of the model or of a tool after the agent's first line; 0: no limit. A tool that "
             "works is never stopped for it.",
         ),
         Caption(
@@ -339,13 +333,11 @@ _INPUTS: Final = {
 
 
 def form() -> dict[str, Any]:
-    """Returns Paperclip's description of the form: `fields`, each a `ConfigField`, `documentation` and `models`."""
+    """Returns Paperclip's description of the form: `fields`, each a `ConfigField`, and `documentation`."""
     shown = [(group, caption) for group, captions in CAPTIONS.items() for caption in captions if caption.label]
-    models = [{"id": model, "label": model} for model in MODELS]
     return {
         "fields": [_field(caption, group) for group, caption in shown],
         "documentation": DOCUMENTATION_FILE.read_text().replace("{fields}\n", "".join(_documentation())),
-        "models": models,
     }
 
 

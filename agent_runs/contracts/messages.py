@@ -10,7 +10,7 @@ from agent_runs.contracts.errors import Failure
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt
 from agent_runs.contracts.pod import AGENT_CONTAINER
-from agent_runs.contracts.request import RunConfig, SessionParams, Workspace
+from agent_runs.contracts.request import OPENCODE, RunConfig, SessionParams, Workspace
 
 
 class EnvReference(Contract):
@@ -84,8 +84,9 @@ class PromptBundle(Contract):
         size: in bytes.
         metrics: characters (UTF-16 units, as Paperclip counts) per section, Paperclip's names.
         warnings: for people, such as instructions that could not be read.
-        skill_folders: of the skills that OpenCode gets as folders, relative to the data volume; they are not in the
+        skill_folders: of the skills that the agent gets as folders, relative to the data volume; they are not in the
             prompt.
+        skill_names: of the same skills; none in bundles of earlier releases.
     """
 
     namespace: str
@@ -95,6 +96,7 @@ class PromptBundle(Contract):
     metrics: dict[str, int] = {}
     warnings: tuple[str, ...] = ()
     skill_folders: tuple[str, ...] = ()
+    skill_names: tuple[str, ...] = ()
 
 
 class JoinedRun(Contract):
@@ -364,9 +366,11 @@ class ParseTranscript(Contract):
     Attributes:
         stopped: why we stopped the agent; None when it ended by itself.
         joined: as in `JobRef`.
+        agent: whose program ran, by its name.
     """
 
     attempt: AttemptKey
+    agent: str = OPENCODE
     end: StreamEnd
     resumed_session: str | None = None
     stopped: Failure | None = None

@@ -235,7 +235,7 @@ class RunConfig(PaperclipContract):
             `extra_args` need the command line.
         infrastructure_retries: further attempts after a lost pod or node, on a budget of their own.
         workspace: `shared`: a run whose workspace would be lost with its pod is refused; `ephemeral`: it may be lost.
-        skills: `folders`: OpenCode gets the folders of skills that are on the data volume, and reads what it needs;
+        skills: `folders`: the agent gets the folders of skills that are on the data volume, and reads what it needs;
             `inline`: the texts of all skills are in the prompt.
         ttl_seconds_after_finished: how long Kubernetes keeps a finished Job that the worker did not delete.
         runtime_class_name, priority_class_name: of the pod.

@@ -1,7 +1,8 @@
 """What a profile comes to in one attempt: command, variables, files, and what the sidecar's driver is to do.
 
 Pure. What the sidecar gets is `turn.json`; what the agent's container gets before its start is listed in `agent-files`:
-lines `KEY<TAB>TARGET`, each KEY a file beside it. Source: agentclientprotocol.com, version 1 of the protocol.
+lines `KEY<TAB>TARGET`, each KEY a file beside it. `agent-skills` names the folder below the home where the agent looks
+for skills, then lists them: lines `NAME<TAB>PATH`. Source: agentclientprotocol.com, version 1 of the protocol.
 """
 
 import re
@@ -13,9 +14,10 @@ from agent_runs.agents.opencode.command import run_title
 from agent_runs.agents.opencode.config import translate_mcp_servers
 from agent_runs.agents.profile import AgentProfile, rendered, rendered_file
 from agent_runs.contracts.errors import InvalidRequest
-from agent_runs.contracts.messages import CreateJob
+from agent_runs.contracts.messages import CreateJob, PromptBundle
+from agent_runs.contracts.pod import DATA_DIRECTORY
 from agent_runs.contracts.request import RunConfig
-from agent_runs.job.secrets import AGENT_FILES_KEY
+from agent_runs.job.secrets import AGENT_FILES_KEY, AGENT_SKILLS_KEY
 from agent_runs.paperclip.proxy_env import API_URL
 
 PREPARE: Final = "AGENT_RUN_PREPARE"
@@ -23,6 +25,7 @@ PREPARE: Final = "AGENT_RUN_PREPARE"
 NAMED: Final = 5
 """Variables or servers in one warning."""
 _REFERENCE: Final = re.compile(r"\{env:([^{}]*)\}")
+_FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def acp_start(
     return AcpStart(
         argv=[word for text in profile.command if (word := rendered(text, values)) is not None],
         environment={**variables, **own},
-        files=agent_files(profile, values),
+        files={**agent_files(profile, values), **agent_skills(profile, input.prompt)},
         turn=turn,
         warnings=(*_replaced(profile, variables, own), *_missing_values(input, profile, variables), *dropped),
     )
@@ -113,6 +116,24 @@ def agent_files(profile: AgentProfile, values: Mapping[str, str | None]) -> dict
     listed = "".join(f"{key}\t$HOME/{path}\n" for key, path in zip(texts, profile.files, strict=True))
     files = {key: rendered_file(text, values).encode() for key, text in texts.items()}
     return {**({AGENT_FILES_KEY: listed.encode()} if listed else {}), **files}
+
+
+def agent_skills(profile: AgentProfile, prompt: PromptBundle) -> dict[str, bytes]:
+    """The list of the skills that are linked into the folder where the agent looks for them, the folder first.
+
+    A link has the name of its skill, as the agents want, or of the skill's folder where that is no name of a file. The
+    list is there without skills, too, so that links of earlier runs go.
+    """
+    if not profile.skills:
+        return {}
+    links: dict[str, str] = {}
+    for index, folder in enumerate(prompt.skill_folders):
+        named = (*prompt.skill_names[index : index + 1], folder.rpartition("/")[2])
+        name = next(filter(_FILE_NAME.fullmatch, named), None)
+        if name and folder.isprintable():
+            links.setdefault(name, f"{DATA_DIRECTORY}/{folder}")
+    lines = (profile.skills, *(f"{name}\t{path}" for name, path in links.items()))
+    return {AGENT_SKILLS_KEY: "".join(f"{line}\n" for line in lines).encode()}
 
 
 def acp_servers(

@@ -41,6 +41,8 @@ def _warnings(config: RunConfig, profile: AgentProfile) -> Iterator[str]:
         yield f"config.keepWarmSec has no effect: the profile of {profile.title} does not let its pod rest"
     if config.variant and not profile.takes_effort:
         yield f"config.variant has no effect: {profile.title} takes no effort"
+    if profile.skills is None and config.skills == "folders" and config.paperclip_runtime_skills:
+        yield f"Skills are not linked where {profile.title} looks for them: the prompt names their folders"
     if config.max_cost_usd and profile.cost is None and config.model not in PRICES:
         yield (
             f"config.maxCostUsd has no effect: {profile.title} reports no cost, and no price of {config.model} is "

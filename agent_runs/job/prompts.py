@@ -31,13 +31,15 @@ class Prompt:
     Attributes:
         metrics: characters per section, as `PromptBundle` has them.
         warnings: for people, such as instructions that could not be read.
-        skill_folders: of the skills that OpenCode gets as folders, relative to the data volume.
+        skill_folders: of the skills that the agent gets as folders, relative to the data volume.
+        skill_names: of the same skills.
     """
 
     text: str = field(repr=False)
     metrics: dict[str, int]
     warnings: tuple[str, ...]
     skill_folders: tuple[str, ...]
+    skill_names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Prompts:
         """Reads instructions and skills, and composes the sections in Paperclip's order.
 
         A file that cannot be read is a warning, as in the existing adapters: the run continues without it. A skill is
-        not in the prompt if OpenCode can have its folder.
+        not in the prompt if the agent can have its folder.
 
         Raises:
             SealedFieldUnreadable: sealed with a key that this worker does not hold.
@@ -71,7 +73,7 @@ class Prompts:
         owner = Owner(run.company_id, run.agent_id) if folders else None
         texts = await asyncio.to_thread(self._read_texts, config, source, files, owner)
         prompt = compose(source, instructions=texts.instructions, skills=texts.skills, resuming=resuming, run=run)
-        return Prompt(prompt.text, prompt.metrics, texts.warnings, texts.skill_folders)
+        return Prompt(prompt.text, prompt.metrics, texts.warnings, texts.skill_folders, texts.skill_names)
 
     async def of(self, input: CreateJob) -> str:
         """The prompt's text for an attempt whose prompt was composed before."""
@@ -81,7 +83,7 @@ class Prompts:
     def _read_texts(
         self, config: RunConfig, source: PromptSource, files: OwnFiles, owner: Owner | None
     ) -> "PromptTexts":
-        """Reads everything; the folders of skills are left to OpenCode if there is an `owner` who may have them."""
+        """Reads everything; the folders of skills are left to the agent if there is an `owner` who may have them."""
         instructions, warnings = self._instructions(config, source, files)
         selection = skills.select(config.paperclip_runtime_skills, config.paperclip_skill_sync)
         folders = self._folders(selection, owner, files) if owner else ()
@@ -96,10 +98,11 @@ class Prompts:
             join_skills([*texts, skill_folders_section(paths)]),
             (*warnings, *unreadable),
             tuple(each.path for each in folders),
+            tuple(each.name for each in folders),
         )
 
     def _folders(self, selection: skills.Selection, owner: Owner, files: OwnFiles) -> Sequence["SkillFolder"]:
-        """The folders of those skills that OpenCode would offer from there, each name once."""
+        """The folders of those skills that an agent would offer from there, each name once."""
         found: dict[str, SkillFolder] = {}
         for skill in selection.skills:
             path = skill_folder(skill.source or "", owner)
@@ -109,7 +112,7 @@ class Prompts:
                 text = files.skill(self.data_root / path / "SKILL.md", skills.SKILL_LIMIT)
             except UnreadableFile:
                 continue
-            if name := skills.name_for_opencode(text):
+            if name := skills.offered_name(text):
                 found.setdefault(name, SkillFolder(skill.key, name, path))
         return tuple(found.values())
 
@@ -154,14 +157,15 @@ class PromptTexts:
     skills: str
     warnings: tuple[str, ...]
     skill_folders: tuple[str, ...]
+    skill_names: tuple[str, ...]
 
 
 class SkillFolder(NamedTuple):
-    """A skill that OpenCode gets as a folder.
+    """A skill that the agent gets as a folder.
 
     Attributes:
         key: Paperclip's.
-        name: OpenCode's.
+        name: as the agent offers it.
         path: relative to the data volume.
     """
 

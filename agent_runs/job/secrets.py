@@ -25,6 +25,8 @@ TURN_KEY: Final = "turn.json"
 CONFIG_KEY: Final = "opencode.json"
 AGENT_FILES_KEY: Final = "agent-files"
 """Lists the files that are written before an agent's start; `agent_runs/pod/acp.sh` reads it."""
+AGENT_SKILLS_KEY: Final = "agent-skills"
+"""Lists the skills that are linked into the agent's home before its start; `agent_runs/pod/acp.sh` reads it."""
 SIDECAR_KEY: Final = "sidecar.pyz"
 TOKEN_KEYS: Final = (TOKEN_FILE, RUN_ID_FILE, TOOLS_TOKEN_FILE)
 UPSTREAM_KEY: Final = "paperclip-api-url"

@@ -22,13 +22,13 @@ class Ineffective:
 
 INEFFECTIVE: Final = (
     Ineffective(("HOME",), "no effect: the agent's home is the same folder in every run"),
-    Ineffective(("PWD",), "no effect: OpenCode works in the run's workspace; without one set config.cwd"),
+    Ineffective(("PWD",), "no effect: the agent works in the run's workspace; without one set config.cwd"),
     Ineffective(
         ("TMPDIR", "TMP", "TEMP"), "no effect: temporary files are in the pod's own folder, which is deleted with it"
     ),
     Ineffective(
         ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"),
-        "no effect: these are folders of the pod; config.agentDbMode says where OpenCode keeps its sessions",
+        "no effect: these are folders of the pod; sessions are in the agent's home, or where config.agentDbMode says",
     ),
     Ineffective(
         (

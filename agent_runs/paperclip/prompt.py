@@ -92,7 +92,7 @@ def join_skills(skills: Iterable[str]) -> str:
 
 
 def skill_folders_section(folders: Mapping[str, str]) -> str:
-    """Where skills are that OpenCode has as folders. Its `skill` tool fails in an image without ripgrep."""
+    """Where skills are that the agent has as folders. Some have no tool for skills; OpenCode's needs ripgrep."""
     listed = "; ".join(f"{name} in {path}" for name, path in folders.items())
     return (
         f"(Load these skills with the skill tool, or read the SKILL.md in their folders: {listed}.)" if listed else ""

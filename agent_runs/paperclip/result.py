@@ -205,7 +205,7 @@ def _error_message(
         return _cut("; ".join(_distinct("Run cancelled", failure.message)), RESULT_MESSAGE_LIMIT)
     if failure.code == RunTimeout.code and request and request.config.timeout_sec:
         return f"Timed out after {request.config.timeout_sec}s"
-    message = failure.message.strip() or f"OpenCode exited with code {-1 if exit_code is None else exit_code}"
+    message = failure.message.strip() or f"The agent exited with code {-1 if exit_code is None else exit_code}"
     pod = f"Pod exited: {end.reason}" if end and end.reason else ""
     if pod and exit_code is not None:
         pod = f"{pod} (exit {exit_code})"

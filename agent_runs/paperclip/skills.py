@@ -69,10 +69,11 @@ def read_skill(source: Path, files: OwnFiles) -> str:
         raise UnreadableSkill(f"skill not readable: {cause}") from None
 
 
-def name_for_opencode(text: str) -> str | None:
-    """The name under which OpenCode finds a skill, by the text of its SKILL.md; None when it would not offer it.
+def offered_name(text: str) -> str | None:
+    """The name under which an agent finds a skill, by the text of its SKILL.md; None when it would not offer it.
 
-    OpenCode offers what has a name and a description in its front matter. Source: OpenCode 1.18.33, observed.
+    Agents offer what has a name and a description in its front matter. Source: agentskills.io; OpenCode 1.18.33,
+    observed.
     """
     front_matter = _FRONT_MATTER.match(text)
     settings = dict(_SETTING.findall(front_matter[1])) if front_matter else {}

@@ -20,9 +20,10 @@
 #
 # The folder $AGENT_RUN_SECRET (/agent-run/secret) may have the file agent-files: lines of `KEY TARGET`, parted by a tab.
 # The file KEY beside it is copied to TARGET first, which may begin with `$NAME/` for the value of a variable. Then comes the
-# step that $AGENT_RUN_PREPARE names.
+# step that $AGENT_RUN_PREPARE names. The file agent-skills has the folder below $HOME in which the agent looks for skills, then
+# lines of `NAME PATH`, parted by a tab: each becomes a link there.
 #
-# Needs, besides what the runner needs, mv and tail.
+# Needs, besides what the runner needs, ln, mv, readlink and tail.
 
 out=$1
 shift
@@ -47,6 +48,24 @@ copy_files() {
         mkdir -p "${target%/*}" && cat "$secret/$key" >"$target" && chmod 600 "$target" ||
             echo "acp.sh: $key cannot be copied to $target" >&6
     done <"$secret/agent-files"
+}
+
+# The home stays, so the links of earlier runs go. Whatever else is in the folder is the agent's own and stays.
+link_skills() {
+    tab=$(printf '\t')
+    {
+        IFS= read -r folder && folder=$HOME/$folder && mkdir -p "$folder" || return 0
+        for link in "$folder"/*; do
+            case $([ ! -L "$link" ] || readlink "$link") in /paperclip/*) rm -f "$link" ;; esac
+        done
+        while IFS=$tab read -r name path; do
+            if [ -e "$folder/$name" ] || [ -L "$folder/$name" ]; then
+                echo "acp.sh: $folder/$name is the agent's own, so this skill of Paperclip's is not linked there" >&6
+            else
+                ln -s "$path" "$folder/$name" || echo "acp.sh: $folder/$name cannot be linked" >&6
+            fi
+        done
+    } <"$secret/agent-skills"
 }
 
 # Gemini 0.61 names a session's file after the minute and the first characters of its id, so a session that is loaded is
@@ -145,6 +164,7 @@ run() {
 [ ! -e "$out/rests" ] || await_run
 exec 7<>"$out/input"
 [ ! -r "$secret/agent-files" ] || copy_files
+[ ! -r "$secret/agent-skills" ] || link_skills
 case ${AGENT_RUN_PREPARE:-} in gemini_sessions) "$AGENT_RUN_PREPARE" ;; esac
 follow_orders &
 following=$!

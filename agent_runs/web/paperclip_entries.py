@@ -52,7 +52,7 @@ def entries(line: Line) -> Iterator[TranscriptEntry]:
     if event is None or event_type(event) is None:
         yield from _text_entry("stdout", text)
         return
-    yield from _event(event)
+    yield from _event(event, line.data)
 
 
 def decoded(data: bytes) -> str | None:
@@ -98,7 +98,7 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
-def _event(event: dict[str, Any]) -> Iterator[TranscriptEntry]:
+def _event(event: dict[str, Any], data: bytes) -> Iterator[TranscriptEntry]:
     part = _object(event.get("part"))
     match event["type"]:
         case "text":
@@ -113,6 +113,8 @@ def _event(event: dict[str, Any]) -> Iterator[TranscriptEntry]:
             yield _step_end(part)
         case "error":
             yield from _text_entry("stderr", _error_text(event))
+        case "acp_update" if shown := entry(data):
+            yield from _text_entry("stdout", "\n".join(filter(None, (shown.title, shown.body))))
 
 
 def _text_entry(kind: str, text: str) -> Iterator[TranscriptEntry]:

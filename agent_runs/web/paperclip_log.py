@@ -70,7 +70,13 @@ def calls(line: Line, log_format: LogFormat) -> Iterator[Call]:
     event = _event(line) if log_format == "events" else None
     if event is None:
         return _text_calls(line)
-    return iter(()) if event_type(parsed(event)) in SERVER_EVENTS else iter([Call("stdout", event)])
+    match event_type(parsed(event)):
+        case "acp_update":  # a plan, say, of which that parser knows nothing
+            return _text_calls(line)
+        case kind if kind in SERVER_EVENTS:
+            return iter(())
+        case _:
+            return iter([Call("stdout", event)])
 
 
 def session_id(line: Line) -> str | None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_runs.agents.models import LIST_FILE, list_text, paperclip_models
 from agent_runs.agents.opencode.provider_errors import failure_for, provider_error
 from agent_runs.agents.profile import AgentProfile, Match, keys, load, parse, rendered_file
 from agent_runs.contracts.errors import InvalidRequest
@@ -46,6 +47,78 @@ def failures(name: str, case: str) -> Iterator[str]:
 
 def test_the_page_of_agents_is_fresh() -> None:
     assert PAGE_FILE.read_text() == page_text(), "run: python -m dev_stack.agents_page"
+
+
+def chunks(name: str, case: str) -> Iterator[str]:
+    """What the real agent sent as its answer."""
+    for line in (FIXTURES / "agents" / name / f"{case}.jsonl").read_text().splitlines():
+        update = (json.loads(line)["message"].get("params") or {}).get("update") or {}
+        if update.get("sessionUpdate") == "agent_message_chunk" and (text := update["content"].get("text")):
+            yield text
+
+
+def is_notice(name: str, text: str) -> bool:
+    return any(re.search(each, text) for each in OURS[name].informational)
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [("pi", f"error-{each}") for each in ("429", "500", "503")] + [("codex", f"error-{each}") for each in (401, 429)],
+)
+def test_the_notices_of_a_real_agent_whose_provider_fails_are_no_answer(name: str, case: str) -> None:
+    said = list(chunks(name, case))
+    assert said
+    assert [text for text in said if not is_notice(name, text)] == []
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_an_answer_of_the_real_agent_is_no_notice(name: str) -> None:
+    answers = {"text": "Counted.", "tool-bash": "The command printed its greeting."}
+    for case, answer in answers.items():
+        assert answer in "".join(text for text in chunks(name, case) if not is_notice(name, text))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("codex", "Context compacted"),
+        ("gemini", "[MODE_UPDATE] autoEdit"),
+        ("pi", "Retrying..."),
+        ("pi", "Context nearing limit, running automatic compaction..."),
+        ("pi", "Automatic compaction finished; context was summarized to continue the session."),
+    ],
+)
+def test_a_notice_that_is_in_the_programs_text_is_no_answer(name: str, text: str) -> None:
+    assert is_notice(name, text)
+    assert not is_notice(name, f"As I said: {text}")
+    assert not is_notice(name, f"{text} And more.")
+
+
+def test_the_list_of_models_is_fresh() -> None:
+    assert LIST_FILE.read_text() == list_text(), "run: python -m agent_runs.agents.models"
+
+
+def test_a_model_on_offer_names_the_agents_that_take_it() -> None:
+    offered = {each["id"]: each["label"] for each in paperclip_models(OURS.values())}
+    assert all("/" in model for model in offered)
+    assert offered["openai/gpt-5.4"] == "openai/gpt-5.4 (OpenCode, Codex)"
+    assert offered["anthropic/opus"] == "anthropic/opus (Claude Code)"
+
+
+@pytest.mark.parametrize("name", ["claude", "codex", "gemini"])
+def test_the_suggested_models_are_those_that_the_real_agent_names(name: str) -> None:
+    """Qwen and pi name none but the one that is configured."""
+    suggested = {model.partition("/")[2] for model in OURS[name].models}
+    assert suggested == set(named_models(name)) - {"scenario/usage", "default"}  # of a configuration, of an account
+
+
+def named_models(name: str) -> Iterator[str]:
+    """The ids in the real agent's answer to `session/new`."""
+    lines = (FIXTURES / "agents" / name / "text.jsonl").read_text().splitlines()
+    for result in (json.loads(line)["message"].get("result") or {} for line in lines):
+        yield from (each["modelId"] for each in (result.get("models") or {}).get("availableModels", ()))
+        options = [each for each in result.get("configOptions") or () if each["id"] == "model"]
+        yield from (each["value"] for option in options for each in option["options"])
 
 
 def test_the_form_offers_every_agent_by_its_title() -> None:

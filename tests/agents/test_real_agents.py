@@ -2,40 +2,29 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 
-from dev_stack.agent_programs import PROGRAMS, ensure_program
-from dev_stack.scripted_model import ScriptedModel, Usage, serve
+from agent_runs.agents.profile import load
+from dev_stack.agent_programs import ensure_program
+from dev_stack.scripted_model import ScriptedModel, Usage
 from tests.agents.acp import AcpClient, RequestFailed, running
 from tests.agents.gemini_sessions import protect
 from tests.agents.launch import KEY, launch
 from tests.agents.usage import spent
+from tests.conftest import UNKNOWN_SESSION
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_agents]
 
-UNKNOWN = "0199c0de-0000-7000-8000-000000000000"
-UNKNOWN_SESSION = {
+UNKNOWN_ERRORS = {
     "claude": (-32002, "Resource not found"),
     "codex": (-32002, "Resource not found"),
     "gemini": (-32603, "No previous sessions found for this project."),
     "qwen": (-32002, "Resource not found: session:"),
     "pi": (-32602, "Unknown sessionId: "),
 }
-
-
-@pytest.fixture
-async def model() -> AsyncIterator[ScriptedModel]:
-    async with serve() as served:
-        yield served
-
-
-@pytest.fixture(params=PROGRAMS)
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 class Agent:
@@ -47,8 +36,8 @@ class Agent:
         self.home.mkdir()
         self.work.mkdir()
 
-    def start(self, scenario: str) -> AbstractAsyncContextManager[AcpClient]:
-        started = launch(self.name, self.installed, self.home, f"scenario/{scenario}", self.model.origin)
+    def start(self, scenario: str, prefix: str = "scenario/") -> AbstractAsyncContextManager[AcpClient]:
+        started = launch(self.name, self.installed, self.home, f"{prefix}{scenario}", self.model.origin)
         return running(started, self.work)
 
 
@@ -100,8 +89,8 @@ async def test_a_session_goes_on_after_the_agent_was_killed(agent: Agent) -> Non
 async def test_a_session_that_is_unknown_has_an_error_of_its_own(agent: Agent) -> None:
     async with agent.start("text") as client:
         with pytest.raises(RequestFailed) as raised:
-            await client.load(UNKNOWN, agent.work)
-    code, text = UNKNOWN_SESSION[agent.name]
+            await client.load(UNKNOWN_SESSION, agent.work)
+    code, text = UNKNOWN_ERRORS[agent.name]
     assert raised.value.error["code"] == code
     assert text in json.dumps(raised.value.error)
 
@@ -137,3 +126,16 @@ async def test_the_key_of_the_provider_is_in_no_file_of_the_home(agent: Agent) -
     files = [path for path in agent.home.rglob("*") if path.is_file()]
     assert files
     assert [path for path in files if KEY.encode() in path.read_bytes()] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "suggested"), [(name, model) for name, profile in load().items() for model in profile.models]
+)
+async def test_a_suggested_model_is_what_the_provider_is_asked_for(agent: Agent, suggested: str) -> None:
+    model = suggested.partition("/")[2]
+    async with agent.start(model, prefix="") as client:
+        session = await client.new(agent.work)
+        with pytest.raises(RequestFailed):  # the scripted provider has no such model
+            await client.prompt(session, "hello")
+    asked = [str(each["model"]) for each in agent.model.requests]
+    assert any(model in each for each in asked) or (model == "auto" and len(asked) > 0), asked

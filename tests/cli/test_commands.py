@@ -25,7 +25,7 @@ FIXTURES = Path(__file__).parents[1] / "fixtures" / "opencode"
 PROGRAM = Path(sys.executable).with_name("agent-runs")
 COMMANDS = [
     *("start", "logs", "show", "list", "top", "cancel", "replay", "parse", "transcripts"),
-    *("revoke-links", "sealing-key", "keys", "doctor", "worker", "explain", "completion"),
+    *("revoke-links", "sealing-key", "keys", "doctor", "worker", "explain", "completion", "models"),
 ]
 
 
@@ -318,3 +318,15 @@ def test_the_public_key_is_all_that_a_workstation_needs(settings: dict[str, str]
     context_file.write_text(json.dumps(context("text", "agent")))
     started = run("start", "--context", str(context_file), AGENT_RUNS_PRODUCTION="true", **settings)
     refused(started, "TEMPORAL_ADDRESS")
+
+
+def test_models_are_those_that_an_agent_is_suggested(tmp_path: Path) -> None:
+    listed = run("models", "--agent", "codex")
+    assert listed.returncode == 0
+    assert "openai/gpt-5.4" in listed.stdout
+    assert "anthropic" not in listed.stdout
+    (tmp_path / "goose.yaml").write_text("name: goose\ntitle: Goose\ncommand: [goose]\nmodels: [acme/large]\n")
+    named = run("models", "--json", AGENT_RUNS_AGENTS=str(tmp_path))
+    assert json.loads(named.stdout)["acme/large"] == "Goose"
+    unknown = run("models", "--agent", "nobody")
+    assert (unknown.returncode, "choose one of opencode, claude" in unknown.stderr) == (2, True)

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from dev_stack.scripted_model import SCENARIOS, ScriptedModel, provider_block, serve
+from dev_stack.scripted_model import SCENARIOS, ScriptedModel, provider_block
 from dev_stack.scripted_model.__main__ import main
 
 SCRIPT = """Please do this:
@@ -22,12 +22,6 @@ SCRIPT = """Please do this:
   {"text": "done", "usage": {"prompt": 10, "completion": 2}}
 ]}
 fake-llm>>> and no more"""
-
-
-@pytest.fixture
-async def model() -> AsyncIterator[ScriptedModel]:
-    async with serve() as served:
-        yield served
 
 
 @pytest.fixture

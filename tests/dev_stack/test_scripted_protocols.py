@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anthropic
@@ -12,7 +12,7 @@ import pytest
 from google.genai import Client, types
 from google.genai.errors import APIError
 
-from dev_stack.scripted_model import ScriptedModel, Tool, Usage, serve
+from dev_stack.scripted_model import ScriptedModel, Tool, Usage
 
 SCRIPT = """<<<fake-llm
 {"steps": [
@@ -166,12 +166,6 @@ PROTOCOLS = {
     "anthropic-messages": ask_messages,
     "google-content": ask_google,
 }
-
-
-@pytest.fixture
-async def model() -> AsyncIterator[ScriptedModel]:
-    async with serve() as served:
-        yield served
 
 
 @pytest.fixture(params=PROTOCOLS)

@@ -25,7 +25,8 @@ _INTRODUCTION: Final = """# Failures
 Every failure of a run has a code, a meaning and a next step. `agent-runs explain RUN` says for one run what happened,
 the evidence, what of its output was lost, what became of its session, and what to do.
 `python -m tests.histories.explained` writes this page: what the command says of each recorded run that failed
-(tests/histories), then all codes.
+(tests/histories), then all codes. A code that begins with `opencode_` is any agent's: it is older than the other
+agents.
 
 ## Recorded runs
 """

@@ -11,7 +11,7 @@ from agent_runs.agents.profile import AgentProfile, load
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.messages import EnvReference, PodProfile
 from agent_runs.contracts.request import RunConfig, SessionParams
-from agent_runs.job.acp_plan import acp_servers
+from agent_runs.job.acp_plan import acp_servers, agent_skills
 from agent_runs.job.agent_abilities import agent_warnings
 from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan
 from agent_runs.job.checks import Checks
@@ -89,7 +89,48 @@ def test_every_file_of_a_profile_is_in_the_agents_container_and_in_the_list(name
     listed = dict(line.split("\t") for line in content(plan, "agent-files").splitlines())
     assert list(listed.values()) == [f"$HOME/{path}" for path in PROFILES[name].files]
     secret = next(each for each in pod_spec(plan)["volumes"] if each["name"] == "run-secret")["secret"]
-    assert {*listed, "agent-files", "serve.sh", *SCRIPT_KEYS} == {each["key"] for each in secret["items"]}
+    assert {*listed, "agent-files", "agent-skills", "serve.sh", *SCRIPT_KEYS} == {
+        each["key"] for each in secret["items"]
+    }
+
+
+def with_skills(name: str, *skills: tuple[str, str]) -> JobPlan:
+    """A plan with skills: their names and folders."""
+    bundle = create_job_input().prompt.model_copy(
+        update={"skill_names": tuple(each for each, _ in skills), "skill_folders": tuple(each for _, each in skills)}
+    )
+    prepared = prepare(captured("ctx-2"))
+    given = create_job_input(config={"agent": name, "model": "fake/text"}).model_copy(update={"prompt": bundle})
+    return attempt_plan(given, prepared.request, prepared.secrets, {}, {}, SETTINGS)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_skills_are_listed_with_the_folder_where_the_agent_looks_for_them(name: str) -> None:
+    plan = with_skills(name, ("deploy", "a/deploy--1"), ("../up", "a/up"), ("a b", "a/b c"), ("x", "a\nb"))
+    assert content(plan, "agent-skills").splitlines() == [
+        PROFILES[name].skills,
+        "deploy\t/paperclip/a/deploy--1",
+        "up\t/paperclip/a/up",
+    ]
+    assert content(with_skills(name), "agent-skills") == f"{PROFILES[name].skills}\n"  # links of earlier runs go
+    secret = next(each for each in pod_spec(plan)["volumes"] if each["name"] == "run-secret")["secret"]
+    assert "agent-skills" in {each["key"] for each in secret["items"]}
+
+
+def test_a_bundle_of_an_earlier_release_names_skills_by_their_folders() -> None:
+    bundle = create_job_input().prompt.model_copy(update={"skill_folders": ("a/deploy", "a/deploy--2")})
+    listed = agent_skills(PROFILES["claude"], bundle)["agent-skills"].decode()
+    assert listed == ".claude/skills\ndeploy\t/paperclip/a/deploy\ndeploy--2\t/paperclip/a/deploy--2\n"
+
+
+def test_without_a_folder_for_skills_the_prompt_names_them_and_a_warning_says_so() -> None:
+    goose = AgentProfile(name="goose", title="goose", command=("goose",))
+    assert agent_skills(goose, create_job_input().prompt) == {}
+    wanted = {"paperclipRuntimeSkills": [{"key": "deploy", "source": "/paperclip/a/deploy", "required": True}]}
+    said = "Skills are not linked where goose looks for them: the prompt names their folders"
+    assert said in agent_warnings(config("goose", **wanted), goose)
+    assert said not in agent_warnings(config("goose", **wanted, skills="inline"), goose)
+    assert said not in agent_warnings(config("goose"), goose)
 
 
 def test_the_turn_says_all_that_the_driver_needs() -> None:

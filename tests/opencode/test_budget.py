@@ -83,7 +83,7 @@ def test_a_cost_that_nobody_knows_is_said_and_tokens_count_all_the_same() -> Non
         ((limit, warning),) = found.warnings
         assert limit == UNPRICED
         assert warning == (
-            "maxCostUsd: not watched for 300 tokens: OpenCode reports no cost for gateway/fast, and its price is not"
+            "maxCostUsd: not watched for 300 tokens: the agent reports no cost for gateway/fast, and its price is not"
             " known; maxTokens limits tokens"
         )
         assert finding(budget, *steps(3, cost=cost), warned=(UNPRICED,)) is None

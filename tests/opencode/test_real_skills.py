@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent_runs.agents.opencode.merge import merge
-from agent_runs.paperclip.skills import name_for_opencode
+from agent_runs.paperclip.skills import offered_name
 from tests.opencode.real import MODEL, call, opencode, play
 
 BODY = "Read references/deep/steps.md and follow it."
@@ -34,7 +34,7 @@ async def test_opencode_offers_the_skills_that_we_say_it_offers(tmp_path: Path) 
     code, output, errors = await opencode(tmp_path, merged, "debug", "skill")
     assert code == 0, errors
     offered = {each["name"] for each in json.loads(output) if each["location"].startswith(str(tmp_path))}
-    assert offered == {name for text in TEXTS.values() if (name := name_for_opencode(text))}
+    assert offered == {name for text in TEXTS.values() if (name := offered_name(text))}
     assert offered == {"plain", "windows", "renamed"}
 
 

@@ -166,7 +166,7 @@ def test_the_spend_of_lost_attempts_counts() -> None:
             1,
             "a tool; Pod exited: OOMKilled (exit 0)",
         ),
-        (AgentFailed.as_failure(" "), ContainerEnd(exit_code=3), 3, "OpenCode exited with code 3"),
+        (AgentFailed.as_failure(" "), ContainerEnd(exit_code=3), 3, "The agent exited with code 3"),
         (PodScheduleFailed.as_failure("no node"), None, None, "no node"),
         (RunTimeout.as_failure("x"), ContainerEnd(exit_code=143, reason="Error"), 143, "Timed out after 600s"),
         (RunCancelled.as_failure("by ada"), ContainerEnd(exit_code=143), None, "Run cancelled; by ada"),

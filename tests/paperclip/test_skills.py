@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_runs.contracts.request import RuntimeSkill, SkillSync
-from agent_runs.paperclip.skills import OPERATIONAL, name_for_opencode, narrow, select
+from agent_runs.paperclip.skills import OPERATIONAL, narrow, offered_name, select
 from tests.paperclip.contexts import NAMES, captured, minimal, opened
 
 
@@ -90,4 +90,4 @@ def test_hundreds_of_skills_do_not_enter_a_history() -> None:
     ],
 )
 def test_opencode_offers_a_skill_with_a_name_and_a_description(text: str, name: str | None) -> None:
-    assert name_for_opencode(text) == name
+    assert offered_name(text) == name

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from agent_runs.contracts.outcome import Report
+from tests.conftest import UNKNOWN_SESSION
 from tests.pod.acp import CAPTURES, PROFILES, Played, Stage, recorded, report
 
-SESSION = "0199c0de-0000-7000-8000-000000000000"
 FILE_USAGE = {"codex", "pi"}
 """Agents whose tokens are in files, which a recording does not have."""
 
@@ -21,11 +21,6 @@ FILE_USAGE = {"codex", "pi"}
 def code(ended: Played | Report) -> str | None:
     judged = ended.report if isinstance(ended, Played) else ended
     return judged.failure.code if judged.failure else None
-
-
-@pytest.fixture(params=PROFILES)
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def prompts(stage: Stage) -> int:
@@ -89,15 +84,15 @@ async def test_a_resumed_session_makes_lines_of_the_new_turn_only(name: str, tmp
 
 
 async def test_an_unknown_session_is_reported_before_anything_else(name: str, tmp_path: Path) -> None:
-    stage = recorded(tmp_path, name, "load-unknown", session=SESSION)
+    stage = recorded(tmp_path, name, "load-unknown", session=UNKNOWN_SESSION)
     ended = await stage.play()
-    assert ended.end == {"code": 1, "reason": None, "detail": "Session not found", "session": SESSION}
+    assert ended.end == {"code": 1, "reason": None, "detail": "Session not found", "session": UNKNOWN_SESSION}
     assert (code(ended), ended.report.unknown_session) == ("session_unavailable", True)
     assert prompts(stage) == 0
 
 
 async def test_a_session_of_an_agent_that_loads_none_is_unknown(tmp_path: Path) -> None:
-    stage = recorded(tmp_path, "claude", "text", session=SESSION, profile={"loads_sessions": False})
+    stage = recorded(tmp_path, "claude", "text", session=UNKNOWN_SESSION, profile={"loads_sessions": False})
     ended = await stage.play()
     assert (code(ended), prompts(stage)) == ("session_unavailable", 0)
 

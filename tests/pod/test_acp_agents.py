@@ -13,26 +13,14 @@ import pytest
 
 from agent_runs.agents.opencode.fold import fold_chunks
 from agent_runs.contracts.outcome import ContainerEnd, Report
-from dev_stack.agent_programs import PROGRAMS, ProgramUnavailable, ensure_program
-from dev_stack.scripted_model import ScriptedModel, serve
+from dev_stack.agent_programs import ProgramUnavailable, ensure_program
+from dev_stack.scripted_model import ScriptedModel
 from tests.agents.launch import KEY, launch
+from tests.conftest import UNKNOWN_SESSION
 from tests.pod.acp import PROFILES, SCRIPT
 from tests.pod.harness import Ended, Runner, Running, alive, children
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_agents, pytest.mark.timeout(300)]
-
-UNKNOWN = "0199c0de-0000-7000-8000-000000000000"
-
-
-@pytest.fixture
-async def model() -> AsyncIterator[ScriptedModel]:
-    async with serve() as served:
-        yield served
-
-
-@pytest.fixture(params=PROGRAMS)
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 class Agent:
@@ -171,7 +159,7 @@ async def test_a_session_goes_on_three_times_and_after_a_kill(agent: Agent) -> N
 
 
 async def test_an_unknown_session_is_reported_without_a_request(agent: Agent) -> None:
-    end, report = await agent.play("text", session=UNKNOWN)
+    end, report = await agent.play("text", session=UNKNOWN_SESSION)
     assert (code(report), report.unknown_session, report.clear_session) == ("session_unavailable", True, True)
     assert end.code == 1
     assert "go" not in [each["content"] for request in agent.model.requests for each in request.get("messages", [])]

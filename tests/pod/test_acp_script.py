@@ -188,6 +188,22 @@ def test_files_of_the_secret_are_where_the_profile_wants_them(script: Script) ->
     assert sorted(each.name for each in script.home.iterdir()) == [".codex", "none"]
 
 
+def test_skills_are_links_where_the_agent_looks_for_them_and_those_of_earlier_runs_go(script: Script) -> None:
+    folder = script.home / ".claude" / "skills"
+    (folder / "own").mkdir(parents=True)
+    (folder / "own-link").symlink_to("/elsewhere/own-link")
+    (folder / "earlier").symlink_to("/paperclip/instances/default/skills/co/earlier")
+    (folder / "other place").symlink_to("/paperclip/instances/default/skills/co/other")
+    skills = "/paperclip/instances/default/skills/co"
+    listed = {"deploy": f"{skills}/de ploy", "own": f"{skills}/own", "earlier": f"{skills}/new"}
+    lines = [".claude/skills\n", *(f"{name}\t{path}\n" for name, path in listed.items())]
+    (script.secret / "agent-skills").write_text("".join(lines))
+    assert script.run("true") == 0
+    links = {each.name: str(each.readlink()) for each in folder.iterdir() if each.is_symlink()}
+    assert links == {"own-link": "/elsewhere/own-link", "deploy": f"{skills}/de ploy", "earlier": f"{skills}/new"}
+    assert list((folder / "own").iterdir()) == []
+
+
 def test_the_newest_file_of_the_session_is_copied(script: Script) -> None:
     for age, name in enumerate(("new-s1", "old-s1", "newest-s2")):
         file = script.home / "a b" / f"{name}.jsonl"

@@ -24,7 +24,10 @@ from dev_stack.__main__ import app as stack
 from tests.prose.sources import ROOT, Passage, content, files, identifiers, is_python, nodes, passages, tree
 
 FOREIGN: Final = {
-    "SKILL.md": "the file that makes a folder a skill, for Paperclip and OpenCode",
+    "SKILL.md": "the file that makes a folder a skill, for Paperclip and the agents",
+    "CLAUDE.md": "Claude Code's instructions",
+    "GEMINI.md": "Gemini CLI's instructions",
+    "QWEN.md": "Qwen Code's instructions",
     "adapter/dist": "built by ./dev adapter",
     "deploy/overlays/mine*": "made by the commands of docs/install.md",
     "adapter/node_modules*": "installed by ./dev",

@@ -118,7 +118,11 @@ async def real_agents(temporal: Client, folder: Path) -> AsyncIterator[AgentSyst
     """A system with a worker, whose agents keep their homes on a data volume."""
     async with serve() as model, open_system(temporal, folder) as opened:
         await opened.kubernetes.ensure_claim(data_claim("homes"))
-        update = {"data_claim": "homes", "agent_images": dict.fromkeys(PROGRAMS, "agent:test")}
+        update = {
+            "data_claim": "homes",
+            "data_root": opened.embedded.kubeconfig_path.parent / "claims/default/homes",
+            "agent_images": dict.fromkeys(PROGRAMS, "agent:test"),
+        }
         system = replace(opened, settings=opened.settings.model_copy(update=update))
         own = folder / "agents"
         own.mkdir()

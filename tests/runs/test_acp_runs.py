@@ -3,18 +3,20 @@
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from temporalio.client import Client
 
+from agent_runs.agents.opencode.entries import entry
+from agent_runs.agents.profile import load
 from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.request import SessionParams
-from dev_stack.agent_programs import PROGRAMS
 from dev_stack.demo import later_context
+from tests.conftest import UNKNOWN_SESSION
 from tests.pod.paperclip import serving
 from tests.runs.real_agents import KEY, AgentSystem, events, real_agents, until_tool_runs
 from tests.runs.real_opencode import playing
@@ -23,7 +25,6 @@ from tests.security.canaries import Record
 pytestmark = [pytest.mark.slow, pytest.mark.real_agents]
 
 COUNTED = {"usage": {"prompt": 1000, "completion": 50, "cached": 400, "reasoning": 10}}
-UNKNOWN = "0199c0de-0000-7000-8000-000000000000"
 SPENT = {
     "claude": (1200, 100, 800, 0),
     "codex": (1200, 100, 800, 20),
@@ -38,15 +39,46 @@ def bash(command: str) -> dict[str, Any]:
     return {"tools": [{"name": "bash", "args": {"command": command, "description": "a command"}}]}
 
 
+READS_A_SKILL: dict[str, Callable[[str, str], dict[str, Any]]] = {
+    "claude": lambda skill, _: {"tools": [{"name": "Skill", "args": {"skill": skill}}]},
+    "codex": lambda _, path: bash(f"cat {path}"),
+    "gemini": lambda skill, _: {"tools": [{"name": "activate_skill", "args": {"name": skill}}]},
+    "pi": lambda _, path: {"tools": [{"name": "read", "args": {"path": path}}]},
+    "qwen": lambda skill, _: {"tools": [{"name": "skill", "args": {"skill": skill}}]},
+}
+"""What the model of each agent calls to read a skill, by its name and file."""
+
+
+PLANS: dict[str, dict[str, Any]] = {
+    "claude": {
+        "tools": [
+            {
+                "name": "TodoWrite",
+                "args": {
+                    "todos": [
+                        {"content": "Look", "activeForm": "Look", "status": "completed"},
+                        {"content": "Write", "activeForm": "Write", "status": "in_progress"},
+                    ]
+                },
+            }
+        ]
+    },
+    "codex": {
+        "tools": [
+            {
+                "name": "update_plan",
+                "args": {"plan": [{"step": "Look", "status": "completed"}, {"step": "Write", "status": "in_progress"}]},
+            }
+        ]
+    },
+}
+"""What the model of each agent calls to write down its plan."""
+
+
 @pytest.fixture(scope="module")
 async def agents(temporal: Client, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentSystem]:
     async with real_agents(temporal, tmp_path_factory.mktemp("agents")) as opened:
         yield opened
-
-
-@pytest.fixture(params=PROGRAMS)
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def assert_whole(outcome: Outcome, summary: str) -> None:
@@ -85,12 +117,41 @@ async def test_the_next_run_continues_the_session(agents: AgentSystem, name: str
     assert "The word is heron." in str(agents.model.requests[-1])
 
 
+def skill(agents: AgentSystem, raw: dict[str, Any], name: str) -> str:
+    """Gives the run this skill and no other; its folder, on the data volume, has another name, which is returned."""
+    own = f"{name}--{raw['agent']['id']}"
+    path = f"instances/default/skills/{raw['agent']['companyId']}/{own}"
+    file = agents.system.settings.data_root / path / "SKILL.md"
+    file.parent.mkdir(parents=True)
+    description = f"All about a {name}. {'Use it whenever birds are the matter. ' * 10}"
+    file.write_text(f"---\nname: {name}\ndescription: {description}\n---\nFeed the {name}.\n")
+    raw["config"]["paperclipRuntimeSkills"] = [{"key": name, "source": f"/paperclip/{path}", "required": True}]
+    return own
+
+
+@pytest.mark.parametrize("skip", [True, False], ids=["any folder", "its directory only"])
+async def test_an_agent_offers_its_model_the_skills_of_paperclip_and_can_read_them(
+    agents: AgentSystem, name: str, skip: bool
+) -> None:
+    if not skip and load()[name].permissions.reject is None:
+        pytest.skip(f"{name} denies nothing")
+    reading = READS_A_SKILL[name]("heron", f"/home/agent/{load()[name].skills}/heron/SKILL.md")
+    raw = await agents.plays(name, reading, {"text": "Done."}, dangerouslySkipPermissions=skip)
+    for bird in ("heron", "stork"):
+        folder = skill(agents, raw, bird)
+        assert_whole(await agents.system.outcome(raw), "Done.")
+        asked = [text for each in agents.model.requests if folder in (text := str(each)) and "aux/title" not in text]
+        assert f"All about a {bird}." in asked[0]
+        assert ("All about a heron." in asked[0], "Feed the heron." in asked[-1]) == (bird == "heron",) * 2
+        raw = later_context(raw, None)
+
+
 async def test_an_unknown_session_is_replaced_by_a_fresh_one(agents: AgentSystem, name: str) -> None:
-    raw = later_context(await agents.plays(name, {"text": "Fresh."}), SessionParams(session_id=UNKNOWN))
+    raw = later_context(await agents.plays(name, {"text": "Fresh."}), SessionParams(session_id=UNKNOWN_SESSION))
     outcome = await agents.system.outcome(raw)
     assert_whole(outcome, "Fresh.")
     assert [attempt.failure_code for attempt in outcome.attempts] == ["session_unavailable", None]
-    assert outcome.session_id not in (None, UNKNOWN)
+    assert outcome.session_id not in (None, UNKNOWN_SESSION)
 
 
 async def test_a_cancel_ends_the_turn_its_tool_and_the_pod(agents: AgentSystem, name: str) -> None:
@@ -100,6 +161,8 @@ async def test_a_cancel_ends_the_turn_its_tool_and_the_pod(agents: AgentSystem, 
     await cancel(ticket.handle(agents.system.temporal), "changed my mind")
     ended = await outcome_at_close(ticket.handle(agents.system.temporal))
     assert (ended.error_code, ended.stop and ended.stop.agent_stopped) == ("cancelled", True)
+    tools = [each["part"]["state"]["status"] for each in await events(agents.system, raw) if each["type"] == "tool_use"]
+    assert len(tools) == 1  # also of Codex, which itself leaves it without an end
     assert ended.receipt is not None
     assert ended.receipt.state == "verified"
     assert await agents.left_of(raw) == []
@@ -117,6 +180,25 @@ async def test_an_error_of_the_provider_has_the_name_of_its_cause(agents: AgentS
     outcome = await agents.system.outcome(raw)
     assert outcome.failure is not None
     assert outcome.failure.code == "provider_credentials"
+
+
+async def test_notices_of_retries_are_shown_and_are_no_answer(agents: AgentSystem) -> None:
+    raw = await agents.agent("pi", "error:429")
+    outcome = await agents.system.outcome(raw)
+    assert outcome.failure is not None
+    assert (outcome.failure.code, outcome.summary) == ("provider_quota", None)
+    shown = [shown.title for line in await agents.system.stdout(raw) if (shown := entry(line)) and shown.kind == "log"]
+    assert "notice: Retrying (attempt 1/3, waiting 2s)..." in shown
+
+
+@pytest.mark.parametrize("name", ["claude", "codex"])
+async def test_the_plan_of_an_agent_is_shown(agents: AgentSystem, name: str) -> None:
+    raw = await agents.plays(name, PLANS[name], {"text": "Done."})
+    assert_whole(await agents.system.outcome(raw), "Done.")
+    shown = [entry(line) for line in await agents.system.stdout(raw)]
+    assert [(each.title, each.body) for each in shown if each and each.title.startswith("plan")] == [
+        ("plan  1 of 2 done", "✓ Look\n▸ Write")
+    ]
 
 
 async def test_an_agent_that_is_killed_ends_the_run_by_name(agents: AgentSystem, name: str) -> None:

@@ -45,7 +45,7 @@ async def test_a_failure_is_explained_with_its_evidence_what_was_lost_and_what_t
     assert list(rows) == ["what happened", "evidence", "output", "session", "next step"]
     assert rows["what happened"].startswith("opencode_start_failed: ")
     assert "exit code 1" in rows["evidence"]
-    assert "OpenCode's log: Config file at /x is not valid JSON" in rows["evidence"]
+    assert "the agent's log: Config file at /x is not valid JSON" in rows["evidence"]
     assert rows["output"] == "0 lines on stdout are stored; nothing was lost: the pod counted the same"
     assert rows["session"] == "none: the next wake begins a new one"
     assert len(rows["next step"]) > 20

@@ -149,7 +149,7 @@ def judge(budget: Budget, attempts: Sequence[Progress], warned: Sequence[str] = 
     near = {share.limit: f"{share.limit}: {share.text}; at all of it the agent is stopped" for share in _near(shares)}
     if budget.max_cost_usd and spend.unpriced:
         near[UNPRICED] = (
-            f"maxCostUsd: not watched for {spend.unpriced:,} tokens: OpenCode reports no cost for {budget.model},"
+            f"maxCostUsd: not watched for {spend.unpriced:,} tokens: the agent reports no cost for {budget.model},"
             " and its price is not known; maxTokens limits tokens"
         )
     warnings = tuple((limit, text) for limit, text in near.items() if limit not in warned)

@@ -52,8 +52,10 @@ _DIRECTIONS: Final = dict.fromkeys([0x061C, 0x200E, 0x200F, *range(0x202A, 0x202
 """Characters that turn the direction of text: they make people see something else than what is there."""
 _BREAKS: Final = dict.fromkeys([0x85, 0x2028, 0x2029], "\n")
 _VISIBLE: Final = {**_DIRECTIONS, **_BREAKS}
-SUBJECTS: Final = ("command", "filePath", "path", "pattern", "url", "description", "query", "name")
+SUBJECTS: Final = ("command", "filePath", "file_path", "path", "pattern", "url", "description", "query", "name")
 """Arguments that show what a tool call is about, the most useful first."""
+_STEPS: Final = {"completed": "✓", "in_progress": "▸"}
+"""Marks of a plan's steps; any other has a circle."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,8 @@ def entry(raw: bytes, stream: str = "stdout", limits: Limits = TERMINAL_LIMITS) 
             return Entry("step", _usage(part))
         case "error":
             return _error(event, limits)
+        case "acp_update":
+            return _update(_object(_object(_object(event.get("acp")).get("params")).get("update")), limits)
         case _:
             return _other(event)
 
@@ -111,6 +115,34 @@ def _other(event: dict[str, Any]) -> Entry | None:
     if kind == SUBAGENT_STEP:
         return Entry("step", f"sub-agent: {_usage(_object(event.get('part')))}")
     return None if kind in SERVER_EVENTS else Entry("log", visible_line(f"{kind} event", ENTRY_TITLE_LIMIT))
+
+
+def _update(update: dict[str, Any], limits: Limits) -> Entry | None:
+    """An update of the Agent Client Protocol that made no line of OpenCode's form. The line has all of it."""
+    match update.get("sessionUpdate"):
+        case "plan":
+            return _plan(update.get("entries"), limits)
+        case "current_mode_update":
+            return Entry("log", f"mode: {visible_line(update.get('currentModeId'), ENTRY_TITLE_LIMIT)}")
+        case "agent_message_chunk":  # the agent's own words about its work, which are no part of the answer
+            notice = visible_line(_object(update.get("content")).get("text"), ENTRY_TITLE_LIMIT)
+            return Entry("log", f"notice: {notice}") if notice else None
+        case _:
+            return None
+
+
+def _plan(steps: object, limits: Limits) -> Entry | None:
+    """A plan as it stands now, a line for each step. Source: agentclientprotocol.com, version 1, `Plan`."""
+    known = [each for each in steps if isinstance(each, dict)] if isinstance(steps, list) else []
+    lines = [
+        f"{_STEPS.get(str(each.get('status')), '○')} {visible_line(each.get('content'), ENTRY_TITLE_LIMIT)}"
+        for each in known[: limits.result_lines]
+    ]
+    body, left_out = _bounded("\n".join(lines), limits.result)
+    if more := len(known) - len(lines):
+        body += f"\n… {more} more"
+    done = sum(each.get("status") == "completed" for each in known)
+    return Entry("tool", f"plan  {done} of {len(known)} done", body, left_out) if known else None
 
 
 def json_object(raw: bytes) -> dict[str, Any] | None:

@@ -234,6 +234,7 @@ class Fold:
         stopped: Failure | None = None,
         missing: verdict.Missing = "nothing",
         verified: bool = False,
+        agent: str = "OpenCode",
     ) -> Report:
         """What the output so far and the container's end mean together. Does not change the fold.
 
@@ -242,8 +243,9 @@ class Fold:
             stopped: why we stopped the agent, if we did.
             missing: whether output that OpenCode wrote could not be had, and where.
             verified: the receipt proves that all of the output is here.
+            agent: the title of the agent that wrote this.
         """
-        evidence = self._evidence(stopped=stopped, missing=missing, verified=verified)
+        evidence = self._evidence(agent, stopped=stopped, missing=missing, verified=verified)
         judgement = verdict.judge(evidence, end)
         return Report(
             failure=judgement.failure,
@@ -267,9 +269,12 @@ class Fold:
             opencode_version=self._diagnostics.version,
         )
 
-    def _evidence(self, *, stopped: Failure | None, missing: verdict.Missing, verified: bool) -> verdict.Evidence:
+    def _evidence(
+        self, agent: str, *, stopped: Failure | None, missing: verdict.Missing, verified: bool
+    ) -> verdict.Evidence:
         usage = self._meter.usage
         return verdict.Evidence(
+            agent=agent,
             stopped=stopped,
             missing=missing,
             verified=verified,

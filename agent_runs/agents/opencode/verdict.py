@@ -69,6 +69,7 @@ class Evidence:
     """What the fold saw of one attempt.
 
     Attributes:
+        agent: its title, for messages.
         stopped: why we stopped the agent, if we did.
         verified: all of the output is stored, as the runner's last frame proves.
         half_line: the last line lacks its LF and is no whole event.
@@ -83,6 +84,7 @@ class Evidence:
         rejected_tool: a tool whose permission was rejected because nobody could answer.
     """
 
+    agent: str
     diagnostics: Diagnostics
     stopped: Failure | None
     missing: Missing
@@ -132,7 +134,7 @@ def judge(evidence: Evidence, end: ContainerEnd) -> Verdict:
         finding = rule(evidence, end)
         if finding is not None:
             return _verdict(finding, evidence, end)
-    return _verdict((AgentFailed, pod_exit(end)), evidence, end)
+    return _verdict((AgentFailed, pod_exit(evidence, end)), evidence, end)
 
 
 def is_success(evidence: Evidence, end: ContainerEnd) -> bool:
@@ -163,12 +165,12 @@ def is_step_limit(reason: str | None) -> bool:
     return (reason or "").lower() in STEP_LIMITS
 
 
-def pod_exit(end: ContainerEnd) -> str:
+def pod_exit(evidence: Evidence, end: ContainerEnd) -> str:
     """`Pod exited: <reason> (exit <n>)`, the wording of Paperclip's built-in adapters."""
     code = "unknown" if end.exit_code is None else str(end.exit_code)
     if end.reason:
         return f"Pod exited: {printable(end.reason, REASON_LIMIT)} (exit {code})"
-    return f"OpenCode exited with code {code}"
+    return f"{evidence.agent} exited with code {code}"
 
 
 def _ended_well(evidence: Evidence, end: ContainerEnd) -> bool:
@@ -190,11 +192,11 @@ def _outlived_a_kill(evidence: Evidence, end: ContainerEnd) -> bool:
     return end.exit_code == 0 and evidence.verified
 
 
-def out_of_memory(_evidence: Evidence, end: ContainerEnd) -> Finding | None:
+def out_of_memory(evidence: Evidence, end: ContainerEnd) -> Finding | None:
     """The kernel killed a process of the container; a finished answer before that does not count."""
     if end.reason != OOM_KILLED:
         return None
-    text = f"{pod_exit(end)}{memory_advice(end.peaks)}"
+    text = f"{pod_exit(evidence, end)}{memory_advice(end.peaks)}"
     if end.exit_code in OPENCODE_EXITS:
         return OutOfMemory, f"A process of the agent was killed for the container's memory limit; {text}"
     return OutOfMemory, text
@@ -204,7 +206,7 @@ def never_started(evidence: Evidence, end: ContainerEnd) -> Finding | None:
     """The container or the program could not be executed."""
     if end.reason in NOT_STARTED or (end.exit_code in NOT_EXECUTABLE and not evidence.events):
         text = printable(end.message or "", VERDICT_TEXT_LIMIT) or evidence.diagnostics.text(VERDICT_TEXT_LIMIT)
-        return StartFailed, _composed(text, end)
+        return StartFailed, _composed(text, evidence, end)
     return None
 
 
@@ -226,12 +228,13 @@ def agent_ended(evidence: Evidence, end: ContainerEnd) -> Finding | None:
     return failure, said.removeprefix(own) or "the agent ended before its turn did"
 
 
-def crashed(_evidence: Evidence, end: ContainerEnd) -> Finding | None:
+def crashed(evidence: Evidence, end: ContainerEnd) -> Finding | None:
     """Ended by a signal that we did not send. OpenCode itself exits with 0 or 1 only."""
     number = _signal(end)
     if number is None:
         return None
-    return AgentCrashed, f"OpenCode was ended by {SIGNAL_NAMES.get(number, f'signal {number}')}; {pod_exit(end)}"
+    name = SIGNAL_NAMES.get(number, f"signal {number}")
+    return AgentCrashed, f"{evidence.agent} was ended by {name}; {pod_exit(evidence, end)}"
 
 
 def unknown_session(evidence: Evidence, end: ContainerEnd) -> Finding | None:
@@ -242,7 +245,7 @@ def unknown_session(evidence: Evidence, end: ContainerEnd) -> Finding | None:
     if not is_session_unknown(evidence, end):
         return None
     text = "\n".join(error.text for error in evidence.pending_errors)
-    return SessionUnavailable, text or f"Session unavailable: OpenCode does not know {evidence.resumed_session}"
+    return SessionUnavailable, text or f"Session unavailable: {evidence.agent} does not know {evidence.resumed_session}"
 
 
 def is_session_unknown(evidence: Evidence, end: ContainerEnd) -> bool:
@@ -262,22 +265,22 @@ def output_lost(evidence: Evidence, end: ContainerEnd) -> Finding | None:
     """The output is not whole, or OpenCode reports that it could not write it."""
     unwritable = evidence.diagnostics.unwritable
     if unwritable is not None and not evidence.pending_errors:
-        return OutputLost, _composed(f"OpenCode could not write its output: {unwritable}", end)
+        return OutputLost, _composed(f"{evidence.agent} could not write its output: {unwritable}", evidence, end)
     if evidence.pending_errors:
         return None
     if end.exit_code and end.runner_error == DISK_FULL:
-        return OutputLost, _composed("The disk that OpenCode writes its output to is full", end)
+        return OutputLost, _composed(f"The disk that {evidence.agent} writes its output to is full", evidence, end)
     if evidence.half_line:
-        return OutputLost, _composed("The last line of OpenCode's output is cut", end)
+        return OutputLost, _composed(f"The last line of {evidence.agent}'s output is cut", evidence, end)
     if end.exit_code == 0:
         return _lost_at_exit_zero(evidence)
     return None
 
 
-def sidecar_missing(_evidence: Evidence, end: ContainerEnd) -> Finding | None:
+def sidecar_missing(evidence: Evidence, end: ContainerEnd) -> Finding | None:
     """The sidecar was not there, so the runner did not start OpenCode."""
     if end.exit_code and end.runner_error == SIDECAR_MISSING:
-        return SidecarUnavailable, "the sidecar did not come up in the pod, so OpenCode was not started"
+        return SidecarUnavailable, f"the sidecar did not come up in the pod, so {evidence.agent} was not started"
     return None
 
 
@@ -285,7 +288,7 @@ def start_failed(evidence: Evidence, end: ContainerEnd) -> Finding | None:
     """No event: arguments, configuration, directories, database. Exit code 0 without an event is lost output."""
     if evidence.events:
         return None
-    return StartFailed, _composed(evidence.diagnostics.text(VERDICT_TEXT_LIMIT), end)
+    return StartFailed, _composed(evidence.diagnostics.text(VERDICT_TEXT_LIMIT), evidence, end)
 
 
 def reported_error(evidence: Evidence, end: ContainerEnd) -> Finding | None:
@@ -296,20 +299,20 @@ def reported_error(evidence: Evidence, end: ContainerEnd) -> Finding | None:
     failure = next((kind for kind, _ in causes if kind is not OpenCodeFailed), OpenCodeFailed)
     texts = dict.fromkeys(text for _, text in causes)
     text = shortened("\n".join(texts), VERDICT_TEXT_LIMIT)
-    return failure, _composed(f"{PREFIXES[failure]}: {text}" if failure in PREFIXES else text, end)
+    return failure, _composed(f"{PREFIXES[failure]}: {text}" if failure in PREFIXES else text, evidence, end)
 
 
 def step_limit(evidence: Evidence, end: ContainerEnd) -> Finding | None:
     """The last step ended by a limit on steps or turns."""
     if is_step_limit(evidence.reason) and not evidence.open_step:
-        return StepLimitReached, _composed(f"OpenCode step limit reached ({evidence.reason})", end)
+        return StepLimitReached, _composed(f"{evidence.agent} step limit reached ({evidence.reason})", evidence, end)
     return None
 
 
 def empty_answer(evidence: Evidence, end: ContainerEnd) -> Finding | None:
     """The model answered with no text, no tool call and no token."""
     if evidence.finished and not evidence.open_step and not evidence.has_output:
-        return EmptyAnswer, _composed("LLM API returned empty response", end)
+        return EmptyAnswer, _composed("LLM API returned empty response", evidence, end)
     return None
 
 
@@ -320,9 +323,10 @@ def permission_blocked(evidence: Evidence, end: ContainerEnd) -> Finding | None:
     permission = "; ".join(evidence.diagnostics.permissions) or evidence.rejected_tool
     if not permission:
         return None
+    asked = shortened(permission, PERMISSION_LIMIT)
     return (
         PermissionBlocked,
-        f"OpenCode asked for a permission nobody could give and stopped: {shortened(permission, PERMISSION_LIMIT)}",
+        f"{evidence.agent} asked for a permission nobody could give and stopped: {asked}",
     )
 
 
@@ -331,7 +335,7 @@ def cut_off(evidence: Evidence, end: ContainerEnd) -> Finding | None:
     if evidence.open_step or evidence.reason is None:
         return None
     finding = BY_REASON.get(evidence.reason)
-    return (finding[0], _composed(finding[1], end)) if finding is not None else None
+    return (finding[0], _composed(finding[1], evidence, end)) if finding is not None else None
 
 
 def unfinished(evidence: Evidence, end: ContainerEnd) -> Finding | None:
@@ -340,7 +344,7 @@ def unfinished(evidence: Evidence, end: ContainerEnd) -> Finding | None:
         return None
     if evidence.reason not in {None, STOP, "tool-calls"} and not evidence.open_step:
         return OpenCodeFailed, f"The last step ended with the finish reason {evidence.reason!r}"
-    return OutputLost, "OpenCode exited 0 without a final answer; the rest of its output is missing"
+    return OutputLost, f"{evidence.agent} exited 0 without a final answer; the rest of its output is missing"
 
 
 BY_REASON: Final[dict[str, tuple[type[RunError], str]]] = {
@@ -405,9 +409,9 @@ def _failed_exit(failure: Failure, evidence: Evidence, end: ContainerEnd) -> int
 
 def _lost_at_exit_zero(evidence: Evidence) -> Finding | None:
     if evidence.missing == "end":
-        return OutputLost, "OpenCode exited 0, but the end of its output could not be read"
+        return OutputLost, f"{evidence.agent} exited 0, but the end of its output could not be read"
     if not evidence.events:
-        return OutputLost, "OpenCode exited 0 without any event"
+        return OutputLost, f"{evidence.agent} exited 0 without any event"
     return None
 
 
@@ -416,11 +420,11 @@ def _failure_and_text(error: ProviderError, diagnostics: Diagnostics) -> tuple[t
     return failure_for(error, cause), error.text if cause is None else f"{cause} ({error.reference})"
 
 
-def _composed(text: str, end: ContainerEnd) -> str:
+def _composed(text: str, evidence: Evidence, end: ContainerEnd) -> str:
     """`text; Pod exited: <reason> (exit <n>)`; the second half only where the exit code is one of failure."""
     if not text:
-        return pod_exit(end)
-    return f"{text}; {pod_exit(end)}" if end.exit_code else text
+        return pod_exit(evidence, end)
+    return f"{text}; {pod_exit(evidence, end)}" if end.exit_code else text
 
 
 def _signal(end: ContainerEnd) -> int | None:
@@ -433,14 +437,14 @@ def _signal(end: ContainerEnd) -> int | None:
 def _warnings(evidence: Evidence, end: ContainerEnd) -> tuple[str, ...]:
     warnings: list[str] = []
     if evidence.errors:
-        warnings.append(f"OpenCode reported {evidence.errors} error(s) and recovered")
+        warnings.append(f"{evidence.agent} reported {evidence.errors} error(s) and recovered")
     elif end.exit_code:
-        warnings.append(f"OpenCode completed cleanly (reason=stop) despite exit code {end.exit_code}")
+        warnings.append(f"{evidence.agent} completed cleanly (reason=stop) despite exit code {end.exit_code}")
     if evidence.stopped is not None:
-        warnings.append(f"OpenCode finished by itself while it was being stopped ({evidence.stopped.code})")
+        warnings.append(f"{evidence.agent} finished by itself while it was being stopped ({evidence.stopped.code})")
     if end.reason == OOM_KILLED:
         warnings.append(
-            "A tool was killed for the container's memory limit (OOMKilled); OpenCode continued and finished"
+            f"A tool was killed for the container's memory limit (OOMKilled); {evidence.agent} continued and finished"
         )
     if evidence.missing == "middle":
         warnings.append("Some output in the middle could not be read: usage and cost may be too low")
