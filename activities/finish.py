@@ -90,7 +90,7 @@ class FinishActivity:
         return job_ref(claimed) if claimed is not None else None
 
     async def _keep(self, job: JobRef) -> bool:
-        """Keeps a Job whose server rests; False: it does not any more, so it is to be deleted.
+        """Keeps a Job whose pod rests; False: it does not any more, so it is to be deleted.
 
         Its sidecar ends by itself when nobody claims it, and Kubernetes deletes the Job after its TTL.
         """

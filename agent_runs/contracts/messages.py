@@ -134,7 +134,7 @@ class CreateJob(Contract):
 
 
 class Claimed(Contract):
-    """How an attempt got a server that rested, instead of a Job of its own.
+    """How an attempt got a pod that rested, instead of a Job of its own.
 
     Attributes:
         first: number of its first frame in the sidecar's log.
@@ -155,7 +155,7 @@ class JobRef(Contract):
         has_api_proxy: the agent reaches Paperclip through a proxy in its pod, so its token can be rotated.
         warnings: for people, such as a reserved label that was left out.
         joined: the later run whose tokens the pod has; they are kept out of its output.
-        claimed: the Job is an earlier run's, whose OpenCode server works for this one; None: it is this attempt's own.
+        claimed: the Job is an earlier run's, whose pod works for this one; None: it is this attempt's own.
     """
 
     namespace: str
@@ -394,7 +394,7 @@ class Finish(Contract):
         retain: keep the Job for debugging (`retainJobs`).
         grace: how long OpenCode may take to end after SIGTERM, when it still runs.
         confirm: how the agent ended is known from its sidecar only: read its container's status before the deletion.
-        keep: the Job's server rests, and is kept for the agent's next run.
+        keep: the Job's pod rests, and is kept for the agent's next run.
     """
 
     attempt: AttemptKey
@@ -427,7 +427,7 @@ class Finished(Contract):
         agent_started: a pod was found whose agent runs or had run, also one that the workflow does not know.
         contradiction: what the container's status says, if that is not what the sidecar said; None also when it could
             not be read.
-        kept: the Job's server rests; nothing of it was deleted.
+        kept: the Job's pod rests; nothing of it was deleted.
     """
 
     deleted: bool = False

@@ -77,7 +77,7 @@ SHUTDOWN_MARGIN: Final = timedelta(seconds=10)
 DEADLINE_MARGIN: Final = timedelta(minutes=30)
 """After timeout and grace, before Kubernetes ends the Job: its deadline includes scheduling and image pulls."""
 REST_MARGIN: Final = timedelta(minutes=5)
-"""Before the end of that margin no server rests any more: the deadline does not begin anew with the next run."""
+"""Before the end of that margin no pod rests any more: the deadline does not begin anew with the next run."""
 MAX_AGE: Final = timedelta(hours=12)
 """Of a pod whose Job has no deadline."""
 MIN_TTL: Final = timedelta(seconds=60)
@@ -155,7 +155,7 @@ class JobPlan:
         database: a PersistentVolumeClaim to ensure before the Job, when the agent has a database of its own.
         warnings: for people.
         listed_model: the model, if only OpenCode's own list can have it.
-        claim: what a server that rests needs for this attempt, if one may be used: see `agent_runs.job.warm_pods`.
+        claim: what a pod that rests needs for this attempt, if one may be used: see `agent_runs.job.warm_pods`.
     """
 
     job: dict[str, Any]
@@ -269,7 +269,7 @@ def _requested_memory(config: RunConfig) -> int:
 
 
 def _max_age(config: RunConfig) -> int:
-    """Seconds after which a server does not rest any more: its Job's deadline does not begin anew with a run."""
+    """Seconds after which a pod does not rest any more: its Job's deadline does not begin anew with a run."""
     return _seconds(DEADLINE_MARGIN - REST_MARGIN if config.timeout_sec else MAX_AGE)
 
 

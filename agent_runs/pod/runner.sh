@@ -46,7 +46,7 @@ run() { # COMMAND ARGS...
     [ -z "$serve" ] || set -- sh "$serve" "$out" "$@"
     attend "$@"
     while [ "$code$error" = 0null ] && [ -e "$out/rests" ]; do
-        code='' watcher=''
+        code='' watcher='' killed=false
         attend "$@"
     done
     finish

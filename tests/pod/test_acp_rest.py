@@ -4,6 +4,7 @@ import json
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from agent_runs.logs.frames import LastFrame
 from agent_runs.pod.sidecar.commands import NOT_REACHED
 from tests.pod.acp import CAPTURES, HIDDEN, PLAYER, PROFILES, SCRIPT
-from tests.pod.harness import RUN_TIMEOUT, SHELLS, Runner, Running
+from tests.pod.harness import RUN_TIMEOUT, SHELLS, Runner, Running, alive
 
 POD = "a-digest"
 CAPTURE = CAPTURES / "claude" / "text.jsonl"
@@ -135,6 +136,20 @@ def test_a_stop_ends_a_pod_that_rests(tmp_path: Path, pods: list[Pod]) -> None:
     pod.end_of_turn()
     pod.run.stop()
     assert pod.run.process.wait(timeout=RUN_TIMEOUT) in (0, 143)
+
+
+def test_a_stop_tells_of_the_run_of_now_alone(tmp_path: Path, pods: list[Pod]) -> None:
+    left, hold = tmp_path / "left", tmp_path / "hold"
+    stubborn = f"[ $PAPERCLIP_RUN_ID != one ] || {{ (trap '' TERM; exec sleep 600) & echo $! > {left}; }}"
+    pods.append(pod := Pod(tmp_path, ["sh"], f"{stubborn}; while [ -e {hold} ]; do sleep 0.05; done"))
+    pod.end_of_turn()
+    while alive(int(left.read_text())):
+        time.sleep(0.05)
+    hold.touch()
+    assert pod.claim(PAPERCLIP_RUN_ID="two")["accepted"] is True
+    pod.run.stop()
+    last, _ = pod.end_of_turn()
+    assert (last.stopped_by, last.grace_exceeded) == ("TERM", False)
 
 
 def test_a_rest_that_is_over_ends_the_pod(tmp_path: Path, pods: list[Pod]) -> None:
