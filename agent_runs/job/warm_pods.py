@@ -4,7 +4,8 @@ A claim has two halves. An annotation of the Job names the claimer, and of sever
 the Job one succeeds. Then the pod's sidecar gets the turn by `exec`, with the prompt and the tokens on standard input;
 it takes one turn at a time, answers a repeated claim as before, and refuses one for another pod than it is. So whatever
 is cut or killed in between, a claim either was never answered with yes, or is repeated by the same attempt, or ends the
-attempt as a lost pod: no prompt goes to two pods within one attempt.
+attempt as a lost pod: no prompt goes to two pods within one attempt. Whether a pod has the prompt that may have it, only
+its sidecar knows, so a node that is away is waited for.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from time import monotonic
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
@@ -32,10 +34,19 @@ MAX_REQUEST: Final = 4 * 1024 * 1024
 MAX_ANSWER: Final = 64 * 1024
 ANSWER_TIMEOUT: Final = timedelta(seconds=10)
 TRIES: Final = 5
+NODE_TIMEOUT: Final = timedelta(minutes=2)
+"""How long a node may be away whose pod may have got a request. A kubelet needs 6 s or more to start."""
+NODE_PAUSE: Final = timedelta(seconds=1)
+"""Between tries while it is away."""
 LOST: Final = "the pod of Job {} rested, and was lost when it was given this run"
+NOT_ASKED: Final = "the pod of Job {} rested, and was not used: {}"
 RELEASED_BY: Final = "{}: released"
 """Written as the claimer of a pod that ends to make place: no attempt's claim looks like it."""
 RETRY_PAUSE: Final = timedelta(milliseconds=300)
+
+
+class NotAsked(Exception):
+    """The pod has certainly not got a request. The message is for people."""
 
 
 class Answer(BaseModel):
@@ -79,6 +90,7 @@ class WarmPods:
         """The Job of a pod that rested and now works for this attempt; None: there is none that can.
 
         Raises:
+            NotAsked: there is one, and it could not be asked.
             PodLost: the claim may have reached a pod that is lost now; nothing else may be created for this attempt.
             ClusterUnavailable: the API server refused or timed out; `again` continues.
         """
@@ -100,18 +112,22 @@ class WarmPods:
         return await self._hand_over(input, await plan(), job, repeated=True) if job is not None else None
 
     async def _hand_over(self, input: CreateJob, plan: JobPlan, job: Job, *, repeated: bool = False) -> JobRef | None:
-        """Gives the turn to the pod's sidecar; None if it has certainly not taken it, now or when it was asked before.
+        """Gives the turn to the pod's sidecar; None if it refuses, and has not taken it when it was asked before.
 
         Raises:
+            NotAsked: it has certainly not taken it.
             PodLost: nobody knows.
         """
         ref = job_ref(job)
         request = {"id": input.attempt.transcript, **(plan.claim or {})}
         request["turn"] = {**request["turn"], "text": await self.prompt(input)}
-        answer = await ask(self.cluster, ref, CLAIM_COMMAND, request)
-        if answer is None and repeated:
-            raise PodLost(LOST.format(ref.name))
-        if answer is None or not answer.accepted:
+        try:
+            answer = await ask(self.cluster, ref, CLAIM_COMMAND, request, waits=repeated)
+        except NotAsked:
+            if repeated:
+                raise PodLost(LOST.format(ref.name)) from None
+            raise
+        if not answer.accepted:
             return None
         at = datetime.fromtimestamp(answer.at, UTC)
         return ref.model_copy(update={"claimed": Claimed(first=answer.first, at=at), "warnings": plan.warnings})
@@ -146,45 +162,67 @@ async def rotate(cluster: Cluster, job: JobRef, attempt: str, tokens: dict[str, 
         PodLost: it does not answer.
         ClusterUnavailable: the API server refused or timed out.
     """
-    answer = await ask(cluster, job, ROTATE_COMMAND, {"id": attempt, "tokens": tokens})
-    return answer is not None and answer.accepted
+    try:
+        return (await ask(cluster, job, ROTATE_COMMAND, {"id": attempt, "tokens": tokens}, waits=True)).accepted
+    except NotAsked:
+        return False
 
 
-async def ask(cluster: Cluster, job: JobRef, command: tuple[str, ...], request: dict[str, Any]) -> Answer | None:
-    """Return the sidecar's answer. None: it has certainly not got the request.
+async def ask(
+    cluster: Cluster, job: JobRef, command: tuple[str, ...], request: dict[str, Any], *, waits: bool = False
+) -> Answer:
+    """Return the sidecar's answer.
+
+    Where the pod may have got the request, a node that is away is waited for: its containers work on meanwhile.
+
+    Args:
+        waits: for a node that is away, also where the pod has not got the request.
 
     Raises:
+        NotAsked: the pod has certainly not got the request.
         PodLost: it may have, and does not answer.
     """
     content = json.dumps(request, ensure_ascii=False).encode("utf-8", "surrogateescape")
     if len(content) > MAX_REQUEST:
-        return None
-    delivered = False
-    for _ in range(TRIES):
-        pod = await _pod(cluster, job)
-        if pod is None:
-            break
+        raise NotAsked(NOT_ASKED.format(job.name, f"the request has {len(content)} bytes"))
+    tries, delivered, until = 0, False, monotonic() + NODE_TIMEOUT.total_seconds()
+    why = "it has ended"
+    while (pod := await _pod(cluster, job)) is not None:
         try:
-            text = await cluster.exec_input(
-                job.namespace,
-                pod.metadata.name,
-                SIDECAR_CONTAINER,
-                command,
-                content,
-                limit=MAX_ANSWER,
-                idle_timeout=ANSWER_TIMEOUT,
-            )
-            return Answer.model_validate_json(text)
-        except ExecFailed as failure:
-            delivered = delivered or failure.status == 0 or failure.exit_code is not None
-        except ValidationError:
-            delivered = True
-        except ClusterForbidden:
-            return None
-        await asyncio.sleep(RETRY_PAUSE.total_seconds())
+            return await _answer(cluster, pod, command, content)
+        except (ExecFailed, ValidationError) as failure:
+            not_opened = isinstance(failure, ExecFailed) and failure.status != 0 and failure.exit_code is None
+            why = f"its node does not answer, {failure}"
+        except ClusterForbidden as refusal:
+            why = refusal.message
+            break
+        delivered, tries = delivered or not not_opened, tries + 1
+        may_come_back = not_opened and (delivered or waits) and monotonic() < until
+        if tries >= TRIES and not may_come_back:
+            break
+        await asyncio.sleep((RETRY_PAUSE if tries < TRIES else NODE_PAUSE).total_seconds())
     if delivered:
         raise PodLost(LOST.format(job.name))
-    return None
+    raise NotAsked(NOT_ASKED.format(job.name, why))
+
+
+async def _answer(cluster: Cluster, pod: Pod, command: tuple[str, ...], content: bytes) -> Answer:
+    """One try.
+
+    Raises:
+        ExecFailed: with another status than 0 and without an exit code the sidecar has not got the content.
+        ValidationError: what came back is no answer.
+    """
+    text = await cluster.exec_input(
+        pod.metadata.namespace,
+        pod.metadata.name,
+        SIDECAR_CONTAINER,
+        command,
+        content,
+        limit=MAX_ANSWER,
+        idle_timeout=ANSWER_TIMEOUT,
+    )
+    return Answer.model_validate_json(text)
 
 
 async def _pod(cluster: Cluster, job: JobRef) -> Pod | None:
