@@ -4,8 +4,8 @@ A claim has two halves. An annotation of the Job names the claimer, and of sever
 the Job one succeeds. Then the pod's sidecar gets the turn by `exec`, with the prompt and the tokens on standard input;
 it takes one turn at a time, answers a repeated claim as before, and refuses one for another pod than it is. So whatever
 is cut or killed in between, a claim either was never answered with yes, or is repeated by the same attempt, or ends the
-attempt as a lost pod: no prompt goes to two pods within one attempt. Whether a pod has the prompt that may have it, only
-its sidecar knows, so a node that is away is waited for.
+attempt as a lost pod: no prompt goes to two pods within one attempt. Only the sidecar knows whether it has a prompt
+whose answer was cut, so a node that is away then is waited for.
 """
 
 import asyncio

@@ -86,8 +86,9 @@ class FaultyNetwork:
         return self._holds[-1]
 
     async def until_requested(self, expression: str, count: int = 1) -> None:
-        """Return once there were so many requests that this expression is found in."""
-        while sum(re.search(expression, each) is not None for each in self.requests) < count:
+        """Return after so many further requests that this expression is found in."""
+        known = len(self.requests)
+        while sum(re.search(expression, each) is not None for each in self.requests[known:]) < count:
             self._arrived.clear()
             await self._arrived.wait()
 
@@ -152,9 +153,7 @@ class FaultyNetwork:
             if not fault.clean:
                 raise _Broken
 
-    async def _websocket(
-        self, request: web.Request, fault: HttpFault | None, held: Hold | None
-    ) -> web.StreamResponse:
+    async def _websocket(self, request: web.Request, fault: HttpFault | None, held: Hold | None) -> web.StreamResponse:
         protocols = [each.strip() for each in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
         headers = {"Authorization": request.headers.get("Authorization", "")}
         try:

@@ -58,10 +58,10 @@ stored once and in order, nothing left over.
 | OpenCode is killed for the container's memory limit | `oom_killed`, one attempt |
 | a tool is killed for that limit, and OpenCode continues to its end | `succeeded`, a note once its status is read |
 | kubelet and API server are killed repeatedly, connections cut, workers killed | every line once |
-| kubelet or API server is killed while a pod rests, between its claim and the prompt, or while it works for the next run | the run goes on in that pod |
-| the kubelet is killed when the pod has the prompt, and its answer is lost | the same: it is asked again until the kubelet is back |
+| kubelet or API server is killed while a pod rests, or once it is claimed | the run goes on in that pod |
+| the kubelet is killed when the pod has the prompt, and its answer is lost | the same |
 | the kubelet is away when the prompt is handed over | a Job of the run's own, and a note that says why |
-| Claude Code, Codex, Gemini CLI, Qwen Code and pi in their images, each in two runs | `succeeded`, one session, the tokens that the model handed out, no key in a Job or pod |
+| each other agent in its image, twice | `succeeded`, one session, the model's tokens; no key in a Job or pod |
 
 Observed there:
 

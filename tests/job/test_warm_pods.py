@@ -168,7 +168,7 @@ async def test_a_node_that_is_away_is_waited_for_when_its_pod_may_have_got_the_p
 
 async def test_a_node_that_stays_away_ends_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm_pods, "NODE_TIMEOUT", warm_pods.NODE_TIMEOUT * 0)
-    cluster = FakeCluster([RESTING], [CUT] + [NOT_OPENED] * warm_pods.TRIES)
+    cluster = FakeCluster([RESTING], [CUT, *[NOT_OPENED] * warm_pods.TRIES])
     with pytest.raises(PodLost, match="rested, and was lost"):
         await pods(cluster).claim(INPUT, PLAN)
     assert len(cluster.requests) == warm_pods.TRIES
