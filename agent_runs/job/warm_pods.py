@@ -34,8 +34,11 @@ MAX_REQUEST: Final = 4 * 1024 * 1024
 MAX_ANSWER: Final = 64 * 1024
 ANSWER_TIMEOUT: Final = timedelta(seconds=10)
 TRIES: Final = 5
+NODE_RESTART: Final = timedelta(seconds=30)
+"""How long a node may be away. A kubelet needs 6 s or more to start, and without it no pod of the agent ends, for which
+a new Job would have to wait."""
 NODE_TIMEOUT: Final = timedelta(minutes=2)
-"""How long a node may be away whose pod may have got a request. A kubelet needs 6 s or more to start."""
+"""The same for one whose pod may have got a request."""
 NODE_PAUSE: Final = timedelta(seconds=1)
 """Between tries while it is away."""
 LOST: Final = "the pod of Job {} rested, and was lost when it was given this run"
@@ -121,12 +124,7 @@ class WarmPods:
         ref = job_ref(job)
         request = {"id": input.attempt.transcript, **(plan.claim or {})}
         request["turn"] = {**request["turn"], "text": await self.prompt(input)}
-        try:
-            answer = await ask(self.cluster, ref, CLAIM_COMMAND, request, waits=repeated)
-        except NotAsked:
-            if repeated:
-                raise PodLost(LOST.format(ref.name)) from None
-            raise
+        answer = await ask(self.cluster, ref, CLAIM_COMMAND, request, delivered=repeated)
         if not answer.accepted:
             return None
         at = datetime.fromtimestamp(answer.at, UTC)
@@ -163,20 +161,20 @@ async def rotate(cluster: Cluster, job: JobRef, attempt: str, tokens: dict[str, 
         ClusterUnavailable: the API server refused or timed out.
     """
     try:
-        return (await ask(cluster, job, ROTATE_COMMAND, {"id": attempt, "tokens": tokens}, waits=True)).accepted
+        return (await ask(cluster, job, ROTATE_COMMAND, {"id": attempt, "tokens": tokens})).accepted
     except NotAsked:
         return False
 
 
 async def ask(
-    cluster: Cluster, job: JobRef, command: tuple[str, ...], request: dict[str, Any], *, waits: bool = False
+    cluster: Cluster, job: JobRef, command: tuple[str, ...], request: dict[str, Any], *, delivered: bool = False
 ) -> Answer:
     """Return the sidecar's answer.
 
-    Where the pod may have got the request, a node that is away is waited for: its containers work on meanwhile.
+    A node that is away is waited for: its containers work on meanwhile.
 
     Args:
-        waits: for a node that is away, also where the pod has not got the request.
+        delivered: the pod may have got the request before.
 
     Raises:
         NotAsked: the pod has certainly not got the request.
@@ -185,19 +183,20 @@ async def ask(
     content = json.dumps(request, ensure_ascii=False).encode("utf-8", "surrogateescape")
     if len(content) > MAX_REQUEST:
         raise NotAsked(NOT_ASKED.format(job.name, f"the request has {len(content)} bytes"))
-    tries, delivered, until = 0, False, monotonic() + NODE_TIMEOUT.total_seconds()
+    tries, began = 0, monotonic()
     why = "it has ended"
     while (pod := await _pod(cluster, job)) is not None:
         try:
             return await _answer(cluster, pod, command, content)
         except (ExecFailed, ValidationError) as failure:
-            not_opened = isinstance(failure, ExecFailed) and failure.status != 0 and failure.exit_code is None
+            refusal = failure.status if isinstance(failure, ExecFailed) and failure.exit_code is None else 0
             why = f"its node does not answer, {failure}"
-        except ClusterForbidden as refusal:
-            why = refusal.message
+        except ClusterForbidden as forbidden:
+            why = forbidden.message
             break
-        delivered, tries = delivered or not not_opened, tries + 1
-        may_come_back = not_opened and (delivered or waits) and monotonic() < until
+        delivered, tries = delivered or not refusal, tries + 1
+        limit = NODE_TIMEOUT if delivered else NODE_RESTART
+        may_come_back = refusal >= 500 and monotonic() - began < limit.total_seconds()
         if tries >= TRIES and not may_come_back:
             break
         await asyncio.sleep((RETRY_PAUSE if tries < TRIES else NODE_PAUSE).total_seconds())

@@ -24,6 +24,7 @@ PLAN = JobPlan(job={}, run_secret={}, claim={"pod": "digest", "turn": {"model": 
 ACCEPTED = b'{"accepted": true, "first": 12, "at": 1700000000.5}'
 REFUSED = b'{"accepted": false, "reason": "the server does not rest"}'
 NOT_OPENED, CUT = ExecFailed("no upgrade", status=500), ExecFailed("cut")
+NO_CONTAINER = ExecFailed("no container", status=404)
 
 
 def job(**annotations: str) -> Job:
@@ -124,11 +125,11 @@ async def test_without_a_pod_that_takes_the_prompt_the_attempt_has_a_job_of_its_
 @pytest.mark.parametrize(
     ("answers", "reason"),
     [
-        ([NOT_OPENED] * warm_pods.TRIES + [ACCEPTED], "its node does not answer, no upgrade"),
+        ([NO_CONTAINER] * warm_pods.TRIES + [ACCEPTED], "its node does not answer, no container"),
         ([ClusterForbidden("may not")], "may not"),
         ([], "it has ended"),
     ],
-    ids=["exec not opened", "exec forbidden", "pod gone"],
+    ids=["no container", "exec forbidden", "pod gone"],
 )
 async def test_why_a_pod_that_rests_has_certainly_not_got_the_prompt_is_said(
     answers: list[bytes | Exception], reason: str
@@ -158,20 +159,25 @@ async def test_a_pod_that_may_have_got_the_prompt_and_is_lost_ends_the_attempt(
         await pods(FakeCluster([RESTING], [failure, *then])).claim(INPUT, PLAN)
 
 
-async def test_a_node_that_is_away_is_waited_for_when_its_pod_may_have_got_the_prompt() -> None:
+async def test_a_node_that_is_away_is_waited_for() -> None:
     away = [NOT_OPENED] * (warm_pods.TRIES * 3)
+    assert await pods(FakeCluster([RESTING], [*away, ACCEPTED])).claim(INPUT, PLAN) is not None
     assert await pods(FakeCluster([RESTING], [CUT, *away, ACCEPTED])).claim(INPUT, PLAN) is not None
     assert await pods(FakeCluster([OURS], [*away, ACCEPTED])).again(INPUT, plan) is not None
     cluster = cast("Cluster", FakeCluster([OURS], [*away, b'{"accepted": true}']))
     assert await warm_pods.rotate(cluster, job_ref(OURS), INPUT.attempt.transcript, {})
 
 
-async def test_a_node_that_stays_away_ends_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm_pods, "NODE_TIMEOUT", warm_pods.NODE_TIMEOUT * 0)
-    cluster = FakeCluster([RESTING], [CUT, *[NOT_OPENED] * warm_pods.TRIES])
+async def test_a_node_that_stays_away_ends_the_attempt_only_if_its_pod_may_have_the_prompt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("NODE_RESTART", "NODE_TIMEOUT"):
+        monkeypatch.setattr(warm_pods, name, getattr(warm_pods, name) * 0)
+    away = [NOT_OPENED] * warm_pods.TRIES
     with pytest.raises(PodLost, match="rested, and was lost"):
-        await pods(cluster).claim(INPUT, PLAN)
-    assert len(cluster.requests) == warm_pods.TRIES
+        await pods(FakeCluster([RESTING], [CUT, *away])).claim(INPUT, PLAN)
+    with pytest.raises(NotAsked, match="was not used: its node does not answer, no upgrade"):
+        await pods(FakeCluster([RESTING], [*away, ACCEPTED])).claim(INPUT, PLAN)
 
 
 async def test_a_later_activity_attempt_continues_the_claim() -> None:
@@ -180,7 +186,7 @@ async def test_a_later_activity_attempt_continues_the_claim() -> None:
     assert await pods(FakeCluster([RESTING])).again(INPUT, plan) is None
 
 
-@pytest.mark.parametrize("answers", [[], [NOT_OPENED]], ids=["pod gone", "exec not opened"])
+@pytest.mark.parametrize("answers", [[], [NO_CONTAINER]], ids=["pod gone", "no container"])
 async def test_a_later_activity_attempt_that_learns_nothing_ends_the_attempt(answers: list[bytes | Exception]) -> None:
     with pytest.raises(PodLost, match="rested, and was lost"):
         await pods(FakeCluster([OURS], answers)).again(INPUT, plan)

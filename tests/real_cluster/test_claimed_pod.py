@@ -14,7 +14,6 @@ import pytest
 
 from agent_runs.client.attach import attach
 from agent_runs.client.outcome import cancel, outcome_at_close
-from agent_runs.contracts.outcome import Outcome
 from agent_runs.job.warm_pods import TRIES
 from agent_runs.kube.objects import Job
 from agent_runs.kube.ownership import RESTS_SINCE
@@ -28,6 +27,8 @@ pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(300)]
 
 CLAIM = "/exec.*command=claim"
 """The request that hands prompt and tokens to a pod that has been claimed."""
+REFUSED = {"kubelet": (CLAIM, TRIES + 1), "apiserver": ("", 1)}
+"""What a worker has asked when it knows that this part is away. It repeats a request that is cut for another reason."""
 NO_WAIT = "true"
 STEPS = 3
 CONFIG: dict[str, Any] = {
@@ -86,12 +87,8 @@ class RestingPod:
             await cancel(ticket.handle(system.stack.client), "the test is over")
             raise
 
-    async def assert_whole(self, run: ObservedRun, *, claimed: bool = True) -> Outcome:
-        """One attempt, each step once and in order, and the model was asked once for each.
-
-        Args:
-            claimed: in the pod that rested; otherwise in one of its own.
-        """
+    async def assert_whole(self, run: ObservedRun) -> None:
+        """One attempt in the pod that rested, each step once and in order, and the model was asked once for each."""
         outcome = await run.outcome()
         assert [each.failure_code for each in outcome.attempts] == [None], outcome.error_message
         assert (outcome.failure, outcome.summary) == (None, "All steps are done.")
@@ -101,9 +98,8 @@ class RestingPod:
         assert outcome.receipt.lines == len(await run.lines())
         asked = [each for each in run.system.answers()[self.answers :] if each["model"] == "scenario/script"]
         assert len(asked) == STEPS + 1
-        assert (outcome.attempts[0].job_name == self.job.metadata.name) == claimed
-        assert len(self.observer.jobs) == (1 if claimed else 2)
-        return outcome
+        assert outcome.attempts[0].job_name == self.job.metadata.name
+        assert self.observer.jobs == [self.job.metadata.name]
 
 
 @pytest.fixture(scope="module")
@@ -129,55 +125,17 @@ async def test_a_restart_while_the_pod_rests_costs_the_next_run_nothing(claims: 
             await pod.assert_whole(run)
 
 
-async def test_a_kubelet_that_restarts_between_claim_and_prompt_leaves_the_run_in_its_pod(claims: Claims) -> None:
-    held = claims.network.hold(CLAIM)
-    async with claims.resting() as pod, pod.woken() as run:
-        await run.unless_ended(held.arrived.wait())
-        await Node().restart("kubelet")
-        held.release()
-        await pod.assert_whole(run)
-
-
-async def test_an_api_server_that_is_away_for_the_prompt_gets_it_when_it_is_back(claims: Claims) -> None:
-    held = claims.network.hold(CLAIM)
-    async with claims.resting() as pod, pod.woken() as run:
-        await run.unless_ended(held.arrived.wait())
-        await cluster_tool("kill", "apiserver")
-        try:
-            held.release()
-            await run.unless_ended(claims.network.until_requested(""))
-        finally:
-            await cluster_tool("start", "apiserver")
-        await pod.assert_whole(run)
-
-
-async def test_a_kubelet_that_is_away_for_the_prompt_makes_a_job_of_the_runs_own_and_the_run_says_why(
-    claims: Claims,
+@pytest.mark.parametrize("answer", [False, True], ids=["before the prompt", "before the answer"])
+async def test_a_pod_is_asked_until_the_part_is_back_that_was_killed_when_it_got_the_prompt(
+    claims: Claims, part: str, answer: bool
 ) -> None:
-    held = claims.network.hold(CLAIM)
-    async with claims.resting() as pod, pod.woken() as run:
-        await run.unless_ended(held.arrived.wait())
-        await cluster_tool("kill", "kubelet")
-        try:
-            held.release()
-            deleted = f"DELETE .*/jobs/{pod.job.metadata.name}"
-            await run.unless_ended(claims.network.until_requested(deleted))
-        finally:
-            await cluster_tool("start", "kubelet")
-        outcome = await pod.assert_whole(run, claimed=False)
-        assert f"Job {pod.job.metadata.name}" in str((outcome.result_json or {}).get("notes"))
-
-
-async def test_a_part_that_is_killed_once_the_pod_has_the_prompt_costs_no_attempt(claims: Claims, part: str) -> None:
-    """The answer of the pod is lost, and the worker asks for it until the part is back."""
-    held = claims.network.hold(CLAIM, answer=True)
+    held = claims.network.hold(CLAIM, answer=answer)
     async with claims.resting() as pod, pod.woken() as run:
         await run.unless_ended(held.arrived.wait())
         await cluster_tool("kill", part)
-        refused = (CLAIM, TRIES + 1) if part == "kubelet" else ("", 1)
         try:
             held.release()
-            await run.unless_ended(claims.network.until_requested(*refused))
+            await run.unless_ended(claims.network.until_requested(*REFUSED[part]))
         finally:
             await cluster_tool("start", part)
         await pod.assert_whole(run)

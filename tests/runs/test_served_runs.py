@@ -385,7 +385,7 @@ async def test_a_resting_pod_that_is_evicted_costs_the_next_run_only_a_start(sys
 
 async def test_a_resting_pod_that_cannot_be_asked_costs_the_next_run_only_a_start_and_a_note(system: System) -> None:
     first, one, resting = await rested(system)
-    system.embedded.faults.http(path="/exec.*command=claim", status=500, times=TRIES)
+    system.embedded.faults.http(path="/exec.*command=claim", status=404, times=TRIES)
     two = await system.outcome(later(first, one, {"text": "Two."}))
     assert_whole(two, "Two.")
     assert [attempt.failure_code for attempt in two.attempts] == [None]
