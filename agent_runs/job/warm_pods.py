@@ -183,9 +183,8 @@ async def ask(
     content = json.dumps(request, ensure_ascii=False).encode("utf-8", "surrogateescape")
     if len(content) > MAX_REQUEST:
         raise NotAsked(NOT_ASKED.format(job.name, f"the request has {len(content)} bytes"))
-    tries, began = 0, monotonic()
-    why = "it has ended"
-    while (pod := await _pod(cluster, job)) is not None:
+    tries, began, why = 0, monotonic(), "it has ended"
+    while tries < TRIES and (pod := await _pod(cluster, job)) is not None:
         try:
             return await _answer(cluster, pod, command, content)
         except (ExecFailed, ValidationError) as failure:
@@ -194,12 +193,12 @@ async def ask(
         except ClusterForbidden as forbidden:
             why = forbidden.message
             break
-        delivered, tries = delivered or not refusal, tries + 1
-        limit = NODE_TIMEOUT if delivered else NODE_RESTART
-        may_come_back = refusal >= 500 and monotonic() - began < limit.total_seconds()
-        if tries >= TRIES and not may_come_back:
+        delivered = delivered or not refusal
+        is_away = refusal >= 500
+        if is_away and monotonic() - began >= (NODE_TIMEOUT if delivered else NODE_RESTART).total_seconds():
             break
-        await asyncio.sleep((RETRY_PAUSE if tries < TRIES else NODE_PAUSE).total_seconds())
+        tries += not is_away
+        await asyncio.sleep((NODE_PAUSE if is_away else RETRY_PAUSE).total_seconds())
     if delivered:
         raise PodLost(LOST.format(job.name))
     raise NotAsked(NOT_ASKED.format(job.name, why))

@@ -162,7 +162,7 @@ async def test_a_pod_that_may_have_got_the_prompt_and_is_lost_ends_the_attempt(
 async def test_a_node_that_is_away_is_waited_for() -> None:
     away = [NOT_OPENED] * (warm_pods.TRIES * 3)
     assert await pods(FakeCluster([RESTING], [*away, ACCEPTED])).claim(INPUT, PLAN) is not None
-    assert await pods(FakeCluster([RESTING], [CUT, *away, ACCEPTED])).claim(INPUT, PLAN) is not None
+    assert await pods(FakeCluster([RESTING], [CUT, *away, CUT, ACCEPTED])).claim(INPUT, PLAN) is not None
     assert await pods(FakeCluster([OURS], [*away, ACCEPTED])).again(INPUT, plan) is not None
     cluster = cast("Cluster", FakeCluster([OURS], [*away, b'{"accepted": true}']))
     assert await warm_pods.rotate(cluster, job_ref(OURS), INPUT.attempt.transcript, {})

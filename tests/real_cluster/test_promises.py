@@ -63,7 +63,7 @@ async def test_a_cancelled_agent_stops_and_keeps_its_session(tmp_path: Path) -> 
     assert job is None
 
 
-async def test_a_run_that_is_cancelled_while_its_node_is_away_ends_when_it_is_back(tmp_path: Path) -> None:
+async def test_a_run_whose_job_is_deleted_while_its_node_is_away_ends_when_it_is_back(tmp_path: Path) -> None:
     """By then Kubernetes has deleted the Job's Secrets, and a kubelet wants to mount a pod's volumes even to end it."""
     skip_without(TOOL)
     async with open_real_system(tmp_path) as system:
@@ -71,14 +71,14 @@ async def test_a_run_that_is_cancelled_while_its_node_is_away_ends_when_it_is_ba
         ticket = await attach(system.stack.client, system.stack.settings, wake)
         key = AttemptKey(run=wake.key)
         await until_stored(system, key, 3)
+        (job,) = await system.cluster.jobs_of_agent("default", wake.key.agent_id)
         await cluster_tool("kill", "kubelet")
         try:
-            cancelling = asyncio.create_task(cancel(ticket.handle(system.stack.client), "wrong branch"))
+            await system.cluster.delete_job("default", job.metadata.name, job.metadata.uid)
             while await system.cluster.read_secret_metadata("default", key.run_secret_name) is not None:  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.2)
         finally:
             await cluster_tool("start", "kubelet")
-        await cancelling
         outcome = await outcome_at_close(ticket.handle(system.stack.client))
         assert all(map(has_ended, await system.cluster.pods_of_agent("default", wake.key.agent_id)))
-    assert outcome.error_code == "cancelled"
+    assert outcome.attempts[0].failure_code == "k8s_job_deleted_externally"
