@@ -70,7 +70,7 @@ STICKY_TIMEOUT: Final = timedelta(seconds=5)
 HEARTBEAT_THROTTLE: Final = timedelta(seconds=2)
 """Longest interval between heartbeats that are sent, so a cancel arrives within it."""
 
-WITHOUT_HEARTBEATS: Final = frozenset({"prepare_run", "introspect_pod", "bundle_prompt", "create_job"})
+WITHOUT_HEARTBEATS: Final = frozenset({"prepare_run", "introspect_pod", "bundle_prompt", "create_job", "rotate_token"})
 """Activities that send none themselves."""
 REPORTED_ERRORS: Final = (*startup.STARTUP_ERRORS, CannotListen)
 """They end the start-up with their text, one line that names setting, reason and remedy."""

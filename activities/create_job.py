@@ -24,7 +24,7 @@ from agent_runs.job.manifest import JobPlan
 from agent_runs.job.model_check import ModelCheck
 from agent_runs.job.redactions import Redactions
 from agent_runs.job.reference import job_ref
-from agent_runs.job.warm_pods import WarmPods
+from agent_runs.job.warm_pods import NotAsked, WarmPods
 from agent_runs.kube.objects import Job, Metadata
 from agent_runs.kube.ownership import belongs_to
 from agent_runs.kube.port import AlreadyExists, Cluster
@@ -73,15 +73,16 @@ class CreateJobActivity:
             ExitUnknown: this attempt's Job may have existed; how it ended is unknown.
             ClusterUnavailable: the API server refused or timed out; retried.
         """
-        plan = await self._plan(input) if activity.info().attempt == 1 else None
-        if claimed := await self._claim(input, plan):
-            return await self._completed(claimed, input)
-        ended = await self._remove_previous_runs(input) if input.attempt.attempt == 1 else ()
+        plan, notes = await self._plan(input) if activity.info().attempt == 1 else None, list[str]()
+        try:
+            if claimed := await self._claim(input, plan):
+                return await self._completed(claimed, input)
+        except NotAsked as reason:
+            notes.append(str(reason))
+        if input.attempt.attempt == 1 and (ended := await self._remove_previous_runs(input)):
+            notes.append(f"pods of previous runs were ended: {', '.join(ended[:MAX_NAMED_PODS])}")
         job = await self._create_or_adopt(input, plan)
-        if ended:
-            note = f"pods of previous runs were ended: {', '.join(ended[:MAX_NAMED_PODS])}"
-            job = job.model_copy(update={"warnings": (*job.warnings, note)})
-        return await self._completed(job, input)
+        return await self._completed(job.model_copy(update={"warnings": (*job.warnings, *notes)}), input)
 
     async def _claim(self, input: CreateJob, plan: JobPlan | None) -> JobRef | None:
         if self.warm is None:

@@ -65,7 +65,6 @@ class RotateTokenActivity:
         if not await self.cluster.change_secret(job.namespace, input.attempt.run_secret_name, files):
             return True  # the Job is deleted, and its Secrets with it
         for check in range(MAX_CHECKS):
-            activity.heartbeat()
             pod = await self._agent_pod(job)
             if pod is None or not pod.spec.node_name:
                 return True

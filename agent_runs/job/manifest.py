@@ -441,7 +441,7 @@ for folder; do
   exit 1
 done
 waited=0
-until [ -e /tmp/prompt-secret/prompt ] || [ "$waited" -ge 180 ]; do
+until { [ -e /tmp/prompt-secret/prompt ] && [ -e /agent-run/sidecar/sidecar.pyz ]; } || [ "$waited" -ge 180 ]; do
   sleep 1
   waited=$((waited + 1))
 done
@@ -450,7 +450,8 @@ cat /tmp/prompt-secret/prompt > /tmp/prompt/prompt.txt
 """Plain POSIX sh. A missing busybox is no failure: the runner then uses the tools of its own image.
 
 A pod whose prompt is deleted is a replacement of one that runs: no agent may start in it (activities.await_schedule).
-The script waits, because a kubelet's view of a Secret may lag behind the API by up to two minutes.
+The script waits, because a kubelet's view of a Secret may lag behind the API by up to two minutes, and `_files` are
+optional.
 
 The arguments are the agent's folders on the data volume. If the kubelet created one, for the main container's
 `subPath`, it would belong to root, and an agent could write there only if the whole volume were writable for everybody.
@@ -472,6 +473,7 @@ def _init_container(input: CreateJob, settings: PodSettings) -> dict[str, Any]:
         "volumeMounts": [
             {"name": "prompt", "mountPath": PROMPT_DIRECTORY},
             {"name": "prompt-secret", "mountPath": PROMPT_MOUNT, "readOnly": True},
+            {"name": "sidecar", "mountPath": posixpath.dirname(SIDECAR_FILE), "readOnly": True},
             {"name": "runner", "mountPath": f"{RUN_DIRECTORY}/bin"},
             {"name": "data", "mountPath": DATA_DIRECTORY},
         ],
@@ -535,8 +537,8 @@ def _sidecar_volumes(input: CreateJob, proxy: ApiProxy | None, server: Server | 
         {"name": "control", "emptyDir": {}},
         {"name": "sidecar", "secret": _files(secret, SIDECAR_KEY, *([TURN_KEY] if server else []))},
     ]
-    if proxy:  # optional: not every run has all tokens, and one that is added later becomes visible
-        volumes.append({"name": "token", "secret": {**_files(secret, *TOKEN_KEYS), "optional": True}})
+    if proxy:  # not every run has all tokens, and one that is added later becomes visible
+        volumes.append({"name": "token", "secret": _files(secret, *TOKEN_KEYS)})
     return volumes
 
 
@@ -686,9 +688,7 @@ def _volumes(input: CreateJob, settings: PodSettings, server: Server | None) -> 
     volumes = [
         {"name": "prompt", "emptyDir": {}},
         {"name": "runtime-cache", "emptyDir": {"sizeLimit": settings.cache_limit}},
-        # optional: a restarted kubelet mounts it anew, and until it can it does nothing for the pod, not even end it;
-        # by then the agent has its prompt and the Secret is deleted
-        {"name": "prompt-secret", "secret": {**_files(attempt.prompt_secret_name, PROMPT_KEY), "optional": True}},
+        {"name": "prompt-secret", "secret": _files(attempt.prompt_secret_name, PROMPT_KEY)},
         {"name": "runner", "emptyDir": {}},
         {"name": "run-secret", "secret": _files(attempt.run_secret_name, *keys)},
         {"name": "output", "emptyDir": {"sizeLimit": settings.output_limit}},
@@ -699,10 +699,13 @@ def _volumes(input: CreateJob, settings: PodSettings, server: Server | None) -> 
 
 
 def _files(secret: str, *keys: str) -> dict[str, Any]:
+    """Optional, because a restarted kubelet mounts them anew, and until it can, kubelets up to 1.21 do nothing for the
+    pod, not even report its end. The prompt is deleted once the agent has it, the rest with the Job."""
     return {
         "secretName": secret,
         "defaultMode": 0o444,
         "items": [{"key": key, "path": key} for key in keys],
+        "optional": True,
     }
 
 

@@ -4,7 +4,8 @@ A claim has two halves. An annotation of the Job names the claimer, and of sever
 the Job one succeeds. Then the pod's sidecar gets the turn by `exec`, with the prompt and the tokens on standard input;
 it takes one turn at a time, answers a repeated claim as before, and refuses one for another pod than it is. So whatever
 is cut or killed in between, a claim either was never answered with yes, or is repeated by the same attempt, or ends the
-attempt as a lost pod: no prompt goes to two pods within one attempt.
+attempt as a lost pod: no prompt goes to two pods within one attempt. Only the sidecar knows whether it has a prompt
+whose answer was cut, so a node that is away then is waited for.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from time import monotonic
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
@@ -34,10 +36,22 @@ MAX_REQUEST: Final = 4 * 1024 * 1024
 MAX_ANSWER: Final = 64 * 1024
 ANSWER_TIMEOUT: Final = timedelta(seconds=10)
 TRIES: Final = 5
+NODE_RESTART: Final = timedelta(seconds=30)
+"""How long a node may be away. A kubelet needs 6 s or more to start, and without it no pod of the agent ends, for which
+a new Job would have to wait."""
+NODE_TIMEOUT: Final = timedelta(minutes=2)
+"""The same for one whose pod may have got a request."""
+NODE_PAUSE: Final = timedelta(seconds=1)
+"""Between tries while it is away."""
 LOST: Final = "the pod of Job {} rested, and was lost when it was given this run"
+NOT_ASKED: Final = "the pod of Job {} rested, and was not used: {}"
 RELEASED_BY: Final = "{}: released"
 """Written as the claimer of a pod that ends to make place: no attempt's claim looks like it."""
 RETRY_PAUSE: Final = timedelta(milliseconds=300)
+
+
+class NotAsked(Exception):
+    """The pod has certainly not got a request. The message is for people."""
 
 
 class Answer(BaseModel):
@@ -81,6 +95,7 @@ class WarmPods:
         """The Job of a pod that rested and now works for this attempt; None: there is none that can.
 
         Raises:
+            NotAsked: there is one, and it could not be asked.
             PodLost: the claim may have reached a pod that is lost now; nothing else may be created for this attempt.
             ClusterUnavailable: the API server refused or timed out; `again` continues.
         """
@@ -102,18 +117,17 @@ class WarmPods:
         return await self._hand_over(input, await plan(), job, repeated=True) if job is not None else None
 
     async def _hand_over(self, input: CreateJob, plan: JobPlan, job: Job, *, repeated: bool = False) -> JobRef | None:
-        """Gives the turn to the pod's sidecar; None if it has certainly not taken it, now or when it was asked before.
+        """Gives the turn to the pod's sidecar; None if it refuses, and has not taken it when it was asked before.
 
         Raises:
+            NotAsked: it has certainly not taken it.
             PodLost: nobody knows.
         """
         ref = job_ref(job)
         request = {"id": input.attempt.transcript, **(plan.claim or {})}
         request["turn"] = {**request["turn"], "text": await self.prompt(input)}
-        answer = await ask(self.cluster, ref, CLAIM_COMMAND, request, rests=not repeated)
-        if answer is None and repeated:
-            raise PodLost(LOST.format(ref.name))
-        if answer is None or not answer.accepted:
+        answer = await ask(self.cluster, ref, CLAIM_COMMAND, request, delivered=repeated, rests=not repeated)
+        if not answer.accepted:
             return None
         at = datetime.fromtimestamp(answer.at, UTC)
         return ref.model_copy(update={"claimed": Claimed(first=answer.first, at=at), "warnings": plan.warnings})
@@ -148,51 +162,77 @@ async def rotate(cluster: Cluster, job: JobRef, attempt: str, tokens: dict[str, 
         PodLost: it does not answer.
         ClusterUnavailable: the API server refused or timed out.
     """
-    answer = await ask(cluster, job, ROTATE_COMMAND, {"id": attempt, "tokens": tokens})
-    return answer is not None and answer.accepted
+    try:
+        return (await ask(cluster, job, ROTATE_COMMAND, {"id": attempt, "tokens": tokens})).accepted
+    except NotAsked:
+        return False
 
 
 async def ask(
-    cluster: Cluster, job: JobRef, command: tuple[str, ...], request: dict[str, Any], *, rests: bool = False
-) -> Answer | None:
-    """Return the sidecar's answer. None: it has certainly not got the request.
+    cluster: Cluster,
+    job: JobRef,
+    command: tuple[str, ...],
+    request: dict[str, Any],
+    *,
+    delivered: bool = False,
+    rests: bool = False,
+) -> Answer:
+    """Return the sidecar's answer.
+
+    A node that is away is waited for: its containers work on meanwhile.
 
     Args:
+        delivered: the pod may have got the request before.
         rests: the pod's agent has to be there, too.
 
     Raises:
+        NotAsked: the pod has certainly not got the request.
         PodLost: it may have, and does not answer.
     """
     content = json.dumps(request, ensure_ascii=False).encode("utf-8", "surrogateescape")
     if len(content) > MAX_REQUEST:
-        return None
-    delivered = False
-    for number in range(TRIES):
-        pod = await _pod(cluster, job)
-        if pod is None or (rests and not number and container_ended(pod, AGENT_CONTAINER)):
+        raise NotAsked(NOT_ASKED.format(job.name, f"the request has {len(content)} bytes"))
+    tries, began, why = 0, monotonic(), "it has ended"
+    while tries < TRIES and (pod := await _pod(cluster, job)) is not None:
+        if rests and not delivered and container_ended(pod, AGENT_CONTAINER):
             break
         try:
-            text = await cluster.exec_input(
-                job.namespace,
-                pod.metadata.name,
-                SIDECAR_CONTAINER,
-                command,
-                content,
-                limit=MAX_ANSWER,
-                idle_timeout=ANSWER_TIMEOUT,
-            )
-            return Answer.model_validate_json(text)
-        except ExecFailed as failure:
-            may_be = failure.status == 0 or failure.exit_code is not None
-            delivered = delivered or (may_be and failure.exit_code != NOT_REACHED)
-        except ValidationError:
-            delivered = True
-        except ClusterForbidden:
-            return None
-        await asyncio.sleep(RETRY_PAUSE.total_seconds())
+            return await _answer(cluster, pod, command, content)
+        except (ExecFailed, ValidationError) as failure:
+            refusal = failure.status if isinstance(failure, ExecFailed) and failure.exit_code is None else 0
+            unread = isinstance(failure, ExecFailed) and failure.exit_code == NOT_REACHED
+            why = f"its node does not answer, {failure}" if refusal else f"its sidecar does not answer, {failure}"
+        except ClusterForbidden as forbidden:
+            why = forbidden.message
+            break
+        delivered = delivered or not (refusal or unread)
+        is_away = refusal >= 500
+        if is_away and monotonic() - began >= (NODE_TIMEOUT if delivered else NODE_RESTART).total_seconds():
+            break
+        tries += not is_away
+        await asyncio.sleep((NODE_PAUSE if is_away else RETRY_PAUSE).total_seconds())
     if delivered:
         raise PodLost(LOST.format(job.name))
-    return None
+    raise NotAsked(NOT_ASKED.format(job.name, why))
+
+
+async def _answer(cluster: Cluster, pod: Pod, command: tuple[str, ...], content: bytes) -> Answer:
+    """One try.
+
+    Raises:
+        ExecFailed: with another status than 0 and without an exit code the sidecar has not got the content.
+        ValidationError: what came back is no answer.
+    """
+    text = await cluster.exec_input(
+        pod.metadata.namespace,
+        pod.metadata.name,
+        SIDECAR_CONTAINER,
+        command,
+        content,
+        limit=MAX_ANSWER,
+        idle_timeout=ANSWER_TIMEOUT,
+    )
+    return Answer.model_validate_json(text)
 
 
 async def _pod(cluster: Cluster, job: JobRef) -> Pod | None:

@@ -1,12 +1,17 @@
-"""The scripted model as a process of its own: `python -m dev_stack.scripted_model --host ADDRESS --port N`."""
+"""The scripted model as a process of its own: `python -m dev_stack.scripted_model --host ADDRESS --port N`.
+
+After its address it prints each answer that it sends, a JSON object a line.
+"""
 
 import argparse
 import asyncio
+import json
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 
-from dev_stack.scripted_model.server import serve
+from dev_stack.scripted_model.server import Sent, serve
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,9 +34,13 @@ async def _serve(host: str, port: int) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with serve(host, port) as model:
+    async with serve(host, port, _print) as model:
         print(f"scripted model listening on {model.base_url}", flush=True)
         await stop.wait()
+
+
+def _print(sent: Sent) -> None:
+    print(json.dumps(asdict(sent)), flush=True)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import itertools
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -64,8 +64,14 @@ class Sent:
     usage: Usage | None
 
 
+Report = Callable[[Sent], None]
+
+
 class ScriptedModel:
     """The application and its state; `serve` serves it.
+
+    Args:
+        report: gets each answer when it is sent.
 
     Attributes:
         origin: scheme and authority, once it is served: the base URL of Anthropic's and Google's clients.
@@ -74,7 +80,8 @@ class ScriptedModel:
         sent: the latest answers, oldest first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, report: Report = lambda _: None) -> None:
+        self._report = report
         self.origin = ""
         self.requests: deque[dict[str, Any]] = deque(maxlen=MAX_REQUESTS_KEPT)
         self.arrivals: deque[Arrival] = deque(maxlen=MAX_REQUESTS_KEPT)
@@ -133,7 +140,9 @@ class ScriptedModel:
             step = Step(status=404)
         await asyncio.sleep(step.delay)
         usage = step.usage if step.status == 200 else None
-        self.sent.append(Sent(encoding.name, asked.model, step.status, usage))
+        sent = Sent(encoding.name, asked.model, step.status, usage)
+        self.sent.append(sent)
+        self._report(sent)
         if usage is None:
             return _error(encoding, step)
         ready = Answer(step, asked.model, next(self._serials), body)
@@ -141,13 +150,15 @@ class ScriptedModel:
 
 
 @asynccontextmanager
-async def serve(host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[ScriptedModel]:
+async def serve(
+    host: str = "127.0.0.1", port: int = 0, report: Report = lambda _: None
+) -> AsyncIterator[ScriptedModel]:
     """Serve in this event loop; port 0 takes a free one.
 
     Raises:
         OSError: the address cannot be bound.
     """
-    model = ScriptedModel()
+    model = ScriptedModel(report)
     runner = web.AppRunner(model.app(), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:

@@ -7,6 +7,7 @@ A message of a kubelet may be put anywhere into a body, also into the middle of 
 import asyncio
 import base64
 import json
+import re
 import socket
 import ssl
 import struct
@@ -30,11 +31,39 @@ class _Broken(Exception):
 
 
 @dataclass
+class Hold:
+    """The next request whose path and query this expression is found in waits on its way, or its answer does.
+
+    Attributes:
+        answer: the answer of an exec is held back, and broken off at its release.
+        arrived: it waits.
+    """
+
+    path: str
+    answer: bool = False
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    _released: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def release(self) -> None:
+        """Let it go on, or break it off."""
+        self._released.set()
+
+    def takes(self, request: web.Request) -> bool:
+        """Whether this is the request."""
+        return not self.arrived.is_set() and re.search(self.path, request.path_qs) is not None
+
+    async def wait(self) -> None:
+        """Return at the release."""
+        self.arrived.set()
+        await self._released.wait()
+
+
+@dataclass
 class FaultyNetwork:
     """The faults between a client that uses `kubeconfig` and the cluster.
 
     Attributes:
-        requests: the paths of all requests.
+        requests: method, path and query of all requests.
     """
 
     server: str
@@ -42,6 +71,8 @@ class FaultyNetwork:
     kubeconfig: Path
     requests: list[str] = field(default_factory=list)
     faults: list[HttpFault] = field(default_factory=list)
+    _holds: list[Hold] = field(default_factory=list)
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
     _ends: set[asyncio.Event] = field(default_factory=set)
 
     def http(self, **what: Any) -> HttpFault:
@@ -49,9 +80,21 @@ class FaultyNetwork:
         self.faults.append(HttpFault(**what))
         return self.faults[-1]
 
+    def hold(self, path: str, *, answer: bool = False) -> Hold:
+        """Hold back the next request whose path and query this expression is found in, or its answer."""
+        self._holds.append(Hold(path, answer))
+        return self._holds[-1]
+
+    async def until_requested(self, expression: str, count: int = 1) -> None:
+        """Return after so many further requests that this expression is found in."""
+        known = len(self.requests)
+        while sum(re.search(expression, each) is not None for each in self.requests[known:]) < count:
+            self._arrived.clear()
+            await self._arrived.wait()
+
     def count(self, end: str) -> int:
         """How many requests had a path with this end."""
-        return sum(path.endswith(end) for path in self.requests)
+        return sum(each.partition("?")[0].endswith(end) for each in self.requests)
 
     def end_follows(self) -> None:
         """End every open log stream cleanly, at whatever byte."""
@@ -59,7 +102,11 @@ class FaultyNetwork:
             end.set()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        self.requests.append(request.path)
+        self.requests.append(f"{request.method} {request.path_qs}")
+        self._arrived.set()
+        hold = next((each for each in self._holds if each.takes(request)), None)
+        if hold is not None and not hold.answer:
+            await hold.wait()
         fault = next((each for each in self.faults if each.takes(request.method, request.path_qs)), None)
         if fault is not None:
             await asyncio.sleep(fault.delay)
@@ -67,7 +114,7 @@ class FaultyNetwork:
                 return _refusal(fault)
         try:
             if request.headers.get("Upgrade", "").lower() == "websocket":
-                return await self._websocket(request, fault)
+                return await self._websocket(request, fault, hold if hold is not None and hold.answer else None)
             return await self._http(request, fault)
         except (_Broken, aiohttp.ClientError, OSError):
             _reset(request)
@@ -106,7 +153,7 @@ class FaultyNetwork:
             if not fault.clean:
                 raise _Broken
 
-    async def _websocket(self, request: web.Request, fault: HttpFault | None) -> web.StreamResponse:
+    async def _websocket(self, request: web.Request, fault: HttpFault | None, held: Hold | None) -> web.StreamResponse:
         protocols = [each.strip() for each in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
         headers = {"Authorization": request.headers.get("Authorization", "")}
         try:
@@ -119,12 +166,20 @@ class FaultyNetwork:
         async with opened as theirs:
             ours = web.WebSocketResponse(protocols=protocols, max_msg_size=0)
             await ours.prepare(request)
-            async for message in theirs:
-                if message.type is not aiohttp.WSMsgType.BINARY:
-                    break
-                if left is not None and (left := left - len(message.data)) <= 0:
-                    raise _Broken
-                await ours.send_bytes(message.data)
+            sending = asyncio.create_task(_forward_input(ours, theirs))
+            try:
+                async for message in theirs:
+                    if message.type is not aiohttp.WSMsgType.BINARY:
+                        break
+                    if held is not None and len(message.data) > 1:
+                        await held.wait()
+                        raise _Broken
+                    if left is not None and (left := left - len(message.data)) <= 0:
+                        raise _Broken
+                    await ours.send_bytes(message.data)
+            finally:
+                sending.cancel()
+                await asyncio.wait([sending])
             await ours.close()
             return ours
 
@@ -153,6 +208,14 @@ async def faulty_network(kubeconfig: Path, folder: Path) -> AsyncIterator[Faulty
             yield network
         finally:
             await runner.cleanup()
+
+
+async def _forward_input(ours: web.WebSocketResponse, theirs: aiohttp.ClientWebSocketResponse) -> None:
+    """What the client sends; a connection that breaks ends the reading of the output as well."""
+    with suppress(aiohttp.ClientError, OSError):
+        async for message in ours:
+            if message.type is aiohttp.WSMsgType.BINARY:
+                await theirs.send_bytes(message.data)
 
 
 async def _all(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:

@@ -58,6 +58,10 @@ stored once and in order, nothing left over.
 | OpenCode is killed for the container's memory limit | `oom_killed`, one attempt |
 | a tool is killed for that limit, and OpenCode continues to its end | `succeeded`, a note once its status is read |
 | kubelet and API server are killed repeatedly, connections cut, workers killed | every line once |
+| kubelet or API server is killed while a pod rests, or while it works for the next run | that run, in that pod |
+| one of them is away when the pod is to get the prompt, or when it has it and answers | the same |
+| a run is cancelled while its node is away | `cancelled` when the node is back |
+| each other agent in its image, twice | `succeeded`, one session, the model's tokens; no key in a Job or pod |
 
 Observed there:
 
@@ -68,8 +72,8 @@ Observed there:
 - **A cluster without any ready node deletes no pod**: it takes itself to be disconnected. With only one node nothing is
   evicted, however long it is disconnected.
 - **A restarted kubelet mounts a running pod's volumes once more**, and does nothing for the pod while one of them
-  cannot be mounted: it does not end it, report its end, nor remove it. So the volume of the prompt, whose Secret is
-  deleted once the agent has it, is optional.
+  cannot be mounted: it does not end it, report its end, nor remove it (until 1.21). So all volumes of Secrets are
+  optional: the prompt is deleted once the agent has it, and the others with the Job.
 - **A kubelet that comes back to a deleted pod removes its log within a second or two of its end.** So the log of a pod
   that is being deleted is requested every half second at least; what was written while the node was disconnected is
   read.

@@ -428,6 +428,8 @@ def test_the_init_container_needs_nothing_but_a_shell(tmp_path: Path, shell: str
     for folder in ("prompt", "prompt-secret", "agent-run/bin", "bin"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "prompt-secret/prompt").write_bytes(b"say \xffhello\n")
+    (tmp_path / "agent-run/sidecar").mkdir()
+    (tmp_path / "agent-run/sidecar/sidecar.pyz").touch()
     for tool in ("cat", "cp", "chmod", "mkdir"):
         (tmp_path / "bin" / tool).symlink_to(f"/bin/{tool}")
     if with_busybox:
@@ -449,19 +451,22 @@ def test_a_missing_prompt_fails_the_init_container_in_the_end(tmp_path: Path) ->
     assert subprocess.run(["/bin/sh", "-c", script, "write-prompt"], capture_output=True).returncode != 0
 
 
-def test_a_prompt_that_comes_late_is_waited_for(tmp_path: Path) -> None:
-    for folder in ("prompt", "prompt-secret"):
+@pytest.mark.parametrize("file", ["prompt-secret/prompt", "sidecar/sidecar.pyz"])
+def test_a_secret_that_comes_late_is_waited_for(tmp_path: Path, file: str) -> None:
+    for folder in ("prompt", "prompt-secret", "sidecar"):
         (tmp_path / folder).mkdir()
+    for earlier in {"prompt-secret/prompt", "sidecar/sidecar.pyz"} - {file}:
+        (tmp_path / earlier).write_text("hello\n")
     script = INIT_SCRIPT.replace("/tmp/", f"{tmp_path}/").replace("/agent-run", str(tmp_path))
-    late = script.replace("sleep 1", f"echo hello > {tmp_path}/prompt-secret/prompt")
+    late = script.replace("sleep 1", f"echo hello > {tmp_path}/{file}")
     assert subprocess.run(["/bin/sh", "-c", late, "write-prompt"], capture_output=True).returncode == 0
     assert (tmp_path / "prompt/prompt.txt").read_text() == "hello\n"
 
 
-def test_a_kubelet_that_comes_back_can_do_without_the_prompt() -> None:
+def test_a_kubelet_that_comes_back_can_end_a_pod_whose_secrets_are_deleted() -> None:
     pod = job_plan(create_job_input()).job["spec"]["template"]["spec"]
-    (prompt,) = [volume for volume in pod["volumes"] if volume["name"] == "prompt-secret"]
-    assert prompt["secret"]["optional"]
+    secrets = {volume["name"]: volume["secret"]["optional"] for volume in pod["volumes"] if "secret" in volume}
+    assert secrets == {"prompt-secret": True, "run-secret": True, "sidecar": True}
 
 
 def test_no_agent_starts_with_a_folder_that_cannot_be_created_or_that_leads_elsewhere(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from agent_runs.contracts.messages import CreateJob, JobRef
 from agent_runs.contracts.pod import AGENT_CONTAINER
 from agent_runs.job import warm_pods
 from agent_runs.job.manifest import JobPlan
-from agent_runs.job.warm_pods import CLAIM_COMMAND, WarmPods
+from agent_runs.job.reference import job_ref
+from agent_runs.job.warm_pods import CLAIM_COMMAND, ROTATE_COMMAND, NotAsked, WarmPods
 from agent_runs.kube.objects import Job, Pod, decode
 from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE
 from agent_runs.kube.port import Cluster, ExecFailed
@@ -26,6 +27,7 @@ ACCEPTED = b'{"accepted": true, "first": 12, "at": 1700000000.5}'
 REFUSED = b'{"accepted": false, "reason": "the pod does not rest"}'
 NOT_OPENED, CUT = ExecFailed("no upgrade", status=500), ExecFailed("cut")
 NOT_REACHED = ExecFailed("it ended", exit_code=commands.NOT_REACHED)
+NO_CONTAINER = ExecFailed("no container", status=404)
 
 
 def job(**annotations: str) -> Job:
@@ -65,7 +67,7 @@ class FakeCluster:
     async def exec_input(
         self, _namespace: str, _pod: str, _container: str, argv: Sequence[str], stdin: bytes, **_: object
     ) -> bytes:
-        assert argv == CLAIM_COMMAND
+        assert argv in (CLAIM_COMMAND, ROTATE_COMMAND)
         self.requests.append(json.loads(stdin))
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
@@ -92,6 +94,7 @@ def pods(cluster: FakeCluster) -> WarmPods:
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm_pods, "RETRY_PAUSE", warm_pods.RETRY_PAUSE * 0)
+    monkeypatch.setattr(warm_pods, "NODE_PAUSE", warm_pods.NODE_PAUSE * 0)
 
 
 async def test_a_claim_hands_over_prompt_and_tokens_and_says_where_the_output_begins() -> None:
@@ -117,28 +120,35 @@ async def test_a_claim_hands_over_prompt_and_tokens_and_says_where_the_output_be
         FakeCluster([OURS]),
         FakeCluster([RESTING], loses=True),
         FakeCluster([RESTING], [REFUSED]),
-        FakeCluster([RESTING], [ACCEPTED], agent_ended=True),
-        FakeCluster([RESTING], [NOT_OPENED]),
-        FakeCluster([RESTING], [NOT_REACHED]),
-        FakeCluster([RESTING], [ClusterForbidden("may not")]),
-        FakeCluster([RESTING]),
     ],
-    ids=[
-        "no Job",
-        "none rests",
-        "another was first",
-        "refused",
-        "agent ended",
-        "exec not opened",
-        "sidecar ended",
-        "exec forbidden",
-        "pod gone",
-    ],
+    ids=["no Job", "none rests", "another was first", "refused"],
 )
-async def test_what_has_certainly_not_got_the_prompt_leaves_the_attempt_to_a_job_of_its_own(
-    cluster: FakeCluster,
-) -> None:
+async def test_without_a_pod_that_takes_the_prompt_the_attempt_has_a_job_of_its_own(cluster: FakeCluster) -> None:
     assert await pods(cluster).claim(INPUT, PLAN) is None
+
+
+@pytest.mark.parametrize(
+    ("answers", "reason"),
+    [
+        ([NO_CONTAINER] * warm_pods.TRIES + [ACCEPTED], "its node does not answer, no container"),
+        ([NOT_REACHED], "its sidecar does not answer, it ended"),
+        ([ClusterForbidden("may not")], "may not"),
+        ([], "it has ended"),
+    ],
+    ids=["no container", "sidecar ended", "exec forbidden", "pod gone"],
+)
+async def test_why_a_pod_that_rests_has_certainly_not_got_the_prompt_is_said(
+    answers: list[bytes | Exception], reason: str
+) -> None:
+    with pytest.raises(NotAsked, match=f"^the pod of Job job rested, and was not used: {reason}$"):
+        await pods(FakeCluster([RESTING], answers)).claim(INPUT, PLAN)
+
+
+async def test_a_pod_whose_agent_has_ended_is_not_asked() -> None:
+    cluster = FakeCluster([RESTING], [ACCEPTED], agent_ended=True)
+    with pytest.raises(NotAsked, match="was not used: it has ended"):
+        await pods(cluster).claim(INPUT, PLAN)
+    assert cluster.requests == []
 
 
 async def test_only_a_first_attempt_that_may_rest_claims() -> None:
@@ -154,9 +164,33 @@ async def test_a_cut_is_repeated_with_the_same_claim() -> None:
 
 
 @pytest.mark.parametrize("failure", [CUT, ExecFailed("it ended", exit_code=1, status=500)], ids=["cut", "ended"])
-async def test_a_pod_that_may_have_got_the_prompt_and_is_gone_ends_the_attempt(failure: Exception) -> None:
+@pytest.mark.parametrize("then", [[], [ClusterForbidden("may not")]], ids=["gone", "forbidden"])
+async def test_a_pod_that_may_have_got_the_prompt_and_is_lost_ends_the_attempt(
+    failure: Exception, then: list[bytes | Exception]
+) -> None:
     with pytest.raises(PodLost, match="rested, and was lost"):
-        await pods(FakeCluster([RESTING], [failure])).claim(INPUT, PLAN)
+        await pods(FakeCluster([RESTING], [failure, *then])).claim(INPUT, PLAN)
+
+
+async def test_a_node_that_is_away_is_waited_for() -> None:
+    away = [NOT_OPENED] * (warm_pods.TRIES * 3)
+    assert await pods(FakeCluster([RESTING], [*away, ACCEPTED])).claim(INPUT, PLAN) is not None
+    assert await pods(FakeCluster([RESTING], [CUT, *away, CUT, ACCEPTED])).claim(INPUT, PLAN) is not None
+    assert await pods(FakeCluster([OURS], [*away, ACCEPTED])).again(INPUT, plan) is not None
+    cluster = cast("Cluster", FakeCluster([OURS], [*away, b'{"accepted": true}']))
+    assert await warm_pods.rotate(cluster, job_ref(OURS), INPUT.attempt.transcript, {})
+
+
+async def test_a_node_that_stays_away_ends_the_attempt_only_if_its_pod_may_have_the_prompt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("NODE_RESTART", "NODE_TIMEOUT"):
+        monkeypatch.setattr(warm_pods, name, getattr(warm_pods, name) * 0)
+    away = [NOT_OPENED] * warm_pods.TRIES
+    with pytest.raises(PodLost, match="rested, and was lost"):
+        await pods(FakeCluster([RESTING], [CUT, *away])).claim(INPUT, PLAN)
+    with pytest.raises(NotAsked, match="was not used: its node does not answer, no upgrade"):
+        await pods(FakeCluster([RESTING], [*away, ACCEPTED])).claim(INPUT, PLAN)
 
 
 async def test_a_later_activity_attempt_continues_the_claim() -> None:
@@ -167,7 +201,7 @@ async def test_a_later_activity_attempt_continues_the_claim() -> None:
 
 
 @pytest.mark.parametrize(
-    "answers", [[], [NOT_OPENED], [NOT_REACHED]], ids=["pod gone", "exec not opened", "sidecar ended"]
+    "answers", [[], [NO_CONTAINER], [NOT_REACHED]], ids=["pod gone", "no container", "sidecar ended"]
 )
 async def test_a_later_activity_attempt_that_learns_nothing_ends_the_attempt(answers: list[bytes | Exception]) -> None:
     with pytest.raises(PodLost, match="rested, and was lost"):

@@ -12,6 +12,7 @@ import pytest
 
 from agent_runs.client.wake import Wake, build_wake
 from agent_runs.contracts.identity import AttemptKey
+from agent_runs.contracts.request import SessionParams
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.paperclip.sealing import Sealer, load_or_create
 from agent_runs.transcripts.store import SqlTranscripts
@@ -39,6 +40,7 @@ class RealSystem:
         script: Mapping[str, Any] | None = None,
         token: str | None = None,
         run_id: str | None = None,
+        session: SessionParams | None = None,
         **config: Any,
     ) -> Wake:
         """A run of an agent whose model plays this scenario; it ends without a caller that collects its outcome.
@@ -46,16 +48,23 @@ class RealSystem:
         Args:
             script: for the scenario `script`, instead of the demonstration's.
             token: the agent's token for Paperclip, instead of the demonstration's.
+            session: of an earlier run, to be continued.
         """
         raw = demo.context(scenario, agent_id)
         if script is not None:
             raw = rewritten(raw, f"<<<fake-llm\n{json.dumps(script)}\nfake-llm>>>")
         raw["config"] |= {"keepWarmSec": 0, **config}
+        raw = demo.later_context(raw, session)
         raw["runId"] = run_id or raw["runId"]
         raw["authToken"] = token or raw["authToken"]
         demo.prepare_volume(self.stack.plan.data_root, raw)
         sealer = Sealer(load_or_create(self.stack.settings.sealing_key_file)[0].public)
         return build_wake(raw, sealer, outcome_retention_sec=0)
+
+    def answers(self) -> list[dict[str, Any]]:
+        """What the model has answered, oldest first: protocol, model, status, and usage unless it is an error."""
+        lines = (self.stack.plan.state / "log" / "model.log").read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
 
     async def stdout(self, key: AttemptKey) -> list[bytes]:
         """The stored lines of the agent's standard output."""
@@ -72,16 +81,19 @@ def rewritten(value: Any, script: str) -> Any:
 
 
 @asynccontextmanager
-async def open_real_system(folder: Path, *, model_host: str | None = None) -> AsyncIterator[RealSystem]:
+async def open_real_system(
+    folder: Path, *, model_host: str | None = None, through: Path | None = None
+) -> AsyncIterator[RealSystem]:
     """The stack on the real cluster; without one the test is skipped.
 
     Args:
+        through: kubeconfig of a proxy in front of the cluster.
         model_host: address of this machine that pods reach; None finds it out, which needs to list nodes.
     """
     kubeconfig, image = cluster_and_image()
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("AGENT_RUNS_POLICY", str(anything_allowed(folder)))
-        async with _opened(folder, kubeconfig, image, model_host) as system:
+        async with _opened(folder, str(through or kubeconfig), image, model_host) as system:
             yield system
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from temporalio.client import Client
 
 from agent_runs.agents.profile import load
+from agent_runs.contracts.outcome import Outcome
 from agent_runs.kube.objects import Pod
 from dev_stack.agent_programs import PROGRAMS, ensure_program, link_programs, provider_variables
 from dev_stack.scripted_model.server import ScriptedModel, serve
@@ -22,6 +23,30 @@ from tests.support.claims import data_claim
 
 KEY = "canary-key-of-the-provider"
 """The key of every agent's provider, which must be in Secrets only."""
+
+
+COUNTED = {"usage": {"prompt": 1000, "completion": 50, "cached": 400, "reasoning": 10}}
+"""What an answer of the model costs."""
+SPENT = {
+    "claude": (1200, 100, 800, 0),
+    "codex": (1200, 100, 800, 20),
+    "gemini": (2000, 80, 0, 0),
+    "qwen": (1200, 100, 800, 20),
+    "pi": (1200, 100, 800, 20),
+}
+"""Input without the cache, output, cache and reasoning of two such answers, as far as each agent tells them."""
+
+
+def spent(outcome: Outcome) -> tuple[int, int, int, int]:
+    """What the outcome says of the same."""
+    used = outcome.usage
+    assert used is not None
+    return used.input_tokens, used.output_tokens, used.cached_input_tokens, used.reasoning_tokens
+
+
+def key_of(name: str) -> str:
+    """The variable with the key of the agent's provider."""
+    return load()[name].keys[0]
 
 
 @dataclass
@@ -48,7 +73,7 @@ class AgentSystem:
             "env": {
                 **provider_variables(name, self.model.base_url),
                 "PATH": await programs(name, self.folder),
-                self.key_of(name): KEY,
+                key_of(name): KEY,
             },
             **config,
         }
@@ -75,10 +100,6 @@ class AgentSystem:
         found = [pid for pid in processes_of(raw) if program in command_line(pid)]
         assert found, "the agent does not run"
         return found
-
-    def key_of(self, name: str) -> str:
-        """The variable with the key of the agent's provider."""
-        return load()[name].keys[0]
 
     def with_task_queue(self, name: str) -> System:
         """The same system with callers and workers of another task queue."""

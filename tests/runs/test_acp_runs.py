@@ -18,21 +18,21 @@ from agent_runs.contracts.request import SessionParams
 from dev_stack.demo import later_context
 from tests.conftest import UNKNOWN_SESSION
 from tests.pod.paperclip import serving
-from tests.runs.real_agents import KEY, AgentSystem, events, real_agents, until_tool_runs
+from tests.runs.real_agents import (
+    COUNTED,
+    KEY,
+    SPENT,
+    AgentSystem,
+    events,
+    key_of,
+    real_agents,
+    spent,
+    until_tool_runs,
+)
 from tests.runs.real_opencode import playing
 from tests.security.canaries import Record
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_agents]
-
-COUNTED = {"usage": {"prompt": 1000, "completion": 50, "cached": 400, "reasoning": 10}}
-SPENT = {
-    "claude": (1200, 100, 800, 0),
-    "codex": (1200, 100, 800, 20),
-    "gemini": (2000, 80, 0, 0),
-    "qwen": (1200, 100, 800, 20),
-    "pi": (1200, 100, 800, 20),
-}
-"""Input without the cache, output, cache and reasoning of two such answers, as far as each agent tells them."""
 
 
 def bash(command: str) -> dict[str, Any]:
@@ -95,9 +95,7 @@ async def test_a_run_with_a_tool_is_whole_and_says_what_it_used(agents: AgentSys
     seen = await events(agents.system, raw)
     (tool,) = [each["part"] for each in seen if each["type"] == "tool_use"]
     assert (tool["state"]["status"], "heron" in str(tool["state"]["output"])) == ("completed", name != "gemini")
-    used = outcome.usage
-    assert used is not None
-    assert (used.input_tokens, used.output_tokens, used.cached_input_tokens, used.reasoning_tokens) == SPENT[name]
+    assert spent(outcome) == SPENT[name]
     assert (outcome.cost_usd is None) == (name != "claude")
     assert outcome.session_params is not None
     assert outcome.session_params.agent == name
@@ -257,7 +255,7 @@ async def test_the_key_of_the_provider_is_in_secrets_and_nowhere_else(agents: Ag
         outcome = await outcome_at_close(ticket.handle(agents.system.temporal))
     assert outcome.failure is None, outcome.failure
     lines = b"\n".join(line.data for line in await agents.system.lines(raw))
-    assert f"[[secret:{agents.key_of(name)}" in lines.decode()
+    assert f"[[secret:{key_of(name)}" in lines.decode()
     assert KEY.encode() not in lines
     assert KEY.encode() not in await agents.system.history_bytes(ticket)
     assert KEY not in outcome.model_dump_json()

@@ -19,7 +19,7 @@ from temporalio.client import Client
 from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.job.reference import job_ref
-from agent_runs.job.warm_pods import CLAIM_COMMAND, Answer, ask
+from agent_runs.job.warm_pods import CLAIM_COMMAND, TRIES, Answer, ask
 from agent_runs.kube.objects import Job, Pod
 from agent_runs.kube.ownership import RESTS_SINCE
 from agent_runs.pod.sidecar.tokens import KEY_PLACEHOLDER
@@ -355,9 +355,7 @@ async def test_of_two_claims_one_wins_and_a_repeated_one_is_answered_as_before(s
 
     async def claim(number: int, **changes: Any) -> Answer:
         request = {"id": f"run-{number}/1", **content, **changes}
-        answer = await ask(system.kubernetes, job_ref(job), CLAIM_COMMAND, request)
-        assert answer is not None
-        return answer
+        return await ask(system.kubernetes, job_ref(job), CLAIM_COMMAND, request)
 
     other = await claim(0, pod="another")
     assert (other.accepted, other.reason) == (False, "the pod is made for another configuration")
@@ -396,6 +394,16 @@ async def test_a_resting_pod_that_is_evicted_costs_the_next_run_only_a_start(sys
     assert_whole(two, "Two.")
     assert [attempt.failure_code for attempt in two.attempts] == [None]
     assert two.attempts[0].job_name != resting.metadata.name
+
+
+async def test_a_resting_pod_that_cannot_be_asked_costs_the_next_run_only_a_start_and_a_note(system: System) -> None:
+    first, one, resting = await rested(system)
+    system.embedded.faults.http(path="/exec.*command=claim", status=404, times=TRIES)
+    two = await system.outcome(later(first, one, {"text": "Two."}))
+    assert_whole(two, "Two.")
+    assert [attempt.failure_code for attempt in two.attempts] == [None]
+    assert two.attempts[0].job_name != resting.metadata.name
+    assert f"the pod of Job {resting.metadata.name} rested, and was not used" in str(two.result_json.get("notes"))
 
 
 async def test_a_sidecar_that_is_killed_in_a_claimed_pod_costs_one_attempt(system: System, tmp_path: Path) -> None:

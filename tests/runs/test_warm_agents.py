@@ -25,7 +25,7 @@ from dev_stack.agent_programs import PROGRAMS
 from dev_stack.cluster.kinds import SECRETS
 from dev_stack.demo import later_context
 from tests.pod.paperclip import FakePaperclip, serving
-from tests.runs.real_agents import AgentSystem, command_line, events, processes_of, programs, real_agents
+from tests.runs.real_agents import AgentSystem, command_line, events, key_of, processes_of, programs, real_agents
 from tests.runs.real_opencode import playing
 from tests.runs.test_api_proxy import ASK, PYTHON
 
@@ -291,7 +291,7 @@ async def test_what_a_run_leaves_running_ends_when_its_pod_rests(agents: AgentSy
 async def test_a_key_that_has_changed_is_that_of_a_new_pod(agents: AgentSystem) -> None:
     first, one, resting = await rested(agents, QUICK)
     second = later(first, one, {"text": "Two."})
-    second["config"] = {**second["config"], "env": {**second["config"]["env"], agents.key_of(QUICK): "another-key"}}
+    second["config"] = {**second["config"], "env": {**second["config"]["env"], key_of(QUICK): "another-key"}}
     two = await agents.system.outcome(second)
     assert_whole(two, "Two.")
     assert two.attempts[0].job_name != resting.metadata.name

@@ -72,6 +72,7 @@ class Control:
             with open(request[2], encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - as above
                 content = json.load(file)
             connection.sendall(json.dumps(self._answer(request[1].decode(), content)).encode() + b"\n")
+            connection.shutdown(socket.SHUT_WR)  # the driver of the turn that began is a child, and has the socket too
         elif (replay := _REPLAY.fullmatch(command)) is not None and not os.fork():
             try:
                 connection.settimeout(None)
