@@ -60,7 +60,6 @@ stored once and in order, nothing left over.
 | kubelet and API server are killed repeatedly, connections cut, workers killed | every line once |
 | kubelet or API server is killed while a pod rests, or while it works for the next run | that run, in that pod |
 | one of them is away when the pod is to get the prompt, or when it has it and answers | the same |
-| a run is cancelled while its node is away | `cancelled` when the node is back |
 | each other agent in its image, twice | `succeeded`, one session, the model's tokens; no key in a Job or pod |
 
 Observed there:

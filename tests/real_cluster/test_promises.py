@@ -1,6 +1,5 @@
 """Guard and cancel on a real cluster, with the real OpenCode. Needs KUBECONFIG and TEST_AGENT_IMAGE."""
 
-import asyncio
 import uuid
 from datetime import timedelta
 from pathlib import Path
@@ -10,8 +9,6 @@ import pytest
 from agent_runs.client.attach import attach
 from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.contracts.identity import AttemptKey
-from agent_runs.kube.pod_state import has_ended
-from tests.real_cluster.requirements import TOOL, cluster_tool, skip_without
 from tests.real_cluster.stack import RealSystem, open_real_system
 from tests.runs.concurrent_attach import attach_all
 
@@ -61,24 +58,3 @@ async def test_a_cancelled_agent_stops_and_keeps_its_session(tmp_path: Path) -> 
     assert outcome.receipt is not None
     assert outcome.receipt.state == "verified"
     assert job is None
-
-
-async def test_a_run_whose_job_is_deleted_while_its_node_is_away_ends_when_it_is_back(tmp_path: Path) -> None:
-    """By then Kubernetes has deleted the Job's Secrets, and a kubelet wants to mount a pod's volumes even to end it."""
-    skip_without(TOOL)
-    async with open_real_system(tmp_path) as system:
-        wake = system.wake(SLOW, str(uuid.uuid4()), graceSec=2)
-        ticket = await attach(system.stack.client, system.stack.settings, wake)
-        key = AttemptKey(run=wake.key)
-        await until_stored(system, key, 3)
-        (job,) = await system.cluster.jobs_of_agent("default", wake.key.agent_id)
-        await cluster_tool("kill", "kubelet")
-        try:
-            await system.cluster.delete_job("default", job.metadata.name, job.metadata.uid)
-            while await system.cluster.read_secret_metadata("default", key.run_secret_name) is not None:  # noqa: ASYNC110 - another process
-                await asyncio.sleep(0.2)
-        finally:
-            await cluster_tool("start", "kubelet")
-        outcome = await outcome_at_close(ticket.handle(system.stack.client))
-        assert all(map(has_ended, await system.cluster.pods_of_agent("default", wake.key.agent_id)))
-    assert outcome.attempts[0].failure_code == "k8s_job_deleted_externally"
