@@ -119,6 +119,21 @@ class Cpu:
         return self.agent, self.pods, self.worker
 
 
+@dataclass(frozen=True)
+class Measured:
+    """Some wakes at once.
+
+    Attributes:
+        requests: seconds to the first model request of each.
+        starts: seconds to the start of each agent's process, of those that started.
+        cpu: of each wake on average.
+    """
+
+    requests: list[float]
+    starts: list[float]
+    cpu: Cpu
+
+
 class CpuClock:
     """CPU of everything below this process. What has ended and was waited for is in its parent's times, or in ours."""
 
@@ -143,6 +158,11 @@ class CpuClock:
         )
         agent = sum(self._agent.values())
         return Cpu(agent, everything - worker - temporal - agent, worker)
+
+    def starts_after(self, began: float) -> list[float]:
+        """Seconds from then to the start of each process of an agent."""
+        times = [started / _TICKS - began for _, started in self._agent]
+        return [seconds for seconds in times if seconds > 0]
 
     def _see(self) -> list[Process]:
         processes = _descendants()
@@ -174,18 +194,18 @@ class Bench:
     cpu: CpuClock
     folder: Path
 
-    async def wakes(self, variant: Variant, count: int) -> tuple[list[float], Cpu]:
-        """Seconds to the first model request of agents that are woken at once; CPU of each wake on average."""
+    async def wakes(self, variant: Variant, count: int) -> Measured:
+        """Agents that are woken at once."""
         names = [f"text:{number}" for number in range(count)]  # a model for each agent tells their requests apart
         agents = [await self._agent(variant, name) for name in names]
         for _ in range(variant.before):
             ended = await asyncio.gather(*map(self.system.outcome, agents))
             agents = [later_context(raw, each.session_params) for raw, each in zip(agents, ended, strict=True)]
-        before = self.cpu.read()
+        before, began = self.cpu.read(), time.monotonic()
         seconds = await asyncio.gather(*map(self._wake, agents, names))
         used = self.cpu.read().since(before, count)
         await asyncio.gather(*map(self._remove, agents))
-        return list(seconds), used
+        return Measured(list(seconds), self.cpu.starts_after(began), used)
 
     async def _agent(self, variant: Variant, scenario: str) -> dict[str, Any]:
         if variant.agent != OPENCODE:
@@ -251,32 +271,34 @@ def variants_of(agents: Sequence[str]) -> tuple[Variant, ...]:
 
 async def measure(
     rounds: int, variants: Sequence[Variant], at_once: Sequence[int]
-) -> dict[tuple[str, int], list[tuple[list[float], Cpu]]]:
+) -> dict[tuple[str, int], list[Measured]]:
     """All rounds of each variant and number of agents."""
-    measured: dict[tuple[str, int], list[tuple[list[float], Cpu]]] = {}
+    measured: dict[tuple[str, int], list[Measured]] = {}
     with tempfile.TemporaryDirectory() as folder:
         async with open_bench(Path(folder)) as bench:
             for _ in range(rounds):
                 for variant in variants:
                     for count in at_once:
-                        seconds, cpu = await bench.wakes(variant, count)
-                        measured.setdefault((variant.name, count), []).append((seconds, cpu))
-                        shown = " ".join(f"{each:.2f}" for each in sorted(seconds))
+                        wakes = await bench.wakes(variant, count)
+                        measured.setdefault((variant.name, count), []).append(wakes)
+                        shown = " ".join(f"{each:.2f}" for each in sorted(wakes.requests))
                         print(f"{variant.name}, {count}: {shown}; load {os.getloadavg()[0]:.1f}", file=sys.stderr)
     return measured
 
 
-def table(measured: Mapping[tuple[str, int], Sequence[tuple[list[float], Cpu]]]) -> str:
+def table(measured: Mapping[tuple[str, int], Sequence[Measured]]) -> str:
     """Markdown. p50 and CPU are the median of the rounds, max is the largest of all."""
-    head = ["wake", "agents at once", "to the first model request, p50 s", "max s"]
+    head = ["wake", "agents at once", "to the first agent's start, p50 s", "to the first model request, p50 s", "max s"]
     head += ["CPU s of each wake: agent", "sidecar, runner", "worker"]
     lines = [f"| {' | '.join(head)} |", f"|---{'|---:' * (len(head) - 1)}|"]
     for (name, count), rounds in measured.items():
-        middle = statistics.median(statistics.median(seconds) for seconds, _ in rounds)
-        most = max(max(seconds) for seconds, _ in rounds)
-        cpu = [statistics.median(column) for column in zip(*(each.seconds for _, each in rounds), strict=True)]
+        starts = [min(each.starts) for each in rounds if each.starts]
+        started = f"{statistics.median(starts):.2f}" if starts else "no start"
+        middle = statistics.median(statistics.median(each.requests) for each in rounds)
+        most = max(max(each.requests) for each in rounds)
+        cpu = [statistics.median(column) for column in zip(*(each.cpu.seconds for each in rounds), strict=True)]
         columns = " | ".join(f"{each:.2f}" for each in (middle, most, *cpu))
-        lines.append(f"| {name} | {count} | {columns} |")
+        lines.append(f"| {name} | {count} | {started} | {columns} |")
     return "\n".join(lines)
 
 

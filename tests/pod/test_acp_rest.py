@@ -95,13 +95,26 @@ def test_each_run_has_a_process_of_its_own_with_its_variables_alone(
     assert answer["accepted"] is True
     assert pod.claim(PAPERCLIP_RUN_ID="two", TASK="it's") == answer
     assert pod.tokens["run_id"] == "two/1"
-    assert pod.claim("three/1")["reason"] == "the pod does not rest"
     hold.unlink()
     second, again = pod.end_of_turn()
     assert (second.rests, second.exit_code, again) == (True, 0, kinds)
     assert pod.claim("three/1")["accepted"] is True
     assert pod.end_of_turn()[1] == kinds
     assert pod.starts.read_text() == "one \ntwo it's\nnone \n"
+
+
+def test_a_claim_is_answered_while_its_run_still_works(tmp_path: Path, pods: list[Pod]) -> None:
+    hold = tmp_path / "hold"
+    pods.append(pod := Pod(tmp_path, ["sh"], f"while [ -e {hold} ]; do sleep 0.05; done"))
+    pod.end_of_turn()
+    hold.touch()
+    assert pod.claim()["accepted"] is True
+    hold.unlink()
+    last, _ = pod.end_of_turn()
+    assert (last.error, last.rests) == (
+        None,
+        True,
+    )  # it does not wait for its agent in vain until the claim is answered
 
 
 def test_a_claim_for_another_pod_is_refused_and_the_pod_still_rests(tmp_path: Path, pods: list[Pod]) -> None:

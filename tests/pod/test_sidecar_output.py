@@ -1,7 +1,9 @@
 """The sidecar's frames: exact for any bytes in any pieces, and the same when they are repeated."""
 
 import ast
+import hashlib
 import io
+import json
 import os
 import subprocess
 import sys
@@ -152,3 +154,18 @@ def test_the_archive_has_all_of_h11_for_python_3_9_and_stays_small() -> None:
             ast.parse(archive.read(name), feature_version=(3, 9))
     assert "Programming Language :: Python :: 3.9" in (metadata("h11").get_all("Classifier") or [])
     assert len(sidecar_archive()) < 400_000  # of the 1 MiB of a Secret
+
+
+def test_what_a_program_writes_after_the_end_of_its_turn_is_in_no_figure_of_it(tmp_path: Path) -> None:
+    frames: list[bytes] = []
+    output = Output(str(tmp_path), frames.append)
+    output.begin()
+    (tmp_path / "stderr").write_bytes(b"one\n")
+
+    def last() -> bytes:
+        (tmp_path / "stderr").write_bytes(b"one\nwhat it says when it is ended\n")
+        return json.dumps(output.totals()).encode()
+
+    output.end(last)
+    totals = json.loads(frames[-1].partition(b" ")[2])["stderr"]
+    assert totals == {"lines": 1, "bytes": 4, "sha256": hashlib.sha256(b"one\n").hexdigest()}
