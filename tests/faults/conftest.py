@@ -14,15 +14,17 @@ from typing import Final
 import pytest
 from temporalio.client import Client
 
+from tests.faults.acp import open_acp
 from tests.faults.checks import RowResult, check_row
 from tests.faults.environment import Environment, open_environment
 from tests.faults.process_pool import ProcessPool
-from tests.faults.scenarios import Row, rows
+from tests.faults.rows import rows
+from tests.faults.scenarios import Row
 from tests.faults.served import open_served
 
 MAX_CONCURRENT_ROWS: Final = 16
 MAX_CONCURRENT_SERVERS: Final = 4
-"""Rows with the real OpenCode, whose start takes seconds of CPU."""
+"""Rows with real agents, whose start takes seconds of CPU."""
 
 
 class RowRuns:
@@ -57,7 +59,10 @@ class RowRuns:
         temporal, pool = self._temporal, self._process_pool
         if row.served is None:
             return open_environment(row.name, temporal, pool, folder, own_server=row.server)
-        return open_served(row.name, temporal, pool, folder, own_server=row.server, claimed=row.served == "claimed")
+        claimed = row.served == "claimed"
+        if row.agent:
+            return open_acp(row.name, temporal, pool, folder, agent=row.agent, claimed=claimed)
+        return open_served(row.name, temporal, pool, folder, own_server=row.server, claimed=claimed)
 
     async def end(self) -> None:
         for task in self._tasks.values():

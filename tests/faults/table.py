@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from tests.faults.checks import COLUMNS, RESULTS, RowResult
-from tests.faults.scenarios import Row, rows
+from tests.faults.rows import rows
+from tests.faults.scenarios import Row
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "guarantees.md"
 OPENING: Final = """# Guarantees
