@@ -1,6 +1,5 @@
 """The same environment with a real agent that speaks the Agent Client Protocol."""
 
-import json
 import re
 import shlex
 from collections.abc import AsyncIterator
@@ -15,7 +14,7 @@ from agent_runs.agents.profile import load
 from tests.faults.environment import Environment, environment_of, recorded
 from tests.faults.process_pool import ProcessPool
 from tests.faults.served import SERVED_LINES, ServedEnvironment
-from tests.runs.real_agents import AgentSystem, command_line, open_real_agents
+from tests.runs.real_agents import AgentSystem, command_line, events, open_real_agents, until_tool_runs
 from tests.runs.test_warm_agents import own_programs
 
 PROCESSES: Final = Path("/proc")
@@ -59,9 +58,14 @@ class AcpEnvironment(ServedEnvironment):
 
     async def stored(self, attempt: int) -> list[str]:
         """The lines of the tools that have ended. What Gemini's have printed is not stored, only that they ended."""
-        events = [json.loads(line) for line in await self.system.stdout(self.raw, attempt)]
-        states = [event["part"]["state"] for event in events if event["type"] == "tool_use"]
-        return [line for state in states for line in lines_of(state)]
+        stored = await events(self.system, self.raw, attempt)
+        states = [event["part"]["state"] for event in stored if event["type"] == "tool_use"]
+        return [line for state in states for line in lines_of(state, prints=self.agent_name != "gemini")]
+
+    async def until_stored(self, count: int | None = None) -> None:
+        """Returns once so many lines are stored, and the next tool has begun."""
+        await super().until_stored(count)
+        await until_tool_runs(self.system, self.raw, count=(self.half if count is None else count) + 1)
 
     def processes_of_agent(self) -> list[int]:
         """The processes that speak the protocol."""
@@ -75,9 +79,12 @@ class AcpEnvironment(ServedEnvironment):
         return [pid for pid in sidecar if parent_of(pid) in sidecar]
 
 
-def lines_of(state: dict[str, Any]) -> list[str]:
-    printed = state.get("output") or state.get("error") or ""
-    return LINE.findall(printed) if printed else CALL.findall(json.dumps(state["input"]))
+def lines_of(state: dict[str, Any], *, prints: bool) -> list[str]:
+    """The lines of one tool: what it has printed, or what it was called for if that is not stored."""
+    printed = str(state.get("output") or state.get("error") or "")
+    if prints:
+        return LINE.findall(printed)
+    return [] if state["status"] == "error" or "cancelled" in printed else CALL.findall(state["title"])
 
 
 def parent_of(pid: int) -> int:

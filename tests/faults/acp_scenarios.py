@@ -31,8 +31,8 @@ from tests.faults.scenarios import (
     row,
     stopped,
 )
+from tests.runs.real_agents import events
 
-GROUP: Final = "other agents"
 STOPPED_SECONDS: Final = 5
 KILLED_WHEN: Final = "worker SIGKILLed when `{}` {}"
 
@@ -81,11 +81,38 @@ def kill(pids: list[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+async def in_one_session(scenario: Scenario, env: Environment) -> Outcome:
+    """Every attempt continues the session of the first one."""
+    outcome = await scenario(env)
+    lines = [line for each in outcome.attempts for line in await events(env.system, env.raw, each.attempt)]
+    assert {line["sessionID"] for line in lines} - {""} == {outcome.session_id}
+    return outcome
+
+
 async def timed_out(seconds: int, env: Environment) -> Outcome:
     env.agent(timeoutSec=seconds)
     ticket = await env.start()
     await env.worker()
-    return await env.outcome(ticket)
+    outcome = await env.outcome(ticket)
+    assert outcome.timed_out
+    return outcome
+
+
+async def cancel_in_a_tool(env: Environment) -> Outcome:
+    """What the tool has done until then is whole."""
+    outcome = await cancel_running(env)
+    assert outcome.receipt is not None
+    assert outcome.receipt.state == "verified"
+    return outcome
+
+
+async def without_a_request(scenario: Scenario, env: Environment) -> Outcome:
+    """The model is asked for nothing."""
+    assert isinstance(env, AcpEnvironment)
+    asked = len(env.agents.model.requests)
+    outcome = await scenario(env)
+    assert len(env.agents.model.requests) == asked
+    return outcome
 
 
 async def cancel_while_the_agent_starts(env: Environment) -> Outcome:
@@ -112,12 +139,12 @@ def acp_rows() -> list[Row]:
             partial(api_server_stopped_while_the_agent_writes, STOPPED_SECONDS),
         ),
         "kubelet-restarted": (f"the kubelet is away for {STOPPED_SECONDS} s while lines come", kubelet_restarted),
-        "pod-deleted": ("somebody deletes the pod", partial(pod_fault, deleted)),
-        "sidecar-killed": ("the sidecar is SIGKILLed", partial(pod_fault, sidecar_killed)),
+        "pod-deleted": ("somebody deletes the pod", partial(in_one_session, partial(pod_fault, deleted))),
+        "sidecar-killed": ("the sidecar is SIGKILLed", partial(in_one_session, partial(pod_fault, sidecar_killed))),
         "driver-killed": ("the sidecar's driver and API proxy are SIGKILLed, twice", driver_killed),
         "agent-killed": ("the agent's process is SIGKILLed", agent_killed),
         "oom-killed": ("the agent's container is OOMKilled", partial(pod_fault, out_of_memory)),
-        "cancel": ("cancel while lines come, by five callers, and once more after the end", cancel_running),
+        "cancel": ("cancel while lines come, by five callers, and once more after the end", cancel_in_a_tool),
         "timeout": ("the agent works longer than `timeoutSec`", partial(timed_out, 20)),
     }
     claimed: dict[str, tuple[str, Scenario]] = {
@@ -125,10 +152,13 @@ def acp_rows() -> list[Row]:
             "worker SIGKILLed between a claim's annotation and its prompt",
             partial(in_the_claimed_pod, killed_before_the_prompt),
         ),
-        "claimed-cancel-before-prompt": ("cancel between a claim's annotation and its prompt", cancel_before_the_prompt),
+        "claimed-cancel-before-prompt": (
+            "cancel between a claim's annotation and its prompt",
+            cancel_before_the_prompt,
+        ),
         "claimed-cancel-at-start": (
             "cancel when the claimed pod has the prompt and its agent is starting",
-            partial(in_the_claimed_pod, cancel_while_the_agent_starts),
+            partial(in_the_claimed_pod, partial(without_a_request, cancel_while_the_agent_starts)),
         ),
     }
     return [acp_row(agent, fault, *what) for fault, what in (own | claimed).items() for agent in PROGRAMS]
@@ -146,5 +176,5 @@ ENDS: Final = {
 
 def acp_row(agent: str, fault: str, action: str, scenario: Scenario) -> Row:
     code, attempts = ENDS.get(fault, ("cancelled" if "cancel" in fault else None, None))
-    made = row(GROUP, f"{agent}-{fault}", action, scenario, code, attempts, bound=300)
+    made = row("other agents", f"{agent}-{fault}", action, scenario, code, attempts, bound=300)
     return replace(made, served="claimed" if fault.startswith("claimed") else "own", agent=agent)

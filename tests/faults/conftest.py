@@ -87,7 +87,8 @@ async def row_runs(
     """Slow rows are started with the first one; the longest ones first."""
     table = rows()
     names = {item.callspec.params["name"] for item in request.session.items if "row_runs" in item.fixturenames}  # type: ignore[attr-defined]  # functions have both
-    slow = sorted((table[name] for name in names if not table[name].quick), key=lambda row: -row.expected.bound)
+    slow = [row for row in table.values() if row.name in names and not row.quick]  # in the order of the tests
+    slow.sort(key=lambda row: -row.expected.bound)
     runs = RowRuns(slow, temporal, process_pool, tmp_path_factory.mktemp("faults"))
     try:
         yield runs

@@ -15,7 +15,6 @@ from tests.faults.scenarios import Row
 from tests.faults.table import PAGE, rows_of
 
 
-
 def marks(row: Row) -> list[pytest.MarkDecorator]:
     slow = [] if row.quick else [pytest.mark.slow]
     return [*slow, pytest.mark.real_agents] if row.agent else slow

@@ -132,13 +132,13 @@ async def open_real_agents(temporal: Client, folder: Path) -> AsyncIterator[Agen
         yield AgentSystem(system, model, own)
 
 
-async def until_tool_runs(system: System, raw: dict[str, Any], attempt: int = 1) -> None:
-    """Returns once a tool has begun, according to the transcript."""
+async def until_tool_runs(system: System, raw: dict[str, Any], attempt: int = 1, count: int = 1) -> None:
+    """Returns once so many tools have begun, according to the transcript."""
     notifier = system.store.notifier(attempt_key(raw, attempt))
     async with asyncio.timeout(90):
         while True:
             seen = notifier.changes
-            if "tool_running" in [event["type"] for event in await events(system, raw, attempt)]:
+            if [event["type"] for event in await events(system, raw, attempt)].count("tool_running") >= count:
                 return
             await notifier.wait_for_change(seen, OTHER_PROCESS_POLL)
 
