@@ -97,7 +97,7 @@ Observed there:
 def page(table: Iterable[Row], results_by_row: dict[str, RowResult]) -> str:
     """The document."""
     groups: dict[str, list[Row]] = {}
-    of_agents = []
+    of_agents: list[Row] = []
     for row in table:
         (of_agents if row.agent else groups.setdefault(row.fault, [])).append(row)
     parts = [group(name, members, results_by_row) for name, members in groups.items()]
