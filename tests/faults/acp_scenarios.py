@@ -10,7 +10,7 @@ from typing import Final
 from agent_runs.contracts.outcome import Outcome
 from dev_stack.agent_programs import PROGRAMS
 from dev_stack.cluster.kinds import Object
-from tests.faults.acp import AcpEnvironment
+from tests.faults.acp_environment import AcpEnvironment
 from tests.faults.environment import Environment
 from tests.faults.scenarios import (
     LOST,

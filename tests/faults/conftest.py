@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 from temporalio.client import Client
 
-from tests.faults.acp import open_acp
+from tests.faults.acp_environment import open_acp
 from tests.faults.checks import RowResult, check_row
 from tests.faults.environment import Environment, open_environment
 from tests.faults.process_pool import ProcessPool
@@ -23,7 +23,7 @@ from tests.faults.scenarios import Row
 from tests.faults.served import open_served
 
 MAX_CONCURRENT_ROWS: Final = 16
-MAX_CONCURRENT_SERVERS: Final = 4
+MAX_CONCURRENT_SERVERS: Final = 6
 """Rows with real agents, whose start takes seconds of CPU."""
 
 
