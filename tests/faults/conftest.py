@@ -23,8 +23,10 @@ from tests.faults.scenarios import Row
 from tests.faults.served import open_served
 
 MAX_CONCURRENT_ROWS: Final = 16
-MAX_CONCURRENT_SERVERS: Final = 6
-"""Rows with real agents, whose start takes seconds of CPU."""
+MAX_CONCURRENT_SERVERS: Final = 4
+"""Rows with the real OpenCode, whose start takes seconds of CPU."""
+MAX_CONCURRENT_AGENTS: Final = 8
+"""Rows with other real agents, which wait for longer than they work."""
 
 
 class RowRuns:
@@ -33,6 +35,7 @@ class RowRuns:
     def __init__(self, slow: list[Row], temporal: Client, process_pool: ProcessPool, folder: Path) -> None:
         self._slots = asyncio.Semaphore(MAX_CONCURRENT_ROWS)
         self._served_slots = asyncio.Semaphore(MAX_CONCURRENT_SERVERS)
+        self._agent_slots = asyncio.Semaphore(MAX_CONCURRENT_AGENTS)
         self._temporal, self._process_pool, self._folder = temporal, process_pool, folder
         self._tasks = {row.name: asyncio.create_task(self._run(row)) for row in slow}
 
@@ -45,7 +48,7 @@ class RowRuns:
         folder = self._folder / row.name
         folder.mkdir()
         async with (
-            self._served_slots if row.served else self._slots,
+            self._agent_slots if row.agent else self._served_slots if row.served else self._slots,
             self._environment(row, folder) as env,
         ):
             began = monotonic()
