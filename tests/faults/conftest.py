@@ -25,7 +25,7 @@ from tests.faults.served import open_served
 MAX_CONCURRENT_ROWS: Final = 16
 MAX_CONCURRENT_SERVERS: Final = 4
 """Rows with the real OpenCode, whose start takes seconds of CPU."""
-MAX_CONCURRENT_AGENTS: Final = 8
+MAX_CONCURRENT_AGENTS: Final = 6
 """Rows with other real agents, which wait for longer than they work."""
 
 
