@@ -48,7 +48,7 @@ the model's provider is one more canary.
 - Gemini CLI does not report what a command prints: its lines are the commands that it reports as completed.
 - pi takes no MCP server, so its pod has no header of one.
 """
-UNITS: Final = {"one_job": "Jobs", "lines": "lines"}
+UNITS: Final = {"one_job": "Job", "lines": "line"}
 
 REAL: Final = """## On a real cluster
 
@@ -125,12 +125,12 @@ def by_agent(members: list[Row], results_by_row: dict[str, RowResult]) -> str:
 
 
 def cell(result: RowResult) -> str:
-    """One fault of one agent: its outcome, then what is not simply so, then the numbers."""
+    """One fault of one agent: its outcome, then what does not simply hold, then the numbers."""
     columns = result.columns
     held = [f"{COLUMNS[name]}: {text}" for name, text in columns.items() if not text.startswith("yes")] or ["all hold"]
-    numbers = [f"{columns[name].removeprefix('yes: ')} {unit}" for name, unit in UNITS.items()
-               if columns[name].removeprefix("yes: ").isdigit()]  # fmt: skip
-    return f"`{result.outcome}`, {'; '.join(held)} ({', '.join([*numbers, f'{result.seconds:.0f} s'])})"
+    numbers = {unit: columns[name].removeprefix("yes: ") for name, unit in UNITS.items()}
+    counted = [f"{number} {unit}{'s' * (number != '1')}" for unit, number in numbers.items() if number.isdigit()]
+    return f"`{result.outcome}`, {'; '.join(held)} ({', '.join([*counted, f'{result.seconds:.0f} s'])})"
 
 
 def line(row: Row, row_result: RowResult) -> list[str]:
