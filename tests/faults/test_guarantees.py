@@ -10,10 +10,17 @@ from tests.faults.checks import Expected, check_row
 from tests.faults.conftest import RowRuns
 from tests.faults.environment import open_environment
 from tests.faults.process_pool import ProcessPool
-from tests.faults.scenarios import rows
+from tests.faults.rows import rows
+from tests.faults.scenarios import Row
 from tests.faults.table import PAGE, rows_of
 
-ROWS = [pytest.param(row.name, marks=() if row.quick else pytest.mark.slow, id=row.name) for row in rows().values()]
+
+def marks(row: Row) -> list[pytest.MarkDecorator]:
+    slow = [] if row.quick else [pytest.mark.slow]
+    return [*slow, pytest.mark.real_agents] if row.agent else slow
+
+
+ROWS = [pytest.param(row.name, marks=marks(row), id=row.name) for row in rows().values()]
 
 
 @pytest.mark.timeout(580)
