@@ -214,6 +214,7 @@ def _cancels() -> dict[str, Callable[[], Scenario]]:
         "preparing": partial(_cancelled_during, "bundle_prompt"),
         "creating": partial(_cancelled_during, "create_job"),
         "starting": _cancelled_starting,
+        "started": lambda: _cancelled_during("await_schedule", **FakeAgent().answers),
         "running": _cancelled_running,
         "pausing": _cancelled_pausing,
         "finishing": partial(_cancelled_during, "parse_transcript"),
@@ -222,7 +223,7 @@ def _cancels() -> dict[str, Callable[[], Scenario]]:
     return {f"cancel-{phase}": make for phase, make in phases.items()}
 
 
-def _cancelled_during(step: str) -> Scenario:
+def _cancelled_during(step: str, **others: Answer) -> Scenario:
     """The cancel comes during an activity without heartbeats, which ends by itself."""
     begun, may_end = asyncio.Event(), asyncio.Event()
 
@@ -238,7 +239,7 @@ def _cancelled_during(step: str) -> Scenario:
         may_end.set()
         await cancelling
 
-    return Scenario(request(), FakeActivities({step: slow}), callers)
+    return Scenario(request(), FakeActivities({**others, step: slow}), callers)
 
 
 def _cancelled_starting() -> Scenario:

@@ -10,7 +10,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from agent_runs.client.outcome import cancel, fetch_outcome, outcome_at_close, request_cancel
 from agent_runs.contracts.errors import PodLost
-from agent_runs.contracts.messages import Finished, StreamEnd
+from agent_runs.contracts.messages import AwaitSchedule, Finished, StreamEnd
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import DEFAULTS, FakeActivities, FakeAgent, until_cancelled
@@ -61,6 +61,30 @@ async def test_a_cancel_ends_the_run_in_every_phase(
         assert "stream_logs" not in steps.names
     if phase in {"create_job", "await_schedule", "stream_logs"}:
         assert steps.last_input("finish").job is not None
+
+
+async def test_a_cancel_that_comes_as_the_agent_starts_is_not_lost(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
+) -> None:
+    begun, may_end, agent = asyncio.Event(), asyncio.Event(), FakeAgent()
+
+    async def starts(input: AwaitSchedule) -> Any:
+        begun.set()
+        await may_end.wait()
+        return FakeActivities.pod(input)
+
+    steps = FakeActivities({**agent.answers, "await_schedule": starts})
+    async with running_worker(temporal, queue, steps) as start:
+        handle = await start(request_of_a_run)
+        await reached(begun)
+        await request_cancel(handle, "wrong branch")
+        may_end.set()
+        async with asyncio.timeout(30):
+            outcome = await outcome_at_close(handle)
+    assert outcome.error_code == "cancelled"
+    assert outcome.stop is not None
+    assert (outcome.stop.agent_started, outcome.stop.agent_stopped) == (True, True)
+    assert steps.names.count("stop_agent") == 1
 
 
 @pytest.mark.parametrize("phase", ["introspect_pod", "bundle_prompt", "create_job"])
