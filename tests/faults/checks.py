@@ -168,7 +168,8 @@ async def secrets(env: Environment) -> str:
     """Each canary is in a Secret of the cluster, so it was planted, and nowhere else."""
     contents = " ".join(decoded(body) for body in env.states(SECRETS) if body.get("data"))
     with_job = bool(env.states(JOBS))
-    unplanted = [where for where, canary in env.canaries.items() if with_job and canary not in contents]
+    expected = env.canaries.keys() - env.not_taken if with_job else ()
+    unplanted = [where for where in expected if env.canaries[where] not in contents]
     if unplanted:
         return f"no: never planted: {unplanted}"
     leaks = [

@@ -14,15 +14,19 @@ from typing import Final
 import pytest
 from temporalio.client import Client
 
+from tests.faults.acp_environment import open_acp
 from tests.faults.checks import RowResult, check_row
 from tests.faults.environment import Environment, open_environment
 from tests.faults.process_pool import ProcessPool
-from tests.faults.scenarios import Row, rows
+from tests.faults.rows import rows
+from tests.faults.scenarios import Row
 from tests.faults.served import open_served
 
 MAX_CONCURRENT_ROWS: Final = 16
 MAX_CONCURRENT_SERVERS: Final = 4
 """Rows with the real OpenCode, whose start takes seconds of CPU."""
+MAX_CONCURRENT_AGENTS: Final = 6
+"""Rows with other real agents, which wait for longer than they work."""
 
 
 class RowRuns:
@@ -31,6 +35,7 @@ class RowRuns:
     def __init__(self, slow: list[Row], temporal: Client, process_pool: ProcessPool, folder: Path) -> None:
         self._slots = asyncio.Semaphore(MAX_CONCURRENT_ROWS)
         self._served_slots = asyncio.Semaphore(MAX_CONCURRENT_SERVERS)
+        self._agent_slots = asyncio.Semaphore(MAX_CONCURRENT_AGENTS)
         self._temporal, self._process_pool, self._folder = temporal, process_pool, folder
         self._tasks = {row.name: asyncio.create_task(self._run(row)) for row in slow}
 
@@ -43,7 +48,7 @@ class RowRuns:
         folder = self._folder / row.name
         folder.mkdir()
         async with (
-            self._served_slots if row.served else self._slots,
+            self._agent_slots if row.agent else self._served_slots if row.served else self._slots,
             self._environment(row, folder) as env,
         ):
             began = monotonic()
@@ -57,7 +62,10 @@ class RowRuns:
         temporal, pool = self._temporal, self._process_pool
         if row.served is None:
             return open_environment(row.name, temporal, pool, folder, own_server=row.server)
-        return open_served(row.name, temporal, pool, folder, own_server=row.server, claimed=row.served == "claimed")
+        claimed = row.served == "claimed"
+        if row.agent:
+            return open_acp(row.name, temporal, pool, folder, agent=row.agent, claimed=claimed)
+        return open_served(row.name, temporal, pool, folder, own_server=row.server, claimed=claimed)
 
     async def end(self) -> None:
         for task in self._tasks.values():
@@ -82,7 +90,8 @@ async def row_runs(
     """Slow rows are started with the first one; the longest ones first."""
     table = rows()
     names = {item.callspec.params["name"] for item in request.session.items if "row_runs" in item.fixturenames}  # type: ignore[attr-defined]  # functions have both
-    slow = sorted((table[name] for name in names if not table[name].quick), key=lambda row: -row.expected.bound)
+    slow = [row for row in table.values() if row.name in names and not row.quick]  # in the order of the tests
+    slow.sort(key=lambda row: -row.expected.bound)
     runs = RowRuns(slow, temporal, process_pool, tmp_path_factory.mktemp("faults"))
     try:
         yield runs

@@ -118,6 +118,11 @@ class Environment:
         return {kind: f"canary-{self.name}-{number}-7c1f" for number, kind in enumerate(kinds)}
 
     @property
+    def not_taken(self) -> frozenset[str]:
+        """The places of canaries that are for no pod of the agent."""
+        return frozenset()
+
+    @property
     def agent_id(self) -> str:
         return str(self.raw["agent"]["id"])
 

@@ -28,11 +28,12 @@ class Row:
     """One row.
 
     Attributes:
-        name: of its test and its result.
+        name: of its test and its result; with `agent` it begins with that.
         fault: the group of the table that it belongs to.
         action: what is done, for the reader of the table.
         server: needs a Temporal server that it may stop.
-        served: what OpenCode's server runs in, a pod of its own or one that is claimed; None: a script is the agent.
+        served: what the agent runs in, a pod of its own or one that is claimed; None: a script is the agent.
+        agent: the real one besides OpenCode, whose column has the row; empty: the row is a line of its own.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Row:
     quick: bool = False
     server: bool = False
     served: Literal["own", "claimed"] | None = None
+    agent: str = ""
 
 
 def row(
@@ -697,9 +699,9 @@ def served_row(fault: str, served: Literal["own", "claimed"], name: str, action:
     return replace(made, served=served)
 
 
-def rows() -> dict[str, Row]:
-    """All of them, in the order of the table."""
-    every = [
+def rows_with_one_agent() -> list[Row]:
+    """Those of a scripted agent and of OpenCode, in the order of the tables."""
+    return [
         *worker_rows(),
         *temporal_rows(),
         *api_rows(),
@@ -709,4 +711,3 @@ def rows() -> dict[str, Row]:
         *cancel_rows(),
         *served_rows(),
     ]
-    return {one.name: one for one in every}

@@ -5,6 +5,7 @@ import shlex
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -32,11 +33,12 @@ class ServedEnvironment(Environment):
     """An environment whose agent is the real OpenCode; each of its lines is the output of a tool.
 
     Attributes:
+        fresh: the context of an agent that has had no run and has no steps yet.
         claimed: the agent has a run before, whose pod rests.
         later: the context of the run that claims it.
     """
 
-    binary: Path = Path()
+    fresh: dict[str, Any] = field(default_factory=dict)
     claimed: bool = False
     later: dict[str, Any] = field(default_factory=dict)
 
@@ -56,8 +58,8 @@ class ServedEnvironment(Environment):
 
     def new_agent(self, lines: int, **config: Any) -> dict[str, Any]:
         """The context of an agent that has had no run."""
-        keep_warm = KEEP_WARM_SEC if self.claimed else 0
-        raw = agent_of(self.system, self.binary, "script", transport="serve", keepWarmSec=keep_warm, **config)
+        raw = deepcopy(self.fresh)
+        raw["config"] |= {"keepWarmSec": KEEP_WARM_SEC if self.claimed else 0, **config}
         raw["context"]["paperclipTaskMarkdown"] += f"\n\nKeep {self.canaries['prompt']} to yourself."
         self.plant(raw)
         return playing(raw, *map(self.step, range(lines)), {"text": "Done."})
@@ -123,7 +125,8 @@ async def open_served(
             open_real_system(server.running.client if server else temporal, folder)
         )
         half = SERVED_LINES // 2
-        env = ServedEnvironment(name, system, process_pool, folder, half, server, binary=binary, claimed=claimed)
+        fresh = agent_of(system, binary, "script", transport="serve")
+        env = ServedEnvironment(name, system, process_pool, folder, half, server, fresh=fresh, claimed=claimed)
         await parts.enter_async_context(recorded(env))
         if claimed:
             await env.run_before()

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from dev_stack.agent_programs import PROGRAMS
 from tests.faults.checks import COLUMNS, RESULTS, RowResult
-from tests.faults.scenarios import Row, rows
+from tests.faults.rows import rows
+from tests.faults.scenarios import Row
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "guarantees.md"
 OPENING: Final = """# Guarantees
@@ -20,9 +22,9 @@ edit.
 
 Every row is a run on the embedded cluster with a real Temporal server and workers in processes of their own. The
 agent numbers its lines and notes each of them, each of its starts and whether two of it run at a time; the fault comes
-after a random number of lines, whose seed is the row's name. In the last two tables it is the real OpenCode behind its
-server (`transport: serve`) with a scripted model, and each line is the output of a tool; a claimed pod has rested after
-an earlier run of the agent, and may rest again. The same checks read what each row leaves:
+after a random number of lines, whose seed is the row's name. In the tables "OpenCode's server" and "Claimed pod" it is
+the real OpenCode behind its server (`transport: serve`) with a scripted model, and each line is the output of a tool; a
+claimed pod has rested after an earlier run of the agent, and may rest again. The same checks read what each row leaves:
 
 - **one Job per attempt**: Jobs that were ever created, by name and uid, and starts noted by the agent. The number is
   that of Jobs.
@@ -35,6 +37,18 @@ an earlier run of the agent, and may rest again. The same checks read what each 
 - **secrets absent**: token, environment, MCP header and prompt hold canaries. They are found in the agent's Secrets,
   and not in histories, transcript store, logs of workers and callers, nor any state of Jobs and pods.
 """
+
+OF_AGENTS: Final = """## Other agents
+
+The same checks of runs with the real programs that speak the Agent Client Protocol, and a scripted model. Each line is
+the output of a tool; what is done while lines come, comes in the third of four tools. "All hold" means the six columns
+of the tables above; the numbers are Jobs, lines of the last attempt, and seconds from attach to the outcome. The key of
+the model's provider is one more canary.
+
+- Gemini CLI does not report what a command prints: its lines are the commands that it reports as completed.
+- pi takes no MCP server, so its pod has no header of one.
+"""
+UNITS: Final = {"one_job": "Job", "lines": "line"}
 
 REAL: Final = """## On a real cluster
 
@@ -83,10 +97,11 @@ Observed there:
 def page(table: Iterable[Row], results_by_row: dict[str, RowResult]) -> str:
     """The document."""
     groups: dict[str, list[Row]] = {}
+    of_agents: list[Row] = []
     for row in table:
-        groups.setdefault(row.fault, []).append(row)
-    parts = [OPENING, *(group(name, members, results_by_row) for name, members in groups.items()), REAL]
-    return "\n".join(parts)
+        (of_agents if row.agent else groups.setdefault(row.fault, [])).append(row)
+    parts = [group(name, members, results_by_row) for name, members in groups.items()]
+    return "\n".join([OPENING, *parts, by_agent(of_agents, results_by_row), REAL])
 
 
 def group(name: str, members: list[Row], results_by_row: dict[str, RowResult]) -> str:
@@ -94,6 +109,28 @@ def group(name: str, members: list[Row], results_by_row: dict[str, RowResult]) -
     lines = [f"## {name[0].upper()}{name[1:]}", "", cells(head), cells("---" for _ in head)]
     lines += [cells(line(row, results_by_row[row.name])) for row in members]
     return "\n".join([*lines, ""])
+
+
+def by_agent(members: list[Row], results_by_row: dict[str, RowResult]) -> str:
+    """A line for each fault and a column for each agent."""
+    faults: dict[str, list[Row]] = {}
+    for row in members:
+        faults.setdefault(row.name.removeprefix(f"{row.agent}-"), []).append(row)
+    agents = [row.agent for row in next(iter(faults.values()))]
+    lines = [OF_AGENTS, cells(["row", "what is done", *agents]), cells("---" for _ in range(2 + len(agents)))]
+    for fault, rows_of_fault in faults.items():
+        results_of_fault = [cell(results_by_row[row.name]) for row in rows_of_fault]
+        lines.append(cells([f"`{fault}`", rows_of_fault[0].action, *results_of_fault]))
+    return "\n".join([*lines, ""])
+
+
+def cell(result: RowResult) -> str:
+    """One fault of one agent: its outcome, then what does not simply hold, then the numbers."""
+    columns = result.columns
+    held = [f"{COLUMNS[name]}: {text}" for name, text in columns.items() if not text.startswith("yes")] or ["all hold"]
+    numbers = {unit: columns[name].removeprefix("yes: ") for name, unit in UNITS.items()}
+    counted = [f"{number} {unit}{'s' * (number != '1')}" for unit, number in numbers.items() if number.isdigit()]
+    return f"`{result.outcome}`, {'; '.join(held)} ({', '.join([*counted, f'{result.seconds:.0f} s'])})"
 
 
 def line(row: Row, row_result: RowResult) -> list[str]:
@@ -112,7 +149,13 @@ def results() -> dict[str, RowResult]:
 
 def rows_of(document: str) -> list[str]:
     """The names of the rows of a rendered document."""
-    return [line.split("`")[1] for line in document.splitlines() if line.startswith("| `")]
+    names, agents = [], [""]
+    for line in document.splitlines():
+        if line.startswith("| row |"):
+            agents = [f"{agent}-" for agent in line.strip("| ").split(" | ")[2:] if agent in PROGRAMS] or [""]
+        elif line.startswith("| `"):
+            names += [f"{agent}{line.split('`')[1]}" for agent in agents]
+    return names
 
 
 def main() -> None:

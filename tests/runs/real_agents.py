@@ -116,23 +116,29 @@ async def programs(name: str, folder: Path) -> str:
 @asynccontextmanager
 async def real_agents(temporal: Client, folder: Path) -> AsyncIterator[AgentSystem]:
     """A system with a worker, whose agents keep their homes on a data volume."""
+    async with open_real_agents(temporal, folder) as agents, agents.system.worker():
+        yield agents
+
+
+@asynccontextmanager
+async def open_real_agents(temporal: Client, folder: Path) -> AsyncIterator[AgentSystem]:
+    """The same without a worker."""
     async with serve() as model, open_system(temporal, folder) as opened:
         await opened.kubernetes.ensure_claim(data_claim("homes"))
         update = {"data_claim": "homes", "agent_images": dict.fromkeys(PROGRAMS, "agent:test")}
         system = replace(opened, settings=opened.settings.model_copy(update=update))
         own = folder / "agents"
         own.mkdir()
-        async with system.worker():
-            yield AgentSystem(system, model, own)
+        yield AgentSystem(system, model, own)
 
 
-async def until_tool_runs(system: System, raw: dict[str, Any], attempt: int = 1) -> None:
-    """Returns once a tool has begun, according to the transcript."""
+async def until_tool_runs(system: System, raw: dict[str, Any], attempt: int = 1, count: int = 1) -> None:
+    """Returns once so many tools have begun, according to the transcript."""
     notifier = system.store.notifier(attempt_key(raw, attempt))
     async with asyncio.timeout(90):
         while True:
             seen = notifier.changes
-            if "tool_running" in [event["type"] for event in await events(system, raw, attempt)]:
+            if [event["type"] for event in await events(system, raw, attempt)].count("tool_running") >= count:
                 return
             await notifier.wait_for_change(seen, OTHER_PROCESS_POLL)
 
