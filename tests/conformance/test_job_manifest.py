@@ -152,7 +152,7 @@ def test_j16_the_init_container_knows_no_database(mode: str) -> None:
     (init,) = pod_spec(plan)["initContainers"]
     assert ".opencode-db" not in " ".join(init["command"])
     assert "env" not in init
-    assert {mount["name"] for mount in init["volumeMounts"]} == {"prompt", "prompt-secret", "runner", "data"}
+    assert {mount["name"] for mount in init["volumeMounts"]} == {"prompt", "prompt-secret", "sidecar", "runner", "data"}
 
 
 def test_j16_deviation_a_folder_on_the_data_volume_is_made_by_the_agents_own_user() -> None:

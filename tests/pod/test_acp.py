@@ -86,7 +86,13 @@ async def test_a_resumed_session_makes_lines_of_the_new_turn_only(name: str, tmp
 async def test_an_unknown_session_is_reported_before_anything_else(name: str, tmp_path: Path) -> None:
     stage = recorded(tmp_path, name, "load-unknown", session=UNKNOWN_SESSION)
     ended = await stage.play()
-    assert ended.end == {"code": 1, "reason": None, "detail": "Session not found", "session": UNKNOWN_SESSION, "seq": None}
+    assert ended.end == {
+        "code": 1,
+        "reason": None,
+        "detail": "Session not found",
+        "session": UNKNOWN_SESSION,
+        "seq": None,
+    }
     assert (code(ended), ended.report.unknown_session) == ("session_unavailable", True)
     assert prompts(stage) == 0
 
