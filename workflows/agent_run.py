@@ -163,11 +163,13 @@ class AgentRunWorkflow:
     def _join_kind(self, input: updates.Join) -> Literal["joined", "released", "refused"]:
         """An outcome is delivered once: a wake that comes after `collected` gets a run of its own.
 
-        So does one that comes while a cancelled run cleans up: Paperclip cancels for a comment, which is new work.
+        So does one that comes after a cancel, also while the run cleans up: Paperclip cancels for a comment, which is
+        new work.
         """
-        ended = self._run.decided is not None
+        decided = self._run.decided
+        ended = decided is not None
         same_task = bool(input.task) and input.task == self._run.start.task
         if not same_task or self._collected:
             return "released" if ended else "refused"
-        cleans_up = self._run.is_cancelled and not ended
-        return "released" if cleans_up and input.run_id not in self._joined else "joined"
+        cancelled = self._run.is_cancelled if decided is None else decided.error_code == RunCancelled.code
+        return "released" if cancelled and input.run_id not in self._joined else "joined"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from agent_runs.client.outcome import cancel, outcome_at_close
+from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.job.reference import job_ref
 from agent_runs.job.warm_pods import CLAIM_COMMAND, Answer, ask
@@ -194,53 +194,6 @@ async def test_the_next_run_has_the_pod_the_session_and_nothing_of_the_run_befor
     assert three.session_id != one.session_id
     assert [attempt.job_name for attempt in three.attempts] == [resting.metadata.name]
     assert "heron" not in str(agents.model.requests[-1])
-
-
-async def test_a_cancel_between_claim_and_prompt_ends_the_run_and_its_pod(
-    agents: AgentSystem, name: str, tmp_path: Path
-) -> None:
-    hold, held = tmp_path / "hold", tmp_path / "held"
-    before = f"[ ! -e {hold} ] || touch {held}; while [ -e {hold} ]; do sleep 0.05; done"
-    first = await agents.plays(name, {"text": "One."}, keepWarmSec=KEEP_WARM_SEC)
-    await own_programs(first, name, tmp_path, before)
-    one = await agents.system.outcome(first)
-    assert_whole(one, "One.")
-    (resting,) = await jobs(agents, first)
-    hold.touch()
-    asked = len(agents.model.requests)
-    second = later(first, one, {"text": "Never."})
-    ticket = await agents.system.start(second)
-    async with asyncio.timeout(60):
-        while not held.exists():  # noqa: ASYNC110 - a file of another process
-            await asyncio.sleep(0.05)
-    await cancel(ticket.handle(agents.system.temporal), "changed my mind")
-    ended = await outcome_at_close(ticket.handle(agents.system.temporal))
-    assert (ended.error_code, ended.stop and ended.stop.agent_stopped) == ("cancelled", True)
-    assert [attempt.job_name for attempt in ended.attempts] == [resting.metadata.name]
-    assert len(agents.model.requests) == asked
-    assert await agents.left_of(first) == await agents.left_of(second) == []
-
-
-async def test_a_worker_that_is_killed_in_its_claim_costs_nothing(
-    agents: AgentSystem, name: str, temporal: Client
-) -> None:
-    first, one, resting = await rested(agents, name)
-    alone = agents.with_task_queue(f"claim-{first['agent']['id']}")
-    second = later(first, one, {"text": "Two."})
-    held = alone.embedded.faults.http(path="/exec.*command=claim", delay=5.0)
-    async with alone.worker_process() as worker:
-        ticket = await alone.start(second)
-        async with asyncio.timeout(60):
-            while held.hits == 0:  # noqa: ASYNC110 - counted by another thread
-                await asyncio.sleep(0.05)
-        worker.kill()
-        await worker.wait()
-    async with alone.worker_process():
-        two = await outcome_at_close(ticket.handle(temporal))
-    assert_whole(two, "Two.")
-    assert [attempt.job_name for attempt in two.attempts] == [resting.metadata.name]
-    prompts = [request for request in agents.model.requests if second["runId"] in json.dumps(request)]
-    assert len(prompts) <= 2  # Claude's title is one more
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hangs"])

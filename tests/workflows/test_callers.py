@@ -152,6 +152,22 @@ async def test_a_cancel_does_not_collect_the_outcome(
         await outcome_at_close(handle)
 
 
+async def test_a_wake_after_a_cancelled_run_whose_outcome_nobody_fetched_gets_a_run_of_its_own(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
+) -> None:
+    settings, agent = ClientSettings(task_queue=queue), FakeAgent()
+    async with running_worker(temporal, queue, FakeActivities(agent.answers)) as start:
+        first = await start(wake("task", request_of_a_run))
+        await reached(agent.started)
+        await first.cancel(reason="Interrupted by a comment")
+        assert (await fetch_outcome(first, collect=False)).error_code == "cancelled"
+        ticket = await attach(temporal, settings, wake("task", request_of_a_run, "later").wake)
+        agent.stopped.set()
+        outcome = await fetch_outcome(ticket.handle(temporal), collect=True)
+        assert (await outcome_at_close(first)).error_code == "cancelled"
+    assert (ticket.kind, ticket.run_id, outcome.exit_code) == ("started", "later", 0)
+
+
 async def test_a_wake_that_comes_while_a_cancelled_run_cleans_up_gets_a_run_of_its_own(
     temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
