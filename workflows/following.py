@@ -82,7 +82,7 @@ async def follow_output(run: RunState, attempt: Attempt, job: JobRef, pod: PodRe
     end: StreamEnd | None = None
     try:
         # The wait for the start took a cancel, and ended well all the same.
-        if run.stopped_by is not None and workflow.patched("stop an agent that has just started"):
+        if run.stopped_by is not None:
             raise asyncio.CancelledError  # noqa: TRY301
         await workflow.wait([stream, *limits], return_when=asyncio.FIRST_COMPLETED)
         while stream.done() and _only_warns(stream.result()) and not any(limit.done() for limit in limits):
