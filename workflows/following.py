@@ -81,9 +81,7 @@ async def follow_output(run: RunState, attempt: Attempt, job: JobRef, pod: PodRe
     limits = _start_limits(run)
     end: StreamEnd | None = None
     try:
-        # The wait for the start took a cancel, and ended well all the same.
-        if run.stopped_by is not None:
-            raise asyncio.CancelledError  # noqa: TRY301
+        run.raise_if_stopped()  # the wait for the start may have taken a cancel, and ended well all the same
         await workflow.wait([stream, *limits], return_when=asyncio.FIRST_COMPLETED)
         while stream.done() and _only_warns(stream.result()) and not any(limit.done() for limit in limits):
             input = _warn_of_budget(run, input, stream.result())

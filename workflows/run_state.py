@@ -117,6 +117,15 @@ class RunState:
         finally:
             self._interruptible = None
 
+    def raise_if_stopped(self) -> None:
+        """For after a step that ends well also when it is interrupted.
+
+        Raises:
+            CancelledError: the run was stopped.
+        """
+        if self.stopped_by is not None:
+            raise asyncio.CancelledError
+
     def no_longer_interruptible(self) -> None:
         """The work is being stopped already, so a cancel has nothing to interrupt."""
         self._interruptible = None

@@ -29,15 +29,18 @@ set_home_configuration_aside() {
     [ -n "${OPENCODE_DISABLE_PROJECT_CONFIG:-}" ] && [ -n "${HOME:-}" ] || return 0
     own=$HOME/.opencode aside=$HOME/.opencode-unused
     [ -L "$own" ] || has_more_than_programs "$own" || return 0
-    chmod u+w "$HOME" "$own" "$aside" 2>/dev/null || :
+    { chmod u+w "$HOME" "$own" && { [ -L "$aside" ] || chmod -R u+rwX "$aside"; }; } 2>/dev/null || :
     { rm -rf "$aside" && mv "$own" "$aside"; } 2>/dev/null || return 1
     echo "runner.sh: ~/.opencode is not used, it is in ~/.opencode-unused" >&2
-    [ -L "$aside" ] || [ -L "$aside/bin" ] || [ ! -d "$aside/bin" ] || { mkdir "$own" && mv "$aside/bin" "$own/bin"; } 2>/dev/null
+    if [ ! -L "$aside" ] && [ ! -L "$aside/bin" ] && [ -d "$aside/bin" ]; then
+        { mkdir "$own" && mv "$aside/bin" "$own/bin"; } 2>/dev/null
+    fi
 }
 
 has_more_than_programs() { # FOLDER
     for entry in "$1"/* "$1"/.[!.]* "$1"/..?*; do
-        [ "${entry##*/}" = bin ] || [ ! -e "$entry" ] && [ ! -L "$entry" ] || return 0
+        case ${entry##*/} in bin) [ ! -L "$entry" ] && continue ;; esac
+        if [ -e "$entry" ] || [ -L "$entry" ]; then return 0; fi
     done
     return 1
 }

@@ -44,7 +44,7 @@ SCENARIOS = {
 
 CAPTURED = (
     *("drop-once", "drop-tool-once", "empty", "reasoning", "text-big", "text-stdin", "text-weird"),
-    *("error-400", "error-401", "error-403", "error-404", "flaky-429-once", "flaky-500-once"),
+    *("error-400", "error-401", "error-404", "flaky-429-once", "flaky-500-once"),
     *("tool-bash", "tool-big-input", "tool-big-output", "tool-edit", "tool-fail", "tool-invalid"),
     *("tool-question", "tool-todo", "tool-write"),
 )
@@ -196,7 +196,7 @@ async def test_a_session_is_resumed_and_only_the_new_turn_makes_lines(served: Se
 async def test_an_unknown_session_is_reported_before_anything_else(served: Served, session: str) -> None:
     latest = served.model.requests[-1]
     ours = await served.play(session=session)
-    assert ours.end == {"code": 1, "reason": None, "detail": "Session not found", "session": session}
+    assert ours.end == {"code": 1, "reason": None, "detail": "Session not found", "session": session, "seq": None}
     assert ours.report.unknown_session
     assert ours.report.failure is not None
     assert ours.report.failure.code == "session_unavailable"
@@ -264,7 +264,7 @@ class Relayed:
 @asynccontextmanager
 async def relaying(port: int, longest: float | None = None) -> AsyncIterator[Relayed]:
     """A relay to the server. It cuts each connection with live events after so many seconds at most."""
-    relayed = Relayed()
+    relayed, relays = Relayed(), set[asyncio.Task[None]]()
     choose = random.Random(14)
 
     async def forward(reading: asyncio.StreamReader, writing: asyncio.StreamWriter) -> int:
@@ -292,12 +292,19 @@ async def relaying(port: int, longest: float | None = None) -> AsyncIterator[Rel
             passed = await down
             relayed.received += passed
         up.cancel()
-        to_there.close()
+        for end in (to_there, writing):
+            end.close()
+            with contextlib.suppress(OSError):
+                await end.wait_closed()
 
-    listening = await asyncio.start_server(relay, "127.0.0.1")
+    def accept(reading: asyncio.StreamReader, writing: asyncio.StreamWriter) -> None:
+        relays.add(asyncio.create_task(relay(reading, writing)))
+
+    listening = await asyncio.start_server(accept, "127.0.0.1")
     async with listening:
         relayed.port = listening.sockets[0].getsockname()[1]
         yield relayed
+    await asyncio.gather(*relays)
 
 
 def address_of(port: int, folder: Path) -> str:

@@ -1,6 +1,7 @@
 """A configuration in the agent's home, which OpenCode would prefer to the run's."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -52,10 +53,15 @@ def test_a_link_is_moved_and_what_it_leads_to_stays(runner: Runner, home: Path, 
 
 
 def test_a_folder_without_permissions_is_moved_too(runner: Runner, home: Path) -> None:
+    if os.geteuid() == 0:  # without capabilities root has to keep to permissions, too
+        runner.wrapper = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"]
     write(home / ".opencode/opencode.json")
-    (home / ".opencode").chmod(0o500)
-    home.chmod(0o500)
-    assert runner.sh('ls -A "$HOME"').text("stdout") == [b".opencode-unused"]
+    write(home / ".opencode-unused/closed/older")
+    for folder in (".opencode-unused/closed", ".opencode-unused", ".opencode", "."):
+        (home / folder).chmod(0o500)
+    ended = runner.sh('ls -A "$HOME" "$HOME/.opencode-unused" | sort')
+    assert {b".opencode-unused", b"opencode.json"} <= {*ended.text("stdout")}
+    assert not {b".opencode", b"closed"} & {*ended.text("stdout")}
 
 
 @pytest.mark.parametrize("what", ["programs only", "the run wants such a configuration"])

@@ -1,7 +1,6 @@
 """Runs whose OpenCode is driven through its server, and pods that rest: the real OpenCode with the scripted model."""
 
 import asyncio
-import base64
 import json
 import os
 import signal
@@ -18,14 +17,13 @@ from temporalio.client import Client
 
 from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.contracts.outcome import Outcome
-from agent_runs.job.reference import job_ref
-from agent_runs.job.warm_pods import CLAIM_COMMAND, TRIES, Answer, ask
+from agent_runs.job.warm_pods import TRIES
 from agent_runs.kube.objects import Job, Pod
 from agent_runs.kube.ownership import RESTS_SINCE
 from agent_runs.pod.sidecar.tokens import KEY_PLACEHOLDER
-from dev_stack.cluster.kinds import SECRETS
 from dev_stack.demo import later_context
 from tests.pod.paperclip import serving
+from tests.runs.claiming import one_claim_wins
 from tests.runs.real_opencode import opencode_agent, playing, real_system
 from tests.runs.system import OTHER_PROCESS_POLL, System, attempt_key
 from tests.runs.test_api_proxy import ASK, PYTHON, until_token_rotated
@@ -286,6 +284,9 @@ async def test_the_next_run_of_the_task_gets_the_pod_that_rests(system: System) 
     assert command["part"]["state"]["output"].strip() == second["runId"]
     assert {event["sessionID"] for event in await events(system, second)} == {two.session_id}
     assert two.result_json.get("notes") == one.result_json.get("notes")
+    (pod,) = await pods(system, second)
+    turn = system.embedded.state_dir / "pods" / pod.metadata.uid / "volumes/control/turn-2/turn.json"
+    assert json.loads(turn.read_text())["read_to"] > 0  # the journal is read from where the first run has read it
 
 
 async def test_what_a_run_leaves_running_ends_when_its_pod_rests(system: System) -> None:
@@ -344,26 +345,9 @@ async def test_a_pod_of_another_configuration_is_not_claimed(system: System) -> 
     assert "previous runs" not in str(two.result_json.get("notes"))
 
 
-async def test_of_two_claims_one_wins_and_a_repeated_one_is_answered_as_before(system: System) -> None:
+async def test_of_several_claims_one_wins_and_a_repeated_one_is_answered_as_before(system: System) -> None:
     _, _, job = await rested(system)
-    secret = system.embedded.store.get(SECRETS, "default", f"{job.metadata.name}-run")
-    known = json.loads(base64.b64decode(secret["data"]["turn.json"]))
-    turn = {
-        name: known[name] for name in ("directory", "title", "model", "variant", "agent", "session", "start_timeout")
-    }
-    content = {"pod": known["pod"], "turn": {**turn, "text": "Hello"}, "environment": {}, "paths": {}, "tokens": {}}
-
-    async def claim(number: int, **changes: Any) -> Answer:
-        request = {"id": f"run-{number}/1", **content, **changes}
-        return await ask(system.kubernetes, job_ref(job), CLAIM_COMMAND, request)
-
-    other = await claim(0, pod="another")
-    assert (other.accepted, other.reason) == (False, "the pod is made for another configuration")
-    answers = await asyncio.gather(*map(claim, range(1, 6)))
-    (winner,) = [number for number, answer in enumerate(answers, 1) if answer.accepted]
-    again = await claim(winner)
-    assert (again.accepted, again.first) == (True, answers[winner - 1].first)
-    await system.kubernetes.delete_job("default", job.metadata.name, job.metadata.uid)
+    await one_claim_wins(system, job)
 
 
 async def test_a_resting_server_that_was_killed_costs_the_next_run_only_a_start(system: System) -> None:

@@ -1,7 +1,6 @@
 """Pods of the real Claude Code, Codex, Gemini CLI, Qwen Code and pi that rest between two runs of an agent."""
 
 import asyncio
-import base64
 import json
 import os
 import shlex
@@ -16,15 +15,13 @@ from temporalio.client import Client
 
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.outcome import Outcome
-from agent_runs.job.reference import job_ref
-from agent_runs.job.warm_pods import CLAIM_COMMAND, Answer, ask
 from agent_runs.kube.objects import Job
 from agent_runs.kube.ownership import RESTS_SINCE
 from agent_runs.pod.sidecar.serving import DEAD_SECONDS
 from dev_stack.agent_programs import PROGRAMS
-from dev_stack.cluster.kinds import SECRETS
 from dev_stack.demo import later_context
 from tests.pod.paperclip import FakePaperclip, serving
+from tests.runs.claiming import one_claim_wins
 from tests.runs.real_agents import AgentSystem, command_line, events, key_of, processes_of, programs, real_agents
 from tests.runs.real_opencode import playing
 from tests.runs.test_api_proxy import ASK, PYTHON
@@ -274,26 +271,9 @@ async def test_an_agent_that_does_not_start_in_a_claimed_pod_costs_one_attempt(
     assert [attempt.failure_code for attempt in two.attempts] == ["k8s_pod_lost", None]
 
 
-async def test_of_two_claims_one_wins_and_a_repeated_one_is_answered_as_before(agents: AgentSystem) -> None:
+async def test_of_several_claims_one_wins_and_a_repeated_one_is_answered_as_before(agents: AgentSystem) -> None:
     _, _, job = await rested(agents, QUICK)
-    secret = agents.system.embedded.store.get(SECRETS, "default", f"{job.metadata.name}-run")
-    known = json.loads(base64.b64decode(secret["data"]["turn.json"]))
-    turn = {key: value for key, value in known.items() if key not in ("keep_warm", "max_age", "pod", "variables")}
-    content = {"pod": known["pod"], "turn": {**turn, "text": "Hello"}, "environment": {}, "paths": {}, "tokens": {}}
-
-    async def claim(number: int, **changes: Any) -> Answer:
-        request = {"id": f"run-{number}/1", **content, **changes}
-        answer = await ask(agents.system.kubernetes, job_ref(job), CLAIM_COMMAND, request)
-        assert answer is not None
-        return answer
-
-    other = await claim(0, pod="another")
-    assert (other.accepted, other.reason) == (False, "the pod is made for another configuration")
-    answers = await asyncio.gather(*map(claim, range(1, 6)))
-    (winner,) = [number for number, answer in enumerate(answers, 1) if answer.accepted]
-    again = await claim(winner)
-    assert (again.accepted, again.first) == (True, answers[winner - 1].first)
-    await agents.system.kubernetes.delete_job("default", job.metadata.name, job.metadata.uid)
+    await one_claim_wins(agents.system, job)
 
 
 async def test_thirty_wakes_of_one_pod_keep_their_lines_apart(agents: AgentSystem) -> None:

@@ -338,7 +338,7 @@ class Serving:
 def _load_driver(*, acp: bool) -> Any:
     # not above: what it needs is large, and the forwarder is to start at once
     if acp:
-        from agent_runs.pod.sidecar.acp import drive as acp_drive  # noqa: PLC0415
+        from agent_runs.pod.sidecar.acp import drive as acp_drive  # noqa: PLC0415 - as above
 
         return acp_drive
     from agent_runs.pod.sidecar.driver import drive  # noqa: PLC0415
