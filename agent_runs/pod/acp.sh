@@ -23,8 +23,9 @@
 # step that $AGENT_RUN_PREPARE names. The file agent-skills has the folder below $HOME in which the agent looks for skills, then
 # lines of `NAME PATH`, parted by a tab: each becomes a link there.
 #
-# Needs, besides what the runner needs, ln, mv, readlink and tail.
+# Needs, besides what processes.sh needs, mv, readlink and tail.
 
+. "${0%/*}/processes.sh"
 out=$1
 shift
 secret=${AGENT_RUN_SECRET:-/agent-run/secret}
@@ -130,28 +131,9 @@ follow_orders() {
         esac
     done
     echo "$value" >"$out/order"
-    exec 7>&- # the end of the program's input
-    left=200 # times 0.05 s: the order may come while it starts
-    until read -r pid <"$out/program.pid"; do
-        [ "$left" -gt 0 ] || return
-        pause
-    done
-    end_program "$pid"
-}
-
-# Its turn is over. What it has started, the runner ends.
-end_program() { # PID
-    kill -TERM "$1"
-    left=40 # times 0.05 s
-    while kill -0 "$1"; do
-        [ "$left" -gt 0 ] || kill -KILL "$1"
-        pause
-    done
-}
-
-pause() { # 0.05 s, and one of those that are left
-    sleep 0.05 || { sleep 1 && left=$((left - 19)); }
-    left=$((left - 1))
+    await_pid "$out/program.pid" || return
+    exec 7>&- # the end of the program's input, which it has open by now
+    end_program "$pid" # its turn is over; what it has started, the runner ends
 }
 
 run() {

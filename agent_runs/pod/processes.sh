@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Which processes are a run's, and how they are ended. Sourced by runner.sh and work.sh.
+# Which processes are a run's, and how they are ended. Sourced by the other scripts.
 #
 # Needs a POSIX shell, /proc, and the tools below; an executable busybox at $RUNNER_BUSYBOX (/agent-run/bin/busybox)
 # replaces those that are missing.
@@ -63,6 +63,25 @@ in_time() { # whether the deadline is still to come
 
 nap() { # SECONDS
     sleep "$1" 2>/dev/null || sleep 1
+}
+
+# Sets pid to the number in FILE, which a process writes there as soon as it starts; fails if none has after a minute.
+await_pid() { # FILE
+    set_deadline 6000
+    until read -r pid 2>/dev/null <"$1"; do
+        in_time || return
+        nap 0.05
+    done
+}
+
+# SIGTERM, and SIGKILL from two seconds later on. Only that process.
+end_program() { # PID
+    set_deadline 200
+    kill -TERM "$1" 2>/dev/null
+    while kill -0 "$1" 2>/dev/null; do
+        in_time || kill -KILL "$1" 2>/dev/null
+        nap 0.05
+    done
 }
 
 # SIGTERM once to each descendant, SIGKILL to what is left after some time. Sets killed to true if that was needed, and

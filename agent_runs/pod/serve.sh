@@ -15,6 +15,7 @@
 # third is `warm`, the server may rest; then its shells take the variables of the run that it works for from
 # OUT/environment, because its own are those of the first run. OUT/turn holds the number of the turn.
 
+. "${0%/*}/processes.sh"
 . "${0%/*}/prepare.sh"
 out=$1
 shift
@@ -30,19 +31,9 @@ await_order() {
         if ! set_home_configuration_aside 2>&6 || exceeds "$limit"; then word=end value=0 && break; fi
     done
     echo "$word $value" >"$out/order"
-    read -r pid <"$out/server.pid" && end_server "$pid"
-}
-
-# Its turn is over and all of its events are read. OpenCode 1.18.33 stayed after a SIGTERM that came while it installed
-# packages in the background.
-end_server() { # PID
-    kill -TERM "$1"
-    left=40 # times 0.05 s
-    while kill -0 "$1"; do
-        [ "$left" -gt 0 ] || kill -KILL "$1"
-        sleep 0.05 || { sleep 1 && left=$((left - 19)); }
-        left=$((left - 1))
-    done
+    # Its turn is over and all of its events are read. OpenCode 1.18.33 stayed after a SIGTERM that came while it installed
+    # packages in the background.
+    await_pid "$out/server.pid" && end_program "$pid"
 }
 
 exceeds() { # KIB: whether the server has more in memory

@@ -241,6 +241,17 @@ class Runner:
         return self.run("sh", "-c", script)
 
 
+def slowed(script: Path, line: str, folder: Path) -> Path:
+    """A copy of the script, with those that it sources, that waits for a second before the line: the busy machine."""
+    text = script.read_text()
+    assert text.count(f"\n{line}") == 1
+    for source in script.parent.glob("*.sh"):
+        shutil.copy(source, folder)
+    copy = folder / script.name
+    copy.write_text(text.replace(f"\n{line}", f"\nsleep 1\n{line}"))
+    return copy
+
+
 def alive(pid: int) -> bool:
     """Whether a process runs. A zombie that nobody has collected yet does not."""
     try:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.pod.acp import CAPTURES, PLAYER, PROFILES, SCRIPT
-from tests.pod.harness import SHELLS, Runner, children
+from tests.pod.harness import SHELLS, Runner, children, slowed
 
 GEMINI = ".gemini/tmp/work/chats"
 
@@ -21,7 +21,7 @@ class Script:
     """`acp.sh` with a program, as the sidecar has it started."""
 
     def __init__(self, shell: list[str], folder: Path) -> None:
-        self.shell, self.folder = shell, folder
+        self.shell, self.folder, self.path = shell, folder, SCRIPT
         self.out, self.home, self.secret = (folder / name for name in ("out", "home", "secret"))
         for each in (self.out, self.home, self.secret):
             each.mkdir()
@@ -33,7 +33,7 @@ class Script:
     def start(self, *command: str, cwd: str | None = None, **variables: str) -> subprocess.Popen[bytes]:
         known = {"HOME": str(self.home), "AGENT_RUN_SECRET": str(self.secret)}
         process = subprocess.Popen(
-            [*self.shell, str(SCRIPT), str(self.out), *command], env=os.environ | known | variables, cwd=cwd
+            [*self.shell, str(self.path), str(self.out), *command], env=os.environ | known | variables, cwd=cwd
         )
         self.processes.append(process)
         return process
@@ -171,6 +171,14 @@ def test_an_order_to_end_that_comes_at_once_ends_the_program(script: Script) -> 
     (script.out / "environment").write_text("")
     script.order("run\nend 0")
     assert process.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize("line", ["(run ", "    read -r pid _ "])
+def test_an_order_to_end_that_comes_before_the_program_has_started_ends_it(script: Script, line: str) -> None:
+    script.path = slowed(SCRIPT, line, script.folder)
+    process = script.start("sleep", "600")
+    script.order("end 143")
+    assert process.wait(timeout=30) == 143
 
 
 def test_files_of_the_secret_are_where_the_profile_wants_them(script: Script) -> None:

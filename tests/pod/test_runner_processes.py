@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from agent_runs.job.secrets import SCRIPT_KEYS
 from agent_runs.logs.work import Work, process_names
-from tests.pod.harness import RUN_TIMEOUT, SCRIPT, Runner, alive, children
+from tests.pod.harness import RUN_TIMEOUT, SCRIPT, Runner, alive, children, slowed
 
 STUBBORN = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
 POLITE = "import sys, time; "
@@ -161,12 +160,7 @@ def test_a_stop_ends_the_command_politely(runner: Runner, tree: Tree, name: str)
 
 def test_a_stop_while_the_runner_starts_ends_the_command(runner: Runner, tree: Tree, tmp_path: Path) -> None:
     """On a busy machine the command may run before the runner has noted whom it started."""
-    line = "    watcher=$!\n"
-    assert SCRIPT.read_text().count(line) == 1
-    for name in SCRIPT_KEYS:
-        shutil.copy(SCRIPT.with_name(name), tmp_path)
-    runner.script = tmp_path / SCRIPT.name
-    runner.script.write_text(SCRIPT.read_text().replace(line, f"    sleep 1\n{line}"))
+    runner.script = slowed(SCRIPT, "    watcher=$!\n", tmp_path)
     running = runner.start(*tree.process(POLITE))
     (pid,) = tree.pids()
     running.process.terminate()
@@ -376,6 +370,6 @@ def test_what_the_processes_do_is_listed_by_their_age_and_cpu_time(runner: Runne
 
 
 def test_the_scripts_pass_shellcheck() -> None:
-    scripts = [SCRIPT.with_name(name) for name in SCRIPT_KEYS if name.endswith(".sh")]
+    scripts = sorted(SCRIPT.parent.glob("*.sh"))
     done = subprocess.run([Path(sys.executable).with_name("shellcheck"), *scripts], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "")
