@@ -201,12 +201,13 @@ async def ask(
         except (ExecFailed, ValidationError) as failure:
             refusal = failure.status if isinstance(failure, ExecFailed) and failure.exit_code is None else 0
             unread = isinstance(failure, ExecFailed) and failure.exit_code == NOT_REACHED
-            why = f"its node does not answer, {failure}" if refusal else f"its sidecar does not answer, {failure}"
+            is_away = refusal >= 500
+            who = "its node does not answer" if is_away else "its container is not reached"
+            why = f"{who if refusal else 'its sidecar does not answer'}, {failure}"
         except ClusterForbidden as forbidden:
             why = forbidden.message
             break
         delivered = delivered or not (refusal or unread)
-        is_away = refusal >= 500
         if is_away and monotonic() - began >= (NODE_TIMEOUT if delivered else NODE_RESTART).total_seconds():
             break
         tries += not is_away
