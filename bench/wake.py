@@ -94,7 +94,8 @@ class Process:
     @classmethod
     def read(cls, pid: int) -> Self:
         """OSError: it has ended."""
-        head, _, tail = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123 - takes less of the CPU that wakes share
+            head, _, tail = file.read().decode(errors="replace").rpartition(") ")
         fields = tail.split()
         own, reaped = (sum(map(int, fields[place : place + 2])) / _TICKS for place in (11, 13))
         return cls(pid, int(fields[1]), head.partition("(")[2], int(fields[19]), own, reaped)
