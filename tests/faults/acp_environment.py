@@ -1,5 +1,7 @@
 """The same environment with a real agent that speaks the Agent Client Protocol."""
 
+import asyncio
+import contextlib
 import re
 import shlex
 from collections.abc import AsyncIterator
@@ -23,6 +25,8 @@ HELD: Final = "[ ! -e {folder}/hold ] || touch {folder}/held; while [ -e {folder
 """What the agent's program does before it starts."""
 CODEX_WAITS_MS: Final = 30_000
 """The longest that it takes."""
+HELPERS: Final = 2
+HELPERS_LOOK_SECONDS: Final = 0.05
 CALL: Final = re.compile(r"\becho (line \d+);")
 
 
@@ -57,9 +61,13 @@ class AcpEnvironment(ServedEnvironment):
         return step
 
     async def stored(self, attempt: int) -> list[str]:
-        """The lines of the tools that have ended. What Gemini's have printed is not stored, only that they ended."""
-        stored = await events(self.system, self.raw, attempt)
-        states = [event["part"]["state"] for event in stored if event["type"] == "tool_use"]
+        """The lines of the tools that have ended, in the order in which those began.
+
+        Codex tells of a command's end beside what it does next, so that the next command's may come first. What
+        Gemini's have printed is not stored, only that they ended.
+        """
+        parts = [event["part"] for event in await events(self.system, self.raw, attempt) if event["type"] == "tool_use"]
+        states = [part["state"] for part in sorted(parts, key=number_of)]
         return [line for state in states for line in lines_of(state, prints=self.agent_name != "gemini")]
 
     async def until_stored(self, count: int | None = None) -> None:
@@ -72,11 +80,22 @@ class AcpEnvironment(ServedEnvironment):
         return self.agents.programs_of(self.raw)
 
     async def helpers_of_sidecar(self) -> list[int]:
-        """What the pod's sidecar has started: driver and API proxy."""
+        """What the pod's sidecar has started, driver and API proxy, as soon as both are there."""
         pod = (await self.pod())["metadata"]["name"]
-        in_pod = [int(each.name) for each in PROCESSES.glob("[0-9]*") if environment_of(each).get("HOSTNAME") == pod]
-        sidecar = [pid for pid in in_pod if "sidecar.pyz run" in command_line(pid)]
-        return [pid for pid in sidecar if parent_of(pid) in sidecar]
+        while len(helpers := children_of_sidecar(pod)) < HELPERS:  # noqa: ASYNC110 - nothing tells of a new process
+            await asyncio.sleep(HELPERS_LOOK_SECONDS)
+        return helpers
+
+
+def children_of_sidecar(pod: str) -> list[int]:
+    in_pod = [int(each.name) for each in PROCESSES.glob("[0-9]*") if environment_of(each).get("HOSTNAME") == pod]
+    sidecar = [pid for pid in in_pod if "sidecar.pyz run" in command_line(pid)]
+    return [pid for pid in sidecar if parent_of(pid) in sidecar]
+
+
+def number_of(part: dict[str, Any]) -> int:
+    """Parts are counted when they begin."""
+    return int(str(part["id"]).removeprefix("prt_"))
 
 
 def lines_of(state: dict[str, Any], *, prints: bool) -> list[str]:
@@ -87,8 +106,11 @@ def lines_of(state: dict[str, Any], *, prints: bool) -> list[str]:
     return [] if state["status"] == "error" or "cancelled" in printed else CALL.findall(state["title"])
 
 
-def parent_of(pid: int) -> int:
-    return int((PROCESSES / str(pid) / "stat").read_text().rpartition(") ")[2].split()[1])
+def parent_of(pid: int) -> int | None:
+    """None once it is gone."""
+    with contextlib.suppress(OSError):
+        return int((PROCESSES / str(pid) / "stat").read_text().rpartition(") ")[2].split()[1])
+    return None
 
 
 @asynccontextmanager
