@@ -202,8 +202,8 @@ async def ask(
             refusal = failure.status if isinstance(failure, ExecFailed) and failure.exit_code is None else 0
             unread = isinstance(failure, ExecFailed) and failure.exit_code == NOT_REACHED
             is_away = refusal >= 500
-            who = "its node does not answer" if is_away else "its container is not reached"
-            why = f"{who if refusal else 'its sidecar does not answer'}, {failure}"
+            who = "its node" if is_away else "its container" if refusal else "its sidecar"
+            why = f"{who} does not answer, {failure}"
         except ClusterForbidden as forbidden:
             why = forbidden.message
             break

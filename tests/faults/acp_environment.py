@@ -26,6 +26,7 @@ HELD: Final = "[ ! -e {folder}/hold ] || touch {folder}/held; while [ -e {folder
 CODEX_WAITS_MS: Final = 30_000
 """The longest that it takes."""
 HELPERS: Final = 2
+"""Driver and API proxy."""
 HELPERS_LOOK_SECONDS: Final = 0.05
 CALL: Final = re.compile(r"\becho (line \d+);")
 
@@ -80,7 +81,7 @@ class AcpEnvironment(ServedEnvironment):
         return self.agents.programs_of(self.raw)
 
     async def helpers_of_sidecar(self) -> list[int]:
-        """What the pod's sidecar has started, driver and API proxy, as soon as both are there."""
+        """What the pod's sidecar has started, as soon as all of it is there: what was killed is replaced."""
         pod = (await self.pod())["metadata"]["name"]
         while len(helpers := children_of_sidecar(pod)) < HELPERS:  # noqa: ASYNC110 - nothing tells of a new process
             await asyncio.sleep(HELPERS_LOOK_SECONDS)

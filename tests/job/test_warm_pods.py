@@ -130,7 +130,7 @@ async def test_without_a_pod_that_takes_the_prompt_the_attempt_has_a_job_of_its_
 @pytest.mark.parametrize(
     ("answers", "reason"),
     [
-        ([NO_CONTAINER] * warm_pods.TRIES + [ACCEPTED], "its container is not reached, no container"),
+        ([NO_CONTAINER] * warm_pods.TRIES + [ACCEPTED], "its container does not answer, no container"),
         ([NOT_REACHED], "its sidecar does not answer, it ended"),
         ([ClusterForbidden("may not")], "may not"),
         ([], "it has ended"),

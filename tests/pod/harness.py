@@ -1,9 +1,11 @@
 """Starts the runner under a shell of this machine beside a sidecar, and checks what every run promises."""
 
+import contextlib
 import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -250,6 +252,13 @@ def slowed(script: Path, line: str, folder: Path) -> Path:
     copy = folder / script.name
     copy.write_text(text.replace(f"\n{line}", f"\nsleep 1\n{line}"))
     return copy
+
+
+def end_session(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that was started in a session of its own, and what it has left running there."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def alive(pid: int) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.pod.acp import CAPTURES, PLAYER, PROFILES, SCRIPT
-from tests.pod.harness import SHELLS, Runner, children, slowed
+from tests.pod.harness import SHELLS, Runner, children, end_session, slowed
 
 GEMINI = ".gemini/tmp/work/chats"
 
@@ -33,7 +33,10 @@ class Script:
     def start(self, *command: str, cwd: str | None = None, **variables: str) -> subprocess.Popen[bytes]:
         known = {"HOME": str(self.home), "AGENT_RUN_SECRET": str(self.secret)}
         process = subprocess.Popen(
-            [*self.shell, str(self.path), str(self.out), *command], env=os.environ | known | variables, cwd=cwd
+            [*self.shell, str(self.path), str(self.out), *command],
+            env=os.environ | known | variables,
+            cwd=cwd,
+            start_new_session=True,
         )
         self.processes.append(process)
         return process
@@ -68,8 +71,7 @@ def script(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Script]:
     script = Script(SHELLS[request.param], tmp_path)
     yield script
     for process in script.processes:
-        process.kill()
-        process.wait()
+        end_session(process)
 
 
 @pytest.mark.parametrize(("own", "order", "code"), [(3, 1, 3), (0, 1, 1), (3, 0, 0), (0, 143, 143), (0, 0, 0)])

@@ -367,9 +367,3 @@ def test_what_the_processes_do_is_listed_by_their_age_and_cpu_time(runner: Runne
         assert len(work.processes) <= 3  # neither the command itself, nor what waits for it
     running.process.terminate()
     running.end()
-
-
-def test_the_scripts_pass_shellcheck() -> None:
-    scripts = sorted(SCRIPT.parent.glob("*.sh"))
-    done = subprocess.run([Path(sys.executable).with_name("shellcheck"), *scripts], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "")
