@@ -31,9 +31,7 @@ SIDECAR_GRACE: Final = timedelta(seconds=10)
 STATUS_TIMEOUT: Final = timedelta(seconds=10)
 """How long the status of a container whose process has ended may take: kubelets report an end a second or more late."""
 UNREPORTED_END_TIMEOUT: Final = timedelta(seconds=30)
-"""How long after the grace of a stopped pod its containers' ends may take to be reported. Kubelets up to 1.21 may never
-report them for a pod that ended at its deadline. Source: Kubernetes 1.20.2, observed; its log says "Killing unwanted
-pod" while the containers have their grace."""
+"""How long after the grace of a stopped pod its containers' ends may take to be reported. A lost node never does."""
 REASON_LIMIT: Final = 100
 """Characters of Kubernetes' reason for an end."""
 UNKNOWN_ENDS: Final = frozenset({None, "Unknown", "ContainerStatusUnknown"})

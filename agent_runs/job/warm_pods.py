@@ -71,7 +71,7 @@ class Answer(BaseModel):
 
 def rests(job: Job) -> bool:
     """Whether the Job's pod may rest: it has, when it was last seen, and nobody has claimed it since."""
-    ended = any(job.condition(kind) for kind in ("Complete", "Failed"))
+    ended = job.success is not None or job.failure is not None
     return RESTS_SINCE in job.metadata.annotations and not ended and job.metadata.deletion_timestamp is None
 
 

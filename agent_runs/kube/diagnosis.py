@@ -211,7 +211,7 @@ def diagnose_sidecar(pod: Pod, container: str, events: Sequence[Event] = ()) -> 
 def _without_pod(job: Job | None, events: Sequence[Event], *, had_pod: bool) -> Diagnosis:
     if job is None or job.metadata.deletion_timestamp is not None:
         return Failing(JobDeletedExternally, "the Job was deleted by somebody else")
-    failed = job.condition("Failed")
+    failed = job.failure
     if failed is not None:
         if failed.reason == DEADLINE:
             return Failing(RunTimeout, _with_message("Kubernetes ended the Job at its deadline", failed.message))
@@ -221,7 +221,7 @@ def _without_pod(job: Job | None, events: Sequence[Event], *, had_pod: bool) -> 
                 f"the Job failed and its pod no longer exists ({failed.reason or 'no reason'})", failed.message
             ),
         )
-    if job.condition("Complete") is not None:
+    if job.success is not None:
         return Failing(ExitUnknown, "the Job is complete but its pod no longer exists, so its exit code is lost")
     if had_pod:
         return Failing(PodLost, "the pod was deleted")
@@ -428,7 +428,7 @@ def _deletion(job: Job | None) -> str:
     """Why a pod is being deleted: its Job is, or the Job's deadline has passed, or somebody deleted this very pod."""
     if job is None or job.metadata.deletion_timestamp is not None:
         return JOB_DELETED
-    failed = job.condition("Failed")
+    failed = job.failure
     return DEADLINE if failed is not None and failed.reason == DEADLINE else DELETED
 
 

@@ -9,6 +9,7 @@ from typing import Final
 from agent_runs.contracts.messages import JobRef
 from agent_runs.kube.diagnosis import Failing, Waiting, diagnose
 from agent_runs.kube.objects import Pod
+from agent_runs.kube.pod_state import has_ended
 from agent_runs.kube.port import Cluster
 from agent_runs.kube.watch import snapshots
 
@@ -37,7 +38,7 @@ async def ended_pod(
             async for pods in repeated:
                 progress()
                 pod = pods[-1] if pods else None
-                if pod is not None and pod.status.phase in {"Succeeded", "Failed"}:
+                if pod is not None and has_ended(pod):
                     return pod
                 uids = [job.uid, *([pod.metadata.uid] if pod else [])]
                 events = await cluster.events_of(job.namespace, uids)

@@ -165,6 +165,16 @@ class Job(ApiObject, frozen=True):
     metadata: Metadata = Metadata()
     status: JobStatus = JobStatus()
 
+    @property
+    def success(self) -> Condition | None:
+        """`SuccessCriteriaMet` since Kubernetes 1.31; `Complete` follows it once no pod is left running or terminating."""
+        return self.condition("Complete") or self.condition("SuccessCriteriaMet")
+
+    @property
+    def failure(self) -> Condition | None:
+        """`FailureTarget` since Kubernetes 1.31; `Failed` follows it once no pod is left running or terminating."""
+        return self.condition("Failed") or self.condition("FailureTarget")
+
     def condition(self, kind: str) -> Condition | None:
         """Return the condition of this type if it holds, else None."""
         return next((each for each in self.status.conditions if each.type == kind and each.holds), None)

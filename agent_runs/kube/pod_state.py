@@ -16,6 +16,10 @@ def container_ended(pod: Pod, container: str) -> bool:
 
 
 def has_ended(pod: Pod) -> bool:
-    """Return whether every container has ended. The phase does not show it: kubelets up to 1.21 set it early."""
-    statuses = pod.status.container_statuses
-    return bool(statuses) and all(status.state.terminated is not None for status in statuses)
+    """Return whether every container has ended, or none will start because an init container has failed.
+
+    The phase shows it a second later, when the sandbox has ended, and is `Failed` also for a pod whose node was lost.
+    """
+    ends = [status.state.terminated for status in pod.status.container_statuses]
+    inits = [status.state.terminated for status in pod.status.init_container_statuses]
+    return any(end is not None and end.exit_code != 0 for end in inits) or (bool(ends) and None not in ends)

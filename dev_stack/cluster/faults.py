@@ -63,11 +63,13 @@ class NodeFaults:
     Attributes:
         images: image name -> the registry's error text.
         unschedulable: why the scheduler finds no node.
+        sandboxes_stay: whether the sandboxes of pods whose containers have ended stay, and with them the phase.
         changed: set, and replaced, at every change.
     """
 
     images: dict[str, str] = field(default_factory=dict)
     unschedulable: str | None = None
+    sandboxes_stay: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def notify(self) -> None:
@@ -105,6 +107,7 @@ class Faults:
         self.http_faults.clear()
         self._node.images.clear()
         self._node.unschedulable = None
+        self._node.sandboxes_stay = False
         self._node.notify()
 
     def expire_history(self) -> None:
@@ -128,6 +131,11 @@ class Faults:
     def fill_node(self, message: str = "1 Insufficient memory.") -> None:
         """Let the scheduler find no node, for this reason, until cleared."""
         self._node.unschedulable = message
+        self._node.notify()
+
+    def keep_sandboxes(self) -> None:
+        """Let pods whose containers have ended keep their phase, until cleared."""
+        self._node.sandboxes_stay = True
         self._node.notify()
 
     async def restart_kubelet(self, down: float = 0.0) -> None:

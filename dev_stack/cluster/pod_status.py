@@ -18,7 +18,6 @@ class Slot:
 
     Attributes:
         reason, message: why it waits.
-        final: nothing more will happen here.
     """
 
     spec: Object
@@ -26,7 +25,6 @@ class Slot:
     reason: str = ""
     message: str = ""
     container: Container | None = None
-    final: bool = False
 
     @property
     def name(self) -> str:
@@ -53,21 +51,19 @@ class PodEnd:
     message: str
 
 
-def phase_of(slots: Sequence[Slot], end: PodEnd | None) -> str:
-    """Pending, Running, Succeeded or Failed."""
+def phase_of(slots: Sequence[Slot], end: PodEnd | None, *, has_sandbox: bool) -> str:
+    """Pending, Running, Succeeded or Failed; the last two only once the sandbox has ended, as on Kubernetes 1.37."""
     mains = [slot for slot in slots if not slot.init]
-    if all(slot.final for slot in mains):
-        return "Succeeded" if end is None and all(slot.succeeded for slot in mains) else "Failed"
-    if any(slot.init and slot.final and not slot.succeeded for slot in slots):
-        return "Failed"
-    return "Running" if all(slot.container for slot in mains) else "Pending"
+    if has_sandbox:
+        return "Running" if all(slot.container for slot in mains) else "Pending"
+    return "Succeeded" if end is None and all(slot.succeeded for slot in mains) else "Failed"
 
 
-def status_of(pod: Object, slots: Sequence[Slot], end: PodEnd | None) -> Object:
+def status_of(pod: Object, slots: Sequence[Slot], end: PodEnd | None, *, has_sandbox: bool) -> Object:
     """The whole `status` of a pod on this node."""
     status: Object = {"startTime": stamp(), **pod["status"]}
     status["conditions"] = [dict(one) for one in status.get("conditions") or ()]
-    phase = phase_of(slots, end)
+    phase = phase_of(slots, end, has_sandbox=has_sandbox)
     status |= {"phase": phase, "hostIP": ADDRESS, "podIP": ADDRESS}
     if end is not None and phase == "Failed":
         status |= {"reason": end.reason, "message": end.message}

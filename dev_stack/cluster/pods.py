@@ -62,6 +62,7 @@ class Pod:
         self.slots = [Slot(one, init=True) for one in body["spec"].get("initContainers") or ()]
         self.slots += [Slot(one, init=False) for one in body["spec"]["containers"]]
         self._node = node
+        self.has_sandbox = True
         self._end: PodEnd | None = None
         self._stopping = asyncio.Event()
         self._kill_timers: list[asyncio.TimerHandle] = []
@@ -89,8 +90,10 @@ class Pod:
             for timer in (*self._kill_timers, self._deadline):
                 if timer is not None:
                     timer.cancel()
-        for slot in self.slots:
-            slot.final = slot.final or not slot.init
+        self.publish()  # the ends of all containers; the phase follows once the sandbox has ended
+        while self._node.faults.sandboxes_stay:
+            await self._node.faults.changed.wait()
+        self.has_sandbox = False
         self.publish()
 
     async def _run_containers(self) -> None:
@@ -136,7 +139,6 @@ class Pod:
                 await self._pause(_RETRY)
         if slot.container is not None:
             await self._follow(slot, slot.container)
-        slot.final = True
         self.publish()
 
     async def _follow(self, slot: Slot, container: Container) -> None:
@@ -235,7 +237,7 @@ class Pod:
             return
 
         def write(body: Object) -> None:
-            body["status"] = status_of(body, self.slots, self._end)
+            body["status"] = status_of(body, self.slots, self._end, has_sandbox=self.has_sandbox)
 
         body = self._node.store.change(PODS, self.namespace, self.name, write, self.uid)
         if body is not None:

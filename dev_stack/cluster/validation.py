@@ -113,7 +113,7 @@ def _check_labels(errors: FieldErrors, path: str, labels: dict[str, str]) -> Non
         if not _qualified(key):
             errors.invalid(path, key, f"name part must match {_QUALIFIED.pattern}")
         if len(value) > 63:
-            errors.invalid(path, value, "must be no more than 63 characters")
+            errors.invalid(path, value, "must be no more than 63 bytes")
         if not _VALUE.fullmatch(value):
             errors.invalid(path, value, f"a valid label must match {_VALUE.pattern}")
 
@@ -142,7 +142,7 @@ def _check_data(errors: FieldErrors, kind: Kind, body: Object) -> None:
 
 def _check_job(errors: FieldErrors, name: str, spec: Object) -> None:
     if len(name) > 63:  # it becomes a label of the pods
-        errors.invalid("spec.template.labels", name, "must be no more than 63 characters")
+        errors.invalid("spec.template.labels", name, "must be no more than 63 bytes")
     template = spec.get("template") or {}
     _check_labels(errors, "spec.template.labels", (template.get("metadata") or {}).get("labels") or {})
     pod_spec = template.get("spec") or {}

@@ -214,7 +214,7 @@ async def test_a_command_need_not_read_its_stdin(api: Api, kubeconfig: Path) -> 
         with pytest.raises(ExecFailed) as failed:
             await enter(b"x", "sh", "-c", "exit 4")
         assert failed.value.exit_code == 4
-        with pytest.raises(ExecFailed) as failed:  # Kubernetes 1.20 sometimes loses the end of one that leaves much
+        with pytest.raises(ExecFailed) as failed:  # its end may be lost if it leaves much
             await enter(bytes(1024 * 1024), "sh", "-c", "exit 4", seconds=3)
         assert failed.value.exit_code in (4, None)
         with pytest.raises(ExecFailed, match="not found in"):

@@ -75,7 +75,7 @@ async def test_a_job_name_must_fit_into_a_label(api: Api) -> None:
     answer = await api.create("jobs", job("j" * 64, "true"))
     assert (answer.code, answer.reason) == (422, "Invalid")
     assert answer.causes["spec.template.labels"] == "FieldValueInvalid"
-    assert "must be no more than 63 characters" in answer.message
+    assert "must be no more than 63 bytes" in answer.message
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ UNITS: Final = {"one_job": "Job", "lines": "line"}
 
 REAL: Final = """## On a real cluster
 
-`tests/real_cluster` repeats these on Kubernetes 1.20 with the real OpenCode in real containers; CI runs it where the
+`tests/real_cluster` repeats these on Kubernetes 1.37 with the real OpenCode in real containers; CI runs it where the
 cluster kit is there. In the rows about lost pods, nodes and memory each agent's steps are numbered, and a watch of its
 pods sees every state: one Job and one agent per attempt, no pod of a later attempt while an agent is alive, each step
 stored once and in order, nothing left over.

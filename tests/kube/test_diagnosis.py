@@ -276,6 +276,7 @@ def test_how_a_container_ended(
         pytest.param(None, True, JobDeletedExternally, id="Job deleted"),
         pytest.param(job(deleted="2026-11-21T23:00:00Z"), True, JobDeletedExternally, id="Job being deleted"),
         pytest.param(job("Failed", "DeadlineExceeded", "too long"), True, RunTimeout, id="Job deadline"),
+        pytest.param(job("FailureTarget", "DeadlineExceeded", "too long"), True, RunTimeout, id="pods end at it"),
     ],
 )
 @pytest.mark.parametrize(

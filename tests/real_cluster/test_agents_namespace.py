@@ -1,7 +1,6 @@
 """A worker with the permissions of the shipped overlay runs agents in a namespace of their own.
 
-Needs KUBECONFIG and TEST_AGENT_IMAGE. What a cluster of version 1.20 cannot show: it has no Pod Security Admission, and
-this one's network plugin enforces no NetworkPolicy.
+Needs KUBECONFIG and TEST_AGENT_IMAGE. Its network plugin enforces no NetworkPolicy.
 """
 
 import uuid

@@ -64,12 +64,8 @@ async def a_drained_pod_is_followed_by_one_more_attempt(system: RealSystem, _: P
 
 async def evict(system: RealSystem, pod: Pod) -> None:
     """Evict the pod through the API, as `kubectl drain` does."""
-    minor = int((await system.cluster.version()).split(".")[1])
-    eviction = {
-        "apiVersion": "policy/v1" if minor >= 22 else "policy/v1beta1",
-        "kind": "Eviction",
-        "metadata": {"name": pod.metadata.name, "namespace": "default"},
-    }
+    metadata = {"name": pod.metadata.name, "namespace": "default"}
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
     await api_request(system.cluster, "POST", EVICTION.format(pod.metadata.name), body=eviction)
 
 

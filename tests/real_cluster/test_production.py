@@ -46,8 +46,6 @@ CLAIM = "paperclip-data"
 NAMESPACES = [f"kubectl create namespace {each}" for each in (WORKER, AGENTS)]
 STEPS = 45
 """Of a second each: longer than two workers take to be replaced one after the other."""
-OLD_API = "sed -i 's|policy/v1$|policy/v1beta1|' deploy/components/postgresql/disruption.yaml"
-"""Before Kubernetes 1.21 a PodDisruptionBudget had this version."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +87,9 @@ async def production(tmp_path: Path, images: InstalledImages) -> AsyncIterator[P
         database = await postgres.remote_url("runs", uuid.uuid4().hex)
         before = {
             "for namespace in": "\n".join([*NAMESPACES, "kubectl apply -f ../volumes.yaml"]),
-            "kubectl apply -k deploy/overlays/mine\nkubectl --namespace paperclip rollout status": OLD_API
-            + own_provider("deploy/overlays/mine/worker", "../../../components"),
+            "kubectl apply -k deploy/overlays/mine\nkubectl --namespace paperclip rollout status": own_provider(
+                "deploy/overlays/mine/worker", "../../../components"
+            ),
         }
         page = Page.copy(tmp_path, environment | {"TEMPORAL": secured, "DATABASE": database}, before, images)
         write_certificates(authority, page.checkout)

@@ -1,0 +1,86 @@
+"""What previous runs of an agent left: what may still run ends, what has ended stays."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from agent_runs.contracts.identity import RunKey
+from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.pod_state import has_ended
+from agent_runs.kube.previous_runs import remove_previous_runs
+from dev_stack.cluster import EmbeddedCluster
+from tests.job.inputs import create_job_input
+from tests.kube.pods import job, pod, terminated, waiting
+from tests.kube.test_client import LABELS, NAMESPACE, job_manifest, start_job
+
+NEXT_RUN = create_job_input().attempt.run.model_copy(update={"run_id": "the-next-run"})
+
+
+@pytest.fixture
+async def next_run(cluster: KubernetesCluster) -> AsyncIterator[RunKey]:
+    """The agent's next run; the Jobs of its previous runs end with the test."""
+    yield NEXT_RUN
+    for left in await cluster.jobs_of_agent(NAMESPACE, NEXT_RUN.agent_id):
+        await cluster.delete_job(NAMESPACE, left.metadata.name, left.metadata.uid, timedelta())
+
+
+def previous_job(name: str, script: str) -> dict[str, Any]:
+    """A Job of one of the agent's earlier runs."""
+    manifest = job_manifest(name, script)
+    manifest["metadata"]["labels"] = LABELS
+    return manifest
+
+
+async def remove(cluster: KubernetesCluster, run: RunKey) -> tuple[str, ...]:
+    return await remove_previous_runs(cluster, NAMESPACE, run, grace=timedelta(seconds=1), progress=lambda _: None)
+
+
+async def test_a_job_whose_container_has_ended_but_whose_phase_has_not_is_kept(
+    embedded: EmbeddedCluster, cluster: KubernetesCluster, next_run: RunKey, name: str
+) -> None:
+    embedded.faults.keep_sandboxes()
+    ref = await start_job(cluster, previous_job(name, "true"))
+    async with cluster.watch_pods(ref) as states, asyncio.timeout(60):
+        async for pods in states:
+            if pods and has_ended(pods[0]):
+                break
+    assert pods is not None
+    assert pods[0].status.phase == "Running"
+    assert await remove(cluster, next_run) == ()
+    kept = await cluster.read_job(NAMESPACE, name)
+    assert kept is not None
+    assert kept.metadata.deletion_timestamp is None
+
+
+async def test_a_job_whose_container_runs_is_ended(cluster: KubernetesCluster, next_run: RunKey, name: str) -> None:
+    ref = await start_job(cluster, previous_job(name, "sleep 600"))
+    async with cluster.watch_pods(ref) as states, asyncio.timeout(60):
+        async for pods in states:
+            if pods and pods[0].status.phase == "Running":
+                break
+    assert pods is not None
+    assert await remove(cluster, next_run) == (pods[0].metadata.name,)
+    assert await cluster.read_job(NAMESPACE, name) is None
+
+
+@pytest.mark.parametrize(
+    ("condition", "success", "failure"),
+    [
+        ("Complete", True, False),
+        ("SuccessCriteriaMet", True, False),
+        ("Failed", False, True),
+        ("FailureTarget", False, True),
+        ("Suspended", False, False),
+    ],
+)
+def test_a_job_has_ended_once_its_controller_has_decided(condition: str, success: bool, failure: bool) -> None:
+    decided = job(condition)
+    assert (decided.success is not None, decided.failure is not None) == (success, failure)
+
+
+def test_a_pod_whose_init_container_failed_has_ended() -> None:
+    assert has_ended(pod(waiting("PodInitializing"), init=[terminated(1, name="init")]))
+    assert not has_ended(pod(waiting("PodInitializing"), init=[terminated(0, "Completed", name="init")]))
