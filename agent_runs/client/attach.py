@@ -105,7 +105,7 @@ async def attach(client: Client, settings: ClientSettings, wake: Wake) -> Ticket
     deadline = asyncio.get_running_loop().time() + JOIN_TIMEOUT.total_seconds()
     while True:
         try:
-            started = await client.workflow_service.start_workflow_execution(start)
+            started = await client.workflow_service.start_workflow_execution(start, retry=True)
         except RPCError as error:
             if (held := _already_started(error)) is None:
                 raise

@@ -167,12 +167,12 @@ class Job(ApiObject, frozen=True):
 
     @property
     def success(self) -> Condition | None:
-        """`SuccessCriteriaMet` since Kubernetes 1.31; `Complete` follows it once no pod is left running or terminating."""
+        """`SuccessCriteriaMet` since Kubernetes 1.31; `Complete` follows it once no pod runs or terminates."""
         return self.condition("Complete") or self.condition("SuccessCriteriaMet")
 
     @property
     def failure(self) -> Condition | None:
-        """`FailureTarget` since Kubernetes 1.31; `Failed` follows it once no pod is left running or terminating."""
+        """`FailureTarget` since Kubernetes 1.31; `Failed` follows it once no pod runs or terminates."""
         return self.condition("Failed") or self.condition("FailureTarget")
 
     def condition(self, kind: str) -> Condition | None:

@@ -143,7 +143,7 @@ async def run(cluster: FakeCluster, *, earlier: FinishProgress | None = None, **
 
     environment.on_heartbeat = note
     activity = FinishActivity(cast("Cluster", cluster)).finish
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         finished: Finished = await environment.run(activity, Finish(attempt=ATTEMPT, **{"job": JOB, **input}))
     return finished
 

@@ -67,7 +67,7 @@ async def test_following_continues_into_the_next_attempt_and_ends_with_the_run(s
                 ended.set()
 
     await store.append(attempt(1), [line(1)])
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await follow()
     assert received == [(1, 1), (2, 1), (2, 2)]
 
@@ -77,7 +77,7 @@ async def test_an_attempt_that_was_never_sealed_ends_when_its_successor_writes(s
     await store.append(attempt(2), [line(1)])
     ended = asyncio.Event()
     received: list[int] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         async for number, _ in RunOutput(store, RUN, ended.is_set).lines():
             received.append(number)
             if number == 2:

@@ -207,7 +207,7 @@ async def start(client: Client, **values: str) -> str:
 
 
 async def until_listed(client: Client, run_id: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (await client.count_workflows(f"PaperclipRunId = '{run_id}'")).count:  # noqa: ASYNC110 (no event)
             await asyncio.sleep(0.05)
 

@@ -1,16 +1,19 @@
 """Attach: the guard, pinned against a real Temporal server. No worker is needed for any of it."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from temporalio.client import Client
 
+from agent_runs.client import attach as attach_module
 from agent_runs.client.attach import Ticket, attach, attach_when_free
 from agent_runs.client.runs import UnknownRun, find_run
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.wake import Wake, build_wake
 from agent_runs.contracts.errors import InvalidRequest
 from tests.paperclip.contexts import SEALER, minimal
+from tests.support.relay import open_relay
 from tests.support.requests import FakeRequest
 
 
@@ -58,6 +61,23 @@ async def test_a_run_that_has_ended_is_joined_closed(
     await ticket.handle(temporal).terminate()
     second = await attach(temporal, settings, request_of_a_run.wake)
     assert (second.kind, second.closed, second.workflow_run_id) == ("joined", True, ticket.workflow_run_id)
+
+
+async def test_a_connection_that_ends_just_before_the_start_costs_nothing(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_relay(temporal.service_client.config.target_host) as relay:
+        client = await Client.connect(relay.address, data_converter=temporal.data_converter)
+
+        async def cut(*arguments: Any) -> Any:
+            request = await start_request(*arguments)
+            relay.cut(refusals=1)
+            return request
+
+        start_request = attach_module._start_request
+        monkeypatch.setattr(attach_module, "_start_request", cut)
+        ticket = await attach(client, ClientSettings(task_queue=queue), request_of_a_run.wake)
+    assert ticket.kind == "started"
 
 
 async def test_an_unknown_run_is_refused_by_name(temporal: Client) -> None:

@@ -48,7 +48,7 @@ class Runs:
     async def listed(self, count: int, **values: str) -> set[str]:
         """The ids of the runs that pass; waits until all of them are listed, as Temporal lists a new one late."""
         wanted = RunFilter.parse({"company": self.company, **values})
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len((found := await list_page(self.client, wanted)).runs) < count:  # noqa: ASYNC110 (no event)
                 await asyncio.sleep(0.05)
         return {run.key.run_id for run in found.runs}

@@ -63,7 +63,7 @@ def parent_of(pid: int) -> int:
 
 async def until(met: Callable[[], bool]) -> None:
     """Wait for what another process does to the file system."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not met():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.01)
 

@@ -121,7 +121,7 @@ async def test_children_end_when_their_parent_is_killed(tmp_path: Path) -> None:
 
 async def until_ended(pid: int) -> None:
     """Wait for a process that is not our child; it may be a zombie whose new parent is slow."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while alive(pid):  # noqa: ASYNC110 - a strange process gives no event to await
             await asyncio.sleep(0.02)
 

@@ -51,7 +51,7 @@ async def start_job(cluster: Cluster, manifest: dict[str, Any]) -> JobRef:
 
 
 async def wait_for_phase(cluster: Cluster, job: JobRef, *phases: str) -> Pod:
-    async with cluster.watch_pods(job) as states, asyncio.timeout(30):
+    async with cluster.watch_pods(job) as states, asyncio.timeout(60):
         async for pods in states:
             if pods and pods[0].status.phase in phases:
                 return pods[0]
@@ -161,7 +161,7 @@ async def test_a_secret_is_deleted_with_its_job(cluster: KubernetesCluster, name
     assert owned is not None
     assert [owner.uid for owner in owned.owner_references] == [job.uid]
     await cluster.delete_job(NAMESPACE, name, job.uid)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await cluster.read_secret_metadata(NAMESPACE, secret) is not None:  # noqa: ASYNC110 - another server's
             await asyncio.sleep(0.05)
 
@@ -539,7 +539,7 @@ async def test_many_open_logs_do_not_block_other_calls(client: KubernetesCluster
         return response
 
     scripted.answer = answer
-    async with asyncio.timeout(30), AsyncExitStack() as opened:
+    async with asyncio.timeout(60), AsyncExitStack() as opened:
         for _ in range(130):
             pieces = await opened.enter_async_context(client.open_log(NAMESPACE, "p", "c", follow=True))
             assert await anext(pieces) == b"x\n"

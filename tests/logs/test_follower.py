@@ -48,7 +48,7 @@ async def follow(
 ) -> tuple[list[LogLine], list[Batch], Follower]:
     follower = Follower(scripted, JOB, POD, cursor, timing=timing)
     batches = []
-    async with asyncio.timeout(20), follower:
+    async with asyncio.timeout(60), follower:
         async for batch in follower:
             batches.append(batch)  # noqa: PERF401 - an error must not lose what came before it
     return [line for batch in batches for line in batch.lines], batches, follower
@@ -147,7 +147,7 @@ async def test_the_status_is_read_when_the_watch_shows_the_end() -> None:
     scripted = ScriptedLog(Log(FRAMES), [(None, None)], [ENDED])
     scripted.watched = [[RUNNING], [RUNNING], [ENDED]]
     follower = Follower(scripted, JOB, POD, timing=replace(QUICK, max_pause=timedelta(seconds=10)))
-    async with asyncio.timeout(20), follower:
+    async with asyncio.timeout(60), follower:
         lines = [line.data async for batch in follower for line in batch.lines]
     assert lines == EXPECTED
     assert (scripted.status_reads, scripted.watched) == (1, [])
@@ -308,7 +308,7 @@ async def follow_rotated(
     scripted.answers = list(answers)
     follower = Follower(scripted, JOB, POD, cursor, timing=timing)
     gaps, numbers = list[Gap](), list[int]()
-    async with asyncio.timeout(20), follower:
+    async with asyncio.timeout(60), follower:
         async for batch in follower:
             log.rotate(50)
             gaps += batch.gaps
@@ -367,7 +367,7 @@ async def test_what_a_rotation_removed_before_a_silence_is_backfilled_while_the_
     scripted.answers = [replayed(11, 50)]
     follower = Follower(scripted, JOB, POD, timing=QUICK)
     numbers, gaps = list[int](), list[Gap]()
-    async with asyncio.timeout(20), follower:
+    async with asyncio.timeout(60), follower:
         async for batch in follower:
             log.rotate(50)
             gaps += batch.gaps
@@ -395,7 +395,7 @@ async def test_a_log_that_repeats_known_frames_needs_no_replay() -> None:
         Log(NUMBERS, [40]), [(10, None), (10, None), (10, None), (None, None)], [RUNNING] * 3 + [ENDED]
     )
     follower = Follower(scripted, JOB, POD, timing=QUICK)
-    async with asyncio.timeout(20), follower:
+    async with asyncio.timeout(60), follower:
         numbers = [int(line.data) async for batch in follower for line in batch.lines]
     assert (numbers, scripted.replays) == ([*range(100)], [])
 
@@ -416,7 +416,7 @@ async def test_a_message_of_the_kubelet_in_the_middle_of_a_line_is_no_output(rea
     scripted.answers = [replayed(10, 10) if reachable else ClusterForbidden("no exec")]
     follower = Follower(scripted, JOB, POD, timing=QUICK)
     gaps, numbers = list[Gap](), list[int]()
-    async with asyncio.timeout(20), follower:
+    async with asyncio.timeout(60), follower:
         async for batch in follower:
             gaps += batch.gaps
             numbers += [int(line.data) for line in batch.lines]
@@ -488,7 +488,7 @@ async def test_waiting_for_output_can_time_out_without_losing_any() -> None:
                 yield piece
 
     follower = Follower(Gated(Log(FRAMES), [(None, None)], [ENDED]), JOB, POD, timing=QUICK)
-    async with asyncio.timeout(20), follower:
+    async with asyncio.timeout(60), follower:
         nothing = await follower.next_batch(timedelta(milliseconds=10))
         assert nothing is not None
         assert nothing.lines == []
@@ -506,7 +506,7 @@ async def test_waiting_for_output_can_be_interrupted_without_losing_any() -> Non
                 yield piece
 
     follower = Follower(Gated(Log(FRAMES), [(None, None)], [ENDED]), JOB, POD, timing=QUICK)
-    async with asyncio.timeout(20), follower:
+    async with asyncio.timeout(60), follower:
         waiting = asyncio.create_task(follower.next_batch())
         await asyncio.sleep(0)
         follower.wake()
@@ -676,7 +676,7 @@ async def test_the_log_of_a_sidecar_that_never_ran_is_not_waited_for() -> None:
 async def end_early(source: Source) -> tuple[list[bytes], Follower]:
     """Follow as a consumer that stores all and ends as early as it may."""
     follower, lines = Follower(source, JOB, POD, timing=QUICK), list[bytes]()
-    async with asyncio.timeout(20), follower:
+    async with asyncio.timeout(60), follower:
         async for batch in follower:
             lines += [line.data for line in batch.lines]
             if follower.may_end_early:

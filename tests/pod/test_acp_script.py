@@ -50,7 +50,7 @@ class Script:
         process = self.start(*command, **variables)
         self.await_file("ended")
         self.order(order)
-        return process.wait(timeout=30)
+        return process.wait(timeout=60)
 
     def await_text(self, name: str, text: str) -> None:
         end = time.monotonic() + 30
@@ -90,7 +90,7 @@ def test_the_program_gets_its_input_until_the_order_to_end(script: Script) -> No
         time.sleep(0.01)
     assert not (script.out / "ended").exists()
     script.order("end 0")
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=60) == 0
     assert protocol.read_text() == "got one\ngot two\nat the end\n"
 
 
@@ -100,7 +100,7 @@ def test_a_program_that_ignores_sigterm_is_killed(script: Script) -> None:
         time.sleep(0.01)
     (program,) = [pid for pid in children(process.pid) if pid == int((script.out / "program.pid").read_text())]
     script.order("end 143")
-    assert process.wait(timeout=30) == 143
+    assert process.wait(timeout=60) == 143
     assert not Path(f"/proc/{program}").exists()
 
 
@@ -109,7 +109,7 @@ def test_a_pod_that_rests_has_no_program_and_gives_the_next_one_the_variables_of
     process = script.start(*says, RUN="one", TASK="a")
     script.await_text("protocol", "one a\n")
     script.order("rest 60")
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=60) == 0
     assert (script.out / "rests").read_text() == "60\n"
     waiting = script.start(*says, RUN="one", TASK="a")
     (script.out / "environment").write_text("export RUN='tw o'\nunset TASK\n")
@@ -123,7 +123,7 @@ def test_a_pod_that_rests_has_no_program_and_gives_the_next_one_the_variables_of
     script.await_text("protocol", "tw o none\nmore\n")
     script.await_file("ended")
     script.order("end 0")
-    assert waiting.wait(timeout=30) == 0
+    assert waiting.wait(timeout=60) == 0
     assert not (script.out / "rests").exists()
 
 
@@ -142,7 +142,7 @@ def test_a_workspace_that_was_replaced_while_the_pod_rested_is_the_one_of_now(sc
     script.await_text("protocol", "file\n")
     script.await_file("ended")
     script.order("end 0")
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=60) == 0
 
 
 @pytest.mark.parametrize(("order", "code"), [("end 0", 0), ("end 143", 143)])
@@ -150,14 +150,14 @@ def test_a_rest_ends_by_an_order(script: Script, order: str, code: int) -> None:
     (script.out / "rests").write_text("60\n")
     process = script.start("touch", str(script.folder / "began"))
     script.order(order)
-    assert process.wait(timeout=30) == code
+    assert process.wait(timeout=60) == code
     assert not (script.out / "rests").exists()
     assert not (script.folder / "began").exists()
 
 
 def test_a_rest_ends_by_itself_if_its_sidecar_does_not_end_it(script: Script) -> None:
     (script.out / "rests").write_text("1\n")
-    assert script.start("touch", str(script.folder / "began")).wait(timeout=30) == 0
+    assert script.start("touch", str(script.folder / "began")).wait(timeout=60) == 0
     assert not (script.folder / "began").exists()
 
 
@@ -172,7 +172,7 @@ def test_an_order_to_end_that_comes_at_once_ends_the_program(script: Script) -> 
     process = script.start("sleep", "600")
     (script.out / "environment").write_text("")
     script.order("run\nend 0")
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=60) == 0
 
 
 @pytest.mark.parametrize("line", ["(run ", "    read -r pid _ "])
@@ -180,7 +180,7 @@ def test_an_order_to_end_that_comes_before_the_program_has_started_ends_it(scrip
     script.path = slowed(SCRIPT, line, script.folder)
     process = script.start("sleep", "600")
     script.order("end 143")
-    assert process.wait(timeout=30) == 143
+    assert process.wait(timeout=60) == 143
 
 
 def test_files_of_the_secret_are_where_the_profile_wants_them(script: Script) -> None:

@@ -16,7 +16,7 @@ from tests.real_cluster.stack import open_real_system
 
 pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(300)]
 
-RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/enforce-version": "latest"}
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 QUOTA = {"requests.cpu": "2", "requests.memory": "2Gi", "limits.cpu": "6", "limits.memory": "8Gi", "pods": "3"}
 
 

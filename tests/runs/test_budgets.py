@@ -71,7 +71,7 @@ async def test_a_budget_that_is_nearly_used_is_a_warning_wherever_people_look_wh
     raw = stepping_agent(system, {5: go}, steps=5, answers=True)
     raw["config"]["maxSteps"] = 6
     ticket = await system.start(raw)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while "maxSteps" not in (current := await details(system, ticket)):  # noqa: ASYNC110  # nobody announces them
             await asyncio.sleep(0.05)
     seen = {

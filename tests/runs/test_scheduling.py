@@ -87,7 +87,7 @@ class Wait:
 
     async def until_heartbeat(self, text: str) -> None:
         """Returns once a heartbeat contains `text`."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not any(text in heartbeat for heartbeat in self.heartbeats):
                 self.new_heartbeat.clear()
                 await self.new_heartbeat.wait()
@@ -170,7 +170,7 @@ async def test_a_pod_without_a_place_gets_that_of_the_pod_that_rests_longest(wai
     working = await wait.other_agent().job()
     wait.embedded.faults.fill_node("0/1 nodes are available: 1 Insufficient cpu.")
     step = asyncio.create_task(wait.pod(await wait.job()))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await wait.kubernetes.read_job(NAMESPACE, resting[1].name):  # noqa: ASYNC110 - no event tells it
             await asyncio.sleep(0.05)
     wait.embedded.faults.clear()
@@ -229,7 +229,7 @@ async def test_the_same_reason_is_requested_only_once(wait: Wait, monkeypatch: p
     wait.embedded.faults.fill_node()
     job = await wait.job()
     step = asyncio.create_task(wait.pod(job))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while len(wait.heartbeats) < 20:
             wait.new_heartbeat.clear()
             await wait.new_heartbeat.wait()
@@ -270,7 +270,7 @@ async def test_an_agent_without_grace_has_ended_when_it_is_reported_deleted(wait
     alive = tmp_path / "alive"
     job = await wait.job(f"exec 9>{alive}; flock 9; trap '' TERM; echo on > {alive}.on; while :; do sleep 0.05; done")
     await wait.pod(job)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not alive.with_suffix(".on").exists():  # noqa: ASYNC110 - another process makes it
             await asyncio.sleep(0.05)
     cleanup = FinishActivity(wait.kubernetes).finish

@@ -122,7 +122,7 @@ def program_of(raw: dict[str, Any]) -> list[int]:
 
 async def until_nothing_works(raw: dict[str, Any]) -> None:
     """Returns once only what waits for the next run is left in the pod."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while program_of(raw) or not waiting_of(raw):  # noqa: ASYNC110 - nobody reports it
             await asyncio.sleep(0.05)
 

@@ -26,7 +26,7 @@ NAME = "agent-runs-versions"
 async def make_current(temporal: Client, version: str) -> None:
     """Make a version current as soon as Temporal knows it, as an operator or the Worker Controller does."""
     service, namespace = temporal.workflow_service, temporal.namespace
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             try:
                 known = await service.describe_worker_deployment(
@@ -85,7 +85,7 @@ async def test_temporal_shows_that_a_versioned_worker_polls(
         polling = Polling(temporal, system.settings.task_queue, name, slots)
         async with (
             worker.temporal_worker(system.settings, temporal, [activities.finish], slots, name),
-            asyncio.timeout(30),
+            asyncio.timeout(60),
         ):
             while not (await polling.observe()).polls:  # noqa: ASYNC110 - the server announces no polls
                 await asyncio.sleep(0.1)

@@ -1,11 +1,12 @@
 """A real server behind TLS that asks for a client certificate."""
 
-import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import trustme
+
+from tests.support.relay import open_relay
 
 
 def server_context(authority: trustme.CA, name: str) -> ssl.SSLContext:
@@ -21,24 +22,5 @@ def server_context(authority: trustme.CA, name: str) -> ssl.SSLContext:
 @asynccontextmanager
 async def tls_front(target: str, context: ssl.SSLContext, host: str = "127.0.0.1") -> AsyncIterator[str]:
     """The address of a TLS server on a free port of `host` that forwards to `target`."""
-    target_host, _, target_port = target.rpartition(":")
-
-    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-        except OSError:
-            pass
-        finally:
-            writer.close()
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        theirs, ours = await asyncio.open_connection(target_host, int(target_port))
-        await asyncio.gather(copy(reader, ours), copy(theirs, writer))
-
-    server = await asyncio.start_server(connected, host, 0, ssl=context)
-    try:
-        yield f"{host}:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
+    async with open_relay(target, host, context) as relay:
+        yield relay.address

@@ -54,7 +54,7 @@ class Reader:
 
     async def until(self, last: int) -> None:
         """Return when it has got this line."""
-        async with asyncio.timeout(30), self._progress:
+        async with asyncio.timeout(60), self._progress:
             await self._progress.wait_for(lambda: self.seen[-1:] == [last])
 
     async def _read(self, store: SqlTranscripts, poll: timedelta) -> list[int]:
@@ -76,7 +76,7 @@ async def test_a_reader_is_woken_by_each_line_that_another_worker_stores(
         await writing.append(key(), batch(number, number))
         await reader.until(number)
     await writing.seal(key(), OutputReceipt())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert await reader.task == list(range(1, 30))
 
 
@@ -89,7 +89,7 @@ async def test_many_readers_are_each_woken_by_their_own_run(
     await asyncio.gather(*(writing.append(key(run), batch(1, 2)) for run in runs))
     await asyncio.gather(*(reader.until(2) for reader in readers))
     await asyncio.gather(*(writing.seal(key(run), OutputReceipt()) for run in runs))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert await asyncio.gather(*(reader.task for reader in readers)) == [[1, 2]] * len(runs)
 
 
@@ -106,7 +106,7 @@ async def test_a_reader_is_woken_again_after_the_database_restarted(postgres: Po
     await writing.append(key(), batch(3, 3))
     await reader.until(3)
     await writing.seal(key(), OutputReceipt())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert await reader.task == [1, 2, 3]
     for store in (writing, reading):
         await store.close()
@@ -120,7 +120,7 @@ async def test_a_worker_listens_anew_when_the_server_falls_silent(
     reader = Reader(reading)
     connection = await asyncpg.connect(postgres_url)
     query = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query ~ '^(LISTEN|SELECT 1)'"
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not (silent := await connection.fetchval(query)):
             pass
         os.kill(silent, signal.SIGSTOP)
@@ -146,7 +146,7 @@ async def test_a_lost_announcement_delays_lines_and_loses_none(
     await writing.append(key(), batch(2, 5))
     await reader.until(5)
     await writing.seal(key(), OutputReceipt())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert await reader.task == [1, 2, 3, 4, 5]
 
 

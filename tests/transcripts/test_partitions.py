@@ -117,7 +117,7 @@ async def test_a_partition_is_made_while_lines_are_written_and_read(store: SqlTr
     async with store._database.schema_change() as open_transaction:
         await open_transaction.run_sync(hold)
         clock.now += 30 * DAY
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await store.prepare()
     assert day(30) in await partitions(store)
 
@@ -208,7 +208,7 @@ async def test_a_drop_that_was_cancelled_while_a_reader_held_the_partition_is_co
     async with store._database.schema_change() as reader:
         assert (await reader.execute(text("SELECT count(*) FROM lines"))).scalar() == 3
         dropping = asyncio.create_task(purge(store, RETENTION, clock.now))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not await rows(store, "SELECT 1 FROM pg_inherits WHERE inhdetachpending"):
                 await sealed(store, "meanwhile", clock.now)  # nobody waits for the reader
         dropping.cancel()

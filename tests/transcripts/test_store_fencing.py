@@ -86,7 +86,7 @@ def copy(number: int, store: SqlTranscripts, kubelet: OneContainer) -> asyncio.T
 
 async def stored(store: SqlTranscripts, count: int) -> list[bytes]:
     notifier = store.notifier(INPUT.attempt)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             seen = notifier.changes
             lines = [line.data for line in await store.read(INPUT.attempt) if line.stream == "stdout"]

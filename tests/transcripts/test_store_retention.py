@@ -138,13 +138,13 @@ class Scripted:
 
 async def test_the_worker_purges_periodically_also_after_an_outage() -> None:
     store = Scripted(TranscriptsUnavailable("away"), PurgedPage(1, 1, 1), None, None)
-    async with purging(store, RETENTION, interval=timedelta()), asyncio.timeout(30):
+    async with purging(store, RETENTION, interval=timedelta()), asyncio.timeout(60):
         await store.done.wait()
 
 
 async def test_without_a_retention_partitions_are_made_and_nothing_is_purged() -> None:
     store = Scripted(AssertionError("purged"))
-    async with purging(store, None, interval=timedelta()), asyncio.timeout(30):
+    async with purging(store, None, interval=timedelta()), asyncio.timeout(60):
         for _ in range(10):
             await store.prepared.wait()
             store.prepared.clear()

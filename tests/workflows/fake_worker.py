@@ -64,5 +64,5 @@ def configured(request: FakeRequest, **changes: Any) -> FakeRequest:
 
 async def reached(event: asyncio.Event) -> None:
     """Waits for something that must happen, without waiting for ever."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await event.wait()

@@ -55,7 +55,7 @@ async def test_a_warning_is_in_the_current_details_while_the_agent_works(
     steps = FakeActivities(agent.answers)
     async with running_worker(temporal, queue, steps) as start:
         handle = await start(configured(request_of_a_run, max_steps=5))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while steps.names.count("stream_logs") < 2:  # noqa: ASYNC110  # the fakes have no event for a call
                 await asyncio.sleep(0.01)
         metadata = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)

@@ -118,7 +118,7 @@ async def test_a_wake_after_a_collected_outcome_gets_a_run_of_its_own_also_while
 
 async def join_requested(handle: Handle) -> None:
     """The server waits for a worker to answer the Update `join`; only that pending workflow task shows it."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not (await handle.describe()).raw_description.HasField("pending_workflow_task"):  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.05)
 

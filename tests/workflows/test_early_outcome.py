@@ -71,7 +71,7 @@ async def test_the_history_of_an_early_end_is_as_small_as_any(
     async with running_worker(temporal, queue, FakeActivities(cleanup.answers)) as start:
         handle = await start(request_of_a_run)
         await reached(cleanup.begun)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while "`succeeded`" not in await details_of(handle):  # noqa: ASYNC110 - no event of ours
                 await asyncio.sleep(0.05)
         cleanup.may_end.set()
@@ -148,7 +148,7 @@ async def test_a_contradiction_is_named_and_what_was_delivered_stays(
         handle = await start(wake("task", request_of_a_run))
         delivered = await fetch_outcome(handle, collect=False)
         cleanup.may_end.set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while NOTE not in await details_of(handle):  # noqa: ASYNC110 - no event of ours
                 await asyncio.sleep(0.05)
         again = await fetch_outcome(handle, collect=True)

@@ -61,7 +61,7 @@ async def signals(handle: Handle) -> list[str]:
 
 async def until_details(handle: Handle, expected: Callable[[str], bool]) -> str:
     """The current details, once they are as expected."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not expected(text := await current_details(handle)):  # noqa: ASYNC110 - the server is asked
             await asyncio.sleep(0.02)
     return text

@@ -106,7 +106,7 @@ async def test_each_saved_query_finds_the_runs_that_it_names(temporal: Client, r
         assert queries.keys() == EXPECTED.keys()
         found: dict[str, set[str]] = {}
         with suppress(TimeoutError):
-            async with asyncio.timeout(20):  # Temporal lists a change a moment after it
+            async with asyncio.timeout(60):  # Temporal lists a change a moment after it
                 while found != EXPECTED:
                     found = {name: await runs.found(query) for name, query in queries.items()}
         assert found == EXPECTED

@@ -77,7 +77,7 @@ async def test_an_ended_run_that_keeps_its_outcome_is_listed_as_ended_and_until_
         handle = await start(request)
         await fetch_outcome(handle, collect=False)
 
-        async with asyncio.timeout(30):  # Temporal lists a change a moment after it
+        async with asyncio.timeout(60):  # Temporal lists a change a moment after it
             while (run := await find_by_run_id(temporal, request.run_id)) is None or not run.decided:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         details = (await handle.describe()).status
