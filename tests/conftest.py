@@ -1,11 +1,15 @@
 """Real parts for the tests: one Temporal dev server for the whole session, one queue per test."""
 
 import asyncio
+import os
+import re
 import signal
 import sys
+import time
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -17,6 +21,7 @@ from agent_runs.client.connection import EXIT_DELAY_SEC
 from agent_runs.contracts.request import AgentRef, RunConfig
 from dev_stack.agent_programs import PROGRAMS
 from dev_stack.scripted_model import ScriptedModel, serve
+from tests.support.agent_samples import left_out
 from tests.support.requests import FakeRequest
 from workflows.attributes import ALL
 
@@ -36,7 +41,26 @@ settings.register_profile(
 )
 settings.load_profile("gate")
 
+REAL_PROGRAMS: Final = {"real_agents", "real_cluster"}
+LAST_START: Final = float(os.environ.get("TEST_LAST_START", "inf"))
+"""When the last test may begin, in seconds since 1970: `.ci/run` is stopped after a while."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of agents that are not in the sample."""
+    real = [item.nodeid for item in items if REAL_PROGRAMS & {mark.name for mark in item.iter_markers()}]
+    out = left_out({test: agent[1] for test in real if (agent := AGENT.search(test))})
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in out])
+    items[:] = [item for item in items if item.nodeid not in out]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if time.time() > LAST_START:
+        pytest.skip(f"{item.nodeid} had not begun in time")
+
+
 FIXTURES = Path(__file__).parent / "fixtures"
+AGENT: Final = re.compile(rf"\[({'|'.join(PROGRAMS)})[]-]")
 UNKNOWN_SESSION = "0199c0de-0000-7000-8000-000000000000"
 """A session that no agent has made."""
 
