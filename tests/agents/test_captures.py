@@ -10,6 +10,7 @@ from dev_stack.agent_programs import PROGRAMS
 from dev_stack.scripted_model import Usage
 from tests.agents.launch import KEY
 from tests.agents.usage import spent
+from tests.support.cases import case
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "agents"
 CAPTURES = sorted(FIXTURES.glob("*/*.jsonl"))
@@ -31,18 +32,25 @@ def test_captures_are_of_the_versions_that_are_installed(name: str) -> None:
     assert set(meta(name)["cases"]) == {capture.stem for capture in CAPTURES if capture.parent.name == name}
 
 
-@pytest.mark.parametrize("capture", CAPTURES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_a_capture_is_a_conversation_in_order_and_without_the_key(capture: Path) -> None:
-    assert KEY not in capture.read_text()
-    conversation = lines(capture)
-    assert [line["at"] for line in conversation] == sorted(line["at"] for line in conversation)
-    assert {line["to"] for line in conversation} == {"agent", "client"}
-    asked = {line["message"]["id"] for line in conversation if line["to"] == "agent" and "method" in line["message"]
-             and "id" in line["message"]}  # fmt: skip
-    answered = {line["message"]["id"] for line in conversation if line["to"] == "client" and "method" not in
-                line["message"]}  # fmt: skip
-    assert answered <= asked
-    assert 1 in answered
+def test_a_capture_is_a_conversation_in_order_and_without_the_key() -> None:
+    for capture in CAPTURES:
+        with case(capture):
+            assert KEY not in capture.read_text()
+            conversation = lines(capture)
+            assert [line["at"] for line in conversation] == sorted(line["at"] for line in conversation)
+            assert {line["to"] for line in conversation} == {"agent", "client"}
+            asked = {
+                line["message"]["id"]
+                for line in conversation
+                if line["to"] == "agent" and "method" in line["message"] and "id" in line["message"]
+            }
+            answered = {
+                line["message"]["id"]
+                for line in conversation
+                if line["to"] == "client" and "method" not in line["message"]
+            }
+            assert answered <= asked
+            assert 1 in answered
 
 
 @pytest.mark.parametrize("name", ["claude", "gemini", "qwen"])

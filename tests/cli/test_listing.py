@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import io
+import itertools
 import json
 import os
 import pty
@@ -35,6 +36,7 @@ from agent_runs.transcripts.store import Line, SqlTranscripts
 from agent_runs.transcripts.usage import RunUsage, StoredUsage
 from tests.cli.test_transcripts import PROGRAM, run, service
 from tests.cli.test_transcripts import environment as environment  # noqa: PLC0414 (the fixture)
+from tests.support.cases import case
 from tests.web.parts import run_info
 from workflows import attributes
 
@@ -104,16 +106,16 @@ def test_show_prints_the_links_to_paperclip() -> None:
 # the table
 
 
-@pytest.mark.parametrize("last_output", [False, True])
-@pytest.mark.parametrize("width", [*range(60, 131, 7), 200, 300])
-def test_no_row_is_wrapped_and_a_failure_and_its_cost_are_whole(width: int, *, last_output: bool) -> None:
-    runs = [ListedRun(LONG, listed().ref, USAGE), listed(usage=USAGE), listed()]
-    lines = table(runs, width, last_output=last_output)
-    assert len(lines) == 1 + len(runs)
-    assert all(cell_len(line) <= width for line in lines)
-    assert str(LONG.failure_code) in lines[1]
-    assert "$12.3457" in lines[1]
-    assert lines[1].startswith(LONG.key.run_id[:8])
+def test_no_row_is_wrapped_and_a_failure_and_its_cost_are_whole() -> None:
+    for width, last_output in itertools.product((*range(60, 131, 7), 200, 300), (False, True)):
+        with case(width, last_output):
+            runs = [ListedRun(LONG, listed().ref, USAGE), listed(usage=USAGE), listed()]
+            lines = table(runs, width, last_output=last_output)
+            assert len(lines) == 1 + len(runs)
+            assert all(cell_len(line) <= width for line in lines)
+            assert str(LONG.failure_code) in lines[1]
+            assert "$12.3457" in lines[1]
+            assert lines[1].startswith(LONG.key.run_id[:8])
 
 
 def test_columns_are_left_out_in_the_stated_order_from_the_widest_table_to_the_narrowest() -> None:

@@ -1,18 +1,19 @@
 """Every failure has a name, a next step and a budget."""
 
-import pytest
 from temporalio.exceptions import ApplicationError
 
 from agent_runs.contracts.errors import FAILURES, ClusterUnavailable, RunError, failure_of
+from tests.support.cases import case
 
 
-@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES.keys())
-def test_every_failure_tells_an_operator_what_to_do(failure: type[RunError]) -> None:
-    error = failure("why")
-    assert error.type == failure.code
-    assert error.non_retryable is not failure.retryable
-    assert failure.next_step.endswith(".")
-    assert failure.as_failure("why").next_step == failure.next_step
+def test_every_failure_tells_an_operator_what_to_do() -> None:
+    for failure in FAILURES.values():
+        with case(failure):
+            error = failure("why")
+            assert error.type == failure.code
+            assert error.non_retryable is not failure.retryable
+            assert failure.next_step.endswith(".")
+            assert failure.as_failure("why").next_step == failure.next_step
 
 
 def test_codes_are_unique() -> None:

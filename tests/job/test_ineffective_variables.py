@@ -5,8 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from agent_runs.agents.opencode.config import OVERRIDING_VARIABLES
 from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan
 from agent_runs.job.manifest import JobPlan
@@ -16,6 +14,7 @@ from agent_runs.paperclip.ineffective_variables import INEFFECTIVE, ineffective_
 from agent_runs.paperclip.preparation import SCRATCH, prepare
 from tests.job.inputs import create_job_input, environment
 from tests.paperclip.contexts import captured
+from tests.support.cases import case
 
 CANARY = "/canary/5e1f"
 RUNTIME_TOOLS = {
@@ -84,12 +83,13 @@ NAMES = sorted(
 )
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in SCRATCH])
-def test_a_variable_of_the_agent_reaches_its_container_or_is_a_warning(name: str) -> None:
-    context = everything(**{name: CANARY})
-    effective = CANARY in planned(context).get(name, "")
-    warned = any(f"config.env.{name}" in note for note in prepare(context).request.notes)
-    assert (effective, warned) in {(True, False), (False, True)}
+def test_a_variable_of_the_agent_reaches_its_container_or_is_a_warning() -> None:
+    for name in (each for each in NAMES if each not in SCRATCH):
+        with case(name):
+            context = everything(**{name: CANARY})
+            effective = CANARY in planned(context).get(name, "")
+            warned = any(f"config.env.{name}" in note for note in prepare(context).request.notes)
+            assert (effective, warned) in {(True, False), (False, True)}
 
 
 def test_a_warning_stays_short_whatever_is_set() -> None:

@@ -1,5 +1,6 @@
 """What an agent's configuration may choose for its pod: refused by name, within the policy, and in a valid pod."""
 
+import itertools
 import json
 from typing import Any
 
@@ -14,6 +15,7 @@ from agent_runs.job.policy import Policy
 from agent_runs.paperclip.preparation import prepare
 from tests.job.inputs import create_job_input, job_plan, main_container, mounts, objections, pod_spec, volumes
 from tests.paperclip.contexts import minimal, with_value
+from tests.support.cases import case
 from tests.support.pod_security import restricted_violations
 from tests.support.policies import ANYTHING
 
@@ -127,64 +129,64 @@ def test_the_texts_of_the_form_are_the_same_configuration() -> None:
     assert pod_spec(job_plan(create_job_input(config=empty.model_dump(by_alias=True)))) == pod_spec(job_plan())
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"runtimeClassName": "g visor"}, "config.runtimeClassName must be the name of an object"),
-        ({"priorityClassName": "High"}, "config.priorityClassName must be the name of an object"),
-        ({"affinity": "{"}, "config.affinity must be JSON in Kubernetes' own form"),
-        ({"affinity": []}, "config.affinity must be an object"),
-        ({"affinity": {"node": {}}}, "config.affinity node: is not known"),
-        (
-            {
-                "affinity": {
-                    "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}
-                }
-            },
-            "SchedulingIgnoredDuringExecution.nodeSelectorTerms: list should have at least 1",
-        ),
-        ({"affinity": anti_affinity(topologyKey=None)}, "[0].topologyKey: is missing"),
-        ({"affinity": anti_affinity(namespaces=["kube-system"])}, "[0].namespaces: is not known"),
-        (
-            {"affinity": anti_affinity(labelSelector={"matchExpressions": [{"key": "a", "operator": "In"}]})},
-            "matchExpressions[0]: needs values with operator In and NotIn",
-        ),
-        ({"affinity": anti_affinity(labelSelector={"matchLabels": {"a b": "c"}})}, "must be a Kubernetes label key"),
-        ({"topologySpreadConstraints": [{**SPREAD, "maxSkew": 0}]}, "config.topologySpreadConstraints [0].maxSkew: "),
-        ({"topologySpreadConstraints": {"a": 1}}, "config.topologySpreadConstraints must be a list"),
-        ({"resources": {"limits": {"ephemeral-storage": "much"}}}, "config.resources.limits.ephemeral-storage must be"),
-        ({"annotations": {"a b": "c"}}, "config.annotations keys must be Kubernetes label keys"),
-        ({"extraVolumes": volume(name="Big")}, "config.extraVolumes [0].name: must be lowercase"),
-        ({"extraVolumes": volume(emptyDir={})}, "[0].emptyDir.sizeLimit: is missing"),
-        ({"extraVolumes": volume(emptyDir=None)}, "[0]: needs exactly one of emptyDir, configMap, secret,"),
-        ({"extraVolumes": volume(secret={"secretName": "a"})}, "[0]: needs exactly one of"),
-        ({"extraVolumes": volume(nfs={"server": "a"})}, "[0].nfs: is not known"),
-        ({"extraVolumes": volume(subPath="../x")}, "[0].subPath: must be a relative path without '..'"),
-        ({"extraVolumes": volume(mountPath="v")}, "[0].mountPath: must be an absolute path"),
-        ({"extraVolumes": volume(mountPath="/a/../v")}, "[0].mountPath: must not hold '..'"),
-        (named("hostPath", path="/mnt/../etc"), "[0].hostPath.path: must be an absolute path of the node without"),
-        (named("hostPath", path="mnt"), "[0].hostPath.path: must be an absolute path of the node"),
-        ({"extraVolumes": volume() + volume(mountPath="/w")}, "must not have the same name twice"),
-        ({"extraVolumes": volume() + volume(name="w", mountPath="/v/")}, "must not have the same mountPath twice"),
-        ({"extraVolumes": [volume()[0] | {"name": f"v{i}", "mountPath": f"/v{i}"} for i in range(33)]}, "at most 32"),
-        ({"affinity": json.dumps({"a": "x" * 70_000})}, "must not have more than 16384 characters"),
-    ],
-)
-def test_a_wrong_form_is_refused_with_its_path_and_the_remedy(config: dict[str, Any], message: str) -> None:
-    context = minimal()
-    context["config"] |= config
-    with pytest.raises(InvalidRequest) as refused:
-        prepare(context)
-    assert message in refused.value.message
+WRONG_FORMS: list[tuple[dict[str, Any], str]] = [
+    ({"runtimeClassName": "g visor"}, "config.runtimeClassName must be the name of an object"),
+    ({"priorityClassName": "High"}, "config.priorityClassName must be the name of an object"),
+    ({"affinity": "{"}, "config.affinity must be JSON in Kubernetes' own form"),
+    ({"affinity": []}, "config.affinity must be an object"),
+    ({"affinity": {"node": {}}}, "config.affinity node: is not known"),
+    (
+        {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}},
+        "SchedulingIgnoredDuringExecution.nodeSelectorTerms: list should have at least 1",
+    ),
+    ({"affinity": anti_affinity(topologyKey=None)}, "[0].topologyKey: is missing"),
+    ({"affinity": anti_affinity(namespaces=["kube-system"])}, "[0].namespaces: is not known"),
+    (
+        {"affinity": anti_affinity(labelSelector={"matchExpressions": [{"key": "a", "operator": "In"}]})},
+        "matchExpressions[0]: needs values with operator In and NotIn",
+    ),
+    ({"affinity": anti_affinity(labelSelector={"matchLabels": {"a b": "c"}})}, "must be a Kubernetes label key"),
+    ({"topologySpreadConstraints": [{**SPREAD, "maxSkew": 0}]}, "config.topologySpreadConstraints [0].maxSkew: "),
+    ({"topologySpreadConstraints": {"a": 1}}, "config.topologySpreadConstraints must be a list"),
+    ({"resources": {"limits": {"ephemeral-storage": "much"}}}, "config.resources.limits.ephemeral-storage must be"),
+    ({"annotations": {"a b": "c"}}, "config.annotations keys must be Kubernetes label keys"),
+    ({"extraVolumes": volume(name="Big")}, "config.extraVolumes [0].name: must be lowercase"),
+    ({"extraVolumes": volume(emptyDir={})}, "[0].emptyDir.sizeLimit: is missing"),
+    ({"extraVolumes": volume(emptyDir=None)}, "[0]: needs exactly one of emptyDir, configMap, secret,"),
+    ({"extraVolumes": volume(secret={"secretName": "a"})}, "[0]: needs exactly one of"),
+    ({"extraVolumes": volume(nfs={"server": "a"})}, "[0].nfs: is not known"),
+    ({"extraVolumes": volume(subPath="../x")}, "[0].subPath: must be a relative path without '..'"),
+    ({"extraVolumes": volume(mountPath="v")}, "[0].mountPath: must be an absolute path"),
+    ({"extraVolumes": volume(mountPath="/a/../v")}, "[0].mountPath: must not hold '..'"),
+    (named("hostPath", path="/mnt/../etc"), "[0].hostPath.path: must be an absolute path of the node without"),
+    (named("hostPath", path="mnt"), "[0].hostPath.path: must be an absolute path of the node"),
+    ({"extraVolumes": volume() + volume(mountPath="/w")}, "must not have the same name twice"),
+    ({"extraVolumes": volume() + volume(name="w", mountPath="/v/")}, "must not have the same mountPath twice"),
+    ({"extraVolumes": [volume()[0] | {"name": f"v{i}", "mountPath": f"/v{i}"} for i in range(33)]}, "at most 32"),
+    ({"affinity": json.dumps({"a": "x" * 70_000})}, "must not have more than 16384 characters"),
+]
 
 
-@pytest.mark.parametrize("depth", [200, 330, 480, 900, 7000])
-@pytest.mark.parametrize("field", ["affinity", "topologySpreadConstraints", "extraVolumes", "podTemplate"])
-def test_json_of_any_depth_is_refused_by_its_field(field: str, depth: int) -> None:
-    for text in ("[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth):
-        context = with_value(minimal(), f"config.{field}", text)
-        with pytest.raises(InvalidRequest, match=rf"config\.{field}[ \[]"):
-            prepare(context)
+def test_a_wrong_form_is_refused_with_its_path_and_the_remedy() -> None:
+    for config, message in WRONG_FORMS:
+        with case(config):
+            context = minimal()
+            context["config"] |= config
+            with pytest.raises(InvalidRequest) as refused:
+                prepare(context)
+            assert message in refused.value.message
+
+
+FIELDS = ["affinity", "topologySpreadConstraints", "extraVolumes", "podTemplate"]
+
+
+def test_json_of_any_depth_is_refused_by_its_field() -> None:
+    for field, depth in itertools.product(FIELDS, (200, 330, 480, 900, 7000)):
+        with case(field, depth):
+            for text in ("[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth):
+                context = with_value(minimal(), f"config.{field}", text)
+                with pytest.raises(InvalidRequest, match=rf"config\.{field}[ \[]"):
+                    prepare(context)
 
 
 def test_no_extra_volume_covers_what_every_pod_needs() -> None:

@@ -41,6 +41,7 @@ from agent_runs.kube.diagnosis import (
 )
 from agent_runs.kube.objects import Event, InvalidReply, Job, Pod, decode
 from tests.kube.pods import container, event, job, pod, terminated, unschedulable, waiting
+from tests.support.cases import case
 
 BEGAN = datetime(2026, 11, 21, 23, 0, tzinfo=UTC)
 RUNNING = container(running={"startedAt": "2026-11-21T23:00:00Z"})
@@ -268,6 +269,15 @@ def test_how_a_container_ended(
     assert (cause.error if cause else None) is failure
 
 
+DELETED: dict[str, dict[str, Any]] = {
+    "ended": {"main": [terminated(143)], "phase": "Failed"},
+    "end not reported": {"main": [waiting("ContainerCreating")], "phase": "Failed"},
+    "not started": {"main": [], "phase": "Pending"},
+    "its node is silent": {"main": [RUNNING], "phase": "Running"},
+    "init stopped": {"main": [], "init": [terminated(143, name="write-prompt")], "phase": "Failed"},
+}
+
+
 @pytest.mark.parametrize(
     ("a_job", "job_was_read", "error"),
     [
@@ -279,26 +289,17 @@ def test_how_a_container_ended(
         pytest.param(job("FailureTarget", "DeadlineExceeded", "too long"), True, RunTimeout, id="pods end at it"),
     ],
 )
-@pytest.mark.parametrize(
-    "status",
-    [
-        pytest.param({"main": [terminated(143)], "phase": "Failed"}, id="ended"),
-        pytest.param({"main": [waiting("ContainerCreating")], "phase": "Failed"}, id="end not reported"),
-        pytest.param({"main": [], "phase": "Pending"}, id="not started"),
-        pytest.param({"main": [RUNNING], "phase": "Running"}, id="its node is silent"),
-        pytest.param(
-            {"main": [], "init": [terminated(143, name="write-prompt")], "phase": "Failed"}, id="init stopped"
-        ),
-    ],
-)
 def test_the_cause_of_a_pods_deletion_is_the_same_in_every_state(
-    status: dict[str, Any], a_job: Job | None, job_was_read: bool, error: type[RunError]
+    a_job: Job | None, job_was_read: bool, error: type[RunError]
 ) -> None:
-    state = pod(*status["main"], deleted="2026-11-21T22:00:00Z", **{k: v for k, v in status.items() if k != "main"})
-    diagnosis = diagnose(state, a_job, job_was_read=job_was_read, now=BEGAN)
-    failing = termination_cause(diagnosis.end) if isinstance(diagnosis, Ended) else diagnosis
-    assert isinstance(failing, Failing)
-    assert failing.error is error
+    for name, status in DELETED.items():
+        with case(name):
+            more = {key: value for key, value in status.items() if key != "main"}
+            state = pod(*status["main"], deleted="2026-11-21T22:00:00Z", **more)
+            diagnosis = diagnose(state, a_job, job_was_read=job_was_read, now=BEGAN)
+            failing = termination_cause(diagnosis.end) if isinstance(diagnosis, Ended) else diagnosis
+            assert isinstance(failing, Failing)
+            assert failing.error is error
 
 
 def test_a_cluster_whose_clock_is_ahead_does_not_make_the_wait_endless() -> None:
@@ -384,13 +385,14 @@ def verdict(case: dict[str, Any]) -> tuple[dict[str, Any], str]:
     return {"state": "failed", "code": failing.error.code, "budget": failing.error.budget}, failing.message
 
 
-@pytest.mark.parametrize("name", CORPUS)
-def test_a_recorded_pod_gets_its_recorded_verdict(name: str) -> None:
-    wanted = dict(CORPUS[name]["verdict"])
-    recorded = wanted.pop("message", "")
-    actual, message = verdict(CORPUS[name])
-    assert actual == wanted
-    assert recorded in message
+def test_a_recorded_pod_gets_its_recorded_verdict() -> None:
+    for name, recorded in CORPUS.items():
+        with case(name):
+            wanted = dict(recorded["verdict"])
+            words = wanted.pop("message", "")
+            actual, message = verdict(recorded)
+            assert actual == wanted
+            assert words in message
 
 
 def test_the_corpus_has_a_case_for_every_failure_that_a_pod_can_name() -> None:
@@ -403,20 +405,22 @@ def test_the_corpus_has_a_case_for_every_failure_that_a_pod_can_name() -> None:
     assert [name for name, case in CORPUS.items() if case["verdict"].get("exitCode") == 0] == ["succeeded"]
 
 
-@pytest.mark.parametrize("name", [name for name, case in CORPUS.items() if case["verdict"]["state"] == "failed"])
-def test_a_failed_run_spends_the_budget_of_its_cause(name: str) -> None:
-    a_pod, a_job, events = read_case(CORPUS[name])
-    diagnosis = diagnose(a_pod, a_job, events, had_pod=CORPUS[name]["hadPod"])
-    if isinstance(diagnosis, Ended):
-        outside = outside_failure(diagnosis.end)
-        failure = outside.error.as_failure("") if outside else Fold().report(diagnosis.end).failure
-    else:
-        assert isinstance(diagnosis, Failing)
-        failure = diagnosis.error.as_failure("")
-    assert failure is not None
-    ours = CORPUS[name]["verdict"]["budget"] == "infrastructure"
-    assert (failure.budget == "infrastructure") == ours
-    assert (failure.code == PodLost.code) == (CORPUS[name]["verdict"]["code"] == PodLost.code)
+def test_a_failed_run_spends_the_budget_of_its_cause() -> None:
+    failed = {name: recorded for name, recorded in CORPUS.items() if recorded["verdict"]["state"] == "failed"}
+    for name, recorded in failed.items():
+        with case(name):
+            a_pod, a_job, events = read_case(recorded)
+            diagnosis = diagnose(a_pod, a_job, events, had_pod=recorded["hadPod"])
+            if isinstance(diagnosis, Ended):
+                outside = outside_failure(diagnosis.end)
+                failure = outside.error.as_failure("") if outside else Fold().report(diagnosis.end).failure
+            else:
+                assert isinstance(diagnosis, Failing)
+                failure = diagnosis.error.as_failure("")
+            assert failure is not None
+            ours = recorded["verdict"]["budget"] == "infrastructure"
+            assert (failure.budget == "infrastructure") == ours
+            assert (failure.code == PodLost.code) == (recorded["verdict"]["code"] == PodLost.code)
 
 
 # any state whatsoever

@@ -40,6 +40,7 @@ from tests.metrics.scrape import Scrape, free_address, scrape
 from tests.metrics.test_worker import environment, until, until_sampled
 from tests.runs.system import System, open_system
 from tests.service.test_life import started
+from tests.support.cases import case
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import FakeActivities, FakeAgent, FakeCleanup, answer_with
 from tests.workflows.fake_worker import Handle, running_worker
@@ -416,12 +417,13 @@ def test_every_alert_has_a_fault_that_fires_it() -> None:
     assert set(SCENARIOS) == set(ALERTS)
 
 
-@pytest.mark.parametrize("alert", ALERTS)
-def test_an_alert_says_what_is_wrong_and_what_to_do(alert: str) -> None:
-    notes = ALERTS[alert]["annotations"]
-    assert set(notes) == {"summary", "next_step", "runbook_url"}
-    assert notes["runbook_url"] == f"docs/metrics.md#{alert.lower()}"
-    assert ALERTS[alert]["labels"]["severity"] in {"critical", "warning"}
+def test_an_alert_says_what_is_wrong_and_what_to_do() -> None:
+    for alert, rule in ALERTS.items():
+        with case(alert):
+            notes = rule["annotations"]
+            assert set(notes) == {"summary", "next_step", "runbook_url"}
+            assert notes["runbook_url"] == f"docs/metrics.md#{alert.lower()}"
+            assert rule["labels"]["severity"] in {"critical", "warning"}
 
 
 def test_rules_name_only_metrics_that_exist() -> None:

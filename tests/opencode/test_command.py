@@ -14,6 +14,7 @@ from agent_runs.agents.opencode.config import (
 )
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.request import RunConfig
+from tests.support.cases import case
 
 MODEL = "anthropic/claude-sonnet-4-6"
 
@@ -44,18 +45,19 @@ def test_a_fresh_run_names_no_session_and_no_variant() -> None:
     assert "--variant" not in line
 
 
-@pytest.mark.parametrize(
-    "argument",
-    [
-        *RESERVED_OPTIONS,
-        *("--format=default", "--session=x", "-s", "-sx", "-c", "-m", "-p", "-xs", "--no-print-logs"),
-        *("--logLevel", "--printLogs=false", "--session.id", "-i", "--noPrintLogs"),
-    ],
-)
-def test_an_argument_that_conflicts_with_ours_is_refused_by_name(argument: str) -> None:
-    with pytest.raises(InvalidRequest, match=r"config\.extraArgs\[1\]: remove") as refused:
-        command_line(model=MODEL, directory="/w", title="t", extra_args=["--thinking", argument, "x"])
-    assert refused.value.non_retryable
+CONFLICTING = [
+    *RESERVED_OPTIONS,
+    *("--format=default", "--session=x", "-s", "-sx", "-c", "-m", "-p", "-xs", "--no-print-logs"),
+    *("--logLevel", "--printLogs=false", "--session.id", "-i", "--noPrintLogs"),
+]
+
+
+def test_an_argument_that_conflicts_with_ours_is_refused_by_name() -> None:
+    for argument in CONFLICTING:
+        with case(argument):
+            with pytest.raises(InvalidRequest, match=r"config\.extraArgs\[1\]: remove") as refused:
+                command_line(model=MODEL, directory="/w", title="t", extra_args=["--thinking", argument, "x"])
+            assert refused.value.non_retryable
 
 
 @pytest.mark.parametrize(

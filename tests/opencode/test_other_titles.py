@@ -2,9 +2,6 @@
 
 import itertools
 import json
-from pathlib import Path
-
-import pytest
 
 from agent_runs.agents.opencode.fold import fold_chunks
 from agent_runs.contracts.errors import FAILURES, ModelUnknown
@@ -21,15 +18,17 @@ ENDS = (
 )
 
 
-@pytest.mark.parametrize("capture", CAPTURES, ids=lambda capture: capture.name)
-def test_messages_name_the_agent_that_ran(capture: Path) -> None:
-    events = (capture / "events.jsonl").read_bytes()
-    for output, resumed, end in itertools.product((events, events[:-20], b""), (None, "old session"), ENDS):
-        fold = fold_chunks([output], resumed_session=resumed)
-        for missing in ("nothing", "end"):
-            report = fold.report(end, missing=missing, verified=True, agent="Claude Code")
-            said = [*report.warnings, report.failure.message if report.failure else ""]
-            assert "OpenCode" not in json.dumps(said), [end, said]
+def test_messages_name_the_agent_that_ran() -> None:
+    assert CAPTURES
+    for capture in CAPTURES:
+        events = (capture / "events.jsonl").read_bytes()
+        for output, resumed in itertools.product((events, events[:-20], b""), (None, "old session")):
+            fold = fold_chunks([output], resumed_session=resumed)
+            for end in ENDS:
+                for missing in ("nothing", "end"):
+                    report = fold.report(end, missing=missing, verified=True, agent="Claude Code")
+                    said = [*report.warnings, report.failure.message if report.failure else ""]
+                    assert "OpenCode" not in json.dumps(said), [capture.name, end, said]
 
 
 def test_a_next_step_is_right_for_every_agent() -> None:

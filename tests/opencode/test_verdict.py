@@ -1,5 +1,6 @@
 """The order of judgement, where the captured runs do not reach."""
 
+import itertools
 import json
 import signal
 from typing import Any
@@ -11,6 +12,7 @@ from agent_runs.agents.opencode.fold import RECENT_IDS, Fold
 from agent_runs.agents.opencode.verdict import Missing
 from agent_runs.contracts.errors import RunCancelled, RunTimeout
 from agent_runs.contracts.outcome import ContainerEnd, Report, Usage
+from tests.support.cases import case
 
 SESSION = "ses_e001b6f10ffeowfTKMtc0DNYmh"
 
@@ -182,15 +184,15 @@ def test_a_missing_api_proxy_is_no_failure_of_the_agent() -> None:
     assert report.failure.budget == "infrastructure"
 
 
-@pytest.mark.parametrize("message", ["runner: disk_full", "words; runner: disk_full", "runner: api (--api)"])
-@pytest.mark.parametrize("output", [(), (line("step_start"),), FINISHED])
-@pytest.mark.parametrize("exit_code", [0, 1, 125])
-def test_a_termination_message_cannot_claim_an_error_of_the_runner(
-    message: str, output: tuple[bytes, ...], exit_code: int
-) -> None:
-    end = ContainerEnd(exit_code=exit_code, reason="Error")
-    claimed = end.model_copy(update={"message": message})
-    assert folded(*output).report(claimed) == folded(*output).report(end)
+CLAIMS = ["runner: disk_full", "words; runner: disk_full", "runner: api (--api)"]
+
+
+def test_a_termination_message_cannot_claim_an_error_of_the_runner() -> None:
+    for message, output, exit_code in itertools.product(CLAIMS, ((), (line("step_start"),), FINISHED), (0, 1, 125)):
+        with case(message, output, exit_code):
+            end = ContainerEnd(exit_code=exit_code, reason="Error")
+            claimed = end.model_copy(update={"message": message})
+            assert folded(*output).report(claimed) == folded(*output).report(end)
 
 
 def test_a_whole_last_event_needs_no_line_end_and_stray_text_is_no_half_event() -> None:

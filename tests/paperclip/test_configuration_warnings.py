@@ -62,9 +62,9 @@ def test_what_paperclip_itself_puts_into_a_configuration_is_no_warning(name: str
     assert [note for note in prepare(captured(name)).request.notes if "config" in note] == []
 
 
-@pytest.mark.parametrize("name", [name for names in FOREIGN_FIELDS.values() for name in names if name != "kubeconfig"])
-def test_a_field_that_this_adapter_deliberately_does_not_have_is_no_warning(name: str) -> None:
-    assert notes(**{name: CANARY}) == ()
+def test_a_field_that_this_adapter_deliberately_does_not_have_is_no_warning() -> None:
+    names = {name for names in FOREIGN_FIELDS.values() for name in names} - {"kubeconfig"}
+    assert {name: found for name in names if (found := notes(**{name: CANARY}))} == {}
 
 
 @pytest.mark.parametrize(

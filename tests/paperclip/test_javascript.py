@@ -1,38 +1,35 @@
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_runs.paperclip.javascript import length, number, shorten, stringify, trim, well_formed
 
+NUMBERS: list[tuple[float, str]] = [
+    (0, "0"),
+    (-0.0, "0"),
+    (1.0, "1"),
+    (-1.5, "-1.5"),
+    (0.1, "0.1"),
+    (1e20, "100000000000000000000"),
+    (1e21, "1e+21"),
+    (1.5e21, "1.5e+21"),
+    (123456789012345680000, "123456789012345680000"),
+    (12345678901234567890, "12345678901234567000"),
+    (0.000001, "0.000001"),
+    (0.0000015, "0.0000015"),
+    (1e-7, "1e-7"),
+    (-1.25e-9, "-1.25e-9"),
+    (5e-324, "5e-324"),
+    (1.7976931348623157e308, "1.7976931348623157e+308"),
+    (10**400, "Infinity"),
+    (-(10**400), "-Infinity"),
+    (float("nan"), "NaN"),
+]
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0"),
-        (-0.0, "0"),
-        (1.0, "1"),
-        (-1.5, "-1.5"),
-        (0.1, "0.1"),
-        (1e20, "100000000000000000000"),
-        (1e21, "1e+21"),
-        (1.5e21, "1.5e+21"),
-        (123456789012345680000, "123456789012345680000"),
-        (12345678901234567890, "12345678901234567000"),
-        (0.000001, "0.000001"),
-        (0.0000015, "0.0000015"),
-        (1e-7, "1e-7"),
-        (-1.25e-9, "-1.25e-9"),
-        (5e-324, "5e-324"),
-        (1.7976931348623157e308, "1.7976931348623157e+308"),
-        (10**400, "Infinity"),
-        (-(10**400), "-Infinity"),
-        (float("nan"), "NaN"),
-    ],
-)
-def test_numbers_are_written_as_javascript_writes_them(value: float, text: str) -> None:
-    assert number(value) == text
+
+def test_numbers_are_written_as_javascript_writes_them() -> None:
+    assert [number(value) for value, _ in NUMBERS] == [text for _, text in NUMBERS]
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))

@@ -10,6 +10,7 @@ from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.request import RunRequest
 from agent_runs.paperclip.preparation import BULKY_LIMIT, NESTING_LIMIT, VARIABLE_LIMIT, prepare
 from tests.paperclip.contexts import NAMES, captured, minimal, opened, with_value
+from tests.support.cases import case
 
 CANARY = "canary-5e1f"
 
@@ -70,76 +71,75 @@ def test_configuration_cannot_set_the_api_key() -> None:
     assert secrets.env == {}
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "field", "remedy"),
-    [
-        ("config.model", None, "config.model", "<provider>/<model>"),
-        ("config.model", "", "config.model", "<provider>/<model>"),
-        ("config.model", f"{CANARY}-model", "config.model", "<provider>/<model>"),
-        ("config.model", [CANARY], "config.model", "must be text"),
-        ("agent.id", None, "agent.id", "is missing"),
-        ("agent.id", f"-{CANARY} ", "agent.id", "must start with a letter or digit"),
-        ("agent.companyId", None, "agent.companyId", "is missing"),
-        ("agent", CANARY, "agent", "must be an object"),
-        ("runId", None, "runId", "is missing"),
-        ("config", CANARY, "config", "must be an object"),
-        ("runtime", CANARY, "runtime", "must be an object"),
-        ("runtime.sessionParams", CANARY, "runtime.sessionParams", "must be an object"),
-        ("runtime.sessionParams", [CANARY], "runtime.sessionParams", "must be an object"),
-        ("runtime.sessionParams", {"sessionId": 42}, "runtime.sessionParams", "must be text"),
-        ("runtime.sessionParams", {"sessionId": f"--{CANARY}"}, "runtime.sessionParams", "reset the agent's session"),
-        ("runtime.sessionId", f"{CANARY} x", "runtime.sessionId", "reset the agent's session"),
-        ("config.paperclipApiUrl", CANARY, "config.paperclipApiUrl", "must be an absolute http:// or https:// URL"),
-        ("config.paperclipApiUrl", f"http://ada:{CANARY}@h", "config.paperclipApiUrl", "without a login"),
-        ("config.paperclipApiUrl", f"http://h/?key={CANARY}", "config.paperclipApiUrl", "without a login, query"),
-        ("config.paperclipApiUrl", "http://h\r\nX: y", "config.paperclipApiUrl", "must be an absolute"),
-        ("config.paperclipApiUrl", "ftp://h", "config.paperclipApiUrl", "must be an absolute"),
-        ("config.paperclipApiUrl", "http://h:99999", "config.paperclipApiUrl", "must be an absolute"),
-        ("config.timeoutSec", CANARY, "config.timeoutSec", "must be a whole number"),
-        ("config.timeoutSec", -1, "config.timeoutSec", "greater than or equal to 0"),
-        ("config.timeoutSec", 1.5, "config.timeoutSec", "must be a whole number"),
-        ("config.timeoutSec", True, "config.timeoutSec", "must be a number"),
-        ("config.extraArgs", f"--{CANARY}", "config.extraArgs", "must be a list"),
-        ("config.opencodeFeatures", f"lsp, {CANARY}", "config.opencodeFeatures[1]", "'lsp', 'formatter', 'snapshot'"),
-        ("config.opencodeFeatures", {"a": CANARY}, "config.opencodeFeatures", "must be a list"),
-        ("config.extraArgs", [1], "config.extraArgs[0]", "must be text"),
-        ("config.namespace", f"Bad {CANARY}", "config.namespace", "must be a namespace name"),
-        ("config.imagePullPolicy", CANARY, "config.imagePullPolicy", "'IfNotPresent', 'Always' or 'Never'"),
-        ("config.resources.requests.cpu", CANARY, "config.resources.requests.cpu", "Kubernetes quantity"),
-        ("config.resources", CANARY, "config.resources", "must be an object"),
-        ("config.tolerations", f"[{CANARY}", "config.tolerations", "JSON array"),
-        ("config.tolerations", "[" * 100_000, "config.tolerations", "JSON array"),
-        ("config.labels", '{"a":' * 100_000, "config.labels", "JSON object"),
-        ("config.labels", f"{CANARY} without equals", "config.labels", "key=value"),
-        ("config.env", CANARY, "config.env", "must be an object"),
-        ("config.env", {"A": [CANARY]}, "config.env.A", "must be text"),
-        ("config.env", {"A": f"{CANARY}\0"}, "config.env.A", "NUL"),
-        ("config.env", {"A": CANARY * VARIABLE_LIMIT}, "config.env.A", "too long"),
-        ("config.env", {"1 BAD": CANARY}, "config.env", "names must start with a letter"),
-        ("config.mcpServers", CANARY, "config.mcpServers", "must be an object"),
-        ("config.opencode", [CANARY], "config.opencode", "must be an object"),
-        ("config.opencode", CANARY, "config.opencode", "must be a JSON object"),
-        ("config.opencode", f'{{"a": {"[" * 100_000}', "config.opencode", "must be a JSON object"),
-        ("config.opencode", '{"shell": "\\ud800"}', "config.opencode", "must be a JSON object"),
-        ("config.opencode", {"mcp": CANARY}, "config.opencode.mcp", "must be an object"),
-        ("config.opencode", {"permission": {"bash": CANARY}}, "config.opencode.permission.bash", "allow, ask or deny"),
-        ("config.opencode", {"shell": CANARY * 99999}, "config.opencode", "put long texts into files"),
-        ("config.cwd", f"relative/{CANARY}", "config.cwd", "absolute path"),
-        ("context.paperclipWorkspace.cwd", CANARY, "context.paperclipWorkspace.cwd", "absolute path"),
-        ("config.image", f"{CANARY} image", "config.image", "image reference"),
-        ("config.serviceAccountName", f"_{CANARY}", "config.serviceAccountName", "ServiceAccount's name"),
-        ("config.kubeconfig", f"users: [{{token: {CANARY}}}]", "config.kubeconfig", "clear the field"),
-        ("authToken", {"token": CANARY}, "authToken", "must be text"),
-        ("runtimeTools", {"bearerToken": [CANARY]}, "runtimeTools.bearerToken", "must be text"),
-    ],
-)
-def test_a_wrong_field_is_named_with_its_remedy_and_never_its_value(
-    path: str, value: Any, field: str, remedy: str
-) -> None:
-    message = refusal(with_value(captured("ctx-1"), path, value))
-    assert field in message
-    assert remedy in message
-    assert CANARY not in message
+WRONG_FIELDS: list[tuple[str, Any, str, str]] = [
+    ("config.model", None, "config.model", "<provider>/<model>"),
+    ("config.model", "", "config.model", "<provider>/<model>"),
+    ("config.model", f"{CANARY}-model", "config.model", "<provider>/<model>"),
+    ("config.model", [CANARY], "config.model", "must be text"),
+    ("agent.id", None, "agent.id", "is missing"),
+    ("agent.id", f"-{CANARY} ", "agent.id", "must start with a letter or digit"),
+    ("agent.companyId", None, "agent.companyId", "is missing"),
+    ("agent", CANARY, "agent", "must be an object"),
+    ("runId", None, "runId", "is missing"),
+    ("config", CANARY, "config", "must be an object"),
+    ("runtime", CANARY, "runtime", "must be an object"),
+    ("runtime.sessionParams", CANARY, "runtime.sessionParams", "must be an object"),
+    ("runtime.sessionParams", [CANARY], "runtime.sessionParams", "must be an object"),
+    ("runtime.sessionParams", {"sessionId": 42}, "runtime.sessionParams", "must be text"),
+    ("runtime.sessionParams", {"sessionId": f"--{CANARY}"}, "runtime.sessionParams", "reset the agent's session"),
+    ("runtime.sessionId", f"{CANARY} x", "runtime.sessionId", "reset the agent's session"),
+    ("config.paperclipApiUrl", CANARY, "config.paperclipApiUrl", "must be an absolute http:// or https:// URL"),
+    ("config.paperclipApiUrl", f"http://ada:{CANARY}@h", "config.paperclipApiUrl", "without a login"),
+    ("config.paperclipApiUrl", f"http://h/?key={CANARY}", "config.paperclipApiUrl", "without a login, query"),
+    ("config.paperclipApiUrl", "http://h\r\nX: y", "config.paperclipApiUrl", "must be an absolute"),
+    ("config.paperclipApiUrl", "ftp://h", "config.paperclipApiUrl", "must be an absolute"),
+    ("config.paperclipApiUrl", "http://h:99999", "config.paperclipApiUrl", "must be an absolute"),
+    ("config.timeoutSec", CANARY, "config.timeoutSec", "must be a whole number"),
+    ("config.timeoutSec", -1, "config.timeoutSec", "greater than or equal to 0"),
+    ("config.timeoutSec", 1.5, "config.timeoutSec", "must be a whole number"),
+    ("config.timeoutSec", True, "config.timeoutSec", "must be a number"),
+    ("config.extraArgs", f"--{CANARY}", "config.extraArgs", "must be a list"),
+    ("config.opencodeFeatures", f"lsp, {CANARY}", "config.opencodeFeatures[1]", "'lsp', 'formatter', 'snapshot'"),
+    ("config.opencodeFeatures", {"a": CANARY}, "config.opencodeFeatures", "must be a list"),
+    ("config.extraArgs", [1], "config.extraArgs[0]", "must be text"),
+    ("config.namespace", f"Bad {CANARY}", "config.namespace", "must be a namespace name"),
+    ("config.imagePullPolicy", CANARY, "config.imagePullPolicy", "'IfNotPresent', 'Always' or 'Never'"),
+    ("config.resources.requests.cpu", CANARY, "config.resources.requests.cpu", "Kubernetes quantity"),
+    ("config.resources", CANARY, "config.resources", "must be an object"),
+    ("config.tolerations", f"[{CANARY}", "config.tolerations", "JSON array"),
+    ("config.tolerations", "[" * 100_000, "config.tolerations", "JSON array"),
+    ("config.labels", '{"a":' * 100_000, "config.labels", "JSON object"),
+    ("config.labels", f"{CANARY} without equals", "config.labels", "key=value"),
+    ("config.env", CANARY, "config.env", "must be an object"),
+    ("config.env", {"A": [CANARY]}, "config.env.A", "must be text"),
+    ("config.env", {"A": f"{CANARY}\0"}, "config.env.A", "NUL"),
+    ("config.env", {"A": CANARY * VARIABLE_LIMIT}, "config.env.A", "too long"),
+    ("config.env", {"1 BAD": CANARY}, "config.env", "names must start with a letter"),
+    ("config.mcpServers", CANARY, "config.mcpServers", "must be an object"),
+    ("config.opencode", [CANARY], "config.opencode", "must be an object"),
+    ("config.opencode", CANARY, "config.opencode", "must be a JSON object"),
+    ("config.opencode", f'{{"a": {"[" * 100_000}', "config.opencode", "must be a JSON object"),
+    ("config.opencode", '{"shell": "\\ud800"}', "config.opencode", "must be a JSON object"),
+    ("config.opencode", {"mcp": CANARY}, "config.opencode.mcp", "must be an object"),
+    ("config.opencode", {"permission": {"bash": CANARY}}, "config.opencode.permission.bash", "allow, ask or deny"),
+    ("config.opencode", {"shell": CANARY * 99999}, "config.opencode", "put long texts into files"),
+    ("config.cwd", f"relative/{CANARY}", "config.cwd", "absolute path"),
+    ("context.paperclipWorkspace.cwd", CANARY, "context.paperclipWorkspace.cwd", "absolute path"),
+    ("config.image", f"{CANARY} image", "config.image", "image reference"),
+    ("config.serviceAccountName", f"_{CANARY}", "config.serviceAccountName", "ServiceAccount's name"),
+    ("config.kubeconfig", f"users: [{{token: {CANARY}}}]", "config.kubeconfig", "clear the field"),
+    ("authToken", {"token": CANARY}, "authToken", "must be text"),
+    ("runtimeTools", {"bearerToken": [CANARY]}, "runtimeTools.bearerToken", "must be text"),
+]
+
+
+def test_a_wrong_field_is_named_with_its_remedy_and_never_its_value() -> None:
+    for path, value, field, remedy in WRONG_FIELDS:
+        with case(path, value):
+            message = refusal(with_value(captured("ctx-1"), path, value))
+            assert field in message
+            assert remedy in message
+            assert CANARY not in message
 
 
 def test_flat_resource_fields_of_the_form_are_named_as_the_form_names_them() -> None:

@@ -1,6 +1,7 @@
 """Secrets that Paperclip passed to a run are redacted in the agent's output."""
 
 import base64
+import itertools
 import json
 import re
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from agent_runs.contracts.request import Secrets
 from agent_runs.paperclip.redaction import CHUNK, HEAD_LIMIT, SEARCH_LIMIT, Redaction
 from agent_runs.paperclip.secret_values import secret_values
+from tests.support.cases import case
 
 SECRETS = Secrets(
     run_id="r",
@@ -43,28 +45,29 @@ VALUES = [
 REDACTION = Redaction.of(secret_values(SECRETS))
 
 
-@pytest.mark.parametrize("value", VALUES)
-def test_a_secret_is_redacted_in_any_position_and_spelling(value: str) -> None:
-    event = json.dumps({"type": "text", "part": {"text": f"it is {value}, I think"}}, ensure_ascii=False)
-    escaped = json.dumps({"text": f"it is {value}"})
-    nested = json.dumps({"output": json.dumps({"env": value}, ensure_ascii=False)}, ensure_ascii=False)
-    for line in (value, f"X={value};", event, escaped, nested):
-        hidden = REDACTION.redact(line.encode())
-        assert value.encode() not in hidden
-        assert json.dumps(value)[1:-1].encode() not in hidden
-        assert b"[[secret:" in hidden
-        assert REDACTION.restore(hidden) == line.encode()
-    assert json.loads(REDACTION.redact(event.encode()))["type"] == "text"
+def test_a_secret_is_redacted_in_any_position_and_spelling() -> None:
+    for value in VALUES:
+        with case(value):
+            event = json.dumps({"type": "text", "part": {"text": f"it is {value}, I think"}}, ensure_ascii=False)
+            escaped = json.dumps({"text": f"it is {value}"})
+            nested = json.dumps({"output": json.dumps({"env": value}, ensure_ascii=False)}, ensure_ascii=False)
+            for line in (value, f"X={value};", event, escaped, nested):
+                hidden = REDACTION.redact(line.encode())
+                assert value.encode() not in hidden
+                assert json.dumps(value)[1:-1].encode() not in hidden
+                assert b"[[secret:" in hidden
+                assert REDACTION.restore(hidden) == line.encode()
+            assert json.loads(REDACTION.redact(event.encode()))["type"] == "text"
 
 
-@pytest.mark.parametrize("value", VALUES)
-@pytest.mark.parametrize("plain", [False, True])
-def test_no_character_of_a_spelled_secret_is_left(value: str, plain: bool) -> None:
-    line, empty = value, ""
-    for _ in range(2):
-        line, empty = json.dumps(line, ensure_ascii=plain), json.dumps(empty)
-        hidden = REDACTION.redact(line.encode()).decode()
-        assert re.sub(r"\[\[secret:[^]]*\]\]", "", hidden) == empty
+def test_no_character_of_a_spelled_secret_is_left() -> None:
+    for value, plain in itertools.product(VALUES, (False, True)):
+        with case(value, plain):
+            line, empty = value, ""
+            for _ in range(2):
+                line, empty = json.dumps(line, ensure_ascii=plain), json.dumps(empty)
+                hidden = REDACTION.redact(line.encode()).decode()
+                assert re.sub(r"\[\[secret:[^]]*\]\]", "", hidden) == empty
 
 
 @pytest.mark.parametrize("line", [b"good morning", b"a-task-to-be-seen", b"short", b"", b"\xff\x00"])
@@ -124,28 +127,25 @@ def test_the_repr_of_a_redaction_shows_no_secret() -> None:
 # spellings
 
 
-@pytest.mark.parametrize("value", VALUES)
-@pytest.mark.parametrize("before", ["", "a", "ab", "ada:"])
-@pytest.mark.parametrize("after", ["", "\n", ":x"])
-@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
-def test_a_secret_in_base64_is_redacted_but_for_the_characters_that_its_neighbours_change(
-    value: str, before: str, after: str, encode: type[bytes]
-) -> None:
-    encoded = encode(f"{before}{value}{after}".encode())
-    hidden = REDACTION.redact(b'{"header":"Basic ' + encoded + b'"}')
-    left = len(re.sub(rb"\[\[secret:[^]]*\]\]", b"", hidden)) - len('{"header":"Basic "}')
-    assert left <= -(-len(before) * 4 // 3) + -(-len(after) * 4 // 3) + 3
-    assert REDACTION.restore(hidden) == b'{"header":"Basic ' + encoded + b'"}'
+def test_a_secret_in_base64_is_redacted_but_for_the_characters_that_its_neighbours_change() -> None:
+    for value, before, after, encode in itertools.product(
+        VALUES, ("", "a", "ab", "ada:"), ("", "\n", ":x"), (base64.b64encode, base64.urlsafe_b64encode)
+    ):
+        with case(value, before, after, encode):
+            encoded = encode(f"{before}{value}{after}".encode())
+            hidden = REDACTION.redact(b'{"header":"Basic ' + encoded + b'"}')
+            left = len(re.sub(rb"\[\[secret:[^]]*\]\]", b"", hidden)) - len('{"header":"Basic "}')
+            assert left <= -(-len(before) * 4 // 3) + -(-len(after) * 4 // 3) + 3
+            assert REDACTION.restore(hidden) == b'{"header":"Basic ' + encoded + b'"}'
 
 
-@pytest.mark.parametrize("value", VALUES)
-@pytest.mark.parametrize("safe", ["", "/", "!'()*"])
-@pytest.mark.parametrize("lower", [False, True])
-def test_no_character_of_a_percent_encoded_secret_is_left(value: str, safe: str, lower: bool) -> None:
-    encoded = quote(value, safe=safe)
-    encoded = re.sub("%..", lambda match: match[0].lower(), encoded) if lower else encoded
-    hidden = REDACTION.redact(f"GET /?q={encoded}&x".encode())
-    assert re.sub(rb"\[\[secret:[^]]*\]\]", b"", hidden) == b"GET /?q=&x"
+def test_no_character_of_a_percent_encoded_secret_is_left() -> None:
+    for value, safe, lower in itertools.product(VALUES, ("", "/", "!'()*"), (False, True)):
+        with case(value, safe, lower):
+            encoded = quote(value, safe=safe)
+            encoded = re.sub("%..", lambda match: match[0].lower(), encoded) if lower else encoded
+            hidden = REDACTION.redact(f"GET /?q={encoded}&x".encode())
+            assert re.sub(rb"\[\[secret:[^]]*\]\]", b"", hidden) == b"GET /?q=&x"
 
 
 # long output, long secrets, many secrets

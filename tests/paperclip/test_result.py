@@ -1,3 +1,4 @@
+import itertools
 import json
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -35,6 +36,7 @@ from agent_runs.paperclip.javascript import length
 from agent_runs.paperclip.preparation import prepare
 from agent_runs.paperclip.result import ACTION_LIMIT, RESULT_MESSAGE_LIMIT, outcome
 from tests.paperclip.contexts import captured, with_value
+from tests.support.cases import case
 
 CONTEXT = with_value(captured("ctx-4"), "config.timeoutSec", 600)
 REQUEST = prepare(CONTEXT).request
@@ -67,23 +69,23 @@ def test_a_success_has_exit_code_zero_and_no_error() -> None:
     assert not result.never_started
 
 
-@pytest.mark.parametrize("code", sorted(FAILURES))
-@pytest.mark.parametrize("message", ["it broke", ""])
-@pytest.mark.parametrize(
-    "end", [None, ContainerEnd(), COMPLETED, ContainerEnd(exit_code=137, signal=9, reason="Error")]
-)
-def test_no_failure_ever_looks_like_a_success(code: str, message: str, end: ContainerEnd | None) -> None:
-    failure = FAILURES[code].as_failure(message)
-    for report in (None, SUCCESS, SUCCESS.model_copy(update={"failure": failure, "exit_code": None})):
-        result = outcome(REQUEST, report=report, failure=failure, end=end)
-        assert result.error_message
-        assert result.error_message.strip()
-        assert result.error_code == code
-        assert (result.result_json["stopReason"], result.result_json["budget"]) == (code, failure.budget)
-        assert result.result_json["nextStep"] == failure.next_step
-        assert result.exit_code != 0 or code == RunTimeout.code
-        assert result.timed_out == (code == RunTimeout.code)
-        assert Outcome.model_validate_json(result.model_dump_json()) == result
+ENDS = [None, ContainerEnd(), COMPLETED, ContainerEnd(exit_code=137, signal=9, reason="Error")]
+
+
+def test_no_failure_ever_looks_like_a_success() -> None:
+    for code, message, end in itertools.product(sorted(FAILURES), ("it broke", ""), ENDS):
+        with case(code, message, end):
+            failure = FAILURES[code].as_failure(message)
+            for report in (None, SUCCESS, SUCCESS.model_copy(update={"failure": failure, "exit_code": None})):
+                result = outcome(REQUEST, report=report, failure=failure, end=end)
+                assert result.error_message
+                assert result.error_message.strip()
+                assert result.error_code == code
+                assert (result.result_json["stopReason"], result.result_json["budget"]) == (code, failure.budget)
+                assert result.result_json["nextStep"] == failure.next_step
+                assert result.exit_code != 0 or code == RunTimeout.code
+                assert result.timed_out == (code == RunTimeout.code)
+                assert Outcome.model_validate_json(result.model_dump_json()) == result
 
 
 def test_an_unknown_end_is_a_failure() -> None:
@@ -272,17 +274,20 @@ def test_a_run_never_started_when_no_attempt_can_have_had_an_agent(facts: dict[s
     assert outcome(REQUEST, failure=NO_NODE, **facts).never_started is expected
 
 
-@pytest.mark.parametrize("code", sorted(FAILURES))
-def test_of_runs_that_never_started_only_infrastructure_failures_are_repeated(code: str) -> None:
-    failure = FAILURES[code].as_failure("why")
-    result = outcome(REQUEST, failure=failure, stop=UNSTARTED, ended_at=ENDED_AT)
-    repeated = failure.budget == "infrastructure"
-    assert (result.never_started, result.agent_stopped) == (True, True)
-    assert result.error_family == ("transient_upstream" if repeated else None)
-    assert result.may_repeat is repeated
-    assert result.retry_not_before == (ENDED_AT + timedelta(seconds=60) if repeated else None)
-    started = outcome(REQUEST, failure=failure, stop=Stop(agent_started=True, agent_stopped=True), ended_at=ENDED_AT)
-    assert (started.never_started, started.retry_not_before) == (False, None)
+def test_of_runs_that_never_started_only_infrastructure_failures_are_repeated() -> None:
+    for code in sorted(FAILURES):
+        with case(code):
+            failure = FAILURES[code].as_failure("why")
+            result = outcome(REQUEST, failure=failure, stop=UNSTARTED, ended_at=ENDED_AT)
+            repeated = failure.budget == "infrastructure"
+            assert (result.never_started, result.agent_stopped) == (True, True)
+            assert result.error_family == ("transient_upstream" if repeated else None)
+            assert result.may_repeat is repeated
+            assert result.retry_not_before == (ENDED_AT + timedelta(seconds=60) if repeated else None)
+            started = outcome(
+                REQUEST, failure=failure, stop=Stop(agent_started=True, agent_stopped=True), ended_at=ENDED_AT
+            )
+            assert (started.never_started, started.retry_not_before) == (False, None)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The proxy in the agent's pod: what it forwards, what it adds, what it refuses, and when it ends."""
 
+import itertools
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ from agent_runs.pod.sidecar.tokens import KEY_PLACEHOLDER, TOOLS_PLACEHOLDER
 from dev_stack.cluster.volumes import project
 from tests.pod.harness import Sidecar, read_frames
 from tests.pod.paperclip import FakePaperclip, serving
+from tests.support.cases import case
 
 TIMEOUT = 30
 
@@ -211,24 +213,22 @@ def test_a_request_without_the_word_gets_no_token(proxy: Proxy, paperclip: FakeP
     assert paperclip.requests == []
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        pytest.param({"Host": "attacker.example"}, id="a name that was rebound to the loopback"),
-        pytest.param({"Host": "localhost"}, id="another name of the loopback"),
-        pytest.param({"Origin": "https://attacker.example"}, id="a web page"),
-        pytest.param({"Origin": "null"}, id="a file"),
-        pytest.param({"Sec-Fetch-Site": "cross-site"}, id="a browser says so"),
-        pytest.param({"Sec-Fetch-Site": "same-site"}, id="another port"),
-    ],
-)
-@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
-def test_a_web_page_in_the_agents_browser_cannot_ask(
-    proxy: Proxy, paperclip: FakePaperclip, headers: dict[str, str], method: str
-) -> None:
-    answer, body = proxy.ask(method, "/api/issues/1", b"{}", WORD | headers)
-    assert (answer.status, json.loads(body)["code"]) == (403, "api_proxy_refused")
-    assert paperclip.requests == []
+OF_A_WEB_PAGE = [
+    {"Host": "attacker.example"},  # a name that was rebound to the loopback
+    {"Host": "localhost"},  # another name of the loopback
+    {"Origin": "https://attacker.example"},  # a web page
+    {"Origin": "null"},  # a file
+    {"Sec-Fetch-Site": "cross-site"},  # a browser says so
+    {"Sec-Fetch-Site": "same-site"},  # another port
+]
+
+
+def test_a_web_page_in_the_agents_browser_cannot_ask(proxy: Proxy, paperclip: FakePaperclip) -> None:
+    for headers, method in itertools.product(OF_A_WEB_PAGE, ("GET", "POST", "OPTIONS")):
+        with case(headers, method):
+            answer, body = proxy.ask(method, "/api/issues/1", b"{}", WORD | headers)
+            assert (answer.status, json.loads(body)["code"]) == (403, "api_proxy_refused")
+            assert paperclip.requests == []
 
 
 def test_a_page_of_paperclip_itself_that_the_proxy_serves_can_ask(proxy: Proxy) -> None:
@@ -374,59 +374,61 @@ def test_a_base_path_comes_before_every_path(paperclip: FakePaperclip, start: Ca
 # what is refused
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"GET http://elsewhere/api/open HTTP/1.1",
-        b"GET https://127.0.0.1/api/open HTTP/1.1",
-        b"CONNECT elsewhere:443 HTTP/1.1",
-        b"OPTIONS * HTTP/1.1",
-        b"GET api/open HTTP/1.1",
-        b"GET /api/../../admin HTTP/1.1",
-        b"GET /api/%2e%2E/admin HTTP/1.1",
-        b"GET /api/..%2fadmin HTTP/1.1",
-        b"GET /api\\..\\admin HTTP/1.1",
-        b"GET /api/open#x HTTP/1.1",
-        b"GET /api/\xc3\xa4 HTTP/1.1",
-        b"GET /api/a\x01b HTTP/1.1",
-        b"GET /api/open",
-        b"GET /api/open HTTP/9",
-        b"BREW /api/open HTTP/1.1",
-        b"\x16\x03\x01\x02\x00",
-        b"GET /" + b"x" * 70_000 + b" HTTP/1.1",
-    ],
-)
-def test_a_hostile_request_line_is_refused(proxy: Proxy, paperclip: FakePaperclip, line: bytes) -> None:
-    answer = proxy.raw(line + b"\r\nHost: HOST\r\n\r\n")
-    head, _, body = answer.partition(b"\r\n\r\n")
-    assert head.split()[1] in (b"400", b"414", b"501", b"505")
-    assert set(json.loads(body)) == {"error", "code"}
-    assert paperclip.requests == []
+HOSTILE_LINES = [
+    b"GET http://elsewhere/api/open HTTP/1.1",
+    b"GET https://127.0.0.1/api/open HTTP/1.1",
+    b"CONNECT elsewhere:443 HTTP/1.1",
+    b"OPTIONS * HTTP/1.1",
+    b"GET api/open HTTP/1.1",
+    b"GET /api/../../admin HTTP/1.1",
+    b"GET /api/%2e%2E/admin HTTP/1.1",
+    b"GET /api/..%2fadmin HTTP/1.1",
+    b"GET /api\\..\\admin HTTP/1.1",
+    b"GET /api/open#x HTTP/1.1",
+    b"GET /api/\xc3\xa4 HTTP/1.1",
+    b"GET /api/a\x01b HTTP/1.1",
+    b"GET /api/open",
+    b"GET /api/open HTTP/9",
+    b"BREW /api/open HTTP/1.1",
+    b"\x16\x03\x01\x02\x00",
+    b"GET /" + b"x" * 70_000 + b" HTTP/1.1",
+]
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        b"Content-Length: 1\r\nContent-Length: 2",
-        b"Content-Length: 4\r\nTransfer-Encoding: chunked",
-        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
-        b"Transfer-Encoding: gzip, chunked",
-        b"Content-Length: -1",
-        b"Content-Length: +4",
-        b"Content-Length: 0x4",
-        b"Authorization: Bearer a\r\nAuthorization: Bearer b",
-        b"X-Folded: a\r\n Authorization: Bearer b",
-        b"X Bad: a",
-        b"X-Bad\x0b: a",
-        b"no colon at all",
-        b"X-Zero: a\x00b",
-        b"\r\n".join(b"X-%d: 1" % number for number in range(200)),
-    ],
-)
-def test_hostile_headers_are_refused(proxy: Proxy, paperclip: FakePaperclip, headers: bytes) -> None:
-    answer = proxy.raw(b"POST /api/open HTTP/1.1\r\nHost: HOST\r\n" + headers + b"\r\n\r\nbody")
-    assert answer.split()[1] in (b"400", b"431")
-    assert paperclip.requests == []
+def test_a_hostile_request_line_is_refused(proxy: Proxy, paperclip: FakePaperclip) -> None:
+    for line in HOSTILE_LINES:
+        with case(line):
+            answer = proxy.raw(line + b"\r\nHost: HOST\r\n\r\n")
+            head, _, body = answer.partition(b"\r\n\r\n")
+            assert head.split()[1] in (b"400", b"414", b"501", b"505")
+            assert set(json.loads(body)) == {"error", "code"}
+            assert paperclip.requests == []
+
+
+HOSTILE_HEADERS = [
+    b"Content-Length: 1\r\nContent-Length: 2",
+    b"Content-Length: 4\r\nTransfer-Encoding: chunked",
+    b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+    b"Transfer-Encoding: gzip, chunked",
+    b"Content-Length: -1",
+    b"Content-Length: +4",
+    b"Content-Length: 0x4",
+    b"Authorization: Bearer a\r\nAuthorization: Bearer b",
+    b"X-Folded: a\r\n Authorization: Bearer b",
+    b"X Bad: a",
+    b"X-Bad\x0b: a",
+    b"no colon at all",
+    b"X-Zero: a\x00b",
+    b"\r\n".join(b"X-%d: 1" % number for number in range(200)),
+]
+
+
+def test_hostile_headers_are_refused(proxy: Proxy, paperclip: FakePaperclip) -> None:
+    for headers in HOSTILE_HEADERS:
+        with case(headers):
+            answer = proxy.raw(b"POST /api/open HTTP/1.1\r\nHost: HOST\r\n" + headers + b"\r\n\r\nbody")
+            assert answer.split()[1] in (b"400", b"431")
+            assert paperclip.requests == []
 
 
 def test_a_header_cannot_contain_another_one(proxy: Proxy, paperclip: FakePaperclip) -> None:
@@ -441,12 +443,16 @@ def test_a_request_of_today_names_its_host(proxy: Proxy, paperclip: FakePapercli
     assert paperclip.requests == []
 
 
-@pytest.mark.parametrize("chunks", [b"zz\r\n", b"-1\r\n", b"3\r\nabcdef\r\n", b"fffffffff\r\n", b"1" * 2000])
-def test_malformed_chunks_are_refused(proxy: Proxy, paperclip: FakePaperclip, chunks: bytes) -> None:
+MALFORMED_CHUNKS = [b"zz\r\n", b"-1\r\n", b"3\r\nabcdef\r\n", b"fffffffff\r\n", b"1" * 2000]
+
+
+def test_malformed_chunks_are_refused(proxy: Proxy, paperclip: FakePaperclip) -> None:
     head = b"POST /api/open HTTP/1.1\r\nHost: HOST\r\nAuthorization: Bearer KEY\r\nTransfer-Encoding: chunked\r\n\r\n"
-    answer = proxy.raw(head + chunks + b"0\r\n\r\n")
-    assert answer.split()[1] == b"400"
-    assert paperclip.requests == []
+    for chunks in MALFORMED_CHUNKS:
+        with case(chunks):
+            answer = proxy.raw(head + chunks + b"0\r\n\r\n")
+            assert answer.split()[1] == b"400"
+            assert paperclip.requests == []
 
 
 def test_a_body_that_is_cut_is_not_forwarded(proxy: Proxy, paperclip: FakePaperclip) -> None:

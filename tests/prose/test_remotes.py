@@ -1,8 +1,11 @@
 """Runtime code never pushes, and never assumes that a workspace has a remote: many a project of Paperclip has none."""
 
+import itertools
+
 import pytest
 
 from tests.prose.remotes import assumptions, remotes, runtime_files, unused_permissions
+from tests.support.cases import case
 
 
 def test_no_runtime_code_pushes_or_assumes_a_remote() -> None:
@@ -24,42 +27,44 @@ def test_the_runtime_code_of_all_three_languages_is_read() -> None:
     assert not [path for path in paths if path.startswith(("tests/", "docs/")) or path.endswith(".md")]
 
 
-@pytest.mark.parametrize(
-    "planted",
-    [
-        "git push",
-        "git -C /paperclip/app push --force",
-        "git -c user.name=x push",
-        "git fetch origin",
-        'git -C "$dir" pull',
-        "git clone https://git.example/r",
-        "git ls-remote",
-        "git remote get-url x",
-        "git submodule update --init",
-        '["git", "push"]',
-        '["git", "-C", folder, "push"]',
-        '(\n    "git",\n    "push",\n)',
-        '[git, "push"]',
-        'execFile("git", ["push"])',
-        "spawn('git', ['fetch', '--all'])",
-        "exec(`git push ${branch}`)",
-        '"origin/main"',
-        "git merge origin/main",
-        "git rev-parse @{upstream}",
-        "git rev-parse @{u}",
-        "refs/remotes/origin/HEAD",
-        'REMOTE = "origin"',
-        "git branch --set-upstream-to=x/y",
-        "git checkout --track x/y",
-        "import dulwich",
-        "from git import Repo",
-        'import { simpleGit } from "simple-git";',
-    ],
-)
-@pytest.mark.parametrize("comment", ["# a reason is missing", "// allow-remote:", "# allow-remote:   "])
-def test_a_planted_push_or_remote_is_found_whatever_stands_beside_it(planted: str, comment: str) -> None:
-    text = f"first = 1\n{planted}  {comment}\n"
-    assert next(line for line, _ in assumptions(text)) in {2, 3}
+PLANTED = [
+    "git push",
+    "git -C /paperclip/app push --force",
+    "git -c user.name=x push",
+    "git fetch origin",
+    'git -C "$dir" pull',
+    "git clone https://git.example/r",
+    "git ls-remote",
+    "git remote get-url x",
+    "git submodule update --init",
+    '["git", "push"]',
+    '["git", "-C", folder, "push"]',
+    '(\n    "git",\n    "push",\n)',
+    '[git, "push"]',
+    'execFile("git", ["push"])',
+    "spawn('git', ['fetch', '--all'])",
+    "exec(`git push ${branch}`)",
+    '"origin/main"',
+    "git merge origin/main",
+    "git rev-parse @{upstream}",
+    "git rev-parse @{u}",
+    "refs/remotes/origin/HEAD",
+    'REMOTE = "origin"',
+    "git branch --set-upstream-to=x/y",
+    "git checkout --track x/y",
+    "import dulwich",
+    "from git import Repo",
+    'import { simpleGit } from "simple-git";',
+]
+
+COMMENTS = ["# a reason is missing", "// allow-remote:", "# allow-remote:   "]
+
+
+def test_a_planted_push_or_remote_is_found_whatever_stands_beside_it() -> None:
+    for planted, comment in itertools.product(PLANTED, COMMENTS):
+        with case(planted, comment):
+            text = f"first = 1\n{planted}  {comment}\n"
+            assert next(line for line, _ in assumptions(text)) in {2, 3}
 
 
 @pytest.mark.parametrize("mark", ["#", "//"])
@@ -70,20 +75,19 @@ def test_a_comment_with_a_reason_allows_what_stands_beside_or_below_it(mark: str
     assert [line for line, _ in assumptions(f"{allowed}\n\ngit push\n")] == [allowed.count("\n") + 3]
 
 
-@pytest.mark.parametrize(
-    "innocent",
-    [
-        "git status --short",
-        'subprocess.run(["git", "rev-parse", "HEAD"])',
-        'parts.push("git")',
-        "digit pushes",
-        "items.push(one); git = 2",
-        '"Cross-Origin-Opener-Policy": "same-origin"',
-        "const { origin, pathname } = new URL(url);",
-        '{"type": "remote", "url": url}',
-        "heartbeat.pull()",
-        "# the original/first one",
-    ],
-)
-def test_what_has_nothing_to_do_with_a_remote_is_not_found(innocent: str) -> None:
-    assert list(assumptions(innocent)) == []
+INNOCENT = [
+    "git status --short",
+    'subprocess.run(["git", "rev-parse", "HEAD"])',
+    'parts.push("git")',
+    "digit pushes",
+    "items.push(one); git = 2",
+    '"Cross-Origin-Opener-Policy": "same-origin"',
+    "const { origin, pathname } = new URL(url);",
+    '{"type": "remote", "url": url}',
+    "heartbeat.pull()",
+    "# the original/first one",
+]
+
+
+def test_what_has_nothing_to_do_with_a_remote_is_not_found() -> None:
+    assert [innocent for innocent in INNOCENT if list(assumptions(innocent))] == []

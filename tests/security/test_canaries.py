@@ -25,6 +25,7 @@ from agent_runs.job.reference import job_ref
 from tests.runs.system import System, attempt_key, open_system
 from tests.security import canaries as planted
 from tests.security.canaries import BEACON, QUOTES, Record
+from tests.support.cases import case
 
 
 @dataclass
@@ -312,10 +313,11 @@ def _check_that_it_could_fail(
         assert {"heartbeats", "open run"} <= with_words
 
 
-@pytest.mark.parametrize("source", planted.SOURCES)
-def test_the_search_finds_a_canary_in_each_spelling(source: str) -> None:
-    canary = planted.of_run("searched")[source]
-    for spelling in planted.spellings(canary):
-        assert planted.shown({"a page": b"<p>" + spelling + b"</p>"}, {source: canary}) == {("a page", source)}
-    other = planted.of_run("another")[source]
-    assert planted.shown({"a page": b" ".join(planted.spellings(other))}, {source: canary}) == set()
+def test_the_search_finds_a_canary_in_each_spelling() -> None:
+    for source in planted.SOURCES:
+        with case(source):
+            canary = planted.of_run("searched")[source]
+            for spelling in planted.spellings(canary):
+                assert planted.shown({"a page": b"<p>" + spelling + b"</p>"}, {source: canary}) == {("a page", source)}
+            other = planted.of_run("another")[source]
+            assert planted.shown({"a page": b" ".join(planted.spellings(other))}, {source: canary}) == set()

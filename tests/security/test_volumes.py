@@ -20,6 +20,7 @@ from agent_runs.job.manifest import LOGIN_FOLDERS, PodSettings
 from agent_runs.job.policy import Policy
 from tests.job.inputs import AGENT, create_job_input, job_plan, mounts
 from tests.runs.system import System
+from tests.support.cases import case
 from tests.support.claims import data_claim
 
 OWNER = Owner("co-1", AGENT)
@@ -82,42 +83,43 @@ def test_a_folder_that_another_one_has_is_not_mounted_again_unless_it_may_be_wri
     assert mounted(rules, directory="/paperclip/code/app") == {"/home/agent": True, "code": False, "code/app": True}
 
 
-@pytest.mark.parametrize(
-    ("path", "reason"),
-    [
-        ("/paperclip", "whole data volume"),
-        ("/paperclip/", "whole data volume"),
-        (f"{OWN}/../../../..", "whole data volume"),
-        ("/paperclip/instances", "Paperclip's own"),
-        (INSTANCE, "Paperclip's own"),
-        (f"{INSTANCE}/workspaces", "Paperclip's own"),
-        (f"{INSTANCE}/workspaces/another", "another agent's"),
-        (f"{OWN}/../another", "another agent's"),
-        (f"/{INSTANCE}/workspaces/another", "another agent's"),
-        (f"{INSTANCE}/projects/co-1", "Paperclip's own"),
-        (f"{INSTANCE}/projects/co-2/p-1/app", "another company's"),
-        (f"{INSTANCE}/secrets", "Paperclip's own"),
-        (f"{INSTANCE}/db", "Paperclip's own"),
-        (f"{INSTANCE}/companies/co-1/agents/another/instructions", "another agent's"),
-        (f"{INSTANCE}/companies/co-1/agents/{AGENT}", "Paperclip's own"),
-        ("/paperclip/home/instances/other/workspaces/another", "another agent's"),
-        ("/paperclip/.opencode-db/co-1/another/task", "begins with '.'"),
-        ("/paperclip/.agent-homes/co-1/another", "begins with '.'"),
-        ("/paperclip/.ssh", "begins with '.'"),
-        ("/paperclip/a:b", "':'"),
-    ],
-)
-def test_a_workspace_that_is_not_the_agents_is_refused_with_its_field(path: str, reason: str) -> None:
-    [found] = reasons(path, workspace=Workspace(cwd=path))
-    assert reason in found
-    folders = RunFolders(OWNER, path, Workspace(cwd=path))
-    with pytest.raises(PolicyRefused, match=r"paperclipWorkspace\.cwd: "):
-        Policy().check(RunConfig(model="fake/model"), folders=folders)
-    assert set(mounted(directory=path, workspace=Workspace(cwd=path, agent_home=path), projects=[path])) <= {
-        "/home/agent",
-        "instances/default/skills/co-1",
-        "home/instances/other/skills/co-1",
-    }
+REFUSED = [
+    ("/paperclip", "whole data volume"),
+    ("/paperclip/", "whole data volume"),
+    (f"{OWN}/../../../..", "whole data volume"),
+    ("/paperclip/instances", "Paperclip's own"),
+    (INSTANCE, "Paperclip's own"),
+    (f"{INSTANCE}/workspaces", "Paperclip's own"),
+    (f"{INSTANCE}/workspaces/another", "another agent's"),
+    (f"{OWN}/../another", "another agent's"),
+    (f"/{INSTANCE}/workspaces/another", "another agent's"),
+    (f"{INSTANCE}/projects/co-1", "Paperclip's own"),
+    (f"{INSTANCE}/projects/co-2/p-1/app", "another company's"),
+    (f"{INSTANCE}/secrets", "Paperclip's own"),
+    (f"{INSTANCE}/db", "Paperclip's own"),
+    (f"{INSTANCE}/companies/co-1/agents/another/instructions", "another agent's"),
+    (f"{INSTANCE}/companies/co-1/agents/{AGENT}", "Paperclip's own"),
+    ("/paperclip/home/instances/other/workspaces/another", "another agent's"),
+    ("/paperclip/.opencode-db/co-1/another/task", "begins with '.'"),
+    ("/paperclip/.agent-homes/co-1/another", "begins with '.'"),
+    ("/paperclip/.ssh", "begins with '.'"),
+    ("/paperclip/a:b", "':'"),
+]
+
+
+def test_a_workspace_that_is_not_the_agents_is_refused_with_its_field() -> None:
+    for path, reason in REFUSED:
+        with case(path):
+            [found] = reasons(path, workspace=Workspace(cwd=path))
+            assert reason in found
+            folders = RunFolders(OWNER, path, Workspace(cwd=path))
+            with pytest.raises(PolicyRefused, match=r"paperclipWorkspace\.cwd: "):
+                Policy().check(RunConfig(model="fake/model"), folders=folders)
+            assert set(mounted(directory=path, workspace=Workspace(cwd=path, agent_home=path), projects=[path])) <= {
+                "/home/agent",
+                "instances/default/skills/co-1",
+                "home/instances/other/skills/co-1",
+            }
 
 
 @pytest.mark.parametrize("path", [OWN, f"{OWN}/sub", PROJECT, "/paperclip/code/app", "/elsewhere", "/home/agent"])

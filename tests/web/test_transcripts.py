@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import itertools
 import json
 import random
 import time
@@ -22,6 +23,7 @@ from agent_runs.transcripts.store import Line, SqlTranscripts
 from agent_runs.transcripts.tokens import Tokens, authorization
 from agent_runs.web.access import REVOCATION_MAX_AGE, Access, Revocations
 from agent_runs.web.transcripts import app, as_json, serving
+from tests.support.cases import case
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, 5, tzinfo=UTC)
 POLL = timedelta(milliseconds=20)
@@ -211,35 +213,39 @@ async def test_a_reader_that_reconnects_after_the_end_gets_204(service: Service)
         assert (await anext(events(answer))).id == 2
 
 
-@pytest.mark.parametrize("path", ["attempts", "transcript", "events", "log"])
-@pytest.mark.parametrize(
-    "header", ["", "Bearer ", "Bearer other", "Basic sesame", "Bearer sésame", "Bearer " + "x" * 5000]
-)
-async def test_nobody_reads_without_a_token(service: Service, path: str, header: str) -> None:
+WITHOUT_A_TOKEN = ["", "Bearer ", "Bearer other", "Basic sesame", "Bearer sésame", "Bearer " + "x" * 5000]
+PATHS = ["attempts", "transcript", "events", "log"]
+
+
+async def test_nobody_reads_without_a_token(service: Service) -> None:
     await service.store.append(key(), batch(1, 1))
-    async with service.get(f"/runs/run-1/{path}", headers={"Authorization": header}) as answer:
-        assert answer.status == 401
-        assert answer.headers["WWW-Authenticate"] == "Bearer"
-        assert "token" in (await answer.json())["detail"]
+    for path, header in itertools.product(PATHS, WITHOUT_A_TOKEN):
+        with case(path, header):
+            async with service.get(f"/runs/run-1/{path}", headers={"Authorization": header}) as answer:
+                assert answer.status == 401
+                assert answer.headers["WWW-Authenticate"] == "Bearer"
+                assert "token" in (await answer.json())["detail"]
 
 
-@pytest.mark.parametrize("path", ["attempts", "transcript", "events", "log"])
-async def test_a_token_of_another_run_is_refused(service: Service, path: str) -> None:
+async def test_a_token_of_another_run_is_refused(service: Service) -> None:
     await service.store.append(key(), batch(1, 1))
-    async with service.get(f"/runs/run-1/{path}", headers=authorization(TOKENS.mint("run-2"))) as answer:
-        assert answer.status == 403
-        assert await answer.json() == {"detail": "this token is for another run"}
+    for path in PATHS:
+        with case(path):
+            async with service.get(f"/runs/run-1/{path}", headers=authorization(TOKENS.mint("run-2"))) as answer:
+                assert answer.status == 403
+                assert await answer.json() == {"detail": "this token is for another run"}
 
 
-@pytest.mark.parametrize("path", ["attempts", "transcript", "events", "log"])
-async def test_a_token_in_the_address_opens_nothing_but_the_page(service: Service, path: str) -> None:
+async def test_a_token_in_the_address_opens_nothing_but_the_page(service: Service) -> None:
     await service.store.append(key(), batch(1, 1))
-    query = f"?token={TOKENS.mint('run-1')}"
-    async with service.get(f"/runs/run-1/{path}{query}", headers={"Authorization": ""}) as answer:
-        assert answer.status == 401
+    for path in PATHS:
+        with case(path):
+            query = f"?token={TOKENS.mint('run-1')}"
+            async with service.get(f"/runs/run-1/{path}{query}", headers={"Authorization": ""}) as answer:
+                assert answer.status == 401
 
 
-@pytest.mark.parametrize("path", ["attempts", "transcript", "events", "log"])
+@pytest.mark.parametrize("path", PATHS)
 async def test_a_revoked_token_is_refused_and_a_later_one_opens(service: Service, path: str) -> None:
     await service.store.append(key(), batch(1, 1))
     await service.store.seal(key(), OutputReceipt())
@@ -303,22 +309,22 @@ async def test_the_health_check_needs_no_token(service: Service) -> None:
         assert (answer.status, await answer.json()) == (200, {"status": "ok"})
 
 
-@pytest.mark.parametrize(
-    ("query", "field"),
-    [
-        ("attempt=0", "attempt"),
-        ("attempt=one", "attempt"),
-        ("attempt=-1", "attempt"),
-        ("after=1.5", "after"),
-        ("after=-1", "after"),
-        ("after=٣", "after"),
-        ("after=9223372036854775808", "after"),
-        ("after=" + "9" * 5000, "after"),
-    ],
-)
-@pytest.mark.parametrize("path", ["transcript", "events"])
-async def test_a_malformed_query_names_its_parameter(service: Service, path: str, query: str, field: str) -> None:
-    assert f"{field}: must be a whole number" in await service.text(f"/runs/run-1/{path}?{query}", status=400)
+MALFORMED = [
+    ("attempt=0", "attempt"),
+    ("attempt=one", "attempt"),
+    ("attempt=-1", "attempt"),
+    ("after=1.5", "after"),
+    ("after=-1", "after"),
+    ("after=٣", "after"),
+    ("after=9223372036854775808", "after"),
+    ("after=" + "9" * 5000, "after"),
+]
+
+
+async def test_a_malformed_query_names_its_parameter(service: Service) -> None:
+    for path, (query, field) in itertools.product(("transcript", "events"), MALFORMED):
+        with case(path, query):
+            assert f"{field}: must be a whole number" in await service.text(f"/runs/run-1/{path}?{query}", status=400)
 
 
 @pytest.mark.parametrize("path", ["attempts", "transcript", "transcript?attempt=7"])
