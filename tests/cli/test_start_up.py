@@ -34,7 +34,7 @@ def test_a_module_that_is_loaded_late_is_in_its_package_as_any_other() -> None:
 async def test_no_command_aborts_at_its_end(temporal: Client) -> None:
     address = temporal.service_client.config.target_host
     program = Path(sys.executable).with_name("agent-runs")
-    for _ in range(30):  # without any precaution one in four aborts
+    for _ in range(12):  # without any precaution one in four aborts
         process = await asyncio.create_subprocess_exec(
             *(program, "list", "--json", "--agent", "nobody"),
             env={**os.environ, "TEMPORAL_ADDRESS": address, "TEMPORAL_NAMESPACE": temporal.namespace},

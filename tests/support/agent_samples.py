@@ -28,7 +28,9 @@ def left_out(tests: Mapping[str, str]) -> set[str]:
     for test, agent in tests.items():
         function, _, case = test.partition(f"[{agent}")
         rules[function + ("" if "/" in case else case)].setdefault(agent, test)
-    chosen = {test for rule, of in rules.items() for test in [of[agent] for agent in order(rule) if agent in of][:SAMPLE]}
+    chosen = {
+        test for rule, of in rules.items() for test in [of[agent] for agent in order(rule) if agent in of][:SAMPLE]
+    }
     return set(tests) - chosen
 
 
