@@ -13,7 +13,6 @@ from tests.real_cluster.requirements import TOOL, skip_without
 from tests.support.agent_pods import SIDECAR_IMAGE
 from tests.support.image_registry import image_registry, skip_without_programs
 
-
 IMAGES: Final = ("test_acp_agents", "test_installation", "test_production", "test_wrong_installations")
 """Modules that build images with the same storage, and install into the same namespaces."""
 
