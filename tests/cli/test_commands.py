@@ -20,6 +20,7 @@ from agent_runs.paperclip.sealing import PublicKey, load_or_create
 from agent_runs.transcripts.tokens import Tokens
 from dev_stack.demo import context
 from tests.support.ports import HOST, free_port
+from tests.support.process_pool import commands
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "opencode"
 PROGRAM = Path(sys.executable).with_name("agent-runs")
@@ -29,13 +30,17 @@ COMMANDS = [
 ]
 
 
-STACK = [sys.executable, "-m", "dev_stack"]
+INSTALLED: list[str | Path] = [PROGRAM]
+STACK: list[str | Path] = [sys.executable, "-m", "dev_stack"]
 
 
 def run(
-    *arguments: str, program: Sequence[str | Path] = (PROGRAM,), **environment: str
+    *arguments: str, program: Sequence[str | Path] = (), **environment: str
 ) -> subprocess.CompletedProcess[str]:
+    """A command of `agent-runs`, or `program`, in a process of its own."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AGENT_RUNS_")}
+    if not program:
+        return commands().run(arguments, {**inherited, **environment})
     return subprocess.run(
         [*program, *arguments], capture_output=True, text=True, timeout=120, env={**inherited, **environment}
     )
@@ -213,13 +218,13 @@ def test_an_error_of_the_program_itself_is_one_line_and_its_traceback_one_variab
     broken.write_text(
         "import agent_runs.cli.runs as r\ndef start(*_, **__): raise KeyError('CANARY')\nr.start = start\n"
     )
-    hidden = run("start", "--context", str(folder), PYTHONPATH=str(tmp_path))
+    hidden = run("start", "--context", str(folder), program=INSTALLED, PYTHONPATH=str(tmp_path))
     assert (hidden.returncode, hidden.stdout) == (70, "")
     assert hidden.stderr == (
         "agent-runs: an error of agent-runs itself (KeyError). Run the command again with AGENT_RUNS_TRACEBACK=1 and "
         "report what it shows\n"
     )
-    shown = run("start", "--context", str(folder), PYTHONPATH=str(tmp_path), AGENT_RUNS_TRACEBACK="1")
+    shown = run("start", "--context", str(folder), program=INSTALLED, PYTHONPATH=str(tmp_path), AGENT_RUNS_TRACEBACK="1")
     assert "Traceback" in shown.stderr
 
 
@@ -232,7 +237,7 @@ def test_a_shell_completes_commands(shell: str) -> None:
     assert "_AGENT_RUNS_COMPLETE" in run("completion", shell).stdout
     asked = {"_AGENT_RUNS_COMPLETE": f"complete_{shell}", "COMP_WORDS": "agent-runs ex", "COMP_CWORD": "1"}
     asked |= {"_TYPER_COMPLETE_ARGS": "agent-runs ex", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
-    assert "explain" in run(**asked).stdout
+    assert "explain" in run(program=INSTALLED, **asked).stdout
 
 
 @pytest.mark.parametrize(
@@ -241,7 +246,7 @@ def test_a_shell_completes_commands(shell: str) -> None:
 )
 def test_a_shell_completes_phases_and_failures_as_the_command_takes_them(words: str, expected: str) -> None:
     asked = {"_AGENT_RUNS_COMPLETE": "complete_bash", "COMP_WORDS": f"agent-runs list {words}", "COMP_CWORD": "3"}
-    assert run(**asked).stdout.split() == [expected]
+    assert run(program=INSTALLED, **asked).stdout.split() == [expected]
     option, _, _ = words.partition(" ")
     assert getattr(RunFilter.parse({option[2:]: expected}), option[2:]) == expected.replace("-", " ")
 

@@ -20,6 +20,7 @@ from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
 from agent_runs.transcripts.store import Line, SqlTranscripts
+from tests.support.process_pool import commands
 from tests.support.requests import FakeRequest
 
 PROGRAM = str(Path(sys.executable).with_name("agent-runs"))
@@ -39,15 +40,8 @@ def environment(temporal: Client, queue: str, tmp_path: Path) -> dict[str, str]:
 
 
 async def run(*arguments: str, **environment: str) -> tuple[int | None, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        PROGRAM,
-        *arguments,
-        env={**os.environ, **environment},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, error = await process.communicate()
-    return process.returncode, out.decode(), error.decode()
+    done = await asyncio.to_thread(commands().run, arguments, {**os.environ, **environment})
+    return done.returncode, done.stdout, done.stderr
 
 
 @asynccontextmanager

@@ -17,10 +17,10 @@ from temporalio.client import Client
 from tests.faults.acp_environment import open_acp
 from tests.faults.checks import RowResult, check_row
 from tests.faults.environment import Environment, open_environment
-from tests.faults.process_pool import ProcessPool
 from tests.faults.rows import rows
 from tests.faults.scenarios import Row
 from tests.faults.served import open_served
+from tests.support.process_pool import ProcessPool
 
 MAX_CONCURRENT_ROWS: Final = 16
 MAX_CONCURRENT_SERVERS: Final = 4

@@ -28,9 +28,9 @@ from agent_runs.contracts.outcome import AttemptReport, Outcome
 from dev_stack.cluster.kinds import JOBS, PODS, SECRETS, Kind, Object
 from dev_stack.cluster.store import Change
 from tests.conftest import FIXTURES
-from tests.faults.process_pool import ChildProcess, ProcessPool
 from tests.runs.system import System, open_system
 from tests.support.ports import free_port
+from tests.support.process_pool import ChildProcess, ProcessPool
 from workflows.attributes import ALL
 
 LINES: Final = 60

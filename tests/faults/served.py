@@ -19,9 +19,9 @@ from dev_stack.demo import later_context
 from dev_stack.opencode_binary import ensure_opencode
 from dev_stack.plan import cache_folder
 from tests.faults.environment import Environment, Server, recorded
-from tests.faults.process_pool import ProcessPool
 from tests.runs.real_opencode import agent_of, open_real_system, playing
 from tests.runs.system import OTHER_PROCESS_POLL, attempt_key
+from tests.support.process_pool import ProcessPool
 
 SERVED_LINES: Final = 4
 KEEP_WARM_SEC: Final = 300

@@ -10,10 +10,10 @@ from temporalio.client import Client
 from tests.faults.checks import Expected, check_row
 from tests.faults.conftest import RowRuns
 from tests.faults.environment import open_environment
-from tests.faults.process_pool import ProcessPool
 from tests.faults.rows import rows
 from tests.faults.scenarios import Row
 from tests.faults.table import PAGE, rows_of
+from tests.support.process_pool import ProcessPool
 
 
 def marks(row: Row) -> list[pytest.MarkDecorator]:

@@ -22,9 +22,9 @@ from agent_runs.transcripts.tokens import authorization
 from agent_runs.web.run_info import TemporalRunInfo
 from agent_runs.web.serving import transcript_service
 from tests.faults.environment import Environment, open_environment
-from tests.faults.process_pool import ProcessPool
 from tests.support.current_details import current_details
 from tests.support.ports import free_port
+from tests.support.process_pool import ProcessPool
 from tests.transcripts.postgres import CannotStart, Postgres
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

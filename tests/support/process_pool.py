@@ -1,24 +1,32 @@
 """Starts processes quickly: a server process that has imported everything forks on request and reports exits.
 
-A worker's imports take five seconds of CPU; a fork takes none. A forked process has an environment and a log file of
-its own, and may be killed.
+A worker's imports take five seconds of CPU, those of a command one; a fork takes none. A forked process has an
+environment, arguments and output files of its own, and may be killed.
 """
 
 import asyncio
+import atexit
 import gc
 import importlib
 import json
 import os
+import pkgutil
 import select
 import signal
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-MODULES = ("tests.faults.worker_process", "tests.faults.caller_process")
+WORKERS = ("tests.faults.worker_process", "tests.faults.caller_process")
+SERVER = (sys.executable, "-m", "tests.support.process_pool")
+COMMANDS = "agent_runs.cli.main"
 
 
 @dataclass
@@ -49,7 +57,7 @@ class ProcessPool:
     @asynccontextmanager
     async def open(cls) -> AsyncIterator["ProcessPool"]:
         pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(sys.executable, "-m", __name__, stdin=pipe, stdout=pipe)
+        process = await asyncio.create_subprocess_exec(*SERVER, *WORKERS, stdin=pipe, stdout=pipe)
         pool = cls(process)
         assert process.stdout is not None
         await process.stdout.readline()  # everything is imported
@@ -63,11 +71,10 @@ class ProcessPool:
             await listening
 
     async def start(self, module: str, environment: Mapping[str, str], log: Path) -> ChildProcess:
-        """Call `main()` of one of `MODULES` in a process with these environment variables in addition to its own."""
+        """Call `main()` of one of `WORKERS` in a process with these environment variables in addition to its own."""
         assert self.process.stdin is not None
         async with self._starting:
-            request = {"module": module, "environment": dict(environment), "log": str(log)}
-            self.process.stdin.write(json.dumps(request).encode() + b"\n")
+            self.process.stdin.write(_request(module, [module], os.environ | environment, log, log))
             return await self._started.get()
 
     async def _listen(self) -> None:
@@ -82,9 +89,51 @@ class ProcessPool:
                 self.children[report["ended"]].ended.set_result(report["code"])
 
 
+class Commands:
+    """The client of a server process that has imported all commands of `agent-runs`, for one command at a time."""
+
+    def __init__(self) -> None:
+        package = importlib.import_module("agent_runs.cli")
+        modules = [f"{package.__name__}.{each.name}" for each in pkgutil.iter_modules(package.__path__)]
+        self._server = subprocess.Popen([*SERVER, *modules], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._turn = threading.Lock()
+        self._report()
+        atexit.register(self._close)
+
+    def run(self, arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        """Run a command with exactly this environment; returns its exit code and output."""
+        assert self._server.stdin is not None
+        with tempfile.TemporaryDirectory() as folder, self._turn:
+            out, error = Path(folder, "out"), Path(folder, "error")
+            self._server.stdin.write(_request(COMMANDS, ["agent-runs", *arguments], environment, out, error))
+            self._server.stdin.flush()
+            self._report()
+            code = self._report()["code"]
+            return subprocess.CompletedProcess(list(arguments), code, out.read_text(), error.read_text())
+
+    def _report(self) -> dict[str, int]:
+        assert self._server.stdout is not None
+        report: dict[str, int] = json.loads(self._server.stdout.readline())
+        return report
+
+    def _close(self) -> None:
+        self._server.communicate()
+
+
+@cache
+def commands() -> Commands:
+    """That of this process."""
+    return Commands()
+
+
+def _request(module: str, arguments: Sequence[str], environment: Mapping[str, str], output: Path, error: Path) -> bytes:
+    request = {"module": module, "arguments": list(arguments), "environment": dict(environment)}
+    return json.dumps({**request, "output": str(output), "error": str(error)}).encode() + b"\n"
+
+
 def main() -> None:
     """The server process: requests on stdin, reports on stdout; the end of stdin ends all children."""
-    for module in MODULES:
+    for module in sys.argv[1:]:
         importlib.import_module(module)
     gc.freeze()
     _report(ready=os.getpid())
@@ -126,16 +175,19 @@ def _fork(request: dict[str, Any]) -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     code = 1
     try:
-        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         nothing = os.open(os.devnull, os.O_RDONLY)
-        for descriptor, number in ((nothing, 0), (log, 1), (log, 2)):
+        files = [os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600) for name in ("output", "error")]
+        for number, descriptor in enumerate((nothing, *files)):
             os.dup2(descriptor, number)
+        os.environ.clear()
         os.environ.update(request["environment"])
+        sys.argv = request["arguments"]
         importlib.import_module(request["module"]).main()
         code = 0
     except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else 1
-        sys.stderr.write(f"{error.code}\n")
+        code = 0 if error.code is None else error.code if isinstance(error.code, int) else 1
+        if not isinstance(error.code, int | None):
+            sys.stderr.write(f"{error.code}\n")
     except BaseException:  # noqa: BLE001 - the process ends here, whatever it is
         sys.excepthook(*sys.exc_info())
     finally:
