@@ -34,9 +34,7 @@ INSTALLED: list[str | Path] = [PROGRAM]
 STACK: list[str | Path] = [sys.executable, "-m", "dev_stack"]
 
 
-def run(
-    *arguments: str, program: Sequence[str | Path] = (), **environment: str
-) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, program: Sequence[str | Path] = (), **environment: str) -> subprocess.CompletedProcess[str]:
     """A command of `agent-runs`, or `program`, in a process of its own."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AGENT_RUNS_")}
     if not program:
@@ -224,7 +222,9 @@ def test_an_error_of_the_program_itself_is_one_line_and_its_traceback_one_variab
         "agent-runs: an error of agent-runs itself (KeyError). Run the command again with AGENT_RUNS_TRACEBACK=1 and "
         "report what it shows\n"
     )
-    shown = run("start", "--context", str(folder), program=INSTALLED, PYTHONPATH=str(tmp_path), AGENT_RUNS_TRACEBACK="1")
+    shown = run(
+        "start", "--context", str(folder), program=INSTALLED, PYTHONPATH=str(tmp_path), AGENT_RUNS_TRACEBACK="1"
+    )
     assert "Traceback" in shown.stderr
 
 

@@ -24,7 +24,7 @@ def marks(row: Row) -> list[pytest.MarkDecorator]:
 ROWS = [pytest.param(row.name, marks=marks(row), id=row.name) for row in rows().values()]
 
 
-@pytest.mark.timeout(580)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ROWS)
 async def test_a_guarantee_holds(row_runs: RowRuns, name: str) -> None:
     result = await row_runs.result(rows()[name])

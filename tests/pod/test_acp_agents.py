@@ -20,7 +20,7 @@ from tests.conftest import UNKNOWN_SESSION
 from tests.pod.acp import PROFILES, SCRIPT
 from tests.pod.harness import Ended, Runner, Running, alive, children
 
-pytestmark = [pytest.mark.slow, pytest.mark.real_agents, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.real_agents, pytest.mark.timeout(900)]
 
 
 class Agent:

@@ -25,7 +25,7 @@ from tests.real_cluster.requirements import TOOL, skip_without
 from tests.real_cluster.stack import RealSystem, open_real_system
 from tests.real_cluster.test_losses import MANY_PROCESSES, ONE_GIGABYTE
 
-pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(900)]
 
 TOKENS = ("canary-token-of-the-first-run", "canary-token-of-the-later-run")
 ASK = (

@@ -23,7 +23,7 @@ from tests.real_cluster.pod_observer import PodObserver, observe_pods
 from tests.real_cluster.requirements import TOOL, Node, cluster_and_image, cluster_tool, skip_without
 from tests.real_cluster.stack import RealSystem, open_real_system
 
-pytestmark = [pytest.mark.real_cluster, pytest.mark.alone, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real_cluster, pytest.mark.alone, pytest.mark.timeout(900)]
 
 CLAIM = "/exec.*command=claim"
 """The request that hands prompt and tokens to a pod that has been claimed."""

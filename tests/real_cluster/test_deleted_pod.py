@@ -17,7 +17,7 @@ from agent_runs.job.reference import job_ref
 from agent_runs.kube.client import KubernetesCluster
 from tests.real_cluster.requirements import cluster_and_image
 
-pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(900)]
 GRACE = timedelta(seconds=30)  # what `kubectl delete pod` gives
 
 

@@ -39,7 +39,7 @@ from tests.real_cluster.requirements import cluster_and_image, skip_without
 from tests.real_cluster.stack import open_real_system
 from tests.support.agent_pods import SIDECAR_IMAGE
 
-pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(900)]
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces"

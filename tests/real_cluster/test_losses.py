@@ -27,7 +27,7 @@ from tests.real_cluster.observed_runs import observed_run
 from tests.real_cluster.requirements import TOOL, cluster_tool, skip_without
 from tests.real_cluster.stack import RealSystem, open_real_system
 
-pytestmark = [pytest.mark.real_cluster, pytest.mark.alone, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.real_cluster, pytest.mark.alone, pytest.mark.timeout(900)]
 
 LOST = ("k8s_pod_lost", None)
 """The first attempt lost its pod, the second one succeeded."""

@@ -14,7 +14,7 @@ from agent_runs.kube.client import KubernetesCluster
 from tests.real_cluster.objects import api_request
 from tests.real_cluster.stack import open_real_system
 
-pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(900)]
 
 
 async def jobs(cluster: KubernetesCluster) -> set[str]:

@@ -24,7 +24,7 @@ from tests.chaos.workload import StoredOutput, Workload, assert_complete, runnin
 from tests.real_cluster.requirements import TOOL, Node, skip_without
 from tests.support.sqlite import sqlite_store
 
-pytestmark = [pytest.mark.real_cluster, pytest.mark.alone, pytest.mark.timeout(590)]
+pytestmark = [pytest.mark.real_cluster, pytest.mark.alone, pytest.mark.timeout(900)]
 
 CONCURRENT_RUNS = 4
 RUN_TIMEOUT = timedelta(seconds=300)

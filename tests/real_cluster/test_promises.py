@@ -12,7 +12,7 @@ from agent_runs.contracts.identity import AttemptKey
 from tests.real_cluster.stack import RealSystem, open_real_system
 from tests.runs.concurrent_attach import attach_all
 
-pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(900)]
 SLOW = "slow-steps:30:1"
 
 

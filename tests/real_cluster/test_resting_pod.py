@@ -16,7 +16,7 @@ from agent_runs.contracts.outcome import Outcome
 from agent_runs.kube.ownership import RESTS_SINCE
 from tests.real_cluster.stack import RealSystem, open_real_system
 
-pytestmark = [pytest.mark.real_cluster, pytest.mark.alone, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.real_cluster, pytest.mark.alone, pytest.mark.timeout(900)]
 
 
 async def outcome(system: RealSystem, wake: Wake) -> Outcome:

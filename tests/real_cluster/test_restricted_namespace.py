@@ -14,7 +14,7 @@ from tests.real_cluster.objects import api_request, created_object
 from tests.real_cluster.observed_runs import observed_run
 from tests.real_cluster.stack import open_real_system
 
-pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(900)]
 
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 QUOTA = {"requests.cpu": "2", "requests.memory": "2Gi", "limits.cpu": "6", "limits.memory": "8Gi", "pods": "3"}

@@ -26,7 +26,7 @@ from tests.runs.real_agents import AgentSystem, command_line, events, key_of, pr
 from tests.runs.real_opencode import playing
 from tests.runs.test_api_proxy import ASK, PYTHON
 
-pytestmark = [pytest.mark.slow, pytest.mark.real_agents, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.real_agents, pytest.mark.timeout(900)]
 
 QUICK = "codex"
 """The agent of what is the same for all: the one that starts fastest."""
