@@ -328,7 +328,7 @@ async def test_events_that_an_earlier_turn_has_read_are_not_read_again(alone: Se
 
 
 CUTS = int(os.environ.get("TEST_CUTS", "200"))
-"""Of the connection to the server. With 1,000 the test takes some minutes, most of them the work of model and commands."""
+"""Of the connection to the server. 1,000 take some minutes, most of them the work of the model and of the commands."""
 
 
 @pytest.mark.timeout(900)
