@@ -17,7 +17,7 @@ OPENING: Final = """# Guarantees
 What can go wrong, and what is guaranteed all the same. Generated from the results of a run of `tests/faults`; do not
 edit.
 
-    .venv/bin/pytest tests/faults -m "slow or not slow"
+    TEST_ALL_AGENTS=1 .venv/bin/pytest tests/faults -m "slow or not slow"
     .venv/bin/python -m tests.faults.table
 
 Every row is a run on the embedded cluster with a real Temporal server and workers in processes of their own. The
