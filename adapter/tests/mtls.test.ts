@@ -61,7 +61,7 @@ function proxyOf(target: string, folder: string): Server {
 async function namespaceSeenWith(environment: Record<string, string>): Promise<string | null | undefined> {
   const found = temporalFor({ ...settingsFrom(environment), taskQueue: randomUUID() });
   const describe = () => found.client.workflowService.describeNamespace({ namespace: "default" });
-  return (await callOnce(found, describe, { timeout: 5000 })).namespaceInfo?.name;
+  return (await callOnce(found, describe, { timeout: 60_000 })).namespaceInfo?.name;
 }
 
 it("logs in with a client certificate", async () => {

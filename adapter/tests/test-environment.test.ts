@@ -47,7 +47,7 @@ describe("a complete environment", () => {
         const latest = await tested();
         return levels(latest).worker_polls !== undefined && latest;
       },
-      { timeout: 30_000, interval: 200 },
+      { timeout: 120_000, interval: 200 },
     );
     expect(found.checks.filter(({ level }) => level === "error")).toEqual([]);
     expect(levels(found)).toMatchObject({

@@ -176,5 +176,5 @@ ENDS: Final = {
 
 def acp_row(agent: str, fault: str, action: str, scenario: Scenario) -> Row:
     code, attempts = ENDS.get(fault, ("cancelled" if "cancel" in fault else None, None))
-    made = row("other agents", f"{agent}-{fault}", action, scenario, code, attempts, bound=300)
+    made = row("other agents", f"{agent}-{fault}", action, scenario, code, attempts, bound=600)
     return replace(made, served="claimed" if fault.startswith("claimed") else "own", agent=agent)

@@ -19,7 +19,7 @@ from agent_runs.contracts.outcome import AttemptReport, Outcome
 from dev_stack.cluster.kinds import JOBS, PODS, SECRETS
 from tests.faults.environment import Environment, decoded, processes_of
 
-CLEANUP_TIMEOUT: Final = timedelta(seconds=20)
+CLEANUP_TIMEOUT: Final = timedelta(seconds=90)
 """For the cluster to delete what a deleted Job owned."""
 COLUMNS: Final = {
     "one_job": "one Job per attempt",

@@ -55,7 +55,7 @@ def row(
     code: str | None = None,
     attempts: tuple[str | None, ...] | None = None,
     *,
-    bound: int = 150,
+    bound: int = 300,
     quick: bool = False,
     server: bool = False,
 ) -> Row:
@@ -195,7 +195,7 @@ def temporal_rows() -> list[Row]:
             action.format(seconds),
             partial(temporal_stopped, seconds),
             server=True,
-            bound=150 + seconds,
+            bound=300 + seconds,
             quick=seconds == 5,
         )
         for seconds in (5, 60)
@@ -251,15 +251,15 @@ def api_rows() -> list[Row]:
     fault = "API server"
     return [
         row(fault, "api-429", "3 requests about each of Secrets, Jobs and pods get a 429, Retry-After 1 s",
-            partial(api_answers, {"status": 429, "retry_after": 1, "times": 3}), bound=300),
+            partial(api_answers, {"status": 429, "retry_after": 1, "times": 3}), bound=600),
         row(fault, "api-500", "3 requests about each of Secrets, Jobs and pods get a 500",
-            partial(api_answers, {"status": 500, "times": 3}), bound=300),
+            partial(api_answers, {"status": 500, "times": 3}), bound=600),
         row(fault, "api-slow", "each response takes 3 s",
-            partial(api_answers, {"delay": 3.0, "times": None}), bound=300),
+            partial(api_answers, {"delay": 3.0, "times": None}), bound=600),
         row(fault, "api-server-stopped-60s", "stopped for 60 s while the agent writes",
-            partial(api_server_stopped_while_the_agent_writes, 60), bound=300),
+            partial(api_server_stopped_while_the_agent_writes, 60), bound=600),
         row(fault, "api-server-stopped-60s-before-the-job", "stopped for 60 s when the Job is to be created",
-            partial(api_server_stopped_before_the_job, 60), bound=300),
+            partial(api_server_stopped_before_the_job, 60), bound=600),
         row(fault, "creation-unanswered", "the Job is created and the response is lost",
             creation_unanswered, quick=True),
     ]  # fmt: skip
@@ -695,7 +695,7 @@ def served_row(fault: str, served: Literal["own", "claimed"], name: str, action:
     if served == "claimed" and not cancels and name not in CREATES_ITS_OWN:
         scenario = partial(in_the_claimed_pod, scenario)
     code, attempts = "cancelled" if cancels else None, LOST if lost else None
-    made = row(fault, name, action, scenario, code, attempts, bound=300, server="temporal" in name)
+    made = row(fault, name, action, scenario, code, attempts, bound=600, server="temporal" in name)
     return replace(made, served=served)
 
 

@@ -53,13 +53,13 @@ class Script:
         return process.wait(timeout=60)
 
     def await_text(self, name: str, text: str) -> None:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while (self.out / name).read_text() != text:
             assert time.monotonic() < end, f"{name}: {(self.out / name).read_text()}"
             time.sleep(0.01)
 
     def await_file(self, name: str) -> Path:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while not (self.out / name).exists():
             assert time.monotonic() < end, f"no {name}"
             time.sleep(0.01)

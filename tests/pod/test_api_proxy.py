@@ -25,7 +25,7 @@ from tests.pod.harness import Sidecar, read_frames
 from tests.pod.paperclip import FakePaperclip, serving
 from tests.support.cases import case
 
-TIMEOUT = 30
+TIMEOUT = 60
 
 
 WORD = {"Authorization": f"Bearer {KEY_PLACEHOLDER}"}

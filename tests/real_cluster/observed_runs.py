@@ -28,7 +28,7 @@ SMALL_RESOURCES = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu
 RELEASE_FILE = "/tmp/released"
 IS_SECOND_ATTEMPT = "case $(cat /etc/hostname) in *-2-?????) true ;; *) false ;; esac"
 """A shell command: whether this is the second attempt, by the name of its pod."""
-EXEC_TIMEOUT = timedelta(seconds=30)
+EXEC_TIMEOUT = timedelta(seconds=90)
 CLEANUP_TIMEOUT = timedelta(seconds=90)
 """Until a run's objects are deleted: a kubelet checks once a minute whether it has missed something."""
 
