@@ -126,6 +126,7 @@ def planned(context: dict[str, Any]) -> str | None:
     return None
 
 
+@pytest.mark.slow
 def test_2000_mutations_of_real_requests_give_a_job_or_a_named_refusal() -> None:
     random = Random(20261123)
     contexts = [captured(name) for name in NAMES]
