@@ -76,8 +76,10 @@ class CanaryRun:
 
     async def until_waiting(self) -> None:
         """Until the first attempt has left what the second one looks for."""
-        while WAITS.encode() not in await self.system.stdout(self.raw):
-            await self.system.until_stored(self.raw, len(await self.system.lines(self.raw)) + 1)
+        lines = await self.system.lines(self.raw)
+        while not any(WAITS.encode() in line.data for line in lines):
+            await self.system.until_stored(self.raw, len(lines) + 1)
+            lines = await self.system.lines(self.raw)
 
     async def until_quoted(self, attempt: int = 1) -> None:
         await self.system.until_stored(self.raw, 20, attempt)

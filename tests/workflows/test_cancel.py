@@ -83,8 +83,10 @@ async def test_a_cancel_that_comes_as_the_agent_starts_is_not_lost(
             outcome = await outcome_at_close(handle)
     assert outcome.error_code == "cancelled"
     assert outcome.stop is not None
-    assert (outcome.stop.agent_started, outcome.stop.agent_stopped) == (True, True)
-    assert steps.names.count("stop_agent") == 1
+    assert outcome.stop.agent_stopped
+    # of an agent whose start was not reported before the cancel came, the clean-up ends the pod
+    assert steps.names.count("stop_agent") == int(outcome.stop.agent_started)
+    assert steps.names[-1] == "finish"
 
 
 @pytest.mark.parametrize("phase", ["introspect_pod", "bundle_prompt", "create_job"])
