@@ -7,6 +7,7 @@ from typing import Final
 
 import pytest
 
+from tests.paperclip_server.installation import FileLock
 from tests.real_cluster.installed_images import InstalledImages, build
 from tests.real_cluster.python_image import make_python_image
 from tests.real_cluster.requirements import TOOL, skip_without
@@ -29,7 +30,9 @@ async def sidecar_image(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterat
     """Workers and test pods find the image in their environment; without the tool it is pulled."""
     with pytest.MonkeyPatch.context() as environment:
         if TOOL in os.environ and SIDECAR_IMAGE not in os.environ:
-            environment.setenv(SIDECAR_IMAGE, await make_python_image(tmp_path_factory.mktemp("image")))
+            lock = tmp_path_factory.getbasetemp().parent / "python-image.lock"  # of all processes of this run
+            with await asyncio.to_thread(FileLock, lock):
+                environment.setenv(SIDECAR_IMAGE, await make_python_image(tmp_path_factory.mktemp("image")))
         yield
 
 
