@@ -60,7 +60,7 @@ async def test_no_line_is_lost_or_doubled(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(100, 120, CONCURRENT_RUNS))
+@pytest.mark.parametrize("first", range(100, 112, CONCURRENT_RUNS))
 async def test_no_line_is_lost_or_doubled_in_long_runs(tmp_path: Path, first: int) -> None:
     async def alone(seed: int) -> None:
         folder = tmp_path / str(seed)

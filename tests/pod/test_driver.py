@@ -26,8 +26,6 @@ pytestmark = pytest.mark.slow
 
 THINKS = {"reasoning": "First I look.", "text": "I look.", **bash("seq 3")}
 SCENARIOS = {
-    "text": ("scenario/text", "hello"),
-    "tool": ("scenario/tool-bash", "hello"),
     "failing tools": ("scenario/tool-fail", "hello"),
     "provider error": ("scenario/error:400", "hello"),
     "unknown model": ("scenario/no-such-model", "hello"),

@@ -9,7 +9,7 @@ import pytest
 
 from tests.paperclip_server.installation import FileLock
 from tests.real_cluster.installed_images import InstalledImages, build
-from tests.real_cluster.python_image import make_python_image
+from tests.real_cluster.python_image import OWN_IMAGE, make_python_image
 from tests.real_cluster.requirements import TOOL, skip_without
 from tests.support.agent_pods import SIDECAR_IMAGE
 from tests.support.image_registry import image_registry, skip_without_programs
@@ -30,9 +30,13 @@ async def sidecar_image(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterat
     """Workers and test pods find the image in their environment; without the tool it is pulled."""
     with pytest.MonkeyPatch.context() as environment:
         if TOOL in os.environ and SIDECAR_IMAGE not in os.environ:
-            lock = tmp_path_factory.getbasetemp().parent / "python-image.lock"  # of all processes of this run
-            with await asyncio.to_thread(FileLock, lock):
-                environment.setenv(SIDECAR_IMAGE, await make_python_image(tmp_path_factory.mktemp("image")))
+            run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+            made = tmp_path_factory.getbasetemp().parent / f"python-image-{run}"  # by one process of this run
+            with await asyncio.to_thread(FileLock, made.with_suffix(".lock")):
+                if not made.exists():
+                    await make_python_image(tmp_path_factory.mktemp("image"))
+                    made.touch()
+            environment.setenv(SIDECAR_IMAGE, OWN_IMAGE)
         yield
 
 

@@ -16,11 +16,10 @@ EXCLUDED = ("__pycache__", "site-packages", "test", "idlelib", "tkinter", "ensur
 _LIBRARY = re.compile(r"(?:=> )?(/\S+) \(0x")
 
 
-async def make_python_image(folder: Path) -> str:
-    """The name of an image with python3 that the cluster's tool has made."""
+async def make_python_image(folder: Path) -> None:
+    """Let the cluster's tool make `OWN_IMAGE`, which has python3."""
     await asyncio.to_thread(fill_root, folder)
     await cluster_tool("image", "build", OWN_IMAGE, str(folder), "--user", "1000:1000", "--env", "PATH=/usr/local/bin")
-    return OWN_IMAGE
 
 
 def fill_root(root: Path) -> None:
