@@ -14,15 +14,17 @@ from tests.real_cluster.requirements import TOOL, skip_without
 from tests.support.agent_pods import SIDECAR_IMAGE
 from tests.support.image_registry import image_registry, skip_without_programs
 
-IMAGES: Final = ("test_acp_agents", "test_installation", "test_production", "test_wrong_installations")
-"""Modules that build images with the same storage, and install into the same namespaces."""
+INSTALLED: Final = (
+    *("test_acp_agents", "test_agents_namespace", "test_installation", "test_production", "test_wrong_installations"),
+)
+"""Modules that build images in the same storage, or install into the same namespaces."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With `--dist loadgroup` one process has these modules, and another one all else."""
     for item in items:
         if item.path.parent.name == "real_cluster":
-            item.add_marker(pytest.mark.xdist_group("images" if item.path.stem in IMAGES else "others"))
+            item.add_marker(pytest.mark.xdist_group("installed" if item.path.stem in INSTALLED else "others"))
 
 
 @pytest.fixture(scope="session", autouse=True)
