@@ -3,7 +3,6 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from typing import Final
 
 import pytest
 
@@ -14,30 +13,15 @@ from tests.real_cluster.requirements import TOOL, skip_without
 from tests.support.agent_pods import SIDECAR_IMAGE
 from tests.support.image_registry import image_registry, skip_without_programs
 
-INSTALLED: Final = (
-    *("test_acp_agents", "test_agents_namespace", "test_installation", "test_production", "test_wrong_installations"),
-)
-"""Modules that build images in the same storage, or install into the same namespaces."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `--dist loadgroup` one process has these modules, and another one all else."""
-    for item in items:
-        if item.path.parent.name == "real_cluster":
-            item.add_marker(pytest.mark.xdist_group("installed" if item.path.stem in INSTALLED else "others"))
-
 
 @pytest.fixture(scope="session", autouse=True)
 async def sidecar_image(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[None]:
     """Workers and test pods find the image in their environment; without the tool it is pulled."""
     with pytest.MonkeyPatch.context() as environment:
         if TOOL in os.environ and SIDECAR_IMAGE not in os.environ:
-            run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
-            made = tmp_path_factory.getbasetemp().parent / f"python-image-{run}"  # by one process of this run
-            with await asyncio.to_thread(FileLock, made.with_suffix(".lock")):
-                if not made.exists():
-                    await make_python_image(tmp_path_factory.mktemp("image"))
-                    made.touch()
+            lock = tmp_path_factory.getbasetemp().parent / "python-image.lock"  # of all runs of this user
+            with await asyncio.to_thread(FileLock, lock):
+                await make_python_image(tmp_path_factory.mktemp("image"))
             environment.setenv(SIDECAR_IMAGE, OWN_IMAGE)
         yield
 

@@ -22,7 +22,7 @@ from tests.real_cluster.requirements import cluster_and_image
 from tests.real_cluster.stack import open_real_system
 from tests.support.overlays import PRODUCTION, built
 
-pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real_cluster, pytest.mark.installs, pytest.mark.timeout(900)]
 
 WORKER, AGENTS = "paperclip", "paperclip-agents"
 NOT_NEEDED = {"Deployment", "PodDisruptionBudget", "PersistentVolumeClaim"}
