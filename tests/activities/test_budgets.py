@@ -165,7 +165,7 @@ class ScriptedRun:
         return not following.done()
 
 
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "seeds", [pytest.param(range(10), id="10"), pytest.param(range(10, 100), id="90", marks=pytest.mark.slow)]
 )

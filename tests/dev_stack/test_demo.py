@@ -19,7 +19,7 @@ from tests.dev_stack.test_subprocesses import until_ended
 
 PROGRAM = Path(sys.executable).with_name("agent-runs")
 STACK = [sys.executable, "-m", "dev_stack"]
-TIMEOUT = 240  # seconds: the first time, OpenCode is downloaded
+TIMEOUT = 600  # seconds: the first time, OpenCode is downloaded
 
 
 @dataclass

@@ -27,7 +27,7 @@ from tests.support.ports import free_port
 from tests.support.process_pool import ProcessPool
 from tests.transcripts.postgres import CannotStart, Postgres
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PROGRAM = Path(sys.executable).with_name("agent-runs")
 TAGS = re.compile(r"<[^>]+>")

@@ -26,7 +26,7 @@ from agent_runs.pod.archive import sidecar_archive
 
 SCRIPT = Path(__file__).parents[2] / "agent_runs" / "pod" / "runner.sh"
 LAST = re.compile(rb"[0-9]+x\. ")
-RUN_TIMEOUT = 240  # seconds after which a hanging run fails its test
+RUN_TIMEOUT = 600  # seconds after which a hanging run fails its test
 
 _CANDIDATES = {"dash": ["dash"], "bash": ["bash", "--posix"], "busybox": ["busybox", "sh"]}
 SHELLS = {name: command for name, command in _CANDIDATES.items() if shutil.which(command[0])}

@@ -109,7 +109,7 @@ async def test_what_was_used_and_the_limit_are_named_wherever_people_look(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 async def test_opencode_that_exceeds_its_steps_is_stopped_and_a_later_run_resumes_its_session(
     temporal: Client, tmp_path: Path
 ) -> None:
@@ -132,7 +132,7 @@ async def test_opencode_that_exceeds_its_steps_is_stopped_and_a_later_run_resume
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 async def test_opencode_that_repeats_one_call_is_stopped(temporal: Client, tmp_path: Path) -> None:
     async with real_system(temporal, tmp_path) as system:
         raw = await opencode_agent(system, "loop", maxRepeatedCalls=5)
@@ -144,7 +144,7 @@ async def test_opencode_that_repeats_one_call_is_stopped(temporal: Client, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 async def test_what_sub_agents_use_counts_and_a_run_whose_sub_agent_goes_on_for_ever_is_stopped(
     temporal: Client, tmp_path: Path
 ) -> None:

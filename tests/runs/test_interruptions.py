@@ -155,7 +155,7 @@ async def start_stream(system: System, folder: Path, seed: int) -> Stream:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(580)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("by", "seed"),
     [*((signal.SIGTERM, seed) for seed in (1, 2, 3)), *((signal.SIGKILL, seed) for seed in KILL_SEEDS)],

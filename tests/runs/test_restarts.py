@@ -59,7 +59,7 @@ async def test_a_run_outlives_five_rolls_of_its_worker(temporal: Client, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 async def test_200_mb_of_output_cost_little_memory_no_history_and_are_stored_in_pages(
     temporal: Client, tmp_path: Path
 ) -> None:

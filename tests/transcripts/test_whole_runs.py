@@ -22,7 +22,7 @@ from tests.transcripts.postgres import Postgres, drop_database, make_database
 from tests.transcripts.stored_runs import stored_runs
 from tests.transcripts.test_store_outage import killed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 AWAY = timedelta(seconds=31)
 """Longer than SQLite's own time-out for a locked file, which is 30 s."""
 WORDS = (
