@@ -29,7 +29,7 @@ from tests.real_cluster.stack import RealSystem, open_real_system
 from tests.runs.real_agents import COUNTED, KEY, SPENT, key_of, spent
 from tests.support.image_registry import skip_without_programs
 
-pytestmark = [pytest.mark.real_cluster, pytest.mark.installs, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real_cluster, pytest.mark.installs, pytest.mark.timeout(1800)]
 
 DATA = "real-tests-homes"
 CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"

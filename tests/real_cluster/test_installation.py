@@ -33,7 +33,7 @@ from tests.real_cluster.installed_images import InstalledImages
 from tests.real_cluster.observed_runs import script
 from tests.real_cluster.stack import rewritten
 
-pytestmark = [pytest.mark.real_cluster, pytest.mark.installs, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real_cluster, pytest.mark.installs, pytest.mark.timeout(1800)]
 
 CLAIMS = ("paperclip-data", "agent-runs-transcripts")
 

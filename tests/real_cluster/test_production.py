@@ -39,7 +39,7 @@ from tests.real_cluster.stack import rewritten
 from tests.support.tls import server_context, tls_front
 from tests.transcripts.postgres import Postgres
 
-pytestmark = [pytest.mark.real_cluster, pytest.mark.installs, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real_cluster, pytest.mark.installs, pytest.mark.timeout(1800)]
 
 AGENTS = "paperclip-agents"
 CLAIM = "paperclip-data"

@@ -23,7 +23,7 @@ from tests.real_cluster.objects import api_request, created_object
 from tests.support.overlays import built
 from tests.transcripts.postgres import Postgres
 
-pytestmark = [pytest.mark.real_cluster, pytest.mark.installs, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real_cluster, pytest.mark.installs, pytest.mark.timeout(1800)]
 
 Manifest = dict[str, Any]
 NAMESPACES = "/api/v1/namespaces"
