@@ -16,10 +16,12 @@ def container_ended(pod: Pod, container: str) -> bool:
 
 
 def has_ended(pod: Pod) -> bool:
-    """Return whether every container has ended, or none will start because an init container has failed.
+    """Return whether every container has ended, or an init container has failed for good.
 
-    The phase shows it a second later, when the sandbox has ended, and is `Failed` also for a pod whose node was lost.
+    The phase shows the first a second later, when the sandbox has ended. Only the phase shows the second: an init container
+    that restarts also fails, while the pod works. Source: Kubernetes 1.37, observed.
     """
     ends = [status.state.terminated for status in pod.status.container_statuses]
     inits = [status.state.terminated for status in pod.status.init_container_statuses]
-    return any(end is not None and end.exit_code != 0 for end in inits) or (bool(ends) and None not in ends)
+    init_failed = pod.status.phase == "Failed" and any(end is not None and end.exit_code != 0 for end in inits)
+    return init_failed or (bool(ends) and None not in ends)

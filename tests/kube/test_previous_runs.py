@@ -13,7 +13,7 @@ from agent_runs.kube.pod_state import has_ended
 from agent_runs.kube.previous_runs import remove_previous_runs
 from dev_stack.cluster import EmbeddedCluster
 from tests.job.inputs import create_job_input
-from tests.kube.pods import job, pod, terminated, waiting
+from tests.kube.pods import container, job, pod, terminated, waiting
 from tests.kube.test_client import LABELS, NAMESPACE, job_manifest, start_job
 
 NEXT_RUN = create_job_input().attempt.run.model_copy(update={"run_id": "the-next-run"})
@@ -82,5 +82,11 @@ def test_a_job_has_ended_once_its_controller_has_decided(condition: str, success
 
 
 def test_a_pod_whose_init_container_failed_has_ended() -> None:
-    assert has_ended(pod(waiting("PodInitializing"), init=[terminated(1, name="init")]))
+    assert has_ended(pod(waiting("PodInitializing"), init=[terminated(1, name="init")], phase="Failed"))
     assert not has_ended(pod(waiting("PodInitializing"), init=[terminated(0, "Completed", name="init")]))
+
+
+def test_a_pod_whose_injected_init_container_restarts_has_not_ended() -> None:
+    restarts = [terminated(1, name="injected")]
+    assert not has_ended(pod(container(running={}), init=restarts, phase="Running"))
+    assert not has_ended(pod(waiting("PodInitializing"), init=restarts))

@@ -185,7 +185,7 @@ def _fork(request: dict[str, Any]) -> int:
         importlib.import_module(request["module"]).main()
         code = 0
     except SystemExit as error:
-        code = 0 if error.code is None else error.code if isinstance(error.code, int) else 1
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
         if not isinstance(error.code, int | None):
             sys.stderr.write(f"{error.code}\n")
     except BaseException:  # noqa: BLE001 - the process ends here, whatever it is
