@@ -19,7 +19,7 @@ def has_ended(pod: Pod) -> bool:
     """Return whether every container has ended, or an init container has failed for good.
 
     The phase shows the first a second late, when the sandbox has ended. Only the phase shows the second: an init
-    container that restarts also fails, while the pod works. Source: Kubernetes 1.37, observed; sidecar containers.
+    container that restarts also fails, while the pod works. Source: 1.37, observed; kubernetes.io, Sidecar Containers.
     """
     ends = [status.state.terminated for status in pod.status.container_statuses]
     inits = [status.state.terminated for status in pod.status.init_container_statuses]
