@@ -5,7 +5,6 @@ existing installation: a folder with `node_modules/paperclipai`.
 """
 
 import asyncio
-import fcntl
 import importlib.util
 import os
 import pwd
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from dev_stack.plan import ROOT
+from tests.support.file_lock import FileLock
 
 VERSION: Final = "2026.916.1"
 ADAPTER: Final = ROOT / "adapter"
@@ -145,21 +145,6 @@ async def _run(command: list[str], folder: Path) -> None:
 
 def _is_stale(target: Path, sources: list[Path]) -> bool:
     return not target.exists() or any(source.stat().st_mtime > target.stat().st_mtime for source in sources)
-
-
-class FileLock:
-    """A lock file that one process at a time holds, from its construction on."""
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("w")
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
 
 
 async def main() -> None:

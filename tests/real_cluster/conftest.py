@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.paperclip_server.installation import FileLock
 from tests.real_cluster.installed_images import InstalledImages, build
 from tests.real_cluster.python_image import OWN_IMAGE, make_python_image
 from tests.real_cluster.requirements import TOOL, skip_without
 from tests.support.agent_pods import SIDECAR_IMAGE
+from tests.support.file_lock import FileLock
 from tests.support.image_registry import image_registry, skip_without_programs
 
 
