@@ -626,13 +626,13 @@ async def until_claimed(env: Environment) -> None:
 
 
 async def log_cut(env: Environment) -> Outcome:
-    """The kubelet ends the log, and three further requests for it break off in the middle of a line."""
+    """The kubelet ends the log, and three further requests for it break off in their first line: each is in vain."""
     env.agent()
     ticket = await env.start()
     await env.worker()
     await env.until_stored()
     faults = env.system.embedded.faults
-    cut = faults.http(path="/log", cut_after=700, times=3)
+    cut = faults.http(path="/log", cut_after=100, times=3)
     faults.end_follows()
     env.release_agent()
     outcome = await env.outcome(ticket)
