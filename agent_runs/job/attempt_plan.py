@@ -177,11 +177,13 @@ def keep_warm_sec(config: RunConfig, opencode: Mapping[str, Any], proxy: ApiProx
     """How long the pod may wait for the agent's next run; 0: not everything that it has of a run can be exchanged.
 
     The proxy has the token. Shells of OpenCode's server get the variables of the next run, but neither its plugins nor
-    its own MCP servers do, nor a shell that the configuration names.
+    its own MCP servers do, nor a shell that the configuration names. Language servers end with the run, and OpenCode
+    starts none a second time.
     """
     servers = opencode.get("mcp") or {}
     local = any(isinstance(each, Mapping) and each.get("type") == "local" for each in servers.values())
-    fixed = proxy is None or local or opencode.get("plugin") or opencode.get("shell")
+    programs = local or opencode.get("plugin") or opencode.get("shell") or "lsp" in config.opencode_features
+    fixed = proxy is None or programs
     return 0 if fixed or config.retain_jobs else config.keep_warm_sec
 
 

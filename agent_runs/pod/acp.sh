@@ -10,10 +10,10 @@
 #               the end of the newest file that GLOB, below $HOME, names and whose path has SESSION becomes OUT/usage
 #   end CODE    the program ends, and this exits with CODE; if CODE is 1, with the program's own code of failure if it had
 #               ended by itself
-#   rest SECONDS
+#   rest WORD SECONDS
 #               the program ends, and this exits with 0 and leaves OUT/rests behind: the runner ends what is left of the
-#               run, and starts this anew. That one waits for `run`, with no program; after so many seconds, because the
-#               sidecar may be dead, or at `end CODE`, it exits
+#               run, and starts this anew. WORD in OUT/idle says that it has, and waits for `run`, with no program; after
+#               so many seconds, because the sidecar may be dead, or at `end CODE`, it exits
 #   run         the program starts, for another run, with the variables of OUT/environment
 # OUT/ended has the program's exit code once it has ended by itself. This holds the FIFO open, so the program sees no end
 # of its input before the order, whether the sidecar lives or not.
@@ -101,7 +101,9 @@ copy_newest() { # SESSION GLOB
 }
 
 await_run() {
-    read -r seconds <"$out/rests"
+    read -r word seconds <"$out/rests"
+    rm -f "$out/idle"
+    echo "$word" >"$out/idle"
     end_later "$seconds" &
     timer=$!
     while read -r word value <&5; do
@@ -126,7 +128,7 @@ follow_orders() {
     while read -r word value rest <&5; do
         case $word in
         copy) copy_newest "$value" "$rest" ;;
-        rest) echo "$value" >"$out/rests" && value=0 && break ;;
+        rest) echo "$value $rest" >"$out/rests" && value=0 && break ;;
         end) rm -f "$out/rests" && break ;;
         esac
     done

@@ -10,10 +10,12 @@ for tool in awk cat env grep ln mkdir mkfifo rm sleep; do
     command -v "$tool" >/dev/null 2>&1 || eval "$tool() { \"\$busybox\" $tool \"\$@\"; }"
 done
 KILL_TIMEOUT=200 # centiseconds for processes to end after SIGKILL
+# shellcheck disable=SC2034 # the callers read it
+LEFTOVER_GRACE=200 # centiseconds between SIGTERM and SIGKILL for what outlives the command, or its turn
 
-# Sets pids: every living descendant of ROOT and of processes that carry MARK, without the process EXCEPT and our own
-# helpers. Orphans become our children when we are pid 1; elsewhere their environment identifies them.
-descendants() { # ROOT MARK EXCEPT
+# Sets pids: every living descendant of ROOT and of processes that carry MARK, without the processes EXCEPT and our own
+# helpers. Orphans become the runner's children when it is pid 1; elsewhere their environment identifies them.
+descendants() { # ROOT MARK "EXCEPT..."
     marked=$([ -z "$2" ] || grep -lzF "AGENT_RUN_MARK=$2" /proc/[0-9]*/environ 2>/dev/null)
     # shellcheck disable=SC2016,SC2034 # the dollars are awk's; the callers read pids
     pids=$({
@@ -31,12 +33,14 @@ descendants() { # ROOT MARK EXCEPT
         BEGIN {
             count = split(marked, paths, "\n")
             for (i = 1; i <= count; i++) { split(paths[i], names, "/"); carrier[names[3]] }
+            count = split(except, names, " ")
+            for (i = 1; i <= count; i++) stays[names[i]]
         }
         /^State:/ { state = $2 }
         /^Pid:/ { pid = $2 }
         /^PPid:/ { parent[pid] = $2; if (state != "Z" && state != "X") alive[pid] }
         END {
-            for (pid in alive) if (pid != except && ours(pid)) print pid
+            for (pid in alive) if (!(pid in stays) && ours(pid)) print pid
         }'
     })
 }
@@ -86,7 +90,7 @@ end_program() { # PID
 
 # SIGTERM once to each descendant, SIGKILL to what is left after some time. Sets killed to true if that was needed, and
 # error if some process outlives even that by KILL_TIMEOUT.
-end_processes() { # CENTISECONDS ROOT MARK EXCEPT
+end_processes() { # CENTISECONDS ROOT MARK "EXCEPT..."
     set_deadline "$1"
     signalled=' '
     while descendants "$2" "$3" "$4" && [ -n "$pids" ]; do

@@ -23,7 +23,6 @@ scripts=${0%/*}
 . "$scripts/processes.sh"
 . "$scripts/prepare.sh"
 
-LEFTOVER_GRACE=200 # centiseconds between SIGTERM and SIGKILL for what outlives the command
 ABORT_TIMEOUT=200  # centiseconds for the sidecar to end the server's turn
 
 run() { # COMMAND ARGS...
@@ -96,8 +95,8 @@ watch() { # COMMAND ARGS...
     trap '' TERM INT HUP
     exec 9>&-
     (
-        AGENT_RUN_MARK=$mark
-        export AGENT_RUN_MARK
+        AGENT_RUN_MARK=$mark AGENT_RUN_RUNNER=$$
+        export AGENT_RUN_MARK AGENT_RUN_RUNNER
         trap - TERM INT HUP QUIT
         # A shell makes background commands ignore SIGINT, and their tools inherit that; undo it where possible.
         if [ -n "$found" ] && env --default-signal=INT,QUIT true 2>/dev/null; then

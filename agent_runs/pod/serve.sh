@@ -8,12 +8,13 @@
 # address; `ended` in it says that there is no server any more. Orders come through the FIFO OUT/orders:
 #   end CODE    the server ends, and this exits with CODE, or with the server's own code if it had ended by itself
 #   run         the server ends, and `PROGRAM ARGS...` takes its place
-#   rest TURN KIB
-#               what the server's shells of that turn have left running ends; the server stays, for the agent's next run,
-#               unless it then uses more memory than that: such a pod ends as by `end 0`
+#   rest WORD KIB
+#               all that the turn has left running ends, whatever its environment and its session; the server stays, for
+#               the agent's next run, unless it then uses more memory than that: such a pod ends as by `end 0`. WORD in
+#               OUT/idle says that it is done
 # The second word of OUT/ready is the server's password. Tools of the server see it; a command line never has it. If the
 # third is `warm`, the server may rest; then its shells take the variables of the run that it works for from
-# OUT/environment, because its own are those of the first run. OUT/turn holds the number of the turn.
+# OUT/environment, because its own are those of the first run.
 
 . "${0%/*}/processes.sh"
 . "${0%/*}/prepare.sh"
@@ -26,30 +27,26 @@ if env --default-signal=INT,QUIT true; then default_signals=1; fi
 
 # Waits for the order to end, then ends the server.
 await_order() {
+    read -r own _ </proc/self/stat
     while read -r word value limit <&5 && [ "$word" = rest ]; do
-        end_tools "$AGENT_RUN_MARK-$value"
-        if ! set_home_configuration_aside 2>&6 || exceeds "$limit"; then word=end value=0 && break; fi
+        error=''
+        # shellcheck disable=SC2154 # runner.sh sets it: only its processes are ours
+        end_processes "$LEFTOVER_GRACE" "$AGENT_RUN_RUNNER" "$AGENT_RUN_MARK" "$PPID $$ $own $server"
+        if [ -n "$error" ] || ! set_home_configuration_aside 2>&6 || exceeds "$limit"; then word=end value=0 && break; fi
+        rm -f "$out/idle"
+        echo "$value" >"$out/idle"
     done
     echo "$word $value" >"$out/order"
     # Its turn is over and all of its events are read. OpenCode 1.18.33 stayed after a SIGTERM that came while it installed
     # packages in the background.
-    await_pid "$out/server.pid" && end_program "$pid"
+    end_program "$server"
 }
 
 exceeds() { # KIB: whether the server has more in memory
-    read -r pid <"$out/server.pid" && while read -r name resident _; do
+    while read -r name resident _; do
         [ "$name" != VmRSS: ] || [ "$resident" -le "$1" ] || return 0
-    done <"/proc/$pid/status"
+    done <"/proc/$server/status"
     return 1
-}
-
-end_tools() { # MARK
-    for signal in TERM KILL; do
-        grep -lzxF "AGENT_RUN_TOOL=$1" /proc/[0-9]*/environ | while IFS=/ read -r _ _ pid _; do
-            kill "-$signal" "$pid"
-        done
-        sleep 0.2 || sleep 1
-    done
 }
 
 # A shell for the server's tools that begins with the variables of the run.
@@ -58,9 +55,6 @@ make_shell() {
     mkdir -p "$out/shell"
     {
         echo '#!/bin/sh'
-        echo "read -r turn <'$out/turn'"
-        # shellcheck disable=SC2016 # that shell is to expand them
-        echo 'export AGENT_RUN_TOOL="$AGENT_RUN_MARK-$turn"'
         echo "[ ! -r '$out/environment' ] || . '$out/environment'"
         echo "exec '$real' \"\$@\""
     } >"$out/shell/${real##*/}"
@@ -70,8 +64,6 @@ make_shell() {
 }
 
 serve() { # PROGRAM
-    read -r pid _ </proc/self/stat
-    echo "$pid" >"$out/server.pid"
     read -r _ OPENCODE_SERVER_PASSWORD rests <"$out/ready"
     export OPENCODE_SERVER_PASSWORD
     [ "$rests" != warm ] || make_shell
@@ -80,9 +72,11 @@ serve() { # PROGRAM
     exec "$@"
 }
 
+(serve "$1") </dev/null >"$out/server" 2>&6 5>&- 6>&- &
+server=$!
 await_order &
 waiting=$!
-(serve "$1") </dev/null >"$out/server" 2>&6 5>&- 6>&-
+wait "$server"
 code=$?
 if [ -e "$out/order" ]; then own=''; else own=$code; fi
 echo "ended" >>"$out/server"

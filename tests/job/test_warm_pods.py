@@ -11,8 +11,10 @@ import pytest
 from agent_runs.contracts.errors import ClusterForbidden, PodLost
 from agent_runs.contracts.messages import CreateJob, JobRef
 from agent_runs.contracts.pod import AGENT_CONTAINER
+from agent_runs.contracts.request import RunConfig
 from agent_runs.job import warm_pods
-from agent_runs.job.manifest import JobPlan
+from agent_runs.job.attempt_plan import keep_warm_sec
+from agent_runs.job.manifest import ApiProxy, JobPlan
 from agent_runs.job.reference import job_ref
 from agent_runs.job.warm_pods import CLAIM_COMMAND, ROTATE_COMMAND, NotAsked, WarmPods
 from agent_runs.kube.objects import Job, Pod, decode
@@ -20,6 +22,7 @@ from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE
 from agent_runs.kube.port import Cluster, ExecFailed
 from agent_runs.pod.sidecar import commands
 from tests.job.inputs import create_job_input
+from tests.support.cases import case
 
 INPUT = create_job_input()
 PLAN = JobPlan(job={}, run_secret={}, claim={"pod": "digest", "turn": {"model": "fake/text"}, "tokens": {"token": "t"}})
@@ -206,3 +209,19 @@ async def test_a_later_activity_attempt_continues_the_claim() -> None:
 async def test_a_later_activity_attempt_that_learns_nothing_ends_the_attempt(answers: list[bytes | Exception]) -> None:
     with pytest.raises(PodLost, match="rested, and was lost"):
         await pods(FakeCluster([OURS], answers)).again(INPUT, plan)
+
+
+def test_a_pod_whose_server_runs_programs_that_cannot_change_to_another_run_does_not_rest() -> None:
+    proxy = ApiProxy("http://paperclip.example", "run-1", "token")
+    plain = RunConfig.model_validate({"model": "fake/model", "keepWarmSec": 60})
+    language_servers = RunConfig.model_validate({"model": "fake/model", "keepWarmSec": 60, "opencodeFeatures": ["lsp"]})
+    assert keep_warm_sec(plain, {"mcp": {"far": {"type": "remote"}}}, proxy) == 60
+    for config, opencode, through in (
+        (plain, {"mcp": {"near": {"type": "local"}}}, proxy),
+        (plain, {"plugin": ["one"]}, proxy),
+        (plain, {"shell": "fish"}, proxy),
+        (plain, {}, None),
+        (language_servers, {}, proxy),
+    ):
+        with case(config.opencode_features, opencode, through):
+            assert keep_warm_sec(config, opencode, through) == 0

@@ -143,6 +143,7 @@ class Stage:
         prompt = self.own / "prompt"
         known: dict[str, Any] = {"output": str(self.out), "prompt": str(prompt), "directory": str(self.work)}
         known |= {"session": None, "title": "test", "model": "a-model", "start_timeout": 30, "profile": self.profile}
+        known["address"] = "none"
         (self.own / "turn.json").write_text(json.dumps(known | self.turn))
 
     @property

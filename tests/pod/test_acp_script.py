@@ -53,6 +53,7 @@ class Script:
         return process.wait(timeout=60)
 
     def await_text(self, name: str, text: str) -> None:
+        self.await_file(name)
         end = time.monotonic() + 60
         while (self.out / name).read_text() != text:
             assert time.monotonic() < end, f"{name}: {(self.out / name).read_text()}"
@@ -108,10 +109,12 @@ def test_a_pod_that_rests_has_no_program_and_gives_the_next_one_the_variables_of
     says = ("sh", "-c", "echo ${RUN-none} ${TASK-none}; read -r line; echo $line")
     process = script.start(*says, RUN="one", TASK="a")
     script.await_text("protocol", "one a\n")
-    script.order("rest 60")
+    script.order("rest a-word 60")
     assert process.wait(timeout=60) == 0
-    assert (script.out / "rests").read_text() == "60\n"
+    assert (script.out / "rests").read_text() == "a-word 60\n"
+    assert not (script.out / "idle").exists()
     waiting = script.start(*says, RUN="one", TASK="a")
+    script.await_text("idle", "a-word\n")
     (script.out / "environment").write_text("export RUN='tw o'\nunset TASK\n")
     (script.out / "protocol").write_text("")
     (script.out / "input").unlink()
@@ -130,7 +133,7 @@ def test_a_pod_that_rests_has_no_program_and_gives_the_next_one_the_variables_of
 def test_a_workspace_that_was_replaced_while_the_pod_rested_is_the_one_of_now(script: Script) -> None:
     work = script.folder / "work"
     work.mkdir()
-    (script.out / "rests").write_text("60\n")
+    (script.out / "rests").write_text("a-word 60\n")
     process = script.start("cat", "new", cwd=str(work), PWD=str(work))
     while not children(process.pid):  # it waits, with a limit
         time.sleep(0.01)
@@ -147,7 +150,7 @@ def test_a_workspace_that_was_replaced_while_the_pod_rested_is_the_one_of_now(sc
 
 @pytest.mark.parametrize(("order", "code"), [("end 0", 0), ("end 143", 143)])
 def test_a_rest_ends_by_an_order(script: Script, order: str, code: int) -> None:
-    (script.out / "rests").write_text("60\n")
+    (script.out / "rests").write_text("a-word 60\n")
     process = script.start("touch", str(script.folder / "began"))
     script.order(order)
     assert process.wait(timeout=60) == code
@@ -156,7 +159,7 @@ def test_a_rest_ends_by_an_order(script: Script, order: str, code: int) -> None:
 
 
 def test_a_rest_ends_by_itself_if_its_sidecar_does_not_end_it(script: Script) -> None:
-    (script.out / "rests").write_text("1\n")
+    (script.out / "rests").write_text("a-word 1\n")
     assert script.start("touch", str(script.folder / "began")).wait(timeout=60) == 0
     assert not (script.folder / "began").exists()
 
@@ -168,7 +171,7 @@ def test_a_mark_that_the_program_has_made_is_no_rest(script: Script) -> None:
 
 def test_an_order_to_end_that_comes_at_once_ends_the_program(script: Script) -> None:
     assert script.run("true") == 0  # its number is still in a file
-    (script.out / "rests").write_text("60\n")
+    (script.out / "rests").write_text("a-word 60\n")
     process = script.start("sleep", "600")
     (script.out / "environment").write_text("")
     script.order("run\nend 0")

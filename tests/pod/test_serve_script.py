@@ -1,18 +1,21 @@
 """`serve.sh` under every shell of this machine, with a program in the server's place."""
 
 import os
+import shutil
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.pod.harness import SCRIPT, SHELLS, end_session, slowed
+from tests.pod.harness import SCRIPT, SHELLS, alive, children, end_session, slowed
 
 SERVE = SCRIPT.with_name("serve.sh")
 
 
 @pytest.mark.parametrize(("order", "code"), [("end 143", 143), ("run", 7)])
-@pytest.mark.parametrize("line", ["(serve ", "    read -r pid _ "])
+@pytest.mark.parametrize("line", ["(serve ", "    read -r _ OPENCODE_SERVER_PASSWORD"])
 @pytest.mark.parametrize("shell", sorted(SHELLS))
 def test_an_order_that_comes_before_the_server_has_started_ends_it(
     shell: str, line: str, order: str, code: int, tmp_path: Path
@@ -31,3 +34,80 @@ def test_an_order_that_comes_before_the_server_has_started_ends_it(
         assert process.wait(timeout=30) == code
     finally:
         end_session(process)
+
+
+LEAVES = """#!/bin/sh
+left() { echo $$ >>"$LEFT/pids"; exec sleep 600; }
+case $1 in
+left) [ "$2" != stubborn ] || trap '' TERM; left ;;
+serve)
+    "$0" left in-its-session &
+    setsid env -i PATH="$PATH" LEFT="$LEFT" "$0" left without-a-variable &
+    env -i PATH="$PATH" LEFT="$LEFT" sh -c 'setsid "$0" left stubborn & exit' "$0" &
+    echo $$ >"$LEFT/server"
+    exec sleep 600
+    ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("shell", sorted(SHELLS))
+def test_of_a_turn_nothing_but_the_server_is_left_when_its_pod_rests(shell: str, tmp_path: Path) -> None:
+    """In a process namespace, as in a pod: the runner is pid 1, so that orphans become its children."""
+    namespace = ["unshare", "-Urpf", "--mount-proc", "--kill-child"]
+    if shutil.which("unshare") is None or subprocess.run([*namespace, "true"], capture_output=True).returncode != 0:
+        pytest.skip("this machine allows no pid namespaces")
+    out, program = tmp_path / "out", tmp_path / "opencode"
+    out.mkdir()
+    for name in ("orders", "agent"):
+        os.mkfifo(out / name)
+    (out / "ready").write_text("none password warm\n")
+    program.write_text(LEAVES)
+    program.chmod(0o700)
+    options = map(str, (SCRIPT, "--out", out, "--dir", tmp_path, "--serve", SERVE, "--", program, "run"))
+    process = subprocess.Popen(
+        [*namespace, *SHELLS[shell], *options], env=os.environ | {"LEFT": str(tmp_path)}, start_new_session=True
+    )
+    try:
+        wait_until(lambda: (tmp_path / "server").exists() and len(in_namespace(process, tmp_path / "pids")) == 3)
+        left, (server,) = in_namespace(process, tmp_path / "pids"), in_namespace(process, tmp_path / "server")
+        with (out / "orders").open("w") as orders:
+            orders.write("rest a-word 9999999\n")
+        wait_until(lambda: not any(map(alive, left)))
+        wait_until((out / "idle").exists)
+        assert (out / "idle").read_text() == "a-word\n"
+        assert alive(server)
+        with (out / "orders").open("w") as orders:
+            orders.write("end 0\n")
+        assert process.wait(timeout=60) == 0
+    finally:
+        end_session(process)
+
+
+def in_namespace(process: subprocess.Popen[bytes], listed: Path) -> list[int]:
+    """The processes whose numbers there are in this file, by their numbers here."""
+    numbers = set(listed.read_text().split()) if listed.exists() else set()
+    found = []
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            seen = next(line.split()[1:] for line in status.read_text().splitlines() if line.startswith("NSpid:"))
+        except (OSError, StopIteration):
+            continue
+        if len(seen) == 2 and seen[1] in numbers and _is_below(process.pid, int(seen[0])):
+            found.append(int(seen[0]))
+    return found
+
+
+def _is_below(namespace: int, pid: int) -> bool:
+    try:
+        runner = next(iter(children(namespace)))
+        return Path(f"/proc/{pid}/ns/pid").readlink() == Path(f"/proc/{runner}/ns/pid").readlink()
+    except (OSError, StopIteration):
+        return False
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)

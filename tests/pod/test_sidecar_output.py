@@ -179,3 +179,15 @@ def test_what_a_program_writes_after_the_end_of_its_turn_is_in_no_figure_of_it(t
     output.end(last)
     totals = json.loads(frames[-1].partition(b" ")[2])["stderr"]
     assert totals == {"lines": 1, "bytes": 4, "sha256": hashlib.sha256(b"one\n").hexdigest()}
+
+
+@pytest.mark.timeout(60)
+def test_nothing_that_the_agent_puts_into_the_folder_holds_up_the_look_at_its_disk(tmp_path: Path) -> None:
+    output = Output(str(tmp_path), bytearray().extend)
+    os.mkfifo(tmp_path / "disk-probe")
+    (tmp_path / "link").symlink_to(tmp_path / "link")
+    (tmp_path / "stdout").unlink()
+    os.mkfifo(tmp_path / "stdout")
+    assert not output.disk_is_full
+    assert output.disk_bytes is not None
+    assert (tmp_path / "disk-probe").is_fifo()

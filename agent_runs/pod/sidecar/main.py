@@ -30,6 +30,7 @@ import socket
 import time
 from typing import Any
 
+from agent_runs.pod.sidecar import shared
 from agent_runs.pod.sidecar.control import Control
 from agent_runs.pod.sidecar.output import Output
 from agent_runs.pod.sidecar.runner import Runner
@@ -59,7 +60,9 @@ class Sidecar:
         self._stop_requested = False
         self._wake_reading = self._take_signals()
         self._runner = Runner(output)
-        self._serving = Serving(output, own, turn) if turn else None
+        self._upstream = Upstream.read(os.environ[UPSTREAM]) if UPSTREAM in os.environ else None
+        self._listener = socket.create_server((LOOPBACK, 0), backlog=BACKLOG) if self._upstream else None
+        self._serving = Serving(output, own, turn, self.address) if turn else None
         self._has_claim = False
         self._output = Output(output, _write, driven=self._serving.events if self._serving else None)
         self._control = Control(own, self._output.repeat, self._answer)
@@ -70,8 +73,6 @@ class Sidecar:
             if file is not None:
                 self._poll.register(file, select.POLLIN)
         self._tokens = tokens
-        self._upstream = Upstream.read(os.environ[UPSTREAM]) if UPSTREAM in os.environ else None
-        self._listener = socket.create_server((LOOPBACK, 0), backlog=BACKLOG) if self._upstream else None
         self._proxy = 0
 
     @property
@@ -145,7 +146,7 @@ class Sidecar:
         if kind == "rotate":
             return self._serving.rotate(request)
         first = self._output.number + 1
-        answer = self._serving.claimed(request, first, self.address, self._runner.has_ended)
+        answer = self._serving.claimed(request, first, self._runner.has_ended)
         if answer["accepted"]:
             self._control.acknowledged = False
             self._output.begin_turn(self._serving.events)
@@ -283,15 +284,8 @@ def _write(text: bytes) -> None:
 
 def _publish(folder: str, *words: str) -> None:
     """Let the runner start."""
-    path = os.path.join(folder, READY)  # noqa: PTH118 - pathlib is not needed here
-    with open(path + ".new", "w", opener=_for_ourselves) as file:
-        file.write(" ".join(words) + "\n")
-    os.replace(path + ".new", path)  # noqa: PTH105 - as above
-
-
-def _for_ourselves(path: str, flags: int) -> int:
-    """Open a file that only this user can read: it may hold a password."""
-    return os.open(path, flags, 0o600)
+    shared.write(folder, READY + ".new", " ".join(words) + "\n")
+    os.replace(f"{folder}/{READY}.new", f"{folder}/{READY}")  # noqa: PTH105 - pathlib is not needed here
 
 
 def main(output: str, own: str, tokens: str, max_unread: str, turn: str | None = None) -> None:

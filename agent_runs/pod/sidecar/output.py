@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import errno
 import hashlib
 import itertools
 import os
@@ -18,12 +17,15 @@ from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from agent_runs.pod.sidecar import shared
 from agent_runs.pod.sidecar.encoding import encode, end_of_line
 
 BLOCK = 1024 * 1024
 """Bytes that are read and forwarded at a time; also how far apart places are from which frames can be repeated."""
 MAX_FILES = 10_000
 """Of the folder that are measured."""
+LEAST_FREE = 8192
+"""Bytes of a disk that is not full."""
 BLOCK_UNIT = 512
 """Bytes in which `st_blocks` counts."""
 PARTIAL_SECONDS = 1.0
@@ -49,8 +51,7 @@ class Stream:
     def __init__(self, folder: str, letter: bytes, name: str, report_as: str | None = None) -> None:
         self.letter = letter
         self.name = report_as or name
-        flags = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        self.file = os.open(os.path.join(folder, name), flags, 0o600)  # noqa: PTH118 - os is what os.open needs
+        self.file = shared.open_file(folder, name, os.O_RDONLY | os.O_CREAT | os.O_EXCL)
         self.begin = self.at = 0
         self.lines = 0
         self.open = False
@@ -246,19 +247,9 @@ class Output:
 
     @property
     def disk_is_full(self) -> bool:
-        """Whether nothing more can be written beside the files."""
-        probe = os.path.join(self._folder, "disk-probe")  # noqa: PTH118 - as above
-        try:
-            file = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            try:
-                return os.write(file, bytes(8192)) < 8192
-            finally:
-                os.close(file)
-        except OSError as error:
-            return error.errno in (errno.ENOSPC, errno.EDQUOT)
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(probe)  # noqa: PTH108 - as above
+        """Whether nothing more can be written to the disk of the files. No path is opened for it."""
+        disk = os.fstatvfs(self._own_stdout.file)
+        return disk.f_blocks > 0 and disk.f_bavail * disk.f_frsize < LEAST_FREE
 
     @property
     def disk_bytes(self) -> int | None:

@@ -13,6 +13,8 @@ import re
 import select
 from typing import Any, NamedTuple
 
+from agent_runs.pod.sidecar import shared
+
 FIFO = "agent"
 """Its name in the folder that both containers share."""
 MAX_MESSAGE = 4096
@@ -44,11 +46,9 @@ class Runner:
     """The reading end of the FIFO."""
 
     def __init__(self, folder: str) -> None:
-        self._path = os.path.join(folder, FIFO)  # noqa: PTH118 - os is what os.open needs
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)  # noqa: PTH108 - as above
-        os.mkfifo(self._path, 0o600)
-        self.file = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._folder = folder
+        shared.make_fifo(folder, FIFO)
+        self.file = shared.open_fifo(folder, FIFO, os.O_RDONLY)
         self._message = b""
         self.has_started = False
 
@@ -65,7 +65,7 @@ class Runner:
             if not self.has_started:
                 self.has_started = True
                 with contextlib.suppress(OSError):  # nobody else has to open it
-                    os.unlink(self._path)  # noqa: PTH108 - as above
+                    shared.remove(self._folder, FIFO)
 
     def _is_hung_up(self) -> bool:
         """Whether it was opened and closed; before it was opened Linux reports no hang-up."""

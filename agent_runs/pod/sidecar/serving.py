@@ -8,9 +8,10 @@ a FIFO: `end CODE`; `run`, if the server cannot be used and OpenCode's command l
 An agent that speaks the Agent Client Protocol has a driver of its own (`acp`), and no server. Its standard input is a
 FIFO in the folder that both containers share, its standard output a file there. Its orders are in `acp.sh`.
 
-A server whose turn ended well may rest: it stays for a while, without tokens and without a run. A claim gives it the
-next turn, of another run of the same agent. When nobody claims it in time, it is ended. Of another agent only the pod
-rests: its process ends with the run, and starts anew with the next one's variables.
+A server whose turn ended well may rest: it stays for a while, without tokens and without a run. All other processes of
+the run are ended first; before that, nothing of the next run is in the pod. A claim gives the server the next turn, of
+another run of the same agent. When nobody claims it in time, it is ended. Of another agent only the pod rests: its
+process ends with the run, and starts anew with the next one's variables.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from agent_runs.pod.sidecar import shared
 from agent_runs.pod.sidecar.output import Stream
 from agent_runs.pod.sidecar.tokens import write_tokens
 
 EVENTS, TURN, END, PROMPT = "events", "turn.json", "end", "prompt"
 """Names in the driver's folder."""
-ORDERS, SERVER, WORKING, ENVIRONMENT = "orders", "server", "turn", "environment"
-"""Names in the folder that both containers share: the FIFO, the server's standard output, a file while it works, and
-the variables of its run."""
+ORDERS, SERVER, WORKING, ENVIRONMENT, IDLE = "orders", "server", "turn", "environment", "idle"
+"""Names in the folder that both containers share: the FIFO, the server's standard output, a file while it works, the
+variables of its run, and the word of the last order to rest, once nothing of the run is left running."""
 INPUT, PROTOCOL = "input", "protocol"
 """Names there of an agent's standard input and output."""
 ACP = "acp"
@@ -49,11 +51,11 @@ ABORTED = 128 + signal.SIGTERM
 HEALTH_SECONDS = 3.0
 """For a resting server's answer. A worker that claims it waits for ten seconds in all, so that a server which hangs is
 found before the worker must take the pod for lost."""
-BEGIN_SECONDS, BEGIN_LOOK_SECONDS = 4.0, 0.01
-"""For the agent's container to begin the claimed run: it may still be ending what the run before has left. And between
-looks."""
+IDLE_SECONDS, BEGIN_SECONDS, LOOK_SECONDS = 4.0, 3.0, 0.01
+"""For the agent's container to end what the run before has left; then to begin the claimed run; and between looks."""
 DEAD_SECONDS = 10
 """After the end of its rest, until the agent's container ends by itself: its sidecar is dead."""
+MAX_PROMPT = 64 * 1024 * 1024
 DETAIL_LIMIT = 300
 """Characters of why a turn ended otherwise."""
 
@@ -65,9 +67,11 @@ class Serving:
         output: the folder shared with the agent's container.
         own: the sidecar's own folder.
         turn: a JSON file, the driver's `turn.json` but for what is only known here. `driver` in it is `acp`, or absent
-            for OpenCode's server. If the pod may rest, it also has `keep_warm` and `max_age`, in seconds, `max_memory`,
-            the bytes that a server may use while it rests, `pod`, a digest of what the pod is made of, and
-            `variables`, the names of those that are about one run.
+            for OpenCode's server. `prompt` names a file that the agent can exchange once it works, so it is copied. If
+            the pod may rest, it also has `keep_warm` and `max_age`, in seconds, `max_memory`, the bytes that a server
+            may use while it rests, `pod`, a digest of what the pod is made of, and `variables`, the names of those that
+            are about one run.
+        address: of the API proxy.
 
     Attributes:
         events: what the driver of this turn writes.
@@ -76,8 +80,8 @@ class Serving:
         rests_until: by the monotonic clock; None while it works.
     """
 
-    def __init__(self, output: str, own: str, turn: str) -> None:
-        self._output, self._own = output, own
+    def __init__(self, output: str, own: str, turn: str, address: str) -> None:
+        self._output, self._own, self._address = output, own, address
         self.password = os.urandom(16).hex()
         with open(turn) as file:  # noqa: PTH123 - pathlib is not needed here
             known = json.load(file)
@@ -88,9 +92,8 @@ class Serving:
         self._is_acp = known.get("driver") == ACP
         if self._is_acp:
             self._make_channel()
-        orders = _join(output, ORDERS)
-        os.mkfifo(orders, 0o600)
-        self._orders = os.open(orders, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        shared.make_fifo(output, ORDERS)
+        self._orders = shared.open_fifo(output, ORDERS, os.O_RDWR)
         self._driver = self._drivers = self._turns = 0
         self._end: dict[str, Any] = {}
         self._aborted = False
@@ -98,6 +101,7 @@ class Serving:
         self._read_to: dict[Any, Any] = {}  # by the session, the `seq` of the newest event that a turn has read
         self.fell_back = False
         self.rests_until: float | None = None
+        self._idle_word = b""
         self.events = self._new_turn(known)
 
     def _make_channel(self) -> None:
@@ -106,11 +110,8 @@ class Serving:
         Raises:
             OSError: something that cannot be deleted is in their place.
         """
-        path = _join(self._output, INPUT)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)  # noqa: PTH108 - pathlib is not needed here
-        os.mkfifo(path, 0o600)
-        _write(_join(self._output, PROTOCOL), "")
+        shared.make_fifo(self._output, INPUT)
+        shared.write(self._output, PROTOCOL, "")
 
     def _new_turn(self, known: dict[str, Any]) -> Stream:
         """Make the driver's folder; the one before is no longer needed."""
@@ -119,13 +120,13 @@ class Serving:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._turns += 1
         self._drivers, self._end, self.rests_until = 0, {}, None
-        os.mkdir(self._folder, 0o700)  # noqa: PTH102 - as above
-        if (prompt := known.pop("text", None)) is not None:
-            known["prompt"] = _join(self._folder, PROMPT)
-            _write(known["prompt"], prompt)
+        os.mkdir(self._folder, 0o700)  # noqa: PTH102 - pathlib is not needed here
+        text = known.pop("text", None)
+        shared.write(self._folder, PROMPT, _prompt_in(known["prompt"]) if text is None else text)
+        known["prompt"] = _join(self._folder, PROMPT)
         self._directory = known["directory"]
         known["read_to"] = self._read_to.get(known.get("session"), -1)
-        _write(_join(self._folder, TURN), json.dumps({**known, **self.server}))
+        shared.write(self._folder, TURN, json.dumps({**known, **self.server}))
         return Stream(self._folder, b"o", EVENTS, report_as="stdout")
 
     @property
@@ -137,7 +138,7 @@ class Serving:
     def server(self) -> dict[str, str]:
         """How the server, or the agent, is reached."""
         if self._is_acp:
-            return {"output": self._output}
+            return {"output": self._output, "address": self._address}
         return {"server": _join(self._output, SERVER), "password": self.password}
 
     @property
@@ -154,7 +155,7 @@ class Serving:
     def begin(self) -> None:
         """Start the driver, which waits for the server."""
         with contextlib.suppress(OSError):
-            _write(_join(self._output, WORKING), f"{self._turns}\n")
+            shared.write(self._output, WORKING, f"{self._turns}\n")
         self._start()
 
     def _start(self) -> None:
@@ -190,8 +191,8 @@ class Serving:
 
     def _settle(self) -> None:
         """Let the server rest, or order what follows."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(_join(self._output, WORKING))  # noqa: PTH108 - as above
+        with contextlib.suppress(OSError):
+            shared.remove(self._output, WORKING)
         code, seq = self._end.get("code"), self._end.get("seq")
         if seq is not None:
             self._read_to[self._end.get("session")] = seq
@@ -248,28 +249,33 @@ class Serving:
         _load_driver(acp=self._is_acp)  # the next one is forked from this process
         self.rests_until = time.monotonic() + self._keep_warm
         self._forget_run()
-        acp = f"rest {int(self._keep_warm) + DEAD_SECONDS}"
-        self._order(acp if self._is_acp else f"rest {self._turns} {self._max_memory // 1024}")
+        word = os.urandom(16).hex()
+        self._idle_word = word.encode()
+        limit = int(self._keep_warm) + DEAD_SECONDS if self._is_acp else self._max_memory // 1024
+        self._order(f"rest {word} {limit}")
 
     def _forget_run(self) -> None:
         write_tokens(self._own, {})
         with contextlib.suppress(OSError):
-            os.unlink(_join(self._output, ENVIRONMENT))  # noqa: PTH108 - as above
+            shared.remove(self._output, ENVIRONMENT)
 
-    def _begins(self, has_ended: Callable[[], bool]) -> bool:
-        """Whether the agent's container begins the next run within `BEGIN_SECONDS`: it opens the agent's input."""
-        self._order("run")
-        flags, end = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW, time.monotonic() + BEGIN_SECONDS
-        while time.monotonic() < end and not has_ended():
-            try:
-                os.close(os.open(_join(self._output, INPUT), flags))
-            except OSError as error:
-                if error.errno != errno.ENXIO:
-                    return False
-                time.sleep(BEGIN_LOOK_SECONDS)
-            else:
-                return True
-        return False
+    def _is_idle(self) -> bool:
+        """Whether the agent's container has ended all that the run before has left running."""
+        return shared.read(self._output, IDLE, len(self._idle_word)) == self._idle_word
+
+    def _has_begun(self) -> bool:
+        """Whether the agent's container has begun the next run: it has opened the agent's input.
+
+        Raises:
+            OSError: the agent has put something else in its place.
+        """
+        try:
+            os.close(shared.open_fifo(self._output, INPUT, os.O_WRONLY))
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return False
+        return True
 
     def _answers(self) -> bool:
         """Whether the server answers within `HEALTH_SECONDS`. Asked by a child, which may wait and have signals."""
@@ -291,21 +297,20 @@ class Serving:
         """Return the answer to the same claim before; nothing if it is another one."""
         return self._claim if self._claim and self._claim["id"] == claim["id"] else {}
 
-    def claimed(self, claim: dict[str, Any], first: int, address: str, has_ended: Callable[[], bool]) -> dict[str, Any]:
+    def claimed(self, claim: dict[str, Any], first: int, has_ended: Callable[[], bool]) -> dict[str, Any]:
         """Take the next turn, unless there is a reason against it; the answer has that.
 
         Args:
             claim: `id`, `pod`, `turn` (the driver's, with `text` for the prompt), `environment`, `paths` (variables
                 whose values follow the address of the API proxy) and `tokens`.
             first: number of its first frame.
-            address: of the API proxy.
             has_ended: whether the agent's container has.
         """
         if self.rests_until is None:
             return {"accepted": False, "reason": "the pod does not rest"}
         if claim["pod"] != self._pod:
             return {"accepted": False, "reason": "the pod is made for another configuration"}
-        given = {**claim["environment"], **{name: address + path for name, path in claim["paths"].items()}}
+        given = {**claim["environment"], **{name: self._address + path for name, path in claim["paths"].items()}}
         if not self._takes({**dict.fromkeys(self._variables), **given}, has_ended):
             self._forget_run()
             if self._is_acp:
@@ -318,14 +323,17 @@ class Serving:
 
     def _takes(self, variables: dict[str, str | None], has_ended: Callable[[], bool]) -> bool:
         """Give the agent's container the variables of the next run; whether it is ready for that run."""
+        if not _within(IDLE_SECONDS, self._is_idle, has_ended):
+            return False
         try:
-            _write(_join(self._output, ENVIRONMENT), _exports(variables))
+            shared.write(self._output, ENVIRONMENT, _exports(variables))
             if not self._is_acp:
                 return self._answers()
             self._make_channel()
+            self._order("run")
+            return _within(BEGIN_SECONDS, self._has_begun, has_ended)
         except OSError:  # the agent has put something else in their place
             return False
-        return self._begins(has_ended)
 
     def rotate(self, request: dict[str, Any]) -> dict[str, Any]:
         """Change the tokens of the run that has claimed the server."""
@@ -333,6 +341,21 @@ class Serving:
             return {"accepted": False, "reason": "the pod is not this run's"}
         write_tokens(self._own, request["tokens"])
         return {"accepted": True}
+
+
+def _within(seconds: float, true: Callable[[], bool], has_ended: Callable[[], bool]) -> bool:
+    """Whether it is true within that time, while the agent's container runs."""
+    end = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > end or has_ended():
+            return False
+        time.sleep(LOOK_SECONDS)
+    return True
+
+
+def _prompt_in(path: str) -> str:
+    folder, _, name = path.rpartition("/")
+    return shared.read(folder, name, MAX_PROMPT).decode("utf-8", "replace")
 
 
 def _load_driver(*, acp: bool) -> Any:
@@ -371,12 +394,3 @@ def _exports(variables: dict[str, str | None]) -> str:
 
 def _join(folder: str, name: str) -> str:
     return os.path.join(folder, name)  # noqa: PTH118 - pathlib is large
-
-
-def _write(path: str, text: str) -> None:
-    """Write a file that only this user can read, whatever the agent has put there."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)  # noqa: PTH108 - as above
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(path, flags, 0o600), "w", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - as above
-        file.write(text)

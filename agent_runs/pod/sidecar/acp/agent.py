@@ -10,10 +10,10 @@ import errno
 import os
 import re
 import select
-import stat
 import time
 from typing import NamedTuple
 
+from agent_runs.pod.sidecar import shared
 from agent_runs.pod.sidecar.driver.waiting import Waiter
 from agent_runs.pod.sidecar.watching import Watch
 
@@ -69,7 +69,7 @@ class Agent:
         self._folder = folder
         self._waiter = waiter
         self._input: int | None = None
-        self._output = os.open(f"{folder}/{PROTOCOL}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self._output = shared.open_file(folder, PROTOCOL, os.O_RDONLY)
         self._watch = Watch([self._output])
         self._buffer = bytearray()
         self._read = self._size = self.at = 0
@@ -83,18 +83,11 @@ class Agent:
         """
         while self._input is None:
             try:
-                self._input = self._open(INPUT)
+                self._input = shared.open_fifo(self._folder, INPUT, os.O_WRONLY)
             except OSError as error:
                 if error.errno != errno.ENXIO:
                     raise NotProtocol(f"its standard input cannot be opened: {error.strerror}") from None
                 self._waiter.ready(None, 0, LOOK_SECONDS)
-
-    def _open(self, name: str) -> int:
-        file = os.open(f"{self._folder}/{name}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        if not stat.S_ISFIFO(os.fstat(file).st_mode):
-            os.close(file)
-            raise OSError(errno.EINVAL, "no FIFO")
-        return file
 
     def send(self, data: bytes) -> None:
         """Write all of it.
@@ -165,14 +158,14 @@ class Agent:
 
     def _has_ended(self) -> bool:
         """Whether it has ended, or nobody has its standard input any more: its container has ended."""
-        if os.access(f"{self._folder}/{ENDED}", os.F_OK):
+        if shared.exists(self._folder, ENDED):
             return True
         poll = select.poll()
         poll.register(self._file, 0)
         return any(event & select.POLLERR for _, event in poll.poll(0))
 
     def _code(self) -> int | None:
-        text = self._content(ENDED, 8).strip()
+        text = shared.read(self._folder, ENDED, 8).strip()
         return int(text) if text.isdigit() and int(text) < 256 else None
 
     def session_file(self, session: str, glob: str) -> bytes:
@@ -183,30 +176,16 @@ class Agent:
         """
         if not _COPIED.fullmatch(session) or not _GLOB.fullmatch(glob):
             return b""
-        path = f"{self._folder}/{USAGE}"
         with contextlib.suppress(OSError):
-            os.unlink(path)  # noqa: PTH108 - pathlib is not needed here
+            shared.remove(self._folder, USAGE)
         try:
-            orders = self._open(ORDERS)
+            orders = shared.open_fifo(self._folder, ORDERS, os.O_WRONLY)
         except OSError:
             return b""
         with contextlib.suppress(OSError):
             os.write(orders, f"copy {session} {glob}\n".encode())
         os.close(orders)
         end = time.monotonic() + COPY_SECONDS
-        while not os.access(path, os.F_OK) and time.monotonic() < end:
+        while not shared.exists(self._folder, USAGE) and time.monotonic() < end:
             self._waiter.ready(None, 0, LOOK_SECONDS / 5)
-        return self._content(USAGE, MAX_USAGE)
-
-    def _content(self, name: str, limit: int) -> bytes:
-        """The end of a file that the agent can replace by anything."""
-        with contextlib.suppress(OSError):
-            flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-            file = os.open(f"{self._folder}/{name}", flags)
-            try:
-                status = os.fstat(file)
-                if stat.S_ISREG(status.st_mode):
-                    return os.pread(file, limit, max(status.st_size - limit, 0))
-            finally:
-                os.close(file)
-        return b""
+        return shared.read(self._folder, USAGE, MAX_USAGE, from_end=True)

@@ -83,7 +83,6 @@ def _pattern(raw: dict[str, Any]) -> Pattern:
     return Pattern(raw.get("code"), matches, raw.get("name") or "UnknownError", raw.get("status"))
 
 
-MAX_ADDRESS = 1000
 API_ADDRESS = "{env:PAPERCLIP_API_URL}"
 """In an MCP server: the address of the pod's API proxy, which is known only here."""
 
@@ -93,6 +92,7 @@ class Turn(NamedTuple):
 
     Attributes:
         output: the folder that is shared with the agent's container.
+        address: of the pod's API proxy.
         prompt: the file with the prompt's text.
         directory: absolute; where the agent works.
         session: the one to resume.
@@ -100,6 +100,7 @@ class Turn(NamedTuple):
     """
 
     output: str
+    address: str
     prompt: str
     directory: str
     session: str | None
@@ -119,6 +120,7 @@ class Turn(NamedTuple):
             raw = json.load(file)
         return cls(
             output=str(raw["output"]),
+            address=str(raw["address"]),
             prompt=str(raw["prompt"]),
             directory=str(raw["directory"]),
             session=raw.get("session") or None,
@@ -129,17 +131,9 @@ class Turn(NamedTuple):
         )
 
     def mcp_servers(self) -> list[Any]:
-        """Return the MCP servers, with the address of the API proxy.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-        text = json.dumps(self.profile.mcp_servers)
-        if API_ADDRESS not in text:
-            return self.profile.mcp_servers
-        with open(f"{self.output}/ready", encoding="utf-8") as file:  # noqa: PTH123 - pathlib is not needed here
-            address = json.dumps(file.read(MAX_ADDRESS).split()[0])[1:-1]
-        servers: list[Any] = json.loads(text.replace(API_ADDRESS, address))
+        """Return the MCP servers, with the address of the API proxy."""
+        address = json.dumps(self.address)[1:-1]
+        servers: list[Any] = json.loads(json.dumps(self.profile.mcp_servers).replace(API_ADDRESS, address))
         return servers
 
     def text(self) -> str:
@@ -158,6 +152,7 @@ class State(NamedTuple):
         asked: names of the requests that may have been written to the agent.
         written: names of those that have been, as a whole.
         mark: bytes of the agent's output that were read before the prompt was sent.
+        end: bytes of it that are of the turn or before it, once that is over.
         session: the agent's, once the prompt may have been sent.
     """
 
@@ -165,6 +160,7 @@ class State(NamedTuple):
     written: tuple[str, ...] = ()
     mark: int | None = None
     session: str = ""
+    end: int | None = None
 
     @classmethod
     def read(cls, folder: str) -> State:
@@ -178,7 +174,7 @@ class State(NamedTuple):
                 raw = json.load(file)
         except FileNotFoundError:
             return cls()
-        return cls(tuple(raw["asked"]), tuple(raw["written"]), raw["mark"], raw["session"])
+        return cls(tuple(raw["asked"]), tuple(raw["written"]), raw["mark"], raw["session"], raw["end"])
 
     def write(self, folder: str) -> None:
         """Replace it.

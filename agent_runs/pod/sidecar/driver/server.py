@@ -5,15 +5,13 @@ Source: OpenCode 1.18.33, its `GET /doc`, and tried.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import stat
 import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
+from agent_runs.pod.sidecar import shared
 from agent_runs.pod.sidecar.driver.children import NEVER
 from agent_runs.pod.sidecar.driver.lines import LEFT_OUT, dictionary, integer, text
 from agent_runs.pod.sidecar.driver.waiting import Waiter
@@ -56,9 +54,9 @@ def await_port(path: str, seconds: float, waiter: Waiter) -> int:
         Unusable: it did not within that time, or has ended.
         Aborted: SIGTERM came.
     """
-    end = time.monotonic() + seconds
+    end, (folder, _, name) = time.monotonic() + seconds, path.rpartition("/")
     while True:
-        output = _beginning(path)
+        output = shared.read(folder, name, MAX_OUTPUT)
         found = _LISTENING.search(output)
         if found is None and _ENDED.search(output):
             raise Unusable("server_not_started", "the server ended before it wrote its address")
@@ -75,18 +73,6 @@ def _head(event: TooLarge) -> dict[str, Any]:
     if found is None:
         raise NoAnswer("its journal has an event that is too large")
     return {"aggregate_id": found["session"], "seq": int(found["seq"]), "type": found["type"], "data": LEFT_OUT}
-
-
-def _beginning(path: str) -> bytes:
-    """The beginning of a file that the agent can replace by anything."""
-    with contextlib.suppress(OSError):
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            if stat.S_ISREG(os.fstat(file).st_mode):
-                return os.read(file, MAX_OUTPUT)
-        finally:
-            os.close(file)
-    return b""
 
 
 class Server:

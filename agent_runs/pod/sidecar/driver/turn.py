@@ -18,7 +18,7 @@ class Turn(NamedTuple):
     """What is to be done.
 
     Attributes:
-        prompt: the file with the prompt's text.
+        prompt: the file with the prompt's text, in this folder.
         server: the file with the server's stdout, which the agent can write, too.
         directory: absolute; where the agent works.
         model: `<provider>/<model>`.
@@ -73,7 +73,7 @@ class Turn(NamedTuple):
 
 
 def prompt_text(path: str) -> str:
-    """Return the prompt in a file.
+    """Return the prompt, of which the driver's folder has a copy.
 
     Raises:
         OSError: it cannot be read.
