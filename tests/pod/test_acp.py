@@ -12,7 +12,7 @@ import pytest
 
 from agent_runs.contracts.outcome import Report
 from tests.conftest import UNKNOWN_SESSION
-from tests.pod.acp import CAPTURES, PROFILES, Played, Stage, recorded, report
+from tests.pod.acp import CAPTURES, PROFILES, Played, Stage, read, recorded, report
 
 FILE_USAGE = {"codex", "pi"}
 """Agents whose tokens are in files, which a recording does not have."""
@@ -415,3 +415,55 @@ async def test_text_is_shown_as_it_grows(tmp_path: Path) -> None:
         stage.order("end 1")
     (grown,) = [line for line in map(json.loads, stage.events.splitlines()) if line["type"] == "text_growth"]
     assert (grown["kind"], grown["offset"], grown["text"]) == ("text", 0, "word word word ")
+
+
+def chunk(text: str, session: str) -> str:
+    update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
+    params = {"sessionId": session, "update": update}
+    return json.dumps({"jsonrpc": "2.0", "method": "session/update", "params": params})
+
+
+async def test_text_that_comes_after_the_answer_to_the_prompt_is_part_of_the_turn(tmp_path: Path) -> None:
+    stage, raw = recorded(tmp_path / "stage", "claude", "text"), tmp_path / "raw"
+    session = next(
+        message["result"]["sessionId"]
+        for message in map(message_of, (CAPTURES / "claude" / "text.jsonl").read_text().splitlines())
+        if "sessionId" in message.get("result", {})
+    )
+    answer = '{"jsonrpc":"2.0","id":NUMBER,"result":{"stopReason":"end_turn"}}'
+    lines = [chunk("The result is ready: ", session), answer, chunk("42 files changed.", session)]
+    raw.write_text("\n".join(lines) + "\n")
+    stage.command = [*stage.command[:-1], json.dumps({"raw": str(raw)})]
+    async with stage.running() as agent:
+        assert await (await stage.driver()).wait() == 0
+        ended = read(stage.own)
+        assert (ended.end["code"], ended.text) == (0, "The result is ready: 42 files changed.")
+        assert ended.report.summary == "The result is ready: 42 files changed."
+        (stage.own / "end").unlink()
+        with (stage.out / "protocol").open("a") as protocol:
+            protocol.write(chunk("Much later.", session) + "\n")
+        again = await stage.driver()  # it takes the place of one that was killed at the very end
+        assert await again.wait() == 0
+        stage.order("end 0")
+        assert await agent.wait() == 0
+    repeated = read(stage.own)
+    assert (repeated.text, repeated.kinds) == (ended.text, ended.kinds)
+    assert [line["acp"]["count"] for line in repeated.of("acp_update") if "end of the turn" in json.dumps(line)] == [1]
+
+
+def message_of(line: str) -> dict[str, Any]:
+    message: dict[str, Any] = json.loads(line)["message"]
+    return message
+
+
+@pytest.mark.parametrize("version", [2, "1", None, 0])
+async def test_an_agent_of_another_protocol_version_gets_no_prompt(version: object, tmp_path: Path) -> None:
+    capture = tmp_path / "capture.jsonl"
+    lines = (CAPTURES / "claude" / "text.jsonl").read_text()
+    capture.write_text(lines.replace('"protocolVersion": 1', f'"protocolVersion": {json.dumps(version)}'))
+    stage = recorded(tmp_path / "stage", "claude", "text")
+    stage.command = [*stage.command[:4], str(capture), *stage.command[5:]]
+    ended = await stage.play()
+    assert (ended.end["code"], ended.end["reason"], code(ended)) == (1, "agent_protocol", "agent_protocol")
+    assert f"protocol version {version}" in ended.end["detail"]
+    assert prompts(stage) == 0

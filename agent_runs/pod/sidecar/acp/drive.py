@@ -26,8 +26,9 @@ from agent_runs.pod.sidecar.driver.waiting import Aborted, Waiter
 ANSWERED = "answered"
 """Name in the driver's folder: requests of the agent that are answered."""
 LISTEN_SECONDS = 0.5
-QUIET_SECONDS, MAX_QUIET_SECONDS = 0.3, 3.0
-"""For which a loaded session must be quiet, and is waited for: Gemini repeats it even after its answer."""
+QUIET_SECONDS, MAX_QUIET_SECONDS = 0.5, 3.0
+"""For which an agent must be quiet, and is waited for: Gemini repeats a loaded session even after its answer, and
+pi-acp ends a text after the answer to its prompt (https://github.com/svkozak/pi-acp/issues/59)."""
 PROOF_SECONDS = 10.0
 """For a prompt of which nobody knows whether it was sent whole to show that it was."""
 ABORT_SECONDS = 2.0
@@ -48,8 +49,9 @@ NUMBERS: Final = {
 UNKNOWN_METHOD: Final = {"code": -32601, "message": "Method not found"}
 NOT_UNDERSTOOD: Final = frozenset({-32700, -32600, -32601, -32602})
 """Codes of an agent that does not accept what the protocol has."""
+VERSION: Final = 1
 CLIENT: Final = {
-    "protocolVersion": 1,
+    "protocolVersion": VERSION,
     "clientCapabilities": {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False},
     "clientInfo": {"name": "agent-runs", "version": "1"},
 }
@@ -107,6 +109,7 @@ class _Drive:
         self._cost: float | None = None
         self._cost_before = 0.0
         self._answered = self._read_answered()
+        self._late = 0
 
     # from the beginning to the end
 
@@ -141,7 +144,10 @@ class _Drive:
     def _open(self) -> None:
         """Come to a session that is ready for the prompt."""
         turn, profile = self._turn, self._profile
-        capabilities = dictionary(self._request("initialize", "initialize", CLIENT).get("agentCapabilities"))
+        answered = self._request("initialize", "initialize", CLIENT)
+        if (version := answered.get("protocolVersion", VERSION)) != VERSION:
+            raise NotProtocol(f"it speaks protocol version {text(str(version), 20)}, and the driver {VERSION} only")
+        capabilities = dictionary(answered.get("agentCapabilities"))
         if profile.authenticate:
             self._request("authenticate", "authenticate", {"methodId": profile.authenticate})
         place = {"cwd": turn.directory, "mcpServers": turn.mcp_servers()}
@@ -280,8 +286,10 @@ class _Drive:
         return bool(lines)
 
     def _take(self, line: RawLine) -> None:
-        if self._result is not None:
-            return  # the turn is over, and what a driver reads of the time after it is chance
+        end = self._state.end
+        if end is not None and line.begin >= end:
+            self._late += message(line).update.get("sessionUpdate") in HISTORY
+            return  # what a driver reads of the time after the turn is chance
         mark = self._state.mark
         if mark is not None and line.begin >= mark:
             self._begin_turn()
@@ -291,7 +299,7 @@ class _Drive:
         elif self._mapping is None:
             self._take_before(taken)
         elif self._is_answer(taken, PROMPT):
-            self._result = taken
+            self._result = self._result or taken
         else:
             self._take_update(self._mapping, taken)
 
@@ -380,10 +388,30 @@ class _Drive:
             self._listen()
             for line in self._growth.due(time.monotonic()):
                 self._record.write(line)
+        with contextlib.suppress(AgentEnded, NotProtocol):  # it may, now
+            self._settle()
         return self._ended(self._result)
 
+    def _settle(self) -> None:
+        """Take what the agent sends of the turn after its answer; of a turn with an end, all that is before it."""
+        if self._state.end is None:
+            self._await_quiet()
+        while self._agent.at < (self._state.end or 0):
+            self._listen()
+
     def _ended(self, result: Message) -> End:
-        """The end of a turn that the agent has answered."""
+        """The end of a turn that the agent has answered. A later driver takes the same messages for it."""
+        if self._state.end is None:
+            self._note(end=self._agent.at)
+        end = self._end_of(result)
+        with contextlib.suppress(AgentEnded, NotProtocol, Aborted):
+            self._listen(0)
+        if self._late:
+            left_out = {"leftOut": "updates after the end of the turn", "count": self._late}
+            self._emit(Line("acp_update", {"acp": left_out}))
+        return end
+
+    def _end_of(self, result: Message) -> End:
         if "error" in result.content:
             return self._turn_failed(result)
         content, mapping = dictionary(result.content.get("result")), self._the_mapping
