@@ -42,6 +42,7 @@ from agent_runs.logs.usage import UsageRecorder
 from agent_runs.metrics.definitions import OUTPUT_GAPS
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
 from agent_runs.paperclip.redaction import Redaction
+from agent_runs.transcripts.lines import stored_size
 from agent_runs.transcripts.store import Line, TranscriptStore, Writer
 
 HAND_OFF_DELAY: Final = timedelta(milliseconds=100)
@@ -122,7 +123,7 @@ class StreamLogsActivity:
     """The only writer of a transcript. A repeated line changes nothing in the store.
 
     Attributes:
-        quota: bytes that are stored of one run, all attempts together; one batch more at the most.
+        quota: bytes that one run takes in the store, all attempts together; one batch more at the most.
     """
 
     cluster: Cluster
@@ -258,7 +259,7 @@ class StreamLogsActivity:
         await self.store.append(key, kept, writer, usage.due())
         await off_loop(batch.size, state.add, batch.lines, redacted.lines, batch.gaps)
         checkpoint.cursor = batch.cursor or checkpoint.cursor
-        checkpoint.stored += sum(len(line.data) for line in redacted.lines)
+        checkpoint.stored += stored_size(redacted.lines)
 
     async def _over_quota(self, key: AttemptKey, checkpoint: "Checkpoint", writer: Writer) -> StreamEnd:
         """Ends the transcript of a run that is over the quota with a gap of unknown size, and seals it."""
@@ -335,7 +336,7 @@ class Checkpoint:
     """What is stored, and where in the log another worker finds what follows it.
 
     Attributes:
-        stored: bytes of the whole run, all attempts together.
+        stored: bytes that the whole run takes in the store, all attempts together.
     """
 
     state: StreamState

@@ -44,6 +44,7 @@ from agent_runs.logs.watched_pod import WatchedPod
 from agent_runs.logs.work import Work
 from agent_runs.metrics.definitions import RECONNECTS
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
+from agent_runs.transcripts.lines import stored_size
 
 TAIL_FRAMES: Final = 100_000
 """Frames requested at once when their number is not known."""
@@ -109,8 +110,8 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """The approximate number of bytes."""
-        return sum(len(line.data) + 64 for line in self.lines)
+        """The approximate number of bytes, here and in the store."""
+        return stored_size(self.lines)
 
 
 class Follower:

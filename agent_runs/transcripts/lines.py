@@ -2,8 +2,12 @@
 
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Final, Protocol
 
 import msgspec
+
+LINE_BYTES: Final = 200
+"""What a line takes in the store besides its data. Measured: an empty one takes 190 bytes of SQLite's file."""
 
 
 class _LineFields(msgspec.Struct, frozen=True, gc=False):
@@ -37,6 +41,20 @@ class Line(_LineFields, frozen=True, gc=False, kw_only=True):
         return (self.sequence, self.stream, self.data, self.terminated) == (
             *(other.sequence, other.stream, other.data, other.terminated),
         )
+
+
+class HasData(Protocol):
+    """Whatever has a line's data."""
+
+    @property
+    def data(self) -> bytes:
+        """Without the newline."""
+        ...
+
+
+def stored_size(lines: Iterable[HasData]) -> int:
+    """The bytes that the lines take in the store, about."""
+    return sum(len(line.data) + LINE_BYTES for line in lines)
 
 
 def page_end(sizes: Iterable[tuple[int, int]], max_bytes: int) -> int | None:

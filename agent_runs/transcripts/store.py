@@ -40,7 +40,7 @@ from agent_runs.transcripts.announcements import Announcements, name_of
 from agent_runs.transcripts.database import CONNECTIONS, Database, Insert, Work
 from agent_runs.transcripts.fleet import FleetQueries
 from agent_runs.transcripts.group_commit import GroupCommit
-from agent_runs.transcripts.lines import Line, page_end
+from agent_runs.transcripts.lines import LINE_BYTES, Line, page_end, stored_size
 from agent_runs.transcripts.migrations import migrate
 from agent_runs.transcripts.notifier import AttemptNotifier
 from agent_runs.transcripts.schema import EPOCH, attempts, lines, lines_by_day, revocations
@@ -165,7 +165,7 @@ class TranscriptStore(Protocol):
         ...
 
     async def stored_bytes(self, run_id: str) -> int:
-        """The bytes of output stored of all attempts of a run."""
+        """The bytes that all attempts of a run take in the store, about: also that of many short lines."""
         ...
 
     async def check_writable(self) -> None:
@@ -225,7 +225,7 @@ class _Batch:
         return self.key.run.run_id, self.key.attempt
 
     def bytes(self) -> int:
-        return sum(len(line.data) for line in self.lines)
+        return stored_size(self.lines)
 
     def new_attempt(self, now: datetime) -> dict[str, Any]:
         """The attempt's row, for an attempt that is not in the store yet."""
@@ -536,8 +536,9 @@ class SqlTranscripts:
         return [attempt for (attempt,) in await self._database.rows(known)]
 
     async def stored_bytes(self, run_id: str) -> int:
-        """The bytes of output stored of all attempts of a run."""
-        ((size,),) = await self._database.rows(select(func.sum(attempts.c.bytes)).where(attempts.c.run_id == run_id))
+        """The bytes that all attempts of a run take: those of their lines, and a price for each line."""
+        taken = func.sum(attempts.c.bytes + attempts.c.lines * LINE_BYTES)
+        ((size,),) = await self._database.rows(select(taken).where(attempts.c.run_id == run_id))
         return int(size or 0)
 
     async def record_usage(self, key: AttemptKey, usage: StoredUsage) -> None:
@@ -815,14 +816,15 @@ def _purge_page(connection: Connection, expiry: Expiry, day: int | None = None) 
 
 
 def chunks(rows: Iterable[dict[str, Any]], max_bytes: int) -> Iterator[list[dict[str, Any]]]:
-    """Split the rows into lists of at most `max_bytes` of line data; a longer line is a list of its own."""
+    """Split the rows into lists that take at most `max_bytes`; a longer line is a list of its own."""
     chunk: list[dict[str, Any]] = []
     total = 0
     for row in rows:
-        total += len(row["data"])
+        size = len(row["data"]) + LINE_BYTES
+        total += size
         if chunk and total > max_bytes:
             yield chunk
-            chunk, total = [], len(row["data"])
+            chunk, total = [], size
         chunk.append(row)
     if chunk:
         yield chunk

@@ -78,6 +78,16 @@ async def test_a_worker_that_was_killed_after_it_found_the_run_over_its_quota_is
     await store.close()
 
 
+async def test_the_quota_counts_what_a_line_takes_besides_its_text(tmp_path: Path) -> None:
+    store = await SqlTranscripts.open(sqlite_url(tmp_path))
+    await store.append(KEY, [Line(number, "stdout", b"", at=datetime.now(UTC)) for number in range(1, 5001)])
+    streaming = StreamLogsActivity(cast("Cluster", None), store, REDACTIONS, quota=999_999)
+    job, pod = JobRef(namespace="n", name="j", uid="u"), PodRef(namespace="n", name="p", uid="u")
+    end = await ActivityEnvironment().run(streaming.stream_logs, StreamLogs(attempt=KEY, job=job, pod=pod))
+    assert end.over_quota is not None
+    await store.close()
+
+
 @pytest.mark.parametrize("error", [SealedFieldUnreadable("another key"), InvalidRequest("config.image is not allowed")])
 async def test_without_the_runs_secrets_nothing_is_stored_and_another_worker_tries(
     error: Exception, tmp_path: Path

@@ -40,6 +40,11 @@ async def test_an_agent_that_writes_without_end_is_stopped_by_name_and_others_ne
     assert (rows[-1].stream, rows[-1].sequence) == ("gap", rows[-2].sequence + 1)
 
 
+async def test_lines_without_text_count_too(small: System) -> None:
+    outcome = await small.outcome(small.agent("cat > /dev/null; yes '' | head -n 120000; sleep 3600"))
+    assert outcome.error_code == "output_quota_exceeded"
+
+
 async def test_the_receipt_of_such_a_run_has_a_gap_of_unknown_size(small: System) -> None:
     raw = small.agent(f"cat > /dev/null; trap 'exit 143' TERM; while :; do echo {'x' * 1000}; done")
     outcome = await small.outcome(raw)

@@ -17,7 +17,8 @@ from agent_runs.contracts.errors import TranscriptFenced, TranscriptSealed, Tran
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import Gap, OutputReceipt
 from agent_runs.transcripts.database import Database
-from agent_runs.transcripts.store import Line, SqlTranscripts, Writer, page_end
+from agent_runs.transcripts.lines import LINE_BYTES
+from agent_runs.transcripts.store import STATEMENT_BYTES, Line, SqlTranscripts, Writer, chunks, page_end
 from tests.transcripts.stored_runs import StoredRun, stored_runs
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, 123456, tzinfo=UTC)
@@ -50,6 +51,12 @@ def writer(number: int) -> Writer:
 @pytest.fixture
 def store(any_store: SqlTranscripts) -> SqlTranscripts:
     return any_store
+
+
+def test_lines_without_text_make_bounded_statements() -> None:
+    sizes = [len(chunk) for chunk in chunks(({"data": b""} for _ in range(20_000)), STATEMENT_BYTES)]
+    assert sum(sizes) == 20_000
+    assert max(sizes) <= STATEMENT_BYTES / LINE_BYTES
 
 
 async def test_lines_come_back_as_they_were_written(store: SqlTranscripts) -> None:
