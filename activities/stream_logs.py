@@ -208,7 +208,7 @@ class StreamLogsActivity:
             input.job,
             input.pod,
             checkpoint.cursor,
-            limits=SilenceLimits(input.first_output_timeout, input.silence_timeout),
+            limits=SilenceLimits(input.first_output_timeout, input.silence_timeout, input.answered_timeout),
             has_stdout=checkpoint.state.tally.sizes["stdout"] > 0,
             metrics=self.metrics,
             progress=checkpoint.state.activity,
@@ -407,6 +407,8 @@ async def heartbeats(checkpoint: Checkpoint, throttle: HeartbeatThrottle) -> Asy
 
 def cause_of_silence(doing: Activity, *, chatters: bool) -> tuple[SilenceCause, str]:
     """What an agent without progress waits for, and the tools or the line that people want to read."""
+    if doing.has_answered:
+        return "agent", ""
     if doing.waits_for == "tool" and not (chatters and doing.tools == (SUB_AGENT,)):
         return "tool", ", ".join(doing.tools)
     if chatters:

@@ -56,6 +56,7 @@ async def _parse_transcript(run: RunState, attempt: Attempt) -> None:
         attempt.failure = attempt.failure or failure_of_activity(run, error)
     else:
         attempt.report = report
+        attempt.failure = None if report.stayed else attempt.failure
         run.show_report(report)
         if attempt.decided_early:
             run.decide()

@@ -39,6 +39,9 @@ START_MARGIN: Final = timedelta(minutes=1)
 """Added to the limits that `await_schedule` enforces itself, so that its own, more precise failure comes first."""
 KILL_MARGIN: Final = timedelta(seconds=5)
 """Added to the grace: time for the kubelet to kill the container and for its last lines to arrive."""
+ANSWERED_TIMEOUT: Final = timedelta(seconds=30)
+"""For an agent to end after its last step. OpenCode's command line does within 0.2 s, or sometimes not at all:
+https://github.com/anomalyco/opencode/issues/17516"""
 LONGEST_STREAM: Final = timedelta(days=30)
 """The longest run that a configuration allows. A stream whose worker hangs or dies ends by its heartbeat time-out."""
 
@@ -73,6 +76,7 @@ async def follow_output(run: RunState, attempt: Attempt, job: JobRef, pod: PodRe
         pod=pod,
         first_output_timeout=timedelta(seconds=run.config.first_output_timeout_sec),
         silence_timeout=timedelta(seconds=run.config.silence_timeout_sec),
+        answered_timeout=ANSWERED_TIMEOUT,
         model=run.config.model,
         budget=_budget(run.config),
         warned=run.warned_limits,

@@ -275,6 +275,7 @@ class StreamLogs(Contract):
     Attributes:
         first_output_timeout: until the agent writes to stdout; until then `silence_timeout` does not count.
         silence_timeout: how long the agent may make no progress.
+        answered_timeout: how long it may stay after its last step, if that is less.
         resume: how far an earlier `stream_logs` of this attempt came.
         over_quota: an earlier one has reported that too much is stored: its agent is being stopped.
         model: prices the usage of an agent at work; empty in inputs of an earlier version.
@@ -287,6 +288,7 @@ class StreamLogs(Contract):
     pod: PodRef
     first_output_timeout: timedelta = timedelta()
     silence_timeout: timedelta = timedelta()
+    answered_timeout: timedelta = timedelta()
     resume: StreamProgress = StreamProgress()
     over_quota: bool = False
     model: str = ""

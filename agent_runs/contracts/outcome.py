@@ -99,6 +99,7 @@ class Report(PaperclipContract):
         finish_reason: of the last step.
         unknown_session: OpenCode does not know the session that was to be resumed; a fresh attempt may follow.
         clear_session: the stored session must not be resumed again.
+        stayed: it was stopped only because it did not exit after its last step, and succeeded.
         exit_code: the judged exit code: 0 only for success, never None for an agent that ran.
         last_output: the last line a person would want to read, bounded.
     """
@@ -118,6 +119,7 @@ class Report(PaperclipContract):
     tool_errors: tuple[str, ...] = ()
     unknown_session: bool = False
     clear_session: bool = False
+    stayed: bool = False
     exit_code: int | None = None
     last_output: str = ""
     events: int = 0

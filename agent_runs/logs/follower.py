@@ -297,10 +297,11 @@ class Follower:
     async def _measure_silence(self, clock: SilenceClock) -> None:
         """End following once the agent is provably silent for too long; return when no limit is left."""
         loop, proof = asyncio.get_running_loop(), SilenceProof(self._cluster, self._pod)
-        while clock.limit:
-            left = clock.remaining(loop.time())
-            if left > timedelta():
-                await asyncio.sleep(min(left, self._limits.silence or left).total_seconds())
+        while clock.limit or self._limits.answered:
+            clock.has_answered = self._progress is not None and self._progress.has_answered
+            left = clock.remaining(loop.time()) if clock.limit else self._limits.answered
+            if left > timedelta():  # the limit may be another one before it is over
+                await asyncio.sleep(min(left, self._limits.shortest or left).total_seconds())
             elif not await self._is_silent(clock, proof):
                 clock.postpone(loop.time())
             elif await self._may_work(clock, proof):
@@ -341,7 +342,9 @@ class Follower:
 
     async def _may_work(self, clock: SilenceClock, proof: SilenceProof) -> bool:
         """Whether a tool works although nothing shows it, or nobody can tell."""
-        if self._progress is None or clock.awaits_first_output or not self._progress.may_run_tool:
+        if self._progress is None or clock.awaits_first_output or clock.has_answered:
+            return False
+        if not self._progress.may_run_tool:
             return False
         work, now, before = await proof.work(), asyncio.get_running_loop().time(), self._work
         if work is None:

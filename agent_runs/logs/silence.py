@@ -64,6 +64,11 @@ class Progress(Protocol):
         ...
 
     @property
+    def has_answered(self) -> bool:
+        """Whether its work is done, so that only its end is to come."""
+        ...
+
+    @property
     def may_run_tool(self) -> bool:
         """Whether a process may be working for the agent, without output."""
         ...
@@ -81,10 +86,17 @@ class SilenceLimits:
     Attributes:
         first_output: from the container's start to the first output on stdout. Until then `silence` does not count.
         silence: without any progress on stdout or stderr.
+        answered: the same once its work is done, if that is less.
     """
 
     first_output: timedelta = timedelta()
     silence: timedelta = timedelta()
+    answered: timedelta = timedelta()
+
+    @property
+    def shortest(self) -> timedelta:
+        """Of the limits after the first output; zero for none."""
+        return min(filter(None, (self.silence, self.answered)), default=timedelta())
 
 
 @dataclass(frozen=True, order=True)
@@ -114,12 +126,14 @@ class SilenceClock:
         started: when the container started.
         check_at: not before this is silence checked, by the event loop's clock.
         has_stdout: the agent has written to stdout.
+        has_answered: its work is done.
     """
 
     limits: SilenceLimits
     started: LastOutput
     check_at: float
     has_stdout: bool = False
+    has_answered: bool = False
     _last: LastOutput | None = None
 
     @property
@@ -130,7 +144,9 @@ class SilenceClock:
     @property
     def limit(self) -> timedelta:
         """The limit that counts now; zero for none."""
-        return self.limits.first_output if self.awaits_first_output else self.limits.silence
+        if self.awaits_first_output:
+            return self.limits.first_output
+        return self.limits.shortest if self.has_answered else self.limits.silence
 
     @property
     def since(self) -> LastOutput:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from agent_runs.agents.opencode.activity import Activity
 from agent_runs.kube.objects import Pod
 from agent_runs.logs.follower import Follower
 from agent_runs.logs.log_resume import Cursor
@@ -14,6 +15,7 @@ from agent_runs.logs.silence import SilenceLimits, SilenceProof
 from tests.kube.pods import pod, terminated
 from tests.logs.scripted_log import JOB
 from tests.logs.timed_container import TimedContainer, now, worker_clock
+from tests.opencode.event_lines import step_finish, step_start
 from tests.support.virtual_time import run_in_virtual_time
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
@@ -40,6 +42,7 @@ async def follow(
     until: float = 30 * DAY,
     limits: SilenceLimits = LIMIT,
     has_stdout: bool = False,
+    progress: Activity | None = None,
 ) -> Followed:
     """Follow until the container ends, is silent, or this worker is gone."""
     lines, cursor = 0, cursor or Cursor()
@@ -50,6 +53,7 @@ async def follow(
         cursor,
         limits=limits,
         has_stdout=has_stdout,
+        progress=progress,
         wall_clock=worker_clock,
     )
     try:
@@ -298,3 +302,14 @@ def test_the_processes_of_a_silent_agent_are_listed_if_its_node_answers() -> Non
     assert run_in_virtual_time(processes(silent)) == ("opencode", "make all")
     assert run_in_virtual_time(processes(TimedContainer(outages=[(0, 1)]))) == ()
     assert run_in_virtual_time(processes(TimedContainer())) == ()
+
+
+@pytest.mark.parametrize("silence", [timedelta(), timedelta(hours=1)])
+def test_an_agent_that_stays_after_its_last_step_is_silent_soon(silence: timedelta) -> None:
+    limits = SilenceLimits(silence=silence, answered=timedelta(seconds=30))
+    for reason, found in (("stop", True), ("tool-calls", False)):
+        texts = [step_start(), step_finish(reason)]
+        container = TimedContainer([(100, "stdout"), (101, "stdout")], texts=texts)
+        result = run_in_virtual_time(follow(container, until=3000, limits=limits, progress=Activity()))
+        assert (result.lines, result.is_silent) == (2, found)
+        assert result.at <= 101 + 30 + SLACK or not found

@@ -102,3 +102,15 @@ def test_memory_is_bounded_whatever_is_written(seed: int) -> None:
     assert len(activity._kinds) <= 1024
     assert len(activity.tools) <= 8
     assert len(activity.repeated_line) <= 200
+
+
+def test_the_work_is_done_once_the_last_step_ends_with_an_answer() -> None:
+    answered: list[FileLine | bytes] = [*BEGUN, step_start(), text("It is done."), step_finish("stop")]
+    assert doing(*answered, err(loop(MAIN, 1)))[0].has_answered
+    more: FileLine | bytes
+    for more in (step_start(), b"a stray line", err(request(MAIN))):
+        assert not doing(*answered, more)[0].has_answered
+    assert not doing(*BEGUN, step_start(), step_finish("tool-calls"))[0].has_answered
+    assert doing(step_start(), step_finish("stop"))[0].has_answered
+    assert not doing(step_start(), step_finish("stop"), err("INFO service=llm stream"))[0].has_answered
+    assert not doing(*BEGUN)[0].has_answered

@@ -10,7 +10,7 @@ import pytest
 from agent_runs.agents.opencode.events import FileLine
 from agent_runs.agents.opencode.fold import RECENT_IDS, Fold
 from agent_runs.agents.opencode.verdict import Missing
-from agent_runs.contracts.errors import RunCancelled, RunTimeout
+from agent_runs.contracts.errors import AgentSilent, RunCancelled, RunTimeout
 from agent_runs.contracts.outcome import ContainerEnd, Report, Usage
 from tests.support.cases import case
 
@@ -427,3 +427,14 @@ def test_progress_shows_steps_tokens_and_the_last_output() -> None:
     fold.add(FileLine(line("text", text="First.\n\x1b[31m" + "x" * 1000)))
     assert len(fold.progress.last_output) == 200
     assert "\x1b" not in fold.progress.last_output
+
+
+@pytest.mark.parametrize("end", [ContainerEnd(exit_code=143, reason="Error"), ContainerEnd(signal=9)])
+def test_an_agent_that_stays_after_its_whole_answer_has_succeeded(end: ContainerEnd) -> None:
+    silent = AgentSilent.as_failure("no progress for 30s")
+    report = folded(*FINISHED).report(end, stopped=silent)
+    assert (report.failure, report.exit_code, report.summary, report.stayed) == (None, 0, "Done.", True)
+    assert report.warnings == ("OpenCode did not exit after its last step, and was stopped",)
+    for unfinished in (FINISHED[:2], (*FINISHED, line("step_start")), (*FINISHED, RATE_LIMITED)):
+        assert code(folded(*unfinished).report(end, stopped=silent)) == "agent_silent"
+    assert code(folded(*FINISHED).report(end, stopped=RunCancelled.as_failure("by a user"))) == "cancelled"

@@ -1,6 +1,7 @@
 """Agents that must end: by a deadline, by silence, by a cancel, or because they are left over from an earlier run."""
 
 import asyncio
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.job.reference import job_ref
+from tests.opencode.event_lines import step_finish, step_start, text
 from tests.runs.system import System, attempt_key
 
 EXITS_ON_SIGTERM = "cat > /dev/null; trap 'echo goodbye; exit 143' TERM; echo hello; while :; do sleep 0.1; done"
@@ -97,6 +99,19 @@ async def test_a_silent_agent_is_stopped_and_its_processes_are_named(system: Sys
     assert_stopped(outcome, "agent_silent", killed=False)
     assert "no progress for 2s" in (outcome.error_message or "")
     assert "sleep" in (outcome.error_message or "")
+    await assert_nothing_left(system, raw)
+
+
+async def test_opencode_that_does_not_exit_after_its_last_step_has_succeeded(system: System) -> None:
+    lines = [step_start(), text("The work is finished."), step_finish("stop")]
+    said = "; ".join(f"echo {shlex.quote(line.decode())}" for line in lines)
+    raw = system.agent(f"cat > /dev/null; {said}; sleep 600")
+    raw["config"] |= {"silenceTimeoutSec": 2}
+    outcome = await system.outcome(raw)
+    assert (outcome.failure, outcome.summary) == (None, "The work is finished.")
+    assert "OpenCode did not exit after its last step, and was stopped" in outcome.warnings
+    assert outcome.receipt is not None
+    assert outcome.receipt.state == "verified"
     await assert_nothing_left(system, raw)
 
 

@@ -15,7 +15,7 @@ from tests.logs.scripted_log import JOB
 from tests.logs.timed_container import TimedContainer, worker_clock
 from tests.support.requests import FakeRequest
 from tests.support.virtual_time import run_in_virtual_time
-from tests.workflows.fake_activities import GOOD, STOPPED, FakeActivities, FakeAgent, until_cancelled
+from tests.workflows.fake_activities import GOOD, STOPPED, FakeActivities, FakeAgent, answer_with, until_cancelled
 from tests.workflows.fake_worker import Handle, configured, running_worker
 
 
@@ -97,6 +97,20 @@ async def test_a_silent_agent_is_stopped_and_followed_to_its_end(
     assert (rest.first_output_timeout, rest.silence_timeout, rest.resume) == (timedelta(), timedelta(), progress)
     assert steps.last_input("parse_transcript").end == STOPPED
     assert (outcome.session_id, outcome.usage) == ("ses_1", GOOD.usage)
+
+
+async def test_an_agent_that_is_stopped_because_it_stays_after_its_answer_has_succeeded(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
+) -> None:
+    silence = Silence(limit=timedelta(seconds=30), progress=StreamProgress(sequence=7, needed_from=8))
+    stayed = answer_with(lambda _: GOOD.model_copy(update={"stayed": True}))
+    steps = FakeActivities(FakeAgent(silence=silence).answers | {"parse_transcript": stayed})
+    async with running_worker(temporal, queue, steps) as start:
+        outcome = await outcome_at_close(await start(request_of_a_run))
+    assert (outcome.failure, outcome.exit_code) == (None, 0)
+    first, rest = [input for name, input in steps.calls if name == "stream_logs"]
+    assert (first.answered_timeout, rest.answered_timeout) == (timedelta(seconds=30), timedelta())
+    assert steps.last_input("parse_transcript").stopped.code == "agent_silent"
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ SUB_AGENT: Final = "task"
 _EVENT: Final = re.compile(
     rb'\s*\{\s*"type"\s*:\s*"(step_start|text|reasoning|tool_use|step_finish|tool_running|text_growth|session_status|subagent_step)"'
 )
+_STOP: Final = re.compile(rb'"reason"\s*:\s*"stop"')
 _RETRY: Final = re.compile(rb'"status":"retry"')
 _TOOL: Final = re.compile(rb'"tool"\s*:\s*"([\w.-]{1,80})"')
 _LOG: Final = re.compile(
@@ -52,13 +53,16 @@ class Activity:
     """What OpenCode is doing. Its memory is bounded, whatever the output.
 
     Events and log are two streams, so an event may come after log lines that were written later.
+
+    Attributes:
+        has_answered: the last step has ended with an answer, and nothing was written or requested after it.
     """
 
     def __init__(self) -> None:
         self._repeated = b""
         self._has_log = False
         self._main = b""
-        self._requested = self._answering = self._began = False
+        self._requested = self._answering = self._began = self.has_answered = False
         self._tools: list[str] = []
         self._compared = 0
         self._kinds: OrderedDict[bytes, None] = OrderedDict()
@@ -106,7 +110,7 @@ class Activity:
         return max(self._last_progress - self._first, timedelta())
 
     def _event(self, data: bytes) -> bool:
-        event = _EVENT.match(data[:HEAD])
+        event, self.has_answered = _EVENT.match(data[:HEAD]), False
         if event is None:
             return self._is_new(data)
         kind, began = event[1], self._began
@@ -116,6 +120,7 @@ class Activity:
             return True
         self._answering = True
         self._began = kind == b"step_start"
+        self.has_answered = kind == b"step_finish" and _STOP.search(data[:HEAD]) is not None
         if kind == b"tool_use":
             self._end_tool(data[:HEAD])
         elif kind == b"tool_running":
@@ -144,6 +149,7 @@ class Activity:
     def _judge(self, line: bytes) -> bool:
         found = _LOG.search(line) if b" message=" in line else None
         if found is None:
+            self.has_answered = self.has_answered and self._has_log  # else it may be a request of another log
             return self._is_new(line)
         self._has_log = True
         if session := found["session"]:
@@ -151,7 +157,7 @@ class Activity:
         if permission := found["permission"]:
             self._begin_tool(permission.decode())
             return True
-        self._requested, self._answering = True, False
+        self._requested, self._answering, self.has_answered = True, False, False
         return self._is_new(line)
 
     def _begin_tool(self, name: str) -> None:

@@ -262,6 +262,7 @@ class Fold:
             tool_errors=tuple(self._tool_errors),
             unknown_session=judgement.unknown_session,
             clear_session=judgement.clear_session,
+            stayed=judgement.stayed,
             exit_code=judgement.exit_code,
             last_output=self._last_output(),
             events=self._events,

@@ -20,6 +20,7 @@ from agent_runs.contracts.errors import (
     AgentLost,
     AgentNotStarted,
     AgentProtocolBroken,
+    AgentSilent,
     ContextOverflow,
     EmptyAnswer,
     ExitUnknown,
@@ -118,6 +119,7 @@ class Verdict(NamedTuple):
     warnings: tuple[str, ...] = ()
     unknown_session: bool = False
     clear_session: bool = False
+    stayed: bool = False
 
 
 Finding = tuple[type[RunError], str] | Failure
@@ -129,7 +131,8 @@ Rule = Callable[[Evidence, ContainerEnd], Finding | None]
 def judge(evidence: Evidence, end: ContainerEnd) -> Verdict:
     """The verdict of the first rule that applies; without one the attempt succeeded."""
     if is_success(evidence, end):
-        return Verdict(None, exit_code=0, warnings=_warnings(evidence, end), clear_session=evidence.limit_reached)
+        warnings, clears = _warnings(evidence, end), evidence.limit_reached
+        return Verdict(None, exit_code=0, warnings=warnings, clear_session=clears, stayed=_stayed(evidence))
     for rule in RULES:
         finding = rule(evidence, end)
         if finding is not None:
@@ -141,13 +144,16 @@ def is_success(evidence: Evidence, end: ContainerEnd) -> bool:
     """Whether the output proves that the run ended by itself, well.
 
     A timeout that comes while OpenCode ends by itself does not undo its work: exit code 0 after a SIGTERM is proof of
-    that, because OpenCode dies of the signal. A cancel or another stop stands.
+    that, because OpenCode dies of the signal. Nor does the stop of one that wrote its whole answer and then stayed. A
+    cancel or another stop stands.
     """
-    if evidence.stopped is not None and not (evidence.stopped.code == RunTimeout.code and end.exit_code == 0):
+    stayed = _stayed(evidence)
+    if evidence.stopped is not None and not (
+        stayed or (evidence.stopped.code == RunTimeout.code and end.exit_code == 0)
+    ):
         return False
     return (
-        end.exit_code in OPENCODE_EXITS
-        and not end.signal
+        (stayed or (end.exit_code in OPENCODE_EXITS and not end.signal))
         and end.reason != "ContainerStatusUnknown"
         and (end.reason != OOM_KILLED or _outlived_a_kill(evidence, end))
         and evidence.whole
@@ -158,6 +164,11 @@ def is_success(evidence: Evidence, end: ContainerEnd) -> bool:
         and evidence.has_output
         and _ended_well(evidence, end)
     )
+
+
+def _stayed(evidence: Evidence) -> bool:
+    """Whether it was stopped because it wrote nothing more after its answer, and did not end either."""
+    return evidence.stopped is not None and evidence.stopped.code == AgentSilent.code and evidence.reason == STOP
 
 
 def is_step_limit(reason: str | None) -> bool:
@@ -438,9 +449,11 @@ def _warnings(evidence: Evidence, end: ContainerEnd) -> tuple[str, ...]:
     warnings: list[str] = []
     if evidence.errors:
         warnings.append(f"{evidence.agent} reported {evidence.errors} error(s) and recovered")
-    elif end.exit_code:
+    elif end.exit_code and not _stayed(evidence):
         warnings.append(f"{evidence.agent} completed cleanly (reason=stop) despite exit code {end.exit_code}")
-    if evidence.stopped is not None:
+    if _stayed(evidence):
+        warnings.append(f"{evidence.agent} did not exit after its last step, and was stopped")
+    elif evidence.stopped is not None:
         warnings.append(f"{evidence.agent} finished by itself while it was being stopped ({evidence.stopped.code})")
     if end.reason == OOM_KILLED:
         warnings.append(
