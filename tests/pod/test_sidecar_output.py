@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import tracemalloc
 import zipfile
 from importlib.metadata import metadata
 from pathlib import Path
@@ -179,6 +180,21 @@ def test_what_a_program_writes_after_the_end_of_its_turn_is_in_no_figure_of_it(t
     output.end(last)
     totals = json.loads(frames[-1].partition(b" ")[2])["stderr"]
     assert totals == {"lines": 1, "bytes": 4, "sha256": hashlib.sha256(b"one\n").hexdigest()}
+
+
+def test_lines_without_text_need_little_memory_when_they_are_forwarded_and_repeated(tmp_path: Path) -> None:
+    log = bytearray()
+    output = Output(str(tmp_path), log.extend)
+    output.begin()
+    (tmp_path / "stdout").write_bytes(b"\n" * 400_000)
+    tracemalloc.start()
+    while output.forward():
+        log.clear()
+    repeated = sum(text.count(b"\n") for text in output.repeat(1, 400_001))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (output.number, repeated) == (400_001, 400_001)
+    assert peak < 32 * 1024 * 1024
 
 
 @pytest.mark.timeout(60)

@@ -20,8 +20,9 @@ from typing import Any
 from agent_runs.pod.sidecar import shared
 from agent_runs.pod.sidecar.encoding import encode, end_of_line
 
-BLOCK = 1024 * 1024
-"""Bytes that are read and forwarded at a time; also how far apart places are from which frames can be repeated."""
+BLOCK = 64 * 1024
+"""Bytes that are read and forwarded at a time; also how far apart places are from which frames can be repeated. Each
+takes 150 bytes of memory if all are line breaks, and the sidecar has 128 MiB."""
 MAX_FILES = 10_000
 """Of the folder that are measured."""
 LEAST_FREE = 8192
