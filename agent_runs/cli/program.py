@@ -107,7 +107,12 @@ def _complete_variable(name: str) -> str:
 
 def run_async(work: Callable[[], Awaitable[int]]) -> NoReturn:
     """Run a command's coroutine to its end and exit with its code."""
-    finish(lambda: connection.run_to_end(work, exit_delay_sec=0))
+
+    def run() -> int:
+        connection.log_to_stderr()
+        return connection.run_to_end(work, exit_delay_sec=0)
+
+    finish(run)
 
 
 def finish(work: Callable[[], int]) -> NoReturn:

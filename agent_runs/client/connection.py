@@ -1,13 +1,14 @@
 """Connects to Temporal with the project's data converter, and runs an event loop that used a Temporal client."""
 
 import asyncio
+import logging
 import re
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.runtime import Runtime
+from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError
 
 from agent_runs.client.settings import ClientSettings
@@ -61,6 +62,16 @@ def _cause(error: Exception) -> str:
         return "TLS failed: " + " ".join(part for part in refused.groups() if part)
     messages = re.findall(r'(?:message|error): "([^"]{1,100})"', str(error))
     return messages[-1] if messages else str(error)[:100]
+
+
+def log_to_stderr() -> None:
+    """Leave stdout to the program's own output: by default the SDK's native part logs there, in colours.
+
+    Python's logging prints the lines instead, on stderr unless it is configured otherwise.
+    """
+    forwarded = LogForwardingConfig(logging.getLogger("temporalio"))
+    logs = LoggingConfig(filter=LoggingConfig.default.filter, forwarding=forwarded)
+    Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=logs)))
 
 
 def run_to_end(main: Callable[[], Awaitable[Result]], *, exit_delay_sec: float = EXIT_DELAY_SEC) -> Result:

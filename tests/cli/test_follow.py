@@ -3,6 +3,7 @@ import io
 import json
 import os
 import signal
+import uuid
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,9 +16,13 @@ from agent_runs.cli.follow import Interrupted, Interrupts, RunFollower, RunOutpu
 from agent_runs.cli.refusals import Refused
 from agent_runs.client.attach import attach
 from agent_runs.client.settings import ClientSettings
-from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.contracts.identity import AttemptKey, RunKey, workflow_id
 from agent_runs.contracts.outcome import OutputReceipt
 from agent_runs.transcripts.store import Line, SqlTranscripts
+from dev_stack.demo import context
+from tests.cli.test_transcripts import PROGRAM
+from tests.cli.test_transcripts import environment as environment  # noqa: PLC0414 (the fixture)
+from tests.support.relay import open_relay
 from tests.support.requests import FakeRequest
 
 RUN = RunKey(agent_id="ada", company_id="acme", run_id="run-1")
@@ -140,3 +145,40 @@ async def test_a_run_that_no_worker_takes_and_that_is_terminated_is_reported_as_
     assert obstacle["text"].startswith("the run waits for a worker since ")
     assert obstacle["text"].endswith(f"none polls task queue {queue}. Start one (`agent-runs worker`)")
     assert [one["phase"] for one in output if one["type"] == "phase"] == ["queued", "terminated"]
+
+
+async def test_while_temporal_is_away_a_programs_stdout_holds_our_objects_and_nothing_else(
+    temporal: Client, environment: dict[str, str], tmp_path: Path
+) -> None:
+    agent, file = str(uuid.uuid4()), tmp_path / "context.json"
+    file.write_text(json.dumps(context(agent_id=agent)))
+    out, errors = bytearray(), bytearray()
+
+    async with open_relay(environment["TEMPORAL_ADDRESS"]) as relay, asyncio.timeout(120):
+        process = await asyncio.create_subprocess_exec(
+            *(PROGRAM, "start", "--context", str(file), "--follow", "--json"),
+            env={**os.environ, **environment, "TEMPORAL_ADDRESS": relay.address},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+
+        async def read(stream: asyncio.StreamReader, into: bytearray) -> None:
+            async for text in stream:
+                into += text
+                followed.set() if b'"queued"' in text else None
+                logged.set() if b"temporalio_client" in text else None
+
+        followed, logged = asyncio.Event(), asyncio.Event()
+        reading = asyncio.gather(read(process.stdout, out), read(process.stderr, errors))
+        await followed.wait()
+        relay.cut(refusals=1_000_000)
+        await logged.wait()
+        relay.refusals = 0
+        await temporal.get_workflow_handle(workflow_id(agent)).terminate()
+        await reading
+        assert await process.wait() == 1
+    assert all(json.loads(text)["type"] for text in out.splitlines())
+    assert b"temporalio_client" in errors
+    assert b"\x1b" not in errors
