@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from agent_runs.agents.opencode.entries import entry, json_object
-from agent_runs.agents.opencode.events import printable
+from agent_runs.agents.opencode.events import printable, visible
 from agent_runs.cli.lazy import lazy
 from agent_runs.cli.runs_table import runs_table
 from agent_runs.contracts.outcome import GAP_STREAM, Outcome, OutputReceipt, Report, Usage
@@ -128,15 +129,23 @@ class Display(Protocol):
         ...
 
 
-class _PipeConsole(Console):
-    """A console that leaves a broken pipe to the program, which exits with its own code."""
+class OutputConsole(Console):
+    """A console for people: nothing that comes from outside moves its cursor, or hides or turns around text.
+
+    It leaves a broken pipe to the program, which exits with its own code.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Rich's own, whatever is printed; the codes of its styles are added later."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 def _console() -> Console:
-    console = _PipeConsole(highlight=False, markup=False, emoji=False)
+    console = OutputConsole(highlight=False, markup=False, emoji=False)
     if not console.is_terminal and not os.environ.get("COLUMNS", "").isdecimal():
         console.width = PLAIN_WIDTH
     return console

@@ -18,10 +18,12 @@ from agent_runs.cli.lazy import lazy
 from agent_runs.cli.refusals import Refused
 
 if TYPE_CHECKING:
+    from agent_runs.agents.opencode import events
     from agent_runs.cli import failures
     from agent_runs.client import connection
 else:
     failures, connection = map(lazy, ("agent_runs.cli.failures", "agent_runs.client.connection"))
+    events = lazy("agent_runs.agents.opencode.events")
 
 TRACEBACK: Final = "AGENT_RUNS_TRACEBACK"
 """With this variable an error of the program itself has its traceback."""
@@ -140,4 +142,4 @@ def _show_error(text: str, code: int) -> None:
     if "--json" in sys.argv:
         typer.echo(json.dumps({"type": "error", "message": text, "exitCode": code}))
     else:
-        typer.echo(f"agent-runs: {text}", err=True)
+        typer.echo(f"agent-runs: {events.visible(text)}", err=True)

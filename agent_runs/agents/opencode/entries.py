@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeGuard
 
 import msgspec
 
-from agent_runs.agents.opencode.events import SERVER_EVENTS, SUBAGENT_STEP, printable
+from agent_runs.agents.opencode.events import SERVER_EVENTS, SUBAGENT_STEP, printable, visible
 from agent_runs.contracts.large_json import LARGE, load_json
 from agent_runs.contracts.outcome import GAP_STREAM
 from agent_runs.contracts.output import LINE_LIMIT
@@ -48,10 +48,6 @@ class Limits:
 TERMINAL_LIMITS: Final = Limits()
 
 _ENCODER: Final = json.JSONEncoder(default=str)
-_DIRECTIONS: Final = dict.fromkeys([0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xFEFF])
-"""Characters that turn the direction of text: they make people see something else than what is there."""
-_BREAKS: Final = dict.fromkeys([0x85, 0x2028, 0x2029], "\n")
-_VISIBLE: Final = {**_DIRECTIONS, **_BREAKS}
 SUBJECTS: Final = ("command", "filePath", "file_path", "path", "pattern", "url", "description", "query", "name")
 """Arguments that show what a tool call is about, the most useful first."""
 _STEPS: Final = {"completed": "✓", "in_progress": "▸"}
@@ -241,10 +237,10 @@ def _error(event: dict[str, Any], limits: Limits) -> Entry:
 
 
 def _visible(value: object) -> str:
-    """Text without anything that a terminal or a browser would act on by itself."""
+    """The value as visible text."""
     if not isinstance(value, str):
         return "" if value is None else _visible(_as_json(value))
-    return printable(value.translate(_VISIBLE), len(value))
+    return visible(value).strip()
 
 
 def _as_json(value: object) -> str:

@@ -19,6 +19,10 @@ from agent_runs.contracts.output import LINE_LIMIT
 ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]")
+_DIRECTIONS: Final = dict.fromkeys([0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xFEFF])
+"""Characters that turn the direction of text: they make people see something else than what is there."""
+_BREAKS: Final = dict.fromkeys([0x85, 0x2028, 0x2029], "\n")
+_TRANSLATED: Final = {**_DIRECTIONS, **_BREAKS}
 _BLANK: Final = b" \t\r\n\x0b\x0c"
 _SESSION: Final = re.compile(rb'"sessionID"\s*:\s*"([\w-]{1,128})"')
 _ESCAPE: Final = re.compile(
@@ -196,16 +200,23 @@ def is_blank(line: bytes) -> bool:
 
 
 def plain_text(line: bytes, limit: int = 4096) -> str:
-    """A raw line as text for people: decoded, without ANSI codes and control characters, at most `limit` characters."""
+    """A raw line as text for people: decoded and visible, at most `limit` characters."""
     return printable(line[: 4 * limit].decode("utf-8", errors="replace"), limit)
 
 
 def printable(text: str, limit: int) -> str:
-    """`text` without ANSI codes and control characters (tab and LF stay), at most `limit` characters."""
+    """`text` as visible text, at most `limit` characters."""
+    return shortened(visible(text[: 4 * limit]).strip(), limit)
+
+
+def visible(text: str) -> str:
+    """`text` without anything that a terminal or a browser would act on by itself.
+
+    ANSI codes, control characters (tab and LF stay) and direction characters are left out; other line breaks are LF.
+    """
     if text.isascii() and text.isprintable():
-        return shortened(text.strip(), limit)
-    visible = _CONTROL.sub("", ANSI.sub("", storable(text[: 4 * limit]))).strip()
-    return shortened(visible, limit)
+        return text
+    return _CONTROL.sub("", ANSI.sub("", storable(text.translate(_TRANSLATED))))
 
 
 def storable(text: str) -> str:
