@@ -1,0 +1,69 @@
+"""What comes from outside is text: it moves no cursor, changes no colour and turns no text around, in any command."""
+
+import io
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from rich.text import Text
+
+from agent_runs.cli.display import Display, ListedRun, OutputConsole, RunRef, TextDisplay
+from agent_runs.client.obstacles import Obstacle
+from agent_runs.client.outcome import Cancelled
+from agent_runs.client.timeline import PhaseChange, Step
+from agent_runs.contracts.errors import Failure
+from agent_runs.contracts.outcome import AttemptReport, Outcome, Report, Stop
+from agent_runs.contracts.start import Finding
+from agent_runs.transcripts.store import Line
+from tests.web.parts import run_info
+
+NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
+BAD = "a\x1b[2J\x1b]8;;http://evil\x07b\x9b31m\r\u202e\u2066c\u061c\x08"
+FORBIDDEN = set("\x1b\x07\x9b\r\u202e\u2066\u061c\x08")
+FAILURE = Failure(code=BAD, message=BAD, next_step=BAD, budget="agent")
+OUTCOME = Outcome(
+    error_code=BAD,
+    error_message=BAD,
+    session_id=BAD,
+    model=BAD,
+    summary=BAD,
+    failure=FAILURE,
+    result_json={"notes": [BAD], "warnings": [BAD]},
+    attempts=(AttemptReport(attempt=1, job_name=BAD, failure_code=BAD), AttemptReport(attempt=2, job_name=BAD)),
+)
+REPORT = Report(failure=FAILURE, session_id=BAD, finish_reason=BAD, summary=BAD, errors=(BAD,), warnings=(BAD,))
+
+
+def show_all(display: Display) -> None:
+    """Every method, with hostile texts wherever one comes from outside."""
+    run = run_info().run
+    ref = RunRef(*[BAD] * 4, web_ui=BAD, page=BAD, paperclip=BAD, paperclip_task=BAD)
+    display.note(BAD)
+    display.run(ref, BAD)
+    display.phase_change(PhaseChange(BAD, timedelta(), NOON, BAD))
+    display.line(1, Line(1, "stdout", BAD.encode(), at=NOON))
+    display.runs([ListedRun(replace(run, phase=BAD, model=BAD, task_key=BAD, failure_code=BAD), ref)])
+    display.steps([Step(BAD, NOON)])
+    display.obstacles([Obstacle("step_waits", BAD, BAD, NOON)])
+    display.explanation(BAD, {BAD: BAD})
+    display.outcome(BAD, OUTCOME)
+    display.cancelled(BAD, Cancelled(outcome="ended before", stop=Stop(), session_id=BAD, failure_code=BAD))
+    display.report(REPORT)
+    display.values({BAD: BAD})
+    display.findings([Finding(code=BAD, level="error", message=BAD, hint=BAD)])
+
+
+def test_nothing_that_comes_from_outside_acts_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    display = TextDisplay()
+    show_all(display)
+    display.console.print(Text(BAD), BAD)
+    shown = capsys.readouterr().out
+    assert "b31mc" in shown
+    assert not FORBIDDEN & set(shown)
+
+
+def test_in_a_terminal_the_codes_are_those_of_our_own_styles() -> None:
+    output = io.StringIO()
+    console = OutputConsole(file=output, force_terminal=True, color_system="standard", _environ={})
+    console.print(Text(BAD, style="bold"))
+    assert output.getvalue() == "\x1b[1ma8;;http://evilb31mc\x1b[0m\n"
