@@ -35,8 +35,9 @@ log: Final[Any] = structlog.get_logger()
 
 SNAPSHOT_INTERVAL: Final = timedelta(seconds=2)
 """Between heartbeats, and between checks of the timeouts, while the pod itself does not change."""
-FIRST_POLL_DELAY: Final = timedelta(seconds=5)
-"""Before Job and events of a pod that has not started are read: most have started by then."""
+FIRST_POLL_DELAY: Final = timedelta(seconds=3)
+"""Before Job and events of a pod that has not started are read: most have started by then, and people see why it waits
+within 5 s."""
 CHANGED_REASON_POLL_INTERVAL: Final = timedelta(seconds=2)
 """Between reads of Job and events while the reason why the pod does not run changes."""
 SAME_REASON_POLL_INTERVAL: Final = timedelta(seconds=30)
@@ -90,8 +91,8 @@ class AwaitScheduleActivity:
                     case Failing():
                         raise replace(diagnosis, message=redaction.hide(diagnosis.message)).as_error()
                     case Waiting():
-                        reason = redaction.hide(diagnosis.reason)
-                        activity.heartbeat(StartProgress(reason=reason, scheduled=diagnosis.scheduled))
+                        reason, since = redaction.hide(diagnosis.reason), diagnosis.since
+                        activity.heartbeat(StartProgress(reason=reason, scheduled=diagnosis.scheduled, since=since))
         raise AssertionError("a watch ends only by leaving it")
 
     async def _block_replacement_pods(self, input: AwaitSchedule) -> None:

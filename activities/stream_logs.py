@@ -174,10 +174,11 @@ class StreamLogsActivity:
             return end
         usage = UsageRecorder(input.model, state.usage, redaction.hide)
         measured = OutputMetrics(self.metrics, input.pod, has_stdout=state.tally.sizes["stdout"] > 0)
+        follower = self._follower(input, checkpoint)
         async with (
-            heartbeats(checkpoint, self.throttle),
+            heartbeats(checkpoint, follower, self.throttle),
             usage.recording(self.store, input.attempt, writer),
-            self._follower(input, checkpoint) as follower,
+            follower,
         ):
             async for batch in until_worker_shutdown(follower):
                 if sealed is None and (batch.lines or batch.gaps):
@@ -386,12 +387,13 @@ def without_past_gaps(batch: Batch, state: StreamState) -> Batch:
 
 
 @asynccontextmanager
-async def heartbeats(checkpoint: Checkpoint, throttle: HeartbeatThrottle) -> AsyncIterator[None]:
-    """Sends heartbeats, also while the agent is silent: silence is normal, a dead worker is not."""
+async def heartbeats(checkpoint: Checkpoint, follower: Follower, throttle: HeartbeatThrottle) -> AsyncIterator[None]:
+    """Sends heartbeats, also while the agent is silent: silence is normal, a dead worker or node is not."""
 
     async def send() -> None:
         while True:
-            activity.heartbeat(checkpoint.progress)
+            reason, since = follower.silent_node or ("", None)
+            activity.heartbeat(checkpoint.progress.model_copy(update={"reason": reason, "since": since}))
             await asyncio.sleep(throttle.interval.total_seconds())
 
     throttle.streams += 1

@@ -16,6 +16,9 @@ from agent_runs.contracts.updates import FailingStep
 MAX_WARNINGS: Final = 5
 LINKS: Final = frozenset({"transcript"})
 """Values that are addresses of our own services."""
+OF_ATTEMPT: Final = frozenset({"job", "pod", "node", "stopping"})
+"""Values that are not those of the next attempt."""
+WHY_IT_WAITS: Final = "the last heartbeat of await_schedule, under Pending Activities"
 _ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9._~:/%?=&+-]{1,300}")
 MAX_VALUE_LENGTH: Final = 400
 """Characters of one value, such as agent output."""
@@ -83,9 +86,11 @@ class CurrentDetails:
         return replace(self, agent=request.agent.name or request.agent.id, model=request.config.model)
 
     def in_phase(self, phase: Phase, **values: str | None) -> Self:
-        """These details in another phase, with more values."""
+        """These details in another phase, with more values; those of the last attempt end with it."""
+        left_out = OF_ATTEMPT if phase is Phase.PREPARING else ()
+        kept = {name: text for name, text in self.values.items() if name not in left_out}
         known = {name: text for name, text in values.items() if text}
-        return replace(self, phase=phase, values={**self.values, **known})
+        return replace(self, phase=phase, values={**kept, **known})
 
     def with_warnings(self, warnings: Iterable[str]) -> Self:
         """These details with more warnings."""
@@ -117,6 +122,8 @@ class CurrentDetails:
         """The details as Markdown, which the Web UI renders."""
         known = {"model": self.model, "run": self.run_id, "task": self.task}
         rows = {"phase": self.phase.value, "agent": self.agent, **{name: text for name, text in known.items() if text}}
+        if self.phase is Phase.SCHEDULING:
+            rows["why it waits"] = WHY_IT_WAITS
         warnings = [("warning", text) for text in self.warnings[-MAX_WARNINGS:]]
         failing = [line for each in self.failing.values() for line in each.lines]
         lines = [*rows.items(), *failing, *self.values.items(), *warnings]

@@ -1,8 +1,8 @@
-"""What keeps an open run from going on now: a step that fails again and again, no worker, no free worker.
+"""What keeps an open run from going on now: a step that fails or waits, no worker, no free worker.
 
-Temporal has all of it in the description of a workflow, even while no worker runs: pending activities with their try
-and last failure, and a pending workflow task. Pollers are listed for some minutes after their process has ended, so the
-time of their last poll decides. Source: Temporal 1.32, observed; a poll lasts up to 60 s.
+Temporal has all of it in the description of a workflow, even while no worker runs: pending activities with their try,
+last failure and last heartbeat, and a pending workflow task. Pollers are listed for some minutes after their process
+has ended, so the time of their last poll decides. Source: Temporal 1.32, observed; a poll lasts up to 60 s.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
 from google.protobuf.timestamp_pb2 import Timestamp
+from pydantic import AwareDatetime
 from temporalio.api.enums.v1 import PendingActivityState, TaskQueueType, TimeoutType
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.workflow.v1 import PendingActivityInfo
@@ -24,6 +25,7 @@ from agent_runs.client.amounts import duration_text
 from agent_runs.client.pollers import CALL_TIMEOUT, last_poll
 from agent_runs.client.runs import RunSummary
 from agent_runs.client.timeline import STEPS, Step
+from agent_runs.contracts.base import Contract
 from agent_runs.contracts.errors import FAILURES
 
 UNUSUAL_WAIT: Final = timedelta(seconds=5)
@@ -32,6 +34,8 @@ POLL_LENGTH: Final = timedelta(seconds=70)
 """A worker that lives has polled within this time: a poll's 60 s, and some for the network."""
 HANDED_OVER: Final = "WorkerShutdown"
 """With this error a worker that stops gives a step to the next one, where it just goes on."""
+UNUSUAL_START: Final = timedelta(seconds=2)
+"""Most pods start sooner."""
 SETTLED_AFTER: Final = timedelta(seconds=20)
 """A repeated step that has run for so long is no obstacle any more."""
 MAX_DESCRIBED: Final = 50
@@ -41,7 +45,7 @@ MESSAGE_LIMIT: Final = 300
 
 RUN: Final = "the run"
 
-Kind = Literal["step_fails", "no_worker", "worker_busy", "workflow_task_fails"]
+Kind = Literal["step_fails", "step_waits", "no_worker", "worker_busy", "workflow_task_fails"]
 
 
 @dataclass(frozen=True)
@@ -51,12 +55,21 @@ class Obstacle:
     Attributes:
         subject: the step, in words for people, or `the run`.
         text: some sentences, for people.
+        reason: what a step waits for; two obstacles with equal reasons have the same cause.
     """
 
     kind: Kind
     subject: str
     text: str
     since: datetime
+    reason: str = ""
+
+
+class StepProgress(Contract):
+    """What the heartbeats of steps that may wait have in common."""
+
+    reason: str = ""
+    since: AwareDatetime | None = None
 
 
 @dataclass(frozen=True)
@@ -153,6 +166,8 @@ def obstacles_of(
             found.append(Obstacle("step_fails", name, _failing(activity, name, first, now), first or since))
         elif _waits_for_worker(activity, now) and (who := workers.get(TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY)):
             found.append(_waits(name, who, since, now))
+        elif (waiting := _reported(activity, name, now)) is not None:
+            found.append(waiting)
     return found
 
 
@@ -172,6 +187,21 @@ def _waits_for_worker(activity: PendingActivityInfo, now: datetime) -> bool:
     if activity.state != PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED:
         return False
     return now - due > UNUSUAL_WAIT
+
+
+def _reported(activity: PendingActivityInfo, name: str, now: datetime) -> Obstacle | None:
+    """Why the step waits, as its last heartbeat says (`StartProgress`, `StreamProgress`)."""
+    if activity.state != PendingActivityState.PENDING_ACTIVITY_STATE_STARTED:
+        return None
+    try:
+        progress = StepProgress.model_validate_json(activity.heartbeat_details.payloads[0].data)
+    except (IndexError, ValueError):
+        return None
+    since = progress.since or _time(activity.last_started_time) or now
+    if not progress.reason or now - since < UNUSUAL_START:
+        return None
+    reason = printable(progress.reason, MESSAGE_LIMIT)
+    return Obstacle("step_waits", name, f"{name}, for {duration_text(now - since)}: {reason}", since, reason)
 
 
 def _fails(activity: PendingActivityInfo, now: datetime) -> bool:

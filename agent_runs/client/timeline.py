@@ -153,6 +153,7 @@ class Timeline:
         name = event.activity_task_scheduled_event_attributes.activity_type.name
         if name == FIRST_OF_ATTEMPT:
             self._attempt += 1
+            self.facts = {fact: text for fact, text in self.facts.items() if fact not in FACTS["await_schedule"]}
         step = self._by_event[event.event_id] = Step(name, at, attempt=max(self._attempt, 1))
         self.steps.append(step)
         phase = PHASES.get(name, name)

@@ -199,10 +199,12 @@ class StartProgress(Contract):
     Attributes:
         reason: why the agent does not run yet.
         scheduled: a node has taken its pod.
+        since: when the wait for a node, or for the start, began, by the cluster's clock.
     """
 
     reason: str = ""
     scheduled: bool = False
+    since: datetime | None = None
 
 
 class PodRef(Contract):
@@ -229,6 +231,8 @@ class StreamProgress(Contract):
     Attributes:
         needed_from: number of the first frame that another worker needs to continue after `sequence`; None: unknown.
         second: the log's timestamp of that frame, in whole seconds.
+        reason: why nothing can come now; empty: nothing keeps the agent's output from coming.
+        since: since when, by the cluster's clock.
     """
 
     sequence: int = 0
@@ -237,6 +241,8 @@ class StreamProgress(Contract):
     lines: int = 0
     session_id: str | None = None
     last_output: str = ""
+    reason: str = ""
+    since: datetime | None = None
 
 
 class Budget(Contract):

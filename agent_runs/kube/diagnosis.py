@@ -486,6 +486,21 @@ def termination_cause(end: ContainerEnd) -> Failing | None:
     return None
 
 
+def silent_node(pod: Pod) -> tuple[str, datetime | None] | None:
+    """Return that the pod's node does not answer, and since when Kubernetes knows; None: nothing shows it.
+
+    Its kubelet alone reports containers, and takes both conditions back when one of them is not ready. Only the
+    controller of nodes takes back the pod's alone. Source: kubernetes.io, Pod Conditions; 1.37, observed.
+    """
+    ready, containers = pod.condition("Ready"), pod.condition("ContainersReady")
+    if ready is None or ready.holds or containers is None or not containers.holds:
+        return None
+    return (
+        f"node {pod.spec.node_name} does not answer. The run goes on by itself once it does; otherwise Kubernetes "
+        "gives the pod up after some minutes, and the next attempt follows"
+    ), ready.last_transition_time
+
+
 # texts
 
 

@@ -22,7 +22,7 @@ from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable, Po
 from agent_runs.contracts.messages import JobRef, PodRef
 from agent_runs.contracts.outcome import ContainerEnd, Gap
 from agent_runs.contracts.pod import SIDECAR_CONTAINER
-from agent_runs.kube.diagnosis import Ended, Failing, Running, diagnose
+from agent_runs.kube.diagnosis import Ended, Failing, Running, diagnose, silent_node
 from agent_runs.kube.objects import ContainerState, Job, Pod
 from agent_runs.kube.port import ExecFailed, LogCut, LogRefused
 from agent_runs.logs.frames import FRAME_LIMIT, LastFrame, LogLine
@@ -120,6 +120,8 @@ class Follower:
     Once `may_end_early` is true, the consumer may call `end_early` instead of waiting for the status of the agent's
     container, if it has all of the output; `termination` then stays None.
 
+    `silent_node` is what `diagnosis.silent_node` says of the pod's last state.
+
     With limits on silence it also ends, with `silent_for_too_long`, once the agent has provably made no progress for so
     long and everything that it wrote before is stored (the consumer waits for more). See `agent_runs.logs.silence`.
     While a tool works, or may work, it is not silent.
@@ -188,6 +190,7 @@ class Follower:
         self.ended_early = False
         self.silent_for_too_long: SilenceClock | None = None
         self.chatters = False
+        self.silent_node: tuple[str, datetime | None] | None = None
         self.connections = 0
         self.backfilled = 0
 
@@ -449,6 +452,7 @@ class Follower:
 
     def _note_state(self, pod: Pod | None) -> None:
         """Note a state that the watch shows: after the agent's end its last frame must soon come."""
+        self.silent_node = None if pod is None else silent_node(pod)
         if not self._agent_ended and self._shows_end(pod):
             self._agent_ended = True
             if self._waiting is not None and not self._waiting.expired():

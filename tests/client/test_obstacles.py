@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
+from temporalio.api.common.v1 import Payload, Payloads
 from temporalio.api.enums.v1 import PendingActivityState, TaskQueueType, TimeoutType
 from temporalio.api.failure.v1 import ApplicationFailureInfo, Failure, TimeoutFailureInfo
 from temporalio.api.workflow.v1 import PendingActivityInfo, PendingWorkflowTaskInfo
@@ -13,6 +14,8 @@ from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
 from temporalio.client import WorkflowExecutionDescription
 
 from agent_runs.client.obstacles import Obstacle, Workers, obstacles_of
+from agent_runs.contracts.messages import StartProgress, StreamProgress
+from tests.support.cases import case
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 SCHEDULED = PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
@@ -105,3 +108,29 @@ def test_a_workflow_task_that_is_repeated_names_replay() -> None:
     assert obstacle.kind == "workflow_task_fails"
     assert "tried 5 times since 1 min 00 s" in obstacle.text
     assert "agent-runs replay" in obstacle.text
+
+
+def reporting(details: bytes, state: PendingActivityState.ValueType = STARTED, **more: Any) -> PendingActivityInfo:
+    heartbeat = Payloads(payloads=[Payload(data=details)])
+    return pending(state, 1, last_started_time=ago(50), heartbeat_details=heartbeat, **more)
+
+
+def test_why_a_step_waits_is_what_its_last_heartbeat_says() -> None:
+    since = NOW - timedelta(seconds=34)
+    quota = StartProgress(reason="Kubernetes refuses the pod: exceeded quota", since=since)
+    lost = StreamProgress(lines=3, reason="node worker-2 does not answer", since=since)
+    for progress in (quota, lost, StartProgress(reason="Job suspended")):
+        with case(progress.reason):
+            [obstacle] = found(reporting(progress.model_dump_json().encode()))
+            began = progress.since or NOW - timedelta(seconds=50)
+            assert (obstacle.kind, obstacle.reason, obstacle.since) == ("step_waits", progress.reason, began)
+            duration = (NOW - began).total_seconds()
+            assert obstacle.text == f"creating the Job, for {duration} s: {progress.reason}"
+
+
+def test_a_step_that_says_nothing_of_the_kind_does_not_wait() -> None:
+    just_now = StartProgress(reason="phase=Pending", since=NOW - timedelta(seconds=1)).model_dump_json().encode()
+    works = StreamProgress(lines=3).model_dump_json().encode()
+    assert [found(reporting(details)) for details in (just_now, works, b"null", b"[]", b"\xff", b"")] == [[]] * 6
+    assert found(pending(STARTED, 1, last_started_time=ago(50))) == []
+    assert found(reporting(b'{"reason": "an earlier try"}', SCHEDULED, scheduled_time=ago(1))) == []

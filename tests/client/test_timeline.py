@@ -117,3 +117,16 @@ def test_a_summary_that_is_no_json_string_is_left_out() -> None:
     change = started_timeline().add(odd)
     assert change is not None
     assert change.detail == ""
+
+
+def test_pod_and_node_are_those_of_the_attempt_that_is_made() -> None:
+    timeline = started_timeline()
+    timeline.add(scheduled(5, 1, "introspect_pod"))
+    timeline.add(scheduled(6, 1, "await_schedule"))
+    ended = completed(7, 2, 6)
+    payload = ended.activity_task_completed_event_attributes.result.payloads.add()
+    payload.data = b'{"name": "first-1", "node": "worker-1"}'
+    timeline.add(ended)
+    assert timeline.facts == {"pod": "first-1", "node": "worker-1"}
+    timeline.add(scheduled(8, 3, "introspect_pod"))
+    assert timeline.facts == {}

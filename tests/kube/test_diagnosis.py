@@ -28,6 +28,7 @@ from agent_runs.contracts.errors import (
     RunTimeout,
 )
 from agent_runs.contracts.outcome import ContainerEnd
+from agent_runs.kube import diagnosis
 from agent_runs.kube.diagnosis import (
     Diagnosis,
     Ended,
@@ -613,3 +614,21 @@ def test_a_job_that_a_quota_refuses_needs_the_place_of_a_pod() -> None:
     found = diagnose(None, job(), [refused], container="opencode")
     assert isinstance(found, Waiting)
     assert found.lacks_capacity
+
+
+def test_a_node_that_does_not_answer_is_named_with_the_time_since_when() -> None:
+    def shown(ready: str, containers: str) -> Pod:
+        since = "2026-11-21T23:10:00Z"
+        conditions = [
+            {"type": "PodScheduled", "status": "True", "lastTransitionTime": BEGAN},
+            {"type": "Ready", "status": ready, "lastTransitionTime": since},
+            {"type": "ContainersReady", "status": containers, "lastTransitionTime": BEGAN},
+        ]
+        return pod(container(running={}), phase="Running", node="worker-2", conditions=conditions)
+
+    silent = diagnosis.silent_node(shown("False", "True"))
+    assert silent is not None
+    assert silent[0].startswith("node worker-2 does not answer. ")
+    assert silent[1] == datetime(2026, 11, 21, 23, 10, tzinfo=UTC)
+    answering = [shown("True", "True"), shown("False", "False"), pod(container(running={}), phase="Running")]
+    assert [diagnosis.silent_node(each) for each in answering] == [None] * 3

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from agent_runs.cli import runs
+from agent_runs.cli import fleet, runs
 from agent_runs.cli.display import JsonDisplay
 from agent_runs.cli.explain import explain
 from agent_runs.client.connection import TemporalUnreachable
@@ -19,6 +19,7 @@ from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.runs import list_runs
 from agent_runs.web.run_info import TemporalRunInfo
 from tests.runs.system import System, open_system, replay_script
+from tests.support.cases import case
 
 
 @pytest.fixture
@@ -119,3 +120,32 @@ async def test_an_open_run_without_a_worker_says_since_when_it_waits(temporal: C
                 await asyncio.sleep(0.2)
         assert [each.kind for each in found] == ["no_worker"]
         await handle.terminate()
+
+
+async def test_why_a_run_waits_is_on_every_surface(
+    temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_system(temporal, tmp_path) as system, system.worker():
+        system.embedded.faults.fill_node("0/1 nodes are available: 1 Insufficient memory.")
+        ticket = await system.start(system.agent("cat"))
+        handle = ticket.handle(temporal)
+        async with asyncio.timeout(120):
+            while not (found := await read_obstacles(temporal, handle)):  # noqa: ASYNC110 - the server is polled
+                await asyncio.sleep(0.2)
+        assert [each.kind for each in found] == ["step_waits"]
+        why = "Pod unschedulable: 0/1 nodes are available: 1 Insufficient memory."
+        for name, value in system.environment.items():
+            monkeypatch.setenv(name, value)
+        shown, listed, explained = io.StringIO(), io.StringIO(), io.StringIO()
+        await runs.show(ticket.run_id, JsonDisplay(shown))
+        await fleet.listing(JsonDisplay(listed), {}, limit=5)
+        await explain(ticket.run_id, JsonDisplay(explained))
+        info = await TemporalRunInfo(temporal, system.settings).run_info(ticket.run_id)
+        assert info is not None
+        page = " ".join(each.text for each in info.obstacles)
+        for where, text in {"show": shown, "list": listed, "explain": explained}.items():
+            with case(where):
+                assert why in text.getvalue()
+        assert why in page
+        system.embedded.faults.clear()
+        await outcome_at_close(handle)

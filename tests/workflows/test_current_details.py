@@ -27,3 +27,13 @@ def test_what_is_no_plain_address_is_quoted(text: str) -> None:
 def test_an_address_in_another_value_is_quoted() -> None:
     details = CurrentDetails.of(START).in_phase(Phase.RUNNING, failure=PAGE)
     assert f"- **failure**: `{PAGE}`" in details.markdown
+
+
+def test_the_next_attempt_has_nothing_of_the_pod_of_the_last_one() -> None:
+    details = CurrentDetails.of(START).in_phase(Phase.SCHEDULING, job="agents/first", transcript=PAGE)
+    assert "- **why it waits**: `the last heartbeat of await_schedule" in details.markdown
+    running = details.in_phase(Phase.RUNNING, pod="first-1", node="worker-1", stopping="PodLost")
+    assert "- **pod**: `first-1`" in running.markdown
+    assert "why it waits" not in running.markdown
+    second = running.in_phase(Phase.PREPARING, attempt="2, because of pod_lost")
+    assert second.values == {"attempt": "2, because of pod_lost", "transcript": PAGE}
