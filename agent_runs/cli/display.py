@@ -141,6 +141,7 @@ class OutputConsole(Console):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
     def on_broken_pipe(self) -> None:
+        """Rich would end the process with a code of its own."""
         raise BrokenPipeError
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from temporalio.client import Client
 
-from agent_runs.cli.follow import RunFollower, RunOutput, read_timeline
+from agent_runs.cli.follow import RunOutput, read_timeline, result
+from agent_runs.cli.refusals import Refused
 from agent_runs.cli.runs import open_transcripts
 from agent_runs.client.amounts import duration_text
 from agent_runs.client.connection import connect
@@ -38,14 +39,17 @@ async def explain(run: str, display: Display) -> int:
     if not summary.decided:
         display.explanation(summary.key.run_id, await _open_run(client, summary, handle))
         return 0
-    async with open_transcripts(settings) as store:
-        outcome = await RunFollower(client, handle, summary.key, store, display).result()
-        try:
-            log = await tail(store, summary.key)
-        except TranscriptsUnavailable as error:
-            log = []
-            display.note(f"{error.message}; the log's last lines are missing here")
-    display.explanation(summary.key.run_id, explained(outcome, log))
+    outcome = await result(handle, summary.key.run_id)
+    log: Sequence[Line] = ()
+    stored: Mapping[int, int] = {}
+    try:
+        async with open_transcripts(settings) as store:
+            stored = await stored_lines(store, summary.key)
+            log = await tail(store, summary.key, stored)
+    except (TranscriptsUnavailable, Refused) as error:
+        reason = error.message if isinstance(error, TranscriptsUnavailable) else error
+        display.note(f"{reason}; what the store has is missing here")
+    display.explanation(summary.key.run_id, explained(outcome, log, stored))
     return 0
 
 
@@ -62,16 +66,25 @@ async def _open_run(client: Client, summary: RunSummary, handle: Any) -> Mapping
     }
 
 
-async def tail(store: Transcripts, run: RunKey) -> Sequence[Line]:
-    """The last lines of the newest attempt.
+async def stored_lines(store: Transcripts, run: RunKey) -> Mapping[int, int]:
+    """The number of the last stored line of each attempt.
 
     Raises:
         TranscriptsUnavailable: the store does not answer.
     """
     attempts = await store.attempts(run.run_id)
-    if not attempts:
+    return {number: await store.last(AttemptKey(run=run, attempt=number)) or 0 for number in attempts}
+
+
+async def tail(store: Transcripts, run: RunKey, stored: Mapping[int, int]) -> Sequence[Line]:
+    """The last lines of the newest attempt.
+
+    Raises:
+        TranscriptsUnavailable: the store does not answer.
+    """
+    if not stored:
         return []
-    last = await store.last(AttemptKey(run=run, attempt=attempts[-1])) or 0
-    newest = RunOutput(store, run, ended=lambda: True).attempt(attempts[-1], max(last - TAIL, 0))
+    number = max(stored)
+    newest = RunOutput(store, run, ended=lambda: True).attempt(number, max(stored[number] - TAIL, 0))
     async with aclosing(newest) as found:
         return [line async for line in found]

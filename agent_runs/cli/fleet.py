@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Group, RenderableType
@@ -25,15 +24,14 @@ from agent_runs.client.connection import connect
 from agent_runs.client.fleet import FleetUnavailable, InvalidFilter, RunFilter, list_page
 from agent_runs.client.obstacles import obstacles_of_runs
 from agent_runs.client.runs import RunSummary, list_runs
-from agent_runs.client.settings import DEFAULT_STORE, ClientSettings
+from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.errors import TranscriptsUnavailable
 
 if TYPE_CHECKING:
     from agent_runs.client import transcripts as remote
-    from agent_runs.transcripts import database
     from agent_runs.transcripts.usage import RunUsage
 else:  # SQLAlchemy: a second that other commands do without
-    remote, database = lazy("agent_runs.client.transcripts"), lazy("agent_runs.transcripts.database")
+    remote = lazy("agent_runs.client.transcripts")
 
 USAGE_TIMEOUT: Final = timedelta(seconds=5)
 """A list waits no longer for tokens and cost."""
@@ -99,8 +97,6 @@ async def read_usage(settings: ClientSettings, run_ids: Sequence[str]) -> tuple[
     if not run_ids:
         return {}, ""
     missing = "tokens and cost are missing: "
-    if settings.transcripts_public_url is None and (file := _missing_file(settings)) is not None:
-        return {}, f"{missing}{file} does not exist; set AGENT_RUNS_TRANSCRIPTS_URL to the worker's store"
     reading = asyncio.create_task(_usage(settings, run_ids))
     reading.add_done_callback(lambda task: task.cancelled() or task.exception())  # retrieved, also after the wait
     await asyncio.wait([reading], timeout=USAGE_TIMEOUT.total_seconds())
@@ -119,19 +115,6 @@ async def _usage(settings: ClientSettings, run_ids: Sequence[str]) -> Usage:
         if isinstance(store, remote.ServiceTranscripts):
             return await store.usage(run_ids)
         return await store.fleet.usage(run_ids)
-
-
-def _missing_file(settings: ClientSettings) -> Path | None:
-    """The SQLite file that does not exist, and that reading must not create."""
-    if settings.transcripts_url is None:
-        default = settings.sealing_key_file.with_name(DEFAULT_STORE)
-        return None if default.exists() else default
-    try:
-        url = database.parse_url(settings.transcripts)
-    except ValueError:
-        return None  # opening it names the fault
-    file = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
-    return file if file is not None and not file.exists() else None
 
 
 async def _snapshot(client: Client, settings: ClientSettings, wanted: RunFilter, display: Display) -> int:

@@ -15,7 +15,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from agent_runs.agents.opencode.events import printable
 from agent_runs.cli.display import Display
@@ -128,7 +128,7 @@ class RunFollower:
             await phases
         finally:
             await _ended_tasks(phases, obstacles)
-        return await self.result()
+        return await result(self.handle, self.key.run_id, collect=self.collect)
 
     async def follow_output(self) -> None:
         """Show the output until the run ends."""
@@ -138,17 +138,6 @@ class RunFollower:
             await self._show_output(ended.done)
         finally:
             await _ended_tasks(ended, obstacles)
-
-    async def result(self) -> Outcome:
-        """Wait for the outcome.
-
-        Raises:
-            Refused: the run closed without an outcome.
-        """
-        try:
-            return await fetch_outcome(self.handle, collect=self.collect)
-        except WorkflowFailureError as error:
-            raise no_outcome(self.key.run_id, error) from None
 
     async def _show_phases(self) -> None:
         timeline = Timeline()
@@ -161,7 +150,7 @@ class RunFollower:
 
     async def _show_obstacles(self) -> None:
         """Show what keeps the run from going on, once and then every minute; also that Temporal does not answer."""
-        shown: dict[tuple[str, str], float] = {}
+        shown: dict[tuple[str, str, str], float] = {}
         away_since: float | None = None
         clock, reminder = asyncio.get_running_loop().time, OBSTACLE_REMINDER.total_seconds()
         while True:
@@ -171,15 +160,17 @@ class RunFollower:
             except RPCError as error:
                 if away_since is None:
                     away_since = clock()
-                    self.display.note(f"Temporal does not answer ({error.status.name}); the run goes on without it")
+                    lost = error.status is RPCStatusCode.NOT_FOUND
+                    what = "does not find the run, as while its database restarts" if lost else "does not answer"
+                    self.display.note(f"Temporal {what}; the run goes on without it")
                 continue
             if away_since is not None:
                 self.display.note(f"Temporal answers again, after {clock() - away_since:.0f} s")
                 away_since = None
-            new = [each for each in found if clock() - shown.get((each.kind, each.subject), -inf) >= reminder]
-            shown = {key: at for key, at in shown.items() if key in {(each.kind, each.subject) for each in found}}
-            shown |= {(each.kind, each.subject): clock() for each in new}
-            self.display.obstacles(new)
+            keyed = {(each.kind, each.subject, each.reason): each for each in found}
+            new = {key: each for key, each in keyed.items() if clock() - shown.get(key, -inf) >= reminder}
+            shown = {key: at for key, at in shown.items() if key in keyed} | dict.fromkeys(new, clock())
+            self.display.obstacles(new.values())
 
     async def _ended(self) -> None:
         """Return when the run has its outcome or is closed."""
@@ -197,6 +188,18 @@ async def _ended_tasks(*tasks: asyncio.Task[None]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
+
+
+async def result(handle: WorkflowHandle[Any, Outcome], run_id: str, *, collect: bool = False) -> Outcome:
+    """Wait for the outcome; `collect` as of `fetch_outcome`.
+
+    Raises:
+        Refused: the run closed without an outcome.
+    """
+    try:
+        return await fetch_outcome(handle, collect=collect)
+    except WorkflowFailureError as error:
+        raise no_outcome(run_id, error) from None
 
 
 def no_outcome(run_id: str, error: WorkflowFailureError) -> Refused:

@@ -21,6 +21,7 @@ from agent_runs.cli.follow import (
     RunOutput,
     no_outcome,
     read_timeline,
+    result,
     show_new_steps,
 )
 from agent_runs.cli.lazy import lazy
@@ -31,7 +32,7 @@ from agent_runs.client.connection import TemporalUnreachable, connect
 from agent_runs.client.obstacles import read_obstacles
 from agent_runs.client.paperclip_pages import PaperclipPages
 from agent_runs.client.runs import RunSummary, UnknownRun, find_run, web_ui_url
-from agent_runs.client.settings import ClientSettings
+from agent_runs.client.settings import DEFAULT_STORE, ClientSettings
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.outcome import Outcome
 
@@ -43,9 +44,11 @@ if TYPE_CHECKING:
     from agent_runs.client.attach import Ticket
     from agent_runs.client.wake import Wake
     from agent_runs.paperclip import sealing
+    from agent_runs.transcripts import database
     from agent_runs.transcripts import store as storage
 else:  # SQLAlchemy, and what checks and seals requests: a second that most commands do without
     storage, remote = lazy("agent_runs.transcripts.store"), lazy("agent_runs.client.transcripts")
+    database = lazy("agent_runs.transcripts.database")
     attaching, wakes, sealing = map(
         lazy, ("agent_runs.client.attach", "agent_runs.client.wake", "agent_runs.paperclip.sealing")
     )
@@ -57,6 +60,8 @@ MAX_CONTEXT_BYTES: Final = 32 * 1024 * 1024
 async def start(context: Path, display: Display, *, follow: bool, wait: bool) -> int:
     """Start the run of an execution context, or join the open run of its task."""
     settings = ClientSettings.read()
+    if follow:
+        _check_store(settings)
     wake = sealed_wake(read_context(context), settings, display)
     client = await connect(settings)
     with Interrupts.installed() as interrupts:
@@ -120,7 +125,7 @@ async def cancel(run: str, reason: str, display: Display) -> int:
     waits = asyncio.create_task(show_new_steps(handle, display, known))
     with Interrupts.installed() as interrupts:
         try:
-            result = await interrupts.during(outcomes.cancel(handle, reason))
+            answer = await interrupts.during(outcomes.cancel(handle, reason))
         except Interrupted:
             display.note("the cancel was requested and continues without this command")
             return DETACHED
@@ -129,8 +134,8 @@ async def cancel(run: str, reason: str, display: Display) -> int:
         finally:
             waits.cancel()
             await asyncio.wait([waits])
-    display.cancelled(summary.key.run_id, result)
-    return 0 if result.stop.agent_stopped or not result.stop.agent_started else 1
+    display.cancelled(summary.key.run_id, answer)
+    return 0 if answer.stop.agent_stopped or not answer.stop.agent_started else 1
 
 
 async def logs(run: str, display: Display, *, follow: bool, after: int) -> int:
@@ -149,7 +154,7 @@ async def logs(run: str, display: Display, *, follow: bool, after: int) -> int:
                 display.line(attempt, line)
                 count += 1
             if not count and not after:
-                display.note("no output is stored for this run; check that AGENT_RUNS_TRANSCRIPTS_URL is the worker's")
+                display.note("no output of this run is stored")
             return 0
         with Interrupts.installed() as interrupts:
             try:
@@ -194,9 +199,7 @@ async def show(run: str, display: Display) -> int:
         display.obstacles(await read_obstacles(client, handle, timeline.steps))
         display.note(f"the run is open; follow it: agent-runs logs {summary.key.run_id} --follow")
         return 0
-    async with open_transcripts(settings) as store:
-        outcome = await RunFollower(client, handle, summary.key, store, display).result()
-    display.outcome(summary.key.run_id, outcome)
+    display.outcome(summary.key.run_id, await result(handle, summary.key.run_id))
     return 0
 
 
@@ -272,7 +275,7 @@ async def open_transcripts(settings: ClientSettings) -> AsyncIterator[Transcript
     """Open the transcript service if AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL is set, else the store.
 
     Raises:
-        Refused: the store's URL is unusable.
+        Refused: the store's URL is unusable, or nothing says where transcripts are.
         UnusableTokenKey: there is no key for the service's tokens.
         TranscriptsUnavailable: it does not answer.
     """
@@ -280,6 +283,7 @@ async def open_transcripts(settings: ClientSettings) -> AsyncIterator[Transcript
         async with remote.ServiceTranscripts.at(settings.transcripts_public_url, settings) as service:
             yield service
         return
+    _check_store(settings)
     try:
         connections = settings.transcripts_connections
         store = await storage.SqlTranscripts.open(settings.transcripts, connections=connections)
@@ -289,6 +293,33 @@ async def open_transcripts(settings: ClientSettings) -> AsyncIterator[Transcript
         yield store
     finally:
         await store.close()
+
+
+def _check_store(settings: ClientSettings) -> None:
+    """Refuse a store in a file that does not exist: reading must not create it.
+
+    Raises:
+        Refused: there is no such file, and no transcript service is named.
+    """
+    if settings.transcripts_public_url is not None or (file := _missing_file(settings)) is None:
+        return
+    raise Refused(
+        f"there is no transcript store {file}: set AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL to the URL of the transcript "
+        "service and AGENT_RUNS_TRANSCRIPTS_KEY_FILE to its key, or AGENT_RUNS_TRANSCRIPTS_URL to the worker's store",
+        code=1,
+    )
+
+
+def _missing_file(settings: ClientSettings) -> Path | None:
+    if settings.transcripts_url is None:
+        default = settings.sealing_key_file.with_name(DEFAULT_STORE)
+        return None if default.exists() else default
+    try:
+        url = database.parse_url(settings.transcripts)
+    except ValueError:
+        return None  # opening it names the fault
+    file = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
+    return file if file is not None and not file.exists() else None
 
 
 async def _find_run_or_transcript(client: Client, store: Transcripts, run: str) -> RunSummary | RunKey:

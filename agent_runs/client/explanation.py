@@ -19,16 +19,17 @@ LAST_LINES: Final = 3
 NAMED_GAPS: Final = 3
 
 
-def explain(outcome: Outcome, log: Sequence[Line] = ()) -> Mapping[str, str]:
+def explain(outcome: Outcome, log: Sequence[Line] = (), stored: Mapping[int, int] | None = None) -> Mapping[str, str]:
     """Five headings and what stands under each.
 
     Args:
         log: the last lines of the newest attempt, of any stream.
+        stored: the number of the last line that the store has of each attempt, as far as it was read.
     """
     return {
         "what happened": _happened(outcome),
         "evidence": _evidence(outcome, log),
-        "output": _output(outcome),
+        "output": _output(outcome, stored or {}),
         "session": _session(outcome),
         "next step": _next_step(outcome),
     }
@@ -53,14 +54,16 @@ def _evidence(outcome: Outcome, log: Sequence[Line]) -> str:
     if len(outcome.attempts) > 1:
         kinds = [f"{one.attempt}: {one.failure_code or 'succeeded'}" for one in outcome.attempts]
         found.append(f"attempts {', '.join(kinds)}")
+    of_last = "of the last attempt: " if len(outcome.attempts) > 1 else ""
     if outcome.exit_code is not None:
-        found.append(f"exit code {outcome.exit_code}" + (f", signal {outcome.signal}" if outcome.signal else ""))
+        signal = f", signal {outcome.signal}" if outcome.signal else ""
+        found.append(f"{of_last}exit code {outcome.exit_code}{signal}")
     elif outcome.signal:
-        found.append(f"signal {outcome.signal}")
+        found.append(f"{of_last}signal {outcome.signal}")
     elif outcome.never_started or (outcome.stop is not None and not outcome.stop.agent_started):
         found.append("no agent started")
     if outcome.attempts and (peaks := peaks_text(outcome.attempts[-1].peaks)):
-        found.append(f"peaks: {peaks}")
+        found.append(f"{of_last}peaks: {peaks}")
     found += [printable(text, MESSAGE_LIMIT) for text in outcome.warnings]
     if outcome.failure is not None:
         lines = [text for line in log if line.stream == "stderr" and (text := _text(line))]
@@ -72,9 +75,19 @@ def _text(line: Line) -> str:
     return printable(line.data[: LINE_LIMIT * 4].decode("utf-8", errors="replace"), LINE_LIMIT)
 
 
-def _output(outcome: Outcome) -> str:
-    """What is stored of the newest attempt's output, and what was lost."""
-    receipt = outcome.receipt
+def _output(outcome: Outcome, stored: Mapping[int, int]) -> str:
+    """What is stored of each attempt's output, and what was lost."""
+    if len(outcome.attempts) < 2:
+        return _of_attempt(outcome.receipt, max(stored.values(), default=0))
+    kept = [(one.attempt, _of_attempt(one.receipt, stored.get(one.attempt, 0))) for one in outcome.attempts]
+    return "\n".join(f"attempt {number}: {text}" for number, text in kept)
+
+
+def _of_attempt(receipt: OutputReceipt | None, last: int) -> str:
+    """The same of one attempt, whose last stored line has this number."""
+    unknown = "whether the agent wrote more is not known: its pod did not report its count"
+    if last and receipt in (None, OutputReceipt()):
+        return f"lines up to number {last:,} are stored; {unknown}"
     if receipt is None:
         return "none was written"
     lines = f"{receipt.lines:,} lines on stdout are stored"
@@ -84,7 +97,7 @@ def _output(outcome: Outcome) -> str:
         return f"{lines}; nothing was lost: the pod counted the same"
     if receipt.state == "differs":
         return f"{lines}; the pod counted others, so some of it was lost or changed"
-    return f"{lines}; whether the agent wrote more is not known: its pod did not report its count"
+    return f"{lines}; {unknown}"
 
 
 def _gaps(receipt: OutputReceipt) -> str:

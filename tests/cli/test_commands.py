@@ -127,6 +127,16 @@ def test_an_unreachable_temporal_is_one_line_with_the_remedy(settings: dict[str,
     refused(run("show", "some-run", **settings), "TEMPORAL_ADDRESS")
 
 
+def test_logs_without_a_store_names_what_is_missing_and_creates_nothing(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
+    result = run("logs", "some-run", **settings)
+    assert (result.returncode, result.stdout, list(tmp_path.iterdir())) == (1, "", [])
+    assert len(result.stderr.splitlines()) == 1
+    for name in ("AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL", "AGENT_RUNS_TRANSCRIPTS_KEY_FILE", "AGENT_RUNS_TRANSCRIPTS_URL"):
+        assert name in result.stderr
+
+
 def test_a_context_that_lacks_fields_names_each_and_the_remedy(tmp_path: Path, settings: dict[str, str]) -> None:
     raw = context()
     raw["config"]["model"] = "gpt-without-provider"

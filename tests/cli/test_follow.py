@@ -7,14 +7,18 @@ import uuid
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
 
+from agent_runs.cli import follow
 from agent_runs.cli.display import JsonDisplay
 from agent_runs.cli.follow import Interrupted, Interrupts, RunFollower, RunOutput
 from agent_runs.cli.refusals import Refused
 from agent_runs.client.attach import attach
+from agent_runs.client.obstacles import Obstacle
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import AttemptKey, RunKey, workflow_id
 from agent_runs.contracts.outcome import OutputReceipt
@@ -147,11 +151,42 @@ async def test_a_run_that_no_worker_takes_and_that_is_terminated_is_reported_as_
     assert [one["phase"] for one in output if one["type"] == "phase"] == ["queued", "terminated"]
 
 
+async def test_what_a_person_sees_while_temporal_is_away_is_words(
+    store: SqlTranscripts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [RPCError("x", RPCStatusCode.NOT_FOUND, b""), None, RPCError("x", RPCStatusCode.UNAVAILABLE, b"")]
+    asked = asyncio.Event()
+
+    async def answer(*_: object) -> list[Obstacle]:
+        if not answers:
+            asked.set()
+            await asyncio.Event().wait()
+        if (error := answers.pop(0)) is not None:
+            raise error
+        return []
+
+    monkeypatch.setattr(follow, "read_obstacles", answer)
+    output, nobody = io.StringIO(), cast("Any", None)
+    soon = timedelta(milliseconds=1)
+    followed = RunFollower(nobody, nobody, RUN, store, JsonDisplay(output), look_every=soon)
+    showing = asyncio.create_task(followed._show_obstacles())
+    async with asyncio.timeout(60):
+        await asked.wait()
+    showing.cancel()
+    await asyncio.wait([showing])
+    assert [json.loads(text)["text"] for text in output.getvalue().splitlines()] == [
+        "Temporal does not find the run, as while its database restarts; the run goes on without it",
+        "Temporal answers again, after 0 s",
+        "Temporal does not answer; the run goes on without it",
+    ]
+
+
 async def test_while_temporal_is_away_a_programs_stdout_holds_our_objects_and_nothing_else(
     temporal: Client, environment: dict[str, str], tmp_path: Path
 ) -> None:
     agent, file = str(uuid.uuid4()), tmp_path / "context.json"
     file.write_text(json.dumps(context(agent_id=agent)))
+    (tmp_path / "transcripts.db").touch()
     out, errors = bytearray(), bytearray()
 
     async with open_relay(environment["TEMPORAL_ADDRESS"]) as relay, asyncio.timeout(120):

@@ -3,6 +3,7 @@
 import json
 
 from agent_runs.client.explanation import explain
+from agent_runs.contracts.outcome import AttemptReport, Outcome, OutputReceipt
 from tests.histories.explained import FOLDER, PAGE_FILE, outcome_of, page_text
 
 
@@ -23,3 +24,20 @@ def test_each_recorded_failure_says_what_happened_what_was_lost_and_what_to_do()
         assert outcome.failure.next_step in rows["next step"], file.name
         assert all(rows.values()), file.name
     assert failed > 15
+
+
+def test_what_was_lost_is_said_of_each_attempt() -> None:
+    counted = OutputReceipt(state="verified", lines=7, sha256="x")
+    attempts = (
+        AttemptReport(attempt=1, job_name="first", failure_code="pod_lost"),
+        AttemptReport(attempt=2, job_name="second", receipt=counted),
+    )
+    rows = explain(Outcome(exit_code=1, attempts=attempts, receipt=counted), stored={1: 120, 2: 7})
+    assert rows["output"] == (
+        "attempt 1: lines up to number 120 are stored; whether the agent wrote more is not known: its pod did not "
+        "report its count\nattempt 2: 7 lines on stdout are stored; nothing was lost: the pod counted the same"
+    )
+    assert "of the last attempt: exit code 1" in rows["evidence"]
+    unfinished = explain(Outcome(attempts=attempts[:1]), stored={1: 120})["output"]
+    assert unfinished.startswith("lines up to number 120 are stored; ")
+    assert explain(Outcome(attempts=attempts[:1]))["output"] == "none was written"
