@@ -4,7 +4,8 @@
     POST /runs/{run_id}/cancel     requests the cancel in Temporal and goes back to the run's page
 
 A link to a run only opens it: whoever has no more than the link cannot cancel. A form of another site is refused by the
-browser's own word for it, because a proxy's header comes with any request. Source: W3C, Fetch Metadata Request Headers.
+browser's own words for it (`Sec-Fetch-Site`, and `Origin` of older ones), because a proxy's header comes with any
+request. Source: W3C, Fetch Metadata Request Headers.
 """
 
 from typing import Final
@@ -23,6 +24,8 @@ from agent_runs.web.run_info import RunInfoSource, RunInfoUnavailable
 REASON: Final = "Cancelled by an operator on the run's page"
 ONLY_OPERATORS: Final = "only operators may cancel a run: sign in, or use `agent-runs cancel`"
 _NO_STORE: Final = {"Cache-Control": "no-store"}
+_WITH_ORIGIN: Final = {"Referrer-Policy": "same-origin"}
+"""Without a referrer a form's origin is `null`, also for browsers that say nothing else."""
 
 
 class CancelPages:
@@ -44,12 +47,12 @@ class CancelPages:
     async def ask(self, request: Request) -> Response:
         """The question."""
         run_id = self._checked(request)
-        return HTMLResponse(self._templates.cancel(run_id), headers=_NO_STORE | with_forms())
+        return HTMLResponse(self._templates.cancel(run_id), headers=_NO_STORE | with_forms() | _WITH_ORIGIN)
 
     async def cancel(self, request: Request) -> Response:
         """Request the cancel; the run's page then shows how it goes."""
         run_id = self._checked(request)
-        if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        if not self._operators.is_our_form(request):
             raise HTTPException(403, "this form is not of this site: open the run's page and cancel there")
         try:
             known = await self._source.cancel(run_id, REASON)

@@ -13,6 +13,7 @@ from datetime import timedelta
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import Final, Self
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -40,6 +41,7 @@ class Operators:
         header: the proxy's header; None: there is no proxy.
         root: as of `agent_runs.web.access.Access`.
         secure: the same.
+        site: host, and port, at which browsers reach the service, if a setting says so.
         wrong: counts wrong tokens, by address.
     """
 
@@ -49,6 +51,7 @@ class Operators:
     proxies: Sequence[Network] = ()
     root: str = ""
     secure: bool = False
+    site: str = ""
     wrong: WrongTokens = field(default_factory=WrongTokens, repr=False, compare=False)
 
     @classmethod
@@ -59,7 +62,8 @@ class Operators:
             SettingsError: its file cannot be read or holds no token of `MIN_TOKEN` characters.
         """
         token = None if settings.operator_token_file is None else _read_token(settings.operator_token_file)
-        return cls(tokens, token, settings.operator_header, settings.operator_proxies, root, secure)
+        site = urlsplit(settings.transcripts_public_url or "").netloc
+        return cls(tokens, token, settings.operator_header, settings.operator_proxies, root, secure, site)
 
     @property
     def enabled(self) -> bool:
@@ -78,6 +82,18 @@ class Operators:
             HTTPException: 429, it has a token and its address has sent too many wrong ones.
         """
         return self.has_session(request) or self._by_proxy(request) or self._by_token(request)
+
+    def is_our_form(self, request: Request) -> bool:
+        """Whether no page of another site sent the form, by all that the browser says. Programs say nothing.
+
+        Our pages send no referrer, and without one some browsers say `null`. Source: WHATWG Fetch, Origin header.
+        """
+        site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+        if site not in {None, "same-origin"}:
+            return False
+        if origin is None or (origin == "null" and site is not None):
+            return True
+        return urlsplit(origin).netloc in {request.headers.get("host"), self.site} - {None, ""}
 
     def has_session(self, request: Request) -> bool:
         """Whether the person has signed in with the token."""

@@ -7,6 +7,7 @@ import aiohttp
 import pytest
 
 from agent_runs.web.cancelling import REASON
+from tests.support.cases import case
 from tests.web.fleet_parts import BEARER, operated
 from tests.web.parts import RUN, Site, run_info
 
@@ -58,6 +59,25 @@ async def test_a_form_of_another_site_does_not_cancel(here: Site, site: str) -> 
     status, _, _ = await asked(here, "POST", **{"Sec-Fetch-Site": site})
     assert status == 403
     assert here.source.cancelled == []
+
+
+async def test_a_cancel_with_a_foreign_origin_is_refused_also_by_browsers_that_say_nothing_else(here: Site) -> None:
+    same, evil = {"Sec-Fetch-Site": "same-origin"}, {"Origin": "https://evil.example"}
+    for headers in (evil, evil | same, {"Origin": "null"}, {"Origin": f"https://evil.example/{here.base}"}):
+        with case(headers):
+            assert (await asked(here, "POST", **headers))[0] == 403
+    assert here.source.cancelled == []
+    ours: list[dict[str, str]] = [{}, {"Origin": here.base}, {"Origin": here.base} | same, {"Origin": "null"} | same]
+    for headers in ours:
+        with case(headers):
+            assert (await asked(here, "POST", **headers))[0] == 303
+
+
+async def test_behind_a_proxy_the_origin_is_that_of_the_public_address(tmp_path: Path) -> None:
+    async with operated(tmp_path, transcripts_public_url="https://runs.example/here") as here:
+        here.source.info = run_info("running")
+        assert (await asked(here, "POST", Origin="https://runs.example"))[0] == 303
+        assert (await asked(here, "POST", Origin="https://runs.example.evil"))[0] == 403
 
 
 async def test_without_temporal_and_for_an_unknown_run_nothing_is_said_to_be_cancelled(here: Site) -> None:
