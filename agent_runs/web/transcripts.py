@@ -21,6 +21,7 @@ import asyncio
 import base64
 import json
 import re
+import resource
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -36,6 +37,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
@@ -67,6 +69,9 @@ INLINE_COST: Final = 16 * 1024
 KEEP_ALIVE_COMMENT: Final = ": alive\n\n"
 RETRY: Final = timedelta(seconds=1)
 DRAIN_TIMEOUT: Final = timedelta(seconds=5)
+FIRST_REQUEST_TIMEOUT: Final = timedelta(seconds=10)
+MAX_CONNECTIONS: Final = 1000
+"""And never more than a quarter of the descriptors that this process may have: a worker's streams need the others."""
 UNAVAILABLE: Final = "the transcript store does not answer; no output is lost, try again"
 _MAX_NUMBER: Final = 2**63 - 1
 _HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
@@ -108,6 +113,7 @@ def app(
         ],
         exception_handlers={TranscriptsUnavailable: unavailable, HTTPException: refused},
     )
+    application.router.redirect_slashes = False  # such a redirect takes its host from the request, and the token along
     application.state.draining = service.draining
     return application
 
@@ -129,6 +135,7 @@ async def serving(
     grace = int(drain.total_seconds())
     config = uvicorn.Config(
         application,
+        http=_BoundedConnection,
         lifespan="off",
         ws="none",
         log_config=None,
@@ -166,6 +173,27 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+class _BoundedConnection(H11Protocol):
+    """A connection that is closed if there are too many, or if no request comes; uvicorn bounds neither."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's
+        """Bound the connections, and the wait for the first request."""
+        super().connection_made(transport)
+        if len(self.connections) > connection_limit():
+            transport.abort()
+        else:
+            self.loop.call_later(FIRST_REQUEST_TIMEOUT.total_seconds(), self._close_unused)
+
+    def _close_unused(self) -> None:
+        if self.cycle is None:
+            self.transport.close()
+
+
+def connection_limit() -> int:
+    """Connections at one address of this process at the most."""
+    return min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from agent_runs.client.timeline import Step
 from agent_runs.contracts.errors import PodScheduleFailed
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.outcome import AttemptReport, Gap, Outcome, OutputReceipt, Peaks, Usage
+from tests.support.cases import case
 from tests.web.parts import NOON, RUN, Site, event, hostile, key, line, run_info, site, text_event, tool
 
 PAGE = f"/runs/{RUN}"
@@ -435,3 +436,11 @@ async def test_a_page_says_which_tool_runs_and_how_much_of_the_context_is_used(h
     page = await here.get(PAGE)
     assert '<p class="doing">runs bash</p>' in page
     assert "1,000 tokens in the largest prompt" in page
+
+
+async def test_no_redirect_takes_a_token_to_the_host_that_a_request_names(here: Site) -> None:
+    for path in (f"/runs/{RUN}/?token={here.token()}", f"/runs/?token={here.token()}", "/healthz/", "/assets?token=x"):
+        with case(path):
+            async with here.http.get(path, headers={"Host": "evil.example"}, allow_redirects=False) as answer:
+                assert answer.status == 404
+                assert "Location" not in answer.headers

@@ -21,6 +21,7 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
 from agent_runs.transcripts.store import Line, SqlTranscripts
 from agent_runs.transcripts.tokens import Tokens, authorization
+from agent_runs.web import transcripts
 from agent_runs.web.access import REVOCATION_MAX_AGE, Access, Revocations
 from agent_runs.web.transcripts import app, as_json, serving
 from tests.support.cases import case
@@ -397,3 +398,25 @@ async def test_a_reader_that_has_stalled_does_not_hold_up_the_end(tmp_path: Path
         with pytest.raises(aiohttp.ClientPayloadError):
             await stalled.read()
     await store.close()
+
+
+async def test_idle_connections_take_no_descriptors_from_others_and_end(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transcripts, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(transcripts, "FIRST_REQUEST_TIMEOUT", timedelta(seconds=0.2))
+    async with serving(app(service.store, ACCESS)) as base, asyncio.timeout(60):
+        port = int(base.rpartition(":")[2])
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10)]
+        idle[0][1].write(b"GET /healthz HTTP/1.1\r\n")  # a request that never gets its end
+        ended = await asyncio.gather(*(reader.read() for reader, _ in idle), return_exceptions=True)
+        assert all(end == b"" or isinstance(end, ConnectionResetError) for end in ended)
+        async with aiohttp.ClientSession() as http, http.get(f"{base}/healthz") as answer:
+            assert answer.status == 200
+        for _, writer in idle:
+            writer.close()
+
+
+def test_pages_never_take_more_than_a_quarter_of_the_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcripts.resource, "getrlimit", lambda _kind: (512, 512))
+    assert transcripts.connection_limit() == 128
