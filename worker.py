@@ -28,8 +28,8 @@ from activities.stop_agent import StopAgentActivity
 from activities.stream_logs import StreamLogsActivity
 from agent_runs.agents.profile import keys
 from agent_runs.client import links
-from agent_runs.client.connection import run_to_end
-from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.client.connection import TemporalAway, run_to_end
+from agent_runs.contracts.errors import ClusterUnavailable, InvalidRequest
 from agent_runs.doctor.objects import Objects
 from agent_runs.doctor.surroundings import Surroundings
 from agent_runs.job.attempt_plan import AgentPodSettings
@@ -192,11 +192,13 @@ async def wire(settings: WorkerSettings, health: Health) -> AsyncIterator[Worker
     async with AsyncExitStack() as parts:
         runtime = startup.temporal_runtime(settings)
         metrics = startup.metrics_recorder(settings, runtime)
-        cluster = await startup.connect_kubernetes(settings)
+        to_kubernetes = partial(startup.connect_kubernetes, settings)
+        cluster = await startup.when_answered("kubernetes", to_kubernetes, ClusterUnavailable, health)
         parts.push_async_callback(cluster.close)
         store = await startup.open_store(settings, metrics)
         parts.push_async_callback(store.close)
-        client = await startup.connect_temporal(settings, runtime)
+        to_temporal = partial(startup.connect_temporal, settings, runtime)
+        client = await startup.when_answered("temporal", to_temporal, TemporalAway, health)
         await parts.enter_async_context(purging(store, settings.transcript_retention))
         pages = transcript_service(settings, store, TemporalRunInfo(client, settings))
         log.info("transcripts.served", at=await parts.enter_async_context(pages))

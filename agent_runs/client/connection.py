@@ -25,6 +25,10 @@ class TemporalUnreachable(Exception):
     """No Temporal server answers at the configured address, or it refuses the API key. The text names the remedy."""
 
 
+class TemporalAway(TemporalUnreachable):
+    """It may answer later."""
+
+
 async def connect(settings: ClientSettings, runtime: Runtime | None = None, program: str = "agent-runs") -> Client:
     """Connect a client to the configured namespace.
 
@@ -32,7 +36,8 @@ async def connect(settings: ClientSettings, runtime: Runtime | None = None, prog
         program: the service name in traces, unless `OTEL_SERVICE_NAME` names another.
 
     Raises:
-        TemporalUnreachable: no server answers, or it refuses the API key.
+        TemporalAway: no server answers, or it refuses the API key.
+        TemporalUnreachable: the address is none, or the server refused a request.
     """
     server = settings.temporal
     try:
@@ -47,7 +52,8 @@ async def connect(settings: ClientSettings, runtime: Runtime | None = None, prog
             interceptors=interceptors(settings, program),
         )
     except (RuntimeError, RPCError, ValueError) as error:  # ValueError: not an address
-        raise TemporalUnreachable(
+        kind = TemporalAway if isinstance(error, RuntimeError) else TemporalUnreachable
+        raise kind(
             f"Temporal does not answer at {server.address} ({_cause(error)}). "
             "Start it (`./dev dev` starts a whole stack) or set TEMPORAL_ADDRESS and, where it needs them, "
             "TEMPORAL_TLS and TEMPORAL_API_KEY."

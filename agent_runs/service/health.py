@@ -177,6 +177,15 @@ class Health:
             log.warning("health.changed", ready=report.ready, live=report.live, failing=failing)
 
 
+def awaited(server: str) -> HealthCheck:
+    """The check of a worker that cannot start before this server answers."""
+
+    async def check() -> Sequence[CheckResult]:
+        return [CheckResult(server, "failing", "it does not answer, and the worker starts once it does; see its log")]
+
+    return HealthCheck([server], check)
+
+
 def health_checks(
     polling: Polling, store: TranscriptStore, cluster: Cluster, clock: Callable[[], float] = time.monotonic
 ) -> Sequence[HealthCheck]:

@@ -1,8 +1,10 @@
 """Opens the connections and keys that a worker needs; an error is one line that names setting and remedy."""
 
-from collections.abc import Iterator, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from datetime import timedelta
+from typing import Any, Final, TypeVar
 
 import structlog
 from temporalio.client import Client
@@ -10,10 +12,11 @@ from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 
 from agent_runs.agents.profile import AgentProfile, load
-from agent_runs.client.connection import TemporalUnreachable, connect
+from agent_runs.client.connection import TemporalAway, TemporalUnreachable, connect
 from agent_runs.client.links import load_tokens
+from agent_runs.client.outcome import NON_RETRYABLE
 from agent_runs.client.settings import SettingsError
-from agent_runs.contracts.errors import InvalidRequest, RunError
+from agent_runs.contracts.errors import ClusterForbidden, InvalidRequest, RunError
 from agent_runs.contracts.identity import WORKFLOW_TYPE
 from agent_runs.doctor.permissions import (
     DEPLOYMENT_RBAC_FILE,
@@ -30,6 +33,7 @@ from agent_runs.kube.credentials import ClusterConfigError
 from agent_runs.kube.port import Cluster
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder, histogram_buckets
 from agent_runs.paperclip.sealing import Opener, UnusableKey, load_or_create
+from agent_runs.service.health import Health, awaited
 from agent_runs.service.logs import CORE_LOGS
 from agent_runs.service.search_attributes import register_search_attributes
 from agent_runs.service.settings import WorkerSettings
@@ -38,6 +42,11 @@ from agent_runs.transcripts.tokens import UnusableTokenKey
 from agent_runs.web.operators import Operators
 
 RBAC_FILE: Final = "deploy/agents/rbac.yaml"
+FIRST_PAUSE: Final = timedelta(seconds=1)
+"""Before a server that does not answer is tried again; doubles up to `MAX_PAUSE`."""
+MAX_PAUSE: Final = timedelta(seconds=30)
+
+Connected = TypeVar("Connected")
 
 log: Final[Any] = structlog.get_logger()
 
@@ -69,14 +78,30 @@ def _reason(error: Exception) -> str:
             return str(error)
 
 
+async def when_answered(
+    server: str, connect: Callable[[], Awaitable[Connected]], away: type[Exception], health: Health
+) -> Connected:
+    """Connect to a server. While it is `away` this waits, with back-off; the worker is not ready then, and says why."""
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            return await connect()
+        except away as error:
+            health.set_checks(awaited(server))
+            log.warning("server.awaited", server=server, cause=str(error), next_try_in=pause.total_seconds())
+        await asyncio.sleep(pause.total_seconds())
+        pause = min(pause * 2, MAX_PAUSE)
+
+
 async def connect_kubernetes(settings: WorkerSettings) -> KubernetesCluster:
     """Connect to the cluster and check that it answers. Missing permissions are only logged.
 
     Raises:
-        CannotStart: it has no usable address, does not answer, or refuses the credentials.
+        CannotStart: it has no usable address, or refuses the credentials.
+        ClusterUnavailable: it does not answer.
     """
     remedy = "Set it, and AGENT_RUNS_KUBE_CONTEXT, to a cluster that answers; unset it in a pod of the cluster"
-    with blame("AGENT_RUNS_KUBECONFIG", remedy, ClusterConfigError, RunError):
+    with blame("AGENT_RUNS_KUBECONFIG", remedy, ClusterConfigError, ClusterForbidden):
         cluster = await KubernetesCluster.connect(
             str(settings.kubeconfig) if settings.kubeconfig else None, settings.kube_context, settings.namespace
         )
@@ -170,7 +195,8 @@ async def connect_temporal(settings: WorkerSettings, runtime: Runtime | None = N
     """Connect to Temporal and register the search attributes in its namespace.
 
     Raises:
-        TemporalUnreachable: no server answers.
+        TemporalAway: no server answers.
+        TemporalUnreachable: it refuses the worker.
         CannotStart: the namespace does not exist.
     """
     client = await connect(settings, runtime, "agent-runs-worker")
@@ -192,7 +218,8 @@ def _handle_registration_error(error: RPCError, settings: WorkerSettings) -> Non
                 f"{settings.temporal.address}. Create it (`temporal operator namespace create`) or name another"
             ) from None
         case status:
-            raise TemporalUnreachable(
+            kind = TemporalUnreachable if status in NON_RETRYABLE else TemporalAway
+            raise kind(
                 f"Temporal at {settings.temporal.address} refused the search attributes: {status.name}. Check its "
                 "state, TEMPORAL_API_KEY and TEMPORAL_NAMESPACE"
             ) from None

@@ -105,8 +105,8 @@ class TemporalRunInfo:
             async with asyncio.timeout(TEMPORAL_TIMEOUT.total_seconds()):
                 run = await find_by_run_id(self.client, run_id)
                 return None if run is None else await self._run_info(run)
-        except (RPCError, TimeoutError) as error:
-            raise RunInfoUnavailable(f"Temporal does not answer: {type(error).__name__}") from None
+        except (RPCError, TimeoutError):
+            raise RunInfoUnavailable("Temporal does not answer") from None
 
     async def list_page(self, wanted: RunFilter, cursor: bytes | None) -> RunPage:
         """A page of runs."""
@@ -121,8 +121,8 @@ class TemporalRunInfo:
                 if run is not None:
                     await request_cancel(run.handle(self.client), reason)
                 return run is not None
-        except (RPCError, TimeoutError) as error:
-            raise RunInfoUnavailable(f"Temporal does not answer: {type(error).__name__}") from None
+        except (RPCError, TimeoutError):
+            raise RunInfoUnavailable("Temporal does not answer") from None
 
     async def _run_info(self, run: RunSummary) -> RunInfo:
         handle = run.handle(self.client)

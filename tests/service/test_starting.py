@@ -9,14 +9,23 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from temporalio.client import Client
 
+from agent_runs.client.connection import TemporalAway
+from agent_runs.contracts.errors import ClusterUnavailable
+from agent_runs.service import startup
+from agent_runs.service.health import Health
+from agent_runs.service.settings import WorkerSettings
 from dev_stack.cluster import EmbeddedCluster
 from tests.runs.system import System, open_system
+from tests.support.relay import open_relay
 
 SECRET = "s3cr3t-canary"
 CLOSED = "127.0.0.1:1"
@@ -107,12 +116,6 @@ async def test_a_missing_kubeconfig_is_named(starter: Process, system: System, t
     assert f"AGENT_RUNS_KUBECONFIG: kubeconfig {tmp_path}/none does not exist" in output
 
 
-async def test_an_unreachable_cluster_is_named(starter: Process, system: System, tmp_path: Path) -> None:
-    kubeconfig = changed_kubeconfig(system.embedded, tmp_path, server=f"https://{CLOSED}", token=SECRET)
-    output = await startup_error(starter, environment(system, tmp_path, kubeconfig=kubeconfig))
-    assert "AGENT_RUNS_KUBECONFIG: cannot get version" in output
-
-
 async def test_credentials_that_the_cluster_refuses_are_named(starter: Process, system: System, tmp_path: Path) -> None:
     kubeconfig = changed_kubeconfig(system.embedded, tmp_path, token=SECRET)
     output = await startup_error(starter, environment(system, tmp_path, kubeconfig=kubeconfig))
@@ -140,12 +143,6 @@ async def test_an_invalid_url_is_named_without_its_password(
 ) -> None:
     output = await startup_error(starter, environment(system, tmp_path, transcripts_url=url.format(SECRET)))
     assert "AGENT_RUNS_TRANSCRIPTS_URL: " in output
-
-
-async def test_an_unreachable_temporal_is_named(starter: Process, system: System, tmp_path: Path) -> None:
-    output = await startup_error(starter, environment(system, tmp_path, temporal_address=CLOSED))
-    assert f"Temporal does not answer at {CLOSED} (Connection refused)" in output
-    assert "TEMPORAL_ADDRESS" in output
 
 
 async def test_an_invalid_address_is_named(starter: Process, system: System, tmp_path: Path) -> None:
@@ -213,3 +210,49 @@ def test_the_command_itself_ends_with_one_line(tmp_path: Path) -> None:
         1,
         "worker: AGENT_RUNS_NO_SUCH: no such setting; correct its name or remove it\n",
     )
+
+
+async def until_awaited(health: Health, server: str) -> None:
+    """Return once probes say that the worker waits for this server."""
+    async with asyncio.timeout(60):
+        while not (report := await health.report()).checks:  # noqa: ASYNC110 - probes poll, too
+            await asyncio.sleep(0.05)
+    assert (report.ready, report.live) == (False, True)
+    assert [(check.name, check.state) for check in report.checks] == [(server, "failing")]
+
+
+async def test_a_worker_that_starts_while_temporal_is_away_waits_is_not_ready_and_says_why(
+    system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(startup, "FIRST_PAUSE", timedelta(seconds=0.05))
+    health = Health(max_age=timedelta())
+    async with open_relay(system.temporal.service_client.config.target_host) as relay:
+        relay.refusals = 1_000_000
+        settings = WorkerSettings.read(environment(system, tmp_path, temporal_address=relay.address))
+        connecting = partial(startup.connect_temporal, settings)
+        with capture_logs() as lines:
+            start = asyncio.create_task(startup.when_answered("temporal", connecting, TemporalAway, health))
+            await until_awaited(health, "temporal")
+            relay.refusals = 0
+            async with asyncio.timeout(60):
+                client = await start
+    assert client.namespace == system.temporal.namespace
+    assert lines[0]["event"] == "server.awaited"
+    assert f"Temporal does not answer at {relay.address}" in lines[0]["cause"]
+    assert "TEMPORAL_ADDRESS" in lines[0]["cause"]
+    assert SECRET not in str(lines)
+
+
+async def test_a_worker_that_starts_while_the_api_server_is_away_waits_is_not_ready_and_says_why(
+    system: System, tmp_path: Path
+) -> None:
+    kubeconfig = changed_kubeconfig(system.embedded, tmp_path, server=f"https://{CLOSED}", token=SECRET)
+    settings = WorkerSettings.read(environment(system, tmp_path, kubeconfig=kubeconfig))
+    health, connecting = Health(max_age=timedelta()), partial(startup.connect_kubernetes, settings)
+    with capture_logs() as lines:
+        start = asyncio.create_task(startup.when_answered("kubernetes", connecting, ClusterUnavailable, health))
+        await until_awaited(health, "kubernetes")
+        start.cancel()
+        await asyncio.wait([start])
+    assert "cannot get version" in lines[0]["cause"]
+    assert SECRET not in str(lines)
