@@ -1,18 +1,26 @@
 """Why the worker's Deployment does not run, as somebody sees who may read it: the administrator who installs it."""
 
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from datetime import timedelta
 from typing import Final, Protocol
 
 from agent_runs.contracts.start import Finding
 from agent_runs.kube.diagnosis import Ended, Failing, Waiting, diagnose
 from agent_runs.kube.objects import ContainerStatus, Deployment, Event, Pod
+from agent_runs.kube.port import LogCut, LogRefused
 
 LABEL: Final = "app.kubernetes.io/name=agent-runs-worker"
 CONTAINER: Final = "worker"
 REFUSED: Final = "worker: "
 """How the line begins in which a worker says why it does not start."""
 LINE_LIMIT: Final = 900
+AWAITED: Final = "server.awaited"
+"""The event that a worker logs while it waits for a server, twice a minute at least."""
+LOG_AGE: Final = timedelta(minutes=1)
+LOG_TIMEOUT: Final = timedelta(seconds=5)
 
 _REMEDIES: Final = (
     (
@@ -66,6 +74,20 @@ class Source(Protocol):
         """Return the events about these objects, oldest first."""
         ...
 
+    def open_log(
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        *,
+        follow: bool,
+        since: timedelta | None,
+        timestamps: bool,
+        idle_timeout: timedelta | None,
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Open a container's log; see `Cluster.open_log`."""
+        ...
+
 
 async def deployment_findings(cluster: Source, namespace: str) -> Sequence[Finding]:
     """Return one error for each cause that keeps a worker from being ready, else one finding that says that all are.
@@ -80,7 +102,8 @@ async def deployment_findings(cluster: Source, namespace: str) -> Sequence[Findi
         return [_error(message, "`kubectl apply -k` an overlay, or give the namespace of the worker.")]
     pods, _ = await cluster.list_pods(namespace, LABEL)
     events = await cluster.events_of(namespace, [pod.metadata.uid for pod in pods])
-    causes = [*_refused(deployments), *(cause for pod in pods if (cause := _cause(pod, events)))]
+    found = [_cause(pod, events) or await _awaited(cluster, namespace, pod) for pod in pods]
+    causes = [*_refused(deployments), *filter(None, found)]
     if causes:
         return [_error(cause, remedy(cause, namespace)) for cause in dict.fromkeys(causes)]
     wanted = sum(each.spec.replicas for each in deployments)
@@ -93,7 +116,7 @@ async def deployment_findings(cluster: Source, namespace: str) -> Sequence[Findi
 
 def remedy(cause: str, namespace: str) -> str:
     """What to do about a cause that Kubernetes or the worker itself has named."""
-    if f"ended: {REFUSED}" in cause:
+    if f"ended: {REFUSED}" in cause or cause.startswith("A worker waits for "):
         return "Change the overlay accordingly, and apply it again."
     text = next((text for pattern, text in _REMEDIES if re.search(pattern, cause.lower())), _ELSE)
     return text.format(namespace=namespace) + "."
@@ -121,6 +144,28 @@ def _cause(pod: Pod, events: Sequence[Event]) -> str | None:
     if isinstance(diagnosis, Ended):
         text = diagnosis.end.message or diagnosis.end.reason or "it ended"
     return _line(text) or None
+
+
+async def _awaited(cluster: Source, namespace: str, pod: Pod) -> str | None:
+    """The server that a worker waits for, as the last line of its log says."""
+    status = pod.container(CONTAINER)
+    if status is None or status.ready or status.state.running is None:
+        return None
+    lines = b""
+    with suppress(LogRefused, LogCut):
+        async with cluster.open_log(
+            *(namespace, pod.metadata.name, CONTAINER),
+            follow=False,
+            since=LOG_AGE,
+            timestamps=False,
+            idle_timeout=LOG_TIMEOUT,
+        ) as log:
+            async for piece in log:
+                lines += piece
+    with suppress(ValueError, IndexError, TypeError, KeyError):
+        last = json.loads(lines.splitlines()[-1])
+        return f"A worker waits for {last['server']}: {_line(last['cause'])}" if last["event"] == AWAITED else None
+    return None
 
 
 def _last_words(status: ContainerStatus) -> str:

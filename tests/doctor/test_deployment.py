@@ -3,7 +3,9 @@
 What Kubernetes itself says is tested on a real cluster (tests/real_cluster/test_wrong_installations.py).
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import msgspec
@@ -30,6 +32,15 @@ class Cluster:
     found: Sequence[Deployment] = (deployment(),)
     pods: Sequence[Pod] = ()
     events: Sequence[Event] = ()
+    log: Sequence[bytes] = ()
+
+    @asynccontextmanager
+    async def open_log(self, *_where: str, **_how: object) -> AsyncIterator[AsyncIterator[bytes]]:
+        async def pieces() -> AsyncIterator[bytes]:
+            for piece in self.log:
+                yield piece
+
+        yield pieces()
 
     async def list_deployments(self, namespace: str, labels: str) -> Sequence[Deployment]:
         return self.found if _is_ours(namespace, labels) else ()
@@ -68,6 +79,17 @@ async def test_a_worker_that_ended_without_a_reason_of_its_own_shows_its_last_li
     assert found.message == "A worker ended: MemoryError"
     silent = await only(Cluster(pods=[crashed("", code=137)]))
     assert silent.message == "A worker ended: Error (exit 137)"
+
+
+async def test_a_worker_that_waits_for_a_server_is_named_with_the_cause_out_of_its_log() -> None:
+    running = pod(container("worker", running={}), phase="Running")
+    waits = {"event": "server.awaited", "server": "temporal", "cause": "Temporal does not answer at temporal:7233"}
+    log = b'{"event": "kubernetes.connected"}\n' + json.dumps(waits).encode() + b"\n"
+    found = await only(Cluster(pods=[running], log=[log[:20], log[20:]]))
+    assert found.message == "A worker waits for temporal: Temporal does not answer at temporal:7233"
+    assert found.hint == "Change the overlay accordingly, and apply it again."
+    for other in (b"", b"no JSON\n", b"[]\n", log + b'{"event": "worker.started"}\n'):
+        assert (await only(Cluster(pods=[running], log=[other]))).message.startswith("0 of 2 workers")
 
 
 @pytest.mark.parametrize(
