@@ -159,7 +159,7 @@ class Refusal(msgspec.Struct, frozen=True):
         """
         if self._is_rbac_loading:
             return False
-        return self.status == 401 or (self.status == 403 and "cannot" in self.message and "User" in self.message)
+        return self.status == 403 and "cannot" in self.message and "User" in self.message
 
     @property
     def _is_rbac_loading(self) -> bool:
@@ -167,6 +167,9 @@ class Refusal(msgspec.Struct, frozen=True):
 
     def as_error(self, *, refused: type[RunError] = ClusterUnavailable) -> RunError:
         """Return the failure that this refusal is; `refused` when the API server objects to the request itself."""
+        if self.status == 401:
+            text = f"{self}; the API server does not accept the worker's credentials, which are read again"
+            return ClusterUnavailable(text, verb=self.verb, resource=self.resource, status=self.status)
         if self._is_rbac_loading:
             return ClusterUnavailable(str(self), verb=self.verb, resource=self.resource, status=self.status)
         if self.is_rbac_denial or (self.status == 403 and refused is ClusterUnavailable):
@@ -332,7 +335,13 @@ class KubernetesCluster:
         return list((await self._get("list", "jobs.batch", _batch(namespace, "jobs"), JobList, query)).items)
 
     async def annotate_job(
-        self, namespace: str, name: str, uid: str, resource_version: str, annotations: Mapping[str, str | None]
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        resource_version: str,
+        annotations: Mapping[str, str | None],
+        spec: Mapping[str, int | None] | None = None,
     ) -> Job | None:
         """Set or remove annotations of this Job, if it is still as it was in this version; see the port.
 
@@ -340,8 +349,9 @@ class KubernetesCluster:
         precondition.
         """
         metadata = {"uid": uid, "resourceVersion": resource_version, "annotations": dict(annotations)}
+        patch = {"metadata": metadata} | ({"spec": dict(spec)} if spec else {})
         path = _batch(namespace, "jobs", name)
-        answer = await self._patch("jobs.batch", path, {"metadata": metadata}, "application/merge-patch+json")
+        answer = await self._patch("jobs.batch", path, patch, "application/merge-patch+json")
         if not isinstance(answer, Refusal):
             return _decode(answer, Job, "patch jobs.batch")
         if answer.is_not_found or _is_other_object(answer):
@@ -594,7 +604,9 @@ class KubernetesCluster:
             async with asyncio.timeout(CALL_TIMEOUT.total_seconds()):
                 return await self._open_socket(_core(namespace, "pods", pod) + "/exec", query)
         except aiohttp.WSServerHandshakeError as error:
-            if error.status in {401, 403}:
+            if error.status == 401:
+                await self._access.credentials.reload()
+            if error.status == 403:
                 details: dict[str, Any] = {"verb": "create", "resource": "pods/exec", "status": error.status}
                 raise ClusterForbidden(f"cannot create pods/exec: {error.status}", **details) from None
             raise ExecFailed(f"cannot create pods/exec: {error.status}", status=error.status) from None
@@ -732,6 +744,8 @@ class KubernetesCluster:
         )
         answer = await client.call_api(*request, _request_timeout=limits)
         response: aiohttp.ClientResponse = answer.response
+        if response.status == 401:
+            await self._access.credentials.reload()
         return response
 
     # watching

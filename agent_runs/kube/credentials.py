@@ -6,18 +6,26 @@ is a warning. Every failure here is one line that says what to do.
 """
 
 import asyncio
-from collections.abc import Mapping
+import copy
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
+import structlog
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
 _load_in_cluster: Any = load_incluster_config  # untyped upstream
 _load_kubeconfig: Any = load_kube_config
 
+log: Final[Any] = structlog.get_logger()
+
+MIN_RELOAD_INTERVAL: Final = timedelta(seconds=5)
+"""Between readings of refused credentials: hundreds of calls may be refused in one second."""
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -36,21 +44,68 @@ class ClusterConfigError(Exception):
     """There is no configuration of the API server, or an unusable one. The message is one line with the remedy."""
 
 
+class Credentials:
+    """What requests authenticate with. The API server may refuse it any time; its source may have another by then.
+
+    Client certificates are read only once.
+
+    Args:
+        source: the official client's configuration as it was loaded; it renews its token where the source allows that.
+        load: loads it again. Raises ClusterConfigError.
+
+    Attributes:
+        configuration: for the clients; it and its copies have the token of the newest source.
+    """
+
+    def __init__(self, source: Configuration, load: Callable[[], Awaitable[Configuration]]) -> None:
+        self._source: Any = source
+        self._load = load
+        self._loaded_at = 0.0
+        self._lock = asyncio.Lock()
+        self.configuration = copy.copy(source)
+        self.configuration.api_key = dict(source.api_key)
+        untyped: Any = self.configuration  # upstream declares the hook as None
+        untyped.refresh_api_key_hook = self._set_token
+
+    async def reload(self) -> None:
+        """Read what was refused again, unless that was done just now. If it cannot be read, it stays as it is."""
+        async with self._lock:
+            if time.monotonic() - self._loaded_at < MIN_RELOAD_INTERVAL.total_seconds():
+                return
+            self._loaded_at = time.monotonic()
+            log.warning("kubernetes.credentials_refused")
+            try:
+                self._source = await self._load()
+            except ClusterConfigError as error:
+                log.warning("kubernetes.credentials_reload_failed", cause=str(error))
+
+    async def _set_token(self, configuration: Configuration) -> None:
+        if self._source.refresh_api_key_hook is not None:
+            renewal = self._source.refresh_api_key_hook(self._source)
+            if asyncio.iscoroutine(renewal):
+                await renewal
+        configuration.api_key |= self._source.api_key
+
+
 @dataclass(frozen=True)
 class ApiAccess:
     """An API server and how to authenticate there.
 
     Attributes:
-        configuration: the official client's; it renews its token where the source allows that.
         namespace: of Jobs, unless settings or agent name another one.
         own_namespace: of the worker's own pod.
         own_name: of the worker's own pod, None when it is not one of this cluster's.
     """
 
-    configuration: Configuration
+    credentials: Credentials
     namespace: str
     own_namespace: str
     own_name: str | None
+
+    @property
+    def configuration(self) -> Configuration:
+        """The official client's."""
+        return self.credentials.configuration
 
 
 async def load_access(
@@ -88,6 +143,20 @@ def _in_cluster(namespace: str | None, environ: Mapping[str, str], account: Path
             "in-cluster access unavailable: KUBERNETES_SERVICE_HOST is unset. "
             "Run the worker in a pod, or name a kubeconfig"
         )
+
+    async def load() -> Configuration:
+        return _load_service_account()
+
+    home = _non_empty(environ.get("POD_NAMESPACE")) or _read_text(account / "namespace") or "default"
+    return ApiAccess(
+        credentials=Credentials(_load_service_account(), load),
+        namespace=namespace or _non_empty(environ.get("PAPERCLIP_NAMESPACE")) or home,
+        own_namespace=home,
+        own_name=_non_empty(environ.get("POD_NAME")) or _non_empty(environ.get("HOSTNAME")),
+    )
+
+
+def _load_service_account() -> Configuration:
     configuration = _configuration()
     try:
         _load_in_cluster(client_configuration=configuration)
@@ -96,18 +165,29 @@ def _in_cluster(namespace: str | None, environ: Mapping[str, str], account: Path
             "in-cluster access unavailable: the pod's ServiceAccount token is not mounted "
             f"(set automountServiceAccountToken: true on the worker). Underlying error: {_one_line(error)}"
         ) from None
-    home = _non_empty(environ.get("POD_NAMESPACE")) or _read_text(account / "namespace") or "default"
-    return ApiAccess(
-        configuration=configuration,
-        namespace=namespace or _non_empty(environ.get("PAPERCLIP_NAMESPACE")) or home,
-        own_namespace=home,
-        own_name=_non_empty(environ.get("POD_NAME")) or _non_empty(environ.get("HOSTNAME")),
-    )
+    return configuration
 
 
 async def _by_kubeconfig(
     kubeconfig: str, context: str | None, namespace: str | None, environ: Mapping[str, str]
 ) -> ApiAccess:
+    async def load() -> Configuration:
+        return (await _load(kubeconfig, context))[0]
+
+    configuration, loader = await _load(kubeconfig, context)
+    of_context: object = loader.current_context.get("context", {}).get("namespace")
+    namespace = namespace or (of_context if isinstance(of_context, str) and of_context else None)
+    namespace = namespace or _non_empty(environ.get("PAPERCLIP_NAMESPACE")) or "default"
+    return ApiAccess(
+        credentials=Credentials(configuration, load),
+        namespace=namespace,
+        own_namespace=_non_empty(environ.get("POD_NAMESPACE")) or namespace,
+        own_name=_non_empty(environ.get("POD_NAME")),  # HOSTNAME would name a pod of another cluster
+    )
+
+
+async def _load(kubeconfig: str, context: str | None) -> tuple[Configuration, Any]:
+    """Return the configuration, and the official client's loader."""
     if not await asyncio.to_thread(_any_file, kubeconfig):
         raise ClusterConfigError(f"kubeconfig {kubeconfig} does not exist")
     configuration = _configuration()
@@ -118,15 +198,7 @@ async def _by_kubeconfig(
     except Exception as error:  # noqa: BLE001 - the loader raises whatever a malformed file leads to
         raise ClusterConfigError(f"kubeconfig {kubeconfig} cannot be used: {_one_line(error)}") from None
     _keep_credentials_fresh(kubeconfig, loader, configuration)
-    of_context: object = loader.current_context.get("context", {}).get("namespace")
-    namespace = namespace or (of_context if isinstance(of_context, str) and of_context else None)
-    namespace = namespace or _non_empty(environ.get("PAPERCLIP_NAMESPACE")) or "default"
-    return ApiAccess(
-        configuration=configuration,
-        namespace=namespace,
-        own_namespace=_non_empty(environ.get("POD_NAMESPACE")) or namespace,
-        own_name=_non_empty(environ.get("POD_NAME")),  # HOSTNAME would name a pod of another cluster
-    )
+    return configuration, loader
 
 
 def _keep_credentials_fresh(kubeconfig: str, loader: Any, configuration: Configuration) -> None:

@@ -1,9 +1,9 @@
 """The port `Cluster`: what the rest of the program may ask of Kubernetes.
 
 `KubernetesCluster` (agent_runs.kube.client) implements it over the API; tests use the same over the embedded cluster.
-The rules of every operation: 404 is None (or nothing to delete); 401 and 403 are `ClusterForbidden`, naming verb and
-resource; 429, 5xx, timeouts and broken connections are `ClusterUnavailable`; 409 and 422 are `JobCreateFailed`. Only
-the API server's reason and message are quoted, cut short: never bodies, never headers.
+The rules of every operation: 404 is None (or nothing to delete); 403 is `ClusterForbidden`, naming verb and resource;
+401, 429, 5xx, timeouts and broken connections are `ClusterUnavailable`; 409 and 422 are `JobCreateFailed`. Only the API
+server's reason and message are quoted, cut short: never bodies, never headers.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -145,10 +145,17 @@ class Cluster(Protocol):
         ...
 
     async def annotate_job(
-        self, namespace: str, name: str, uid: str, resource_version: str, annotations: Mapping[str, str | None]
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        resource_version: str,
+        annotations: Mapping[str, str | None],
+        spec: Mapping[str, int | None] | None = None,
     ) -> Job | None:
         """Set annotations of this Job, or remove them (None), if it is still as it was in this version.
 
+        With `spec`, also these fields of its specification.
         Of several that change the same version one succeeds. Needs the verb `patch` on `jobs.batch`.
 
         Returns:

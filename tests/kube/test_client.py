@@ -303,7 +303,7 @@ async def test_a_log_can_be_read_from_a_second_on(cluster: KubernetesCluster, na
         pytest.param(429, "TooManyRequests", "slow down", ClusterUnavailable, id="throttled"),
         pytest.param(500, "InternalError", "etcdserver: leader changed", ClusterUnavailable, id="500"),
         pytest.param(503, "ServiceUnavailable", "apiserver not ready", ClusterUnavailable, id="503"),
-        pytest.param(401, "Unauthorized", "Unauthorized", ClusterForbidden, id="401"),
+        pytest.param(401, "Unauthorized", "Unauthorized", ClusterUnavailable, id="our identity is refused"),
         pytest.param(
             403,
             "Forbidden",
@@ -342,6 +342,7 @@ async def test_a_refused_read_raises_the_right_error(
             403, "Forbidden", 'jobs is forbidden: User "x" cannot create resource', ClusterForbidden, id="RBAC"
         ),
         pytest.param(503, "ServiceUnavailable", "shutting down", ClusterUnavailable, id="503"),
+        pytest.param(401, "Unauthorized", "Unauthorized", ClusterUnavailable, id="our identity is refused"),
     ],
 )
 async def test_a_refused_creation_raises_the_right_error(
@@ -477,6 +478,7 @@ async def test_a_refusal_that_comes_in_pieces_is_read_whole(client: KubernetesCl
         pytest.param(404, '{"reason": "NotFound", "message": "pods not found"}', LogGone, id="404"),
         pytest.param(400, '{"reason": "BadRequest", "message": "is waiting to start"}', LogNotReady, id="400"),
         pytest.param(403, '{"reason": "Forbidden", "message": "no"}', ClusterForbidden, id="403"),
+        pytest.param(401, '{"reason": "Unauthorized", "message": "no"}', LogUnavailable, id="our identity is refused"),
     ],
 )
 async def test_a_refused_log_raises_the_right_error(
@@ -556,11 +558,8 @@ async def read_exec(client: KubernetesCluster) -> bytes:
         return b"".join([piece async for piece in pieces])
 
 
-@pytest.mark.parametrize("status", [401, 403])
-async def test_a_forbidden_exec_reports_what_to_grant(
-    client: KubernetesCluster, scripted: Scripted, status: int
-) -> None:
-    scripted.refuse_with(status, "Forbidden", "no")
+async def test_a_forbidden_exec_reports_what_to_grant(client: KubernetesCluster, scripted: Scripted) -> None:
+    scripted.refuse_with(403, "Forbidden", "no")
     with pytest.raises(ClusterForbidden, match="create pods/exec"):
         await read_exec(client)
 
@@ -592,7 +591,7 @@ async def test_an_exec_without_credentials_failed(tmp_path: Path) -> None:
             await client.read_job(NAMESPACE, "j")
 
 
-@pytest.mark.parametrize("status", [200, 404, 500, 503])
+@pytest.mark.parametrize("status", [200, 401, 404, 500, 503])
 async def test_an_exec_that_is_refused_failed(client: KubernetesCluster, scripted: Scripted, status: int) -> None:
     scripted.answer_with(status, "nonsense", "text/plain")
     with pytest.raises(ExecFailed) as failed:

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from kubernetes.aio.config import incluster_config
 
+from agent_runs.contracts.errors import ClusterUnavailable
 from agent_runs.kube import credentials
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.credentials import ClusterConfigError
 from tests.kube.conftest import Scripted, kubeconfig
+from tests.support.cases import case
 
 IN_A_POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443", "HOSTNAME": "worker-1"}
 
@@ -156,3 +159,67 @@ async def test_a_failing_plugin_does_not_lead_to_anonymous_access(
     path = write_kubeconfig(tmp_path, kubeconfig("http://127.0.0.1:1", plugin(tmp_path, "raise SystemExit(1)")))
     assert "exec plugin returned no credentials" in await refusal(path)
     assert "process returned 1" in caplog.text
+
+
+class Identity:
+    """An API server that accepts one token, which may be renewed at its source."""
+
+    def __init__(self, scripted: Scripted) -> None:
+        self.accepted = "first"
+        self._scripted = scripted
+        scripted.answer = self._answer
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        if request.headers.get("authorization", "").split()[-1:] == [self.accepted]:
+            return web.json_response({"gitVersion": "v1"})
+        status = {"kind": "Status", "code": 401, "reason": "Unauthorized", "message": "Unauthorized"}
+        return web.json_response(status, status=401)
+
+
+async def test_a_refused_token_is_an_outage_until_its_source_has_a_new_one(
+    scripted: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(credentials, "MIN_RELOAD_INTERVAL", timedelta())
+    token, certificate = tmp_path / "token", tmp_path / "ca.crt"
+    certificate.write_text("unused")
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(certificate))
+    script = f"""
+import json
+status = {{"token": open({str(token)!r}).read(), "expirationTimestamp": "2999-01-01T00:00:00Z"}}
+print(json.dumps({{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}}))
+"""
+    sources: dict[str, dict[str, Any] | None] = {
+        "a token file": {"tokenFile": str(token)},
+        "the kubeconfig itself": {"token": "first"},
+        "a plugin whose token has not expired": plugin(tmp_path, script),
+        "the pod's service account": None,
+    }
+    for name, user in sources.items():
+        with case(name):
+            identity = Identity(scripted)
+            token.write_text("first")
+            path = None if user is None else write_kubeconfig(tmp_path, kubeconfig(scripted.url, user))
+            async with await connected(path, scripted.url, monkeypatch) as cluster:
+                await cluster.version()
+                identity.accepted = "second"
+                for _ in range(2):
+                    with pytest.raises(ClusterUnavailable, match="does not accept the worker's credentials"):
+                        await cluster.version()
+                token.write_text("second")
+                if user is not None and "token" in user:
+                    write_kubeconfig(tmp_path, kubeconfig(scripted.url, {"token": "second"}))
+                with pytest.raises(ClusterUnavailable, match="401 Unauthorized"):
+                    await cluster.version()
+                assert await cluster.version() == "v1"
+                assert await cluster.version() == "v1"
+
+
+async def connected(path: str | None, url: str, monkeypatch: pytest.MonkeyPatch) -> KubernetesCluster:
+    if path is not None:
+        return await KubernetesCluster.connect(path, environ={})
+    for name, value in IN_A_POD.items():
+        monkeypatch.setenv(name, value)
+    access = await credentials.load_access(None, None, None, IN_A_POD)
+    access.configuration.host, access.configuration.ssl_ca_cert = url, None
+    return KubernetesCluster(access)

@@ -13,7 +13,8 @@ from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.job.reference import job_ref
 from agent_runs.transcripts.store import PAGE_BYTES
-from tests.runs.system import System, attempt_key, open_system
+from dev_stack.cluster.kinds import SECRETS
+from tests.runs.system import System, attempt_key, open_system, replay_script
 
 LINES = 60
 MEBI = 1024 * 1024
@@ -136,6 +137,20 @@ async def test_a_deleted_pod_is_a_named_failure_and_its_output_is_kept(temporal:
     assert outcome.receipt is not None
     assert outcome.receipt.lines == LINES // 2
     assert len(stdout) == LINES // 2
+
+
+async def test_a_clean_up_for_which_the_workers_identity_is_refused_is_tried_again(
+    temporal: Client, tmp_path: Path
+) -> None:
+    async with open_system(temporal, tmp_path) as system, system.worker():
+        raw = system.agent(replay_script("text-stdin"))
+        refused = system.embedded.faults.http(method="DELETE", path="/jobs/", status=401, message="no", times=2)
+        outcome = await system.outcome(raw)
+        assert await system.kubernetes.read_job("default", attempt_key(raw).job_name) is None
+        left = [body["metadata"]["name"] for body in system.embedded.store.every(SECRETS, "default")]
+    assert (outcome.error_code, refused.hits, left) == (None, 2, [])
+    assert outcome.receipt is not None
+    assert outcome.receipt.state == "verified"
 
 
 async def test_a_run_over_its_time_ends_as_a_timeout(temporal: Client, tmp_path: Path) -> None:
