@@ -55,6 +55,8 @@ ROTATION_BYTES: Final = 512 * 1024
 EXEC_TIMEOUT: Final = timedelta(seconds=30)
 """How long a command in the container may be silent."""
 
+UNRECORDED_EXIT: Final = 255
+"""What a container runtime reports of a container whose end it has not seen."""
 SIDECAR_LOST: Final = "the sidecar ended while the agent was running, so its output cannot be followed any more"
 
 log: Final[Any] = structlog.get_logger()
@@ -218,6 +220,16 @@ class Follower:
         if end.exit_code is None and self.last is not None and self.last.exit_code is not None:
             return end.model_copy(update={"exit_code": self.last.exit_code})
         return end
+
+    @property
+    def lost_by_runtime(self) -> bool:
+        """Whether nobody has recorded how the containers ended: neither the sidecar nor their runtime.
+
+        Source: containerd's `cleanupAfterDeadShim`, which reports 255 of each container of a killed shim; observed.
+        """
+        sidecar = self._sidecar.terminated
+        codes = {self.end.exit_code if self.end else None, sidecar.exit_code if sidecar else None}
+        return self.last is None and codes == {UNRECORDED_EXIT}
 
     @property
     def warnings(self) -> tuple[str, ...]:

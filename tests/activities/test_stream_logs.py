@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 import pytest
 from temporalio.testing import ActivityEnvironment
@@ -349,6 +349,28 @@ async def test_the_loss_of_the_sidecar_is_a_lost_pod_and_its_job_is_deleted(stor
     assert (end.failure.code, end.receipt.lines, end.receipt.state) == (PodLost.code, 3, "unverified")
     assert "OOMKilled (exit 137)" in end.failure.message
     assert cluster.deleted
+
+
+CUT: Final = Log(framed([("stdout", ANSWER)], last=None))
+
+
+@pytest.mark.parametrize(
+    ("agent", "sidecar", "log", "code"),
+    [
+        pytest.param(255, 255, CUT, "k8s_pod_lost", id="the runtime's shim was killed"),
+        pytest.param(255, 255, sidecars_log(ANSWER, exit_code=255), None, id="the sidecar has recorded the exit code"),
+        pytest.param(255, 0, CUT, None, id="the sidecar's end is known"),
+        pytest.param(1, 255, CUT, None, id="the agent's end is known"),
+    ],
+)
+async def test_containers_whose_end_nobody_recorded_are_lost_infrastructure(
+    agent: int, sidecar: int, log: Log, code: str | None, store: SqlTranscripts
+) -> None:
+    ended = pod(terminated(sidecar, name="sidecar"), terminated(agent), phase="Failed")
+    cluster = one_read_of(ended, log=log)
+    end = await streamed(store, cluster)
+    assert (end.failure and end.failure.code, cluster.deleted) == (code, code is not None)
+    assert end.failure is None or end.failure.budget == "infrastructure"
 
 
 # errors of the runner
