@@ -16,13 +16,17 @@ import worker
 from agent_runs.cli import keys
 from agent_runs.client.settings import SettingsError
 from agent_runs.doctor.permissions import CHECK_VERBS, DEPLOYMENT_VERBS, REQUIRED_VERBS
+from agent_runs.kube.ownership import OURS, selector
 from agent_runs.service.health import CHECK_TIMEOUT
 from agent_runs.service.polling import SilenceLimits
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.web.transcripts import DRAIN_TIMEOUT
+from tests.support.cases import case
 from tests.support.overlays import OVERLAYS, PRODUCTION, TRIAL, built, objects
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
+PAGE = (DEPLOY.parent / "docs" / "install.md").read_text()
+AGENTS_NAMESPACE = DEPLOY / "overlays" / "production" / "namespace.yaml"
 MANIFEST = (DEPLOY / "base" / "worker.yaml").read_text()
 POD: dict[str, Any] = yaml.safe_load(MANIFEST)["spec"]["template"]["spec"]
 CONTAINER: dict[str, Any] = POD["containers"][0]
@@ -128,8 +132,48 @@ def test_the_worker_is_granted_what_it_checks_where_the_agents_are_and_only_its_
 
 
 def test_the_namespace_of_agents_admits_restricted_pods_only() -> None:
-    namespace = objects(PRODUCTION, "Namespace")["", "paperclip-agents"]
+    assert f"kubectl apply -f {AGENTS_NAMESPACE.relative_to(DEPLOY.parent)}" in PAGE
+    namespace = yaml.safe_load(AGENTS_NAMESPACE.read_text())
+    assert namespace["metadata"]["name"] == "paperclip-agents"
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+WITH_DATA = {"Namespace", "PersistentVolumeClaim", "PersistentVolume", "StatefulSet"}
+
+
+def test_nothing_with_data_is_in_what_an_overlay_deletes(tmp_path: Path) -> None:
+    sets = {overlay: list(yaml.safe_load_all(built(overlay))) for overlay in OVERLAYS}
+    for component in sorted((DEPLOY / "components").iterdir()):
+        if component.name not in {"data-volume", "sqlite", "postgresql", "temporal-tls"}:  # the overlays have these
+            sets[component.name] = with_component(tmp_path / component.name, component.name, validated=False)
+    for name, documents in sets.items():
+        with case(name):
+            assert documents
+            assert {each["kind"] for each in documents} & WITH_DATA == set()
+
+
+def test_uninstalling_ends_agents_first_then_workers_and_leaves_nothing_but_data() -> None:
+    uninstall = PAGE.partition("## Uninstall")[2]
+    commands = "\n".join(re.findall(r"```sh\n(.*?)```", uninstall, re.DOTALL))
+    steps = (
+        "agent-runs cancel",
+        "delete deployment agent-runs-worker --cascade=foreground",
+        "delete jobs",
+        "delete -k",
+    )
+    places = [commands.find(step) for step in steps]
+    assert places == sorted(places)
+    assert -1 not in places
+    assert commands.count(f"--selector {selector(OURS)}\n") == 2
+    sources = [PAGE, *(file.read_text() for file in DEPLOY.glob("components/*/kustomization.yaml"))]
+    made = {name for text in sources for name in re.findall(r"create secret generic (\S+)", text)}
+    assert [name for name in {keys.SECRET, *made} if name not in commands] == []
+    assert re.findall(r"delete (?:namespace|pvc|persistentvolume)", commands) == []
+    for overlay in OVERLAYS:
+        for name, each in objects(overlay, "ConfigMap").items():
+            with case(overlay, name):  # each change of the settings leaves one of another name behind
+                assert "--selector app.kubernetes.io/part-of=agent-runs" in commands
+                assert each["metadata"]["labels"] == {"app.kubernetes.io/part-of": "agent-runs"}
 
 
 def test_the_component_for_storage_classes_grants_to_read_one_by_name_and_nothing_else(tmp_path: Path) -> None:
@@ -156,15 +200,15 @@ def test_the_component_for_operators_mounts_the_secret_at_the_file_of_the_settin
     assert f"create secret generic {volume['secret']['secretName']} --from-literal={Path(file).name}=" in comment
 
 
-def with_component(folder: Path, component: str) -> list[dict[str, Any]]:
-    """What the trial creates with one component more; all of it is valid."""
+def with_component(folder: Path, component: str, *, validated: bool = True) -> list[dict[str, Any]]:
+    """What the trial creates with one component more."""
     deploy = shutil.copytree(DEPLOY, folder / "deploy")
     overlay = deploy / "overlays" / TRIAL / "kustomization.yaml"
     added = f"components:\n  - ../../components/{component}\n"
     overlay.write_text(overlay.read_text().replace("components:\n", added))
     command = [str(Path(sys.executable).parent / "kubectl"), "kustomize", str(overlay.parent)]
     documents = list(yaml.safe_load_all(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
-    for each in documents:
+    for each in documents if validated else ():
         kubernetes_validate.validate(each, "1.29", strict=True)
     return documents
 

@@ -21,6 +21,7 @@ from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.wake import build_wake
 from agent_runs.contracts.outcome import Outcome
+from agent_runs.kube.ownership import OURS, selector
 from agent_runs.paperclip.sealing import Sealer, public_key
 from dev_stack import demo
 from dev_stack.host_address import host_for_pods
@@ -146,6 +147,32 @@ class Installation:
         ticket = await self.start(raw)
         async with asyncio.timeout(240):
             return await outcome_at_close(ticket.handle(self.temporal))
+
+
+INSTALLED = (
+    *("jobs", "pods", "secrets", "configmaps", "deployments", "services", "networkpolicies", "poddisruptionbudgets"),
+    *("roles", "rolebindings", "serviceaccounts", "persistentvolumeclaims"),
+)
+"""Kinds of which an installation, or a run, makes objects."""
+
+
+async def left_in(namespace: str) -> set[str]:
+    """What a namespace has, but for what Kubernetes itself puts into each."""
+    listed = await command("kubectl", "--namespace", namespace, "get", ",".join(INSTALLED), "--output", "name")
+    own = ("configmap/kube-root-ca.crt", "serviceaccount/default", "secret/default-token")
+    return {each for each in listed.split() if not each.startswith(own)}
+
+
+async def until_agent_runs(namespace: str) -> None:
+    """Wait until a pod of an agent is ready."""
+    wait = ["wait", "--for=condition=Ready", "pod", "--selector", selector(OURS), "--timeout=120s"]
+    while True:  # `wait` fails while there is no pod
+        try:
+            await command("kubectl", "--namespace", namespace, *wait)
+        except AssertionError:
+            await asyncio.sleep(1)
+        else:
+            return
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ from tests.real_cluster.installation import command
 from tests.real_cluster.objects import api_request, kubeconfig_of
 from tests.real_cluster.requirements import cluster_and_image
 from tests.real_cluster.stack import open_real_system
-from tests.support.overlays import PRODUCTION, built
+from tests.support.overlays import FOLDER, PRODUCTION, built
 
 pytestmark = [pytest.mark.real_cluster, pytest.mark.installs, pytest.mark.timeout(900)]
 
@@ -35,11 +35,14 @@ async def workers_kubeconfig(tmp_path: Path) -> AsyncIterator[Path]:
     kubeconfig, _ = cluster_and_image()
     documents = [each for each in yaml.safe_load_all(built(PRODUCTION)) if each["kind"] not in NOT_NEEDED]
     own = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": WORKER}}
+    agents = yaml.safe_load((FOLDER / PRODUCTION / "namespace.yaml").read_text())
     async with AsyncExitStack() as ends:
         cluster = await ends.enter_async_context(await KubernetesCluster.connect(kubeconfig, environ={}))
         for namespace in (WORKER, AGENTS):
             ends.push_async_callback(api_request, cluster, "DELETE", f"/api/v1/namespaces/{namespace}")
-        await command("kubectl", "apply", "--validate=false", "-f", "-", text=yaml.safe_dump_all([own, *documents]))
+        await command(
+            "kubectl", "apply", "--validate=false", "-f", "-", text=yaml.safe_dump_all([own, agents, *documents])
+        )
         path = f"/api/v1/namespaces/{WORKER}/serviceaccounts/agent-runs-worker/token"
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}}
         answer = await api_request(cluster, "POST", path, body=request)

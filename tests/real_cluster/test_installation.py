@@ -24,8 +24,10 @@ from tests.real_cluster.installation import (
     data_claim,
     deleted_at_the_end,
     kubectl,
+    left_in,
     opened_beside,
     own_provider,
+    until_agent_runs,
     volume,
     volume_name,
 )
@@ -107,6 +109,14 @@ async def test_an_installation_is_upgraded_and_gets_new_keys_mid_run_and_is_back
     assert (await installation.outcome(installation.wake_up(str(uuid.uuid4())))).error_code is None
     await page.follow("import sqlite3", "backup.db transcripts.db")
     assert (await installation.outcome(installation.wake_up(str(uuid.uuid4())))).error_code is None
-    await page.follow("kubectl delete -k")
-    left = await kubectl("get", "deployments,configmaps,secrets,roles,claims".replace("claims", "pvc"), "-o", "name")
-    assert [each for each in left.split() if "agent-runs" in each and "token" not in each] == []
+    (installation.data / "kept").write_text("of Paperclip's")
+    raw = installation.wake_up(str(uuid.uuid4()), "script")
+    steps = json.dumps(script(600, command="true"))
+    at_work = await installation.start(rewritten(raw, f"<<<fake-llm\n{steps}\nfake-llm>>>"))
+    async with asyncio.timeout(240):
+        await until_agent_runs(WORKER)
+    await page.follow("agent-runs list --open", "kubectl delete -k")
+    assert (await outcome_at_close(at_work.handle(installation.temporal))).error_code == "cancelled"
+    assert await left_in(WORKER) == {f"persistentvolumeclaim/{claim}" for claim in CLAIMS}
+    assert (installation.data / "kept").read_text() == "of Paperclip's"
+    assert (installation.data.parent / CLAIMS[1] / "transcripts.db").stat().st_size > 0

@@ -28,8 +28,10 @@ from tests.real_cluster.installation import (
     data_claim,
     deleted_at_the_end,
     kubectl,
+    left_in,
     opened_beside,
     own_provider,
+    until_agent_runs,
     volume,
     volume_name,
 )
@@ -43,6 +45,7 @@ pytestmark = [pytest.mark.real_cluster, pytest.mark.installs, pytest.mark.timeou
 
 AGENTS = "paperclip-agents"
 CLAIM = "paperclip-data"
+NAMESPACE_FILE = "deploy/overlays/production/namespace.yaml"
 NAMESPACES = [f"kubectl create namespace {each}" for each in (WORKER, AGENTS)]
 STEPS = 45
 """Of a second each: longer than two workers take to be replaced one after the other."""
@@ -86,12 +89,15 @@ async def production(tmp_path: Path, images: InstalledImages) -> AsyncIterator[P
         postgres.start()
         database = await postgres.remote_url("runs", uuid.uuid4().hex)
         before = {
-            "for namespace in": "\n".join([*NAMESPACES, "kubectl apply -f ../volumes.yaml"]),
+            NAMESPACE_FILE: "\n".join([*NAMESPACES, "kubectl apply -f ../volumes.yaml"]),
             "kubectl apply -k deploy/overlays/mine\nkubectl --namespace paperclip rollout status": own_provider(
                 "deploy/overlays/mine/worker", "../../../components"
             ),
         }
-        page = Page.copy(tmp_path, environment | {"TEMPORAL": secured, "DATABASE": database}, before, images)
+        key = tmp_path / "checkout" / "sealing-key.pub.json"
+        callers = {"TEMPORAL_ADDRESS": temporal, "AGENT_RUNS_SEALING_KEY_FILE": str(key)}
+        variables = {"TEMPORAL": secured, "DATABASE": database, **callers}
+        page = Page.copy(tmp_path, environment | variables, before, images)
         write_certificates(authority, page.checkout)
         data = tmp_path / CLAIM
         objects = [part for each in (WORKER, AGENTS) for part in (volume(CLAIM, data, each), data_claim(each))]
@@ -99,11 +105,10 @@ async def production(tmp_path: Path, images: InstalledImages) -> AsyncIterator[P
         volumes = [("persistentvolume", volume_name(CLAIM, each)) for each in (WORKER, AGENTS)]
         namespaces = [("namespace", WORKER), ("namespace", AGENTS)]
         await ends.enter_async_context(deleted_at_the_end(*volumes, *namespaces))
-        await page.follow("for namespace in", "rollout status")
-        key = page.checkout / "sealing-key.pub.json"
+        await page.follow(NAMESPACE_FILE, "rollout status")
         public = ("get", "configmap", "agent-runs-public-key", "--output", r"jsonpath={.data.sealing-key\.json}")
         key.write_text(await kubectl(*public))
-        caller = ClientSettings.read({"TEMPORAL_ADDRESS": temporal, "AGENT_RUNS_SEALING_KEY_FILE": str(key)})
+        caller = ClientSettings.read(callers)
         yield Production(Installation(await connect(caller), data, key, caller), page, postgres)
 
 
@@ -138,3 +143,18 @@ async def test_runs_lose_no_line_while_both_workers_are_replaced_and_the_databas
             assert await steps_of(store, key) == list(range(1, STEPS + 1))
     finally:
         await store.close()
+
+
+async def test_an_installation_with_an_agent_at_work_is_uninstalled_and_leaves_its_data_and_nothing_else(
+    production: Production,
+) -> None:
+    installation = production.installation
+    _, ticket = await production.start()
+    (installation.data / "kept").write_text("of Paperclip's")
+    async with asyncio.timeout(240):
+        await until_agent_runs(AGENTS)
+    await production.page.follow("agent-runs list --open", "kubectl delete -k")
+    assert (await outcome_at_close(ticket.handle(installation.temporal))).error_code == "cancelled"
+    for namespace in (WORKER, AGENTS):
+        assert await left_in(namespace) == {f"persistentvolumeclaim/{CLAIM}"}
+    assert (installation.data / "kept").read_text() == "of Paperclip's"
