@@ -23,7 +23,7 @@ def parse(
     """
     code = exit_code if exit_code is not None else SIGNAL_BASE + signal if signal else 0
     fold = fold_chunks(_chunks(file), _chunks(stderr) if stderr else (), resumed)
-    report = fold.report(ContainerEnd(exit_code=code, signal=signal))
+    report = fold.report(ContainerEnd(exit_code=code, signal=signal), verified=True)
     display.report(report)
     return 0 if report.failure is None else 1
 

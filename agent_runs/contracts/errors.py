@@ -152,6 +152,15 @@ class JobCreateFailed(RunError):
     budget = "none"
 
 
+class QuotaUsedUp(JobCreateFailed):
+    """A ResourceQuota has no room for the Job or a Secret now. Retried for a while, as a pod waits for its quota."""
+
+    code = "k8s_quota_used_up"
+    next_step = "Nothing while the run waits: what ends elsewhere makes room; else raise the quota."
+    retryable = True
+    retry_delay = timedelta(seconds=5)
+
+
 class PromptTooLarge(JobCreateFailed):
     """The prompt does not fit into a Secret (1 MiB)."""
 
@@ -208,7 +217,7 @@ class SidecarUnavailable(RunError):
 
 
 class PodLost(RunError):
-    """The pod or its node was lost: evicted, preempted, deleted by somebody, node failure."""
+    """The pod, its node or its container runtime was lost: evicted, preempted, deleted by somebody, node failure."""
 
     code = "k8s_pod_lost"
     next_step = "Nothing to do if another attempt follows; else inspect the node's events."
@@ -253,10 +262,10 @@ class OutOfMemory(RunError):
 
 
 class AgentCrashed(RunError):
-    """The agent was ended by a signal that the worker did not send."""
+    """The agent was ended by a signal that the worker did not send, also after an answer: more may have followed."""
 
     code = "opencode_crashed"
-    next_step = "Read the last lines of the transcript; wake the agent again."
+    next_step = "Read the last lines of the transcript and the answer, if there is one; wake the agent again."
 
 
 class AgentNotStarted(RunError):
@@ -460,6 +469,20 @@ class ContextOverflow(RunError):
     next_step = "The next run starts a fresh session; keep tasks smaller or choose a model with a larger window."
 
 
+class SessionRejected(RunError):
+    """The provider refuses what is in the session's history, so each resume of it would fail alike."""
+
+    code = "session_rejected"
+    next_step = "Nothing: the stored session is cleared and the next run starts afresh."
+
+
+class AgentUnfinished(RunError):
+    """The agent ended by itself without an answer: after its tools, or after it had compacted its conversation."""
+
+    code = "agent_unfinished"
+    next_step = "Wake the agent again: its session is kept, and the task can be continued."
+
+
 class EmptyAnswer(RunError):
     """The model's answer was empty."""
 
@@ -499,7 +522,10 @@ class ProviderRejected(RunError):
     """The provider refused the request itself (400, 404 and the like)."""
 
     code = "provider_rejected"
-    next_step = "Check the model name, the provider's API key (a missing one reads as an unknown model) and options."
+    next_step = (
+        "Check the model name, the provider's API key (a missing one reads as an unknown model) and options. A session"
+        " that is rejected twice is cleared."
+    )
 
 
 class ModelUnknown(RunError):

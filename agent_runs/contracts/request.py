@@ -361,6 +361,7 @@ class SessionParams(PaperclipContract):
 
     Attributes:
         agent: that made it, and alone knows it; None: OpenCode, or nobody knows.
+        rejected: by which failure a provider has rejected it; None: it has not, or a run has succeeded since.
     """
 
     session_id: str
@@ -369,6 +370,7 @@ class SessionParams(PaperclipContract):
     workspace_id: str | None = None
     repo_url: str | None = None
     repo_ref: str | None = None
+    rejected: Annotated[str | None, Field(exclude_if=lambda rejected: rejected is None)] = None
 
 
 class Runtime(PaperclipContract):
@@ -438,11 +440,10 @@ class WakePrompt(PaperclipContract):
 
 
 class ContextRuntime(PaperclipContract):
-    """`runtime` of an execution context, not yet decoded: session parameters come in several spellings."""
+    """`runtime` of an execution context, not yet decoded: a session comes in several spellings, or malformed."""
 
-    session_id: OptionalText = None
-    session_params: dict[str, Any] | None = None
-    session_display_id: OptionalText = None
+    session_id: Any = None
+    session_params: Any = None
     task_key: OptionalText = None
 
 

@@ -211,8 +211,9 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
     context = _validated(_at_pods_addresses(tidy, addresses), warnings)
     wake = _wake_context(context, tidy)
     directory = session.working_directory(wake.paperclip_workspace, context.config)
+    stored = session.decode(context.runtime)
     resume = session.resume(
-        _stored_session(context),
+        _without_login_in(stored.session),
         directory,
         enabled=context.config.resume_last_session,
         agent=context.config.agent,
@@ -232,7 +233,14 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
     )
     config = _safe_config(context.config)
     skill_texts, skill_notes = _skill_texts(config, host)
-    notes = (*warnings, resume.reason, *oversized, *(note[:NOTE_LIMIT] for note in host.notes), *skill_notes)
+    notes = (
+        *warnings,
+        stored.reason,
+        resume.reason,
+        *oversized,
+        *(note[:NOTE_LIMIT] for note in host.notes),
+        *skill_notes,
+    )
     request = RunRequest(
         run_id=context.run_id,
         agent=context.agent,
@@ -367,10 +375,6 @@ def _deeper_problems(context: ExecutionContext) -> Iterator[Problem]:
             )
     for path, remedy in opencode.problems(config.opencode):
         yield Problem(f"config.opencode.{path}".rstrip(".")[:FIELD_LIMIT], remedy)
-    try:
-        session.decode(context.runtime)
-    except session.MalformedSession as error:
-        yield Problem(error.field, str(error))
 
 
 def _directory_problems(config: AdapterConfig, workspace: Workspace) -> Iterator[Problem]:
@@ -427,8 +431,7 @@ def _without_login(address: str | None) -> str | None:
     return None if address is None else _LOGIN.sub("", address)
 
 
-def _stored_session(context: ExecutionContext) -> SessionParams | None:
-    stored = session.decode(context.runtime)
+def _without_login_in(stored: SessionParams | None) -> SessionParams | None:
     return stored and stored.model_copy(update={"repo_url": _without_login(stored.repo_url)})
 
 

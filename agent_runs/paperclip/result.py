@@ -25,6 +25,7 @@ from agent_runs.contracts.errors import (
     PodIntrospectionFailed,
     PodScheduleFailed,
     PolicyRefused,
+    ProviderRejected,
     RunCancelled,
     RunTimeout,
     SealedFieldUnreadable,
@@ -68,6 +69,9 @@ UNSTARTED_CODES: Final = frozenset(code for code, error in FAILURES.items() if i
 RETRY_DELAY: Final = timedelta(seconds=60)
 """Before Paperclip's own retry of a run that never started."""
 REPEATED_FAMILIES: Final = frozenset[ErrorFamily | None]({"transient_upstream", "provider_quota"})
+REJECTED_AGAIN: Final = (
+    "a provider has rejected this session a second time, so it is cleared, and the next run begins a new one"
+)
 RESULT_MESSAGE_LIMIT: Final = 4000
 ACTION_LIMIT: Final = 2000
 """UTF-16 code units that Paperclip takes of the text of what to do."""
@@ -113,7 +117,10 @@ def outcome(
     reports = [*earlier, *([report] if report else [])]
     session_id = _session_id(request, reports)
     exit_code = _exit_code(ended, report, end)
-    clear_session = _clears(reports, session_id)
+    rejected_again = _is(ended, ProviderRejected.code) and _rejected_before(request, session_id) is not None
+    if ended and rejected_again:
+        ended = ended.model_copy(update={"message": f"{ended.message}; {REJECTED_AGAIN}"})
+    clear_session = _clears(reports, session_id) or rejected_again
     unstarted = ended is not None and _never_started(report, end, attempts, stop)
     error_family = _error_family(ended, unstarted=unstarted)
     agent_stopped = _agent_stopped(ended, end, stop)
@@ -127,7 +134,9 @@ def outcome(
         retry_not_before=ended_at + RETRY_DELAY if ended_at and unstarted and error_family else None,
         usage=_usage(reports),
         session_id=session_id,
-        session_params=stored_session(request, session_id) if request and session_id and not clear_session else None,
+        session_params=stored_session(request, session_id, _rejected(request, session_id, ended))
+        if request and session_id and not clear_session
+        else None,
         session_display_id=session_id,
         provider=provider(request.config.model) if request else None,
         model=request.config.model.partition("/")[2].strip() if request else None,
@@ -154,12 +163,23 @@ def with_notes(outcome: Outcome, notes: Iterable[str]) -> Outcome:
     return outcome.model_copy(update={"result_json": outcome.result_json | _present({"notes": _bounded(notes)})})
 
 
-def stored_session(request: RunRequest, session_id: str) -> SessionParams:
+def stored_session(request: RunRequest, session_id: str, rejected: str | None = None) -> SessionParams:
     """A session of this run as Paperclip stores it, and as a later attempt resumes it."""
-    workspace = request.context.paperclip_workspace
-    return session_params(
-        session_id, workspace, working_directory(workspace, request.config), agent=request.config.agent
-    )
+    workspace, config = request.context.paperclip_workspace, request.config
+    directory = working_directory(workspace, config)
+    return session_params(session_id, workspace, directory, agent=config.agent, rejected=rejected)
+
+
+def _rejected(request: RunRequest, session_id: str, ended: Failure | None) -> str | None:
+    """Which failure says that a provider has rejected the session, now or before; a success proves it usable."""
+    if ended is None:
+        return None
+    return ended.code if ended.code == ProviderRejected.code else _rejected_before(request, session_id)
+
+
+def _rejected_before(request: RunRequest | None, session_id: str | None) -> str | None:
+    resumed = request.runtime.session_params if request else None
+    return resumed.rejected if resumed and resumed.session_id == session_id else None
 
 
 def provider(model: str) -> str | None:

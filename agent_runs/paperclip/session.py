@@ -24,15 +24,14 @@ _SESSION_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "repoUrl": ("repoUrl", "repo_url"),
     "repoRef": ("repoRef", "repo_ref"),
     "agent": ("agent",),
+    "rejected": ("rejected",),
 }
 
 
-class MalformedSession(ValueError):
-    """Session parameters that name no usable session. `field` is Paperclip's path, the text is the remedy."""
-
-    def __init__(self, field: str, remedy: str) -> None:
-        super().__init__(remedy)
-        self.field = field
+MALFORMED: Final = (
+    "the stored session is malformed, so a new one begins: a session's id is text of letters, digits and '_.:-', 128 at"
+    " most"
+)
 
 
 def deserialize(raw: object) -> SessionParams | None:
@@ -51,24 +50,22 @@ def _first(raw: Mapping[Any, Any], keys: tuple[str, ...]) -> str | None:
     return next((text.strip() for text in texts if isinstance(text, str) and text.strip()), None)
 
 
-def decode(runtime: ContextRuntime) -> SessionParams | None:
-    """The session of a wake: `sessionParams` in any spelling, else the bare `sessionId`; None for a fresh one.
+def decode(runtime: ContextRuntime) -> "Resume":
+    """The session that Paperclip stored: `sessionParams` in any spelling, else the bare `sessionId`.
 
-    Raises:
-        MalformedSession: an id is there and is none: not text, or nothing that OpenCode's `--session` could take.
+    What is stored and is none (not text, or nothing that OpenCode's `--session` could take) is dropped: nobody but an
+    operator could correct it, and every wake would bring it again.
     """
-    raw = runtime.session_params or {}
-    if any(key in raw and not isinstance(raw[key], str) for key in ID_KEYS):
-        raise MalformedSession("runtime.sessionParams", "sessionId must be text; reset the agent's session")
-    session = deserialize(raw)
-    field = "runtime.sessionParams" if session else "runtime.sessionId"
-    if session is None and runtime.session_id:
-        session = SessionParams(session_id=runtime.session_id.strip())
-    if session is not None and not _SESSION_ID.fullmatch(session.session_id):
-        raise MalformedSession(
-            field, "the session id may hold letters, digits and '_.:-' only, 128 at most; reset the agent's session"
-        )
-    return session
+    raw, bare = runtime.session_params, runtime.session_id
+    params = raw if isinstance(raw, Mapping) else {}
+    session = deserialize(params)
+    if session is None and isinstance(bare, str) and bare.strip():
+        session = SessionParams(session_id=bare.strip())
+    no_text = [each for each in (*map(params.get, ID_KEYS), bare) if not isinstance(each, str | None)]
+    no_parameters = raw is not None and params is not raw
+    if no_text or no_parameters or (session is not None and not _SESSION_ID.fullmatch(session.session_id)):
+        return Resume(reason=MALFORMED)
+    return Resume(session)
 
 
 def working_directory(workspace: Workspace, config: RunConfig) -> str:
@@ -77,13 +74,18 @@ def working_directory(workspace: Workspace, config: RunConfig) -> str:
 
 
 def session_params(
-    session_id: str, workspace: Workspace, cwd: str | None = None, agent: str = OPENCODE
+    session_id: str,
+    workspace: Workspace,
+    cwd: str | None = None,
+    agent: str = OPENCODE,
+    rejected: str | None = None,
 ) -> SessionParams:
     """What Paperclip should store so that the next wake can resume `session_id`.
 
     Args:
         cwd: where the agent really worked, if that is not the workspace: a session is bound to its directory.
         agent: whose session it is.
+        rejected: as in `SessionParams`.
     """
     return SessionParams(
         session_id=session_id,
@@ -92,6 +94,7 @@ def session_params(
         workspace_id=workspace.workspace_id,
         repo_url=workspace.repo_url,
         repo_ref=workspace.repo_ref,
+        rejected=rejected,
     )
 
 

@@ -407,6 +407,138 @@ def test_an_error_of_any_shape_names_a_failure(error: object, expected: str) -> 
     assert report.errors[0]
 
 
+def refused(message: str, status: int | None = 400, **data: Any) -> Report:
+    """A run whose resumed session met this answer of its provider."""
+    error = {"name": "APIError", "data": {"message": message, "statusCode": status, "isRetryable": False, **data}}
+    said = json.dumps({"type": "error", "sessionID": SESSION, "error": error}).encode()
+    return folded(line("step_start"), said, resumed=SESSION).report(ContainerEnd(exit_code=1))
+
+
+IN_THE_HISTORY = [
+    "messages.7: `tool_use` ids were found without `tool_result` blocks immediately after: toolu_x1.",
+    "messages.9.content.1.image.source.base64: image exceeds 5 MB maximum: 5895160 bytes > 5242880 bytes",
+    "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'.",
+    "Invalid parameter: messages with role 'tool' must be a response to a preceeding message with 'tool_calls'.",
+    "No tool output found for function call call_9.",
+    "Please ensure that function call turn comes immediately after a user turn or after a function response turn.",
+    "The request body is not valid JSON: no low surrogate in string: line 1 column 80213 (char 80212)",
+    "Failed to parse the request body as JSON: lone leading surrogate in hex escape",
+    "'utf-8' codec can't encode character '\\ud83d' in position 12: surrogates not allowed",
+    "Invalid 'input[12].arguments': string too long.",
+    "The image data you provided does not represent a valid image.",
+    "Could not process image",
+    "Item 'rs_68' of type 'reasoning' was provided without its required following item.",
+    "`thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified.",
+]
+
+
+def test_a_session_whose_history_a_provider_refuses_is_cleared_at_once() -> None:
+    for message in IN_THE_HISTORY:
+        for report in (refused(message), refused(message, None), refused("Bad Request", responseBody=message)):
+            with case(message, report.failure):
+                assert (code(report), report.clear_session) == ("session_rejected", True)
+    for message, status, expected in (
+        ("no", 400, "provider_rejected"),
+        ("max_tokens: 64000 > 32000, which is the maximum of this model", 400, "provider_rejected"),
+        ("tools.0.custom.input_schema: JSON schema is invalid", 400, "provider_rejected"),
+        ("messages.7: overloaded", 529, "provider_unavailable"),
+        ("messages.7: slow down", 429, "provider_quota"),
+    ):
+        with case(message, status):
+            report = refused(message, status)
+            assert (code(report), report.clear_session) == (expected, False)
+
+
+OVERFLOWS = [
+    "prompt is too long: 210031 tokens > 200000 maximum",
+    "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000",
+    "Input is too long for requested model.",
+    "Your input exceeds the context window of this model. Please adjust your input and try again.",
+    "This model's maximum context length is 128000 tokens. However, your messages resulted in 130512 tokens.",
+    "This endpoint's maximum context length is 131072 tokens.",
+    "The input token count (1200431) exceeds the maximum number of tokens allowed (1048576).",
+    "This model's maximum prompt length is 131072 but the request contains 140000 tokens.",
+    "Please reduce the length of the messages or completion.",
+    "the request exceeds the available context size, try increasing it",
+    "prompt too long; exceeded max context length by 412 tokens",
+    "The number of tokens to keep from the initial prompt is greater than the context length",
+    "Invalid request: Your request exceeded model token limit: 262144",
+    "invalid params, context window exceeds limit",
+]
+
+
+def test_an_overflow_that_only_its_text_tells_clears_the_session() -> None:
+    for message in OVERFLOWS:
+        for report in (
+            refused(message),
+            refused(message, None),
+            refused(message, 500),
+            refused("Bad Request", responseBody=json.dumps({"error": {"message": message}})),
+        ):
+            with case(message, report.failure):
+                assert (code(report), report.clear_session) == ("context_overflow", True)
+    for message in ("Request too large on tokens per min (TPM): Limit 30000, Requested 40000", OVERFLOWS[0]):
+        assert code(refused(message, 429)) == "provider_quota"
+
+
+def compaction(agent: str, session: str = SESSION) -> bytes:
+    """The log's line about a request to the provider."""
+    return (
+        f"timestamp=2026-11-20T10:00:00.000Z level=INFO run=1 message=stream providerID=p modelID=m "
+        f"session.id={session} small=false agent={agent} mode=primary"
+    ).encode()
+
+
+def test_the_summary_of_a_compaction_is_not_the_answer() -> None:
+    calls = line("step_finish", id="p0", reason="tool-calls", tokens={"output": 5})
+    last = (line("step_start"), line("tool_use", tool="read", callID="c"), calls, *FINISHED)
+    loop = f"timestamp=2026-11-20T10:00:00.000Z level=INFO run=1 message=loop session.id={SESSION} step=0".encode()
+    for log, expected in (
+        ([compaction("compaction")], "agent_unfinished"),
+        ([loop, compaction("build"), compaction("compaction"), compaction("title")], "agent_unfinished"),
+        ([loop, compaction("compaction"), compaction("general", "ses_sub_agent_1")], "agent_unfinished"),
+        ([loop, compaction("compaction"), compaction("build")], None),
+        ([loop, compaction("build"), compaction("compaction", "ses_sub_agent_1")], None),
+    ):
+        with case(log):
+            report = folded(*last, stderr=tuple(log)).report(ContainerEnd(exit_code=0))
+            assert code(report) == expected
+            assert report.summary == ("Done." if expected is None else "")
+            assert not report.clear_session
+
+
+def test_a_limit_of_output_is_named_though_no_token_was_counted() -> None:
+    for reason, expected in (
+        ("length", "output_cut_off"),
+        ("content-filter", "model_refused"),
+        ("stop", "llm_api_error"),
+    ):
+        nothing = line("step_finish", id="p", reason=reason, tokens={"input": 100, "output": 0, "reasoning": 0})
+        with case(reason):
+            assert code(folded(line("step_start"), nothing).report(ContainerEnd(exit_code=0))) == expected
+
+
+def test_an_agent_that_stops_after_its_tools_has_lost_no_output_if_the_receipt_says_so() -> None:
+    task = line("tool_use", tool="task", callID="c1"), line("tool_use", tool="task", callID="c2")
+    calls = line("step_finish", id="p0", reason="tool-calls", tokens={"output": 5})
+    fold = folded(line("step_start"), *task, calls)
+    whole, unproven = (fold.report(ContainerEnd(exit_code=0), verified=each) for each in (True, False))
+    assert (code(whole), code(unproven)) == ("agent_unfinished", "output_lost")
+    assert whole.failure is not None
+    assert "stopped after its tools" in whole.failure.message
+    assert "missing" not in whole.failure.message
+
+
+def test_a_crash_after_an_answer_stays_a_crash_that_says_so_and_keeps_session_and_answer() -> None:
+    for output, after in ((FINISHED, True), (FINISHED[:-1], False)):
+        report = folded(*output).report(ContainerEnd(signal=11), verified=True)
+        with case(after):
+            assert (code(report), report.session_id, report.summary) == ("opencode_crashed", SESSION, "Done.")
+            assert report.failure is not None
+            assert ("had ended with an answer" in report.failure.message) == after
+            assert not report.clear_session
+
+
 def test_the_most_specific_of_several_errors_decides() -> None:
     vague = b'{"type":"error","error":{"name":"UnknownError","data":{"message":"Unexpected server error."}}}'
     for order in ((vague, RATE_LIMITED), (RATE_LIMITED, vague)):

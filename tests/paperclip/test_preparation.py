@@ -83,11 +83,6 @@ WRONG_FIELDS: list[tuple[str, Any, str, str]] = [
     ("runId", None, "runId", "is missing"),
     ("config", CANARY, "config", "must be an object"),
     ("runtime", CANARY, "runtime", "must be an object"),
-    ("runtime.sessionParams", CANARY, "runtime.sessionParams", "must be an object"),
-    ("runtime.sessionParams", [CANARY], "runtime.sessionParams", "must be an object"),
-    ("runtime.sessionParams", {"sessionId": 42}, "runtime.sessionParams", "must be text"),
-    ("runtime.sessionParams", {"sessionId": f"--{CANARY}"}, "runtime.sessionParams", "reset the agent's session"),
-    ("runtime.sessionId", f"{CANARY} x", "runtime.sessionId", "reset the agent's session"),
     ("config.paperclipApiUrl", CANARY, "config.paperclipApiUrl", "must be an absolute http:// or https:// URL"),
     ("config.paperclipApiUrl", f"http://ada:{CANARY}@h", "config.paperclipApiUrl", "without a login"),
     ("config.paperclipApiUrl", f"http://h/?key={CANARY}", "config.paperclipApiUrl", "without a login, query"),
@@ -202,6 +197,30 @@ def test_a_session_of_another_directory_is_not_resumed_and_a_note_gives_the_reas
     result = prepare(captured("ctx-2"))  # its stored session belongs to /nowhere
     assert result.request.runtime.session_params is None
     assert "/nowhere" in result.request.notes[0]
+
+
+def test_a_malformed_stored_session_is_dropped_with_a_warning_and_a_new_one_begins() -> None:
+    for runtime in (
+        {"sessionParams": CANARY},
+        {"sessionParams": [CANARY]},
+        {"sessionParams": {"sessionId": 12345, "cwd": "/w"}},
+        {"sessionParams": {"sessionId": {"id": CANARY}}},
+        {"sessionParams": {"sessionId": "--help"}, "sessionId": "--help"},
+        {"sessionParams": {"session_id": f"{CANARY} x"}},
+        {"sessionParams": {"sessionId": "s" * 129}},
+        {"sessionId": f"{CANARY} x"},
+        {"sessionId": 7},
+        {"sessionId": [CANARY]},
+    ):
+        with case(runtime):
+            request = prepare(minimal() | {"runtime": runtime}).request
+            assert request.runtime.session_params is None
+            assert "malformed, so a new one begins" in request.notes[0]
+            assert CANARY not in request.model_dump_json()
+    for nothing in ({}, {"sessionParams": {}, "sessionId": None}, {"sessionParams": {"sessionId": None, "cwd": "/w"}}):
+        with case(nothing):
+            request = prepare(minimal() | {"runtime": nothing}).request
+            assert (request.runtime.session_params, request.notes) == (None, ())
 
 
 def test_a_bare_session_id_is_enough_to_resume() -> None:

@@ -16,6 +16,7 @@ from agent_runs.contracts.errors import (
     PodLost,
     PodScheduleFailed,
     ProviderQuota,
+    ProviderRejected,
     RunCancelled,
     RunTimeout,
     SessionUnavailable,
@@ -32,6 +33,7 @@ from agent_runs.contracts.outcome import (
     Stop,
     Usage,
 )
+from agent_runs.contracts.request import RunRequest, SessionParams
 from agent_runs.paperclip.javascript import length
 from agent_runs.paperclip.preparation import prepare
 from agent_runs.paperclip.result import ACTION_LIMIT, RESULT_MESSAGE_LIMIT, outcome
@@ -137,6 +139,33 @@ def test_a_fresh_session_after_an_unknown_one_is_kept() -> None:
     unknown = Report(unknown_session=True, clear_session=True, usage=Usage(input_tokens=1), cost_usd=Decimal("0.002"))
     result = outcome(RESUMED, report=SUCCESS, earlier=[unknown])
     assert (result.session_id, result.clear_session) == ("ses_1", False)
+
+
+def test_a_session_that_a_provider_rejects_a_second_time_is_cleared_in_words() -> None:
+    rejected = Report(failure=ProviderRejected.as_failure("400: no"), session_id="ses_old", exit_code=1)
+    first = outcome(RESUMED, report=rejected, end=ContainerEnd(exit_code=1))
+    assert first.session_params is not None
+    assert (first.clear_session, first.session_params.rejected) == (False, "provider_rejected")
+    assert json.loads(first.model_dump_json())["sessionParams"]["rejected"] == "provider_rejected"
+    again = resuming(first.session_params)
+    second = outcome(again, report=rejected, end=ContainerEnd(exit_code=1))
+    assert (second.clear_session, second.session_params) == (True, None)
+    assert "a second time" in (second.error_message or "")
+    assert "begins a new one" in (second.error_message or "")
+    between = outcome(again, failure=PodScheduleFailed.as_failure("no node"))
+    assert between.session_params is not None
+    assert (between.session_params.rejected, between.clear_session) == ("provider_rejected", False)
+    usable = outcome(again, report=SUCCESS.model_copy(update={"session_id": "ses_old"}))
+    assert usable.session_params is not None
+    assert (usable.session_params.rejected, "rejected" in usable.session_params.model_dump()) == (None, False)
+    other = outcome(again, report=rejected.model_copy(update={"session_id": "ses_new"}), end=ContainerEnd(exit_code=1))
+    assert not other.clear_session
+
+
+def resuming(stored: SessionParams) -> RunRequest:
+    """The request of a wake to which Paperclip passes this session."""
+    raw = with_value(CONTEXT, "runtime.sessionParams", stored.model_dump(exclude_none=True))
+    return prepare(raw).request
 
 
 def test_a_session_that_must_not_be_used_again_is_cleared() -> None:

@@ -42,6 +42,7 @@ class Diagnostics:
     Attributes:
         session_id: the run's own session, from the log; sub-agents' sessions are not it.
         session_missing: a line reports that the session was not found.
+        compacts: the newest request of the run's own session is for a summary of the conversation, not for a step.
         permissions: what OpenCode asked for and rejected itself, such as `bash (make)`.
         causes: the cause behind an `err_…` reference of an "Unexpected server error".
         unwritable: why OpenCode could not write its output.
@@ -51,6 +52,7 @@ class Diagnostics:
     session_id: str | None = None
     version: str | None = None
     session_missing: bool = False
+    compacts: bool = False
     permissions: list[str] = field(default_factory=list)
     causes: dict[str, str] = field(default_factory=dict)
     unwritable: str | None = None
@@ -98,8 +100,15 @@ class Diagnostics:
             self.version = self.version or _field(line, "version")
         elif message == "loop":
             self.session_id = self.session_id or _session(_field(line, "session.id"))
+        elif message == "stream":
+            self._request(line)
         elif level == "ERROR":
             self._error(line)
+
+    def _request(self, line: str) -> None:
+        is_own = self.session_id in {None, _field(line, "session.id")}
+        if is_own and _field(line, "agent") != "title":
+            self.compacts = _field(line, "agent") == "compaction"
 
     def _error(self, line: str) -> None:
         cause = _field(line, "error") or _field(line, "cause") or _field(line, "error.error")

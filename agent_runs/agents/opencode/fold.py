@@ -257,7 +257,7 @@ class Fold:
             steps=self._steps,
             tool_calls=self._tool_calls,
             finish_reason=self._reason,
-            summary=self._summary(),
+            summary="" if self._diagnostics.compacts else self._summary(),
             errors=tuple(self._errors),
             tool_errors=tuple(self._tool_errors),
             unknown_session=judgement.unknown_session,

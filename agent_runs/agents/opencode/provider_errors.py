@@ -16,6 +16,7 @@ from agent_runs.contracts.errors import (
     ProviderUnavailable,
     ResponseTypeCrash,
     RunError,
+    SessionRejected,
     StreamTruncated,
 )
 
@@ -53,7 +54,31 @@ BY_TEXT: Final[tuple[tuple[re.Pattern[str], type[RunError]], ...]] = (
     (re.compile(r"(?:ProviderModelNotFoundError: )?Model not found: "), ProviderRejected),
     (re.compile(r"(?:AI_)?LoadAPIKeyError\b"), ProviderCredentials),
 )
-_OVERFLOW_CODE: Final = re.compile(r"""\\?["']code\\?["']\s*:\s*\\?["']context_length_exceeded\\?["']""")
+_OVERFLOW: Final = re.compile(
+    r"""\\?["']code\\?["']\s*:\s*\\?["']context_length_exceeded\\?["']"""
+    r"|context (?:length|limit|size|window) exceeded|(?:prompt|input|context) is too long|prompt too long"
+    r"|exceed\w* (?:(?:the|its|your|available|max\w*|model'?s) ){0,3}context|maximum context length"
+    r"|maximum prompt length is \d|(?:token count|input tokens?)\b.{0,60}\bexceeds? the (?:maximum|limit)"
+    r"|reduce the length of the (?:messages|prompt|input)|(?:greater|larger) than the context|context window exceeds"
+    r"|exceeded model token limit",
+    re.IGNORECASE,
+)
+"""How providers and gateways word it that have no code for it. Source: OpenCode 1.18's own list, and public reports."""
+_HISTORY: Final = re.compile(
+    r"\b(?:messages|input|contents)(?:\.\[?|\[)\d{1,6}\b"  # a path into the history
+    r"|tool_use\b.{0,80}\btool_result|tool_result\b.{0,80}\btool_use|\btool_calls\b.{0,80}\bmust be followed"
+    r"|role .{0,4}tool\b.{0,40}\bmust (?:be a response|follow)|No tool (?:output|call) found for function call"
+    r"|function (?:call turn|response parts?)\b.{0,120}\b(?:immediately after|equal to)"
+    r"|\b(?:low|high|lone|lead\w*|trail\w*|unpaired)[\w ]{0,20}surrogate|surrogates? not allowed"
+    r"|image (?:exceeds|dimensions exceed|data you provided)|(?:process|unsupported|invalid) image\b"
+    r"|\breasoning\b.{0,40}\bwithout its required|thinking\W{0,3} blocks?\b.{0,80}\bcannot be modified",
+    re.IGNORECASE | re.DOTALL,
+)
+"""What only a history can hold: a call without its result, half a surrogate, an image that is refused."""
+BY_WORDS: Final[tuple[tuple[re.Pattern[str], type[RunError]], ...]] = (
+    (_OVERFLOW, ContextOverflow),
+    (_HISTORY, SessionRejected),
+)
 _REFERENCE: Final = re.compile(r"err_\w{1,64}")
 
 
@@ -63,7 +88,7 @@ class ProviderError(NamedTuple):
     Attributes:
         text: for people, bounded.
         reference: `err_…`, under which OpenCode's log names the cause.
-        overflow: the provider's own code means that the context window is exceeded.
+        worded: what its words mean, those of the provider's response included, whatever its name and status.
     """
 
     text: str
@@ -71,13 +96,13 @@ class ProviderError(NamedTuple):
     status: int | None = None
     retryable: bool = False
     reference: str | None = None
-    overflow: bool = False
+    worded: type[RunError] | None = None
 
 
 def provider_error(error: object) -> ProviderError:
     """What an error object of any shape holds; OpenCode 2 has `type` and `message` instead of `name` and `data`."""
     if not isinstance(error, dict):
-        return ProviderError(text=error_text(error), overflow=_overflows(error))
+        return ProviderError(text=error_text(error), worded=_worded(_json(error)))
     data = error.get("data")
     details: dict[str, Any] = data if isinstance(data, dict) else {}
     status = number(details.get("statusCode"))
@@ -89,7 +114,7 @@ def provider_error(error: object) -> ProviderError:
         status=int(status) if status is not None and status.is_integer() else None,
         retryable=details.get("isRetryable") is True,
         reference=reference if isinstance(reference, str) and _REFERENCE.fullmatch(reference) else None,
-        overflow=_overflows(error),
+        worded=_worded(_json(error)),
     )
 
 
@@ -114,29 +139,25 @@ def failure_for(error: ProviderError, cause: str | None = None) -> type[RunError
         error: what the event holds.
         cause: the text in OpenCode's log under the error's reference.
     """
-    if error.overflow:
-        return ContextOverflow
-    failure = BY_NAME.get(error.name or "")
+    failure = BY_NAME.get(error.name or "") or BY_STATUS.get(error.status or 0)
     if failure is not None:
         return failure
-    if error.status is not None:
-        return _by_status(error.status)
     text = cause or error.text
+    worded = error.worded or _worded(text)
+    is_answer = error.status is None or error.status < SERVER_ERRORS
+    if worded is not None and (is_answer or worded is ContextOverflow):
+        return worded
+    if error.status is not None:
+        return ProviderUnavailable if error.status >= SERVER_ERRORS else ProviderRejected
     for pattern, kind in BY_TEXT:
         if pattern.search(text):
             return kind
     return ProviderUnavailable if error.retryable else OpenCodeFailed
 
 
-def _by_status(status: int) -> type[RunError]:
-    if status >= SERVER_ERRORS:
-        return ProviderUnavailable
-    return BY_STATUS.get(status, ProviderRejected)
-
-
-def _overflows(error: object) -> bool:
-    """Whether the provider's own code stands anywhere in the error, its response body included."""
-    return _OVERFLOW_CODE.search(_json(error)[:BODY_LIMIT]) is not None
+def _worded(text: str) -> type[RunError] | None:
+    bounded = text[:BODY_LIMIT]
+    return next((kind for words, kind in BY_WORDS if words.search(bounded)), None)
 
 
 def _json(value: object) -> str:

@@ -21,6 +21,7 @@ from agent_runs.contracts.errors import (
     AgentNotStarted,
     AgentProtocolBroken,
     AgentSilent,
+    AgentUnfinished,
     ContextOverflow,
     EmptyAnswer,
     ExitUnknown,
@@ -33,6 +34,7 @@ from agent_runs.contracts.errors import (
     PermissionBlocked,
     RunError,
     RunTimeout,
+    SessionRejected,
     SessionUnavailable,
     SidecarUnavailable,
     StartFailed,
@@ -161,6 +163,7 @@ def is_success(evidence: Evidence, end: ContainerEnd) -> bool:
         and not evidence.pending_errors
         and evidence.finished
         and not evidence.open_step
+        and not evidence.diagnostics.compacts
         and evidence.has_output
         and _ended_well(evidence, end)
     )
@@ -240,12 +243,17 @@ def agent_ended(evidence: Evidence, end: ContainerEnd) -> Finding | None:
 
 
 def crashed(evidence: Evidence, end: ContainerEnd) -> Finding | None:
-    """Ended by a signal that we did not send. OpenCode itself exits with 0 or 1 only."""
+    """Ended by a signal that we did not send. OpenCode itself exits with 0 or 1 only.
+
+    Also after a step that finished by `stop`: a run can go on after one, so nothing proves that it was the last.
+    """
     number = _signal(end)
     if number is None:
         return None
     name = SIGNAL_NAMES.get(number, f"signal {number}")
-    return AgentCrashed, f"{evidence.agent} was ended by {name}; {pod_exit(evidence, end)}"
+    answered = evidence.reason == STOP and not evidence.open_step and not evidence.pending_errors
+    answer = "; its last step had ended with an answer, after which it may have had more to do" if answered else ""
+    return AgentCrashed, f"{evidence.agent} was ended by {name}; {pod_exit(evidence, end)}{answer}"
 
 
 def unknown_session(evidence: Evidence, end: ContainerEnd) -> Finding | None:
@@ -321,7 +329,10 @@ def step_limit(evidence: Evidence, end: ContainerEnd) -> Finding | None:
 
 
 def empty_answer(evidence: Evidence, end: ContainerEnd) -> Finding | None:
-    """The model answered with no text, no tool call and no token."""
+    """The model answered with no text, no tool call and no token, and its finish reason does not say why.
+
+    A provider may count no tokens for reasoning that used up the output limit.
+    """
     if evidence.finished and not evidence.open_step and not evidence.has_output:
         return EmptyAnswer, _composed("LLM API returned empty response", evidence, end)
     return None
@@ -349,12 +360,21 @@ def cut_off(evidence: Evidence, end: ContainerEnd) -> Finding | None:
     return (finding[0], _composed(finding[1], evidence, end)) if finding is not None else None
 
 
+def compacted(evidence: Evidence, end: ContainerEnd) -> Finding | None:
+    """The last step summarised the conversation so that it fits: its text is not the task's answer."""
+    if not evidence.diagnostics.compacts or evidence.open_step or evidence.reason != STOP:
+        return None
+    return AgentUnfinished, _composed(f"{evidence.agent} compacted its conversation and then stopped", evidence, end)
+
+
 def unfinished(evidence: Evidence, end: ContainerEnd) -> Finding | None:
-    """Exit 0 without a final answer and without any known cause: the rest of the output is missing."""
+    """Exit 0 without a final answer and without any known cause. Output is missing, unless all of it is proven here."""
     if end.exit_code != 0:
         return None
     if evidence.reason not in {None, STOP, "tool-calls"} and not evidence.open_step:
         return OpenCodeFailed, f"The last step ended with the finish reason {evidence.reason!r}"
+    if evidence.reason == "tool-calls" and not evidence.open_step and evidence.verified:
+        return AgentUnfinished, f"{evidence.agent} stopped after its tools, without an answer"
     return OutputLost, f"{evidence.agent} exited 0 without a final answer; the rest of its output is missing"
 
 
@@ -369,6 +389,9 @@ BY_DRIVER: Final[dict[str, type[RunError]]] = {
     failure.code: failure for failure in (AgentNotStarted, AgentProtocolBroken, AgentLost)
 }
 """The runner's errors that the sidecar's driver has found."""
+
+LAST_OF_SESSION: Final = frozenset({ContextOverflow.code, SessionRejected.code})
+"""Failures that every resume of the session would repeat."""
 
 PREFIXES: Final[dict[type[RunError], str]] = {
     StreamTruncated: "Model stream truncated",
@@ -389,9 +412,10 @@ RULES: Final[tuple[Rule, ...]] = (
     start_failed,
     reported_error,
     step_limit,
+    cut_off,
     empty_answer,
     permission_blocked,
-    cut_off,
+    compacted,
     unfinished,
 )
 
@@ -403,7 +427,7 @@ def _verdict(finding: Finding, evidence: Evidence, end: ContainerEnd) -> Verdict
         failure=failure,
         exit_code=_failed_exit(failure, evidence, end),
         unknown_session=unknown,
-        clear_session=unknown or evidence.limit_reached or failure.code == ContextOverflow.code,
+        clear_session=unknown or evidence.limit_reached or failure.code in LAST_OF_SESSION,
     )
 
 
