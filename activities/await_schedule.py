@@ -56,7 +56,8 @@ class AwaitScheduleActivity:
     async def await_schedule(self, input: AwaitSchedule) -> PodRef:
         """Returns the pod once its agent container runs or has ended.
 
-        The time-outs are measured by the cluster's own timestamps, so they also run while no worker is there.
+        The time-outs are measured by the cluster's own timestamps, so they also run while no worker is there. None
+        runs while the Job is suspended: how long a queue takes is not known.
         A pod for which no node, or no quota, has a place left gets that of a pod that only rests, the one that has
         rested longest; one at a time, until it has a node.
 
@@ -175,12 +176,13 @@ class PodStartMonitor:
         if self._job is None or pod is None:
             job = await self._cluster.read_job(ref.namespace, ref.name)
             self._job = job if job is not None and job.metadata.uid == ref.uid else None
-            self._note_creation(self._job.metadata.creation_timestamp if self._job else None)
+            if self._job is not None:  # a Job that was suspended starts when it is admitted
+                self._note_creation(self._job.status.start_time or self._job.metadata.creation_timestamp)
         if pod is None or pod.spec.node_name:
             self._events = await self._cluster.events_of(ref.namespace, [pod.metadata.uid if pod else ref.uid])
 
     def _note_creation(self, created: datetime | None) -> None:
-        """The schedule timeout begins with the Job's creation, by the cluster's clock."""
+        """The schedule timeout begins with the creation of pod or Job, by the cluster's clock."""
         self._timeouts.began = min(self._timeouts.began, created or self._timeouts.began)
 
 

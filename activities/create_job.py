@@ -1,6 +1,7 @@
 """Creates the Job of one attempt exactly once, whatever happens to the worker meanwhile."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -11,9 +12,13 @@ from temporalio import activity
 from agent_runs.agents.opencode.config import translate_mcp_servers
 from agent_runs.agents.profile import keys
 from agent_runs.contracts.errors import (
+    ClusterForbidden,
+    ClusterUnavailable,
     ExitUnknown,
     ForeignObject,
+    JobCreateFailed,
     JobDeletedExternally,
+    QuotaUsedUp,
     SealedFieldUnreadable,
 )
 from agent_runs.contracts.messages import CreateJob, JobRef
@@ -24,7 +29,7 @@ from agent_runs.job.manifest import JobPlan
 from agent_runs.job.model_check import ModelCheck
 from agent_runs.job.redactions import Redactions
 from agent_runs.job.reference import job_ref
-from agent_runs.job.warm_pods import NotAsked, WarmPods
+from agent_runs.job.warm_pods import NotAsked, WarmPods, release_resting_pod
 from agent_runs.kube.objects import Job, Metadata
 from agent_runs.kube.ownership import belongs_to
 from agent_runs.kube.port import AlreadyExists, Cluster
@@ -34,6 +39,8 @@ from agent_runs.paperclip.preparation import Preparations
 from agent_runs.paperclip.sealing import Opener
 
 MAX_NAMED_PODS: Final = 5
+EXCEEDED_QUOTA: Final = "exceeded quota"
+"""In what the API server says of an object for which a ResourceQuota has no room."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,7 @@ class CreateJobActivity:
                 can be kept out of the transcript.
             SealedFieldUnreadable: sealed with a key that this worker does not hold.
             JobCreateFailed: Kubernetes refused Job or Secret. `ForeignObject`: the name belongs to another object.
+            QuotaUsedUp: a quota has no room; retried until the time-out of a pod's schedule is over.
             PodLost: a pod that was to be claimed was lost, and may have got the prompt.
             JobDeletedExternally: this attempt's Job existed and was deleted.
             ExitUnknown: this attempt's Job may have existed; how it ended is unknown.
@@ -81,7 +89,12 @@ class CreateJobActivity:
             notes.append(str(reason))
         if input.attempt.attempt == 1 and (ended := await self._remove_previous_runs(input)):
             notes.append(f"pods of previous runs were ended: {', '.join(ended[:MAX_NAMED_PODS])}")
-        job = await self._create_or_adopt(input, plan)
+        try:
+            job = await self._create_or_adopt(input, plan)
+        except JobCreateFailed as refused:
+            if EXCEEDED_QUOTA not in refused.message:
+                raise
+            raise await self._refused_by_quota(input, refused.message) from None
         return await self._completed(job.model_copy(update={"warnings": (*job.warnings, *notes)}), input)
 
     async def _claim(self, input: CreateJob, plan: JobPlan | None) -> JobRef | None:
@@ -122,6 +135,20 @@ class CreateJobActivity:
             if await self.cluster.create_secret(plan.run_secret):
                 return await self._create(input, plan)
         return await self._continue_earlier_attempt(input)
+
+    async def _refused_by_quota(self, input: CreateJob, message: str) -> JobCreateFailed:
+        """The failure, after making room as for a pod that a quota refuses.
+
+        The run Secret goes, because its age would show that a Job may have existed, and none has.
+        """
+        limit = input.config.schedule_timeout_sec
+        if datetime.now(UTC) - activity.info().scheduled_time >= timedelta(seconds=limit):
+            return JobCreateFailed(f"Timed out waiting for room in a quota ({limit}s): {message}")
+        namespace = input.prompt.namespace
+        with suppress(ClusterForbidden, ClusterUnavailable):
+            await release_resting_pod(self.cluster, namespace, input.attempt.transcript)
+        await self.cluster.delete_secret(namespace, input.attempt.run_secret_name)
+        return QuotaUsedUp(message)
 
     async def _continue_earlier_attempt(self, input: CreateJob) -> JobRef:
         """After an earlier activity attempt, or a reset of the run, which may have stopped at any point."""

@@ -35,8 +35,8 @@ with workflow.unsafe.imports_passed_through():
     from workflows.run_state import RunState
     from workflows.waits import result_or_none
 
-START_MARGIN: Final = timedelta(minutes=1)
-"""Added to the limits that `await_schedule` enforces itself, so that its own, more precise failure comes first."""
+LONGEST_WAIT: Final = timedelta(days=30)
+"""For a place in a queue. An `await_schedule` whose worker hangs or dies ends by its heartbeat time-out."""
 KILL_MARGIN: Final = timedelta(seconds=5)
 """Added to the grace: time for the kubelet to kill the container and for its last lines to arrive."""
 ANSWERED_TIMEOUT: Final = timedelta(seconds=30)
@@ -47,20 +47,22 @@ LONGEST_STREAM: Final = timedelta(days=30)
 
 
 async def wait_for_pod(run: RunState, attempt: Attempt, job: JobRef) -> PodRef:
-    """Waits for a node, then for the start of the agent's container; both limits are the activity's own."""
+    """Waits for a node, then for the start of the agent's container.
+
+    Both limits are the activity's own: only it knows for how long a queue has held the Job back.
+    """
     wait = AwaitSchedule(
         attempt=attempt.key,
         job=job,
         schedule_timeout=timedelta(seconds=run.config.schedule_timeout_sec),
         start_timeout=timedelta(seconds=run.config.start_timeout_sec),
     )
-    limit = wait.schedule_timeout + wait.start_timeout + START_MARGIN
     return await workflow.execute_activity(
         activities.await_schedule,
         wait,
         summary="wait for start",
-        start_to_close_timeout=limit,
-        schedule_to_close_timeout=limit,
+        start_to_close_timeout=LONGEST_WAIT,
+        schedule_to_close_timeout=LONGEST_WAIT,
         heartbeat_timeout=HEARTBEAT,
         retry_policy=RETRIES_AT_ONCE,
         cancellation_type=STOPS_FIRST,

@@ -100,6 +100,8 @@ DISRUPTED: Final = "DisruptionTarget"
 """Kubernetes removed the pod for a reason that is not known here; the message names it."""
 _UNKNOWN_END_REASONS: Final = {"ContainerStatusUnknown", "Unknown"}
 _SUCCESS_REASONS: Final = {"", "Completed"}
+QUEUE: Final = "kueue.x-k8s.io/queue-name"
+"""Label of a Job: the queue that admits it."""
 _UNREAD_JOB: Final = Job()
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
@@ -115,6 +117,7 @@ class Waiting:
         error: what the waiting becomes when its timeout expires.
         timeout: how long this reason may last; None leaves it to the timeout of the phase.
         lacks_capacity: nodes or a quota have no place left; a pod that ends elsewhere makes one.
+        queued: the Job is suspended; no timeout runs until it is admitted.
     """
 
     reason: str
@@ -123,6 +126,7 @@ class Waiting:
     error: type[RunError] = PodScheduleFailed
     timeout: timedelta | None = None
     lacks_capacity: bool = False
+    queued: bool = False
 
 
 @dataclass(frozen=True)
@@ -224,7 +228,10 @@ def _without_pod(job: Job | None, events: Sequence[Event], *, had_pod: bool) -> 
     if job.success is not None:
         return Failing(ExitUnknown, "the Job is complete but its pod no longer exists, so its exit code is lost")
     if had_pod:
-        return Failing(PodLost, "the pod was deleted")
+        why = f": {_suspension(job)}" if job.spec.suspend else ""
+        return Failing(PodLost, f"the pod was deleted{why}")
+    if job.spec.suspend:
+        return Waiting(_suspension(job), since=job.metadata.creation_timestamp, queued=True)
     refused = _latest(events, "FailedCreate")
     since = job.metadata.creation_timestamp
     if refused is None:
@@ -233,6 +240,13 @@ def _without_pod(job: Job | None, events: Sequence[Event], *, had_pod: bool) -> 
     if "exceeded quota" in refused.message:
         return Waiting(reason, since=since, error=JobCreateFailed, lacks_capacity=True)
     return Waiting(reason, since=since, error=JobCreateFailed, timeout=TRANSIENT_ERROR_TIMEOUT)
+
+
+def _suspension(job: Job) -> str:
+    """Source: kueue.sigs.k8s.io, Run A Kubernetes Job: it suspends a Job of a queue until there is room for it."""
+    queue, condition = job.metadata.labels.get(QUEUE), job.condition("Suspended")
+    who = f"queue {queue} admits it" if queue else "an admission controller, such as a queue, admits it"
+    return _with_message(f"the Job is suspended until {_bounded(who)}", condition.message if condition else "")
 
 
 # a pod that has not started
@@ -556,7 +570,7 @@ class StartTimeouts:
     Attributes:
         schedule: from `began` until a node has taken the pod.
         start: from then until the agent container runs.
-        began: the Job's creation.
+        began: the Job's creation, or its admission by a queue.
     """
 
     schedule: timedelta
@@ -572,6 +586,9 @@ class StartTimeouts:
     def apply(self, diagnosis: Diagnosis, now: datetime) -> Diagnosis:
         """Return the diagnosis, or the failure that its waiting has become."""
         if not isinstance(diagnosis, Waiting):
+            return diagnosis
+        if diagnosis.queued:
+            self.began = now
             return diagnosis
         first = self._first_seen.setdefault(_without_details(diagnosis.reason), now)
         if diagnosis.timeout is not None and now - first >= diagnosis.timeout:

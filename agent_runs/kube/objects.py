@@ -159,10 +159,17 @@ class JobStatus(ApiObject, frozen=True):
     conditions: tuple[Condition, ...] = ()
 
 
+class JobSpec(ApiObject, frozen=True):
+    """What a Job is to do; `suspend` is an admission controller's, for we never set it."""
+
+    suspend: bool = False
+
+
 class Job(ApiObject, frozen=True):
     """One Job."""
 
     metadata: Metadata = Metadata()
+    spec: JobSpec = JobSpec()
     status: JobStatus = JobStatus()
 
     @property

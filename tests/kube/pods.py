@@ -55,10 +55,19 @@ def unschedulable(message: str) -> Pod:
     )
 
 
-def job(condition: str | None = None, reason: str = "", message: str = "", *, deleted: str | None = None) -> Job:
+def job(
+    condition: str | None = None,
+    reason: str = "",
+    message: str = "",
+    *,
+    deleted: str | None = None,
+    suspend: bool = False,
+    labels: dict[str, str] | None = None,
+) -> Job:
     conditions = [{"type": condition, "status": "True", "reason": reason, "message": message}] if condition else []
     meta = {"name": NAME, "uid": "job-uid", "creationTimestamp": BEGAN, "deletionTimestamp": deleted}
-    return decode(msgspec.json.encode({"metadata": meta, "status": {"conditions": conditions}}), Job)
+    body = {"metadata": {**meta, "labels": labels or {}}, "spec": {"suspend": suspend}}
+    return decode(msgspec.json.encode({**body, "status": {"conditions": conditions}}), Job)
 
 
 def event(reason: str, message: str, uid: str = "pod-uid", when: str = BEGAN) -> Event:

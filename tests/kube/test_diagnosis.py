@@ -311,6 +311,24 @@ def test_a_cluster_whose_clock_is_ahead_does_not_make_the_wait_endless() -> None
     assert isinstance(timeouts.apply(state, early + timedelta(minutes=10)), Failing)
 
 
+def test_the_wait_of_a_suspended_job_is_named_and_is_no_scheduling_time() -> None:
+    plain = job("Suspended", "JobSuspended", "Job suspended", suspend=True)
+    queued = job(suspend=True, labels={"kueue.x-k8s.io/queue-name": "team-a"})
+    timeouts = StartTimeouts(schedule=timedelta(minutes=10), start=timedelta(minutes=10), began=BEGAN)
+    for suspended, text in ((plain, "such as a queue, admits it: Job suspended"), (queued, "queue team-a admits it")):
+        with case(text):
+            diagnosis = diagnose(None, suspended)
+            assert isinstance(diagnosis, Waiting)
+            assert (text in diagnosis.reason, diagnosis.queued, diagnosis.lacks_capacity) == (True, True, False)
+            for hours in (1, 100):
+                assert timeouts.apply(diagnosis, BEGAN + timedelta(hours=hours)) == diagnosis
+    admitted, waits = BEGAN + timedelta(hours=100), diagnose(None, job())
+    assert timeouts.apply(waits, admitted + timedelta(seconds=599)) == waits
+    assert isinstance(timeouts.apply(waits, admitted + timedelta(seconds=600)), Failing)
+    evicted = diagnose(None, queued, had_pod=True)
+    assert evicted == Failing(PodLost, "the pod was deleted: the Job is suspended until queue team-a admits it")
+
+
 def test_a_start_that_takes_too_long_is_a_pod_start_failure() -> None:
     timeouts = StartTimeouts(schedule=timedelta(minutes=10), start=timedelta(minutes=10), began=BEGAN)
     judged = timeouts.apply(diagnose(pod(waiting("ContainerCreating")), job()), BEGAN + timedelta(minutes=10))
@@ -496,7 +514,7 @@ def test_every_state_has_a_diagnosis_and_no_unclear_one_is_a_success(
     diagnosis: Diagnosis = diagnose(state, a_job_there, decoded, had_pod=had_pod, job_was_read=job_was_read, now=BEGAN)
     assert isinstance(diagnosis, Waiting | Running | Ended | Failing)
     judged = StartTimeouts(timedelta(0), timedelta(0), BEGAN).apply(diagnosis, BEGAN)
-    assert not isinstance(judged, Waiting)
+    assert not isinstance(judged, Waiting) or judged.queued
     if isinstance(diagnosis, Ended) and termination_cause(diagnosis.end) is None:
         assert state is not None
         status = state.container("opencode")
@@ -544,9 +562,8 @@ def test_no_damage_to_a_recorded_pod_breaks_the_diagnosis_or_turns_it_into_a_suc
     except InvalidReply:
         return  # never believed: the client reports the API server as unavailable
     diagnosis = diagnose(a_pod, a_job, events, had_pod=case["hadPod"], job_was_read=job_was_read, now=BEGAN)
-    assert isinstance(
-        StartTimeouts(timedelta(0), timedelta(0), BEGAN).apply(diagnosis, BEGAN), Running | Ended | Failing
-    )
+    judged = StartTimeouts(timedelta(0), timedelta(0), BEGAN).apply(diagnosis, BEGAN)
+    assert not isinstance(judged, Waiting) or judged.queued
     if isinstance(diagnosis, Ended) and diagnosis.end.exit_code == 0 and termination_cause(diagnosis.end) is None:
         status = a_pod.container("opencode") if a_pod is not None else None
         assert status is not None

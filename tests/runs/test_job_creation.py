@@ -12,7 +12,7 @@ from temporalio.testing import ActivityEnvironment
 from activities.bundle_prompt import BundlePromptActivity
 from activities.create_job import CreateJobActivity
 from activities.finish import FinishActivity
-from agent_runs.contracts.errors import ExitUnknown, ForeignObject, JobDeletedExternally
+from agent_runs.contracts.errors import ExitUnknown, ForeignObject, JobCreateFailed, JobDeletedExternally
 from agent_runs.contracts.messages import BundlePrompt, CreateJob, Finish, JobRef, PodProfile
 from agent_runs.job.attempt_plan import AgentPodSettings
 from agent_runs.job.prompts import Prompts
@@ -41,10 +41,12 @@ class Creation:
     step: CreateJobActivity
     input: CreateJob
 
-    async def once(self, attempt: int = 1) -> JobRef:
-        """The step as Temporal would call it, as this activity attempt."""
+    async def once(self, attempt: int = 1, scheduled: datetime | None = None) -> JobRef:
+        """The step as Temporal would call it, as this activity attempt, scheduled first at this time."""
         environment = ActivityEnvironment()
-        environment.info = replace(environment.info, attempt=attempt)
+        environment.info = replace(
+            environment.info, attempt=attempt, scheduled_time=scheduled or environment.info.scheduled_time
+        )
         job: JobRef = await environment.run(self.step.create_job, self.input)
         return job
 
@@ -105,6 +107,24 @@ async def test_a_job_that_may_have_existed_and_been_deleted_is_not_created_again
     later.__dict__.update(system.kubernetes.__dict__)
     with pytest.raises(ExitUnknown):
         await replace(creation, step=replace(creation.step, cluster=later)).once(attempt=2)
+
+
+USED_UP = 'jobs.batch "x" is forbidden: exceeded quota: q, requested: count/jobs.batch=1, used: 1, limited: 1'
+
+
+async def test_a_quota_of_jobs_is_waited_for_as_one_of_pods_is(system: System, creation: Creation) -> None:
+    faults, now = system.embedded.faults, datetime.now(UTC)
+    faults.http(method="POST", path="/jobs$", status=403, message=USED_UP, times=2)
+    with pytest.raises(JobCreateFailed, match="exceeded quota: q") as refused:
+        await creation.once(scheduled=now)
+    assert not refused.value.non_retryable  # Temporal tries again
+    name = creation.input.attempt.run_secret_name
+    assert await system.kubernetes.read_secret_metadata("default", name) is None
+    limit = timedelta(seconds=creation.input.config.schedule_timeout_sec)
+    with pytest.raises(JobCreateFailed, match=r"Timed out waiting for room in a quota \(600s\)") as over:
+        await creation.once(attempt=2, scheduled=now - limit)
+    assert over.value.non_retryable
+    assert (await creation.once(attempt=3, scheduled=now)).name == creation.input.attempt.job_name
 
 
 async def test_a_foreign_job_is_left_alone(system: System, creation: Creation) -> None:

@@ -24,6 +24,7 @@ from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.objects import Job
 from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE, owner_labels
 from dev_stack.cluster import EmbeddedCluster
+from dev_stack.cluster.kinds import JOBS
 from tests.activities.fake_preparations import SECRETS, FakePreparations
 
 NAMESPACE = "default"
@@ -218,10 +219,22 @@ async def test_a_job_that_makes_no_pod_is_read_once_it_is_stuck(wait: Wait, monk
     monkeypatch.setattr(waiting, "SAME_REASON_POLL_INTERVAL", timedelta())
     job = await wait.job(suspend=True)
     step = asyncio.create_task(wait.pod(job))
-    await wait.until_heartbeat("Waiting for Job controller")
+    await wait.until_heartbeat("the Job is suspended")
     await wait.kubernetes.delete_job(NAMESPACE, job.name, job.uid)
     with pytest.raises(JobDeletedExternally):
         await step
+
+
+async def test_a_job_that_a_queue_suspends_is_named_and_starts_once_it_is_admitted(
+    wait: Wait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "FIRST_POLL_DELAY", timedelta())
+    monkeypatch.setattr(waiting, "SAME_REASON_POLL_INTERVAL", timedelta())
+    job = await wait.job(suspend=True)
+    step = asyncio.create_task(wait.pod(job))
+    await wait.until_heartbeat("the Job is suspended until an admission controller, such as a queue, admits it")
+    wait.embedded.store.change(JOBS, NAMESPACE, job.name, lambda body: body["spec"].update(suspend=False), job.uid)
+    assert (await step).name.startswith(job.name)
 
 
 async def test_the_same_reason_is_requested_only_once(wait: Wait, monkeypatch: pytest.MonkeyPatch) -> None:

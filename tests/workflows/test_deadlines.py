@@ -65,7 +65,7 @@ async def test_an_agent_that_ignores_sigterm_is_killed_after_its_grace(
 async def test_an_activity_that_does_not_return_is_ended_and_its_last_heartbeat_names_the_failure(
     scheduled: bool, code: str, temporal: Client, queue: str, request_of_a_run: FakeRequest, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("workflows.following.START_MARGIN", timedelta())
+    monkeypatch.setattr("workflows.following.LONGEST_WAIT", timedelta(seconds=2))
 
     async def wait(_input: object) -> None:
         await until_cancelled(StartProgress(reason="an image is pulled", scheduled=scheduled))
