@@ -18,8 +18,8 @@ from agent_runs.job.secrets import TOKEN_KEYS
 from agent_runs.job.warm_pods import claimed_by
 from agent_runs.kube.diagnosis import Ended, diagnose, termination_cause
 from agent_runs.kube.objects import Pod
-from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE, belongs_to
-from agent_runs.kube.pod_state import container_ended, container_started, has_ended
+from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE, TTL, belongs_to
+from agent_runs.kube.pod_state import container_ended, container_started, has_ended, work_ended
 from agent_runs.kube.port import Cluster, ExecFailed
 from agent_runs.kube.watch import snapshots
 from agent_runs.logs.source import ACKNOWLEDGE_COMMAND
@@ -66,7 +66,7 @@ class FinishActivity:
         Raises:
             ClusterUnavailable: the API server refused or timed out; retried.
         """
-        if input.keep and input.job is not None and await self._keep(input.job):
+        if input.keep and input.job is not None and await self._keep(input.job, retain=input.retain):
             return Finished(agent_started=True, kept=True)
         namespace = input.namespace or self.cluster.namespace
         attempt, job = input.attempt, input.job or await self._find_unreported_job(input, namespace)
@@ -87,10 +87,11 @@ class FinishActivity:
         claimed = claimed_by(jobs, input.attempt.transcript)
         return job_ref(claimed) if claimed is not None else None
 
-    async def _keep(self, job: JobRef) -> bool:
+    async def _keep(self, job: JobRef, *, retain: bool) -> bool:
         """Keeps a Job whose pod rests; False: it does not any more, so it is to be deleted.
 
-        Its sidecar ends by itself when nobody claims it, and Kubernetes deletes the Job after its TTL.
+        Its sidecar ends by itself when nobody claims it, and Kubernetes deletes the Job at once, however that comes,
+        unless it is retained.
         """
         pods = [pod for pod in await self.cluster.pods_of(job) if not has_ended(pod)]
         if len(pods) != 1:
@@ -107,7 +108,8 @@ class FinishActivity:
                 return False
             marks = {RESTS_SINCE: datetime.now(UTC).isoformat(timespec="seconds"), CLAIMED_BY: None}
             meta = now.metadata
-            if await self.cluster.annotate_job(job.namespace, job.name, job.uid, meta.resource_version, marks):
+            place = (job.namespace, job.name, job.uid, meta.resource_version)
+            if await self.cluster.annotate_job(*place, marks, spec=None if retain else {TTL: 0}):
                 return True
         return False
 
@@ -142,12 +144,14 @@ class FinishActivity:
                     uid = pod.metadata.uid
                     if uid in stopped:
                         continue
-                    if may_end_itself and container_ended(pod, job.container):
+                    if may_end_itself and container_ended(pod, job.container) and not work_ended(pod):
                         if input.retain and uid not in acknowledged and await self._acknowledge(pod, job.namespace):
                             acknowledged.add(uid)
                         continue
                     await self._stop_pod(pod, job.namespace, input)
                     stopped[uid] = monotonic()
+                if pods and all(pod.metadata.uid in stopped and work_ended(pod) for pod in active):
+                    break  # Kubernetes ends what was injected
                 activity.heartbeat(
                     FinishProgress(
                         waits_for=f"the end of {len(active)} pod(s)",

@@ -48,7 +48,7 @@ from agent_runs.job.secrets import (
     token_files,
     variable_key,
 )
-from agent_runs.kube.ownership import API_PROXY, owner_labels
+from agent_runs.kube.ownership import API_PROXY, TTL, owner_labels
 from agent_runs.kube.quantity import amount
 from agent_runs.pod.archive import sidecar_archive
 from agent_runs.pod.sidecar.upstream import UPSTREAM
@@ -345,7 +345,7 @@ def _time_limits(config: RunConfig) -> dict[str, int]:
     if config.timeout_sec > 0:
         limits["activeDeadlineSeconds"] = config.timeout_sec + config.grace_sec + _seconds(DEADLINE_MARGIN)
     if not config.retain_jobs:
-        limits["ttlSecondsAfterFinished"] = max(config.ttl_seconds_after_finished, _seconds(MIN_TTL))
+        limits[TTL] = max(config.ttl_seconds_after_finished, _seconds(MIN_TTL))
     return limits
 
 

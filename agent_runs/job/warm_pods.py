@@ -24,7 +24,7 @@ from agent_runs.contracts.pod import AGENT_CONTAINER, SIDECAR_CONTAINER
 from agent_runs.job.manifest import CONTROL_DIRECTORY, SIDECAR_FILE, JobPlan
 from agent_runs.job.reference import job_ref
 from agent_runs.kube.objects import Job, Pod
-from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE
+from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE, TTL
 from agent_runs.kube.pod_state import container_ended
 from agent_runs.kube.port import Cluster, ExecFailed
 from agent_runs.pod.sidecar.commands import NOT_REACHED
@@ -105,7 +105,8 @@ class WarmPods:
         for job in filter(rests, jobs):
             changes = {CLAIMED_BY: input.attempt.transcript, RESTS_SINCE: None}
             meta = job.metadata
-            taken = await self.cluster.annotate_job(meta.namespace, meta.name, meta.uid, meta.resource_version, changes)
+            place = (meta.namespace, meta.name, meta.uid, meta.resource_version)
+            taken = await self.cluster.annotate_job(*place, changes, spec={TTL: plan.job["spec"].get(TTL)})
             if taken is not None:
                 return await self._hand_over(input, plan, taken)
         return None

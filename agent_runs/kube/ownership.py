@@ -27,6 +27,8 @@ RESTS_SINCE: Final = "paperclip.io/rests-since"
 """Annotation of a Job whose agent has ended and whose OpenCode server waits for the agent's next run."""
 CLAIMED_BY: Final = "paperclip.io/claimed-by"
 """Annotation of a Job: the later run and attempt, as `AttemptKey.transcript`, that its server works for."""
+TTL: Final = "ttlSecondsAfterFinished"
+"""Field of a Job's specification: for how long it stays once it has ended. 0 while its pod rests."""
 
 _OWNER: Final = (MANAGED_BY, COMPONENT, COMPANY, AGENT, RUN, ATTEMPT)
 

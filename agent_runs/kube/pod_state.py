@@ -1,5 +1,6 @@
 """Whether containers of a pod have started or ended, by their statuses."""
 
+from agent_runs.contracts.pod import AGENT_CONTAINER, SIDECAR_CONTAINER
 from agent_runs.kube.objects import Pod
 
 
@@ -13,6 +14,12 @@ def container_ended(pod: Pod, container: str) -> bool:
     """Return whether this container has ended; others of the pod may still run."""
     status = pod.container(container)
     return status is not None and status.state.terminated is not None
+
+
+def work_ended(pod: Pod) -> bool:
+    """Return whether agent and sidecar have ended. A container that an admission controller has injected may run on."""
+    ours = [status for status in pod.status.container_statuses if status.name in {AGENT_CONTAINER, SIDECAR_CONTAINER}]
+    return has_ended(pod) or (bool(ours) and all(status.state.terminated is not None for status in ours))
 
 
 def has_ended(pod: Pod) -> bool:

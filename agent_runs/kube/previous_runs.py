@@ -8,7 +8,7 @@ from typing import Final
 from agent_runs.contracts.identity import RunKey, label_value
 from agent_runs.kube.objects import Job, Metadata, Pod
 from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE, RUN
-from agent_runs.kube.pod_state import has_ended
+from agent_runs.kube.pod_state import has_ended, work_ended
 from agent_runs.kube.port import Cluster
 
 JOB_NAME: Final = "job-name"
@@ -51,6 +51,8 @@ async def remove_previous_runs(
                 deleted.add(pod.metadata.uid)
                 ended += [pod.metadata.name] if pod.metadata.labels.get(JOB_NAME) not in resting else []
                 await cluster.delete_pod(namespace, pod.metadata.name, pod.metadata.uid, grace)
+        if all(map(work_ended, running)):
+            break
         progress(f"waiting for {len(running)} pod(s) of previous runs to end")
         await asyncio.sleep(ENDING_POLL_INTERVAL.total_seconds())
     await cluster.delete_secrets_of_agent(namespace, run.agent_id, except_run=run.run_id)

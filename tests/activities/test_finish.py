@@ -54,6 +54,7 @@ class FakeCluster:
         reports_ends: False for a kubelet that never reports the end of a stopped pod's containers.
         conflicts: whether the next patches of the Job come too late, the last one first.
         secrets: that were deleted.
+        stays: whether what is deleted or stopped does not end.
     """
 
     states: list[list[Pod]]
@@ -64,6 +65,7 @@ class FakeCluster:
     reports_ends: bool = True
     conflicts: list[bool] = field(default_factory=lambda: [False])
     secrets: list[str] = field(default_factory=list)
+    stays: bool = False
     _over: asyncio.Event = field(default_factory=asyncio.Event)
 
     @asynccontextmanager
@@ -84,7 +86,7 @@ class FakeCluster:
 
     async def stop_pod(self, *_: object) -> bool:
         self.calls.append("stop_pod")
-        if self.reports_ends:
+        if self.reports_ends and not self.stays:
             self._over.set()
         return True
 
@@ -107,8 +109,8 @@ class FakeCluster:
         metadata = {"name": JOB.name, "uid": JOB.uid, "resourceVersion": str(len(self.calls))}
         return decode(msgspec.json.encode({"metadata": metadata}), Job)
 
-    async def annotate_job(self, *_: object) -> Job | None:
-        self.calls.append("annotate")
+    async def annotate_job(self, *_: object, spec: Mapping[str, int | None] | None) -> Job | None:
+        self.calls.append(f"annotate {spec}")
         return None if self.conflicts.pop() else await self.read_job()
 
     @asynccontextmanager
@@ -127,7 +129,8 @@ class FakeCluster:
 
     def _end(self, call: str) -> None:
         self.calls.append(call)
-        self._over.set()
+        if not self.stays:
+            self._over.set()
 
 
 async def run(cluster: FakeCluster, *, earlier: FinishProgress | None = None, **input: Any) -> Finished:
@@ -247,11 +250,23 @@ async def test_a_retained_pod_whose_end_is_never_reported_is_deleted_after_its_g
     assert finished.deleted
 
 
-async def test_a_pod_that_rests_is_kept_without_its_tokens() -> None:
+@pytest.mark.parametrize(("retain", "calls"), [(False, ["delete_job", "delete_pod"]), (True, ["stop_pod"])])
+async def test_an_injected_container_that_never_ends_delays_nothing(retain: bool, calls: list[str]) -> None:
+    injected = {"name": "istio-proxy", "state": RUNS}
+    both = [{"name": name, "state": ended()} for name in (JOB.container, SIDECAR_CONTAINER)]
+    cluster = FakeCluster([[pod(ended(), containerStatuses=[*both, injected])]], stays=True)
+    await run(cluster, retain=retain)
+    assert cluster.calls == calls
+
+
+@pytest.mark.parametrize(("retain", "spec"), [(False, {"ttlSecondsAfterFinished": 0}), (True, None)])
+async def test_a_pod_that_rests_is_kept_without_its_tokens_and_no_longer_than_it_rests(
+    retain: bool, spec: dict[str, int] | None
+) -> None:
     cluster = FakeCluster([[pod(RUNS)]], conflicts=[False, True])
-    finished = await run(cluster, keep=True)
+    finished = await run(cluster, keep=True, retain=retain)
     assert finished.kept
-    assert cluster.calls == ["acknowledge", f"empty {JOB.name}-run", "annotate", "annotate"]
+    assert cluster.calls == ["acknowledge", f"empty {JOB.name}-run", *[f"annotate {spec}"] * 2]
 
 
 @pytest.mark.parametrize("refusal", [ExecFailed("it has ended"), ClusterForbidden("may not create pods/exec")])

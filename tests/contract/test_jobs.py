@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from agent_runs.contracts.messages import JobRef
 from agent_runs.kube.client import KubernetesCluster
 from agent_runs.kube.objects import Job
+from agent_runs.kube.ownership import TTL
 from tests.contract.api import Api, Object, job, outcome, pod, running, state
 
 
@@ -182,6 +184,18 @@ async def test_an_annotation_of_a_job_is_removed_by_its_version(api: Api, kubeco
         assert CLAIM not in free.metadata.annotations
         assert free.metadata.annotations["paperclip.io/other"] == "x"
     await api.delete(f"jobs/{name}", propagation="Background")
+
+
+async def test_a_job_whose_lifetime_is_changed_while_it_runs_is_deleted_when_it_ends(
+    api: Api, kubeconfig: Path, name: str
+) -> None:
+    async with await KubernetesCluster.connect(str(kubeconfig), environ={}) as client:
+        own = (await settled(api, client, name)).metadata
+        place = (api.namespace, name, own.uid, own.resource_version)
+        assert await client.annotate_job(*place, {CLAIM: "one"}, spec={TTL: 0}) is not None
+        [pod] = await client.pods_of(JobRef(namespace=api.namespace, name=name, uid=own.uid))
+        assert await client.stop_pod(api.namespace, pod.metadata.name, pod.metadata.uid)
+    await api.until_deleted(f"jobs/{name}")
 
 
 async def test_a_job_that_is_another_or_none_is_not_annotated(api: Api, kubeconfig: Path, name: str) -> None:

@@ -25,7 +25,8 @@ from tests.job.inputs import create_job_input
 from tests.support.cases import case
 
 INPUT = create_job_input()
-PLAN = JobPlan(job={}, run_secret={}, claim={"pod": "digest", "turn": {"model": "fake/text"}, "tokens": {"token": "t"}})
+CLAIM = {"pod": "digest", "turn": {"model": "fake/text"}, "tokens": {"token": "t"}}
+PLAN = JobPlan(job={"spec": {"ttlSecondsAfterFinished": 300}}, run_secret={}, claim=CLAIM)
 ACCEPTED = b'{"accepted": true, "first": 12, "at": 1700000000.5}'
 REFUSED = b'{"accepted": false, "reason": "the pod does not rest"}'
 NOT_OPENED, CUT = ExecFailed("no upgrade", status=500), ExecFailed("cut")
@@ -60,7 +61,8 @@ class FakeCluster:
     async def jobs_of_agent(self, *_: object) -> list[Job]:
         return self.jobs
 
-    async def annotate_job(self, *arguments: Any) -> Job | None:
+    async def annotate_job(self, *arguments: Any, spec: dict[str, int | None]) -> Job | None:
+        assert spec == {"ttlSecondsAfterFinished": 300}  # as that of a Job of its own: 0 while it rested
         assert arguments[3:] == ("7", {CLAIMED_BY: INPUT.attempt.transcript, RESTS_SINCE: None})
         return None if self.loses else job(**{CLAIMED_BY: INPUT.attempt.transcript})
 

@@ -9,7 +9,7 @@ import pytest
 
 from agent_runs.contracts.identity import RunKey
 from agent_runs.kube.client import KubernetesCluster
-from agent_runs.kube.pod_state import has_ended
+from agent_runs.kube.pod_state import container_started, has_ended, work_ended
 from agent_runs.kube.previous_runs import remove_previous_runs
 from dev_stack.cluster import EmbeddedCluster
 from tests.job.inputs import create_job_input
@@ -64,6 +64,26 @@ async def test_a_job_whose_container_runs_is_ended(cluster: KubernetesCluster, n
     assert pods is not None
     assert await remove(cluster, next_run) == (pods[0].metadata.name,)
     assert await cluster.read_job(NAMESPACE, name) is None
+
+
+async def test_an_injected_container_that_never_ends_does_not_delay_the_next_run(
+    cluster: KubernetesCluster, next_run: RunKey, name: str
+) -> None:
+    manifest = previous_job(name, "true")
+    [agent] = manifest["spec"]["template"]["spec"]["containers"]
+    injected = {**agent, "name": "istio-proxy", "command": ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"]}
+    manifest["spec"]["template"]["spec"]["containers"].append(injected)
+    ref = await start_job(cluster, manifest)
+    async with cluster.watch_pods(ref) as states, asyncio.timeout(60):
+        async for pods in states:
+            if pods and work_ended(pods[0]) and container_started(pods[0], "istio-proxy"):
+                break
+    assert pods is not None
+    assert not has_ended(pods[0])
+    hour = timedelta(hours=1)
+    async with asyncio.timeout(60):
+        await remove_previous_runs(cluster, NAMESPACE, next_run, grace=hour, progress=lambda _: None)
+    await cluster.delete_pod(NAMESPACE, pods[0].metadata.name, pods[0].metadata.uid, timedelta())
 
 
 @pytest.mark.parametrize(
