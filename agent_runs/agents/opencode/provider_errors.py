@@ -68,13 +68,17 @@ _HISTORY: Final = re.compile(
     r"\b(?:messages|input|contents)(?:\.\[?|\[)\d{1,6}\b"  # a path into the history
     r"|tool_use\b.{0,80}\btool_result|tool_result\b.{0,80}\btool_use|\btool_calls\b.{0,80}\bmust be followed"
     r"|role .{0,4}tool\b.{0,40}\bmust (?:be a response|follow)|No tool (?:output|call) found for function call"
+    r"|tool messages following|\btool_call_id\b.{0,80}\bnot found|unexpected role\b|function calls and responses"
     r"|function (?:call turn|response parts?)\b.{0,120}\b(?:immediately after|equal to)"
-    r"|\b(?:low|high|lone|lead\w*|trail\w*|unpaired)[\w ]{0,20}surrogate|surrogates? not allowed"
-    r"|image (?:exceeds|dimensions exceed|data you provided)|(?:process|unsupported|invalid) image\b"
-    r"|\breasoning\b.{0,40}\bwithout its required|thinking\W{0,3} blocks?\b.{0,80}\bcannot be modified",
+    r"|\b(?:low|high|lone|lead\w*|trail\w*|unpaired)[\w ]{0,20}surrogate|surrogates? not allowed|hex escape"
+    r"|\b(?:images?|PDFs?|documents?)\b[^.]{0,60}\b(?:exceeds?|not valid|too (?:large|big|many))|too many images"
+    r"|(?:process|unsupported|invalid|valid) image\b|\bPDF pages\b"
+    r"|\breasoning\b.{0,40}\bwithout its required|thinking\W{0,3} blocks?\b.{0,80}\bcannot be modified"
+    r"|\breasoning_content\b.{0,80}\bmust be|encrypted content\b|\bitem with id\b.{0,160}\bnot found"
+    r"|non-?empty content|content blocks must (?:be|contain) non-",
     re.IGNORECASE | re.DOTALL,
 )
-"""What only a history can hold: a call without its result, half a surrogate, an image that is refused."""
+"""What only a history can hold: a call without its result, half a surrogate, an image or a thought that is refused."""
 BY_WORDS: Final[tuple[tuple[re.Pattern[str], type[RunError]], ...]] = (
     (_OVERFLOW, ContextOverflow),
     (_HISTORY, SessionRejected),
