@@ -81,6 +81,14 @@ class StreamState:
     fold: Fold = field(default_factory=Fold)
     activity: Activity = field(default_factory=Activity)
 
+    def redact(self, line: LogLine) -> bytes:
+        """The line as it is stored. One whose end is missing may end inside a secret."""
+        return self.redaction.redact(line.data, is_cut=not (line.terminated and line.whole))
+
+    def restore(self, line: LogLine) -> bytes:
+        """A stored line as the agent wrote it."""
+        return self.redaction.restore(line.data)
+
     def add(self, written: Sequence[LogLine], shown: Sequence[LogLine], gaps: Iterable[Gap] = ()) -> None:
         """Adds lines and gaps that are stored: as the agent wrote them, and redacted as the transcript shows them."""
         self.gaps += gaps
@@ -257,7 +265,7 @@ class StreamLogsActivity:
         """Stores a batch and advances the checkpoint; gaps that an earlier activity attempt has stored are skipped."""
         state = checkpoint.state
         batch.gaps = [gap for gap in batch.gaps if gap not in state.gaps]
-        redacted = replace(batch, lines=await off_loop(batch.size, map_data, state.redaction.redact, batch.lines))
+        redacted = replace(batch, lines=await off_loop(batch.size, map_data, state.redact, batch.lines))
         kept = rows(without_past_gaps(redacted, state), datetime.now(UTC))
         await self.store.append(key, kept, writer, usage.due())
         await off_loop(batch.size, state.add, batch.lines, redacted.lines, batch.gaps)
@@ -287,7 +295,7 @@ class StreamLogsActivity:
             ]
             gaps = [gap_of(line) for line in page if line.stream == GAP_STREAM]
             size = sum(len(line.data) for line in shown)
-            written = await off_loop(size, map_data, redaction.restore, shown)
+            written = await off_loop(size, map_data, state.restore, shown)
             await off_loop(size, state.add, written, shown, gaps)
             await off_loop(size, state.activity.add, shown)
             state.sequence = max(state.sequence, page[-1].sequence)
@@ -295,9 +303,9 @@ class StreamLogsActivity:
         return state
 
 
-def map_data(change: Callable[[bytes], bytes], lines: Sequence[LogLine]) -> list[LogLine]:
+def map_data(change: Callable[[LogLine], bytes], lines: Sequence[LogLine]) -> list[LogLine]:
     """The lines with their data changed; a line whose data stays the same stays the same object."""
-    changed = ((line, change(line.data)) for line in lines)
+    changed = ((line, change(line)) for line in lines)
     return [line if data is line.data else msgspec.structs.replace(line, data=data) for line, data in changed]
 
 

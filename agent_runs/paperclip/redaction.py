@@ -89,7 +89,7 @@ class Redaction:
 
     _searches: Sequence[_Search] = field(default=(), repr=False)
     _originals: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
-    _sorted: Sequence[bytes] = field(default=(), repr=False)
+    _sorted: Sequence[_Spelling] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, values: Iterable[tuple[str, str]]) -> Self:
@@ -99,14 +99,18 @@ class Redaction:
             for place, text in enumerate(spellings(value)):
                 known.setdefault(text, _Spelling.of(text, label, place))
         originals = {spelling.whole_marker: spelling.text for spelling in known.values()} | {_LITERAL: _INTRODUCER}
-        return cls(tuple(map(_Search.of, _parts(known.values()))), originals, sorted(known))
+        return cls(tuple(map(_Search.of, _parts(known.values()))), originals, sorted(known.values()))
 
-    def redact(self, data: bytes) -> bytes:
-        """`data` with a marker for each secret; the same object when there is none in it."""
-        if len(data) <= CHUNK and not self._has_secret(data) and _INTRODUCER not in data:
+    def redact(self, data: bytes, *, is_cut: bool = False) -> bytes:
+        """`data` with a marker for each secret; the same object when there is none in it.
+
+        Args:
+            is_cut: it may end inside a secret.
+        """
+        if not is_cut and len(data) <= CHUNK and not self._has_secret(data) and _INTRODUCER not in data:
             return data
         result, rest = BytesIO(), 0
-        for begin, end, marker in self._find(data):
+        for begin, end, marker in self._find(data, is_cut=is_cut):
             if begin > rest:
                 _write_literal(result, data, rest, begin)
             result.write(marker)
@@ -146,7 +150,7 @@ class Redaction:
             rest = end
         last = data[rest:]
         if (cut := self._cut_secret(last.removesuffix(_ELLIPSIS))) is not None:
-            last = last[:cut] + _LITERAL + (_ELLIPSIS if last.endswith(_ELLIPSIS) else b"")
+            last = last[: cut[0]] + _LITERAL + (_ELLIPSIS if last.endswith(_ELLIPSIS) else b"")
         return b"".join([*pieces, last]).decode("utf-8", "replace") if pieces or cut is not None else text
 
     def hide_in(self, text: str | None) -> str | None:
@@ -159,7 +163,7 @@ class Redaction:
                 return True
         return False
 
-    def _find(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    def _find(self, data: bytes, *, is_cut: bool = False) -> Iterator[tuple[int, int, bytes]]:
         """Begin and end of what is to be replaced, and the marker, in order.
 
         Where two secrets overlap it is the first one, and what the other has beyond it.
@@ -178,6 +182,9 @@ class Redaction:
                 yield visible, end, spelling.marker(visible - start, end - start)
                 covered = end
             begin = max(stop, covered)
+        if is_cut and (last := self._cut_secret(data[covered:])) is not None:
+            begin = covered + last[0]
+            yield begin, len(data), last[1].marker(0, len(data) - begin)
 
     def _heads(self, view: memoryview, begin: int, stop: int) -> list[tuple[int, int, int, int]]:
         """The beginnings that begin before `stop`: where, minus their end, number of the search and of the group."""
@@ -199,13 +206,13 @@ class Redaction:
         spelling = self._originals.get(_marker(label.decode(), place), b"")
         return spelling[begin:end] if 0 <= begin < end <= len(spelling) else None
 
-    def _cut_secret(self, data: bytes) -> int | None:
-        """Where the beginning of a secret begins that goes on until the end."""
+    def _cut_secret(self, data: bytes) -> tuple[int, _Spelling] | None:
+        """Where the beginning of a secret begins that goes on until the end, and the secret."""
         for begin in range(max(len(data) - HEAD_LIMIT, 0), len(data) - MIN_LENGTH + 1):
             tail = data[begin:]
-            at = bisect_left(self._sorted, tail)
-            if at < len(self._sorted) and self._sorted[at].startswith(tail):
-                return begin
+            at = bisect_left(self._sorted, tail, key=lambda each: each.text)
+            if at < len(self._sorted) and self._sorted[at].text.startswith(tail):
+                return begin, self._sorted[at]
         return None
 
 

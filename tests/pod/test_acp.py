@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from agent_runs.contracts.outcome import Report
+from agent_runs.pod.sidecar.acp.mapping import GROWING, HISTORY
 from tests.conftest import UNKNOWN_SESSION
 from tests.pod.acp import CAPTURES, PROFILES, Played, Stage, read, recorded, report
 
@@ -55,6 +56,12 @@ async def test_tokens_and_cost_are_those_of_the_turn(name: str, tmp_path: Path) 
     assert ended.kinds == ["step_start", "reasoning", "text", "step_finish"]
 
 
+def without_growing(update: dict[str, Any]) -> dict[str, Any]:
+    """An update without what the end of its text or its tool repeats whole."""
+    meta = {name: value for name, value in update.get("_meta", {}).items() if name != "terminal_output"}
+    return {name: value for name, value in update.items() if name not in {*GROWING, "_meta"}} | {"_meta": meta}
+
+
 async def test_every_message_of_the_turn_is_in_a_line(name: str, tmp_path: Path) -> None:
     ended = await recorded(tmp_path, name, "tool-bash").play()
     kept = [each for line in ended.events if isinstance(each := line.get("acp"), dict)]
@@ -64,6 +71,9 @@ async def test_every_message_of_the_turn_is_in_a_line(name: str, tmp_path: Path)
         update = message.get("params", {}).get("update", {})
         if update.get("sessionUpdate") in ("agent_message_chunk", "agent_thought_chunk") and update["content"]["text"]:
             assert update["content"]["text"] in json.dumps(ended.events, ensure_ascii=False)
+        elif update.get("sessionUpdate") in HISTORY:
+            updates = [each["params"]["update"] for each in kept if each.get("method") == "session/update"]
+            assert without_growing(update) in map(without_growing, updates)
         elif "method" in message:
             assert {key: value for key, value in message.items() if key != "jsonrpc"} in kept
         else:
@@ -414,7 +424,7 @@ async def test_text_is_shown_as_it_grows(tmp_path: Path) -> None:
         await driver.wait()
         stage.order("end 1")
     (grown,) = [line for line in map(json.loads, stage.events.splitlines()) if line["type"] == "text_growth"]
-    assert (grown["kind"], grown["offset"], grown["text"]) == ("text", 0, "word word word ")
+    assert (grown["kind"], grown["length"]) == ("text", len("word word word "))
 
 
 def chunk(text: str, session: str) -> str:

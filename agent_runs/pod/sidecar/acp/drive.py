@@ -339,7 +339,7 @@ class _Drive:
         growing, now = mapping.growing, time.monotonic()
         name = growing[1] if growing else ""
         if name != self._growing:
-            self._growth.clear()
+            self._growth.end(self._growing)
             self._growing = name
             if growing and self._is_live:
                 part = {"type": growing[0], "id": name, "messageID": growing[2], "text": ""}

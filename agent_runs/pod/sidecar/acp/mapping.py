@@ -25,7 +25,10 @@ from agent_runs.pod.sidecar.driver.lines import (
     Line,
     dictionary,
     integer,
+    last_word,
+    prose,
     text,
+    whole_words,
 )
 
 MAX_PART = 1024 * 1024
@@ -38,6 +41,8 @@ CHUNKS = {"agent_message_chunk": "text", "agent_thought_chunk": "reasoning"}
 TOOLS = frozenset({"tool_call", "tool_call_update"})
 HISTORY = frozenset({*CHUNKS, *TOOLS, "user_message_chunk", "plan"})
 """Updates that repeat a session when it is loaded."""
+GROWING = frozenset({"content", "rawInput", "rawOutput"})
+"""What a later update of the same tool, or its end, repeats whole."""
 REASONS = {
     "end_turn": "stop",
     "max_tokens": "length",
@@ -69,6 +74,13 @@ class _Text:
         if envelope not in self.envelopes[-1:] and len(self.envelopes) < MAX_ENVELOPES:
             self.envelopes.append(envelope)
 
+    def take_last_word(self) -> str:
+        """Return the word at its end, which may go on; nothing if that is all there is."""
+        whole = "".join(self.pieces)
+        at = last_word(whole) or len(whole)
+        self.pieces = [whole[:at]]
+        return whole[at:]
+
 
 class _Tool:
     """A tool call that has not ended."""
@@ -87,12 +99,12 @@ class _Tool:
         """Take what an update says of it; what it leaves out stays."""
         meta = dictionary(update.get("_meta"))
         self.name = _name(update, meta) or self.name
-        self.title = text(update.get("title"), MAX_TITLE) or self.title
+        self.title = prose(update.get("title"), MAX_TITLE) or self.title
         raw = dictionary(update.get("rawInput"))
         if raw:
             self.input = _input(raw)
-        printed = text(dictionary(meta.get("terminal_output")).get("data"), MAX_OUTPUT)
-        self.printed = (self.printed + printed)[-MAX_OUTPUT:]
+        printed = dictionary(meta.get("terminal_output")).get("data")
+        self.printed = _ending(self.printed + printed) if isinstance(printed, str) else self.printed
         self.output = _output(update) or self.output
         for holder, name in (
             (dictionary(meta.get("terminal_exit")), "exit_code"),
@@ -152,20 +164,23 @@ class Mapping:
         if self._usage == "message_meta":
             self._count(of_chunk(update))
         if not isinstance(piece, str) or not piece or self._is_informational(piece, update):
-            return [_kept(message)]
+            return [Line("acp_update", {"acp": message.kept})]
         self.has_answered, self._was_rejected = True, False
         name = text(update.get("messageId"), MAX_NAME)
         lines: list[Line] = []
-        if self._text is not None and ((self._text.kind, self._text.message) != (kind, name) or self._is_full(piece)):
+        word = ""
+        if self._text is not None and (self._text.kind, self._text.message) != (kind, name):
+            lines = self._end_text()
+        elif self._text is not None and self._text.size + len(piece) > MAX_PART:
+            word = self._text.take_last_word()
             lines = self._end_text()
         lines = [*lines, *self._begin_step()]
         if self._text is None:
             self._text = _Text(kind, self._part(), name)
-        self._text.add(piece, {**update, "content": {key: each for key, each in content.items() if key != "text"}})
+        self._text.add(
+            word + piece, {**update, "content": {key: each for key, each in content.items() if key != "text"}}
+        )
         return lines
-
-    def _is_full(self, piece: str) -> bool:
-        return self._text is not None and self._text.size + len(piece) > MAX_PART
 
     def _is_informational(self, piece: str, update: dict[str, Any]) -> bool:
         meta = dictionary(dictionary(update.get("_meta")).get("claudeCode"))
@@ -226,16 +241,17 @@ class Mapping:
         tool = self._tools[call] if known else self._tools.setdefault(call, _Tool(call, self._part()))
         tool.take(update)
         if status in ("completed", "failed"):
-            return [*lines, *self._end_tool(tool, failed=status == "failed", acp=message.kept)]
+            kept = _without_growing(message, frozenset())
+            return [*lines, *self._end_tool(tool, failed=status == "failed", acp=kept)]
         if tool.is_shown or not (tool.input or status == "in_progress"):
             return [*lines, _kept(message)]
         return [*lines, self._show(tool, message)]
 
     def _show(self, tool: _Tool, message: Message) -> Line:
         tool.is_shown = True
-        shown = json.dumps(tool.input, ensure_ascii=False, default=str)[:MAX_INPUT]
+        shown = prose(json.dumps(tool.input, ensure_ascii=False, default=str), MAX_INPUT)
         return Line("tool_running", {"part": {**self._tool_part(tool), "input": shown, "title": tool.title},
-                                     "acp": message.kept})  # fmt: skip
+                                     "acp": _without_growing(message)})  # fmt: skip
 
     def _tool_part(self, tool: _Tool) -> dict[str, Any]:
         return {"id": tool.part, "type": "tool", "tool": tool.name or "tool", "callID": tool.call, **self._ids()}
@@ -247,12 +263,13 @@ class Mapping:
         if len(self._ended) > MAX_TOOLS:
             self._ended.popitem(last=False)
         output = tool.output or tool.printed
+        printed = {"printed": tool.printed} if tool.printed not in output else {}
         state: dict[str, Any] = {
             "status": "error" if failed else "completed",
             "input": tool.input or {"title": tool.title},
             "error" if failed else "output": why or output or ("no reason given" if failed else ""),
             "title": tool.title,
-            "metadata": {} if tool.exit is None else {"exit": tool.exit},
+            "metadata": printed if tool.exit is None else {"exit": tool.exit, **printed},
             "time": {"start": tool.began, "end": _now()},
         }
         line = Line("tool_use", {"part": {**self._tool_part(tool), "state": state}, "acp": acp})
@@ -270,7 +287,7 @@ class Mapping:
         content = {
             "requestID": text(json.dumps(message.content.get("id")), MAX_NAME),
             "permission": tool_word(call.get("kind")) or (tool.name if tool else "tool"),
-            "patterns": text(call.get("title"), MAX_TITLE),
+            "patterns": prose(call.get("title"), MAX_TITLE),
         }
         ended = [] if tool is None else self._end_tool(tool, failed=True, acp=None, why=REJECTED)
         self._was_rejected = True
@@ -286,7 +303,7 @@ class Mapping:
             tokens: of the whole turn, if no step had its own.
         """
         self._count(tokens)
-        lines = self.abandon()
+        lines = self._end_all()
         named = "tool-calls" if self._was_rejected else REASONS.get(reason, tool_word(reason) or "unknown")
         priced = {} if cost is None else {"cost": cost}
         if not self._is_open:
@@ -304,7 +321,14 @@ class Mapping:
         return lines
 
     def abandon(self) -> list[Line]:
-        """Return the lines of what has begun and not ended."""
+        """Return the lines of what has begun and was cut."""
+        if self._text is not None:
+            self._text.pieces = [whole_words("".join(self._text.pieces))]
+        for tool in self._tools.values():
+            tool.output, tool.printed = whole_words(tool.output), whole_words(tool.printed)
+        return self._end_all()
+
+    def _end_all(self) -> list[Line]:
         lines = self._end_text()
         for tool in [*self._tools.values()]:
             lines += self._end_tool(tool, failed=True, acp=None, why=tool.output or tool.printed or UNFINISHED)
@@ -312,7 +336,30 @@ class Mapping:
 
 
 def _kept(message: Message) -> Line:
-    return Line("acp_update", {"acp": message.kept})
+    return Line("acp_update", {"acp": _without_growing(message)})
+
+
+def _without_growing(message: Message, growing: frozenset[str] = GROWING) -> dict[str, Any]:
+    """What is kept of a message, without texts in pieces: of half a secret nobody knows that it is one."""
+    kept, update = message.kept, message.update
+    if update.get("sessionUpdate") not in HISTORY:
+        return kept
+    if "leftOut" in kept:
+        return {name: value for name, value in kept.items() if name != "beginning"}
+    left = {name: value for name, value in update.items() if name not in growing}
+    if "terminal_output" in dictionary(left.get("_meta")):
+        left["_meta"] = {name: value for name, value in left["_meta"].items() if name != "terminal_output"}
+    if left == update:
+        return kept
+    return {**kept, "params": {**dictionary(kept.get("params")), "update": left}, "leftOut": "texts in pieces"}
+
+
+def _ending(printed: str) -> str:
+    """The end of an output, without the word in which it is cut."""
+    if len(printed) <= MAX_OUTPUT:
+        return printed
+    _, *rest = re.split(r"(?=\s)", printed[-MAX_OUTPUT:], maxsplit=1)
+    return "\N{HORIZONTAL ELLIPSIS}" + "".join(rest)
 
 
 def _now() -> int:
@@ -339,18 +386,18 @@ def _output(update: dict[str, Any]) -> str:
     """What the tool says of its end: its own output, else what is shown of it."""
     raw = update.get("rawOutput")
     if isinstance(raw, str):
-        return raw[:MAX_OUTPUT]
+        return prose(raw, MAX_OUTPUT)
     fields = dictionary(raw)
     own = next((fields[name] for name in _OUTPUTS if isinstance(fields.get(name), str) and fields[name]), "")
     if own:
-        return str(own)[:MAX_OUTPUT]
+        return prose(own, MAX_OUTPUT)
     content = update.get("content")
     blocks = content[:64] if isinstance(content, list) else []
-    return "\n".join(filter(None, map(_block, blocks)))[:MAX_OUTPUT]
+    return prose("\n".join(filter(None, map(_block, blocks))), MAX_OUTPUT)
 
 
 def _block(block: object) -> str:
     fields = dictionary(block)
     if fields.get("type") == "diff":
-        return f"{text(fields.get('path'), MAX_TITLE)}\n{text(fields.get('newText'), MAX_OUTPUT)}"
-    return text(dictionary(fields.get("content")).get("text"), MAX_OUTPUT)
+        return f"{prose(fields.get('path'), MAX_TITLE)}\n{prose(fields.get('newText'), MAX_OUTPUT)}"
+    return prose(dictionary(fields.get("content")).get("text"), MAX_OUTPUT)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from agent_runs.pod.sidecar.acp.agent import RawLine
 from agent_runs.pod.sidecar.acp.turn import Pattern
-from agent_runs.pod.sidecar.driver.lines import decoded, dictionary, integer, text
+from agent_runs.pod.sidecar.driver.lines import decoded, dictionary, integer, prose, text
 
 MAX_KEPT = 256 * 1024
 """Bytes of a message that is kept whole."""
@@ -53,7 +53,7 @@ def message(line: RawLine) -> Message:
     """Return the message of a line. Never raises."""
     if line.data is None:
         return Message({}, {"leftOut": "the line is too long", "bytes": line.size})
-    beginning = line.data[:MAX_BEGINNING].decode("utf-8", "replace")
+    beginning = prose(line.data[: 4 * MAX_BEGINNING].decode("utf-8", "replace"), MAX_BEGINNING)
     left_out = {"bytes": line.size, "beginning": beginning}
     if line.size > MAX_KEPT and sum(line.data.count(each) for each in _SEPARATORS) > MAX_VALUES:
         return Message({}, {"leftOut": "the line has too many values", **left_out})
@@ -84,11 +84,13 @@ class Refusal(NamedTuple):
     def of(cls, error: object) -> Refusal:
         """Return it, whatever its shape."""
         fields = dictionary(error)
-        said, data = text(fields.get("message"), MAX_ERROR), fields.get("data")
+        said, data = prose(fields.get("message"), MAX_ERROR), fields.get("data")
         detail = _detail(data)
         shown = said if not detail or detail in said else f"{said}: {detail}" if said else detail
         searched = f"{said} {_json(data)}" if data is not None else said
-        return cls(integer(fields.get("code")), searched[:MAX_ERROR], shown[:MAX_ERROR] or "error without a message")
+        return cls(
+            integer(fields.get("code")), searched[:MAX_ERROR], prose(shown, MAX_ERROR) or "error without a message"
+        )
 
     def is_one_of(self, patterns: list[Pattern]) -> bool:
         """Whether it matches one of them."""
@@ -115,7 +117,7 @@ class Refusal(NamedTuple):
 def _detail(data: object) -> str:
     fields = dictionary(data)
     candidates = (data, fields.get("details"), fields.get("message"), fields.get("error"))
-    return next((each[:MAX_ERROR] for each in candidates if isinstance(each, str) and each), "")
+    return next((prose(each, MAX_ERROR) for each in candidates if isinstance(each, str) and each), "")
 
 
 def _json(value: object) -> str:

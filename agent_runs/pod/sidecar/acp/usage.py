@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from agent_runs.pod.sidecar.driver.lines import decoded, dictionary, integer, text
+from agent_runs.pod.sidecar.driver.lines import decoded, dictionary, integer, prose
 
 FILES = frozenset({"codex_rollout", "pi_session"})
 """Those that are in a file."""
@@ -136,7 +136,7 @@ def _pi_message(found: Used, message: dict[str, Any]) -> Used:
         _count(used, "cacheWrite"),
     )
     price = _price(dictionary(used.get("cost")).get("total"))
-    failed = text(message.get("errorMessage"), MAX_ERROR) or "error" if message.get("stopReason") == "error" else ""
+    failed = prose(message.get("errorMessage"), MAX_ERROR) or "error" if message.get("stopReason") == "error" else ""
     return Used(
         tokens if found.tokens is None else found.tokens.plus(tokens),
         found.cost if price is None else (found.cost or 0) + price,

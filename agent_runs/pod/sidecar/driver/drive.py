@@ -17,7 +17,7 @@ from typing import Any
 from agent_runs.pod.sidecar.driver.children import Children
 from agent_runs.pod.sidecar.driver.growth import Growth
 from agent_runs.pod.sidecar.driver.identifiers import identifier
-from agent_runs.pod.sidecar.driver.lines import Line, Mapping, dictionary, integer, text
+from agent_runs.pod.sidecar.driver.lines import MAX_NAME, Line, Mapping, dictionary, integer, prose, text
 from agent_runs.pod.sidecar.driver.record import MAX_ERRORS, Record, error_key
 from agent_runs.pod.sidecar.driver.server import Server, UnknownSession, Unusable, await_port
 from agent_runs.pod.sidecar.driver.stream import SILENCE_SECONDS, Stream
@@ -95,9 +95,12 @@ class _Drive:
 
     def run(self) -> End:
         try:
-            return self._run()
+            end = self._run()
         except Aborted:
             return End(ABORTED_CODE, "aborted", "aborted before the prompt was sent", self._state.session or None)
+        for line in self._growth.unfinished():
+            self._record.write(line)
+        return end
 
     def _run(self) -> End:
         try:
@@ -251,7 +254,7 @@ class _Drive:
             self._stream.close()
         self._stream = None
         self._children.reconsider_older()
-        self._growth.clear()
+        self._growth.stop()
         self._look_now = True
 
     def _reconnect(self) -> None:
@@ -327,6 +330,8 @@ class _Drive:
                 self._unread -= 1  # an earlier driver wrote it
             else:
                 self._record.write(line)
+            if line.type in ("text", "reasoning"):
+                self._growth.end(text(line.content["part"].get("id"), MAX_NAME))
         if mapping.start is not None and self._state.start is None:
             self._note(start=mapping.start)
         answer = mapping.answer
@@ -370,9 +375,9 @@ class _Drive:
             return
         if kind == "permission" and request not in self._record.rejected:
             patterns = asked.get("patterns")
-            shown = ", ".join(text(each, MAX_TEXT) for each in patterns[:8]) if isinstance(patterns, list) else ""
+            shown = ", ".join(prose(each, MAX_TEXT) for each in patterns[:8]) if isinstance(patterns, list) else ""
             content = {"requestID": request, "permission": text(asked.get("permission"), MAX_TEXT)}
-            self._record.write(Line("permission_rejected", {**content, "patterns": shown[:MAX_TEXT]}))
+            self._record.write(Line("permission_rejected", {**content, "patterns": prose(shown, MAX_TEXT)}))
         self._server.reject(kind, request)
 
     # the end
@@ -383,7 +388,7 @@ class _Drive:
         content: dict[str, Any] = {"status": kind}
         if kind == "retry":
             content["attempt"] = integer(status.get("attempt"))
-            content["message"] = text(status.get("message"), MAX_TEXT)
+            content["message"] = prose(status.get("message"), MAX_TEXT)
             content["next"] = integer(status.get("next"))
         shown = tuple(content.values())
         if shown != self._status:

@@ -1,20 +1,24 @@
-"""Text as it grows: what the model has written of a part that is not finished, now and then, and not for ever."""
+"""How long the texts are that the model has not finished, now and then.
+
+What a text says is written once, whole: the worker finds a secret in one line, and in no two halves of it. So a line of
+growth has the length, and the text only if the turn ends before it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from agent_runs.pod.sidecar.driver.lines import MAX_NAME, Line, dictionary, text
+from agent_runs.pod.sidecar.driver.lines import MAX_NAME, Line, dictionary, text, whole_words
 
 MIN_SECONDS = 1.0
 MAX_TEXT = 64 * 1024
-"""Characters of one part."""
+"""Characters that are kept of one part."""
 MAX_PARTS = 32
 
 
 class Growth:
-    """The parts that grow. Only live events show it, so a part is given up when some of them are lost."""
+    """The parts that grow. Only live events show it, so a part stops growing here when some of them are lost."""
 
     def __init__(self) -> None:
         self._parts: dict[str, _Part] = {}
@@ -30,35 +34,48 @@ class Growth:
 
     def due(self, now: float) -> Iterator[Line]:
         """Return what has grown for long enough."""
-        for name, part in self._parts.items():
-            if part.unwritten and now - part.written_at >= MIN_SECONDS:
-                yield part.line(name, now)
+        for part in self._parts.values():
+            if part.has_grown and now - part.written_at >= MIN_SECONDS:
+                yield part.line(now)
 
-    def clear(self) -> None:
-        """Give up all parts."""
-        self._parts.clear()
+    def stop(self) -> None:
+        """Keep the parts as they are: events may be lost."""
+        for part in self._parts.values():
+            part.stopped = True
+
+    def end(self, name: str) -> None:
+        """Forget a part that is written whole."""
+        self._parts.pop(name, None)
+
+    def unfinished(self) -> Iterator[Line]:
+        """Return the texts that will not be written whole, once the turn has ended."""
+        for part in self._parts.values():
+            if part.text:
+                yield part.line(0.0, text=whole_words(part.text))
 
     def _update(self, part: dict[str, Any], now: float) -> None:
         name = text(part.get("id"), MAX_NAME)
         if dictionary(part.get("time")).get("end"):
-            self._parts.pop(name, None)
+            self.end(name)
         elif part.get("type") in ("text", "reasoning") and part.get("text") == "" and len(self._parts) < MAX_PARTS:
-            self._parts[name] = _Part(str(part["type"]), text(part.get("messageID"), MAX_NAME), now)
+            content = {"partID": name, "messageID": text(part.get("messageID"), MAX_NAME), "kind": str(part["type"])}
+            self._parts[name] = _Part(content, now)
 
 
 class _Part:
-    def __init__(self, kind: str, message: str, now: float) -> None:
-        self._kind, self._message = kind, message
-        self.unwritten = ""
+    def __init__(self, content: dict[str, Any], now: float) -> None:
+        self._content = content
+        self.text = ""
+        self._length = 0
+        self.has_grown = self.stopped = False
         self.written_at = now
-        self._offset = 0
 
     def add(self, delta: str) -> None:
-        self.unwritten += delta[: MAX_TEXT - self._offset - len(self.unwritten)]
+        if delta and not self.stopped:
+            self.text += delta[: MAX_TEXT - len(self.text)]
+            self._length += len(delta)
+            self.has_grown = True
 
-    def line(self, name: str, now: float) -> Line:
-        content = {"partID": name, "messageID": self._message, "kind": self._kind, "offset": self._offset}
-        grown = Line("text_growth", {**content, "text": self.unwritten})
-        self._offset += len(self.unwritten)
-        self.unwritten, self.written_at = "", now
-        return grown
+    def line(self, now: float, **more: str) -> Line:
+        self.has_grown, self.written_at = False, now
+        return Line("text_growth", {**self._content, "length": self._length, **more})

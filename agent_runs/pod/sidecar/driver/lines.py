@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 MAX_INPUT, MAX_TITLE, MAX_NAME = 2000, 200, 128
 LEFT_OUT = object()
 """The data of an event that is too large."""
+MIN_WORD = 8
+"""Characters of the shortest secret that the worker looks for."""
 MAX_TOOLS = 1024
 """Tool calls that are known to run at the same time."""
 JOURNALED = frozenset({"step_start", "step_finish", "text", "reasoning", "tool_use", "tool_running", "event_left_out"})
@@ -102,7 +104,8 @@ class Mapping:
 
 
 def encoded(line: Line, timestamp: int, session: str) -> bytes:
-    """Return the line as bytes, as `JSON.stringify` would; of one that nests too deeply, that it is left out."""
+    """Return the line as bytes, as `JSON.stringify` would; of one that nests too deeply or has a number that is none of
+    JSON's, that it is left out."""
     head = {"timestamp": timestamp, "sessionID": session}
     try:
         document = _dump({"type": line.type, **head, **line.content})
@@ -133,6 +136,29 @@ def text(value: object, limit: int) -> str:
     return value[:limit] if isinstance(value, str) else ""
 
 
+def prose(value: object, limit: int) -> str:
+    """Return the beginning of the value if it is a text; one that is cut ends before the word that did not fit."""
+    whole = text(value, limit)
+    return whole_words(whole) if isinstance(value, str) and len(value) > limit else whole
+
+
+def whole_words(cut: str) -> str:
+    """Return a text that is cut with an ellipsis for its last word, unless that is short.
+
+    The word may be the beginning of a secret, and the worker recognises only whole ones.
+    """
+    at = last_word(cut)
+    return cut[:at] + "\N{HORIZONTAL ELLIPSIS}" if len(cut) - at >= MIN_WORD else cut
+
+
+def last_word(cut: str) -> int:
+    """Return where the last word begins. Each character of Chinese, Japanese and Korean, without blanks, is a word."""
+    at = len(cut)
+    while at and not (cut[at - 1].isspace() or cut[at - 1] >= "\u2e80"):
+        at -= 1
+    return at
+
+
 def integer(value: object) -> int:
     """Return the value if it is a number that can be one of JavaScript, else 0."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 2**53:
@@ -143,8 +169,8 @@ def integer(value: object) -> int:
 def _begun(part: dict[str, Any], state: dict[str, Any], call: str) -> dict[str, Any]:
     """The beginning of a tool call, bounded: its whole input is in the line of its end."""
     began = {name: text(part.get(name), MAX_NAME) for name in ("id", "messageID", "sessionID")}
-    shown = json.dumps(state.get("input"), ensure_ascii=False, default=str)[:MAX_INPUT]
-    title = text(state.get("title"), MAX_TITLE)
+    shown = prose(json.dumps(state.get("input"), ensure_ascii=False, default=str), MAX_INPUT)
+    title = prose(state.get("title"), MAX_TITLE)
     return {
         **began,
         "type": "tool",
@@ -156,7 +182,7 @@ def _begun(part: dict[str, Any], state: dict[str, Any], call: str) -> dict[str, 
 
 
 def _dump(content: dict[str, Any]) -> str:
-    return json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def _refuse(constant: str) -> None:

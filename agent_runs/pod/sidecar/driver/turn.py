@@ -9,6 +9,8 @@ import json
 import os
 from typing import Any, NamedTuple
 
+from agent_runs.pod.sidecar.driver.lines import prose
+
 TURN, STATE, END, EVENTS = "turn.json", "state", "end", "events"
 MAX_DETAIL = 1000
 MAX_PROMPT = 64 * 1024 * 1024
@@ -143,7 +145,7 @@ class End(NamedTuple):
         Raises:
             OSError: the disk is full.
         """
-        replace(f"{folder}/{END}", {**self._asdict(), "detail": self.detail[:MAX_DETAIL]})
+        replace(f"{folder}/{END}", {**self._asdict(), "detail": prose(self.detail, MAX_DETAIL)})
 
 
 def has_ended(folder: str) -> bool:
