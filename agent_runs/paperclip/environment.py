@@ -16,7 +16,7 @@ from agent_runs.contracts.request import RunRequest, Secrets
 from agent_runs.paperclip.session import working_directory
 
 SCRATCH_DIR: Final = "/tmp"  # noqa: S108 - inside the agent's own container, where it always exists
-RESERVED: Final = frozenset({"PAPERCLIP_API_KEY", "HOME", "PWD"})
+RESERVED: Final = frozenset({"PAPERCLIP_API_KEY", "PAPERCLIP_API_URL", "HOME", "PWD"})
 """Names that neither the worker nor the agent's configuration may set. OpenCode's own are in its package."""
 
 _SCRATCH_NAMES: Final = (

@@ -60,10 +60,7 @@ INEFFECTIVE: Final = (
         ("OPENCODE_DISABLE_PROJECT_CONFIG",), "no effect: add projectConfig to config.opencodeFeatures instead"
     ),
     Ineffective(("PAPERCLIP_API_KEY",), "no effect: Paperclip issues a key for each run"),
-    Ineffective(
-        ("PAPERCLIP_API_URL",),
-        "no effect where the worker knows Paperclip's address: set config.paperclipApiUrl",
-    ),
+    Ineffective(("PAPERCLIP_API_URL",), "no effect, because the agent's token goes there: set config.paperclipApiUrl"),
     Ineffective(
         (
             *("PAPERCLIP_AGENT_ID", "PAPERCLIP_COMPANY_ID", "PAPERCLIP_RUN_ID", "PAPERCLIP_TASK_ID"),

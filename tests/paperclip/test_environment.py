@@ -82,11 +82,11 @@ def test_control_plane_secrets_are_not_inherited() -> None:
     assert "canary" not in of(minimal(), **inherited).values()
 
 
-def test_the_api_url_may_come_from_the_worker_or_the_agent() -> None:
+def test_no_variable_of_an_agents_configuration_says_where_its_token_is_sent() -> None:
     request, secrets, _ = opened(minimal(env={"PAPERCLIP_API_URL": "http://agent.example"}))
-    own = environment(request, secrets, api_url=None, inherited={})
+    nobody = environment(request, secrets, api_url=None, inherited={})
     worker = environment(request, secrets, api_url=None, inherited={"PAPERCLIP_API_URL": "http://worker.example"})
-    assert own["PAPERCLIP_API_URL"] == "http://agent.example"
+    assert "PAPERCLIP_API_URL" not in nobody
     assert worker["PAPERCLIP_API_URL"] == "http://worker.example"
 
 
