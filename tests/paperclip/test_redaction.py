@@ -283,6 +283,28 @@ def test_a_text_with_half_a_character_is_hidden() -> None:
     assert "ghp_" not in REDACTION.hide("\ud800 ghp_0123456789abcdef")
 
 
+def test_a_secret_is_redacted_in_json_as_other_languages_write_it() -> None:
+    value = "p<a>&s/w='\"+`é\u2028x"
+    redaction = Redaction.of([("KEY", value)])
+    written = {
+        "Go": r"p\u003ca\u003e\u0026s/w='\"+`é\u2028x",
+        "Gson": r"p\u003ca\u003e\u0026s/w\u003d\u0027\"+`é\u2028x",
+        "PHP": r"p<a>&s\/w='\"+`\u00e9\u2028x",
+        "PHP, JSON_UNESCAPED_UNICODE": r"p<a>&s\/w='\"+`é\u2028x",
+        ".NET": r"p\u003Ca\u003E\u0026s/w=\u0027\u0022\u002B\u0060\u00E9\u2028x",
+        "Jackson, ESCAPE_NON_ASCII": r"p<a>&s/w='\"+`\u00E9\u2028x",
+    }
+    for library, text in written.items():
+        assert json.loads(f'"{text}"') == value
+        for line in (f'{{"k":"{text}"}}', json.dumps({"output": f'{{"k":"{text}"}}'}, ensure_ascii=False)):
+            with case(library, line):
+                hidden = redaction.redact(line.encode())
+                assert b"[[secret:KEY:" in hidden
+                assert b"p<a" not in hidden
+                assert b"u003" not in hidden
+                assert redaction.restore(hidden) == line.encode()
+
+
 # every text
 
 OVERLAPPING = Redaction.of(
