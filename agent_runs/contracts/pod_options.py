@@ -79,7 +79,11 @@ ObjectName = Annotated[
 ]
 LabelKey = Annotated[str, AfterValidator(_matching(_LABEL_KEY, "must be a Kubernetes label key: '[prefix/]name'"))]
 LabelValue = Annotated[str, AfterValidator(_matching(_LABEL_VALUE, "must be a Kubernetes label value: 63 at most"))]
-_Size = Annotated[str, AfterValidator(_matching(_QUANTITY, "must be a Kubernetes quantity such as '500Mi' or '4Gi'"))]
+_Size = Annotated[
+    str,
+    AfterValidator(_matching(_QUANTITY, "must be a Kubernetes quantity such as '500Mi' or '4Gi'")),
+    AfterValidator(_matching(re.compile(r".*[1-9].*"), "must be more than 0, which a node takes for no limit")),
+]
 _Key = Annotated[str, AfterValidator(_matching(_DATA_KEY, "must be a key of it: letters, digits, '-', '_' and '.'"))]
 _VolumeName = Annotated[
     str, AfterValidator(_matching(_VOLUME_NAME, "must be lowercase letters, digits and '-', 53 at most"))

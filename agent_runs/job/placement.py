@@ -175,7 +175,7 @@ def resources(chosen: Resources) -> dict[str, dict[str, str]]:
     A limit below the default request lowers that request: a default must not make the limit invalid.
 
     Raises:
-        InvalidRequest: a request above its limit.
+        InvalidRequest: a request above its limit, or a limit of 0, which a node takes for none.
     """
     amounts: dict[str, dict[str, str]] = {"requests": {}, "limits": {}}
     for kind in ("cpu", "memory"):
@@ -191,6 +191,9 @@ def resources(chosen: Resources) -> dict[str, dict[str, str]]:
             request = limit
         amounts["requests"][kind], amounts["limits"][kind] = request, limit
     _add_disk(chosen, amounts)
+    for kind, limit in amounts["limits"].items():
+        if not _amount(f"limits.{kind}", limit):
+            raise InvalidRequest(f"resources.limits.{kind}: {limit} is no limit; it must be more than 0")
     return amounts
 
 
