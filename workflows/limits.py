@@ -13,6 +13,9 @@ API_CALLS: Final = timedelta(minutes=1)
 """A few calls to the API server, each with a time-out of its own well below this."""
 API_OUTAGE: Final = timedelta(minutes=15)
 """How long an API server may be unavailable before an activity of a run that has nothing running yet fails."""
+WITHOUT_WORKERS: Final = timedelta(hours=24)
+"""How long a run waits for a worker that can open it: nothing of it is there that could be lost. What is wrong with the
+request is refused at once; a fault that has no name must not be retried for ever."""
 
 HEARTBEAT: Final = timedelta(seconds=30)
 """Outlasts a Temporal server that is unavailable for 25 s. Every activity sends heartbeats, so that a cancel reaches it

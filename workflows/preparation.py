@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from workflows.attempt import Attempt
     from workflows.current_details import Phase
-    from workflows.limits import API_CALLS, API_OUTAGE, HEARTBEAT, RETRIES, STOPS_FIRST
+    from workflows.limits import API_CALLS, API_OUTAGE, HEARTBEAT, RETRIES, STOPS_FIRST, WITHOUT_WORKERS
     from workflows.run_state import RunState
     from workflows.token_rotation import TokenRotation
     from workflows.waits import result_or_none, wait_all
@@ -34,7 +34,8 @@ async def prepare_run(run: RunState) -> None:
         activities.prepare_run,
         PrepareRun(run=run.key, task=run.start.task),
         summary="open and check the request",
-        start_to_close_timeout=API_CALLS,  # for each try; without a worker the run waits, as nothing else needs it
+        start_to_close_timeout=API_CALLS,
+        schedule_to_close_timeout=WITHOUT_WORKERS,
         heartbeat_timeout=HEARTBEAT,
         retry_policy=RETRIES,
         cancellation_type=STOPS_FIRST,

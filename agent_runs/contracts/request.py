@@ -24,6 +24,10 @@ DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL_KEY: Final = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 MAX_WORKSPACES: Final = 16
+MAX_TEXT: Final = 4096
+"""Characters of a text that is no prose: as long as a path may be."""
+MAX_AREA: Final = 256 * 1024
+"""Characters of a text that stands for a list or an object: twice what an OpenCode configuration may have."""
 OPENCODE: Final = "opencode"
 """The agent that has a package of its own; every other one has a profile."""
 AGENT_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,31}")
@@ -62,10 +66,27 @@ def _quantity(value: str) -> str:
     return value.strip()
 
 
+def _positive(value: str) -> str:
+    if not re.search("[1-9]", value):
+        raise _field_error("positive", "must be more than 0")
+    return value
+
+
 def _namespace(value: str) -> str:
     if not DNS_LABEL.fullmatch(value.strip()):
         raise _field_error("namespace", "must be a namespace name: lowercase letters, digits and '-', 63 at most")
     return value.strip()
+
+
+def _bounded(value: str | None, limit: int = MAX_TEXT) -> str | None:
+    if value is not None and len(value) > limit:
+        raise PydanticCustomError("too_long", "must not have more than {limit} characters", {"limit": limit})
+    return value
+
+
+def _bounded_area(value: object) -> object:
+    """What a text area holds, before it is read: a longer JSON text could be millions of values."""
+    return _bounded(value, MAX_AREA) if isinstance(value, str) else value
 
 
 def _blank_is_absent(value: object) -> object:
@@ -144,7 +165,8 @@ def _json_object(value: object) -> object:
 
 
 Identifier = Annotated[str, AfterValidator(_identifier)]
-OptionalText = Annotated[str | None, BeforeValidator(_blank_is_absent)]
+OptionalText = Annotated[str | None, BeforeValidator(_blank_is_absent), AfterValidator(_bounded)]
+OptionalProse = Annotated[str | None, BeforeValidator(_blank_is_absent)]
 AgentName = Annotated[str, AfterValidator(_agent_name)]
 Model = Annotated[str, AfterValidator(_model)]
 Quantity = Annotated[str, AfterValidator(_quantity)]
@@ -154,7 +176,7 @@ Count = Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=10**12)
 KEEP_WARM_DEFAULT: Final = 120
 """Seconds."""
 Usd = Annotated[float, BeforeValidator(_number_not_flag), Field(ge=0, le=10**6, allow_inf_nan=False)]
-Pairs = Annotated[dict[str, str], BeforeValidator(_pairs), AfterValidator(_label_keys)]
+Pairs = Annotated[dict[str, str], BeforeValidator(_pairs), BeforeValidator(_bounded_area), AfterValidator(_label_keys)]
 OptionalName = Annotated[ObjectName | None, BeforeValidator(_blank_is_absent)]
 
 OpenCodeFeature = Literal["lsp", "formatter", "snapshot", "projectConfig"]
@@ -278,7 +300,9 @@ class RunConfig(PaperclipContract):
     service_account_name: OptionalText = None
     resources: Resources = Resources()
     node_selector: Annotated[Pairs | None, BeforeValidator(lambda v: v)] = None
-    tolerations: Annotated[tuple[Toleration, ...] | None, BeforeValidator(_json_list)] = None
+    tolerations: Annotated[
+        tuple[Toleration, ...] | None, BeforeValidator(_json_list), BeforeValidator(_bounded_area)
+    ] = None
     labels: Pairs = {}
     runtime_class_name: OptionalName = None
     priority_class_name: OptionalName = None
@@ -291,9 +315,11 @@ class RunConfig(PaperclipContract):
     retain_jobs: bool = False
     agent_db_mode: Literal["workspace_subpath", "dedicated_pvc", "ephemeral"] = "workspace_subpath"
     agent_db_storage_class: OptionalText = None
-    agent_db_storage_capacity: Quantity = "1Gi"
+    agent_db_storage_capacity: Annotated[Quantity, AfterValidator(_positive)] = "1Gi"
     dangerously_skip_permissions: bool = True
-    opencode_features: Annotated[tuple[OpenCodeFeature, ...], BeforeValidator(_words)] = ()
+    opencode_features: Annotated[
+        tuple[OpenCodeFeature, ...], BeforeValidator(_words), BeforeValidator(_bounded_area)
+    ] = ()
     resume_last_session: bool = True
     instructions_file_path: OptionalText = None
     paperclip_api_url: OptionalText = None
@@ -341,10 +367,12 @@ class AdapterConfig(RunConfig):
     """
 
     env: dict[str, SecretStr] = {}
-    prompt_template: OptionalText = None
-    bootstrap_prompt_template: OptionalText = None
+    prompt_template: OptionalProse = None
+    bootstrap_prompt_template: OptionalProse = None
     mcp_servers: dict[str, dict[str, Any]] = Field(default={}, repr=False)
-    opencode: Annotated[dict[str, Any], BeforeValidator(_json_object)] = Field(default={}, repr=False)
+    opencode: Annotated[dict[str, Any], BeforeValidator(_json_object), BeforeValidator(_bounded_area)] = Field(
+        default={}, repr=False
+    )
 
     @model_validator(mode="after")
     def _environment_names(self) -> Self:
@@ -429,7 +457,7 @@ class AgentRef(PaperclipContract):
 
     id: Identifier
     company_id: Identifier
-    name: str = ""
+    name: Annotated[str, AfterValidator(_bounded)] = ""
 
 
 class WakePrompt(PaperclipContract):

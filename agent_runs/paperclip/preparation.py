@@ -5,6 +5,7 @@ never a value. What is secret or prose is separated from the request; what only 
 dropped. Nothing here touches a cluster: a context that cannot run fails before any object exists.
 """
 
+import json
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,6 +14,7 @@ from dataclasses import field as attribute
 from typing import Any, Final, Protocol
 
 from pydantic import ValidationError
+from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
 from agent_runs.contracts import opencode
@@ -81,6 +83,9 @@ PATH_LIMIT: Final = 8
 FIELD_LIMIT: Final = 200
 """Steps and characters of the path of a wrong field."""
 FIELDS_LIMIT: Final = 500
+REQUEST_LIMIT: Final = 256 * 1024
+"""Bytes of a request as JSON. It is in its run's history several times. Temporal refuses a result of more than 2 MiB,
+each time that the activity is retried."""
 REMEDY_LIMIT: Final = 300
 
 _CAPTURED_ABSENCE: Final = "[undefined]"
@@ -249,6 +254,8 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
         context=wake,
         notes=tuple(note for note in notes if note),
     )
+    if large := list(_large_fields(request)):
+        raise WrongFields(large, warnings)
     prompt = _prompt_source(context, tidy, host, skill_texts)
     return Preparation(request, secrets, prompt, names_address=addresses.chosen, warnings=warnings)
 
@@ -389,6 +396,23 @@ def _directory_problems(config: AdapterConfig, workspace: Workspace) -> Iterator
                 f"must be below {DATA_DIRECTORY}, where Paperclip's data volume is, because whatever is elsewhere is "
                 "lost with the agent's pod; set config.workspace to `ephemeral` if that may be",
             )
+
+
+def _large_fields(request: RunRequest) -> Iterator[Problem]:
+    """The largest fields of a request that is too large for a history."""
+    excess = len(request.model_dump_json().encode()) - REQUEST_LIMIT
+    fields = [("config", request.config), ("context", request.context), ("runtime", request.runtime)]
+    sizes = {
+        f"{part}.{to_camel(name)}": len(json.dumps(value))
+        for part, model in fields
+        for name, value in model.model_dump(mode="json").items()
+    }
+    sizes["notes"] = len(json.dumps(request.notes))
+    for field, size in sorted(sizes.items(), key=lambda each: -each[1]):
+        if excess <= 0:
+            return
+        yield Problem(field, f"is too long: {size} characters; a run's request may have {REQUEST_LIMIT} in all")
+        excess -= size
 
 
 def _outlives_pods(path: str) -> bool:

@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -103,7 +104,7 @@ WRONG_FIELDS: list[tuple[str, Any, str, str]] = [
     ("config.resources", CANARY, "config.resources", "must be an object"),
     ("config.tolerations", f"[{CANARY}", "config.tolerations", "JSON array"),
     ("config.tolerations", "[" * 100_000, "config.tolerations", "JSON array"),
-    ("config.labels", '{"a":' * 100_000, "config.labels", "JSON object"),
+    ("config.labels", '{"a":' * 50_000, "config.labels", "JSON object"),
     ("config.labels", f"{CANARY} without equals", "config.labels", "key=value"),
     ("config.env", CANARY, "config.env", "must be an object"),
     ("config.env", {"A": [CANARY]}, "config.env.A", "must be text"),
@@ -170,6 +171,36 @@ def test_a_lone_surrogate_does_not_break_a_request() -> None:
 
 def test_a_context_that_is_no_object_is_refused() -> None:
     assert "JSON object" in refusal([])
+
+
+def test_a_text_that_is_too_long_for_a_history_is_refused_by_name() -> None:
+    long, huge = "x" * 5000, "x" * 3_000_000
+    texts: dict[str, tuple[str, Any]] = {
+        "config.variant": ("config.variant", long),
+        "config.cwd": ("config.cwd", f"/paperclip/{long}"),
+        "config.image": ("config.image", huge),
+        "config.agentDbStorageClass": ("config.agentDbStorageClass", huge),
+        "config.instructionsFilePath": ("config.instructionsFilePath", huge),
+        "agent.name": ("agent.name", huge),
+        "context.wakeReason": ("context.wakeReason", huge),
+        "config.extraArgs": ("config.extraArgs", [huge]),
+        "config.labels": ("config.labels", {"a": "x" * 300_000}),
+        "config.tolerations": ("config.tolerations", [{"key": "k", "value": huge}]),
+        "config.annotations": ("config.annotations", {"a": "x" * 300_000}),
+        "config.paperclipRuntimeSkills": (
+            "config.paperclipRuntimeSkills",
+            [{"key": "a", "required": True, "missingDetail": huge}],
+        ),
+        "context.issueIds": ("context.issueIds", [huge]),
+        "config.opencode": ("config.opencode", "[" * 300_000),
+    }
+    for field, (path, value) in texts.items():
+        with case(field):
+            with pytest.raises(InvalidRequest) as refused:
+                prepare(with_value(minimal(), path, value))
+            assert f"{field} " in refused.value.message
+            assert re.search("must not have more than|is too long", refused.value.message)
+            assert "xxx" not in refused.value.message
 
 
 @pytest.mark.parametrize("wrapped", [lambda value: [value], lambda value: {"in": value}])
