@@ -12,18 +12,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.pod import HOME_DIRECTORY
 from agent_runs.contracts.request import AGENT_NAME, OPENCODE
+from agent_runs.plain_yaml import NoPlainYaml, load_yaml
 
 OPENCODE_TITLE: Final = "OpenCode"
 FOLDER: Final = Path(__file__).parent
-MAX_FILE: Final = 256 * 1024
-"""Characters of a profile: what it says is part of a Secret of 1 MiB."""
 MAX_PROFILES: Final = 50
 
 PLACEHOLDERS: Final = {
@@ -350,14 +348,10 @@ def parse(text: str, file: str) -> AgentProfile:
     Raises:
         InvalidRequest: no YAML mapping, or a key or value that is wrong; names the key.
     """
-    if len(text) > MAX_FILE:
-        raise InvalidRequest(f"{file} is larger than {MAX_FILE} characters")
     try:
-        content: Any = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{file}, line {mark.line + 1}" if mark else file
-        raise InvalidRequest(f"{where}: {getattr(error, 'problem', None) or 'no YAML'}") from None
+        content: Any = load_yaml(text)
+    except NoPlainYaml as error:
+        raise InvalidRequest(f"{file}{error}") from None
     if not isinstance(content, dict):
         raise InvalidRequest(f"{file} must hold a YAML mapping")
     try:

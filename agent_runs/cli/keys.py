@@ -11,6 +11,7 @@ import yaml
 from agent_runs.cli.refusals import Refused
 from agent_runs.client.settings import ClientSettings
 from agent_runs.paperclip.sealing import SealingKey, UnusableKey, parse_keys, public_key
+from agent_runs.plain_yaml import load_yaml
 from agent_runs.transcripts.tokens import new_key
 
 SECRET: Final = "agent-runs-keys"  # noqa: S105 - the name of one
@@ -57,11 +58,11 @@ def _manifest(kind: str, name: str, namespace: str) -> dict[str, Any]:
 def _keys_of(file: Path) -> tuple[list[Any], list[Any]]:
     """The JWKs of a Secret's two entries."""
     try:
-        secret = yaml.safe_load(file.read_text())
+        secret = load_yaml(file.read_text())
         sealing, signing = (base64.b64decode(secret["data"][name]).decode() for name in (SEALING, SIGNING))
         parse_keys(sealing)
         return _jwks(sealing), _jwks(signing)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, ValueError, UnusableKey):
+    except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError, UnusableKey):
         raise Refused(
             f"--previous {file}: must be the Secret {SECRET}, as `kubectl get secret {SECRET} -o yaml` prints it"
         ) from None

@@ -21,9 +21,8 @@ from agent_runs.job.affinities import node_choices, pod_choices, pod_terms
 from agent_runs.job.data_volume import DataRules, RunFolders
 from agent_runs.job.placement import DATABASE_CLAIMS, DISK, resources
 from agent_runs.kube.quantity import amount
+from agent_runs.plain_yaml import NoPlainYaml, load_yaml
 
-MAX_FILE: Final = 1024 * 1024
-"""Characters: a ConfigMap holds no more."""
 _OUR_OBJECTS: Final = ("agent-runs", "agent-opencode-")
 """Beginnings of names of this program's own Secrets and ConfigMaps, and of those of runs."""
 BUDGET: Final = ("cost_usd", "tokens", "steps", "repeated_calls")
@@ -42,6 +41,13 @@ def _folder(value: str) -> str:
     parts = value.split("/")
     if not value.strip() or ":" in value or any(part in {"", ".", ".."} for part in parts):
         raise PydanticCustomError("folder", "must be a path relative to the data volume, without ':', '.' and '..'")
+    return value
+
+
+def _address_pattern(value: str) -> str:
+    scheme, separator, rest = value.partition("://")
+    if value != "*" and not (scheme and separator and rest.partition("/")[0]):
+        raise PydanticCustomError("address", "must be '*' or begin as an address does, such as 'https://*.example/*'")
     return value
 
 
@@ -106,7 +112,8 @@ class Allowed(PolicyPart):
         namespaces: besides the one that the worker's settings name.
         agents: patterns of names of agents (`agent`).
         images: patterns of image names.
-        labels: patterns of label keys. Keys without a prefix such as `app` are what Services and policies select by.
+        labels: patterns of label keys. Services and policies select by `app` and its like, and controllers act on keys
+            with their prefix, such as `sidecar.istio.io/inject` and `azure.workload.identity/use`.
         node_selectors: patterns of `KEY=VALUE`; of a node affinity, too, `*` for what it leaves open.
         annotations: patterns of keys of pods' annotations.
         runtime_class_names, priority_class_names: patterns of names.
@@ -117,7 +124,7 @@ class Allowed(PolicyPart):
         volumes: extra volumes.
         tolerations: patterns of `KEY=VALUE:EFFECT`, each part `*` where the toleration leaves it open.
         paperclip_api_urls: patterns of addresses that an agent configuration may name for Paperclip. The agent's token
-            goes there.
+            goes there, so scheme, host with port, and path are compared one by one.
         storage_classes: of agents' own database claims; a configuration may always leave it to the cluster.
         workspaces: patterns of paths on the data volume, relative to it. Paperclip's folders have rules of their own.
         shared_folders: paths on the data volume that every agent may read.
@@ -129,7 +136,7 @@ class Allowed(PolicyPart):
     namespaces: Patterns = ()
     agents: Patterns = ("*",)
     images: Patterns = ("*",)
-    labels: Patterns = ("*/*",)
+    labels: Patterns = ()
     node_selectors: Patterns = ()
     tolerations: Patterns = ()
     annotations: Patterns = ()
@@ -139,7 +146,7 @@ class Allowed(PolicyPart):
     topology_keys: Patterns = ("kubernetes.io/hostname", "topology.kubernetes.io/*")
     pod_template_keys: Patterns = ()
     volumes: Volumes = Volumes()
-    paperclip_api_urls: Patterns = ()
+    paperclip_api_urls: tuple[Annotated[str, AfterValidator(_pattern), AfterValidator(_address_pattern)], ...] = ()
     storage_classes: Patterns = ()
     workspaces: Patterns = ("*",)
     shared_folders: tuple[Annotated[str, AfterValidator(_folder)], ...] = ()
@@ -179,15 +186,11 @@ class Policy:
         Raises:
             InvalidRequest: no YAML mapping, or a key or value that is wrong; names the line and the key.
         """
-        if len(text) > MAX_FILE:
-            raise InvalidRequest(f"{name} is larger than {MAX_FILE} characters")
         try:
-            root = yaml.compose(text, yaml.SafeLoader)
-            content = yaml.safe_load(text) or {}
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            where = f"{name}, line {mark.line + 1}" if mark else name
-            raise InvalidRequest(f"{where}: {getattr(error, 'problem', None) or 'no YAML'}") from None
+            content = load_yaml(text) or {}
+        except NoPlainYaml as error:
+            raise InvalidRequest(f"{name}{error}") from None
+        root = yaml.compose(text, yaml.SafeLoader)
         lines = dict(_lines(root)) if root else {}
         try:
             return cls(Allowed.model_validate(content), name, lines)
@@ -262,9 +265,9 @@ class Policy:
         yield from self._unlisted("labels", labels, allowed.labels, "labels")
         yield from self._unlisted("nodeSelector", selectors, allowed.node_selectors, "nodeSelectors")
         yield from self._unlisted("tolerations", tolerations, allowed.tolerations, "tolerations")
-        yield from self._unlisted(
-            "paperclipApiUrl", [config.paperclip_api_url], allowed.paperclip_api_urls, "paperclipApiUrls"
-        )
+        address = config.paperclip_api_url
+        if address is not None and not any(_is_at(address.strip(), each) for each in allowed.paperclip_api_urls):
+            yield Refusal("paperclipApiUrl", address, f"is not allowed by {self._place('paperclipApiUrls')}")
         yield from self._unlisted("agentDbStorageClass", [storage_class], allowed.storage_classes, "storageClasses")
 
     def _refused_pod_options(self, config: RunConfig) -> Iterator[Refusal]:
@@ -367,6 +370,22 @@ class Policy:
             return f"{key} of the operator's policy (AGENT_RUNS_POLICY names no file)"
         line = self.lines.get(key)
         return f"{key} of the operator's policy ({self.name}, {f'line {line}' if line else 'which has no such key'})"
+
+
+def _is_at(address: str, pattern: str) -> bool:
+    """Whether an address is one of a pattern's, part by part: no `*` of the host reaches into the path."""
+    if pattern == "*":
+        return True
+    (scheme, host, path), (schemes, hosts, paths) = _address_parts(address), _address_parts(pattern)
+    matches_host = fnmatchcase(scheme.lower(), schemes.lower()) and fnmatchcase(host.lower(), hosts.lower())
+    return matches_host and fnmatchcase(path or "/", paths or "/")
+
+
+def _address_parts(text: str) -> tuple[str, str, str]:
+    """Scheme, host with port, and path from its first slash on."""
+    scheme, _, rest = text.partition("://")
+    host = re.split(r"[/?#\\]", rest, maxsplit=1)[0]
+    return scheme, host, rest[len(host) :]
 
 
 def toleration_text(toleration: Toleration) -> str:

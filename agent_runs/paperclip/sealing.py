@@ -203,7 +203,9 @@ class Opener:
             opened = content.model_validate(load_json(_inflate(packed or b"").decode()))
         except TooManyValues as error:
             raise SealedFieldUnreadable(f"what is sealed has {error}") from None
-        except (JoseError, ValueError, TypeError, RecursionError, zlib.error):
+        except RecursionError:
+            raise SealedFieldUnreadable("what is sealed is nested too deeply") from None
+        except (JoseError, ValueError, TypeError, zlib.error):
             # The cause may quote what was sealed, so it is not kept.
             raise SealedFieldUnreadable("the sealed text is damaged or sealed with another key") from None
         if differences := _differences(opened.binding, use):

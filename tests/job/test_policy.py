@@ -4,10 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from agent_runs.contracts.errors import InvalidRequest, PolicyRefused
 from agent_runs.contracts.request import RunConfig
+from agent_runs.job.checks import check_config
 from agent_runs.job.policy import Allowed, Policy
+from tests.support.cases import case
 
 SHIPPED = Path(__file__).parents[2] / "deploy" / "base" / "policy.yaml"
 FILE = """\
@@ -53,6 +56,10 @@ def test_a_policy_may_ask_for_images_by_digest() -> None:
         ({"serviceAccountName": "builder"}, "serviceAccountName"),
         ({"namespace": "kube-system"}, "namespace"),
         ({"labels": {"app": "paperclip"}}, "labels"),
+        ({"labels": {"sidecar.istio.io/inject": "true"}}, "labels"),
+        ({"labels": {"azure.workload.identity/use": "true"}}, "labels"),
+        ({"podTemplate": {"metadata": {"labels": {"sidecar.istio.io/inject": "true"}}}}, "podTemplate.metadata.labels"),
+        ({"annotations": {"azure.workload.identity/inject-proxy-sidecar": "true"}}, "annotations"),
         ({"nodeSelector": {"node-role.kubernetes.io/master": ""}}, "nodeSelector"),
         ({"tolerations": [{"operator": "Exists"}]}, "tolerations"),
         ({"paperclipApiUrl": "https://elsewhere.example"}, "paperclipApiUrl"),
@@ -75,7 +82,6 @@ def test_without_a_policy_nothing_is_chosen_that_reaches_beyond_the_agents_own_p
         {},
         {"namespace": "home"},
         {"image": "ghcr.io/anybody/agent:1"},
-        {"labels": {"example.com/team": "a"}},
         {"nodeSelector": {}, "tolerations": []},
         {"agentDbMode": "dedicated_pvc"},
         {"agentDbStorageClass": "unused without a claim"},
@@ -136,6 +142,48 @@ def test_what_the_policy_lists_is_allowed(config: dict[str, Any]) -> None:
     assert not refusal({"timeoutSec": 60, "image": "ghcr.io/acme/agent:1", **config}, Policy.parse(FILE, "p.yaml"))
 
 
+def test_each_part_of_an_address_is_compared_by_itself() -> None:
+    pattern = "https://*.corp.example"
+    refused = [
+        *(
+            "https://evil.example/x.corp.example",
+            "https://evil.example/.corp.example",
+            "https://evil.example?.corp.example",
+        ),
+        *("https://evil.example#.corp.example", "https://evil.example\\.corp.example", "http://a.corp.example"),
+        *(
+            "https://a.corp.example:8443",
+            "https://a.corp.example/elsewhere",
+            "https://corp.example",
+            "ftp://a.corp.example",
+        ),
+    ]
+    allowed = ["https://a.corp.example", "https://a.b.corp.example/", "HTTPS://A.CORP.EXAMPLE"]
+    for address in (*refused, *allowed):
+        with case(address):
+            policy = Policy(Allowed.model_validate({"paperclipApiUrls": [pattern]}))
+            assert bool(refusal({"paperclipApiUrl": address}, policy)) == (address in refused)
+    paths = Policy(Allowed.model_validate({"paperclipApiUrls": ["https://*.example/tools/*", "http://*:3100"]}))
+    for address in ("https://a.example/tools/x", "http://paperclip:3100"):
+        assert not refusal({"paperclipApiUrl": address}, paths)
+    assert refusal({"paperclipApiUrl": "https://a.example/x/tools/y"}, paths)
+    assert not refusal({"paperclipApiUrl": "http://x/y"}, Policy(Allowed.model_validate({"paperclipApiUrls": ["*"]})))
+
+
+def test_no_limit_of_nothing_passes_as_a_limit() -> None:
+    volume = {"name": "v", "mountPath": "/v"}
+    for amount in ("0", "0.0", "00", "0Gi", "0m"):
+        limits = [
+            *({"resources": {"limits": {kind: amount}}} for kind in ("cpu", "memory", "ephemeral-storage")),
+            {"extraVolumes": [{**volume, "emptyDir": {"sizeLimit": amount}}]},
+            {"agentDbMode": "dedicated_pvc", "agentDbStorageCapacity": amount},
+        ]
+        for config in limits:
+            with case(config), pytest.raises((InvalidRequest, ValidationError), match="more than 0"):
+                check_config(RunConfig.model_validate({"model": "fake/model", **config}))
+    check_config(RunConfig.model_validate({"model": "fake/model", "resources": {"requests": {"cpu": "0"}}}))
+
+
 def test_an_agent_without_a_budget_gets_that_of_the_policy() -> None:
     policy = Policy.parse(FILE, "p.yaml")
     config = RunConfig.model_validate({"model": "fake/model", "maxTokens": 5, "maxSteps": 7})
@@ -178,6 +226,7 @@ def test_the_defaults_of_the_resources_count_as_chosen() -> None:
         ("labels:\n  - a\n  - 'b c'\n", "p.yaml, line 3: labels.1: must be a text without spaces"),
         ("namespaces: all\n", "p.yaml, line 1: namespaces: "),
         ("- a\n", "p.yaml, line 1: "),
+        ("paperclipApiUrls: ['*.corp.example']\n", "p.yaml, line 1: paperclipApiUrls.0: must be '*' or begin as"),
     ],
 )
 def test_a_wrong_file_is_refused_with_line_and_key(text: str, message: str) -> None:
