@@ -149,6 +149,7 @@ def family(own: list[str], *tools: list[str], orphan: bool = False) -> list[str]
 
 @pytest.mark.parametrize("name", ["TERM", "INT", "HUP"])
 def test_a_stop_ends_the_command_politely(runner: Runner, tree: Tree, name: str) -> None:
+    runner.grace = RUN_TIMEOUT
     running = runner.start(*tree.process(POLITE))
     (pid,) = tree.pids()
     running.process.send_signal(signal.Signals[f"SIG{name}"])
@@ -160,7 +161,7 @@ def test_a_stop_ends_the_command_politely(runner: Runner, tree: Tree, name: str)
 
 def test_a_stop_while_the_runner_starts_ends_the_command(runner: Runner, tree: Tree, tmp_path: Path) -> None:
     """On a busy machine the command may run before the runner has noted whom it started."""
-    runner.script = slowed(SCRIPT, "    watcher=$!\n", tmp_path)
+    runner.script, runner.grace = slowed(SCRIPT, "    watcher=$!\n", tmp_path), RUN_TIMEOUT
     running = runner.start(*tree.process(POLITE))
     (pid,) = tree.pids()
     running.process.terminate()

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 import pytest
+from temporalio import activity
 from temporalio.client import Client
 
 from agent_runs.client.outcome import outcome_at_close
@@ -196,7 +197,11 @@ async def test_a_week_of_short_silences_adds_nothing_to_the_history(
         return FakeActivities.ended(input)
 
     async def stream(input: StreamLogs) -> Any:
-        return await asyncio.to_thread(run_in_virtual_time, follow(input))
+        following = asyncio.ensure_future(asyncio.to_thread(run_in_virtual_time, follow(input)))
+        while not following.done():  # a week takes a slow machine longer than the heartbeat timeout
+            activity.heartbeat()
+            await asyncio.wait([following], timeout=1)
+        return await following
 
     steps = FakeActivities({"stream_logs": stream})
     async with running_worker(temporal, queue, steps) as start:
