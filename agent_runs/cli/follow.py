@@ -21,7 +21,7 @@ from agent_runs.agents.opencode.events import printable
 from agent_runs.cli.display import Display
 from agent_runs.cli.lazy import lazy
 from agent_runs.cli.refusals import Refused
-from agent_runs.client.obstacles import read_obstacles
+from agent_runs.client.obstacles import Kind, read_obstacles
 from agent_runs.client.outcome import fetch_outcome
 from agent_runs.client.timeline import Timeline, events
 from agent_runs.contracts.identity import AttemptKey, RunKey
@@ -150,7 +150,7 @@ class RunFollower:
 
     async def _show_obstacles(self) -> None:
         """Show what keeps the run from going on, once and then every minute; also that Temporal does not answer."""
-        shown: dict[tuple[str, str, str], float] = {}
+        shown: dict[tuple[Kind, str, str], float] = {}
         away_since: float | None = None
         clock, reminder = asyncio.get_running_loop().time, OBSTACLE_REMINDER.total_seconds()
         while True:

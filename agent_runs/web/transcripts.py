@@ -187,7 +187,7 @@ class _BoundedConnection(H11Protocol):
             self.loop.call_later(FIRST_REQUEST_TIMEOUT.total_seconds(), self._close_unused)
 
     def _close_unused(self) -> None:
-        if self.cycle is None:
+        if not self.cycle:
             self.transport.close()
 
 

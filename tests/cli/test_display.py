@@ -37,7 +37,7 @@ REPORT = Report(failure=FAILURE, session_id=BAD, finish_reason=BAD, summary=BAD,
 def show_all(display: Display) -> None:
     """Every method, with hostile texts wherever one comes from outside."""
     run = run_info().run
-    ref = RunRef(*[BAD] * 4, web_ui=BAD, page=BAD, paperclip=BAD, paperclip_task=BAD)
+    ref = RunRef(BAD, BAD, BAD, BAD, web_ui=BAD, page=BAD, paperclip=BAD, paperclip_task=BAD)
     display.note(BAD)
     display.run(ref, BAD)
     display.phase_change(PhaseChange(BAD, timedelta(), NOON, BAD))

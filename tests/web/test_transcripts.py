@@ -5,6 +5,7 @@ import base64
 import itertools
 import json
 import random
+import resource
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -418,5 +419,5 @@ async def test_idle_connections_take_no_descriptors_from_others_and_end(
 
 
 def test_pages_never_take_more_than_a_quarter_of_the_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transcripts.resource, "getrlimit", lambda _kind: (512, 512))
+    monkeypatch.setattr(resource, "getrlimit", lambda _kind: (512, 512))
     assert transcripts.connection_limit() == 128
