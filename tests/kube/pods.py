@@ -65,7 +65,7 @@ def job(
     labels: dict[str, str] | None = None,
 ) -> Job:
     conditions = [{"type": condition, "status": "True", "reason": reason, "message": message}] if condition else []
-    meta = {"name": NAME, "uid": "job-uid", "creationTimestamp": BEGAN, "deletionTimestamp": deleted}
+    meta: dict[str, Any] = {"name": NAME, "uid": "job-uid", "creationTimestamp": BEGAN, "deletionTimestamp": deleted}
     body = {"metadata": {**meta, "labels": labels or {}}, "spec": {"suspend": suspend}}
     return decode(msgspec.json.encode({**body, "status": {"conditions": conditions}}), Job)
 
