@@ -225,7 +225,7 @@ class Follower:
     def lost_by_runtime(self) -> bool:
         """Whether nobody has recorded how the containers ended: neither the sidecar nor their runtime.
 
-        Source: containerd's `cleanupAfterDeadShim`, which reports 255 of each container of a killed shim; observed.
+        Source: containerd, cleanupAfterDeadShim, which reports 255 of each container of a killed shim; observed.
         """
         sidecar = self._sidecar.terminated
         codes = {self.end.exit_code if self.end else None, sidecar.exit_code if sidecar else None}

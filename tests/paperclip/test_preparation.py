@@ -248,7 +248,8 @@ def test_a_malformed_stored_session_is_dropped_with_a_warning_and_a_new_one_begi
             assert request.runtime.session_params is None
             assert "malformed, so a new one begins" in request.notes[0]
             assert CANARY not in request.model_dump_json()
-    for nothing in ({}, {"sessionParams": {}, "sessionId": None}, {"sessionParams": {"sessionId": None, "cwd": "/w"}}):
+    without: list[dict[str, Any]] = [{}, {"sessionParams": {}, "sessionId": None}, {"sessionParams": {"cwd": "/w"}}]
+    for nothing in without:
         with case(nothing):
             request = prepare(minimal() | {"runtime": nothing}).request
             assert (request.runtime.session_params, request.notes) == (None, ())
