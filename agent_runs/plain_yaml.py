@@ -37,7 +37,7 @@ def load_yaml(text: str) -> Any:
 def _check(text: str) -> None:
     depth = 0
     for event in yaml.parse(text, yaml.SafeLoader):
-        where = f", line {event.start_mark.line + 1}: "
+        where = f", line {event.start_mark.line + 1}: " if event.start_mark else ": "
         if isinstance(event, yaml.AliasEvent):
             raise NoPlainYaml(f"{where}aliases (`*{event.anchor}`) are not read; write the value out")
         if isinstance(event, yaml.CollectionStartEvent):

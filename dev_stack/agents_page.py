@@ -45,7 +45,8 @@ mode that denies tools outside of the workspace needs `dangerouslySkipPermission
   count besides; none is written, since they belong to the agent or to the workspace.
 - MCP servers (`mcpServers`, and Paperclip's own) go to the agent by the protocol. `{env:NAME}` in one is replaced.
 - People see what they see of OpenCode, and besides the agent's plan, its notices (which are no part of its answer) and
-  changes of its mode. Everything else that it sends is in the transcript, under `acp`.
+  changes of its mode. Everything else that it sends is in the transcript, under `acp`, but for
+  pieces of what is there whole.
 - Known keys of the model's provider are redacted, whatever their variables are called.
 - The pod of an agent that has succeeded rests for `keepWarmSec` where the table says so
   ([a pod that rests](cluster.md#a-pod-that-rests)). Its process ends with each run; for the next one it starts anew in

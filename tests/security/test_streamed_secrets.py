@@ -81,6 +81,13 @@ def test_no_half_of_a_secret_that_an_agent_writes_in_pieces_is_stored(sizes: lis
     ways = {
         "text": updates(*chunks("agent_message_chunk", parts)),
         "reasoning": updates(*chunks("agent_thought_chunk", parts)),
+        "text while a tool works": updates(
+            began,
+            *(each for part in parts for each in (*chunks("agent_message_chunk", [part]), tool(**terminal("x ")))),
+        ),
+        "text while a tool ends": updates(
+            began, *chunks("agent_message_chunk", parts[:1]), done, *chunks("agent_message_chunk", parts[1:])
+        ),
         "prompt": updates(*chunks("user_message_chunk", parts)),
         "other session": updates(*chunks("agent_message_chunk", parts), session="ses_2"),
         "terminal": updates(began, *(tool(**terminal(each)) for each in parts)),

@@ -237,7 +237,8 @@ class Mapping:
         if not call or (not known and (not has_begun or len(self._tools) >= MAX_TOOLS)):
             return [_kept(message)]
         self.has_answered, self._was_rejected = True, False
-        lines = [*self._end_text(), *self._begin_step()]
+        # a tool that works while the model goes on cuts no text in two
+        lines = [*([] if known else self._end_text()), *self._begin_step()]
         tool = self._tools[call] if known else self._tools.setdefault(call, _Tool(call, self._part()))
         tool.take(update)
         if status in ("completed", "failed"):
@@ -273,7 +274,7 @@ class Mapping:
             "time": {"start": tool.began, "end": _now()},
         }
         line = Line("tool_use", {"part": {**self._tool_part(tool), "state": state}, "acp": acp})
-        return [line] if self._tools else [line, self._end_step("tool-calls")]
+        return [line] if self._tools or self._text is not None else [line, self._end_step("tool-calls")]
 
     # permissions
 
