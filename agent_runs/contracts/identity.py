@@ -14,6 +14,7 @@ WORKFLOW_ID_PREFIX: Final = "agent-run:"
 CHECK_WORKFLOW_TYPE: Final = "AgentCheckWorkflow"
 LABEL_LIMIT: Final = 63
 _SLUG: Final = 16
+_DISTINCT: Final = 16
 
 
 class RunKey(Contract):
@@ -72,6 +73,19 @@ def label_value(text: str) -> str:
     """
     valid = re.sub(r"[^a-z0-9._-]", "", text.lower())[:LABEL_LIMIT]
     return valid.strip("-_.")
+
+
+def identity_label(text: str) -> str:
+    """An id as a label value that no other id has: `label_value`, and a digest where that is not the id itself."""
+    return distinct(label_value(text), text, LABEL_LIMIT)
+
+
+def distinct(name: str, text: str, limit: int) -> str:
+    """`name`, which stands for `text`; with a digest if it is not `text` itself, so that it stands for nothing else."""
+    if name == text:
+        return name
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:_DISTINCT]
+    return "-".join(filter(None, (name[: limit - _DISTINCT - 1].rstrip("-_."), digest)))
 
 
 def _slug(identifier: str) -> str:

@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from agent_runs.contracts.errors import InvalidRequest
-from agent_runs.contracts.identity import AttemptKey, label_value
+from agent_runs.contracts.identity import AttemptKey, distinct, identity_label, label_value
 from agent_runs.contracts.messages import CreateJob, PodProfile, SecretMount
 from agent_runs.contracts.pod import AGENT_CONTAINER, DATA_DIRECTORY, HOME_DIRECTORY, SIDECAR_CONTAINER
 from agent_runs.contracts.pod_options import VOLUME_KINDS
@@ -785,15 +785,9 @@ def keeps_sessions(input: CreateJob) -> bool:
 
 
 def claim_name(agent: str) -> str:
-    """Return the name of an agent's own database claim.
-
-    Raises:
-        InvalidRequest: the agent's id has no usable character.
-    """
+    """Return the name of an agent's own database claim, which no other agent has."""
     slug = re.sub(r"[^a-z0-9-]", "", agent.lower()).strip("-")[:_SLUG_LIMIT].strip("-")
-    if not slug:
-        raise InvalidRequest("agent.id: has no letter or digit that a PersistentVolumeClaim name could hold")
-    return f"{DATABASE_CLAIMS}{slug}"
+    return f"{DATABASE_CLAIMS}{distinct(slug, agent, _SLUG_LIMIT)}"
 
 
 def database_claim(input: CreateJob) -> dict[str, Any] | None:
@@ -816,7 +810,7 @@ def database_claim(input: CreateJob) -> dict[str, Any] | None:
         spec["storageClassName"] = storage_class
     labels = {
         "app.kubernetes.io/managed-by": "paperclip",
-        "paperclip.io/agent-id": label_value(run.agent_id),
+        "paperclip.io/agent-id": identity_label(run.agent_id),
         "paperclip.io/pvc-type": "agent-db",
     }
     return {

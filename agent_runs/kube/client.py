@@ -25,7 +25,7 @@ from kubernetes.aio.config import ConfigException
 from kubernetes.aio.stream import WsApiClient
 
 from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable, ForeignObject, JobCreateFailed, RunError
-from agent_runs.contracts.identity import label_value
+from agent_runs.contracts.identity import identity_label
 from agent_runs.contracts.messages import JobRef
 from agent_runs.kube.credentials import ApiAccess, api_client, load_access
 from agent_runs.kube.objects import (
@@ -494,7 +494,7 @@ class KubernetesCluster:
 
     async def delete_secrets_of_agent(self, namespace: str, agent_id: str, *, except_run: str) -> None:
         """Delete the Secrets of an agent's other runs. None of them is read."""
-        labels = f"{agent_selector(agent_id)},{RUN},{RUN}!={label_value(except_run)}"
+        labels = f"{agent_selector(agent_id)},{RUN},{RUN}!={identity_label(except_run)}"
         reply = await self._call(
             "DELETE", "deletecollection", "secrets", _core(namespace, "secrets"), [("labelSelector", labels)]
         )

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Final
 
-from agent_runs.contracts.identity import AttemptKey, label_value
+from agent_runs.contracts.identity import AttemptKey, identity_label
 from agent_runs.kube.objects import Metadata
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
@@ -34,17 +34,16 @@ _OWNER: Final = (MANAGED_BY, COMPONENT, COMPANY, AGENT, RUN, ATTEMPT)
 
 
 def owner_labels(attempt: AttemptKey) -> dict[str, str]:
-    """Return the labels that identify an object's owner. An identifier without a usable character has no label."""
+    """Return the labels that identify an object's owner."""
     run = attempt.run
-    labels = {
+    return {
         MANAGED_BY: "paperclip",
         COMPONENT: "agent-job",
-        AGENT: label_value(run.agent_id),
-        RUN: label_value(run.run_id),
-        COMPANY: label_value(run.company_id),
+        AGENT: identity_label(run.agent_id),
+        RUN: identity_label(run.run_id),
+        COMPANY: identity_label(run.company_id),
         ATTEMPT: str(attempt.attempt),
     }
-    return {key: value for key, value in labels.items() if value}
 
 
 def selector(labels: Mapping[str, str]) -> str:
@@ -58,7 +57,7 @@ OURS: Final = {MANAGED_BY: "paperclip", COMPONENT: "agent-job"}
 
 def agent_selector(agent_id: str) -> str:
     """Return a selector for every object that this program created for an agent, also in earlier runs."""
-    return selector({**OURS, AGENT: label_value(agent_id)})
+    return selector({**OURS, AGENT: identity_label(agent_id)})
 
 
 def same_owner(existing: Mapping[str, str], ours: Mapping[str, str]) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Final
 
-from agent_runs.contracts.identity import RunKey, label_value
+from agent_runs.contracts.identity import RunKey, identity_label
 from agent_runs.kube.objects import Job, Metadata, Pod
 from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE, RUN
 from agent_runs.kube.pod_state import has_ended, work_ended
@@ -87,4 +87,4 @@ def only_rests(job: Job, run: RunKey) -> bool:
 
 def of_this_run(metadata: Metadata, run: RunKey) -> bool:
     """Whether an object of the agent belongs to this run: a retried activity may find objects of this run."""
-    return metadata.labels.get(RUN) == label_value(run.run_id)
+    return metadata.labels.get(RUN) == identity_label(run.run_id)

@@ -271,7 +271,8 @@ def test_e82_e83_e86_the_claim_of_an_agent() -> None:
         create_job_input(agent="Agent_1", config={"agentDbMode": "dedicated_pvc", "agentDbStorageClass": "fast"})
     )
     assert claim is not None
-    assert claim["metadata"]["name"] == "opencode-db-agent1"
+    assert re.fullmatch("opencode-db-agent1-[0-9a-f]{16}", claim["metadata"]["name"])  # of no other agent
+    assert claim_name("agent-1") == "opencode-db-agent-1"
     assert claim["spec"] == {
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": "1Gi"}},

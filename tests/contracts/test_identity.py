@@ -5,7 +5,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_runs.contracts.identity import AttemptKey, RunKey, label_value, workflow_id
+from agent_runs.contracts.identity import AttemptKey, RunKey, identity_label, label_value, workflow_id
+from agent_runs.job.manifest import claim_name
 
 UUID = "b1677834-f306-4a0e-9c14-97a6dc937575"
 RUN = RunKey(agent_id=UUID, company_id="c", run_id="7d6733a4-a207-4bf9-87db-cf32e87a5407")
@@ -38,3 +39,17 @@ def test_any_text_gives_a_valid_label_value(text: str) -> None:
     value = label_value(text)
     assert re.fullmatch(r"([a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?)?", value)
     assert label_value(value) == value
+
+
+@given(st.text(max_size=200))
+def test_any_id_gives_a_valid_label_of_its_own(text: str) -> None:
+    value = identity_label(text)
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?", value) or not text
+    assert value == text or value != label_value(text)
+
+
+def test_ids_that_are_equal_as_labels_are_different_agents() -> None:
+    ids = ("probe-ax", "probe-aX", "Probe-AX", "probe:ax", "probe-ax.", "x" * 70, "x" * 71)
+    assert len({identity_label(each) for each in ids}) == len(ids)
+    assert len({claim_name(each) for each in ids}) == len(ids)
+    assert identity_label(UUID) == UUID
