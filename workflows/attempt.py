@@ -68,10 +68,15 @@ class Attempt:
 
     @property
     def session_id(self) -> str | None:
-        """The session that a later attempt or wake can resume: OpenCode knows it, and its database outlives the pod."""
-        if self.job is None or not self.job.keeps_sessions or (self.report and self.report.clear_session):
+        """The session that a later attempt or wake can resume: OpenCode knows it, and its database outlives the pod.
+
+        Until the agent's output names one, or says that it is unknown, that is the session which was to be resumed.
+        """
+        if (self.job and not self.job.keeps_sessions) or (self.report and self.report.clear_session):
             return None
-        return self.report.session_id if self.report else None
+        if self.report and (self.report.session_id or self.report.unknown_session):
+            return self.report.session_id
+        return self.session.session_id if self.session else None
 
     @property
     def stop(self) -> Stop:

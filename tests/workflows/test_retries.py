@@ -83,3 +83,18 @@ def test_a_lost_attempt_is_followed_by_one_with_its_session(last: Attempt, sessi
     assert decided is not None
     assert decided.session_id == session_id
     assert decided.reason == PodLost.code
+
+
+def test_a_resumed_session_is_kept_when_its_agent_is_stopped_before_its_first_event() -> None:
+    silent = Report(session_id=None)
+    stopped = {
+        "before a Job": attempt(AgentCrashed),
+        "before its output is judged": attempt(AgentCrashed, job=JOB),
+        "before its first event": attempt(AgentCrashed, job=JOB, report=silent),
+        "of which nothing is known": attempt(AgentCrashed, job=JOB, report=Report(unknown_session=True)),
+        "in its pod's own database": attempt(
+            AgentCrashed, job=JOB.model_copy(update={"keeps_sessions": False}), report=silent
+        ),
+    }
+    preserved = {name: each.stop.session_preserved for name, each in stopped.items()}
+    assert [name for name, kept in preserved.items() if kept] == [*stopped][:3]
