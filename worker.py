@@ -122,7 +122,7 @@ def activities(
         opener, checks, settings.paperclip_api_url, redactions.worker_values, surroundings
     )
     return [
-        PrepareRunActivity(preparations, checks).prepare_run,
+        PrepareRunActivity(preparations, checks, store.open_run).prepare_run,
         checking.check_configuration,
         checking.try_pod,
         IntrospectPodActivity(cluster, overrides, inheritance).introspect_pod,

@@ -206,7 +206,11 @@ async def prepare(folder: Path, context: dict[str, Any]) -> AsyncIterator[Row]:
     )
     sealed = Sealer(key.public).seal(SealedRun(binding=binding, context=context))
     start = RunStart(run_id=run.run_id, agent_id=run.agent_id, company_id=run.company_id, sealed=sealed)
-    step = PrepareRunActivity(SealedStart(start, opener), Checks()).prepare_run
+
+    async def open_run(_run: RunKey, by: str) -> str:
+        return by
+
+    step = PrepareRunActivity(SealedStart(start, opener), Checks(), open_run).prepare_run
     async with watch() as watched:
         try:
             await environment.run(step, PrepareRun(run=run))

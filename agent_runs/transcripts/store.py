@@ -32,7 +32,7 @@ from sqlalchemy import (
 )
 
 from agent_runs.contracts.errors import RunError, TranscriptFenced, TranscriptSealed, TranscriptsUnavailable
-from agent_runs.contracts.identity import AttemptKey
+from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
 from agent_runs.transcripts import partitions
@@ -106,6 +106,13 @@ UNCLAIMED: Final = Writer(EPOCH, 0, "")
 
 class TranscriptStore(Protocol):
     """The port of a transcript store. Every method may raise TranscriptsUnavailable."""
+
+    async def open_run(self, run: RunKey, by: str) -> str:
+        """Record Temporal's id of the run that makes this run; returns the one that is recorded: the first stays.
+
+        It is that of the last writer once one has claimed the first attempt, and is forgotten with its transcript.
+        """
+        ...
 
     async def claim(self, key: AttemptKey, writer: Writer) -> None:
         """Fence off all earlier writers of this attempt. Claim before reading where to resume.
@@ -464,6 +471,21 @@ class SqlTranscripts:
         if self._announcements is not None:
             await self._announcements.close()
         await self._database.close()
+
+    async def open_run(self, run: RunKey, by: str) -> str:
+        """Record it unless one is recorded; returns the recorded one."""
+        first = AttemptKey(run=run)
+        row = _Batch(first, (), Writer(EPOCH, 0, by)).new_attempt(self._clock())
+        add = self._database.insert(attempts).values(row).on_conflict_do_nothing()
+        recorded = select(attempts.c.writer_run_id).where(*_of(first, attempts.c))
+
+        def write(connection: Connection) -> str:
+            connection.execute(add)
+            maker: str = connection.execute(recorded).scalar_one()
+            return maker
+
+        await self._make_partitions()
+        return await self._write(write)
 
     async def claim(self, key: AttemptKey, writer: Writer) -> None:
         """Record the writer. Raises TranscriptFenced when a later one is recorded."""

@@ -1,5 +1,9 @@
 """The first step refuses what the start and the sealed context do not agree on, and what no Job could be made of."""
 
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,14 +11,17 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.prepare_run import PrepareRunActivity
 from agent_runs.contracts.errors import InvalidRequest, PolicyRefused
-from agent_runs.contracts.identity import RunKey
+from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import PrepareRun
+from agent_runs.contracts.outcome import OutputReceipt
 from agent_runs.contracts.request import RunRequest
 from agent_runs.contracts.start import HostTexts
 from agent_runs.job.checks import Checks
 from agent_runs.job.policy import Policy
 from agent_runs.paperclip.preparation import Preparation, prepare
+from agent_runs.transcripts.store import SqlTranscripts, Writer
 from tests.paperclip.contexts import minimal, with_value
+from tests.support.cases import case
 
 RUN = RunKey(agent_id="agent-1", company_id="company-1", run_id="run-1")
 
@@ -29,8 +36,13 @@ class Opened:
         return prepare(self.context)
 
 
+async def open_run(_run: RunKey, by: str) -> str:
+    """Nobody has made the run before."""
+    return by
+
+
 async def prepared(context: dict[str, Any], task: str | None = None) -> RunRequest:
-    step = PrepareRunActivity(Opened(context), Checks()).prepare_run
+    step = PrepareRunActivity(Opened(context), Checks(), open_run).prepare_run
     request: RunRequest = await ActivityEnvironment().run(step, PrepareRun(run=RUN, task=task))
     return request
 
@@ -43,10 +55,11 @@ async def test_a_start_with_the_ids_and_the_task_of_its_context_is_prepared() ->
 async def test_a_run_gets_the_operators_budget_where_its_agent_has_none() -> None:
     policy = Policy.parse("max: {steps: 50, tokens: 1000}", "policy.yaml")
     context = with_value(minimal(), "config.maxSteps", 20)
-    step = PrepareRunActivity(Opened(context), Checks(policy)).prepare_run
+    step = PrepareRunActivity(Opened(context), Checks(policy), open_run).prepare_run
     request = await ActivityEnvironment().run(step, PrepareRun(run=RUN))
     assert (request.config.max_steps, request.config.max_tokens) == (20, 1000)
-    above = PrepareRunActivity(Opened(with_value(minimal(), "config.maxSteps", 51)), Checks(policy)).prepare_run
+    too_many = Opened(with_value(minimal(), "config.maxSteps", 51))
+    above = PrepareRunActivity(too_many, Checks(policy), open_run).prepare_run
     with pytest.raises(PolicyRefused, match=r"maxSteps: '51' is more than 50, by max\.steps of the operator's policy"):
         await ActivityEnvironment().run(above, PrepareRun(run=RUN))
 
@@ -73,7 +86,7 @@ async def test_the_address_that_paperclips_own_process_names_is_its_operators_ch
         async def current(self) -> Preparation:
             return prepare(minimal(), host)
 
-    step = PrepareRunActivity(Opened(), Checks()).prepare_run
+    step = PrepareRunActivity(Opened(), Checks(), open_run).prepare_run
     request: RunRequest = await ActivityEnvironment().run(step, PrepareRun(run=RUN))
     assert request.config.paperclip_api_url == "https://paperclip.example"
     with pytest.raises(PolicyRefused, match=r"^policy_refused: paperclipApiUrl: "):
@@ -92,3 +105,27 @@ async def test_a_configuration_of_which_no_job_could_be_made_is_refused_before_a
 ) -> None:
     with pytest.raises(InvalidRequest, match=field):
         await prepared(minimal(**config))
+
+
+async def test_an_ended_run_that_is_started_again_never_runs_its_agent_again(tmp_path: Path) -> None:
+    closes = AsyncExitStack()
+    store = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+    closes.push_async_callback(store.close)
+    step = PrepareRunActivity(Opened(minimal()), Checks(), store.open_run).prepare_run
+    async with closes:
+        await run_as(step, "first", RUN)
+        await run_as(step, "first", RUN)  # a repeated activity
+        for state in ("open", "written", "sealed"):
+            with case(state), pytest.raises(InvalidRequest, match="started before, as Temporal's run first"):
+                await run_as(step, "second", RUN)
+            first = AttemptKey(run=RUN)
+            if state == "open":
+                await store.claim(first, Writer(datetime.now(UTC), 1, "first"))
+            else:
+                await store.seal(first, OutputReceipt(), Writer(datetime.now(UTC), 2, "first"))
+
+
+async def run_as(step: Any, temporal_run: str, run: RunKey) -> None:
+    environment = ActivityEnvironment()
+    environment.info = replace(environment.info, workflow_run_id=temporal_run)
+    await environment.run(step, PrepareRun(run=run))

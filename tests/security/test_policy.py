@@ -59,6 +59,10 @@ async def test_a_choice_beyond_the_policy_is_refused_by_name_and_nothing_is_crea
     assert strict.changes[before:] == []
 
 
+async def open_run(_run: RunKey, by: str) -> str:
+    return by
+
+
 async def test_no_policy_gives_an_agent_the_workers_own_service_account() -> None:
     context = with_value(minimal(), "config.serviceAccountName", "agent-runs-worker")
 
@@ -73,5 +77,6 @@ async def test_no_policy_gives_an_agent_the_workers_own_service_account() -> Non
     own_account = partial(startup.own_account, cast("Cluster", InAPod()))
     checks = Checks(Policy.parse(ANYTHING, "policy.yaml"), own_account=own_account)
     run = RunKey(agent_id="agent-1", company_id="company-1", run_id="run-1")
+    step = PrepareRunActivity(Opened(), checks, open_run).prepare_run
     with pytest.raises(PolicyRefused, match="is the worker's own"):
-        await ActivityEnvironment().run(PrepareRunActivity(Opened(), checks).prepare_run, PrepareRun(run=run))
+        await ActivityEnvironment().run(step, PrepareRun(run=run))

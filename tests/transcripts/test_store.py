@@ -87,6 +87,15 @@ async def test_names_and_numbers_are_stored_exactly(store: SqlTranscripts) -> No
     assert (summary.agent_id, summary.company_id, summary.lines) == ("a\"\\'é", "\u2028\t\n", 2)
 
 
+async def test_a_run_belongs_to_the_temporal_run_that_opened_it_first(store: SqlTranscripts) -> None:
+    run = key().run
+    opened = await asyncio.gather(*(store.open_run(run, f"run-{n}") for n in range(5)))
+    assert len(set(opened)) == 1
+    await store.claim(key(), writer(1))
+    await store.seal(key(), OutputReceipt(), writer(1))
+    assert await store.open_run(run, "later") == "temporal-run"  # of the last writer
+
+
 async def test_a_line_of_five_megabytes_round_trips(store: SqlTranscripts) -> None:
     huge = line(1, bytes(range(256)) * 20_000)
     await store.append(key(), [huge])

@@ -77,7 +77,9 @@ class FakeAgents:
         return FakeActivities(
             answers={
                 "prepare_run": PrepareRunActivity(
-                    self._preparations, Checks(Policy.parse(ANYTHING, "policy.yaml"), data_claim=data_claim)
+                    self._preparations,
+                    Checks(Policy.parse(ANYTHING, "policy.yaml"), data_claim=data_claim),
+                    self._store.open_run,
                 ).prepare_run,
                 "await_schedule": self._await_schedule,
                 "stream_logs": self._stream_logs,
