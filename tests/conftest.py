@@ -8,6 +8,7 @@ import sys
 import time
 import uuid
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -74,6 +75,7 @@ async def temporal() -> AsyncIterator[Client]:
         data_converter=pydantic_data_converter,
         search_attributes=list(ALL),
         dev_server_log_level="error",
+        dev_server_startup_timeout=timedelta(minutes=2),
     ) as environment:
         yield environment.client
         await asyncio.sleep(EXIT_DELAY_SEC)

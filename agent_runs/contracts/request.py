@@ -9,9 +9,9 @@ Source of the shapes: Paperclip 2026.916.1's `AdapterExecutionContext`, read and
 
 import json
 import re
-from typing import Annotated, Any, Final, Literal, LiteralString, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, LiteralString, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 from pydantic_core import PydanticCustomError
 
 from agent_runs.contracts.base import PaperclipContract
@@ -24,8 +24,10 @@ DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL_KEY: Final = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 MAX_WORKSPACES: Final = 16
-MAX_TEXT: Final = 4096
-"""Characters of a text that is no prose: as long as a path may be."""
+TEXT_LIMIT: Final = 4096
+"""Characters of a text that enters a history: Linux's longest path, and more than any other has."""
+PROSE_LIMIT: Final = 16 * 1024 * 1024
+"""Characters of a text that no history has."""
 MAX_AREA: Final = 256 * 1024
 """Characters of a text that stands for a list or an object: twice what an OpenCode configuration may have."""
 OPENCODE: Final = "opencode"
@@ -78,15 +80,11 @@ def _namespace(value: str) -> str:
     return value.strip()
 
 
-def _bounded(value: str | None, limit: int = MAX_TEXT) -> str | None:
-    if value is not None and len(value) > limit:
-        raise PydanticCustomError("too_long", "must not have more than {limit} characters", {"limit": limit})
-    return value
-
-
 def _bounded_area(value: object) -> object:
     """What a text area holds, before it is read: a longer JSON text could be millions of values."""
-    return _bounded(value, MAX_AREA) if isinstance(value, str) else value
+    if isinstance(value, str) and len(value) > MAX_AREA:
+        raise PydanticCustomError("too_long", "must not have more than {limit} characters", {"limit": MAX_AREA})
+    return value
 
 
 def _blank_is_absent(value: object) -> object:
@@ -165,8 +163,11 @@ def _json_object(value: object) -> object:
 
 
 Identifier = Annotated[str, AfterValidator(_identifier)]
-OptionalText = Annotated[str | None, BeforeValidator(_blank_is_absent), AfterValidator(_bounded)]
-OptionalProse = Annotated[str | None, BeforeValidator(_blank_is_absent)]
+OptionalText = Annotated[str | None, BeforeValidator(_blank_is_absent)]
+Prose = Annotated[Annotated[str, Field(max_length=PROSE_LIMIT)] | None, BeforeValidator(_blank_is_absent)]
+EnvValue = Annotated[SecretStr, BeforeValidator(lambda v: SecretStr(v) if isinstance(v, str) else v)]
+"""The limit of a `ShortTexts` does not count for it; what Linux takes does."""
+SealedText = Annotated[str, Field(max_length=PROSE_LIMIT)]
 AgentName = Annotated[str, AfterValidator(_agent_name)]
 Model = Annotated[str, AfterValidator(_model)]
 Quantity = Annotated[str, AfterValidator(_quantity)]
@@ -183,7 +184,13 @@ OpenCodeFeature = Literal["lsp", "formatter", "snapshot", "projectConfig"]
 """Something of OpenCode that runs switch off, and that an agent's configuration may switch on."""
 
 
-class Toleration(PaperclipContract):
+class ShortTexts(PaperclipContract):
+    """Each text in it enters a history, is an attribute of the workflow or a value of Kubernetes: none may be long."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(str_max_length=TEXT_LIMIT)
+
+
+class Toleration(ShortTexts):
     """A Kubernetes toleration. Source: core/v1 Toleration."""
 
     key: str | None = None
@@ -193,7 +200,7 @@ class Toleration(PaperclipContract):
     toleration_seconds: int | None = None
 
 
-class ResourceAmounts(PaperclipContract):
+class ResourceAmounts(ShortTexts):
     """CPU, memory and room on the node's disk as Kubernetes quantities."""
 
     cpu: OptionalQuantity = None
@@ -201,14 +208,14 @@ class ResourceAmounts(PaperclipContract):
     ephemeral_storage: OptionalQuantity = Field(default=None, alias="ephemeral-storage")
 
 
-class Resources(PaperclipContract):
+class Resources(ShortTexts):
     """Requests and limits of the agent container."""
 
     requests: ResourceAmounts = ResourceAmounts()
     limits: ResourceAmounts = ResourceAmounts()
 
 
-class RuntimeSkill(PaperclipContract):
+class RuntimeSkill(ShortTexts):
     """One skill that Paperclip offers: a folder with a SKILL.md on Paperclip's data volume."""
 
     key: str
@@ -219,7 +226,7 @@ class RuntimeSkill(PaperclipContract):
     required: bool = False
 
 
-class DesiredSkill(PaperclipContract):
+class DesiredSkill(ShortTexts):
     """A skill of an agent: its key, slug or runtime name."""
 
     key: str
@@ -231,13 +238,13 @@ class DesiredSkill(PaperclipContract):
         return {"key": value} if isinstance(value, str) else value
 
 
-class SkillSync(PaperclipContract):
+class SkillSync(ShortTexts):
     """The skills chosen for the agent; None: nothing is chosen."""
 
     desired_skills: tuple[DesiredSkill, ...] | None = None
 
 
-class RunConfig(PaperclipContract):
+class RunConfig(ShortTexts):
     """The part of the agent's configuration that may enter a history. All times in seconds.
 
     Attributes:
@@ -366,9 +373,9 @@ class AdapterConfig(RunConfig):
         opencode: the agent's own OpenCode configuration; `agent_runs.contracts.opencode` judges it.
     """
 
-    env: dict[str, SecretStr] = {}
-    prompt_template: OptionalProse = None
-    bootstrap_prompt_template: OptionalProse = None
+    env: dict[str, EnvValue] = {}
+    prompt_template: Prose = None
+    bootstrap_prompt_template: Prose = None
     mcp_servers: dict[str, dict[str, Any]] = Field(default={}, repr=False)
     opencode: Annotated[dict[str, Any], BeforeValidator(_json_object), BeforeValidator(_bounded_area)] = Field(
         default={}, repr=False
@@ -384,7 +391,7 @@ class AdapterConfig(RunConfig):
         return self
 
 
-class SessionParams(PaperclipContract):
+class SessionParams(ShortTexts):
     """What Paperclip stores between runs so that the next one can resume. Source: the peers' session codec.
 
     Attributes:
@@ -401,14 +408,14 @@ class SessionParams(PaperclipContract):
     rejected: Annotated[str | None, Field(exclude_if=lambda rejected: rejected is None)] = None
 
 
-class Runtime(PaperclipContract):
+class Runtime(ShortTexts):
     """Session and task of this wake. `session_params` is already decoded; None means a fresh session."""
 
     session_params: SessionParams | None = None
     task_key: str | None = None
 
 
-class Workspace(PaperclipContract):
+class Workspace(ShortTexts):
     """The execution workspace: `cwd` is its path on Paperclip's data volume and in the pod."""
 
     cwd: OptionalText = None
@@ -423,13 +430,14 @@ class Workspace(PaperclipContract):
 
 
 def _paths(value: object) -> object:
-    """The paths of Paperclip's list of workspaces; one without a path is none."""
+    """The paths of Paperclip's list of workspaces; one without a path is none, nor is one that no file can have."""
     items = value if isinstance(value, list | tuple) else ()
     paths = [item.get("cwd") if isinstance(item, dict) else item for item in items]
-    return [path for path in paths if isinstance(path, str) and path.strip()][:MAX_WORKSPACES]
+    known = [path for path in paths if isinstance(path, str) and path.strip() and len(path) <= TEXT_LIMIT]
+    return known[:MAX_WORKSPACES]
 
 
-class WakeContext(PaperclipContract):
+class WakeContext(ShortTexts):
     """The part of the wake context that may enter a history: identifiers and reasons, no prose.
 
     Attributes:
@@ -452,12 +460,12 @@ class WakeContext(PaperclipContract):
     paperclip_runtime_primary_url: OptionalText = None
 
 
-class AgentRef(PaperclipContract):
+class AgentRef(ShortTexts):
     """The agent of a run, by Paperclip's ids."""
 
     id: Identifier
     company_id: Identifier
-    name: Annotated[str, AfterValidator(_bounded)] = ""
+    name: str = ""
 
 
 class WakePrompt(PaperclipContract):
@@ -467,7 +475,7 @@ class WakePrompt(PaperclipContract):
     resumed: str = ""
 
 
-class ContextRuntime(PaperclipContract):
+class ContextRuntime(ShortTexts):
     """`runtime` of an execution context, not yet decoded: a session comes in several spellings, or malformed."""
 
     session_id: Any = None

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 
 from agent_runs.contracts.base import PaperclipContract
 from agent_runs.contracts.identity import RunKey
-from agent_runs.contracts.request import Identifier, OptionalText, Seconds, WakePrompt
+from agent_runs.contracts.request import Identifier, OptionalText, SealedText, Seconds, ShortTexts, WakePrompt
 
 Purpose = Literal["run", "join", "check"]
 
@@ -97,7 +97,7 @@ class SealedCheck(PaperclipContract):
     host: HostTexts = Field(default=HostTexts(), repr=False)
 
 
-class RunStart(PaperclipContract):
+class RunStart(ShortTexts):
     """The workflow's input. An unknown field is refused: nothing but these counts, everything else is sealed. So a new
     field is known to all workers before a caller sends it.
 
@@ -114,7 +114,7 @@ class RunStart(PaperclipContract):
     agent_id: Identifier
     company_id: Identifier
     task: OptionalText = None
-    sealed: str = Field(repr=False)
+    sealed: SealedText = Field(repr=False)
     outcome_retention_sec: Seconds = 24 * 3600
 
     @property
@@ -123,7 +123,7 @@ class RunStart(PaperclipContract):
         return RunKey(agent_id=self.agent_id, company_id=self.company_id, run_id=self.run_id)
 
 
-class CheckStart(PaperclipContract):
+class CheckStart(ShortTexts):
     """The input of a check.
 
     Attributes:
@@ -134,7 +134,7 @@ class CheckStart(PaperclipContract):
 
     check_id: Identifier
     company_id: Identifier
-    sealed: str = Field(repr=False)
+    sealed: SealedText = Field(repr=False)
     pod: bool = False
 
 

@@ -76,6 +76,9 @@ SCRATCH: Final = frozenset(
 )
 TEMPORARY: Final = frozenset({"TMPDIR", "TEMP", "TMP"})
 
+REQUEST_LIMIT: Final = 256 * 1024
+"""Bytes of the part of a context that a history holds, in the inputs of several activities of each attempt."""
+
 NOTE_LIMIT: Final = 500
 """Characters of one note."""
 
@@ -208,7 +211,7 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
 
     Raises:
         WrongFields: lists every wrong field.
-        InvalidRequest: it is no JSON object, or nested too deeply.
+        InvalidRequest: it is no JSON object, nested too deeply, or too large.
     """
     tidy = _tidied(raw)
     warnings = _configuration_warnings(tidy)
@@ -344,6 +347,8 @@ def _problem(detail: ErrorDetails) -> Problem:
     field = well_formed("config.env" if kind == "env_name" else path)[:FIELD_LIMIT] or "context"
     if kind == "missing":
         return Problem(field, _MISSING.get(field, "is missing"))
+    if kind == "string_too_long":
+        return Problem(field, f"is too long: {detail['ctx']['max_length']} characters at most")
     remedy = _REMEDIES.get(kind, detail["msg"][:1].lower() + detail["msg"][1:])
     return Problem(field, remedy.removeprefix("input ").removeprefix("env: ")[:REMEDY_LIMIT])
 

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from agent_runs.contracts.pod import HOME_DIRECTORY
 from agent_runs.contracts.request import OPENCODE, ContextRuntime, RunConfig, SessionParams, Workspace
 
@@ -58,9 +60,10 @@ def decode(runtime: ContextRuntime) -> "Resume":
     """
     raw, bare = runtime.session_params, runtime.session_id
     params = raw if isinstance(raw, Mapping) else {}
-    session = deserialize(params)
-    if session is None and isinstance(bare, str) and bare.strip():
-        session = SessionParams(session_id=bare.strip())
+    try:
+        session = deserialize(params) or deserialize({ID_KEYS[0]: bare})
+    except ValidationError:  # a text of it is too long
+        return Resume(reason=MALFORMED)
     no_text = [each for each in (*map(params.get, ID_KEYS), bare) if not isinstance(each, str | None)]
     no_parameters = raw is not None and params is not raw
     if no_text or no_parameters or (session is not None and not _SESSION_ID.fullmatch(session.session_id)):

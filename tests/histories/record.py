@@ -1,11 +1,13 @@
 """Records a history of each scenario with fake activities on a real dev server; `python -m tests.histories.record`.
 
-Replaces all recorded histories. Takes some two minutes, because the workflow's timers are not shortened.
+Replaces all recorded histories, or those of the scenarios that are named after it. Takes some two minutes, because the
+workflow's timers are not shortened.
 """
 
 import asyncio
 import json
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -73,16 +75,19 @@ def as_text(history: WorkflowHistory) -> str:
 
 
 async def main() -> None:
-    """Records every scenario, all at once."""
+    """Records all at once."""
+    wanted = {name: make() for name, make in scenarios().items() if name in sys.argv[1:] or not sys.argv[1:]}
     for file in HERE.glob("*.json"):
-        file.unlink()
+        if file.stem in wanted or not sys.argv[1:]:
+            file.unlink()
     async with await WorkflowEnvironment.start_local(
         dev_server_existing_path=str(Path(sys.executable).with_name("temporal")),
         data_converter=pydantic_data_converter,
         search_attributes=list(ALL),
         dev_server_log_level="error",
+        dev_server_startup_timeout=timedelta(minutes=2),
     ) as environment:
-        await asyncio.gather(*(record(environment.client, name, make()) for name, make in scenarios().items()))
+        await asyncio.gather(*(record(environment.client, name, scenario) for name, scenario in wanted.items()))
 
 
 if __name__ == "__main__":

@@ -355,6 +355,31 @@ def test_a_bulky_variable_is_left_out_and_a_note_names_it() -> None:
     assert "PAPERCLIP_WORKSPACES_JSON" in result.request.notes[0]
 
 
+@pytest.mark.parametrize("text", ["x" * 5000, "\U0001f600" * 5000], ids=["ascii", "emoji"])
+def test_every_text_of_a_request_is_bounded_where_it_is_validated(text: str) -> None:
+    paths = (
+        *("agent.name", "runtime.taskKey", "context.wakeReason"),
+        *("context.taskId", "context.paperclipWorkspace.branchName", "config.model", "config.variant", "config.image"),
+        *("config.labels.team", "config.extraArgs", "config.nodeSelector.zone", "config.serviceAccountName"),
+    )
+    for path in paths:
+        with case(path):
+            nested = {"config.extraArgs": [text], "config.model": f"provider/{text}"}
+            value = nested.get(path, text)
+            with pytest.raises(InvalidRequest, match=path.split(".")[1]):
+                prepare(with_value(minimal(), path, value))
+
+
+def test_a_request_of_many_texts_is_refused_before_a_history_has_it() -> None:
+    with pytest.raises(InvalidRequest, match="config.annotations is too long"):
+        prepare(minimal(annotations={f"key-{n}": "x" * 4000 for n in range(100)}))
+
+
+def test_long_prose_and_variables_are_not_bounded_as_texts_of_a_history_are() -> None:
+    long = minimal(promptTemplate="x" * 50_000, env={"LONG": "x" * 50_000})
+    assert prepare(long).secrets.env["LONG"] == "x" * 50_000
+
+
 # anything at all
 
 JSON = st.recursive(
