@@ -3,11 +3,14 @@
 from datetime import timedelta
 
 from temporalio import workflow
+from temporalio.common import RawValue
 
 with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts import activities
+    from agent_runs.contracts.errors import InvalidRequest
     from agent_runs.contracts.identity import CHECK_WORKFLOW_TYPE
     from agent_runs.contracts.start import CheckReport, CheckStart
+    from workflows.boundary import Unreadable, decode, one_argument
 
 
 @workflow.defn(name=CHECK_WORKFLOW_TYPE)
@@ -15,8 +18,13 @@ class AgentCheckWorkflow:
     """One check. Its caller waits for seconds and sets the workflow's own time-out; it creates nothing that lasts."""
 
     @workflow.run
-    async def run(self, start: CheckStart) -> CheckReport:
+    @one_argument
+    async def run(self, input: RawValue) -> CheckReport:
         """Asks one worker, then a pod if the caller wants one and nothing is wrong so far."""
+        try:
+            start = decode(input, CheckStart)
+        except Unreadable as error:
+            raise InvalidRequest(f"the check's input {error}") from None
         report = await workflow.execute_activity(
             activities.check_configuration,
             start,

@@ -10,12 +10,12 @@ from temporalio.common import RawValue
 
 with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts import updates
-    from agent_runs.contracts.errors import AgentBusy, RunCancelled
+    from agent_runs.contracts.errors import AgentBusy, InvalidRequest, RunCancelled
     from agent_runs.contracts.identity import WORKFLOW_TYPE
     from agent_runs.contracts.messages import JoinedRun
     from agent_runs.contracts.outcome import Outcome
     from workflows import attempts, attributes, run_metrics
-    from workflows.boundary import close_with, run_start
+    from workflows.boundary import Unreadable, close_with, decode, one_argument, run_start
     from workflows.current_details import Phase
     from workflows.run_state import RunState
     from workflows.token_rotation import TokenRotation
@@ -23,6 +23,8 @@ with workflow.unsafe.imports_passed_through():
 _CANCEL_IS_SEEN: Final = timedelta(milliseconds=1)
 """A timer fires in a later workflow task. In one task, the SDK shows Updates to a workflow before a cancel, even if the
 cancel came first (temporalio 1.35.0, observed: Updates and signals of an activation are applied before the rest)."""
+MAX_JOINS: Final = 500
+"""Temporal accepts 2,000 updates of one run, and the last must be left for its outcome."""
 
 
 @workflow.defn(name=WORKFLOW_TYPE)
@@ -30,16 +32,19 @@ class AgentRunWorkflow:
     """One run of one agent. Its id is `agent-run:<agent id>`: one run at a time per agent."""
 
     @workflow.init
+    @one_argument
     def __init__(self, start: RawValue) -> None:
         """Prepares the state, so that updates and the current details find it before `run` begins."""
         self._run = RunState.of(run_start(start))
         self._tokens = TokenRotation(self._run)
         self._joined: list[str] = []
+        self._joins = 0
         self._collected = False
         self._released = False
         self._cleaned_up = False
 
     @workflow.run
+    @one_argument
     async def run(self, start: RawValue) -> Outcome:  # noqa: ARG002 - Temporal passes what `__init__` has decoded
         """Makes attempts until one counts, then keeps the outcome until its caller has it.
 
@@ -85,7 +90,8 @@ class AgentRunWorkflow:
     # updates and signals of callers
 
     @workflow.update(name=updates.OUTCOME)
-    async def outcome(self) -> Outcome:
+    @one_argument
+    async def outcome(self, _: RawValue) -> Outcome:
         """The outcome, as soon as there is one. A caller that has received it sends `collected`."""
         await workflow.wait_condition(lambda: self._run.decided is not None)
         if self._run.decided is None:
@@ -93,26 +99,35 @@ class AgentRunWorkflow:
         return self._run.decided
 
     @workflow.signal(name=updates.COLLECTED)
-    def collected(self) -> None:
+    @one_argument
+    def collected(self, _: RawValue) -> None:
         """The caller has the outcome, so it need not be kept any longer."""
         self._collected = True
 
+    @workflow.query(name=updates.OUTCOME)
+    @one_argument
+    def outcome_so_far(self, _: RawValue) -> Outcome | None:
+        """The same for a caller of a run that takes no more updates; None: there is no outcome yet."""
+        return self._run.decided
+
     @workflow.update(name=updates.JOIN)
-    async def join(self, input: updates.Join) -> updates.Joined:
+    @one_argument
+    async def join(self, raw: RawValue) -> updates.Joined:
         """Accepts a wake of the same task. A run that only keeps its outcome ends when another task needs the agent.
 
         One that still cleans up answers with the phase `finishing`: the agent is free as soon as the run has closed.
         """
+        input = decode(raw, updates.Join)
+        self._joins += 1
         if self._run.decided is None:
             await workflow.sleep(_CANCEL_IS_SEEN, summary="a cancel before the join")
         joined = self._join_kind(input) == "joined"
         if not joined:
             self._released = True
         elif input.run_id not in self._joined:
+            self._check_room(input)  # once more: others may have joined in the meantime
             self._joined.append(input.run_id)
-            workflow.upsert_search_attributes(
-                [attributes.JOINED_RUN_IDS.value_set(self._joined[-attributes.MAX_JOINED_RUN_IDS :])]
-            )
+            attributes.publish({attributes.JOINED_RUN_IDS: self._joined})
             if input.sealed and self._run.decided is None:
                 self._tokens.use(JoinedRun(run_id=input.run_id, task=input.task, sealed=input.sealed))
         return updates.Joined(
@@ -124,30 +139,36 @@ class AgentRunWorkflow:
         )
 
     @join.validator
-    def refuse_another_task(self, input: updates.Join) -> None:
-        """Refuses another task and names the run that holds the agent; a refusal leaves no event in the history."""
-        if self._join_kind(input) == "refused":
-            start = self._run.start
-            raise AgentBusy(
-                f"agent {start.agent_id} is held by run {start.run_id}",
-                holder=start.run_id,
-                task=start.task,
-                phase=self._run.details.phase.value,
-                since=workflow.info().start_time.isoformat(),
-            )
+    @one_argument
+    def refuse_join(self, raw: RawValue) -> None:
+        """Refuses another task, and more joins than a run can remember; a refusal leaves no event in the history."""
+        try:
+            input = decode(raw, updates.Join)
+        except Unreadable as error:
+            raise InvalidRequest(f"the join {error}") from None
+        kind = self._join_kind(input)
+        if kind == "refused" or self._joins >= MAX_JOINS:
+            raise self._busy()
+        if kind == "joined":
+            self._check_room(input)
 
     @workflow.signal(name=updates.STEP_KEEPS_FAILING)
-    def step_keeps_failing(self, input: updates.FailingStep) -> None:
+    @one_argument
+    def step_keeps_failing(self, raw: RawValue) -> None:
         """A worker tries a step once more, whose tries so far the workflow has not seen."""
-        self._run.show_failing(input)
+        with suppress(Unreadable):
+            self._run.show_failing(decode(raw, updates.FailingStep))
 
     @workflow.signal(name=updates.STEP_GOES_ON)
-    def step_goes_on(self, activity: str) -> None:
+    @one_argument
+    def step_goes_on(self, raw: RawValue) -> None:
         """A step that kept failing works now."""
-        self._run.forget_failing(activity)
+        with suppress(Unreadable):
+            self._run.forget_failing(decode(raw, str))
 
     @workflow.query(name=updates.FAILING_STEPS)
-    def failing_steps(self) -> list[str]:
+    @one_argument
+    def failing_steps(self, _: RawValue) -> list[str]:
         """The types of the activities that keep failing."""
         return list(self._run.details.failing)
 
@@ -168,8 +189,25 @@ class AgentRunWorkflow:
         """
         decided = self._run.decided
         ended = decided is not None
-        same_task = bool(input.task) and input.task == self._run.start.task
+        start = self._run.start
+        same_task = bool(input.task) and (input.task, input.company_id) == (start.task, start.company_id)
         if not same_task or self._collected:
             return "released" if ended else "refused"
         cancelled = self._run.is_cancelled if decided is None else decided.error_code == RunCancelled.code
         return "released" if cancelled and input.run_id not in self._joined else "joined"
+
+    def _check_room(self, input: updates.Join) -> None:
+        """Refuses a wake whose task may join when no more ids can be kept: one that is forgotten starts the agent."""
+        if input.run_id not in self._joined and not attributes.fits([*self._joined, input.run_id]):
+            raise self._busy(f"{len(self._joined)} wakes have joined it, and it can remember no more")
+
+    def _busy(self, note: str | None = None) -> AgentBusy:
+        start = self._run.start
+        return AgentBusy(
+            f"agent {start.agent_id} is held by run {start.run_id}",
+            holder=start.run_id,
+            task=start.task,
+            phase=self._run.details.phase.value,
+            since=workflow.info().start_time.isoformat(),
+            note=note,
+        )

@@ -1,10 +1,18 @@
-"""How a run's input comes in, and how its outcome decides the status that the workflow closes with."""
+"""How what Temporal hands over is decoded, and how a run's outcome decides the status that the workflow closes with.
+
+Whatever was sent, it must not fail a workflow task: the run would take no cancel from then on.
+"""
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
+from functools import wraps
+from inspect import iscoroutinefunction
+from typing import Any, Final, TypeVar, cast
 
 from pydantic import ValidationError
 from temporalio import workflow
+from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
@@ -17,44 +25,77 @@ with workflow.unsafe.imports_passed_through():
     from workflows import attributes
 
 MAX_LISTED_FIELDS = 20
+ABSENT: Final = RawValue(Payload())
+"""Stands for an argument that was not sent."""
+SAME_VERSION: Final = "start runs with `agent-runs start` or Paperclip's plugin, in the worker's own version"
+_Handler = TypeVar("_Handler", bound=Callable[..., Any])
+_Decoded = TypeVar("_Decoded")
+
+
+class Unreadable(ValueError):
+    """What Temporal handed over is not what was expected. The text names the wrong fields and quotes no value."""
+
+
+def decode(raw: object, wanted: type[_Decoded]) -> _Decoded:
+    """Decodes an argument of a start, a signal or an update.
+
+    Raises:
+        Unreadable: there is none, it is null, or it is something else.
+    """
+    try:
+        value = workflow.payload_converter().from_payload(raw.payload, wanted) if isinstance(raw, RawValue) else None
+    except ValidationError as error:
+        fields = [".".join(map(str, detail["loc"])) for detail in error.errors()[:MAX_LISTED_FIELDS]]
+        raise Unreadable(f"has wrong, missing or unknown fields: {', '.join(filter(None, fields)) or 'all'}") from None
+    except (KeyError, RuntimeError, ValueError):
+        value = None
+    if not isinstance(value, wanted):
+        raise Unreadable(f"is no {wanted.__name__}")
+    return value
+
+
+def one_argument(handler: _Handler) -> _Handler:
+    """Lets a handler that takes one `RawValue` be called with any number of arguments.
+
+    The SDK calls it with what was sent. A `TypeError` would fail this workflow task and every later one.
+    """
+
+    @wraps(handler)
+    def call(self: object, *sent: object) -> Any:
+        return handler(self, *(sent if len(sent) == 1 else (ABSENT,)))
+
+    @wraps(handler)
+    async def call_async(self: object, *sent: object) -> Any:
+        return await call(self, *sent)
+
+    return cast("_Handler", call_async if iscoroutinefunction(handler) else call)
 
 
 def run_start(start: RawValue) -> RunStart:
     """Decodes the workflow's input.
 
-    Only this may fail a run: whatever else cannot be decoded fails a workflow task, which Temporal retries until a
-    worker with a fitting version takes it.
-
     Raises:
         ApplicationError: names the fields that are wrong; the run fails with it, because no worker will ever read it.
     """
     try:
-        decoded: RunStart = workflow.payload_converter().from_payload(start.payload, RunStart)
-    except ValidationError as error:
-        fields = [".".join(map(str, detail["loc"])) for detail in error.errors()[:MAX_LISTED_FIELDS]]
-        raise _unreadable(f"the run's input has wrong, missing or unknown fields: {', '.join(fields)}") from None
-    except (KeyError, RuntimeError, ValueError):
-        raise _unreadable("the run's input is no JSON object; start runs with `agent-runs start`") from None
-    return decoded
-
-
-def _unreadable(reason: str) -> ApplicationError:
-    """The failure of a run that never began, with an outcome as of every failed run."""
-    failure = InvalidRequest.as_failure(f"{reason}; caller and worker must have the same version")
-    return _failure(failure, result.outcome(None, failure=failure, stop=Stop(agent_stopped=True)))
+        return decode(start, RunStart)
+    except Unreadable as error:
+        failure = InvalidRequest.as_failure(f"the run's input {error}; {SAME_VERSION}")
+    # the outcome of a run that never began is like that of every failed run
+    raise _failure(failure, result.outcome(None, failure=failure, stop=Stop(agent_stopped=True)))
 
 
 def publish_end(outcome: Outcome, phase: str, model: str | None, retention: timedelta) -> None:
     """Shows in the search attributes that the run has ended, how, and until when its outcome is kept."""
     now = workflow.now()
-    workflow.upsert_search_attributes(
-        [
-            attributes.RUN_PHASE.value_set(phase),
-            attributes.ENDED_AT.value_set(now),
-            *([attributes.MODEL.value_set(model)] if model else []),
-            *([attributes.OUTCOME_KEPT_UNTIL.value_set(now + retention)] if retention else []),
-            *([attributes.FAILURE_KIND.value_set(outcome.error_code)] if outcome.error_code else []),
-        ]
+    attributes.publish(
+        {
+            attributes.RUN_PHASE: phase,
+            attributes.ENDED_AT: now,
+            attributes.MODEL: model,
+            attributes.OUTCOME_KEPT_UNTIL: now + retention if retention else None,
+            attributes.FAILURE_KIND: outcome.error_code,
+        }
     )
 
 

@@ -142,10 +142,9 @@ class RunState:
         self.details = self.details.in_phase(phase, **values)
         workflow.set_current_details(self.details.markdown)
         if changed and phase is Phase.SCHEDULING:
-            model = attributes.MODEL.value_set(self.config.model)
-            workflow.upsert_search_attributes([attributes.RUN_PHASE.value_set(phase.value), model])
+            attributes.publish({attributes.RUN_PHASE: phase.value, attributes.MODEL: self.config.model})
         elif changed and phase is Phase.RUNNING:
-            workflow.upsert_search_attributes([attributes.RUN_PHASE.value_set(phase.value)])
+            attributes.publish({attributes.RUN_PHASE: phase.value})
 
     def show_report(self, report: Report) -> None:
         """Adds what the transcript shows to the current details, which appear with the next phase."""

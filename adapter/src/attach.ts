@@ -12,7 +12,8 @@ import { randomUUID } from "node:crypto";
 import { type WorkflowExecutionInfo, WorkflowFailedError, WorkflowUpdateFailedError } from "@temporalio/client";
 import common from "@temporalio/common";
 import type { Join, Joined, RunStart } from "../generated/contracts.ts";
-import { executeUpdate, RunClosed, signalCollected, UpdateTimedOut } from "./outcome.ts";
+import { InvalidRequest } from "./errors.ts";
+import { executeUpdate, RunClosed, signalCollected, UpdatesSpent, UpdateTimedOut } from "./outcome.ts";
 import {
   attribute,
   attributes,
@@ -30,12 +31,13 @@ import {
 } from "./temporal.ts";
 import { type OutageListener, sleep } from "./waits.ts";
 
-const { defineSearchAttributeKey, TypedSearchAttributes } = common;
+const { ApplicationFailure, defineSearchAttributeKey, TypedSearchAttributes } = common;
 
 /** Values of the search attribute RunPhase of a run that has its outcome. */
 export const FINAL_PHASES: ReadonlySet<string> = new Set(["succeeded", "failed", "timed out", "cancelled"]);
 const JOIN = "join";
-/** For a worker to answer whether a run may be joined, and for a released run to close. */
+const KEYWORD_BYTES = 200;
+/** From the start of `attach`: for a worker to answer whether a run may be joined, and for a released run to close. */
 const JOIN_TIMEOUT_MS = 10_000;
 const CLOSING_POLL_MS = 50;
 /** Between requests for an agent that is held; the close of its run ends the pause. */
@@ -100,7 +102,8 @@ export function workflowIdOf(agentId: string): string {
  * Starts the run, joins it, or reports which run holds the agent; idempotent by Paperclip's run id. Waits through outages.
  *
  * Rejects with `Aborted`, or with an error that a retry does not fix. A start that was sent is never aborted, so
- * `progress` is reliable: after a rejection the run exists only if `progress.uncertain`.
+ * `progress` is reliable: after a rejection the run exists only if `progress.uncertain`. Rejects with `InvalidRequest` if
+ * another company has had a run of this id and agent.
  */
 export async function attach(
   temporal: Temporal,
@@ -121,10 +124,13 @@ export async function attach(
     const describing = progress.uncertain ? { outage: options.outage } : options;
     const described = await callUntilAnswered(temporal, () => run.describe(), describing);
     const found = { ...ticketOf(described), runId: holder ?? wake.start.runId };
+    if (holder === undefined && attribute(described, "CompanyId") !== wake.start.companyId) {
+      progress.uncertain = false;
+      throw new InvalidRequest(`run ${wake.start.runId} of this agent belongs to another company`);
+    }
     // the server answers every repeat like the first start; the memo names the caller of that one
     if (holder === undefined) return { ...found, kind: described.memo?.caller === caller ? "started" : "joined" };
-    const lastAttempt = Date.now() >= until;
-    const ticket = await joinOrBusy(temporal, wake, found, described, lastAttempt, options);
+    const ticket = await joinOrBusy(temporal, wake, found, described, until, options);
     if (ticket !== undefined) return ticket;
     await sleep(CLOSING_POLL_MS, options.signal);
   }
@@ -162,10 +168,13 @@ export async function attachWhenFree(
  */
 export async function findUncertainStart(
   temporal: Temporal,
-  { agentId, runId }: RunStart,
+  { agentId, companyId, runId }: RunStart,
   options: CallOptions = {},
 ): Promise<Ticket | undefined> {
-  const latest = () => temporal.client.getHandle(workflowIdOf(agentId)).describe();
+  const latest = async () => {
+    const described = await temporal.client.getHandle(workflowIdOf(agentId)).describe();
+    return attribute(described, "CompanyId") === companyId ? described : undefined;
+  };
   const ticket = await findRun(temporal, latest, Code.NOT_FOUND, options);
   return ticket?.runId === runId ? ticket : undefined;
 }
@@ -173,11 +182,11 @@ export async function findUncertainStart(
 /** The run that this wake has joined before; once that is closed, the server would start a new one. */
 async function joinedBefore(
   temporal: Temporal,
-  { agentId, runId }: RunStart,
+  { agentId, companyId, runId }: RunStart,
   options: CallOptions,
 ): Promise<Ticket | undefined> {
   const workflow = `WorkflowType = '${WORKFLOW_TYPE}' AND WorkflowId = '${workflowIdOf(agentId)}'`;
-  const query = `${workflow} AND JoinedRunIds = '${runId}'`;
+  const query = `${workflow} AND CompanyId = '${companyId}' AND JoinedRunIds = '${runId}'`;
   const joined = async () => {
     for await (const run of temporal.client.list({ query, pageSize: 1 })) return run;
     return undefined;
@@ -230,10 +239,10 @@ async function sendStart(
 /** The ticket for an agent that another run holds; undefined when that run is about to close: start again. */
 async function joinOrBusy(
   temporal: Temporal,
-  { start: { runId, task = null }, sealJoin, delivered }: Wake,
+  { start: { runId, companyId, task = null }, sealJoin, delivered }: Wake,
   ticket: Ticket,
   described: Found,
-  lastAttempt: boolean,
+  until: number,
   options: CallOptions,
 ): Promise<Ticket | undefined> {
   if (ticket.closed) return undefined;
@@ -241,30 +250,42 @@ async function joinOrBusy(
   const phase = attribute(described, "RunPhase") ?? "queued";
   const holder: Holder = { runId: ticket.runId, task: theirs, phase, since: described.startTime };
   const busy: Ticket = { ...ticket, kind: "busy", holder };
-  const same = theirs !== null && theirs === task;
+  const same = theirs !== null && theirs === task && attribute(described, "CompanyId") === companyId;
   const ended = FINAL_PHASES.has(phase);
   if (!same && !ended) return busy;
   const run = runOf(temporal, ticket.workflowId, ticket.workflowRunId);
   const runIds = [ticket.runId, ...attributes(described, "JoinedRunIds")];
   if (same && ended && (await delivered?.(runIds, ticket.workflowRunId))) {
     await signalCollected(temporal, run, { outage: options.outage });
+    const lastAttempt = Date.now() >= until;
     await waitForClose(temporal, run, options);
     return lastAttempt ? busy : undefined;
   }
-  const input: Join = { runId, task, sealed: (await sealJoin?.()) ?? null };
+  const noted = (note: string): Ticket => ({ ...busy, holder: { ...holder, note } });
+  const input: Join = { runId, companyId, task, sealed: (await sealJoin?.()) ?? null };
   try {
     // not abortable: the run may have joined us
-    const updateOptions = { outage: options.outage, id: `${JOIN}:${runId}`, timeout: JOIN_TIMEOUT_MS };
+    const timeout = Math.max(0, until - Date.now());
+    const updateOptions = { outage: options.outage, id: `${JOIN}:${companyId}:${runId}`, timeout };
     const answer = await executeUpdate<Joined>(temporal, run, JOIN, [input], updateOptions);
     if (answer.kind === "joined") return { ...ticket, runId: answer.runId };
+    const lastAttempt = Date.now() >= until;
     if (!lastAttempt) await waitForClose(temporal, run, options); // its pods may still be deleted
     return lastAttempt ? { ...busy, holder: { ...holder, phase: answer.phase } } : undefined;
   } catch (error) {
     if (error instanceof RunClosed) return undefined;
-    if (error instanceof WorkflowUpdateFailedError) return busy;
-    if (!(error instanceof UpdateTimedOut)) throw error;
-    return { ...busy, holder: { ...holder, note: "no worker answered the request to join it" } };
+    if (error instanceof UpdatesSpent) return noted("Temporal accepts no more requests of it");
+    if (error instanceof UpdateTimedOut) return noted("no worker answered the request to join it");
+    if (!(error instanceof WorkflowUpdateFailedError)) throw error;
+    const note = refusalOf(error);
+    return note === undefined ? busy : noted(note);
   }
+}
+
+/** Why a run cannot be joined although it has this wake's task; undefined: it has another one. */
+function refusalOf({ cause }: WorkflowUpdateFailedError): string | undefined {
+  const details = cause instanceof ApplicationFailure ? (cause.details?.[0] as { note?: unknown } | undefined) : undefined;
+  return typeof details?.note === "string" ? details.note : undefined;
 }
 
 /** Waits for the close of a run, at most `timeout` milliseconds: the next start shows the state. */
@@ -281,7 +302,7 @@ function startOf(temporal: Temporal, { start, agentName, taskKey }: Wake, caller
   const { agentId, companyId, runId, task } = start;
   const keywords = { AgentId: agentId, CompanyId: companyId, PaperclipRunId: runId, TaskKey: taskKey || task };
   const pairs = Object.entries({ ...keywords, RunPhase: "queued" }).flatMap(([name, value]) =>
-    value ? [{ key: defineSearchAttributeKey(name, "KEYWORD"), value: value.slice(0, 200) }] : [],
+    value ? [{ key: defineSearchAttributeKey(name, "KEYWORD"), value: cut(value) }] : [],
   );
   return {
     workflowId: workflowIdOf(agentId),
@@ -289,8 +310,16 @@ function startOf(temporal: Temporal, { start, agentName, taskKey }: Wake, caller
     args: [start],
     memo: { caller, task: task ?? "" },
     typedSearchAttributes: new TypedSearchAttributes(pairs),
-    staticSummary: `${agentName || agentId}${task ? ` on ${task}` : ""}`.slice(0, 200),
+    staticSummary: cut(`${agentName || agentId}${task ? ` on ${task}` : ""}`),
     workflowIdReusePolicy: "ALLOW_DUPLICATE",
     workflowIdConflictPolicy: "FAIL",
   };
+}
+
+/** The text's whole characters within 200 bytes of UTF-8: Temporal bounds a search attribute and a summary in bytes. */
+function cut(text: string): string {
+  const bytes = Buffer.from(text);
+  let end = Math.min(bytes.length, KEYWORD_BYTES);
+  while (end < bytes.length && ((bytes[end] ?? 0) & 0xc0) === 0x80) end--;
+  return bytes.subarray(0, end).toString();
 }

@@ -19,10 +19,12 @@ import {
   type Run,
   type Temporal,
 } from "./temporal.ts";
-import { BackOff } from "./waits.ts";
+import { Aborted, BackOff, sleep } from "./waits.ts";
 
 /** The run is closed: it accepts no updates. */
 export class RunClosed extends Error {}
+/** The run is open, and Temporal accepts no more updates of it. */
+export class UpdatesSpent extends Error {}
 /** No worker answered the update in time. */
 export class UpdateTimedOut extends Error {}
 /** The run closed without an outcome: terminated, failed in its own code, or deleted by Temporal. */
@@ -33,6 +35,7 @@ const OUTCOME = "outcome";
 const COLLECTED = "collected";
 /** One request of a long wait; the next one waits for the same update id. */
 const UPDATE_ROUND_MS = 30_000;
+const QUERY_INTERVAL_MS = 5000;
 
 /**
  * The outcome, as soon as there is one; waits through restarts of workers and of Temporal.
@@ -43,6 +46,7 @@ export async function fetchOutcome(temporal: Temporal, run: Run, options: CallOp
   try {
     return await executeUpdate<Outcome>(temporal, run, OUTCOME, [], { ...options, id: OUTCOME });
   } catch (error) {
+    if (error instanceof UpdatesSpent) return await queriedOutcome(temporal, run, options);
     if (!(error instanceof RunClosed)) throw error;
   }
   return await outcomeAtClose(temporal, run, options);
@@ -97,7 +101,7 @@ export async function executeUpdate<Answer>(
       return await callOnce(temporal, call, { signal: options.signal, timeout: roundTimeout });
     } catch (error) {
       if (closedBeforeAnswer(error) || isUnknownRun(error)) throw new RunClosed();
-      if (!isOutage(error, options)) throw error;
+      if (!isOutage(error, options)) throw codeOf(error) === Code.FAILED_PRECONDITION ? new UpdatesSpent() : error;
       if (codeOf(error) === Code.DEADLINE_EXCEEDED)
         backOff.reset(); // no worker answered in this round
       else options.outage?.failed(outageMessage(temporal, error));
@@ -107,6 +111,21 @@ export async function executeUpdate<Answer>(
     await callUntilAnswered(temporal, () => run.describe(), options).catch((error) => {
       if (!isUnknownRun(error)) throw error;
     });
+  }
+}
+
+/** The outcome of a run that accepts no more updates: it is asked for again and again, until it is there or closed. */
+async function queriedOutcome(temporal: Temporal, run: Run, options: CallOptions): Promise<Outcome> {
+  for (;;) {
+    const { status } = await callUntilAnswered(temporal, () => run.describe(), options);
+    if (status.name !== "RUNNING") return await outcomeAtClose(temporal, run, options);
+    const asked = callOnce(temporal, () => run.query<Outcome | null>(OUTCOME), { signal: options.signal });
+    const outcome = await asked.catch((error: unknown) => {
+      if (error instanceof Aborted) throw error;
+      return null; // no worker answers
+    });
+    if (outcome !== null) return outcome;
+    await sleep(QUERY_INTERVAL_MS, options.signal);
   }
 }
 

@@ -22,16 +22,18 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import StartWorkflowExecutionRequest, StartWorkflowExecutionResponse
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.client import WorkflowExecutionStatus as ExecutionStatus
-from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
+from temporalio.common import TypedSearchAttributes
 from temporalio.converter import encode_search_attributes
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from agent_runs.client.outcome import RunClosed, execute_update
+from agent_runs.client.outcome import RunClosed, UpdatesSpent, execute_update
 from agent_runs.client.runs import find_joined_run
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.tracing import start_header, traced
 from agent_runs.client.wake import Wake
 from agent_runs.contracts import updates
+from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.identity import WORKFLOW_TYPE, workflow_id
 from agent_runs.contracts.outcome import Outcome
 from workflows import attributes
@@ -43,12 +45,10 @@ CALLER: Final = "caller"
 TASK: Final = "task"
 """Memo key: the task of a run. A later wake with the same task may join it."""
 JOIN_TIMEOUT: Final = timedelta(seconds=10)
-"""Limit of the wait for a worker to decide whether a run may be joined, and for a released run to close."""
+"""From the beginning of `attach` on: for a worker to decide whether a run may be joined, and for one to close."""
 ENDED_NOTE: Final = "it has ended, and the agent is free when nothing of it is left in the cluster"
 """What is said of a released run that does not close in time."""
 START_RETRY_INTERVAL: Final = timedelta(milliseconds=50)
-ATTRIBUTE_LIMIT: Final = 200
-"""Characters of a search attribute."""
 BUSY_RETRY_INTERVAL: Final = timedelta(seconds=10)
 """Between attempts to attach to a busy agent; an end of its run is noticed at once."""
 
@@ -97,7 +97,11 @@ class Ticket:
 
 @traced
 async def attach(client: Client, settings: ClientSettings, wake: Wake) -> Ticket:
-    """Start the run, join it, or report who holds the agent. Idempotent by Paperclip's run id."""
+    """Start the run, join it, or report who holds the agent. Idempotent by Paperclip's run id.
+
+    Raises:
+        InvalidRequest: another company has had a run of this id and agent.
+    """
     if (joined := await _ticket_of_joined_run(client, wake)) is not None:
         return joined
     caller = str(uuid.uuid4())
@@ -134,8 +138,10 @@ async def attach_when_free(
 async def _own_ticket(
     client: Client, wake: Wake, workflow_id: str, answer: StartWorkflowExecutionResponse, caller: str
 ) -> Ticket:
-    handle = client.get_workflow_handle(workflow_id, run_id=answer.run_id)
-    starter = await (await handle.describe()).memo_value(CALLER, default=None, type_hint=str)
+    described = await client.get_workflow_handle(workflow_id, run_id=answer.run_id).describe()
+    if described.typed_search_attributes.get(attributes.COMPANY_ID) != wake.start.company_id:
+        raise InvalidRequest(f"run {wake.start.run_id} of this agent belongs to another company")
+    starter = await described.memo_value(CALLER, default=None, type_hint=str)
     return Ticket(
         "started" if starter == caller else "joined",
         workflow_id,
@@ -148,7 +154,7 @@ async def _own_ticket(
 async def _ticket_of_joined_run(client: Client, wake: Wake) -> Ticket | None:
     """The ticket of the run that this wake has joined before: the server would start a new one once that is closed."""
     try:
-        run = await find_joined_run(client, wake.start.agent_id, wake.start.run_id)
+        run = await find_joined_run(client, wake.key)
     except RPCError as error:
         if error.status is RPCStatusCode.INVALID_ARGUMENT:  # no worker has registered the attribute: nothing was joined
             return None
@@ -175,17 +181,20 @@ async def _join_or_busy(
     busy = Ticket("busy", handle.id, held.run_id, held.start_request_id, holder=holder)
     if execution.status is not ExecutionStatus.RUNNING:
         return None
-    if not (task and task == wake.start.task) and phase not in FINAL:
+    company, start = execution.typed_search_attributes.get(attributes.COMPANY_ID), wake.start
+    if not (task and (task, company) == (start.task, start.company_id)) and phase not in FINAL:
         return busy
-    join = updates.Join(run_id=wake.start.run_id, task=wake.start.task, sealed=wake.join)
+    join = updates.Join(run_id=start.run_id, company_id=start.company_id, task=start.task, sealed=wake.join)
+    update_id = f"join:{start.company_id}:{start.run_id}"
     try:
-        joined = await execute_update(
-            handle, updates.JOIN, join, updates.Joined, update_id=f"join:{wake.start.run_id}", wait_limit=JOIN_TIMEOUT
-        )
+        async with asyncio.timeout_at(deadline):
+            joined = await execute_update(handle, updates.JOIN, join, updates.Joined, update_id=update_id)
     except RunClosed:
         return None
-    except WorkflowUpdateFailedError:
-        return busy
+    except UpdatesSpent:
+        return replace(busy, holder=replace(holder, note="Temporal accepts no more requests of it"))
+    except WorkflowUpdateFailedError as error:
+        return replace(busy, holder=replace(holder, note=_refusal(error)))
     except TimeoutError:
         return replace(busy, holder=replace(holder, note="no worker answered whether it may be joined"))
     if joined.kind == "joined":
@@ -193,6 +202,12 @@ async def _join_or_busy(
     if await _closes(handle, deadline):
         return None
     return replace(busy, holder=replace(holder, phase=joined.phase, note=ENDED_NOTE))
+
+
+def _refusal(error: WorkflowUpdateFailedError) -> str | None:
+    """Why a run cannot be joined although it has this wake's task; None: it has another one."""
+    details = error.cause.details if isinstance(error.cause, ApplicationError) else ()
+    return details[0].get("note") if details and isinstance(details[0], dict) else None
 
 
 async def _closes(handle: WorkflowHandle[Any, Any], deadline: float) -> bool:
@@ -235,14 +250,15 @@ async def _payload(client: Client, value: str) -> Payload:
 
 
 def _search_attributes(wake: Wake) -> TypedSearchAttributes:
-    values: list[tuple[SearchAttributeKey[str], str | None]] = [
-        (attributes.AGENT_ID, wake.start.agent_id),
-        (attributes.COMPANY_ID, wake.start.company_id),
-        (attributes.PAPERCLIP_RUN_ID, wake.start.run_id),
-        (attributes.TASK_KEY, wake.task_key),
-        (attributes.RUN_PHASE, "queued"),
-    ]
-    return TypedSearchAttributes([SearchAttributePair(key, value[:ATTRIBUTE_LIMIT]) for key, value in values if value])
+    return attributes.typed(
+        {
+            attributes.AGENT_ID: wake.start.agent_id,
+            attributes.COMPANY_ID: wake.start.company_id,
+            attributes.PAPERCLIP_RUN_ID: wake.start.run_id,
+            attributes.TASK_KEY: wake.task_key,
+            attributes.RUN_PHASE: Phase.QUEUED.value,
+        }
+    )
 
 
 def _already_started(error: RPCError) -> WorkflowExecutionAlreadyStartedFailure | None:

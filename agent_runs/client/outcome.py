@@ -1,14 +1,18 @@
 """Fetches the outcome of a run, acknowledges it, and cancels the run."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, Literal, Self, TypeVar, cast
 
 from temporalio.client import (
+    WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowHandle,
+    WorkflowQueryFailedError,
+    WorkflowQueryRejectedError,
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
@@ -23,13 +27,22 @@ from agent_runs.contracts.outcome import Outcome, Stop
 Result = TypeVar("Result")
 
 RPC_RETRY_INTERVAL: Final = timedelta(seconds=1)
+QUERY_INTERVAL: Final = timedelta(seconds=5)
+QUERY_TIMEOUT: Final = timedelta(seconds=10)
 NON_RETRYABLE: Final = frozenset(
     {RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.INVALID_ARGUMENT}
 )
 
+TASK_FAILED: Final = re.compile(r"\bworkflow task (in failed state|failure)\b", re.IGNORECASE)
+"""In the message of a server whose workers cannot read the run: a worker of another version may."""
+
 
 class RunClosed(Exception):
     """The run is closed: it takes no updates any more."""
+
+
+class UpdatesSpent(Exception):
+    """The run is open, and Temporal accepts no more updates of it."""
 
 
 class Cancelled(PaperclipContract):
@@ -71,9 +84,25 @@ async def fetch_outcome(handle: WorkflowHandle[Any, Outcome], *, collect: bool) 
         outcome = await execute_update(handle, updates.OUTCOME, None, Outcome, update_id=updates.OUTCOME)
     except RunClosed:
         return await outcome_at_close(handle)
+    except UpdatesSpent:
+        outcome = await _queried_outcome(handle)
     if collect:
         with suppress(RPCError):  # the run has closed: nothing is retained any more
             await handle.signal(updates.COLLECTED)
+    return outcome
+
+
+async def _queried_outcome(handle: WorkflowHandle[Any, Outcome]) -> Outcome:
+    """Wait for the outcome of a run that accepts no more updates: it is asked for again and again, until it is there or
+    the run is closed."""
+    outcome: Outcome | None = None
+    while outcome is None:
+        if (await handle.describe()).status is not WorkflowExecutionStatus.RUNNING:
+            return await outcome_at_close(handle)
+        with suppress(WorkflowQueryFailedError, WorkflowQueryRejectedError, RPCError):  # no worker answers
+            answer = await handle.query(updates.OUTCOME, rpc_timeout=QUERY_TIMEOUT)
+            outcome = Outcome.model_validate(answer) if answer else None
+        await asyncio.sleep(QUERY_INTERVAL.total_seconds() if outcome is None else 0)
     return outcome
 
 
@@ -129,36 +158,32 @@ async def execute_update(
     result_type: type[Result],
     *,
     update_id: str | None = None,
-    wait_limit: timedelta | None = None,
 ) -> Result:
     """Execute an Update, and retry it until there is a result.
 
     Args:
         update_id: a repeated Update with the same id gets the same result, without a new event.
-        wait_limit: for a worker's answer; None: no limit.
 
     Raises:
         RunClosed: the run takes no updates any more.
-        TimeoutError: no worker answered within `wait_limit`.
+        UpdatesSpent: Temporal has accepted as many updates of the run as it may.
         WorkflowUpdateFailedError: the run refused the Update.
     """
     arguments = [] if input is None else [input]
     while True:
         try:
-            result = await handle.execute_update(
-                update, args=arguments, id=update_id, result_type=result_type, rpc_timeout=wait_limit
-            )
+            result = await handle.execute_update(update, args=arguments, id=update_id, result_type=result_type)
             return cast("Result", result)
         except WorkflowUpdateRPCTimeoutOrCancelledError as error:
             if isinstance(error.__cause__, asyncio.CancelledError):
                 raise asyncio.CancelledError from None  # the SDK hides that this task was cancelled
-            if wait_limit is not None:
-                raise TimeoutError(f"no worker answered within {wait_limit}") from None
         except WorkflowUpdateFailedError as error:
             if _run_closed(error):
                 raise RunClosed from None
             raise
         except RPCError as error:
+            if error.status is RPCStatusCode.FAILED_PRECONDITION and not TASK_FAILED.search(error.message):
+                raise UpdatesSpent from None
             await _pause_after(error)
 
 

@@ -86,10 +86,11 @@ async def find_by_run_id(client: Client, run_id: str) -> RunSummary | None:
     return await _newest(client, attributes.PAPERCLIP_RUN_ID, run_id)
 
 
-async def find_joined_run(client: Client, agent_id: str, run_id: str) -> RunSummary | None:
-    """Find the agent's run that the wake with this Paperclip run id has joined."""
-    condition = f"WorkflowId = '{workflow_id(agent_id)}'"
-    return await _newest(client, attributes.JOINED_RUN_IDS, run_id, condition)
+async def find_joined_run(client: Client, wake: RunKey) -> RunSummary | None:
+    """Find the agent's run that this wake has joined."""
+    agent = f"WorkflowId = '{workflow_id(wake.agent_id)}'"
+    company = f"{attributes.COMPANY_ID.name} = '{wake.company_id}'"
+    return await _newest(client, attributes.JOINED_RUN_IDS, wake.run_id, agent, company)
 
 
 def web_ui_url(settings: ClientSettings, workflow_id: str, workflow_run_id: str) -> str | None:

@@ -11,6 +11,7 @@ from agent_runs.job.checks import check_config
 from agent_runs.paperclip.preparation import prepare
 from agent_runs.paperclip.proxy_env import TOOLS_TOKEN
 from agent_runs.paperclip.sealing import Sealer
+from workflows.attributes import cut
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Wake:
     def summary(self) -> str:
         """Of its workflow in Temporal's Web UI: identifiers only, because everybody who may list runs sees it."""
         about = f" on {self.start.task}" if self.start.task else ""
-        return f"{self.agent_name or self.start.agent_id}{about}"[:200]
+        return cut(f"{self.agent_name or self.start.agent_id}{about}")
 
 
 def build_wake(

@@ -6,13 +6,14 @@ from typing import Final, Literal
 from pydantic import Field
 
 from agent_runs.contracts.base import PaperclipContract
-from agent_runs.contracts.request import Identifier, OptionalText
+from agent_runs.contracts.request import Identifier, OptionalText, SealedText, ShortTexts
 
 JOIN: Final = "join"
 """Update: `Join` -> `Joined`. Refused as `AgentBusy` while the agent works on another task."""
 OUTCOME: Final = "outcome"
 """Update: -> `Outcome`, completed as soon as there is one; that of a success may come before its pod is deleted.
-Also the memo key of the outcome of a cancelled run, because a workflow that closes as Canceled has no result."""
+Also the query, -> `Outcome` or None, for a caller of a run that takes no more updates; and the memo key of the outcome
+of a cancelled run, because a workflow that closes as Canceled has no result."""
 COLLECTED: Final = "collected"
 """Signal: the caller has the outcome, so the run may close."""
 STEP_KEEPS_FAILING: Final = "step_keeps_failing"
@@ -23,19 +24,20 @@ FAILING_STEPS: Final = "failing_steps"
 """Query: -> the types of the activities that keep failing, as far as the run knows."""
 
 
-class Join(PaperclipContract):
+class Join(ShortTexts):
     """A wake of an agent that is held by another run.
 
     Attributes:
         run_id: Paperclip's id of the run that wants to join.
-        task: the task of that run; only the same task may join.
+        company_id, task: of that run; only the same company's same task may join.
         sealed: compact JWE of `SealedJoin`, the tokens of that run. From then on the agent reaches Paperclip with them;
             None: the agent keeps its token.
     """
 
     run_id: Identifier
+    company_id: Identifier
     task: OptionalText = None
-    sealed: str | None = Field(default=None, repr=False)
+    sealed: SealedText | None = Field(default=None, repr=False)
 
 
 class Joined(PaperclipContract):

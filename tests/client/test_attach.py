@@ -1,10 +1,13 @@
 """Attach: the guard, pinned against a real Temporal server. No worker is needed for any of it."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowHandle
+from temporalio.service import RPCError, RPCStatusCode
 
 from agent_runs.client import attach as attach_module
 from agent_runs.client.attach import Ticket, attach, attach_when_free
@@ -12,7 +15,9 @@ from agent_runs.client.runs import UnknownRun, find_run
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.wake import Wake, build_wake
 from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.contracts.request import WakeContext
 from tests.paperclip.contexts import SEALER, minimal
+from tests.support.cases import case
 from tests.support.relay import open_relay
 from tests.support.requests import FakeRequest
 
@@ -121,3 +126,40 @@ async def test_while_the_agent_is_held_the_server_is_asked_again_only_when_the_h
     await held.handle(temporal).terminate()
     assert (await waiting).kind == "started"
     assert [ticket.kind for ticket in asked] == ["busy", "started"]
+
+
+async def test_an_attach_ends_in_its_own_time_whatever_temporal_answers(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answered(status: RPCStatusCode, message: str = "") -> Callable[..., Awaitable[Any]]:
+        async def answer(*_: object, **__: object) -> None:
+            raise RPCError(message, status, b"")
+
+        return answer
+
+    async def silent(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    no_worker = "no worker answered whether it may be joined"
+    answers = {
+        "too many at once": (answered(RPCStatusCode.RESOURCE_EXHAUSTED), no_worker),
+        "no worker": (answered(RPCStatusCode.DEADLINE_EXCEEDED), no_worker),
+        "a task that fails": (
+            answered(RPCStatusCode.FAILED_PRECONDITION, "due to Workflow Task in failed state"),
+            no_worker,
+        ),
+        "too many ever": (answered(RPCStatusCode.FAILED_PRECONDITION), "Temporal accepts no more requests of it"),
+        "silence": (silent, no_worker),
+    }
+    settings = ClientSettings(task_queue=queue)
+    of_a_task = request_of_a_run.model_copy(update={"context": WakeContext(task_id="task")})
+    await attach(temporal, settings, of_a_task.wake)
+    monkeypatch.setattr(attach_module, "JOIN_TIMEOUT", timedelta(seconds=3))
+    for name, (answer, note) in answers.items():
+        with case(name):
+            monkeypatch.setattr(WorkflowHandle, "execute_update", answer)
+            async with asyncio.timeout(60):
+                ticket = await attach(temporal, settings, of_a_task.model_copy(update={"run_id": "second"}).wake)
+            assert ticket.kind == "busy"
+            assert ticket.holder is not None
+            assert ticket.holder.note == note

@@ -95,7 +95,8 @@ async def test_the_token_of_a_wake_joins_no_run_that_it_was_not_sealed_for(syste
     assert other.join is not None
     ticket = await system.start(raw)
     await system.until_stored(raw, 0)
-    join = updates.Join(run_id="later", task=system.wake(raw).start.task, sealed=other.join)
+    start = system.wake(raw).start
+    join = updates.Join(run_id="later", company_id=start.company_id, task=start.task, sealed=other.join)
     joined = await ticket.handle(system.temporal).execute_update(updates.JOIN, join, result_type=updates.Joined)
     gate.touch()
     outcome = await outcome_at_close(ticket.handle(system.temporal))

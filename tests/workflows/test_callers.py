@@ -182,7 +182,9 @@ async def test_a_wake_that_comes_while_a_cancelled_run_cleans_up_gets_a_run_of_i
     agent = FakeAgent()
     steps = FakeActivities({**agent.answers, "parse_transcript": parse_slowly})
     later = wake("task", request_of_a_run, "later")
-    joins = [updates.Join(run_id=run_id, task="task") for run_id in ("earlier", "earlier", "later")]
+    company = request_of_a_run.agent.company_id
+    runs = ("earlier", "earlier", "later")
+    joins = [updates.Join(run_id=run_id, company_id=company, task="task") for run_id in runs]
     async with running_worker(temporal, queue, steps) as start:
         first = await start(wake("task", request_of_a_run))
         await reached(agent.started)
@@ -190,7 +192,7 @@ async def test_a_wake_that_comes_while_a_cancelled_run_cleans_up_gets_a_run_of_i
         await first.cancel(reason="Interrupted by a comment")
         await reached(stopped)
         for join in joins[1:]:  # with the id that a client uses, so that `attach` below gets this answer
-            update_id = f"join:{join.run_id}"
+            update_id = f"join:{join.company_id}:{join.run_id}"
             answers.append(await first.execute_update(updates.JOIN, join, id=update_id, result_type=updates.Joined))
         attaching = asyncio.create_task(attach_when_free(temporal, settings, later.wake, lambda _: None))
         go.set()
@@ -229,7 +231,7 @@ async def test_a_wake_without_a_task_joins_nothing(temporal: Client, queue: str,
     async with running_worker(temporal, queue, FakeActivities(agent.answers)) as start:
         handle = await start(wake(None, request_of_a_run))
         with pytest.raises(WorkflowUpdateFailedError):
-            await handle.execute_update(updates.JOIN, updates.Join(run_id="second"))
+            await handle.execute_update(updates.JOIN, updates.Join(run_id="second", company_id="acme"))
         await agent.end()
         await fetch_outcome(handle, collect=True)
 
