@@ -42,7 +42,7 @@ from bench.follower import QUEUE, settings
 from bench.overhead import percentile
 from bench.store import server_cpu
 from tests.transcripts.postgres import Postgres
-from workflows.limits import STREAM_HEARTBEAT
+from workflows.limits import HANDOVER_HEARTBEAT
 
 IDLE = timedelta(seconds=10)
 """Measured before any agent writes: what silent runs cost."""
@@ -63,7 +63,7 @@ class FollowWorkflow:
             task_queue=QUEUE,
             result_type=StreamEnd,
             start_to_close_timeout=timedelta(days=1),
-            heartbeat_timeout=STREAM_HEARTBEAT,
+            heartbeat_timeout=HANDOVER_HEARTBEAT,
         )
         return end
 
@@ -252,7 +252,7 @@ def table(samples: Sequence[Sample], *, plain: bool) -> str:
         "line delay, p99": lambda s: f"{percentile(s.delays, 0.99):.0f} ms",
         "SSE readers": lambda s: str(s.readers),
         "requests of the activity, per run": lambda s: f"{sum(s.requests.values()) / s.runs:.1f}",
-        f"longest time without a heartbeat (time-out {STREAM_HEARTBEAT.total_seconds():.0f} s)": lambda s: (
+        f"longest time without a heartbeat (time-out {HANDOVER_HEARTBEAT.total_seconds():.0f} s)": lambda s: (
             f"{s.longest:.1f} s"
         ),
         "activity attempts lost to a missed heartbeat": lambda s: str(s.retries),

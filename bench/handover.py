@@ -42,7 +42,7 @@ from dev_stack.cluster import EmbeddedCluster
 from dev_stack.demo import context
 from workflows.agent_run import AgentRunWorkflow
 from workflows.attributes import ALL
-from workflows.limits import STREAM_HEARTBEAT
+from workflows.limits import HANDOVER_HEARTBEAT
 
 POLL_INTERVAL: Final = 0.002
 HAND_OFF_TIMEOUT: Final = 180
@@ -249,7 +249,7 @@ def table(took: dict[signal.Signals, list[float]]) -> str:
         shares = f"{statistics.median(values):.3f} | {percentile(values, 0.99):.3f} | {max(values):.3f}"
         lines.append(f"| {by.name}, {len(values)} times in one run | {shares} |")
     lines.append(
-        f"\nHeartbeat time-out {STREAM_HEARTBEAT.total_seconds():.0f} s. Every line once and in order, verified."
+        f"\nHeartbeat time-out {HANDOVER_HEARTBEAT.total_seconds():.0f} s. Every line once and in order, verified."
     )
     return "\n".join(lines)
 

@@ -31,7 +31,7 @@ with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts.request import RunConfig
     from workflows.attempt import Attempt
     from workflows.current_details import Phase
-    from workflows.limits import HEARTBEAT, RETRIES, RETRIES_AT_ONCE, STOPS_FIRST, STREAM_HEARTBEAT
+    from workflows.limits import HANDOVER_HEARTBEAT, HEARTBEAT, RETRIES, RETRIES_AT_ONCE, STOPS_FIRST
     from workflows.run_state import RunState
     from workflows.waits import result_or_none
 
@@ -143,7 +143,7 @@ def _stream_logs(input: StreamLogs, summary: str) -> workflow.ActivityHandle[Str
         input,
         summary=summary,
         start_to_close_timeout=LONGEST_STREAM,
-        heartbeat_timeout=STREAM_HEARTBEAT,
+        heartbeat_timeout=HANDOVER_HEARTBEAT,
         retry_policy=RETRIES_AT_ONCE,
         cancellation_type=STOPS_FIRST,
     )

@@ -20,9 +20,9 @@ request is refused at once; a fault that has no name must not be retried for eve
 HEARTBEAT: Final = timedelta(seconds=30)
 """Outlasts a Temporal server that is unavailable for 25 s. Every activity sends heartbeats, so that a cancel reaches it
 within 2 s, whatever it waits for."""
-STREAM_HEARTBEAT: Final = timedelta(seconds=10)
-"""For `stream_logs`: a killed worker is replaced within it. An activity attempt that only loses its server for so long
-is replaced, too, which costs no line."""
+HANDOVER_HEARTBEAT: Final = timedelta(seconds=10)
+"""For `stream_logs` and the steps before the agent, for which people wait: a killed worker is replaced within it. An
+activity attempt that only loses its server for so long is replaced, too: it costs no line and creates nothing twice."""
 
 RETRIES: Final = RetryPolicy(
     initial_interval=timedelta(seconds=1), backoff_coefficient=2.0, maximum_interval=timedelta(seconds=30)

@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from workflows.attempt import Attempt
     from workflows.current_details import Phase
-    from workflows.limits import API_CALLS, API_OUTAGE, HEARTBEAT, RETRIES, STOPS_FIRST, WITHOUT_WORKERS
+    from workflows.limits import API_CALLS, API_OUTAGE, HANDOVER_HEARTBEAT, RETRIES, STOPS_FIRST, WITHOUT_WORKERS
     from workflows.run_state import RunState
     from workflows.token_rotation import TokenRotation
     from workflows.waits import result_or_none, wait_all
@@ -36,7 +36,7 @@ async def prepare_run(run: RunState) -> None:
         summary="open and check the request",
         start_to_close_timeout=API_CALLS,
         schedule_to_close_timeout=WITHOUT_WORKERS,
-        heartbeat_timeout=HEARTBEAT,
+        heartbeat_timeout=HANDOVER_HEARTBEAT,
         retry_policy=RETRIES,
         cancellation_type=STOPS_FIRST,
     )
@@ -53,7 +53,7 @@ async def prepare(run: RunState, attempt: Attempt) -> tuple[PodProfile, PromptBu
         summary="read the worker's pod",
         start_to_close_timeout=API_CALLS,
         schedule_to_close_timeout=API_OUTAGE,
-        heartbeat_timeout=HEARTBEAT,
+        heartbeat_timeout=HANDOVER_HEARTBEAT,
         retry_policy=RETRIES,
         cancellation_type=STOPS_FIRST,
     )
@@ -63,7 +63,7 @@ async def prepare(run: RunState, attempt: Attempt) -> tuple[PodProfile, PromptBu
         summary="build prompt Secret",
         start_to_close_timeout=API_CALLS,
         schedule_to_close_timeout=API_OUTAGE,
-        heartbeat_timeout=HEARTBEAT,
+        heartbeat_timeout=HANDOVER_HEARTBEAT,
         retry_policy=RETRIES,
         cancellation_type=STOPS_FIRST,
     )
@@ -97,7 +97,7 @@ async def create_job(
         summary=f"create Job {key.job_name}",
         start_to_close_timeout=PREVIOUS_PODS,
         schedule_to_close_timeout=timedelta(hours=1),
-        heartbeat_timeout=HEARTBEAT,
+        heartbeat_timeout=HANDOVER_HEARTBEAT,
         retry_policy=RETRIES,
         cancellation_type=STOPS_FIRST,
     )
