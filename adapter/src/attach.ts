@@ -284,7 +284,8 @@ async function joinOrBusy(
 
 /** Why a run cannot be joined although it has this wake's task; undefined: it has another one. */
 function refusalOf({ cause }: WorkflowUpdateFailedError): string | undefined {
-  const details = cause instanceof ApplicationFailure ? (cause.details?.[0] as { note?: unknown } | undefined) : undefined;
+  if (!(cause instanceof ApplicationFailure)) return undefined;
+  const details = cause.details?.[0] as { note?: unknown } | undefined;
   return typeof details?.note === "string" ? details.note : undefined;
 }
 
