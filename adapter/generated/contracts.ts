@@ -149,6 +149,7 @@ export interface Failure {
 export interface SessionParams {
   agent?: string | null;
   cwd?: string | null;
+  rejected?: string | null;
   repoRef?: string | null;
   repoUrl?: string | null;
   sessionId: string;
@@ -168,6 +169,7 @@ export interface Usage {
   reasoningTokens?: number;
 }
 export interface Join {
+  companyId: string;
   runId: string;
   sealed?: string | null;
   task?: string | null;

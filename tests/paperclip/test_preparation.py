@@ -371,7 +371,7 @@ def test_every_text_of_a_request_is_bounded_where_it_is_validated(text: str) -> 
 
 
 def test_a_request_of_many_texts_is_refused_before_a_history_has_it() -> None:
-    with pytest.raises(InvalidRequest, match="config.annotations is too long"):
+    with pytest.raises(InvalidRequest, match=r"config\.annotations is too long"):
         prepare(minimal(annotations={f"key-{n}": "x" * 4000 for n in range(100)}))
 
 
