@@ -171,9 +171,9 @@ def test_each_part_of_an_address_is_compared_by_itself() -> None:
 
 
 def test_no_limit_of_nothing_passes_as_a_limit() -> None:
-    volume = {"name": "v", "mountPath": "/v"}
+    volume: dict[str, Any] = {"name": "v", "mountPath": "/v"}
     for amount in ("0", "0.0", "00", "0Gi", "0m"):
-        limits = [
+        limits: list[dict[str, Any]] = [
             *({"resources": {"limits": {kind: amount}}} for kind in ("cpu", "memory", "ephemeral-storage")),
             {"extraVolumes": [{**volume, "emptyDir": {"sizeLimit": amount}}]},
             {"agentDbMode": "dedicated_pvc", "agentDbStorageCapacity": amount},

@@ -107,7 +107,7 @@ def test_a_text_of_opencode_is_written_once_and_whole(sizes: list[int], ends: bo
     text, growth, now = f"The key is {SECRET} there.", Growth(), 0.0
     part = {"id": "prt_1", "type": "text", "messageID": "msg_1", "text": ""}
     growth.add("message.part.updated", {"part": part}, now)
-    lines = []
+    lines: list[Line] = []
     for piece in pieces(text, sizes):
         now += 2
         growth.add("message.part.delta", {"partID": "prt_1", "field": "text", "delta": piece}, now)

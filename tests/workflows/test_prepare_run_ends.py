@@ -17,7 +17,7 @@ async def test_a_request_that_no_worker_can_prepare_ends_its_run_within_a_day(mo
     async def execute(*_: object, **given: Any) -> None:
         options.update(given)
 
-    monkeypatch.setattr(preparation.workflow, "execute_activity", execute)
+    monkeypatch.setattr("workflows.preparation.workflow.execute_activity", execute)
     key = RunKey(agent_id="agent-1", company_id="company-1", run_id="run-1")
     nothing = SimpleNamespace(show=lambda _: None, use=lambda _: None, key=key, start=SimpleNamespace(task=None))
     await preparation.prepare_run(cast("RunState", nothing))
