@@ -97,8 +97,8 @@ async def connect_kubernetes(settings: WorkerSettings) -> KubernetesCluster:
     """Connect to the cluster and check that it answers. Missing permissions are only logged.
 
     Raises:
-        CannotStart: it has no usable address, or refuses the credentials.
-        ClusterUnavailable: it does not answer.
+        CannotStart: it has no usable address, or denies the version.
+        ClusterUnavailable: it does not answer, or not to this token.
     """
     remedy = "Set it, and AGENT_RUNS_KUBE_CONTEXT, to a cluster that answers; unset it in a pod of the cluster"
     with blame("AGENT_RUNS_KUBECONFIG", remedy, ClusterConfigError, ClusterForbidden):

@@ -116,12 +116,6 @@ async def test_a_missing_kubeconfig_is_named(starter: Process, system: System, t
     assert f"AGENT_RUNS_KUBECONFIG: kubeconfig {tmp_path}/none does not exist" in output
 
 
-async def test_credentials_that_the_cluster_refuses_are_named(starter: Process, system: System, tmp_path: Path) -> None:
-    kubeconfig = changed_kubeconfig(system.embedded, tmp_path, token=SECRET)
-    output = await startup_error(starter, environment(system, tmp_path, kubeconfig=kubeconfig))
-    assert "AGENT_RUNS_KUBECONFIG: cannot get version: 401" in output
-
-
 async def test_an_unreachable_store_is_named_without_its_password(
     starter: Process, system: System, tmp_path: Path
 ) -> None:
@@ -243,10 +237,15 @@ async def test_a_worker_that_starts_while_temporal_is_away_waits_is_not_ready_an
     assert SECRET not in str(lines)
 
 
-async def test_a_worker_that_starts_while_the_api_server_is_away_waits_is_not_ready_and_says_why(
-    system: System, tmp_path: Path
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [({"server": f"https://{CLOSED}"}, "cannot get version"), ({}, "401")],
+    ids=["away", "refused"],
+)
+async def test_a_worker_that_starts_while_no_api_server_takes_its_token_waits_is_not_ready_and_says_why(
+    system: System, tmp_path: Path, changes: dict[str, str], cause: str
 ) -> None:
-    kubeconfig = changed_kubeconfig(system.embedded, tmp_path, server=f"https://{CLOSED}", token=SECRET)
+    kubeconfig = changed_kubeconfig(system.embedded, tmp_path, token=SECRET, **changes)
     settings = WorkerSettings.read(environment(system, tmp_path, kubeconfig=kubeconfig))
     health, connecting = Health(max_age=timedelta()), partial(startup.connect_kubernetes, settings)
     with capture_logs() as lines:
@@ -254,5 +253,5 @@ async def test_a_worker_that_starts_while_the_api_server_is_away_waits_is_not_re
         await until_awaited(health, "kubernetes")
         start.cancel()
         await asyncio.wait([start])
-    assert "cannot get version" in lines[0]["cause"]
+    assert cause in next(line["cause"] for line in lines if line["event"] == "server.awaited")
     assert SECRET not in str(lines)
