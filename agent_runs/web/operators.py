@@ -88,6 +88,7 @@ class Operators:
 
         Our pages send no referrer, and without one some browsers say `null`. Source: WHATWG Fetch, Origin header.
         """
+        # allow-remote: a header of HTTP
         site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
         if site not in {None, "same-origin"}:
             return False
