@@ -169,7 +169,7 @@ class RunFollower:
                 away_since = None
             keyed = {(each.kind, each.subject, each.reason): each for each in found}
             new = {key: each for key, each in keyed.items() if clock() - shown.get(key, -inf) >= reminder}
-            shown = {key: at for key, at in shown.items() if key in keyed} | dict.fromkeys(new, clock())
+            shown = {**{key: at for key, at in shown.items() if key in keyed}, **dict.fromkeys(new, clock())}
             self.display.obstacles(new.values())
 
     async def _ended(self) -> None:

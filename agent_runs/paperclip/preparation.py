@@ -76,9 +76,6 @@ SCRATCH: Final = frozenset(
 )
 TEMPORARY: Final = frozenset({"TMPDIR", "TEMP", "TMP"})
 
-REQUEST_LIMIT: Final = 256 * 1024
-"""Bytes of the part of a context that a history holds, in the inputs of several activities of each attempt."""
-
 NOTE_LIMIT: Final = 500
 """Characters of one note."""
 
@@ -348,7 +345,7 @@ def _problem(detail: ErrorDetails) -> Problem:
     if kind == "missing":
         return Problem(field, _MISSING.get(field, "is missing"))
     if kind == "string_too_long":
-        return Problem(field, f"is too long: {detail['ctx']['max_length']} characters at most")
+        return Problem(field, f"is too long: {detail.get('ctx', {}).get('max_length')} characters at most")
     remedy = _REMEDIES.get(kind, detail["msg"][:1].lower() + detail["msg"][1:])
     return Problem(field, remedy.removeprefix("input ").removeprefix("env: ")[:REMEDY_LIMIT])
 

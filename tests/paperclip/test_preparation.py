@@ -198,7 +198,7 @@ def test_a_text_that_is_too_long_for_a_history_is_refused_by_name() -> None:
         with case(field):
             with pytest.raises(InvalidRequest) as refused:
                 prepare(with_value(minimal(), path, value))
-            assert f"{field} " in refused.value.message
+            assert field in refused.value.message
             assert re.search("must not have more than|is too long", refused.value.message)
             assert "xxx" not in refused.value.message
 

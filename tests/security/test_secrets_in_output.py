@@ -128,10 +128,10 @@ async def test_a_long_line_is_redacted_in_a_thread(system: System, monkeypatch: 
     used: set[bool] = set()
     redact = Redaction.redact
 
-    def noted(self: Redaction, data: bytes) -> bytes:
+    def noted(self: Redaction, data: bytes, *, is_cut: bool = False) -> bytes:
         if len(data) >= MIB:
             used.add(threading.current_thread() is threading.main_thread())
-        return redact(self, data)
+        return redact(self, data, is_cut=is_cut)
 
     monkeypatch.setattr(Redaction, "redact", noted)
     raw = system.agent(PRINTS_SHORT)
