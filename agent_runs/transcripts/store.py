@@ -554,7 +554,11 @@ class SqlTranscripts:
 
     async def attempts(self, run_id: str) -> list[int]:
         """The attempts that were claimed, wrote or were sealed, ascending."""
-        known = select(attempts.c.attempt).where(attempts.c.run_id == run_id).order_by(attempts.c.attempt)
+        only_opened = and_(
+            *(attempts.c.writer_since == EPOCH, attempts.c.writer_number == 0),
+            *(attempts.c.lines == 0, attempts.c.receipt.is_(None)),
+        )
+        known = select(attempts.c.attempt).where(attempts.c.run_id == run_id, ~only_opened).order_by(attempts.c.attempt)
         return [attempt for (attempt,) in await self._database.rows(known)]
 
     async def stored_bytes(self, run_id: str) -> int:

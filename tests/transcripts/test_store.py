@@ -91,6 +91,7 @@ async def test_a_run_belongs_to_the_temporal_run_that_opened_it_first(store: Sql
     run = key().run
     opened = await asyncio.gather(*(store.open_run(run, f"run-{n}") for n in range(5)))
     assert len(set(opened)) == 1
+    assert await store.attempts(run.run_id) == []  # none was made yet
     await store.claim(key(), writer(1))
     await store.seal(key(), OutputReceipt(), writer(1))
     assert await store.open_run(run, "later") == "temporal-run"  # of the last writer
