@@ -21,7 +21,7 @@ from agent_runs.agents.opencode.events import printable
 from agent_runs.cli.display import Display
 from agent_runs.cli.lazy import lazy
 from agent_runs.cli.refusals import Refused
-from agent_runs.client.obstacles import Kind, read_obstacles
+from agent_runs.client.obstacles import Kind, Obstacle, read_obstacles
 from agent_runs.client.outcome import fetch_outcome
 from agent_runs.client.timeline import Timeline, events
 from agent_runs.contracts.identity import AttemptKey, RunKey
@@ -167,9 +167,11 @@ class RunFollower:
             if away_since is not None:
                 self.display.note(f"Temporal answers again, after {clock() - away_since:.0f} s")
                 away_since = None
-            keyed = {(each.kind, each.subject, each.reason): each for each in found}
+            keyed: dict[tuple[Kind, str, str], Obstacle] = {
+                (each.kind, each.subject, each.reason): each for each in found
+            }
             new = {key: each for key, each in keyed.items() if clock() - shown.get(key, -inf) >= reminder}
-            shown = {**{key: at for key, at in shown.items() if key in keyed}, **dict.fromkeys(new, clock())}
+            shown = {key: clock() if key in new else shown[key] for key in keyed}
             self.display.obstacles(new.values())
 
     async def _ended(self) -> None:
