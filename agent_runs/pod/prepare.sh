@@ -27,13 +27,13 @@ make_folders() {
 # itself there what its operator denies. Unless the run wants a workspace's configuration, it is not used; programs stay.
 set_home_configuration_aside() {
     [ -n "${OPENCODE_DISABLE_PROJECT_CONFIG:-}" ] && [ -n "${HOME:-}" ] || return 0
-    own=$HOME/.opencode aside=$HOME/.opencode-unused
-    [ -L "$own" ] || has_more_than_programs "$own" || return 0
-    { chmod u+w "$HOME" "$own" && { [ -L "$aside" ] || chmod -R u+rwX "$aside"; }; } 2>/dev/null || :
-    { rm -rf "$aside" && mv "$own" "$aside"; } 2>/dev/null || return 1
+    configured=$HOME/.opencode aside=$HOME/.opencode-unused
+    [ -L "$configured" ] || has_more_than_programs "$configured" || return 0
+    { chmod u+w "$HOME" "$configured" && { [ -L "$aside" ] || chmod -R u+rwX "$aside"; }; } 2>/dev/null || :
+    { rm -rf "$aside" && mv "$configured" "$aside"; } 2>/dev/null || return 1
     echo "runner.sh: ~/.opencode is not used, it is in ~/.opencode-unused" >&2
     if [ ! -L "$aside" ] && [ ! -L "$aside/bin" ] && [ -d "$aside/bin" ]; then
-        { mkdir "$own" && mv "$aside/bin" "$own/bin"; } 2>/dev/null
+        { mkdir "$configured" && mv "$aside/bin" "$configured/bin"; } 2>/dev/null
     fi
 }
 

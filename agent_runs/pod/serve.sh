@@ -27,11 +27,11 @@ if env --default-signal=INT,QUIT true; then default_signals=1; fi
 
 # Waits for the order to end, then ends the server.
 await_order() {
-    read -r own _ </proc/self/stat
+    read -r order_reader _ </proc/self/stat
     while read -r word value limit <&5 && [ "$word" = rest ]; do
         error=''
         # shellcheck disable=SC2154 # runner.sh sets it: only its processes are ours
-        end_processes "$LEFTOVER_GRACE" "$AGENT_RUN_RUNNER" "$AGENT_RUN_MARK" "$PPID $$ $own $server"
+        end_processes "$LEFTOVER_GRACE" "$AGENT_RUN_RUNNER" "$AGENT_RUN_MARK" "$PPID $$ $order_reader $server"
         if [ -n "$error" ] || ! set_home_configuration_aside 2>&6 || exceeds "$limit"; then word=end value=0 && break; fi
         rm -f "$out/idle"
         echo "$value" >"$out/idle"

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ esac
 
 
 @pytest.mark.parametrize("shell", sorted(SHELLS))
-def test_of_a_turn_nothing_but_the_server_is_left_when_its_pod_rests(shell: str, tmp_path: Path) -> None:
+def test_of_every_turn_nothing_but_the_server_is_left_when_its_pod_rests(shell: str, tmp_path: Path) -> None:
     """In a process namespace, as in a pod: the runner is pid 1, so that orphans become its children."""
     namespace = ["unshare", "-Urpf", "--mount-proc", "--kill-child"]
     if shutil.which("unshare") is None or subprocess.run([*namespace, "true"], capture_output=True).returncode != 0:
@@ -66,17 +67,19 @@ def test_of_a_turn_nothing_but_the_server_is_left_when_its_pod_rests(shell: str,
     program.chmod(0o700)
     options = map(str, (SCRIPT, "--out", out, "--dir", tmp_path, "--serve", SERVE, "--", program, "run"))
     process = subprocess.Popen(
-        [*namespace, *SHELLS[shell], *options], env=os.environ | {"LEFT": str(tmp_path)}, start_new_session=True
+        [*namespace, *SHELLS[shell], *options],
+        env=os.environ | {"LEFT": str(tmp_path), "HOME": str(tmp_path), "OPENCODE_DISABLE_PROJECT_CONFIG": "true"},
+        start_new_session=True,
     )
     try:
         wait_until(lambda: (tmp_path / "server").exists() and len(in_namespace(process, tmp_path / "pids")) == 3)
         left, (server,) = in_namespace(process, tmp_path / "pids"), in_namespace(process, tmp_path / "server")
-        with (out / "orders").open("w") as orders:
-            orders.write("rest a-word 9999999\n")
-        wait_until(lambda: not any(map(alive, left)))
-        wait_until((out / "idle").exists)
-        assert (out / "idle").read_text() == "a-word\n"
-        assert alive(server)
+        for word in ("first", "second", "third"):
+            with (out / "orders").open("w") as orders:
+                orders.write(f"rest {word} 9999999\n")
+            wait_until(partial(_says, out / "idle", word))
+            assert not any(map(alive, left))
+            assert alive(server)
         with (out / "orders").open("w") as orders:
             orders.write("end 0\n")
         assert process.wait(timeout=60) == 0
@@ -96,6 +99,10 @@ def in_namespace(process: subprocess.Popen[bytes], listed: Path) -> list[int]:
         if len(seen) == 2 and seen[1] in numbers and _is_below(process.pid, int(seen[0])):
             found.append(int(seen[0]))
     return found
+
+
+def _says(file: Path, word: str) -> bool:
+    return file.exists() and file.read_text() == f"{word}\n"
 
 
 def _is_below(namespace: int, pid: int) -> bool:

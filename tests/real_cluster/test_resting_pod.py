@@ -24,9 +24,6 @@ async def outcome(system: RealSystem, wake: Wake) -> Outcome:
     return await outcome_at_close(ticket.handle(system.stack.client))
 
 
-@pytest.mark.xfail(
-    reason="the third run in a row gets a new pod since idle pods end what a turn left: only a slower start"
-)
 async def test_the_next_run_of_an_agent_gets_the_pod_that_rests(tmp_path: Path) -> None:
     async with open_real_system(tmp_path) as system:
         agent, address = str(uuid.uuid4()), "http://127.0.0.1:3100"

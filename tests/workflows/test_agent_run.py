@@ -1,7 +1,6 @@
 """The steps of a run, on a real Temporal server with fake activities."""
 
 import asyncio
-import gc
 from typing import Any
 
 import pytest
@@ -148,8 +147,6 @@ async def test_a_refused_session_is_followed_by_a_fresh_attempt_in_the_same_run(
 STARTED = {"runId": "r", "agentId": "a", "companyId": "c", "sealed": "s"}
 
 
-# the SDK has created the coroutine of `run` when `__init__` refuses the input, and does not await it
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     ("start", "named"),
     [
@@ -170,7 +167,6 @@ async def test_an_input_that_cannot_be_read_fails_the_run_at_once_and_names_the_
         )
         outcome = await outcome_at_close(handle)
         status = (await handle.describe()).status
-    gc.collect()
     assert status is WorkflowExecutionStatus.FAILED
     assert (outcome.error_code, outcome.never_started) == (InvalidRequest.code, True)
     assert named in (outcome.error_message or "")

@@ -1,7 +1,6 @@
 """Whatever Temporal hands over, and however long a text is, a run goes on and its agent's id becomes free."""
 
 import asyncio
-import gc
 import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -100,8 +99,6 @@ async def test_what_no_caller_of_ours_sends_to_a_run_changes_nothing(
             assert (await outcome_at_close(handle)).exit_code == outcome["exitCode"] == 0
 
 
-# the SDK has made the coroutine of `run` when the workflow's `__init__` fails
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_start_that_cannot_be_read_does_not_hold_its_agent(temporal: Client, queue: str) -> None:
     async with Worker(temporal, task_queue=queue, workflows=[AgentRunWorkflow, AgentCheckWorkflow]):
         for workflow, name in ((AgentRunWorkflow, workflow_id(queue)), (AgentCheckWorkflow, check_workflow_id(queue))):
@@ -112,7 +109,6 @@ async def test_a_start_that_cannot_be_read_does_not_hold_its_agent(temporal: Cli
                         async with asyncio.timeout(60):
                             await handle.result(rpc_timeout=timedelta(seconds=60))
                     assert getattr(refused.value.cause, "type", None) == "invalid_request"
-    gc.collect()  # else the warnings about these coroutines fail a later test
 
 
 async def test_a_wake_of_another_company_joins_nothing_and_gets_no_outcome(
