@@ -172,7 +172,7 @@ class StreamLogsActivity:
         redaction = await self.redactions.current(input.job.joined)
         state = await self._stored_state(input.attempt, redaction)
         sealed = await self.store.receipt(input.attempt)
-        stored = await self.store.stored_bytes(input.attempt.run.run_id)
+        stored = await self.store.stored_bytes(input.attempt.run)
         cursor = resume_cursor(state, last_heartbeat() or input.resume, input.job.claimed)
         checkpoint = Checkpoint(state, cursor, stored)
         if stored > self.quota and not input.over_quota:

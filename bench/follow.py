@@ -131,11 +131,16 @@ class Sample:
     retries: int = 0
 
 
+def run_of(number: int) -> RunKey:
+    """The run of one agent."""
+    return RunKey(agent_id=f"agent-{number}", company_id="bench", run_id=f"run-{number}")
+
+
 def stream_input(number: int) -> StreamLogs:
     """The activity's input for one agent."""
     name = f"agent-{number}"
     return StreamLogs(
-        attempt=AttemptKey(run=RunKey(agent_id=name, company_id="bench", run_id=f"run-{number}")),
+        attempt=AttemptKey(run=run_of(number)),
         job=JobRef(namespace=NAMESPACE, name=name, uid=name),
         pod=PodRef(namespace=NAMESPACE, name=name, uid=name),
     )
@@ -194,7 +199,7 @@ async def measure(
         followed = range(0, runs, max(1, runs // max(1, sample.readers)))
         sse_readers = [
             asyncio.create_task(
-                read_live(session, run_url(worker.first_line, f"run-{number}"), mint(f"run-{number}"), sample.delays)
+                read_live(session, run_url(worker.first_line, run_of(number)), mint(run_of(number)), sample.delays)
             )
             for worker, number in zip(cycle(workers), followed, strict=False)
         ][: sample.readers]

@@ -50,8 +50,8 @@ HAND_OFF_TIMEOUT: Final = 180
 SCRIPT: Final = "#!/bin/sh\ncat > /dev/null\ni=0\nuntil [ -e {stop} ]; do echo $i; i=$((i+1)); sleep 0.01; done\n"
 STORED_STATE: Final = """
 SELECT writer_since, writer_number,
-  (SELECT max(sequence) FROM lines WHERE lines.run_id = attempts.run_id AND lines.attempt = attempts.attempt)
-FROM attempts WHERE run_id = ?
+  (SELECT max(sequence) FROM lines WHERE lines.run = attempts.run AND lines.attempt = attempts.attempt)
+FROM attempts WHERE run = ?
 """
 
 
@@ -104,7 +104,7 @@ class Stream:
 
     def stored_state(self) -> StoredState:
         """Who writes, and how far it has come."""
-        *writer, last = self.database.execute(STORED_STATE, (self.key.run.run_id,)).fetchone()
+        *writer, last = self.database.execute(STORED_STATE, (self.key.run.name,)).fetchone()
         return StoredState(tuple(writer), last)
 
     async def wait_for(self, condition: Callable[[StoredState], bool]) -> StoredState:

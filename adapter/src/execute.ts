@@ -40,7 +40,7 @@ import {
   type Temporal,
   temporalFor,
 } from "./temporal.ts";
-import { linkTo, mint } from "./tokens.ts";
+import { linkTo, mint, runName } from "./tokens.ts";
 import { follow, type LogCall, TranscriptIncomplete } from "./transcript.ts";
 import { Aborted, sleep, withLinkedSignal, yieldToEventLoop } from "./waits.ts";
 
@@ -315,11 +315,12 @@ class Execution {
       if (call.session) await this.#log.session(call.session, typeof model === "string" ? model : "");
       await this.#log.call(call);
     };
-    const token = () => mint(ticket.runId, this.#settings);
+    const run = runName(this.#ctx.agent.id, ticket.runId);
+    const token = () => mint(run, this.#settings);
     const outage = new OutageLog(this.#log, "the transcript service answers again");
     const attempts = outcome.then((known) => known.attempts?.length ?? 1);
     try {
-      await follow({ base, runId: ticket.runId, format: this.#log.format, token, write, outage }, attempts, signal);
+      await follow({ base, run, format: this.#log.format, token, write, outage }, attempts, signal);
     } catch (error) {
       if (error instanceof Aborted || error instanceof EndedWithoutOutcome) return;
       const message =
@@ -356,7 +357,7 @@ class Execution {
     const gaps = (outcome.attempts ?? []).flatMap(({ receipt }) => receipt?.gaps ?? []).length;
     if (gaps > 0) await this.#log.status("gap", `output is missing in ${gaps} place(s), which the run's page names`);
     const base = this.#settings.transcriptsUrl;
-    const page = base && (await linkTo(base, ticket.runId, this.#settings));
+    const page = base && (await linkTo(base, runName(this.#ctx.agent.id, ticket.runId), this.#settings));
     const taskBlocked = cancelledAt === undefined && (await this.#blockTask(outcome));
     const [code, receipt] = [outcome.errorCode ?? "succeeded", outcome.receipt?.state ?? null];
     const message = outcome.errorMessage ? `${code}: ${outcome.errorMessage}` : code;

@@ -16,7 +16,7 @@ import { paperclipHelpers } from "./paperclip-helpers.ts";
 import { sealerFrom } from "./sealing.ts";
 import { type Settings, settingsFrom } from "./settings.ts";
 import { Code, callOnce, codeOf, serverMessage, temporalFor } from "./temporal.ts";
-import { mint } from "./tokens.ts";
+import { mint, runUrl } from "./tokens.ts";
 
 type Level = Finding["level"];
 
@@ -24,7 +24,7 @@ const TIMEOUT_MS = 8000;
 const CHECK_WORKFLOW = "AgentCheckWorkflow";
 const WORKFLOW_TASKS = 1;
 /** The id of no run: the service answers 404 to a valid token and 401 or 403 to any other. */
-const PROBE_RUN_ID = "environment-test";
+const PROBE_RUN = "environment-test";
 
 /** Checks Temporal, the worker's task queue, the transcript service, the keys, and the agent's configuration. */
 export async function testEnvironment(context: EnvironmentTestContext): Promise<EnvironmentTestResult> {
@@ -117,9 +117,9 @@ async function transcripts(settings: Settings): Promise<Finding[]> {
   const remedy = `Check ${variable}, and start the service. Runs continue without it, their logs wait.`;
   const unreachable = check("transcripts_unreachable", "error", `No transcript service answers at ${base}`, remedy);
   return await tried(unusable, async () => {
-    const headers = { authorization: `Bearer ${await mint(PROBE_RUN_ID, settings)}` };
+    const headers = { authorization: `Bearer ${await mint(PROBE_RUN, settings)}` };
     return await tried(unreachable, async () => {
-      const url = `${base.replace(/\/+$/, "")}/runs/${PROBE_RUN_ID}/attempts`;
+      const url = `${runUrl(base, PROBE_RUN)}/attempts`;
       const { status, body } = await fetch(url, { headers, signal: AbortSignal.timeout(TIMEOUT_MS) });
       await body?.cancel();
       const refused = `The transcript service at ${base} refuses our token`;

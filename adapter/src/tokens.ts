@@ -2,7 +2,7 @@
  * Signs tokens that grant access to the transcript of one run: for an hour, a new one for each request, or for some days,
  * for the link that people get.
  *
- * Same rules as `agent_runs/transcripts/tokens.py`: a compact JWS, HS256, `sub` = the run's id, `aud` =
+ * Same rules as `agent_runs/transcripts/tokens.py`: a compact JWS, HS256, `sub` = the run's name, `aud` =
  * `agent-runs.transcripts`, `iat` to revoke by. The key is the first one in the transcript service's key file, a JWK or JWK set of kty oct.
  */
 
@@ -18,9 +18,19 @@ export const LINK_LIFETIME_SECONDS = 7 * 24 * 3600;
 
 type TokenSettings = Pick<Settings, "transcriptsKeyFile">;
 
-/** A token for one run; `lifetime` is in seconds. Rejects with `ConfigurationError`, which never quotes the key. */
-export async function mint(runId: string, settings: TokenSettings, lifetime = TOKEN_LIFETIME_SECONDS): Promise<string> {
-  return await new SignJWT({ sub: runId, aud: AUDIENCE, iat: Math.floor(Date.now() / 1000) })
+/** The run's name in links and tokens, as in `agent_runs/contracts/identity.py`: agents can have runs with one id. */
+export function runName(agentId: string, runId: string): string {
+  return `${agentId}~${runId}`;
+}
+
+/** The address of a run at the transcript service. */
+export function runUrl(base: string, run: string): string {
+  return `${base.replace(/\/+$/, "")}/runs/${encodeURIComponent(run)}`;
+}
+
+/** A token for one run, by its name; `lifetime` is in seconds. Rejects with `ConfigurationError`, which never quotes the key. */
+export async function mint(run: string, settings: TokenSettings, lifetime = TOKEN_LIFETIME_SECONDS): Promise<string> {
+  return await new SignJWT({ sub: run, aud: AUDIENCE, iat: Math.floor(Date.now() / 1000) })
     .setProtectedHeader({ alg: "HS256" })
     .setExpirationTime(Math.floor(Date.now() / 1000) + lifetime)
     .sign(await readKey(settings.transcriptsKeyFile));
@@ -30,9 +40,9 @@ export async function mint(runId: string, settings: TokenSettings, lifetime = TO
  * The address of a run's page, with a token in it: whoever has the link reads this run's transcript, and nothing else,
  * until it expires. Without a usable key the address alone.
  */
-export async function linkTo(base: string, runId: string, settings: TokenSettings): Promise<string> {
-  const page = `${base.replace(/\/+$/, "")}/runs/${encodeURIComponent(runId)}`;
-  const token = await mint(runId, settings, LINK_LIFETIME_SECONDS).catch(() => undefined);
+export async function linkTo(base: string, run: string, settings: TokenSettings): Promise<string> {
+  const page = runUrl(base, run);
+  const token = await mint(run, settings, LINK_LIFETIME_SECONDS).catch(() => undefined);
   return token === undefined ? page : `${page}?token=${token}`;
 }
 

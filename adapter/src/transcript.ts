@@ -12,6 +12,7 @@
 import { createParser, type EventSourceMessage } from "eventsource-parser";
 import { ConfigurationError } from "./errors.ts";
 import type { LogFormat } from "./log.ts";
+import { runUrl } from "./tokens.ts";
 import { Aborted, BackOff, type OutageListener, withLinkedSignal } from "./waits.ts";
 
 /** A connection without a byte for so long is dead: the service sends a comment every 15 s. */
@@ -44,8 +45,8 @@ export interface LogCall {
 export interface Transcript {
   /** Base URL of the service. */
   base: string;
-  /** Paperclip's id of the run; for a joined run the id of the wake that started it. */
-  runId: string;
+  /** Its name (`runName`); of a joined run with the id of the wake that started it. */
+  run: string;
   format: LogFormat;
   token(): Promise<string>;
   /** Must not reject. */
@@ -132,9 +133,9 @@ async function readAttempt(
   stored: boolean,
   controller: AbortController,
 ): Promise<void> {
-  const { base, runId, format, outage, silence = CONNECTION_SILENCE_MS } = transcript;
+  const { base, run, format, outage, silence = CONNECTION_SILENCE_MS } = transcript;
   const query = `format=${format}&attempt=${cursor.attempt}&after=${idOf(cursor)}${stored ? "&stored=true" : ""}`;
-  const url = `${base.replace(/\/+$/, "")}/runs/${encodeURIComponent(runId)}/log?${query}`;
+  const url = `${runUrl(base, run)}/log?${query}`;
   const withTimeout = async <T>(wait: Promise<T>, limit = silence): Promise<T> => {
     const timer = setTimeout(() => controller.abort(new Error(SILENT)), limit);
     timer.unref();

@@ -72,7 +72,7 @@ async def stored_lines(store: Transcripts, run: RunKey) -> Mapping[int, int]:
     Raises:
         TranscriptsUnavailable: the store does not answer.
     """
-    attempts = await store.attempts(run.run_id)
+    attempts = await store.attempts(run)
     return {number: await store.last(AttemptKey(run=run, attempt=number)) or 0 for number in attempts}
 
 

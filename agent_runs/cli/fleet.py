@@ -26,6 +26,7 @@ from agent_runs.client.obstacles import obstacles_of_runs
 from agent_runs.client.runs import RunSummary, list_runs
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.errors import TranscriptsUnavailable
+from agent_runs.contracts.identity import RunKey
 
 if TYPE_CHECKING:
     from agent_runs.client import transcripts as remote
@@ -50,10 +51,10 @@ async def listing(display: Display, filters: Mapping[str, str], *, limit: int) -
     settings = ClientSettings.read()
     client = await connect(settings)
     runs = [run async for run in list_runs(client, wanted.condition, limit)]
-    usage, note = await read_usage(settings, [run.key.run_id for run in runs])
+    usage, note = await read_usage(settings, [run.key.name for run in runs])
     display.runs([listed(settings, run, usage) for run in runs])
-    for run_id, text in (await obstacles_of_runs(client, runs)).items():
-        display.note(f"{run_id}: {text}")
+    for name, text in (await obstacles_of_runs(client, runs)).items():
+        display.note(f"{RunKey.named(name).run_id}: {text}")
     if note:
         display.note(note)
     return 0
@@ -89,15 +90,15 @@ def parse_filters(filters: Mapping[str, str]) -> RunFilter:
 def listed(settings: ClientSettings, run: RunSummary, usage: Usage) -> ListedRun:
     """A run with its links and its usage."""
     ref = run_ref(settings, run.key, run.workflow_id, run.workflow_run_id, run.task_key)
-    return ListedRun(run, ref, usage.get(run.key.run_id))
+    return ListedRun(run, ref, usage.get(run.key.name))
 
 
-async def read_usage(settings: ClientSettings, run_ids: Sequence[str]) -> tuple[Usage, str]:
-    """The usage of these runs, and a note if it could not be read."""
-    if not run_ids:
+async def read_usage(settings: ClientSettings, runs: Sequence[str]) -> tuple[Usage, str]:
+    """The usage of the runs with these names, and a note if it could not be read."""
+    if not runs:
         return {}, ""
     missing = "tokens and cost are missing: "
-    reading = asyncio.create_task(_usage(settings, run_ids))
+    reading = asyncio.create_task(_usage(settings, runs))
     reading.add_done_callback(lambda task: task.cancelled() or task.exception())  # retrieved, also after the wait
     await asyncio.wait([reading], timeout=USAGE_TIMEOUT.total_seconds())
     if not reading.done():  # not cancelled: closing a store waits for the connection that is being made
@@ -110,16 +111,16 @@ async def read_usage(settings: ClientSettings, run_ids: Sequence[str]) -> tuple[
         return {}, f"{missing}{error}"
 
 
-async def _usage(settings: ClientSettings, run_ids: Sequence[str]) -> Usage:
+async def _usage(settings: ClientSettings, runs: Sequence[str]) -> Usage:
     async with open_transcripts(settings) as store:
         if isinstance(store, remote.ServiceTranscripts):
-            return await store.usage(run_ids)
-        return await store.fleet.usage(run_ids)
+            return await store.usage(runs)
+        return await store.fleet.usage(runs)
 
 
 async def _snapshot(client: Client, settings: ClientSettings, wanted: RunFilter, display: Display) -> int:
     runs = [run async for run in list_runs(client, wanted.condition, TOP_RUNS)]
-    usage, note = await read_usage(settings, [run.key.run_id for run in runs])
+    usage, note = await read_usage(settings, [run.key.name for run in runs])
     rows = [listed(settings, run, usage) for run in runs]
     display.runs(rows, at_work=True)
     if note:
@@ -134,7 +135,7 @@ async def _redraw(client: Client, settings: ClientSettings, wanted: RunFilter, d
         while True:
             try:
                 runs = (await list_page(client, wanted, limit=TOP_RUNS)).runs
-                usage, note = await read_usage(settings, [run.key.run_id for run in runs])
+                usage, note = await read_usage(settings, [run.key.name for run in runs])
                 rows = [listed(settings, run, usage) for run in runs]
             except FleetUnavailable as error:
                 note = f"{error}; this is what was known before"

@@ -250,7 +250,7 @@ class RunOutput:
         return receipt is not None or await self._newest() > attempt
 
     async def _newest(self) -> int:
-        return max(await self.store.attempts(self.run.run_id), default=0)
+        return max(await self.store.attempts(self.run), default=0)
 
 
 async def show_new_steps(handle: WorkflowHandle[Any, Outcome], display: Display, known: int) -> None:

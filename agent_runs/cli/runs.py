@@ -31,7 +31,7 @@ from agent_runs.client import outcome as outcomes
 from agent_runs.client.connection import TemporalUnreachable, connect
 from agent_runs.client.obstacles import read_obstacles
 from agent_runs.client.paperclip_pages import PaperclipPages
-from agent_runs.client.runs import RunSummary, UnknownRun, find_run, web_ui_url
+from agent_runs.client.runs import RunSummary, UnknownRun, check_unambiguous, find_run, web_ui_url
 from agent_runs.client.settings import DEFAULT_STORE, ClientSettings
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.outcome import Outcome
@@ -174,10 +174,9 @@ async def _stored_logs(
         TemporalUnreachable: nothing is stored under this id, which may be an agent's.
     """
     async with open_transcripts(settings) as store:
-        if not await store.attempts(run):
+        if (key := await stored_run(store, run)) is None:
             raise error
         display.note(f"Temporal does not answer at {settings.temporal.address}: this is what is stored so far")
-        key = RunKey(agent_id="", company_id="", run_id=run)
         async for attempt, line in RunOutput(store, key, ended=lambda: True).lines(after):
             display.line(attempt, line)
     return 0
@@ -252,7 +251,7 @@ def run_ref(
         workflow_id,
         workflow_run_id,
         web_ui=web_ui_url(settings, workflow_id, workflow_run_id),
-        page=links.page_url(settings, key.run_id),
+        page=links.page_url(settings, key),
         paperclip=paperclip.run(key.agent_id, key.run_id),
         paperclip_task=paperclip.task(task_key),
     )
@@ -327,6 +326,21 @@ async def _find_run_or_transcript(client: Client, store: Transcripts, run: str) 
     try:
         return await find_run(client, run)
     except UnknownRun:
-        if not await store.attempts(run):
+        if (key := await stored_run(store, run)) is None:
             raise
-        return RunKey(agent_id="", company_id="", run_id=run)
+        return key
+
+
+async def stored_run(store: Transcripts, name: str) -> RunKey | None:
+    """The run with this id or this `RunKey.name` that the store has output of.
+
+    Raises:
+        UnknownRun: runs of several agents have this id.
+    """
+    wanted = RunKey.named(name)
+    if not wanted.agent_id:
+        usage = store.usage if isinstance(store, remote.ServiceTranscripts) else store.fleet.usage
+        found = [each.key for each in (await usage([name])).values()]
+        check_unambiguous(name, found)
+        wanted = found[0] if found else wanted
+    return wanted if await store.attempts(wanted) else None

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from agent_runs.cli.display import Display
 from agent_runs.cli.follow import Interrupts
 from agent_runs.cli.refusals import Refused
+from agent_runs.cli.runs import stored_run
 from agent_runs.client.connection import TemporalUnreachable, connect
 from agent_runs.client.runs import find_run
 from agent_runs.client.settings import ClientSettings
@@ -37,17 +38,17 @@ async def revoke_links(run: str, display: Display) -> int:
     """Revoke all links to a run that were created until now. A run's own id needs no Temporal."""
     settings = ClientSettings.read()
     async with _opened(settings) as store:
-        run_id = run if await store.attempts(run) else (await find_run(await connect(settings), run)).key.run_id
-        if not await store.attempts(run_id):  # a store that the service does not read would revoke nothing
+        key = await stored_run(store, run) or (await find_run(await connect(settings), run)).key
+        if not await store.attempts(key):  # a store that the service does not read would revoke nothing
             raise Refused(
-                f"no output of run {run_id} is in the transcript store: set AGENT_RUNS_TRANSCRIPTS_URL to the store of "
-                "the transcript service"
+                f"no output of run {key.run_id} is in the transcript store: set AGENT_RUNS_TRANSCRIPTS_URL to the store "
+                "of the transcript service"
             )
-        await store.revoke_links(run_id, datetime.now(UTC))
-    display.values({"run": run_id})
+        await store.revoke_links(key, datetime.now(UTC))
+    display.values({"run": key.run_id})
     seconds = REVOCATION_MAX_AGE.total_seconds()
     display.note(
-        f"links created until now open nothing after {seconds:g} s; `agent-runs show {run_id}` makes a new one"
+        f"links created until now open nothing after {seconds:g} s; `agent-runs show {key.name}` makes a new one"
     )
     return 0
 

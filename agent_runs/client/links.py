@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from agent_runs.client.settings import ClientSettings
+from agent_runs.contracts.identity import RunKey
 
 if TYPE_CHECKING:
     from agent_runs.transcripts.tokens import Tokens
 
 
-def page_url(settings: ClientSettings, run_id: str) -> str | None:
+def page_url(settings: ClientSettings, run: RunKey) -> str | None:
     """The URL of a run's page with a token in it; None without AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL.
 
     Raises:
@@ -24,11 +25,11 @@ def page_url(settings: ClientSettings, run_id: str) -> str | None:
     """
     if settings.transcripts_public_url is None:
         return None
-    return f"{run_url(settings.transcripts_public_url, run_id)}?token={load_tokens(settings).mint(run_id)}"
+    return f"{run_url(settings.transcripts_public_url, run)}?token={load_tokens(settings).mint(run)}"
 
 
-def page_url_without_token(settings: ClientSettings) -> Callable[[str], str] | None:
-    """A function from run id to URL, for current details. None without AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL."""
+def page_url_without_token(settings: ClientSettings) -> Callable[[RunKey], str] | None:
+    """A function from run to URL, for current details. None without AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL."""
     base = settings.transcripts_public_url
     return None if base is None else partial(run_url, base)
 
@@ -44,9 +45,9 @@ def load_tokens(settings: ClientSettings) -> Tokens:
     return Tokens.load(settings.transcripts_key, create=not settings.production, longest=longest)
 
 
-def run_url(base: str, run_id: str) -> str:
+def run_url(base: str, run: RunKey) -> str:
     """The URL of a run at the transcript service, for programs, which send the token in a header."""
-    return f"{base.rstrip('/')}/runs/{quote(run_id, safe='')}"
+    return f"{base.rstrip('/')}/runs/{quote(run.name, safe='')}"
 
 
 def usage_url(base: str) -> str:

@@ -113,7 +113,7 @@ async def read_obstacles(
 
 
 async def obstacles_of_runs(client: Client, runs: Sequence[RunSummary]) -> Mapping[str, str]:
-    """What keeps each of these runs from going on, in one text, by the run's id; runs that go on are left out.
+    """What keeps each of these runs from going on, in one text, by the run's name; runs that go on are left out.
 
     Of a run that Temporal cannot describe in time nothing is known, which is no error of the list that it is on.
     """
@@ -130,7 +130,7 @@ async def obstacles_of_runs(client: Client, runs: Sequence[RunSummary]) -> Mappi
     with suppress(TimeoutError):
         async with asyncio.timeout(CALL_TIMEOUT.total_seconds()):
             found = await asyncio.gather(*map(texts, working))
-    return {run.key.run_id: text for run, text in zip(working, found, strict=False) if text}
+    return {run.key.name: text for run, text in zip(working, found, strict=False) if text}
 
 
 def obstacles_of(

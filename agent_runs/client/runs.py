@@ -1,7 +1,7 @@
-"""Finds and lists runs: by Paperclip's run id or by the agent's id."""
+"""Finds and lists runs: by their names, by Paperclip's run id or by the agent's id."""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -21,6 +21,8 @@ Value = TypeVar("Value", str, datetime)
 SHORT_ID: Final = 8
 """Characters at the beginning of a run's id that name it where there is little room."""
 
+_SAME_ID: Final = 20
+"""Runs with one id that are looked at: those of an agent are more than one only where a caller has repeated it."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 
 
@@ -61,16 +63,21 @@ class RunSummary:
 
 
 async def find_run(client: Client, name: str) -> RunSummary:
-    """Find the run with this Paperclip run id, else the newest run of the agent with this id.
+    """Find the run with this Paperclip run id or this `RunKey.name`, else the newest run of the agent with this id.
 
     Else the only run whose id begins so: narrow lists show the first `SHORT_ID` characters.
 
     Raises:
-        UnknownRun: there is none, the name cannot be an id, or several ids begin so.
+        UnknownRun: there is none, the name cannot be an id, runs of several agents have it, or several ids begin so.
     """
-    for attribute in (attributes.PAPERCLIP_RUN_ID, attributes.JOINED_RUN_IDS, attributes.AGENT_ID):
-        if (run := await _newest(client, attribute, name)) is not None:
+    if (key := RunKey.named(name)).agent_id:
+        if (run := await find_by_key(client, key)) is not None:
             return run
+        raise UnknownRun(f"agent {key.agent_id[:128]!r} has no run {key.run_id[:128]!r}; `agent-runs list` lists them")
+    for attribute in (attributes.PAPERCLIP_RUN_ID, attributes.JOINED_RUN_IDS, attributes.AGENT_ID):
+        if found := await _with(client, attribute, name, limit=_SAME_ID):
+            check_unambiguous(name, [run.key for run in found])
+            return found[0]
     if len(name) >= SHORT_ID and _NAME.fullmatch(name):
         condition = f"{attributes.PAPERCLIP_RUN_ID.name} STARTS_WITH '{name}'"
         found = [run async for run in list_runs(client, condition, limit=2)]
@@ -81,16 +88,26 @@ async def find_run(client: Client, name: str) -> RunSummary:
     raise UnknownRun(f"no run or agent with the id {name[:128]!r}; `agent-runs list` lists the newest ones")
 
 
-async def find_by_run_id(client: Client, run_id: str) -> RunSummary | None:
-    """Find the run with exactly this Paperclip run id; None when Temporal does not list it (yet, or any more)."""
-    return await _newest(client, attributes.PAPERCLIP_RUN_ID, run_id)
+def check_unambiguous(run_id: str, runs: Sequence[RunKey]) -> None:
+    """Raise UnknownRun if these runs with one id are not of one agent: a command is about one of them."""
+    names = sorted({run.name for run in {run.agent_id: run for run in runs}.values()})
+    if len(names) > 1:
+        raise UnknownRun(f"{len(names)} agents have a run {run_id[:128]!r}: name one, such as {names[0]}")
+
+
+async def find_by_key(client: Client, run: RunKey) -> RunSummary | None:
+    """Find a run, whatever its company; None when Temporal does not list it (yet, or any more)."""
+    if not _NAME.fullmatch(run.agent_id):
+        return None
+    of_agent = f"WorkflowId = '{workflow_id(run.agent_id)}'"
+    return next(iter(await _with(client, attributes.PAPERCLIP_RUN_ID, run.run_id, of_agent)), None)
 
 
 async def find_joined_run(client: Client, wake: RunKey) -> RunSummary | None:
     """Find the agent's run that this wake has joined."""
     agent = f"WorkflowId = '{workflow_id(wake.agent_id)}'"
     company = f"{attributes.COMPANY_ID.name} = '{wake.company_id}'"
-    return await _newest(client, attributes.JOINED_RUN_IDS, wake.run_id, agent, company)
+    return next(iter(await _with(client, attributes.JOINED_RUN_IDS, wake.run_id, agent, company)), None)
 
 
 def web_ui_url(settings: ClientSettings, workflow_id: str, workflow_run_id: str) -> str | None:
@@ -101,13 +118,14 @@ def web_ui_url(settings: ClientSettings, workflow_id: str, workflow_run_id: str)
     return "/".join([settings.web_ui.rstrip("/"), "namespaces", *(quote(part, safe="") for part in parts)])
 
 
-async def _newest(
-    client: Client, attribute: SearchAttributeKey[Any], value: str, *conditions: str
-) -> RunSummary | None:
-    if _NAME.fullmatch(value):
-        async for run in list_runs(client, " AND ".join([f"{attribute.name} = '{value}'", *conditions]), limit=1):
-            return run
-    return None
+async def _with(
+    client: Client, attribute: SearchAttributeKey[Any], value: str, *conditions: str, limit: int = 1
+) -> list[RunSummary]:
+    """The newest runs with this value."""
+    if not _NAME.fullmatch(value):
+        return []
+    condition = " AND ".join([f"{attribute.name} = '{value}'", *conditions])
+    return [run async for run in list_runs(client, condition, limit)]
 
 
 async def list_runs(client: Client, condition: str = "", limit: int = 50) -> AsyncIterator[RunSummary]:

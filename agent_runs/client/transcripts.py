@@ -18,7 +18,7 @@ import msgspec
 from agent_runs.client.links import load_tokens, run_url, usage_url
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.errors import TranscriptsUnavailable
-from agent_runs.contracts.identity import AttemptKey
+from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
 from agent_runs.transcripts.lines import Line
 from agent_runs.transcripts.tokens import Tokens, authorization
@@ -59,18 +59,18 @@ class ServiceTranscripts:
         async with aiohttp.ClientSession(timeout=timeout) as http:
             yield cls(base, load_tokens(settings), http)
 
-    async def attempts(self, run_id: str) -> list[int]:
+    async def attempts(self, run: RunKey) -> list[int]:
         """The attempts that were claimed, wrote or were sealed, ascending."""
-        return [attempt["attempt"] for attempt in await self._attempts(run_id)]
+        return [attempt["attempt"] for attempt in await self._attempts(run)]
 
     async def last(self, key: AttemptKey) -> int | None:
         """The highest sequence stored; None before the first line."""
-        found = [each["last"] for each in await self._attempts(key.run.run_id) if each["attempt"] == key.attempt]
+        found = [each["last"] for each in await self._attempts(key.run) if each["attempt"] == key.attempt]
         return found[0] if found else None
 
     async def receipt(self, key: AttemptKey) -> OutputReceipt | None:
         """The receipt, or None while the attempt is not sealed."""
-        for attempt in await self._attempts(key.run.run_id):
+        for attempt in await self._attempts(key.run):
             if attempt["attempt"] == key.attempt and attempt["receipt"] is not None:
                 return OutputReceipt.model_validate(attempt["receipt"])
         return None
@@ -103,19 +103,19 @@ class ServiceTranscripts:
             async for line in stored:
                 yield line
 
-    async def usage(self, run_ids: Sequence[str]) -> dict[str, RunUsage]:
-        """The usage of those of the runs that the store knows."""
+    async def usage(self, runs: Sequence[str]) -> dict[str, RunUsage]:
+        """The usage of those of the runs with these names (`RunKey.name`) that the store knows."""
         found: dict[str, RunUsage] = {}
         headers = authorization(self.tokens.mint_operator(TOKEN_LIFETIME))
         try:
-            for start in range(0, len(run_ids), USAGE_RUNS):
-                wanted = [("run", run_id) for run_id in run_ids[start : start + USAGE_RUNS] if run_id]
+            for start in range(0, len(runs), USAGE_RUNS):
+                wanted = [("run", run) for run in runs[start : start + USAGE_RUNS]]
                 async with self.http.get(usage_url(self.base), params=wanted, headers=headers) as response:
                     if response.status == 404:
                         raise TranscriptsUnavailable(f"the transcript service at {self.base} is of an earlier version")
                     self._check(response)
                     found |= {
-                        one.run_id: one for one in msgspec.json.decode(await response.read(), type=list[RunUsage])
+                        one.key.name: one for one in msgspec.json.decode(await response.read(), type=list[RunUsage])
                     }
         except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as error:
             raise self._unavailable(error) from None
@@ -125,7 +125,7 @@ class ServiceTranscripts:
         """Yield lines as they come, and None after the last one; no None when the service cuts the stream."""
         query = {"attempt": str(key.attempt), "after": str(after)}
         name = ""
-        async with self._request(key.run.run_id, "events", query) as response:
+        async with self._request(key.run, "events", query) as response:
             async for raw in split_lines(response):
                 field, _, value = raw.partition(b": ")
                 if field == b"event":
@@ -138,24 +138,24 @@ class ServiceTranscripts:
     async def _read_stored(self, key: AttemptKey, after: int) -> AsyncGenerator[Line]:
         query = {"attempt": str(key.attempt), "after": str(after)}
         try:
-            async with self._request(key.run.run_id, "transcript", query) as response:
+            async with self._request(key.run, "transcript", query) as response:
                 if response.status != 404:
                     async for raw in split_lines(response):
                         yield parse_line(json.loads(raw))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._unavailable(error) from None
 
-    async def _attempts(self, run_id: str) -> list[dict[str, Any]]:
+    async def _attempts(self, run: RunKey) -> list[dict[str, Any]]:
         try:
-            async with self._request(run_id, "attempts", {}) as response:
+            async with self._request(run, "attempts", {}) as response:
                 return [] if response.status == 404 else list(await response.json())
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._unavailable(error) from None
 
     @asynccontextmanager
-    async def _request(self, run_id: str, what: str, query: dict[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
-        url = f"{run_url(self.base, run_id)}/{what}"
-        headers = authorization(self.tokens.mint(run_id, TOKEN_LIFETIME))
+    async def _request(self, run: RunKey, what: str, query: dict[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
+        url = f"{run_url(self.base, run)}/{what}"
+        headers = authorization(self.tokens.mint(run, TOKEN_LIFETIME))
         async with self.http.get(url, params=query, headers=headers) as response:
             self._check(response)
             yield response

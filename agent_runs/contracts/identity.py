@@ -1,11 +1,11 @@
-"""Names that identify a run everywhere: workflow id, Kubernetes names and labels, transcript key.
+"""Names that identify a run everywhere: workflow id, Kubernetes names and labels, transcripts and their links.
 
 All are pure functions of (agent, Paperclip run, attempt), so a retried activity finds what it created before.
 """
 
 import hashlib
 import re
-from typing import Final
+from typing import Final, Self
 
 from agent_runs.contracts.base import Contract
 
@@ -13,6 +13,7 @@ WORKFLOW_TYPE: Final = "AgentRunWorkflow"
 WORKFLOW_ID_PREFIX: Final = "agent-run:"
 CHECK_WORKFLOW_TYPE: Final = "AgentCheckWorkflow"
 LABEL_LIMIT: Final = 63
+_PARTED_BY: Final = "~"
 _SLUG: Final = 16
 _DISTINCT: Final = 16
 
@@ -23,6 +24,20 @@ class RunKey(Contract):
     agent_id: str
     company_id: str
     run_id: str
+
+    @property
+    def name(self) -> str:
+        """`<agent id>~<run id>`: the run in the transcript store, in links and in their tokens. No id has a `~`.
+
+        Two agents can have runs with one id: a caller chooses it, and two Paperclips know nothing of each other.
+        """
+        return f"{self.agent_id}{_PARTED_BY}{self.run_id}"
+
+    @classmethod
+    def named(cls, name: str, company_id: str = "") -> Self:
+        """The run with this name; without `~` it is the id of a run of no agent."""
+        agent_id, _, run_id = name.rpartition(_PARTED_BY)
+        return cls(agent_id=agent_id, company_id=company_id, run_id=run_id)
 
 
 class AttemptKey(Contract):

@@ -16,6 +16,7 @@ from agent_runs.agents.opencode.config import OVERRIDING_VARIABLES
 from agent_runs.agents.opencode.config import environment as opencode_environment
 from agent_runs.agents.opencode.merge import AGENT, OPERATOR, Merged, merge, unset_variables
 from agent_runs.agents.profile import AgentProfile
+from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.messages import CreateJob
 from agent_runs.contracts.pod import DATA_DIRECTORY
 from agent_runs.contracts.request import OPENCODE, RunConfig, RunRequest, Secrets
@@ -45,7 +46,7 @@ class AgentPodSettings:
         sidecar_image: image with python3 for the sidecar; None: that of the worker's own pod, or a public one of Python
             for a worker that is in none.
         opencode_config: the operator's OpenCode configuration, a JSON file.
-        page: returns the address of a run's page by its Paperclip run id, without a token: it goes into histories.
+        page: returns the address of a run's page, without a token: it goes into histories.
         agents: the profiles of agents other than OpenCode, by name.
     """
 
@@ -55,7 +56,7 @@ class AgentPodSettings:
     paperclip_api_url: str | None = None
     sidecar_image: str | None = None
     opencode_config: Path | None = None
-    page: Callable[[str], str] | None = None
+    page: Callable[[RunKey], str] | None = None
     agents: Mapping[str, AgentProfile] = field(default_factory=dict)
 
     def loads_sessions(self, config: RunConfig) -> bool:

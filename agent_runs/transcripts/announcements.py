@@ -30,9 +30,9 @@ NAMES_PER_NOTIFICATION: Final = 500
 """Of 13 characters each: PostgreSQL refuses a payload of 8000 bytes."""
 
 
-def name_of(run_id: str, attempt: int) -> str:
+def name_of(run: str, attempt: int) -> str:
     """A short name of the attempt. If two share one, the readers of both are woken, which is harmless."""
-    return blake2b(f"{run_id}\0{attempt}".encode(errors="surrogatepass"), digest_size=6).hexdigest()
+    return blake2b(f"{run}\0{attempt}".encode(errors="surrogatepass"), digest_size=6).hexdigest()
 
 
 class Announcements:
@@ -70,9 +70,9 @@ class Announcements:
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="transcript announcements")
 
-    def announce(self, run_id: str, attempt: int) -> None:
+    def announce(self, run: str, attempt: int) -> None:
         """Announce a change of this process soon, together with others of the moment."""
-        self._unsent.add(name_of(run_id, attempt))
+        self._unsent.add(name_of(run, attempt))
         self._work.set()
         self.start()
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, Row, Select, case, func, or_, select, type_coerce
 
+from agent_runs.contracts.identity import RunKey
 from agent_runs.transcripts.database import Database
 from agent_runs.transcripts.schema import EPOCH, attempts
 from agent_runs.transcripts.usage import RunUsage, Total, from_micros
@@ -46,14 +47,9 @@ class Selection:
         )
         found = [attempts.c.opened_at >= self.since, *(column == value for column, value in wanted if value)]
         if self.search:
-            found.append(
-                or_(
-                    *(
-                        column.startswith(self.search, autoescape=True)
-                        for column in (attempts.c.run_id, attempts.c.agent_id)
-                    )
-                )
-            )
+            of_any_agent = RunKey(agent_id="", company_id="", run_id=self.search).name
+            of_run = attempts.c.run.contains(of_any_agent, autoescape=True)
+            found.append(or_(of_run, attempts.c.agent_id.startswith(self.search, autoescape=True)))
         return found
 
 
@@ -63,9 +59,12 @@ class FleetQueries:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def usage(self, run_ids: Iterable[str]) -> dict[str, RunUsage]:
-        """The usage of those of the runs that the store knows; at most `PAGE_RUNS`."""
-        wanted = sorted({run_id for run_id in run_ids if run_id})[:PAGE_RUNS]
+    async def usage(self, runs: Iterable[str]) -> dict[str, RunUsage]:
+        """The usage of those of the runs with these names (`RunKey.name`) that the store knows; at most `PAGE_RUNS`.
+
+        A run's id alone is the name of each agent's run with that id.
+        """
+        wanted = sorted(set(runs))[:PAGE_RUNS]
         return await self._database.read(lambda connection: _usage(connection, wanted)) if wanted else {}
 
     async def totals(self, selection: Selection) -> dict[Grouping, list[Total]]:
@@ -82,32 +81,34 @@ class FleetQueries:
         """The runs whose newest attempt was opened last, newest first, of those opened before a time."""
 
         def fetch(connection: Connection) -> list[RunUsage]:
-            ids = [run_id for (run_id,) in connection.execute(newest_query(selection, before, limit))]
-            known = _usage(connection, ids)
-            return [known[run_id] for run_id in ids if run_id in known]
+            names = [run for (run,) in connection.execute(newest_query(selection, before, limit))]
+            known = _usage(connection, names)
+            return [known[run] for run in names if run in known]
 
         return await self._database.read(fetch)
 
 
-def usage_query(run_ids: Sequence[str]) -> Select[Any]:
+def usage_query(runs: Sequence[str]) -> Select[Any]:
     """The attempts of these runs, along the primary key."""
     columns = (attempts.c[name] for name in _USAGE_COLUMNS)
     sealed = attempts.c.receipt.is_not(None).label("sealed")
-    of_runs = attempts.c.run_id.in_(run_ids)
-    return select(*columns, sealed).where(of_runs).order_by(attempts.c.run_id, attempts.c.attempt)
+    named = map(RunKey.named, runs)
+    of_any = [key.name for key in named if key.run_id and not key.agent_id]
+    of_runs = or_(attempts.c.run.in_(runs), *(attempts.c.run.endswith(name, autoescape=True) for name in of_any))
+    return select(*columns, sealed).where(of_runs).order_by(attempts.c.run, attempts.c.attempt)
 
 
 def newest_query(selection: Selection, before: datetime | None, limit: int) -> Select[Any]:
-    """The ids of the runs whose newest attempt was opened last."""
+    """The names of the runs whose newest attempt was opened last."""
     later = attempts.alias("later")
     is_newest = ~(
         select(later.c.attempt)
-        .where(later.c.run_id == attempts.c.run_id, later.c.attempt > attempts.c.attempt)
+        .where(later.c.run == attempts.c.run, later.c.attempt > attempts.c.attempt)
         .correlate(attempts)
         .exists()
     )
     earlier = [] if before is None else [attempts.c.opened_at < before]
-    query = select(attempts.c.run_id).where(*selection.conditions(), *earlier, is_newest)
+    query = select(attempts.c.run).where(*selection.conditions(), *earlier, is_newest)
     return query.order_by(attempts.c.opened_at.desc()).limit(limit)
 
 
@@ -120,7 +121,7 @@ def totals_query(selection: Selection, grouping: Grouping) -> Select[Any]:
     )
     query = select(
         group,
-        func.count(attempts.c.run_id.distinct()).label("runs"),
+        func.count(attempts.c.run.distinct()).label("runs"),
         *(func.sum(attempts.c[name]).label(name) for name in ("input_tokens", "cached_tokens", "output_tokens")),
         cost,
         func.sum(unpriced).label("unpriced"),
@@ -130,7 +131,7 @@ def totals_query(selection: Selection, grouping: Grouping) -> Select[Any]:
 
 
 _USAGE_COLUMNS: Final = (
-    *("run_id", "attempt", "agent_id", "company_id", "input_tokens", "cached_tokens", "output_tokens", "steps"),
+    *("run", "attempt", "agent_id", "company_id", "input_tokens", "cached_tokens", "output_tokens", "steps"),
     *("cost_micros", "model", "last_output", "opened_at", "last_at"),
 )
 _GROUPS: Final[dict[Grouping, ColumnElement[Any]]] = {
@@ -140,18 +141,18 @@ _GROUPS: Final[dict[Grouping, ColumnElement[Any]]] = {
 }
 
 
-def _usage(connection: Connection, run_ids: Sequence[str]) -> dict[str, RunUsage]:
+def _usage(connection: Connection, runs: Sequence[str]) -> dict[str, RunUsage]:
     of_run: dict[str, list[Row[Any]]] = {}
-    for row in connection.execute(usage_query(run_ids)):
-        of_run.setdefault(row.run_id, []).append(row)
-    return {run_id: _run_usage(rows) for run_id, rows in of_run.items()}
+    for row in connection.execute(usage_query(runs)):
+        of_run.setdefault(row.run, []).append(row)
+    return {run: _run_usage(rows) for run, rows in of_run.items()}
 
 
 def _run_usage(rows: Sequence[Row[Any]]) -> RunUsage:
     """The sums over the rows of one run's attempts, ascending."""
     newest = rows[-1]
     return RunUsage(
-        run_id=newest.run_id,
+        run_id=RunKey.named(newest.run).run_id,
         agent_id=newest.agent_id,
         company_id=newest.company_id,
         attempts=len(rows),

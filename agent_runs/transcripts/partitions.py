@@ -27,9 +27,9 @@ _PARTITIONS: Final = text("""
     WHERE c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'lines'::regclass)
     AND c.relname ~ '^lines_[0-9]{8}$' ORDER BY c.relname""")
 _COPY_KEPT: Final = text("""
-    INSERT INTO lines (run_id, attempt, day, sequence, stream, data, terminated, at)
-    SELECT run_id, attempt, :kept, sequence, stream, data, terminated, at FROM lines
-    WHERE day = :day AND (run_id, attempt) IN (SELECT run_id, attempt FROM attempts WHERE day = :day)""")
+    INSERT INTO lines (run, attempt, day, sequence, stream, data, terminated, at)
+    SELECT run, attempt, :kept, sequence, stream, data, terminated, at FROM lines
+    WHERE day = :day AND (run, attempt) IN (SELECT run, attempt FROM attempts WHERE day = :day)""")
 
 
 def day_of(at: datetime) -> int:

@@ -1,8 +1,8 @@
 """The tables, for every dialect: lines, one row per attempt with its running counts and its writer, revoked links.
 
 On PostgreSQL the lines are partitioned by the day on which their attempt was opened. The day is stored with the
-attempt, so the same line is never in two partitions. `migrations` upgrades an older database to this. Times are whole
-microseconds since the epoch: exact, ordered and the same in SQLite and PostgreSQL.
+attempt, so the same line is never in two partitions. `run` is `RunKey.name`. `migrations` upgrades an older database to
+this. Times are whole microseconds since the epoch: exact, ordered and the same in SQLite and PostgreSQL.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -35,7 +35,7 @@ metadata = MetaData()
 lines = Table(
     "lines",
     metadata,
-    Column("run_id", Text, primary_key=True),
+    Column("run", Text, primary_key=True),
     Column("attempt", Integer, primary_key=True, autoincrement=False),
     Column("sequence", BigInteger, primary_key=True, autoincrement=False),
     Column("stream", Text, nullable=False),
@@ -47,7 +47,7 @@ lines = Table(
 attempts = Table(
     "attempts",
     metadata,
-    Column("run_id", Text, primary_key=True),
+    Column("run", Text, primary_key=True),
     Column("attempt", Integer, primary_key=True, autoincrement=False),
     Column("agent_id", Text, nullable=False),
     Column("company_id", Text, nullable=False),
@@ -77,7 +77,7 @@ Index("attempts_by_opening", attempts.c.opened_at)
 revocations = Table(
     "revocations",
     metadata,
-    Column("run_id", Text, primary_key=True),
+    Column("run", Text, primary_key=True),
     Column("revoked_at", Instant, nullable=False),
 )
 """Links to a run that were created until this time open nothing."""
@@ -88,7 +88,7 @@ partitioned = MetaData()
 lines_by_day = Table(
     "lines",
     partitioned,
-    Column("run_id", Text, primary_key=True),
+    Column("run", Text, primary_key=True),
     Column("attempt", Integer, primary_key=True, autoincrement=False),
     Column("day", Integer, primary_key=True, autoincrement=False),
     Column("sequence", BigInteger, primary_key=True, autoincrement=False),

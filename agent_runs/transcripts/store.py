@@ -75,7 +75,7 @@ BATCH_DELAY: Final = timedelta(milliseconds=20), timedelta(milliseconds=100)
 """Shortest and longest pause between two transactions: each costs some ms of CPU however small it is."""
 
 _Result = TypeVar("_Result")
-_Id = tuple[str, int]  # run id, attempt
+_Id = tuple[str, int]  # `RunKey.name`, attempt
 _Conditions = tuple[ColumnElement[bool], ...]
 
 
@@ -146,7 +146,7 @@ class TranscriptStore(Protocol):
         """The next page in order of sequence: at most `limit` lines of `max_bytes` together, but at least one."""
         ...
 
-    async def attempts(self, run_id: str) -> list[int]:
+    async def attempts(self, run: RunKey) -> list[int]:
         """The attempts that were claimed, wrote or were sealed, ascending."""
         ...
 
@@ -171,7 +171,7 @@ class TranscriptStore(Protocol):
         """Queries over the attempts of many runs."""
         ...
 
-    async def stored_bytes(self, run_id: str) -> int:
+    async def stored_bytes(self, run: RunKey) -> int:
         """The bytes that all attempts of a run take in the store, about: also that of many short lines."""
         ...
 
@@ -179,11 +179,11 @@ class TranscriptStore(Protocol):
         """Write something, and delete it in the same transaction."""
         ...
 
-    async def revoke_links(self, run_id: str, until: datetime) -> None:
+    async def revoke_links(self, run: RunKey, until: datetime) -> None:
         """Revoke the links to a run that were created until this time. An earlier time than before changes nothing."""
         ...
 
-    async def links_revoked_at(self, run_id: str) -> datetime | None:
+    async def links_revoked_at(self, run: RunKey) -> datetime | None:
         """The time until which links to the run are revoked; None: none are."""
         ...
 
@@ -229,7 +229,7 @@ class _Batch:
 
     @property
     def id(self) -> _Id:
-        return self.key.run.run_id, self.key.attempt
+        return self.key.run.name, self.key.attempt
 
     def bytes(self) -> int:
         return stored_size(self.lines)
@@ -237,7 +237,7 @@ class _Batch:
     def new_attempt(self, now: datetime) -> dict[str, Any]:
         """The attempt's row, for an attempt that is not in the store yet."""
         return {
-            "run_id": self.key.run.run_id,
+            "run": self.key.run.name,
             "attempt": self.key.attempt,
             "agent_id": self.key.run.agent_id,
             "company_id": self.key.run.company_id,
@@ -273,7 +273,7 @@ class _AttemptState:
     @classmethod
     def from_row(
         cls,
-        run_id: str,
+        run: str,
         attempt: int,
         since: int,
         number: int,
@@ -284,7 +284,7 @@ class _AttemptState:
     ) -> Self:
         """The columns of `_STATE_COLUMNS`, times in microseconds."""
         writer = Writer(EPOCH + timedelta(microseconds=since), number, by)
-        return cls((run_id, attempt), writer, sealed=receipt is not None, last=highest or 0, day=day)
+        return cls((run, attempt), writer, sealed=receipt is not None, last=highest or 0, day=day)
 
     def fence(self, writer: Writer) -> TranscriptFenced | None:
         if writer >= self.writer:
@@ -315,10 +315,10 @@ class _AttemptState:
         return TranscriptSealed(f"run {self.id[0]}, attempt {self.id[1]}: line {line.sequence} came after its receipt")
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        run_id, attempt = self.id
+        run, attempt = self.id
         for line in self.added.values():
             yield {
-                "run_id": run_id,
+                "run": run,
                 "attempt": attempt,
                 "day": self.day,
                 "sequence": line.sequence,
@@ -332,7 +332,7 @@ class _AttemptState:
         """The increments of the attempt's running counts; its other columns stay."""
         new = list(self.added.values())
         return {
-            "run_id": self.id[0],
+            "run": self.id[0],
             "attempt": self.id[1],
             "agent_id": "",
             "company_id": "",
@@ -344,13 +344,13 @@ class _AttemptState:
         }
 
 
-_IDENTITY: Final = ("run_id", "attempt", "agent_id", "company_id", "lines", "bytes")
+_IDENTITY: Final = ("run", "attempt", "agent_id", "company_id", "lines", "bytes")
 _WRITER: Final = ("writer_run_id", "writer_since", "writer_number")
 _WRITER_ORDER: Final = tuple_(attempts.c.writer_since, attempts.c.writer_number)
 _LINE_DAY: Final[Any] = literal_column("lines.day", Integer)
 """Of PostgreSQL's lines only."""
 _STATE_COLUMNS: Final = (
-    *(attempts.c.run_id, attempts.c.attempt, attempts.c.writer_since, attempts.c.writer_number),
+    *(attempts.c.run, attempts.c.attempt, attempts.c.writer_since, attempts.c.writer_number),
     *(attempts.c.writer_run_id, attempts.c.receipt, attempts.c.day),
 )
 
@@ -366,7 +366,7 @@ class _Statements:
         )
         counted = _columns("first_at", "last_at", *USAGE)
         self.add_counts = database.bulk_insert(_add_counts(database.insert(attempts)), *counted)
-        ids = database.among((attempts.c.run_id, attempts.c.attempt), "ids")
+        ids = database.among((attempts.c.run, attempts.c.attempt), "ids")
         highest = _highest(partitioned=database.partitioned)
         states = select(database.packed(*_STATE_COLUMNS, highest)).where(ids)
         self.attempt_states = database.packed_query(states, "ids")
@@ -377,7 +377,7 @@ def _highest(*, partitioned: bool) -> ColumnElement[int | None]:
 
     Correct also while workers write that know no writer columns.
     """
-    of_attempt = lines.c.run_id == attempts.c.run_id, lines.c.attempt == attempts.c.attempt
+    of_attempt = lines.c.run == attempts.c.run, lines.c.attempt == attempts.c.attempt
     of_day = [attempts.c.day == _LINE_DAY] if partitioned else []
     return select(func.max(lines.c.sequence)).where(*of_attempt, *of_day).correlate(attempts).scalar_subquery()
 
@@ -389,7 +389,7 @@ def _columns(*names: str) -> Iterator[Column[Any]]:
 def _set_writer(row: Insert) -> Insert:
     """Insert or update an attempt's writer, unless a later writer is recorded."""
     return row.on_conflict_do_update(
-        index_elements=["run_id", "attempt"],
+        index_elements=["run", "attempt"],
         set_={name: row.excluded[name] for name in _WRITER},
         where=tuple_(row.excluded.writer_since, row.excluded.writer_number) >= _WRITER_ORDER,
     )
@@ -399,7 +399,7 @@ def _add_counts(row: Insert) -> Insert:
     """Add to an attempt's running counts, so that no query scans the lines, and replace its usage if it is known."""
     new = row.excluded
     return row.on_conflict_do_update(
-        index_elements=["run_id", "attempt"],
+        index_elements=["run", "attempt"],
         set_={
             "lines": attempts.c.lines + new.lines,
             "bytes": attempts.c.bytes + new.bytes,
@@ -552,19 +552,19 @@ class SqlTranscripts:
 
         return await self._database.read(read)
 
-    async def attempts(self, run_id: str) -> list[int]:
+    async def attempts(self, run: RunKey) -> list[int]:
         """The attempts that were claimed, wrote or were sealed, ascending."""
         only_opened = and_(
             *(attempts.c.writer_since == EPOCH, attempts.c.writer_number == 0),
             *(attempts.c.lines == 0, attempts.c.receipt.is_(None)),
         )
-        known = select(attempts.c.attempt).where(attempts.c.run_id == run_id, ~only_opened).order_by(attempts.c.attempt)
+        known = select(attempts.c.attempt).where(attempts.c.run == run.name, ~only_opened).order_by(attempts.c.attempt)
         return [attempt for (attempt,) in await self._database.rows(known)]
 
-    async def stored_bytes(self, run_id: str) -> int:
+    async def stored_bytes(self, run: RunKey) -> int:
         """The bytes that all attempts of a run take: those of their lines, and a price for each line."""
         taken = func.sum(attempts.c.bytes + attempts.c.lines * LINE_BYTES)
-        ((size,),) = await self._database.rows(select(taken).where(attempts.c.run_id == run_id))
+        ((size,),) = await self._database.rows(select(taken).where(attempts.c.run == run.name))
         return int(size or 0)
 
     async def record_usage(self, key: AttemptKey, usage: StoredUsage) -> None:
@@ -584,14 +584,14 @@ class SqlTranscripts:
     async def check_writable(self) -> None:
         """Fail where the next line could not be stored: a full disk, a read-only file system, a standby server."""
         row = {
-            "run_id": "",
+            "run": "",
             "attempt": secrets.randbelow(2**31),
             "agent_id": "",
             "company_id": "",
             "lines": 0,
             "bytes": 0,
         }
-        own = (attempts.c.run_id == row["run_id"]) & (attempts.c.attempt == row["attempt"])
+        own = (attempts.c.run == row["run"]) & (attempts.c.attempt == row["attempt"])
 
         def write(connection: Connection) -> None:
             connection.execute(insert(attempts).values(row))
@@ -599,11 +599,11 @@ class SqlTranscripts:
 
         await self._database.write(write)
 
-    async def revoke_links(self, run_id: str, until: datetime) -> None:
+    async def revoke_links(self, run: RunKey, until: datetime) -> None:
         """Record the time, unless a later one is recorded."""
-        row = self._database.insert(revocations).values(run_id=run_id, revoked_at=until)
+        row = self._database.insert(revocations).values(run=run.name, revoked_at=until)
         later = row.on_conflict_do_update(
-            index_elements=["run_id"],
+            index_elements=["run"],
             set_={"revoked_at": row.excluded.revoked_at},
             where=row.excluded.revoked_at > revocations.c.revoked_at,
         )
@@ -613,9 +613,9 @@ class SqlTranscripts:
 
         await self._write(write)
 
-    async def links_revoked_at(self, run_id: str) -> datetime | None:
+    async def links_revoked_at(self, run: RunKey) -> datetime | None:
         """The time until which links to the run are revoked, or None."""
-        known = select(revocations.c.revoked_at).where(revocations.c.run_id == run_id)
+        known = select(revocations.c.revoked_at).where(revocations.c.run == run.name)
         times: list[datetime] = [until for (until,) in await self._database.rows(known)]
         return times[0] if times else None
 
@@ -653,7 +653,7 @@ class SqlTranscripts:
 
     def notifier(self, key: AttemptKey) -> AttemptNotifier:
         """The notifier of the attempt; the store itself holds only a weak reference."""
-        id_ = key.run.run_id, key.attempt
+        id_ = key.run.name, key.attempt
         if self._announcements is None:
             return self._notifiers.setdefault(id_, AttemptNotifier())
         self._announcements.start()
@@ -667,7 +667,7 @@ class SqlTranscripts:
     def _announce(self, key: AttemptKey) -> None:
         """Announce a change to other processes."""
         if self._announcements is not None:
-            self._announcements.announce(key.run.run_id, key.attempt)
+            self._announcements.announce(key.run.name, key.attempt)
 
     async def _wake(self, names: Iterable[str]) -> None:
         """Wake the readers of attempts that another process has changed."""
@@ -680,7 +680,7 @@ class SqlTranscripts:
 
     def _existing_notifier(self, key: AttemptKey) -> AttemptNotifier | None:
         """The attempt's notifier, if it has readers."""
-        return self._notifiers.get((key.run.run_id, key.attempt))
+        return self._notifiers.get((key.run.name, key.attempt))
 
     async def purge_page(self, expiry: Expiry) -> PurgedPage | None:
         """Delete a page of an expired transcript, and with the last page its attempt. None: nothing is expired.
@@ -806,7 +806,7 @@ def _expired(expiry: Expiry) -> ColumnElement[bool]:
 
 def _purge_attempts(connection: Connection, expiry: Expiry) -> PurgedPage | None:
     """Delete expired attempts, oldest days first; their lines, which nobody finds any more, go with their partition."""
-    key = attempts.c.run_id, attempts.c.attempt
+    key = attempts.c.run, attempts.c.attempt
     oldest = select(*key).where(_expired(expiry)).order_by(attempts.c.day).limit(PAGE_LINES)
     deleted = delete(attempts).where(tuple_(*key).in_(oldest.with_for_update(skip_locked=True)))
     counts = connection.execute(deleted.returning(attempts.c.lines, attempts.c.bytes)).all()
@@ -819,14 +819,14 @@ def _purge_page(connection: Connection, expiry: Expiry, day: int | None = None) 
     """Delete lines of an expired attempt; on PostgreSQL of one in the partition of this day."""
     in_day = [] if day is None else [attempts.c.day == day]
     oldest = (
-        select(attempts.c.run_id, attempts.c.attempt)
+        select(attempts.c.run, attempts.c.attempt)
         .where(_expired(expiry), *in_day)
-        .order_by(attempts.c.run_id, attempts.c.attempt)
+        .order_by(attempts.c.run, attempts.c.attempt)
     )
     row = (connection.execute(oldest.limit(1).with_for_update(skip_locked=True))).first()
     if row is None:
         return None
-    of_attempt: _Conditions = lines.c.run_id == row.run_id, lines.c.attempt == row.attempt
+    of_attempt: _Conditions = lines.c.run == row.run, lines.c.attempt == row.attempt
     if day is not None:
         of_attempt = *of_attempt, day == _LINE_DAY
     first_lines = select(lines.c.sequence, func.length(lines.c.data)).where(*of_attempt).order_by(lines.c.sequence)
@@ -836,7 +836,7 @@ def _purge_page(connection: Connection, expiry: Expiry, day: int | None = None) 
     connection.execute(delete(lines).where(*of_attempt, lines.c.sequence <= until))
     whole = len(deleted) == len(sizes) < PAGE_LINES
     if whole:
-        attempt = attempts.c.run_id == row.run_id, attempts.c.attempt == row.attempt
+        attempt = attempts.c.run == row.run, attempts.c.attempt == row.attempt
         connection.execute(delete(attempts).where(*attempt))
     return PurgedPage(len(deleted), sum(deleted), int(whole))
 
@@ -870,4 +870,4 @@ def _day(connection: Connection, key: AttemptKey) -> int | None:
 
 
 def _of(key: AttemptKey, columns: Any) -> tuple[Any, Any]:
-    return columns.run_id == key.run.run_id, columns.attempt == key.attempt
+    return columns.run == key.run.name, columns.attempt == key.attempt

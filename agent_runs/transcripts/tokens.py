@@ -1,7 +1,7 @@
 """Tokens that open the transcript of one run to whoever holds them, until they expire.
 
-A token is a compact JWS (RFC 7515, RFC 7519) with the run's id as `sub`, `aud` = `agent-runs.transcripts`, `iat` and
-`exp`. By `iat` the links of a run can be revoked (`agent_runs.web.access`), and none outlives the transcripts.
+A token is a compact JWS (RFC 7515, RFC 7519) with the run's name (`RunKey.name`) as `sub`, `aud` =
+`agent-runs.transcripts`, `iat` and `exp`. By `iat` the links of a run can be revoked (`agent_runs.web.access`), and none outlives the transcripts.
 The algorithm is HS256: whoever checks a token can read every transcript anyway, so a public half would guard nothing.
 The key has a file of its own beside the sealing key instead of being derived from it: a caller that has only the
 public sealing key can still create links, a transcript service that runs alone needs no key that opens secrets, and
@@ -25,6 +25,7 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import OctKey
 
+from agent_runs.contracts.identity import RunKey
 from agent_runs.default_folder import has_folder
 
 SIGNING_ALGORITHM: Final = "HS256"
@@ -53,16 +54,16 @@ class UnusableTokenKey(ValueError):
 class Grant:
     """The right to read one run until `expires_at`, unless it is revoked. An operator's is revoked by no link's end."""
 
-    run_id: str
+    run: RunKey
     issued_at: datetime
     expires_at: datetime
     operator: bool = False
 
     @classmethod
-    def of_operator(cls, run_id: str) -> Self:
+    def of_operator(cls, run: RunKey) -> Self:
         """The right of an operator, who may read every run."""
         now = datetime.now(UTC)
-        return cls(run_id, now, now, operator=True)
+        return cls(run, now, now, operator=True)
 
 
 @dataclass(frozen=True)
@@ -93,11 +94,11 @@ class Tokens:
             _create_key(path)
         return cls(_keys(path.read_text(), path), longest)
 
-    def mint(self, run_id: str, lifetime: timedelta = LINK_LIFETIME) -> str:
+    def mint(self, run: RunKey, lifetime: timedelta = LINK_LIFETIME) -> str:
         """Create a token for one run."""
         now = self.clock()
         expiry = now + min(lifetime, self.longest or lifetime).total_seconds()
-        claims = {"sub": run_id, "aud": AUDIENCE, "iat": int(now), "exp": int(expiry)}
+        claims = {"sub": run.name, "aud": AUDIENCE, "iat": int(now), "exp": int(expiry)}
         return jwt.encode(
             {"alg": SIGNING_ALGORITHM}, claims, self.keys[0], algorithms=[SIGNING_ALGORITHM], default_type=None
         )
@@ -152,8 +153,8 @@ class Tokens:
         raise TokenRefused("this token was not issued by this service; ask for a new link")
 
     def _grant(self, claims: dict[str, Any]) -> Grant:
-        run_id, expiry = claims.get("sub"), claims.get("exp")
-        if claims.get("aud") != AUDIENCE or not isinstance(run_id, str) or type(expiry) is not int or expiry > LATEST:
+        run, expiry = claims.get("sub"), claims.get("exp")
+        if claims.get("aud") != AUDIENCE or not isinstance(run, str) or type(expiry) is not int or expiry > LATEST:
             raise TokenRefused("this token is meant for something else")
         # Earlier versions wrote no `iat`: such a token counts as old as it can be, so a revocation never misses it.
         issued = claims.get("iat", max(0, expiry - int(LINK_LIFETIME.total_seconds())))
@@ -163,7 +164,7 @@ class Tokens:
             expiry = min(expiry, issued + int(self.longest.total_seconds()))
         if expiry <= self.clock():
             raise TokenRefused("this token has expired; ask for a new link")
-        return Grant(run_id, datetime.fromtimestamp(issued, UTC), datetime.fromtimestamp(expiry, UTC))
+        return Grant(RunKey.named(run), datetime.fromtimestamp(issued, UTC), datetime.fromtimestamp(expiry, UTC))
 
 
 def _keys(text: str, path: Path) -> tuple[OctKey, ...]:

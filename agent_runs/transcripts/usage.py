@@ -9,6 +9,8 @@ from datetime import datetime
 from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Any, Final
 
+from agent_runs.contracts.identity import RunKey
+
 MICROS: Final = 1_000_000
 """Micro-dollars in a US dollar: the cost is a whole number of them, so that sums are exact in every database."""
 MAX_TOKENS: Final = 10**12
@@ -81,6 +83,11 @@ class RunUsage:
     newest_at: datetime
     last_at: datetime | None
     sealed: bool
+
+    @property
+    def key(self) -> RunKey:
+        """The run."""
+        return RunKey(agent_id=self.agent_id, company_id=self.company_id, run_id=self.run_id)
 
     @property
     def tokens(self) -> int:

@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from agent_runs.contracts.identity import RunKey
 from agent_runs.transcripts.store import TranscriptStore
 from agent_runs.transcripts.tokens import Grant, TokenRefused, Tokens
 from agent_runs.web.operators import Operators, bearer
@@ -30,6 +31,11 @@ _MAX_KNOWN: Final = 1000
 _CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
 
 _Piece = TypeVar("_Piece")
+
+
+def requested_run(request: Request) -> RunKey:
+    """The run that the path names."""
+    return RunKey.named(request.path_params["run"])
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ class Access:
             grant = self.tokens.open(token)
         except TokenRefused as refused:
             raise HTTPException(401, str(refused), _CHALLENGE) from None
-        if grant.run_id != request.path_params["run_id"]:
+        if grant.run != requested_run(request):
             raise HTTPException(403, "this token is for another run")
         return grant
 
@@ -71,7 +77,7 @@ class Access:
             COOKIE,
             token,
             expires=grant.expires_at,
-            path=f"{self.root}/runs/{quote(grant.run_id, safe='')}",
+            path=f"{self.root}/runs/{quote(grant.run.name, safe='')}",
             secure=self.secure,
             httponly=True,
             samesite="strict",
@@ -100,12 +106,12 @@ class Revocations:
         """
         if grant.operator:
             return False
-        known = self._known.get(grant.run_id)
+        known = self._known.get(grant.run.name)
         if known is None or self._clock() - known[0] >= self._max_age:
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
-            known = self._clock(), await self._store.links_revoked_at(grant.run_id)
-            self._known[grant.run_id] = known
+            known = self._clock(), await self._store.links_revoked_at(grant.run)
+            self._known[grant.run.name] = known
         return known[1] is not None and grant.issued_at <= known[1]
 
 
@@ -120,7 +126,7 @@ class Guard:
         """The grant of an operator, else of the token or cookie, for the requested run. Raises as `granted`."""
         operators = self._access.operators
         if operators is not None and operators.admits(request):
-            return Grant.of_operator(request.path_params["run_id"])
+            return Grant.of_operator(requested_run(request))
         return await self.granted(request, bearer(request) or request.cookies.get(COOKIE, ""))
 
     async def granted(self, request: Request, token: str) -> Grant:

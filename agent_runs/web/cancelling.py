@@ -1,7 +1,7 @@
 """Operators cancel a run on its page, after a question.
 
-    GET /runs/{run_id}/cancel      asks
-    POST /runs/{run_id}/cancel     requests the cancel in Temporal and goes back to the run's page
+    GET /runs/{run}/cancel      asks
+    POST /runs/{run}/cancel     requests the cancel in Temporal and goes back to the run's page
 
 A link to a run only opens it: whoever has no more than the link cannot cancel. A form of another site is refused by the
 browser's own words for it (`Sec-Fetch-Site`, and `Origin` of older ones), because a proxy's header comes with any
@@ -16,6 +16,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from agent_runs.contracts.identity import RunKey
+from agent_runs.web.access import requested_run
 from agent_runs.web.operators import Operators
 from agent_runs.web.refusals import with_forms
 from agent_runs.web.render import Templates
@@ -40,30 +42,30 @@ class CancelPages:
     def routes(self) -> list[BaseRoute]:
         """The routes, for the transcript service."""
         return [
-            Route("/runs/{run_id}/cancel", self.ask),
-            Route("/runs/{run_id}/cancel", self.cancel, methods=["POST"]),
+            Route("/runs/{run}/cancel", self.ask),
+            Route("/runs/{run}/cancel", self.cancel, methods=["POST"]),
         ]
 
     async def ask(self, request: Request) -> Response:
         """The question."""
-        run_id = self._checked(request)
-        return HTMLResponse(self._templates.cancel(run_id), headers=_NO_STORE | with_forms() | _WITH_ORIGIN)
+        run = self._checked(request)
+        return HTMLResponse(self._templates.cancel(run), headers=_NO_STORE | with_forms() | _WITH_ORIGIN)
 
     async def cancel(self, request: Request) -> Response:
         """Request the cancel; the run's page then shows how it goes."""
-        run_id = self._checked(request)
+        run = self._checked(request)
         if not self._operators.is_our_form(request):
             raise HTTPException(403, "this form is not of this site: open the run's page and cancel there")
         try:
-            known = await self._source.cancel(run_id, REASON)
+            known = await self._source.cancel(run, REASON)
         except RunInfoUnavailable as error:
             raise HTTPException(503, f"{error}; nothing was cancelled, try again") from None
         if not known:
-            raise HTTPException(404, f"Run {run_id} is not known to Temporal, so nothing was cancelled.")
-        return Response(status_code=303, headers={"Location": f"../{quote(run_id, safe='')}", **_NO_STORE})
+            raise HTTPException(404, f"Run {run.run_id} is not known to Temporal, so nothing was cancelled.")
+        return Response(status_code=303, headers={"Location": f"../{quote(run.name, safe='')}", **_NO_STORE})
 
-    def _checked(self, request: Request) -> str:
-        """The run's id, if an operator asks."""
+    def _checked(self, request: Request) -> RunKey:
+        """The run, if an operator asks."""
         if not self._operators.admits(request):
             raise HTTPException(401, ONLY_OPERATORS, {"WWW-Authenticate": "Bearer"})
-        return str(request.path_params["run_id"])
+        return requested_run(request)

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from agent_runs.client.fleet import PAGE_RUNS, FleetUnavailable, RunFilter, RunPage
 from agent_runs.client.runs import RunSummary
 from agent_runs.contracts.errors import TranscriptsUnavailable
+from agent_runs.contracts.identity import RunKey
 from agent_runs.transcripts.fleet import Grouping, Selection
 from agent_runs.transcripts.schema import EPOCH
 from agent_runs.transcripts.store import TranscriptStore
@@ -58,9 +59,7 @@ class Row:
         obstacle: what keeps it from going on, if anything does.
     """
 
-    run_id: str
-    agent_id: str
-    company_id: str
+    key: RunKey
     task: str
     phase: str
     failure: str
@@ -77,9 +76,7 @@ class Row:
         working = not run.decided
         ended = now if working else run.ended_at
         return cls(
-            run_id=run.key.run_id,
-            agent_id=run.key.agent_id,
-            company_id=run.key.company_id,
+            key=run.key,
             task=run.task_key or "",
             phase=run.phase,
             failure=run.failure_code or "",
@@ -95,9 +92,7 @@ class Row:
     def of_usage(cls, usage: RunUsage) -> "Row":
         """A run of which only the store can be asked."""
         return cls(
-            run_id=usage.run_id,
-            agent_id=usage.agent_id,
-            company_id=usage.company_id,
+            key=usage.key,
             task="",
             phase="ended" if usage.sealed else "open",
             failure="",
@@ -111,7 +106,7 @@ class Row:
     @property
     def link(self) -> str:
         """Relative URL of the run's page; empty for a run without an id."""
-        return f"runs/{quote(self.run_id, safe='')}" if self.run_id else ""
+        return f"runs/{quote(self.key.name, safe='')}" if self.key.run_id else ""
 
     @property
     def state(self) -> str:
@@ -169,9 +164,9 @@ class FleetViews:
             notes = [*notes, STORE_AWAY]
         return FleetView(wanted, rows, following, cursor is None, added, since, notes, now)
 
-    async def usage(self, run_ids: Sequence[str]) -> dict[str, RunUsage]:
-        """The usage of these runs. Raises TranscriptsUnavailable."""
-        return await self._store.fleet.usage(run_ids)
+    async def usage(self, runs: Sequence[str]) -> dict[str, RunUsage]:
+        """The usage of the runs with these names (`RunKey.name`). Raises TranscriptsUnavailable."""
+        return await self._store.fleet.usage(runs)
 
     async def _listed(
         self, wanted: RunFilter, cursor: bytes | None, now: datetime
@@ -182,11 +177,9 @@ class FleetViews:
                 page = await self._runs.list_page(wanted, cursor)
             except FleetUnavailable as error:
                 return await self._from_store(wanted, None, str(error))
-            usage = await self._answered(self._store.fleet.usage([run.key.run_id for run in page.runs]))
+            usage = await self._answered(self._store.fleet.usage([run.key.name for run in page.runs]))
             known, obstacles = usage or {}, page.obstacles
-            rows = [
-                Row.of_run(run, known.get(run.key.run_id), now, obstacles.get(run.key.run_id, "")) for run in page.runs
-            ]
+            rows = [Row.of_run(run, known.get(run.key.name), now, obstacles.get(run.key.name, "")) for run in page.runs]
             return rows, page.cursor, [] if usage is not None else [STORE_AWAY]
         return await self._from_store(
             wanted, EPOCH + timedelta(microseconds=int(cursor[1:])), "Temporal did not answer"

@@ -79,10 +79,10 @@ class FleetPages:
         token = bearer(request)
         if not (self._tokens.is_operator(token) or self._operators.admits(request)):
             raise HTTPException(401, "no operator's token, nor one of this service's key", _CHALLENGE)
-        run_ids = request.query_params.getlist("run")
-        if len(run_ids) > MAX_USAGE_RUNS:
+        runs = request.query_params.getlist("run")
+        if len(runs) > MAX_USAGE_RUNS:
             raise HTTPException(400, f"run: at most {MAX_USAGE_RUNS} of them")
-        found = await self._views.usage(run_ids)
+        found = await self._views.usage(runs)
         body = msgspec.json.encode(list(found.values()))
         return Response(body, media_type="application/json", headers=_NO_STORE)
 
@@ -91,10 +91,10 @@ class FleetPages:
         if not self._operators.sign_in:
             raise HTTPException(403, OFF)
         form = await _form(request)
-        run_id = form.get("run", "")
+        run = form.get("run", "")
         if not self._operators.accepts(request, form.get("token", "").strip()):
-            return self._refusals.sign_in_page(request, "That is not the operator token.", run_id)
-        target = f"runs/{quote(run_id, safe='')}" if run_id else "runs"
+            return self._refusals.sign_in_page(request, "That is not the operator token.", run)
+        target = f"runs/{quote(run, safe='')}" if run else "runs"
         response = Response(status_code=303, headers={"Location": target, **_NO_STORE})
         self._operators.set_cookie(response)
         return response
@@ -134,9 +134,9 @@ class FleetPages:
 
 def _row_json(row: Row) -> dict[str, Any]:
     return {
-        "runId": row.run_id,
-        "agentId": row.agent_id,
-        "companyId": row.company_id,
+        "runId": row.key.run_id,
+        "agentId": row.key.agent_id,
+        "companyId": row.key.company_id,
         "taskKey": row.task or None,
         "phase": row.phase,
         "failureCode": row.failure or None,

@@ -1,8 +1,8 @@
 """The routes for browsers: the page of a run, its live part as server-sent events, and their assets.
 
-    GET /runs/{run_id}?token=…                     stores the token in a cookie and continues without it
-    GET /runs/{run_id}?attempt=1&after=0           at most 500 lines of an attempt, first of the newest
-    GET /runs/{run_id}/live?attempt=1&after=0      SSE: `entries` and `header` as HTML in JSON, `attempt`, `end`
+    GET /runs/{run}?token=…                     stores the token in a cookie and continues without it
+    GET /runs/{run}?attempt=1&after=0           at most 500 lines of an attempt, first of the newest
+    GET /runs/{run}/live?attempt=1&after=0      SSE: `entries` and `header` as HTML in JSON, `attempt`, `end`
     GET /assets/{name}                             stylesheet, script, icon
 
 The list of runs is in `agent_runs.web.fleet_pages`, what cancels a run in `agent_runs.web.cancelling`.
@@ -34,7 +34,7 @@ from agent_runs.web.refusals import CONTENT_SECURITY_POLICY, Refusals, accepts_h
 from agent_runs.web.render import Templates, View, Window, page_entries
 from agent_runs.web.run_info import RunInfoSource
 from agent_runs.web.sse import LivePage
-from agent_runs.web.transcripts import KEEP_ALIVE, POLL, attempt_key, error_response, parse_number
+from agent_runs.web.transcripts import KEEP_ALIVE, POLL, error_response, parse_number
 from agent_runs.web.views import RunViews
 
 VIEW_LINES: Final = 500
@@ -101,8 +101,8 @@ class Pages:
         return [
             *self._fleet.routes,
             *self._cancelling.routes,
-            Route("/runs/{run_id}", self.page),
-            Route("/runs/{run_id}/live", self.live),
+            Route("/runs/{run}", self.page),
+            Route("/runs/{run}/live", self.live),
             Mount("/assets", StaticFiles(directory=Path(__file__).with_name("assets"))),
         ]
 
@@ -112,10 +112,9 @@ class Pages:
         if token is not None:
             return await self._store_token(request, token)
         grant = await self._guard.grant(request)
-        run_id = grant.run_id
-        view = await self._views.view(run_id, _requested_attempt(request))
+        view = await self._views.view(grant.run, _requested_attempt(request))
         if view.info is None and not view.attempts:
-            raise HTTPException(404, f"Run {run_id} is not known yet. {view.note}".strip())
+            raise HTTPException(404, f"Run {grant.run.run_id} is not known yet. {view.note}".strip())
         window, lines = await self._window(request, view)
         entries = await asyncio.to_thread(page_entries, lines)
         html = await asyncio.to_thread(self._templates.page, view, window, entries, in_list=grant.operator)
@@ -124,7 +123,7 @@ class Pages:
     async def live(self, request: Request) -> Response:
         """Stream entries and headers after a line until the run has ended; a reader that reconnects then gets 204."""
         grant = await self._guard.grant(request)
-        key = attempt_key(grant.run_id, _requested_attempt(request) or 1)
+        key = AttemptKey(run=grant.run, attempt=_requested_attempt(request) or 1)
         draining: asyncio.Event = request.app.state.draining
         resumed = request.headers.get("last-event-id")
         after = parse_number(resumed or request.query_params.get("after", "0"), "Last-Event-ID or after", least=0)
@@ -143,13 +142,13 @@ class Pages:
 
     async def _store_token(self, request: Request, token: str) -> Response:
         grant = await self._guard.granted(request, token)
-        response = HTMLResponse(self._templates.token_redirect(grant.run_id), headers=_NO_STORE)
+        response = HTMLResponse(self._templates.token_redirect(grant.run), headers=_NO_STORE)
         self._access.set_cookie(response, grant, token)
         return response
 
     async def _window(self, request: Request, view: View) -> tuple[Window, list[Line]]:
         """The requested lines; by default the end of a live transcript, or the beginning of a finished one."""
-        key = attempt_key(view.run_id, view.attempt)
+        key = AttemptKey(run=view.run, attempt=view.attempt)
         last = await self._store.last(key) or 0
         query = request.query_params
         if "before" in query:

@@ -54,7 +54,7 @@ class Refusal:
         up: relative URL of the service's root.
         steps: what to do, in order.
         sign_in: the form for operators is shown.
-        run_id: where the form goes on to; empty: the list.
+        run: where the form goes on to; empty: the list.
         reload: relative URL that is loaded at once; empty: none.
         repeats: the page loads itself every few seconds.
     """
@@ -65,7 +65,7 @@ class Refusal:
     up: str = ""
     steps: Sequence[str] = ()
     sign_in: bool = False
-    run_id: str = ""
+    run: str = ""
     reload: str = ""
     repeats: bool = False
 
@@ -79,25 +79,25 @@ class Refusals:
 
     def page(self, request: Request, error: HTTPException) -> Response:
         """The page for a person whose request was refused."""
-        run_id = request.path_params.get("run_id", "")
+        run = request.path_params.get("run", "")
         up = "../" * (request.scope["path"].count("/") - 1)
         refusal = Refusal(error.status_code, _TITLES.get(error.status_code, "This request failed"), error.detail, up)
         if error.detail == OFF:
             refusal = self._off(up)
-        elif error.status_code == 401 and not run_id:
+        elif error.status_code == 401 and not run:
             refusal = self._for_operators(up)
         elif error.status_code in {401, 403}:
-            refusal = self._for_a_run(refusal, run_id)
+            refusal = self._for_a_run(refusal, run)
         elif error.detail == UNAVAILABLE:
-            refusal = self._store_away(refusal, run_id)
+            refusal = self._store_away(refusal, run)
         if error.status_code == 401 and _comes_from_another_site(request):
             refusal = Refusal(401, "One moment", "This page loads itself once more.", up, reload=_same_page(request))
         return self._response(refusal, error.headers)
 
-    def sign_in_page(self, request: Request, detail: str, run_id: str) -> Response:
+    def sign_in_page(self, request: Request, detail: str, run: str) -> Response:
         """The page of operators after a wrong token."""
         del request
-        return self._response(Refusal(401, "Sign in", detail, sign_in=True, run_id=run_id), None)
+        return self._response(Refusal(401, "Sign in", detail, sign_in=True, run=run), None)
 
     def _off(self, up: str) -> Refusal:
         return Refusal(
@@ -115,7 +115,7 @@ class Refusals:
             401, "Sign in", "The list of runs is for operators: open it through the proxy that signs you in.", up
         )
 
-    def _for_a_run(self, refusal: Refusal, run_id: str) -> Refusal:
+    def _for_a_run(self, refusal: Refusal, run: str) -> Refusal:
         return Refusal(
             refusal.status,
             refusal.title,
@@ -123,20 +123,20 @@ class Refusals:
             refusal.up,
             steps=(
                 "In Paperclip, open the run: its result has the link as `transcriptPage`.",
-                f"Or ask whoever runs the worker: `agent-runs show {run_id}` prints a new link.",
+                f"Or ask whoever runs the worker: `agent-runs show {run}` prints a new link.",
                 "A link opens one run, for seven days or until it is revoked.",
             ),
             sign_in=self._operators.sign_in,
-            run_id=run_id,
+            run=run,
         )
 
-    def _store_away(self, refusal: Refusal, run_id: str) -> Refusal:
+    def _store_away(self, refusal: Refusal, run: str) -> Refusal:
         steps = [
             "The agent goes on meanwhile, and this page loads itself every few seconds.",
             "Whoever runs the worker: `/readyz` of the worker and its log name the store.",
         ]
-        if run_id:
-            steps.append(f"`agent-runs show {run_id}` says what keeps the run from going on.")
+        if run:
+            steps.append(f"`agent-runs show {run}` says what keeps the run from going on.")
         title = "Stored output cannot be read now"
         return replace(refusal, title=title, steps=steps, repeats=True)
 

@@ -25,6 +25,7 @@ from agent_runs.client.fleet import PHASES as RUN_PHASES
 from agent_runs.client.obstacles import Obstacle
 from agent_runs.client.paperclip_pages import PaperclipPages
 from agent_runs.client.timeline import Step
+from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.outcome import Outcome, OutputReceipt, Usage
 from agent_runs.contracts.sizes import peaks_text
 from agent_runs.transcripts.store import Line
@@ -90,7 +91,7 @@ class View:
         note: for people, such as that Temporal does not answer.
     """
 
-    run_id: str
+    run: RunKey
     attempt: int
     info: RunInfo | None
     attempts: Sequence[Attempt]
@@ -101,7 +102,7 @@ class View:
     @property
     def base(self) -> str:
         """Relative URL of this run's resources: a proxy may publish the service below any path."""
-        return quote(self.run_id, safe="")
+        return quote(self.run.name, safe="")
 
     @property
     def outcome(self) -> Outcome | None:
@@ -220,9 +221,9 @@ class Templates:
         """The header, which changes while the run is open: phase, steps, tokens, cost, receipt."""
         return self._env.get_template("run_header.html").render(view=view)
 
-    def entries(self, run_id: str, attempt: int, entries: Sequence[PageEntry]) -> str:
+    def entries(self, run: RunKey, attempt: int, entries: Sequence[PageEntry]) -> str:
         """Entries to append to the page."""
-        base = quote(run_id, safe="")
+        base = quote(run.name, safe="")
         return self._env.get_template("transcript_entries.html").render(base=base, attempt=attempt, entries=entries)
 
     def refusal(self, refusal: "Refusal") -> str:
@@ -237,17 +238,17 @@ class Templates:
         """Its rows, which the page's script replaces."""
         return self._env.get_template("runs_list.html").render(**content)
 
-    def cancel(self, run_id: str) -> str:
+    def cancel(self, run: RunKey) -> str:
         """The page that asks whether to cancel a run."""
-        return self._env.get_template("cancel.html").render(run_id=run_id, base=quote(run_id, safe=""))
+        return self._env.get_template("cancel.html").render(run=run, base=quote(run.name, safe=""))
 
-    def token_redirect(self, run_id: str) -> str:
+    def token_redirect(self, run: RunKey) -> str:
         """The page that continues to the run's page without the token in its URL.
 
         Not an HTTP redirect: after one, a browser that comes from another site does not send the new cookie, which
         is SameSite=Strict.
         """
-        return self._env.get_template("token_redirect.html").render(base=quote(run_id, safe=""))
+        return self._env.get_template("token_redirect.html").render(base=quote(run.name, safe=""))
 
 
 def page_entries(lines: Sequence[Line]) -> list[PageEntry]:

@@ -13,9 +13,10 @@ from temporalio.service import RPCError
 from agent_runs.client.fleet import FleetUnavailable, RunFilter, RunPage, list_page
 from agent_runs.client.obstacles import Obstacle, obstacles_of_runs, read_obstacles
 from agent_runs.client.outcome import fetch_outcome, request_cancel
-from agent_runs.client.runs import RunSummary, find_by_run_id, web_ui_url
+from agent_runs.client.runs import RunSummary, find_by_key, web_ui_url
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.timeline import Step, Timeline, events
+from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.outcome import Outcome
 
 TEMPORAL_TIMEOUT: Final = timedelta(seconds=5)
@@ -51,8 +52,8 @@ class RunInfo:
 class RunInfoSource(Protocol):
     """The port."""
 
-    async def run_info(self, run_id: str) -> RunInfo | None:
-        """The run with exactly this id; None when Temporal does not know it.
+    async def run_info(self, run: RunKey) -> RunInfo | None:
+        """This run; None when Temporal does not know it.
 
         Raises:
             RunInfoUnavailable: Temporal does not answer.
@@ -67,8 +68,8 @@ class RunInfoSource(Protocol):
         """
         ...
 
-    async def cancel(self, run_id: str, reason: str) -> bool:
-        """Request the cancel of the run with exactly this id. False: Temporal does not know it.
+    async def cancel(self, run: RunKey, reason: str) -> bool:
+        """Request the cancel of this run. False: Temporal does not know it.
 
         Raises:
             RunInfoUnavailable: Temporal does not answer.
@@ -79,17 +80,17 @@ class RunInfoSource(Protocol):
 class NoRunInfo:
     """Used when Temporal could not be reached at the start."""
 
-    async def run_info(self, run_id: str) -> RunInfo | None:
+    async def run_info(self, run: RunKey) -> RunInfo | None:
         """Always raises RunInfoUnavailable."""
-        raise RunInfoUnavailable(f"run {run_id}: this service is not connected to Temporal")
+        raise RunInfoUnavailable(f"run {run.run_id}: this service is not connected to Temporal")
 
     async def list_page(self, wanted: RunFilter, cursor: bytes | None) -> RunPage:  # noqa: ARG002 (the port's)
         """Always raises FleetUnavailable."""
         raise FleetUnavailable("This service is not connected to Temporal")
 
-    async def cancel(self, run_id: str, reason: str) -> bool:  # noqa: ARG002 (the port's)
+    async def cancel(self, run: RunKey, reason: str) -> bool:  # noqa: ARG002 (the port's)
         """Always raises RunInfoUnavailable."""
-        raise RunInfoUnavailable(f"run {run_id}: this service is not connected to Temporal")
+        raise RunInfoUnavailable(f"run {run.run_id}: this service is not connected to Temporal")
 
 
 @dataclass(frozen=True)
@@ -99,12 +100,12 @@ class TemporalRunInfo:
     client: Client
     settings: ClientSettings
 
-    async def run_info(self, run_id: str) -> RunInfo | None:
-        """The run with exactly this id; None when Temporal does not know it."""
+    async def run_info(self, run: RunKey) -> RunInfo | None:
+        """This run; None when Temporal does not know it."""
         try:
             async with asyncio.timeout(TEMPORAL_TIMEOUT.total_seconds()):
-                run = await find_by_run_id(self.client, run_id)
-                return None if run is None else await self._run_info(run)
+                found = await find_by_key(self.client, run)
+                return None if found is None else await self._run_info(found)
         except (RPCError, TimeoutError):
             raise RunInfoUnavailable("Temporal does not answer") from None
 
@@ -113,14 +114,14 @@ class TemporalRunInfo:
         page = await list_page(self.client, wanted, cursor)
         return replace(page, obstacles=await obstacles_of_runs(self.client, page.runs))
 
-    async def cancel(self, run_id: str, reason: str) -> bool:
-        """Request the cancel of the run with exactly this id. False: Temporal does not know it."""
+    async def cancel(self, run: RunKey, reason: str) -> bool:
+        """Request the cancel of this run. False: Temporal does not know it."""
         try:
             async with asyncio.timeout(TEMPORAL_TIMEOUT.total_seconds()):
-                run = await find_by_run_id(self.client, run_id)
-                if run is not None:
-                    await request_cancel(run.handle(self.client), reason)
-                return run is not None
+                found = await find_by_key(self.client, run)
+                if found is not None:
+                    await request_cancel(found.handle(self.client), reason)
+                return found is not None
         except (RPCError, TimeoutError):
             raise RunInfoUnavailable("Temporal does not answer") from None
 

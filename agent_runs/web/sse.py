@@ -36,7 +36,7 @@ class LivePage:
 
     async def over(self, after: int) -> bool:
         """Whether the run has ended and no line follows `after`."""
-        view = await self.views.view(self.key.run.run_id, self.key.attempt)
+        view = await self.views.view(self.key.run, self.key.attempt)
         return not view.live and not await self.store.read(self.key, after, limit=1)
 
     async def events(self, after: int) -> AsyncGenerator[str]:
@@ -74,7 +74,7 @@ class LivePage:
         return self._ended or await self.store.receipt(self.key) is not None or await self._has_next_attempt()
 
     async def _has_next_attempt(self) -> bool:
-        return max(await self.store.attempts(self.key.run.run_id), default=0) > self.key.attempt
+        return max(await self.store.attempts(self.key.run), default=0) > self.key.attempt
 
     async def _entries(self, page: list[Line]) -> str:
         if not page:
@@ -83,14 +83,14 @@ class LivePage:
         return await asyncio.to_thread(self._rendered, page)
 
     def _rendered(self, page: list[Line]) -> str:
-        html = self.templates.entries(self.key.run.run_id, self.key.attempt, page_entries(page))
+        html = self.templates.entries(self.key.run, self.key.attempt, page_entries(page))
         return event("entries", html, page[-1].sequence)
 
     async def _header_or_keep_alive(self) -> str:
         """The header if it has changed, or a keep-alive after a long silence."""
         if self._now() - self._viewed_at >= HEADER_INTERVAL.total_seconds():
             self._viewed_at = self._now()
-            self._view = await self.views.view(self.key.run.run_id, self.key.attempt)
+            self._view = await self.views.view(self.key.run, self.key.attempt)
             header = self.templates.header(self._view)
             if header != self._header:
                 self._header = header

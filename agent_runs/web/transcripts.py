@@ -3,10 +3,10 @@
 Everything is paged from the store at the reader's own speed: nothing is queued for a slow reader, and the only
 state of a reader is the last sequence it received, so a cut connection resumes where it ended.
 
-    GET /runs/{run_id}/attempts                          [{"attempt": 1, "last": 57, "receipt": {…} or null}, …]
-    GET /runs/{run_id}/transcript?attempt=1&after=0      NDJSON: what is stored so far; `&limit=N`: N lines at most
-    GET /runs/{run_id}/events?attempt=1&after=0          SSE: one event per line, then `event: end` with the receipt
-    GET /runs/{run_id}/log?format=json&attempt=1         SSE: one event per call of Paperclip's log, then the same end
+    GET /runs/{run}/attempts                          [{"attempt": 1, "last": 57, "receipt": {…} or null}, …]
+    GET /runs/{run}/transcript?attempt=1&after=0      NDJSON: what is stored so far; `&limit=N`: N lines at most
+    GET /runs/{run}/events?attempt=1&after=0          SSE: one event per line, then `event: end` with the receipt
+    GET /runs/{run}/log?format=json&attempt=1         SSE: one event per call of Paperclip's log, then the same end
     GET /healthz                                         200 while the store answers and the service is not stopping
 
 The `id` of an event of a log is `<sequence>.<part>`, which `after` and Last-Event-ID take as well; `format` is `json`,
@@ -105,10 +105,10 @@ def app(
     application = Starlette(
         routes=[
             Route("/healthz", service.healthz),
-            Route("/runs/{run_id}/attempts", service.attempts),
-            Route("/runs/{run_id}/transcript", service.transcript),
-            Route("/runs/{run_id}/events", service.events),
-            Route("/runs/{run_id}/log", service.log),
+            Route("/runs/{run}/attempts", service.attempts),
+            Route("/runs/{run}/transcript", service.transcript),
+            Route("/runs/{run}/events", service.events),
+            Route("/runs/{run}/log", service.log),
             *routes,
         ],
         exception_handlers={TranscriptsUnavailable: unavailable, HTTPException: refused},
@@ -207,16 +207,16 @@ class _Service:
     async def healthz(self, _request: Request) -> Response:
         if self.draining.is_set():
             raise HTTPException(503, "stopping")
-        await self.store.attempts("")
+        await self.store.attempts(RunKey.named(""))
         return JSONResponse({"status": "ok"}, headers=_HEADERS)
 
     async def attempts(self, request: Request) -> Response:
-        run_id = (await self.guard.grant(request)).run_id
-        attempts = await self.store.attempts(run_id)
+        run = (await self.guard.grant(request)).run
+        attempts = await self.store.attempts(run)
         if not attempts:
-            raise HTTPException(404, f"run {run_id}: no output is stored yet")
+            raise HTTPException(404, f"run {run.run_id}: no output is stored yet")
         return JSONResponse(
-            [await self._attempt(attempt_key(run_id, attempt)) for attempt in attempts], headers=_HEADERS
+            [await self._attempt(AttemptKey(run=run, attempt=attempt)) for attempt in attempts], headers=_HEADERS
         )
 
     async def transcript(self, request: Request) -> Response:
@@ -295,7 +295,7 @@ class _Service:
         return f"event: end\ndata: {receipt.model_dump_json() if receipt else 'null'}\n\n"
 
     async def _check_stored(self, key: AttemptKey) -> None:
-        if key.attempt not in await self.store.attempts(key.run.run_id):
+        if key.attempt not in await self.store.attempts(key.run):
             raise HTTPException(404, f"transcript {key.transcript}: no output is stored yet")
 
     async def _sealed(self, key: AttemptKey) -> bool:
@@ -315,7 +315,8 @@ class _Service:
 
 
 def _requested_attempt(request: Request, grant: Grant) -> AttemptKey:
-    return attempt_key(grant.run_id, parse_number(request.query_params.get("attempt", "1"), "attempt", least=1))
+    attempt = parse_number(request.query_params.get("attempt", "1"), "attempt", least=1)
+    return AttemptKey(run=grant.run, attempt=attempt)
 
 
 def as_json(line: Line) -> str:
@@ -397,11 +398,6 @@ async def _ndjson(stored: AsyncIterator[list[Line]], limit: int) -> AsyncIterato
 
 async def _done() -> bool:
     return True
-
-
-def attempt_key(run_id: str, attempt: int) -> AttemptKey:
-    """The key of an attempt for reading, for which the store uses only run id and attempt."""
-    return AttemptKey(run=RunKey(agent_id="", company_id="", run_id=run_id), attempt=attempt)
 
 
 def parse_number(text: str, name: str, *, least: int) -> int:

@@ -68,7 +68,7 @@ class AttemptUsage:
             return AttemptProgress(partial.fold.progress, False)
 
     def _partial_fold(self, key: AttemptKey) -> _PartialFold:
-        id_ = (key.run.run_id, key.attempt)
+        id_ = (key.run.name, key.attempt)
         partial = self._folds.pop(id_, None) or _PartialFold()
         self._folds[id_] = partial
         if len(self._folds) > MAX_FOLDS:

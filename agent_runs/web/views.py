@@ -2,10 +2,10 @@
 
 from typing import Final
 
+from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.transcripts.store import TranscriptStore
 from agent_runs.web.render import Attempt, View
 from agent_runs.web.run_info import RunInfo, RunInfoSource, RunInfoUnavailable
-from agent_runs.web.transcripts import attempt_key
 from agent_runs.web.usage import AttemptUsage
 
 MAX_ATTEMPTS: Final = 50
@@ -20,32 +20,32 @@ class RunViews:
         self._source = source
         self._usage = AttemptUsage(store)
 
-    async def view(self, run_id: str, attempt: int | None = None) -> View:
+    async def view(self, run: RunKey, attempt: int | None = None) -> View:
         """Everything of the page except the lines; without `attempt` that of the newest attempt."""
         info: RunInfo | None = None
         note = ""
         try:
-            info = await self._source.run_info(run_id)
+            info = await self._source.run_info(run)
         except RunInfoUnavailable as error:
             note = f"{error}. Steps and outcome are missing here."
-        attempts = await self._attempts(run_id, info)
+        attempts = await self._attempts(run, info)
         chosen = attempt or (attempts[-1].number if attempts else 1)
         sealed = any(one.number == chosen and one.receipt for one in attempts)
         return View(
-            run_id=run_id,
+            run=run,
             attempt=chosen,
             info=info,
             attempts=attempts,
-            progress=await self._usage.progress(attempt_key(run_id, chosen)),
+            progress=await self._usage.progress(AttemptKey(run=run, attempt=chosen)),
             live=not info.run.decided if info else not sealed,
             note=note,
         )
 
-    async def _attempts(self, run_id: str, info: RunInfo | None) -> list[Attempt]:
+    async def _attempts(self, run: RunKey, info: RunInfo | None) -> list[Attempt]:
         outcome = info.outcome if info else None
         failures = {one.attempt: one.failure_code for one in outcome.attempts} if outcome else {}
-        numbers = sorted({*failures, *await self._store.attempts(run_id)})[-MAX_ATTEMPTS:]
+        numbers = sorted({*failures, *await self._store.attempts(run)})[-MAX_ATTEMPTS:]
         return [
-            Attempt(number, failures.get(number), await self._store.receipt(attempt_key(run_id, number)))
+            Attempt(number, failures.get(number), await self._store.receipt(AttemptKey(run=run, attempt=number)))
             for number in numbers
         ]

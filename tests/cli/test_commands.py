@@ -16,6 +16,7 @@ import yaml
 from agent_runs.cli.refusals import Refused
 from agent_runs.cli.runs import read_context
 from agent_runs.client.fleet import RunFilter
+from agent_runs.contracts.identity import RunKey
 from agent_runs.paperclip.sealing import PublicKey, load_or_create
 from agent_runs.transcripts.tokens import Tokens
 from dev_stack.demo import context
@@ -303,7 +304,7 @@ def test_keys_prints_what_a_worker_and_its_callers_mount(tmp_path: Path) -> None
     assert PublicKey.from_jwk(public["data"]["sealing-key.json"]).kid == key.kid
     assert "d" not in json.loads(public["data"]["sealing-key.json"])
     tokens = Tokens.load(tmp_path / "transcripts-key.json", create=False)
-    assert tokens.open(tokens.mint("run")).run_id == "run"
+    assert tokens.open(tokens.mint(RunKey.named("ada~run"))).run.name == "ada~run"
 
 
 def test_new_keys_keep_the_old_ones_so_that_open_runs_and_links_still_open(tmp_path: Path) -> None:

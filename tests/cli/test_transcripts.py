@@ -79,7 +79,7 @@ async def test_logs_come_through_the_service_whose_url_is_set(
         code, out, error = await run("logs", key.run.run_id, "--json", **with_service)
         assert (code, error) == (0, "")
         assert [json.loads(row)["text"] for row in out.splitlines()] == ["line 1", "line 2", "line 3"]
-        page = links.page_url(ClientSettings.read(with_service), key.run.run_id)
+        page = links.page_url(ClientSettings.read(with_service), key.run)
         assert page is not None
         async with aiohttp.ClientSession() as browser, browser.get(page) as answer:
             assert answer.status == 200
@@ -99,7 +99,7 @@ async def test_the_links_of_a_run_are_revoked_without_temporal(environment: dict
     code, out, error = await run("revoke-links", "run-1", "--json", **alone)
     assert (code, error) == (0, "")
     assert json.loads(out.splitlines()[0])["run"] == "run-1"
-    revoked_at = await store.links_revoked_at("run-1")
+    revoked_at = await store.links_revoked_at(RunKey.named("ada~run-1"))
     assert revoked_at is not None
     assert before <= revoked_at <= datetime.now(UTC)
     await store.close()
@@ -119,7 +119,7 @@ async def test_the_links_of_an_agents_newest_run_are_revoked(
     code, out, _ = await run("revoke-links", key.run.agent_id, **environment)
     assert code == 0
     assert key.run.run_id in out
-    assert await store.links_revoked_at(key.run.run_id) is not None
+    assert await store.links_revoked_at(key.run) is not None
     await store.close()
 
 

@@ -71,11 +71,11 @@ async def test_lines_come_through_as_they_were_written(reader: ServiceTranscript
 
 
 async def test_attempts_and_receipts_are_those_of_the_store(reader: ServiceTranscripts, store: SqlTranscripts) -> None:
-    assert await reader.attempts("run-1") == []
+    assert await reader.attempts(RunKey.named("ada~run-1")) == []
     assert await reader.receipt(KEY) is None
     await store.append(KEY, lines(1, 1))
     sealed = await store.seal(KEY, OutputReceipt(state="verified", lines=1))
-    assert await reader.attempts("run-1") == [1]
+    assert await reader.attempts(RunKey.named("ada~run-1")) == [1]
     assert await reader.receipt(KEY) == sealed
 
 
@@ -142,11 +142,11 @@ async def test_a_reader_whose_connections_are_cut_50_times_sees_every_line_once(
 async def test_an_unreachable_service_is_named_with_the_setting(settings: ClientSettings) -> None:
     async with ServiceTranscripts.at("http://127.0.0.1:1", settings) as reader:
         with pytest.raises(TranscriptsUnavailable, match="AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL"):
-            await reader.attempts("run-1")
+            await reader.attempts(RunKey.named("ada~run-1"))
 
 
 async def test_another_key_is_named_with_the_setting(store: SqlTranscripts, tmp_path: Path) -> None:
     theirs, ours = (ClientSettings(transcripts_key_file=tmp_path / name) for name in ("theirs", "ours"))
     async with serving(app(store, Access(load_tokens(theirs)))) as base, ServiceTranscripts.at(base, ours) as reader:
         with pytest.raises(TranscriptsUnavailable, match="AGENT_RUNS_TRANSCRIPTS_KEY_FILE"):
-            await reader.attempts("run-1")
+            await reader.attempts(RunKey.named("ada~run-1"))

@@ -18,6 +18,7 @@ from temporalio.client import Client
 from agent_runs.client import links
 from agent_runs.client.attach import Ticket
 from agent_runs.client.obstacles import read_obstacles
+from agent_runs.contracts.identity import RunKey
 from agent_runs.transcripts.tokens import authorization
 from agent_runs.web.run_info import TemporalRunInfo
 from agent_runs.web.serving import transcript_service
@@ -41,6 +42,7 @@ class Surfaces:
     base: str
     token: str
     page_token: str
+    run: RunKey
 
     async def command(self, *arguments: str) -> str:
         """The words that a command says, on stdout and stderr; tables wrap them."""
@@ -84,7 +86,8 @@ async def open_surfaces(env: Environment, ticket: Ticket) -> AsyncIterator[Surfa
     info = TemporalRunInfo(env.system.temporal, settings)
     async with transcript_service(settings, env.system.store, info) as base:
         assert base is not None
-        yield Surfaces(env, base, "t" * 40, links.load_tokens(settings).mint(ticket.run_id))
+        run = RunKey(agent_id=env.raw["agent"]["id"], company_id="", run_id=ticket.run_id)
+        yield Surfaces(env, base, "t" * 40, links.load_tokens(settings).mint(run), run)
 
 
 async def until_hindered(env: Environment, ticket: Ticket, words: str) -> None:
@@ -107,7 +110,7 @@ async def test_the_worker_was_killed(temporal: Client, process_pool: ProcessPool
             assert expected in await seen.command("show", ticket.run_id)
             assert expected in await seen.command("explain", ticket.run_id)
             assert expected in await seen.command("list", "--agent", env.agent_id)
-            assert expected in await seen.page(f"/runs/{ticket.run_id}")
+            assert expected in await seen.page(f"/runs/{seen.run.name}")
             assert "line 0" in await seen.command("logs", ticket.run_id)
         env.release_agent()
         await env.worker()
@@ -126,7 +129,7 @@ async def test_the_api_server_is_away(temporal: Client, process_pool: ProcessPoo
                 await seen.command("show", ticket.run_id),
                 await seen.command("explain", ticket.run_id),
                 await seen.command("list", "--agent", env.agent_id),
-                await seen.page(f"/runs/{ticket.run_id}"),
+                await seen.page(f"/runs/{seen.run.name}"),
             ):
                 assert "creating the Job failed" in text
                 assert "Check the API server; the run continues by itself once it answers." in text
@@ -152,7 +155,7 @@ async def test_the_stores_disk_is_full(temporal: Client, process_pool: ProcessPo
             for text in (
                 await seen.command("show", ticket.run_id),
                 await seen.command("explain", ticket.run_id),
-                await seen.page(f"/runs/{ticket.run_id}"),
+                await seen.page(f"/runs/{seen.run.name}"),
             ):
                 assert "following the agent's output failed" in text
                 assert "Check the transcript store" in text
@@ -205,7 +208,7 @@ async def test_the_login_to_the_database_is_revoked(
                 await seen.command("explain", ticket.run_id),
                 await seen.command("list", "--agent", env.agent_id),
                 await seen.command("logs", ticket.run_id),
-                await seen.page(f"/runs/{ticket.run_id}"),
+                await seen.page(f"/runs/{seen.run.name}"),
                 await seen.page("/runs"),
                 await ready(health),
             ]
@@ -253,7 +256,7 @@ async def test_temporal_is_stopped(temporal: Client, process_pool: ProcessPool, 
             logs = await seen.command("logs", ticket.run_id)
             assert "this is what is stored so far" in logs
             assert "line 0" in logs
-            page = await seen.page(f"/runs/{ticket.run_id}")
+            page = await seen.page(f"/runs/{seen.run.name}")
             assert "Temporal does not answer" in page
             assert "line 0" in page
             assert "Temporal does not answer" in await seen.page("/runs")

@@ -129,7 +129,7 @@ async def test_a_finished_attempt_has_the_usage_of_its_report_without_secrets(st
     await store.append(KEY, lines)
     parse = ParseTranscriptActivity(store, Redactions(cast("Cluster", None), FakePreparations()))
     report = await ActivityEnvironment().run(parse.parse_transcript, INPUT)
-    known = (await store.fleet.usage(["run-1"]))["run-1"]
+    known = (await store.fleet.usage([KEY.run.name]))[KEY.run.name]
     assert (known.input_tokens, known.cached_tokens, known.output_tokens, known.steps) == (200, 100, 20, 2)
     assert (known.cost_usd, known.model) == (report.cost_usd, "fake/model")
     assert known.last_output == report.last_output == "it is [[secret:GITHUB_TOKEN]]"

@@ -18,7 +18,7 @@ from agent_runs.client.obstacles import obstacles_of_runs, read_obstacles
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.runs import list_runs
 from agent_runs.web.run_info import TemporalRunInfo
-from tests.runs.system import System, open_system, replay_script
+from tests.runs.system import System, attempt_key, open_system, replay_script
 from tests.support.cases import case
 
 
@@ -78,8 +78,8 @@ async def test_a_step_that_keeps_failing_is_named_in_our_words_with_the_next_ste
         assert "k8s_api_unavailable" in obstacle.text
         assert "Check the API server; the run continues by itself once it answers." in obstacle.text
         [summary] = [run async for run in list_runs(temporal, f"PaperclipRunId = '{ticket.run_id}'")]
-        assert "creating the Job failed" in (await obstacles_of_runs(temporal, [summary]))[ticket.run_id]
-        info = await TemporalRunInfo(temporal, system.settings).run_info(ticket.run_id)
+        assert "creating the Job failed" in (await obstacles_of_runs(temporal, [summary]))[summary.key.name]
+        info = await TemporalRunInfo(temporal, system.settings).run_info(summary.key)
         assert info is not None
         assert [each.kind for each in info.obstacles] == ["step_fails"]
         assert " in " in info.obstacles[0].text.partition(":")[0]
@@ -127,7 +127,8 @@ async def test_why_a_run_waits_is_on_every_surface(
 ) -> None:
     async with open_system(temporal, tmp_path) as system, system.worker():
         system.embedded.faults.fill_node("1 Insufficient memory.")
-        ticket = await system.start(system.agent("cat"))
+        raw = system.agent("cat")
+        ticket = await system.start(raw)
         handle = ticket.handle(temporal)
         why = "Pod unschedulable: 0/1 nodes are available: 1 Insufficient memory."
         async with asyncio.timeout(120):
@@ -140,7 +141,7 @@ async def test_why_a_run_waits_is_on_every_surface(
         await runs.show(ticket.run_id, JsonDisplay(shown))
         await fleet.listing(JsonDisplay(listed), {}, limit=5)
         await explain(ticket.run_id, JsonDisplay(explained))
-        info = await TemporalRunInfo(temporal, system.settings).run_info(ticket.run_id)
+        info = await TemporalRunInfo(temporal, system.settings).run_info(attempt_key(raw).run)
         assert info is not None
         page = " ".join(each.text for each in info.obstacles)
         for where, text in {"show": shown, "list": listed, "explain": explained}.items():

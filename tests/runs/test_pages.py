@@ -33,13 +33,13 @@ async def test_the_page_of_a_finished_run_shows_its_outcome(system: System) -> N
     outcome = await outcome_at_close(ticket.handle(system.temporal))
     settings = with_page(system)
     async with transcript_service(settings, system.store, TemporalRunInfo(system.temporal, settings)) as base:
-        run_id = raw["runId"]
-        headers = authorization(links.load_tokens(settings).mint(run_id))
+        run = attempt_key(raw).run
+        headers = authorization(links.load_tokens(settings).mint(run))
         async with aiohttp.ClientSession(headers=headers) as http:
-            page = await _text(http, f"{base}/runs/{run_id}")
+            page = await _text(http, f"{base}/runs/{run.name}")
             while "succeeded" not in page:  # Temporal's list is a moment behind its histories
                 await asyncio.sleep(0)
-                page = await _text(http, f"{base}/runs/{run_id}")
+                page = await _text(http, f"{base}/runs/{run.name}")
     assert "The command printed its greeting." in page
     assert "hello-from-bash" in page
     assert str(outcome.session_id) in page
@@ -54,8 +54,12 @@ async def test_the_page_of_a_run_shows_only_that_run_of_its_agent(system: System
     raw = system.agent(replay_script("text-stdin"))
     await system.outcome(raw)
     runs = TemporalRunInfo(system.temporal, system.settings)
-    assert await runs.run_info(raw["agent"]["id"]) is None
-    assert await runs.run_info("no' OR RunPhase = 'succeeded") is None
+    run = attempt_key(raw).run
+    assert await runs.run_info(run) is not None
+    for other in ({"run_id": run.agent_id}, {"agent_id": str(uuid.uuid4())}):
+        assert await runs.run_info(run.model_copy(update=other)) is None
+    for field in ("run_id", "agent_id"):
+        assert await runs.run_info(run.model_copy(update={field: "no' OR RunPhase = 'succeeded"})) is None
 
 
 async def test_the_list_has_a_finished_run_with_exactly_the_usage_of_its_outcome(system: System) -> None:
@@ -110,7 +114,7 @@ async def test_a_link_opens_the_service_it_was_made_for(system: System) -> None:
     settings = with_page(system)
     async with transcript_service(settings, system.store, TemporalRunInfo(system.temporal, settings)) as base:
         public = settings.model_copy(update={"transcripts_public_url": base})
-        link = links.page_url(public, attempt_key(raw).run.run_id)
+        link = links.page_url(public, attempt_key(raw).run)
         assert link is not None
         async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as browser:
             assert "refresh" in await _text(browser, link)

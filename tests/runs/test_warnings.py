@@ -12,12 +12,13 @@ from agent_runs.cli.display import TextDisplay
 from agent_runs.client.attach import Ticket, attach
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.wake import build_wake
+from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.start import HostTexts
 from agent_runs.paperclip.sealing import Sealer, load_or_create
 from agent_runs.web.render import Templates
 from agent_runs.web.run_info import TemporalRunInfo
 from agent_runs.web.views import RunViews
-from tests.runs.system import System
+from tests.runs.system import System, attempt_key
 
 UNREADABLE = "instructionsFilePath not readable"
 
@@ -29,9 +30,9 @@ async def details(system: System, ticket: Ticket) -> str:
     return str(metadata.current_details)
 
 
-async def header(system: System, run_id: str) -> str:
+async def header(system: System, run: RunKey) -> str:
     """The header of the run's page."""
-    view = await RunViews(system.store, TemporalRunInfo(system.temporal, system.settings)).view(run_id)
+    view = await RunViews(system.store, TemporalRunInfo(system.temporal, system.settings)).view(run)
     return Templates().header(view)
 
 
@@ -90,14 +91,14 @@ async def places(
     await system.until_stored(raw)
     seen = {
         "current details": await details(system, ticket),
-        "page": await header(system, run_id),
+        "page": await header(system, attempt_key(raw).run),
         "show": await shown(system, run_id, monkeypatch),
     }
     (system.programs / "go").touch()
     outcome = await outcome_at_close(ticket.handle(system.temporal))
     return seen | {
         "current details of the ended run": await details(system, ticket),
-        "page of the ended run": await header(system, run_id),
+        "page of the ended run": await header(system, attempt_key(raw).run),
         "show of the ended run": await shown(system, run_id, monkeypatch),
         "outcome": "\n".join(outcome.warnings),
     }

@@ -22,7 +22,7 @@ from agent_runs.web.serving import transcript_service
 from dev_stack.cluster.kinds import KINDS, SECRETS, Kind
 from dev_stack.cluster.store import Change
 from tests.faults.checks import stored_bytes
-from tests.runs.system import System
+from tests.runs.system import System, attempt_key
 from workflows.agent_run import AgentRunWorkflow
 
 BEACON: Final = "beacon-5f7a0c91"
@@ -240,8 +240,9 @@ async def pages(system: System, raw: dict[str, Any]) -> dict[str, bytes]:
     """Everything that the transcript service shows of a run."""
     addresses = {"transcripts_listen": "127.0.0.1:0", "web_ui": "http://127.0.0.1:8233"}
     settings = system.settings.model_copy(update=addresses)
-    headers = authorization(links.load_tokens(settings).mint(raw["runId"]))
-    attempts = await system.store.attempts(raw["runId"]) or [1]
+    run = attempt_key(raw).run
+    headers = authorization(links.load_tokens(settings).mint(run))
+    attempts = await system.store.attempts(run) or [1]
     forms = [
         "",
         "/live",
@@ -256,8 +257,8 @@ async def pages(system: System, raw: dict[str, Any]) -> dict[str, bytes]:
     ):
         for number in attempts:
             for form in forms:
-                address = f"/runs/{raw['runId']}{form}{'&' if '?' in form else '?'}attempt={number}"
-                if form == "/events" and not await system.store.attempts(raw["runId"]):
+                address = f"/runs/{run.name}{form}{'&' if '?' in form else '?'}attempt={number}"
+                if form == "/events" and not await system.store.attempts(run):
                     continue  # it waits for the first line
                 async with http.get(address) as answer:
                     found[f"{form or 'page'} {number}"] = await answer.read()

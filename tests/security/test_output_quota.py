@@ -32,7 +32,7 @@ async def test_an_agent_that_writes_without_end_is_stopped_by_name_and_others_ne
     assert await small.stdout(other) == [b"%d" % number for number in range(1, 101)]
     outcome = await outcome_at_close(ticket.handle(small.temporal))
     assert outcome.error_code == "output_quota_exceeded"
-    stored = await small.store.stored_bytes(flood["runId"])
+    stored = await small.store.stored_bytes(attempt_key(flood).run)
     assert 2 * MIB < stored < 8 * MIB
     assert outcome.receipt is not None  # although the agent was killed
     rows = await small.store.read(attempt_key(flood), limit=100_000, max_bytes=16 * MIB)

@@ -16,7 +16,7 @@ from agent_runs.paperclip.redaction import Redaction
 from agent_runs.transcripts.tokens import authorization
 from agent_runs.web.run_info import TemporalRunInfo
 from agent_runs.web.serving import transcript_service
-from tests.runs.system import System
+from tests.runs.system import System, attempt_key
 
 MIB = 1024 * 1024
 SHORT = "s3cret-8"
@@ -94,12 +94,12 @@ async def pages(system: System, raw: dict[str, Any]) -> str:
     """Everything that the transcript service shows of a run."""
     addresses = {"transcripts_listen": "127.0.0.1:0", "web_ui": "http://127.0.0.1:8233"}
     settings = system.settings.model_copy(update=addresses)
-    headers = authorization(links.load_tokens(settings).mint(raw["runId"]))
+    headers = authorization(links.load_tokens(settings).mint(attempt_key(raw).run))
     async with (
         transcript_service(settings, system.store, TemporalRunInfo(system.temporal, settings)) as base,
         aiohttp.ClientSession(base, headers=headers) as http,
-        http.get(f"/runs/{raw['runId']}") as page,
-        http.get(f"/runs/{raw['runId']}/transcript") as lines,
+        http.get(f"/runs/{attempt_key(raw).run.name}") as page,
+        http.get(f"/runs/{attempt_key(raw).run.name}/transcript") as lines,
     ):
         assert page.status == lines.status == 200
         return await page.text() + await lines.text()

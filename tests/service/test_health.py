@@ -16,6 +16,7 @@ from temporalio.testing import WorkflowEnvironment
 import worker
 from agent_runs.client.connection import EXIT_DELAY_SEC
 from agent_runs.contracts.errors import ClusterUnavailable, TranscriptsUnavailable
+from agent_runs.contracts.identity import RunKey
 from agent_runs.kube.port import Cluster
 from agent_runs.service.health import (
     CLUSTER_MAX_AGE,
@@ -312,7 +313,7 @@ async def test_a_store_that_can_be_read_but_not_written_makes_the_worker_unready
     async with running_worker(temporal, queue, slots, name):
         assert state(await until(health, lambda report: state(report, "polling") == "ok"), "transcripts") == "ok"
         await store._database.write(lambda connection: connection.exec_driver_sql("PRAGMA query_only = 1"))
-        assert await store.attempts("run-1") == []
+        assert await store.attempts(RunKey.named("ada~run-1")) == []
         report = await until(health, lambda report: state(report, "transcripts") == "failing")
     assert (report.ready, report.live) == (False, True)
     await store.close()

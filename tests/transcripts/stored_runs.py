@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Row, func, select
 
+from agent_runs.contracts.identity import RunKey
 from agent_runs.transcripts.schema import attempts
 from agent_runs.transcripts.store import SqlTranscripts
 
@@ -29,12 +30,12 @@ class StoredRun:
 async def stored_runs(store: SqlTranscripts, limit: int = 100) -> list[StoredRun]:
     """The newest runs first."""
     opened = func.min(attempts.c.opened_at)
-    newest = select(attempts.c.run_id, opened).group_by(attempts.c.run_id).order_by(opened.desc())
-    order = [run_id for run_id, _ in await store._database.rows(newest.limit(limit))]
-    by_run: dict[str, list[Row[Any]]] = {run_id: [] for run_id in order}
-    rows = select(attempts).where(attempts.c.run_id.in_(order)).order_by(attempts.c.attempt)
+    newest = select(attempts.c.run, opened).group_by(attempts.c.run).order_by(opened.desc())
+    order = [run for run, _ in await store._database.rows(newest.limit(limit))]
+    by_run: dict[str, list[Row[Any]]] = {run: [] for run in order}
+    rows = select(attempts).where(attempts.c.run.in_(order)).order_by(attempts.c.attempt)
     for row in await store._database.rows(rows):
-        by_run[row.run_id].append(row)
+        by_run[row.run].append(row)
     return [_stored_run(rows) for rows in by_run.values() if rows]
 
 
@@ -44,7 +45,7 @@ def _stored_run(rows: Sequence[Row[Any]]) -> StoredRun:
     ends = [row.last_at for row in rows if row.last_at is not None]
     newest = rows[-1]
     return StoredRun(
-        run_id=newest.run_id,
+        run_id=RunKey.named(newest.run).run_id,
         agent_id=newest.agent_id,
         company_id=newest.company_id,
         attempts=len(rows),

@@ -42,7 +42,7 @@ async def test_usage_comes_with_lines_and_without_any_and_the_newest_counts(any_
     await any_store.append(key(), [line(1)], usage=used(1))
     await any_store.append(key(), [line(2)])
     await any_store.append(key(), [], usage=used(5, "0.25"))
-    known = (await any_store.fleet.usage(["run-1", "run-2", ""]))["run-1"]
+    known = (await any_store.fleet.usage(["ada~run-1", "ada~run-2", ""]))["ada~run-1"]
     assert (known.input_tokens, known.cached_tokens, known.output_tokens, known.tokens) == (5, 10, 15, 30)
     assert (known.cost_usd, known.model, known.last_output, known.sealed) == (
         Decimal("0.25"),
@@ -54,7 +54,7 @@ async def test_usage_comes_with_lines_and_without_any_and_the_newest_counts(any_
     assert await any_store.last(key()) == 2
     await any_store.seal(key(), OutputReceipt())
     await any_store.record_usage(key(), used(7, None))
-    known = (await any_store.fleet.usage(["run-1"]))["run-1"]
+    known = (await any_store.fleet.usage([key().run.name]))["ada~run-1"]
     assert (known.input_tokens, known.cost_usd, known.unpriced, known.sealed) == (7, None, 1, True)
 
 
@@ -62,7 +62,7 @@ async def test_attempts_of_a_run_add_up_exactly(any_store: SqlTranscripts) -> No
     for attempt in range(1, 11):
         await any_store.append(key(attempt=attempt), [line()], usage=used(1, "0.1"))
     await any_store.append(key(attempt=11), [line()])
-    known = (await any_store.fleet.usage(["run-1"]))["run-1"]
+    known = (await any_store.fleet.usage([key().run.name]))["ada~run-1"]
     assert (known.attempts, known.steps, known.cost_usd, known.unpriced) == (11, 10, Decimal(1), 0)
     (total,) = (await any_store.fleet.totals(Selection()))["agent"]
     assert (total.name, total.runs, total.input_tokens, total.cost_usd) == ("ada", 1, 10, Decimal(1))
@@ -72,7 +72,7 @@ async def test_a_writer_that_was_replaced_changes_no_usage(any_store: SqlTranscr
     await any_store.append(key(), [line()], SECOND, used(1))
     with pytest.raises(Exception, match="activity attempt 2"):
         await any_store.append(key(), [], FIRST, used(9))
-    assert (await any_store.fleet.usage(["run-1"]))["run-1"].input_tokens == 1
+    assert (await any_store.fleet.usage([key().run.name]))["ada~run-1"].input_tokens == 1
 
 
 async def test_usage_of_an_attempt_that_retention_has_deleted_is_not_made_anew(any_store: SqlTranscripts) -> None:
@@ -80,7 +80,7 @@ async def test_usage_of_an_attempt_that_retention_has_deleted_is_not_made_anew(a
     await any_store.seal(key(), OutputReceipt())
     await purge(any_store, timedelta(days=1), datetime.now(UTC) + timedelta(days=40))
     await any_store.record_usage(key(), used())
-    assert await any_store.fleet.usage(["run-1"]) == {}
+    assert await any_store.fleet.usage(["ada~run-1"]) == {}
     assert await any_store.fleet.totals(Selection()) == {"agent": [], "company": [], "day": []}
 
 

@@ -109,7 +109,7 @@ async def test_a_partition_is_made_while_lines_are_written_and_read(store: SqlTr
 
     def hold(connection: Connection) -> None:
         connection.execute(
-            text("INSERT INTO lines SELECT run_id, 2, day, sequence, stream, data, terminated, at FROM lines")
+            text("INSERT INTO lines SELECT run, 2, day, sequence, stream, data, terminated, at FROM lines")
         )
         loop.call_soon_threadsafe(started.set)
 
@@ -135,7 +135,7 @@ async def test_retention_drops_a_day_and_deletes_no_line_by_line(store: SqlTrans
     assert (purged.attempts, purged.partitions) == (0, 1)
     assert day() not in await partitions(store)
     assert len(await store.read(key("later"))) == 3
-    assert await rows(store, "SELECT run_id FROM attempts") == ["later"]
+    assert await rows(store, "SELECT run FROM attempts") == ["ada~later"]
 
 
 def _forbid_deletes(connection: Connection) -> None:
@@ -166,7 +166,7 @@ async def test_what_must_be_kept_survives_its_day_and_is_written_on(
     assert await elsewhere.append(key("open"), [line(1, NOON, b"repeated"), line(2, clock.now)]) == 1
     assert [kept.data for kept in await store.read(key("open"))] == [b"x", b"x"]
     assert await elsewhere.append(key("silent"), [line(1, clock.now)], writer) == 1
-    assert await store.attempts("expired") == []
+    assert await store.attempts(RunKey.named("ada~expired")) == []
     later = clock.now + MAX_RUN_TIME + DAY
     assert (await purge(store, RETENTION, later)).attempts == 3
     assert await with_lines(store) == set()

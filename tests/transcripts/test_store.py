@@ -82,7 +82,7 @@ async def test_names_and_numbers_are_stored_exactly(store: SqlTranscripts) -> No
     late = Line(1, "stderr", b"", terminated=False, at=datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC))
     await store.append(odd, [late, last], writer(2**40))
     assert await store.read(odd) == [late, last]
-    assert await store.attempts("'); --") == [7]
+    assert await store.attempts(odd.run) == [7]
     (summary,) = await stored_runs(store)
     assert (summary.agent_id, summary.company_id, summary.lines) == ("a\"\\'é", "\u2028\t\n", 2)
 
@@ -91,7 +91,7 @@ async def test_a_run_belongs_to_the_temporal_run_that_opened_it_first(store: Sql
     run = key().run
     opened = await asyncio.gather(*(store.open_run(run, f"run-{n}") for n in range(5)))
     assert len(set(opened)) == 1
-    assert await store.attempts(run.run_id) == []  # none was made yet
+    assert await store.attempts(run) == []  # none was made yet
     await store.claim(key(), writer(1))
     await store.seal(key(), OutputReceipt(), writer(1))
     assert await store.open_run(run, "later") == "temporal-run"  # of the last writer
@@ -140,14 +140,14 @@ async def test_attempts_and_runs_are_separate(store: SqlTranscripts) -> None:
     await store.append(key(attempt=2), [line(1, b"two")])
     await store.append(key(attempt=1), [line(1, b"one")])
     await store.append(key("run-2"), [line(1, b"other")])
-    assert await store.attempts("run-1") == [1, 2]
-    assert await store.attempts("unknown") == []
+    assert await store.attempts(RunKey.named("ada~run-1")) == [1, 2]
+    assert await store.attempts(RunKey.named("ada~unknown")) == []
     assert await store.read(key(attempt=2)) == [line(1, b"two")]
 
 
 async def test_an_empty_batch_leaves_no_trace(store: SqlTranscripts) -> None:
     assert await store.append(key(), []) == 0
-    assert await store.attempts("run-1") == []
+    assert await store.attempts(RunKey.named("ada~run-1")) == []
 
 
 async def test_what_is_stored_is_not_kept_in_memory(store: SqlTranscripts) -> None:
@@ -203,7 +203,7 @@ async def test_the_first_receipt_is_final(store: SqlTranscripts) -> None:
 
 async def test_an_attempt_without_output_can_be_sealed(store: SqlTranscripts) -> None:
     await store.seal(key(), OutputReceipt(state="unverified"))
-    assert await store.attempts("run-1") == [1]
+    assert await store.attempts(RunKey.named("ada~run-1")) == [1]
     assert await stored_runs(store) == [StoredRun("run-1", "ada", "acme", 1, 0, 0, None, None, sealed=True)]
 
 
@@ -433,7 +433,7 @@ async def test_of_many_writers_at_once_the_latest_wins_and_no_line_is_mixed_in(
 async def test_a_claimed_attempt_is_listed_before_its_first_line(store: SqlTranscripts) -> None:
     await store.append(key("older"), [line(1)])
     await store.claim(key(), writer(1))
-    assert await store.attempts("run-1") == [1]
+    assert await store.attempts(RunKey.named("ada~run-1")) == [1]
     assert [(run.run_id, run.started_at) for run in await stored_runs(store)] == [("run-1", None), ("older", NOON)]
 
 

@@ -37,7 +37,7 @@ async def test_transcripts_are_purged_when_their_last_line_is_too_old(any_store:
     for one in (key("old"), key("fresh"), key("old", 2)):
         await any_store.seal(one, OutputReceipt())
     assert await purge(any_store, RETENTION, NOW) == PurgeResult(attempts=1, lines=2, bytes=2)
-    assert await any_store.attempts("old") == [2]
+    assert await any_store.attempts(RunKey.named("ada~old")) == [2]
     assert await any_store.read(key("old")) == []
     assert len(await any_store.read(key("fresh"))) == 2
     assert await purge(any_store, RETENTION, NOW) == PurgeResult()
@@ -89,23 +89,23 @@ async def test_two_workers_purge_at_the_same_time(any_store: SqlTranscripts, sto
 
 
 async def test_the_links_of_a_run_can_be_revoked_again_and_only_later_counts(any_store: SqlTranscripts) -> None:
-    assert await any_store.links_revoked_at("one") is None
-    await any_store.revoke_links("one", NOW - timedelta(hours=1))
-    await any_store.revoke_links("one", NOW)
-    await any_store.revoke_links("one", NOW - timedelta(hours=2))
-    assert await any_store.links_revoked_at("one") == NOW
-    assert await any_store.links_revoked_at("two") is None
+    assert await any_store.links_revoked_at(RunKey.named("ada~one")) is None
+    await any_store.revoke_links(RunKey.named("ada~one"), NOW - timedelta(hours=1))
+    await any_store.revoke_links(RunKey.named("ada~one"), NOW)
+    await any_store.revoke_links(RunKey.named("ada~one"), NOW - timedelta(hours=2))
+    assert await any_store.links_revoked_at(RunKey.named("ada~one")) == NOW
+    assert await any_store.links_revoked_at(RunKey.named("ada~two")) is None
 
 
 async def test_a_revocation_is_kept_as_long_as_a_link_from_before_it_may_live(any_store: SqlTranscripts) -> None:
     minute = timedelta(minutes=1)
-    await any_store.revoke_links("fresh", NOW - LINK_LIFETIME + minute)
-    await any_store.revoke_links("old", NOW - LINK_LIFETIME - minute)
+    await any_store.revoke_links(RunKey.named("ada~fresh"), NOW - LINK_LIFETIME + minute)
+    await any_store.revoke_links(RunKey.named("ada~old"), NOW - LINK_LIFETIME - minute)
     await purge(any_store, timedelta(days=30), NOW)
-    assert await any_store.links_revoked_at("old") is not None
+    assert await any_store.links_revoked_at(RunKey.named("ada~old")) is not None
     await purge(any_store, timedelta(days=1), NOW)
-    assert await any_store.links_revoked_at("old") is None
-    assert await any_store.links_revoked_at("fresh") is not None
+    assert await any_store.links_revoked_at(RunKey.named("ada~old")) is None
+    assert await any_store.links_revoked_at(RunKey.named("ada~fresh")) is not None
 
 
 class Scripted:

@@ -14,6 +14,7 @@ from agent_runs.client import links
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.transcripts import ServiceTranscripts
+from agent_runs.contracts.identity import RunKey
 from agent_runs.transcripts.tokens import authorization
 from tests.runs.system import System, attempt_key, open_system
 from tests.runs.test_hostile_output import FINISH, START
@@ -46,12 +47,12 @@ async def stored(system: System, raw: dict[str, object], count: int) -> None:
         await notifier.wait_for_change(notifier.changes, timedelta(milliseconds=20))
 
 
-async def page_with(settings: ClientSettings, run_id: str, words: str, query: str = "") -> str:
+async def page_with(settings: ClientSettings, run: RunKey, words: str, query: str = "") -> str:
     """The run's page, once it contains this: Temporal's list is a moment behind its histories."""
-    headers = authorization(links.load_tokens(settings).mint(run_id))
+    headers = authorization(links.load_tokens(settings).mint(run))
     async with aiohttp.ClientSession(settings.transcripts_public_url, headers=headers) as http:
         while True:
-            async with http.get(f"/runs/{run_id}{query}") as answer:
+            async with http.get(f"/runs/{run.name}{query}") as answer:
                 if answer.status == 200 and words in (page := await answer.text()):
                     return page
             await asyncio.sleep(0.05)
@@ -63,7 +64,7 @@ async def test_a_run_on_postgresql_is_followed_and_shown_through_a_killed_worker
     async with open_system(temporal, tmp_path, postgres_url) as system, system.service_process() as settings:
         raw = system.agent(talkative(tmp_path / "gate"))
         ticket = await system.start(raw)
-        key, run_id = attempt_key(raw), raw["runId"]
+        key = attempt_key(raw)
         base = str(settings.transcripts_public_url)
 
         async def sealed() -> bool:
@@ -79,14 +80,14 @@ async def test_a_run_on_postgresql_is_followed_and_shown_through_a_killed_worker
         following = asyncio.create_task(follow())
         async with system.worker_process() as worker:
             await stored(system, raw, HALF)
-            assert f"text {HALF - 1}" in await page_with(settings, run_id, ">running<")
+            assert f"text {HALF - 1}" in await page_with(settings, key.run, ">running<")
             worker.kill()
             await worker.wait()
         (tmp_path / "gate").touch()
         async with system.worker_process():
             outcome = await outcome_at_close(ticket.handle(temporal))
-            page = await page_with(settings, run_id, ">succeeded<")
-            newest = await page_with(settings, run_id, f"text {2 * HALF - 1}", "?at=end")
+            page = await page_with(settings, key.run, ">succeeded<")
+            newest = await page_with(settings, key.run, f"text {2 * HALF - 1}", "?at=end")
         seen = await following
         said = await system.stdout(raw)
     assert said == [START.encode(), *(WORDS.format(n).encode() for n in range(2 * HALF)), FINISH.encode()]

@@ -36,7 +36,7 @@ def usage(last_output: str = "I look around", cost: str | None = "0.0125") -> St
 
 async def store_run(here: Site, number: int, used: StoredUsage | None = None) -> None:
     """One line and the usage of a run."""
-    await here.store.append(key(run=f"run-{number}"), [line(1, text_event("x"))], usage=used or usage())
+    await here.store.append(key(run=f"agent-{number}~run-{number}"), [line(1, text_event("x"))], usage=used or usage())
 
 
 @asynccontextmanager

@@ -26,11 +26,13 @@ from agent_runs.web.transcripts import serving
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 POLL = timedelta(milliseconds=20)
-RUN = "run-1"
+KEY = RunKey(agent_id="ada", company_id="acme", run_id="run-1")
+RUN = KEY.name
+"""In paths."""
 
 
 def key(attempt: int = 1, run: str = RUN) -> AttemptKey:
-    return AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id=run), attempt=attempt)
+    return AttemptKey(run=RunKey.named(run, "acme"), attempt=attempt)
 
 
 def line(sequence: int, data: bytes, stream: str = "stdout") -> Line:
@@ -80,16 +82,16 @@ class FakeRunInfo:
     obstacles: dict[str, str] = field(default_factory=dict)
     cancelled: list[tuple[str, str]] = field(default_factory=list)
 
-    async def run_info(self, run_id: str) -> RunInfo | None:
+    async def run_info(self, run: RunKey) -> RunInfo | None:
         if self.down:
             raise RunInfoUnavailable("Temporal does not answer")
-        return self.info if run_id == RUN else None
+        return self.info if run.name == RUN else None
 
-    async def cancel(self, run_id: str, reason: str) -> bool:
+    async def cancel(self, run: RunKey, reason: str) -> bool:
         if self.down:
             raise RunInfoUnavailable("Temporal does not answer")
-        self.cancelled.append((run_id, reason))
-        return run_id == RUN
+        self.cancelled.append((run.name, reason))
+        return run.name == RUN
 
     async def list_page(self, wanted: RunFilter, cursor: bytes | None) -> RunPage:
         """The runs from the cursor on, a page of them; filters are Temporal's."""
@@ -115,7 +117,7 @@ class Site:
         return links.load_tokens(self.settings)
 
     def token(self, run: str = RUN) -> str:
-        return self.access_tokens().mint(run)
+        return self.access_tokens().mint(RunKey.named(run))
 
     @property
     def link(self) -> str:
@@ -200,7 +202,7 @@ def with_hostile_texts() -> RunInfo:
     """RunInfo with the payloads wherever an agent, its model or its cluster has a say."""
     bad = "".join(payloads())
     failure = Failure(code=bad, message=bad, next_step=bad, budget="agent")
-    run = replace(run_info().run, key=RunKey(agent_id=bad, company_id=bad, run_id=RUN), phase=bad, model=bad)
+    run = replace(run_info().run, key=RunKey(agent_id=bad, company_id=bad, run_id=KEY.run_id), phase=bad, model=bad)
     reports = tuple(AttemptReport(attempt=n, job_name=bad, failure_code=bad) for n in (1, 2))
     outcome = Outcome(
         failure=failure, error_code=bad, error_message=bad, session_id=bad, summary=bad, model=bad, attempts=reports

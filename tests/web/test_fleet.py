@@ -275,7 +275,9 @@ async def test_an_address_that_sends_many_wrong_tokens_has_to_wait(here: Site) -
             async with here.http.get(path, headers=authorization(token)) as answer:
                 assert (answer.status, answer.content_type) == (429, "application/json")
     await here.store.append(key(), [line(1, text_event("x"))])
-    await get(here, f"/runs/{RUN}", 200, **authorization(session.mint(RUN)))  # a link of a run still opens it
+    await get(
+        here, f"/runs/{RUN}", 200, **authorization(session.mint(RunKey.named(RUN)))
+    )  # a link of a run still opens it
     await get(here, "/runs", 200, Cookie=f"{COOKIE}={cookie}")  # and who is signed in stays so
 
 
@@ -341,7 +343,7 @@ async def test_a_header_that_came_twice_names_nobody(tmp_path: Path) -> None:
 async def test_an_operator_opens_every_run_also_one_whose_links_are_revoked(here: Site) -> None:
     here.source.info = run_info("running")
     await here.store.append(key(), [line(1, text_event("hello"))])
-    await here.store.revoke_links(RUN, run_info().run.started_at + timedelta(days=3650))
+    await here.store.revoke_links(RunKey.named(RUN), run_info().run.started_at + timedelta(days=3650))
     text = await page(here, f"/runs/{RUN}")
     assert "hello" in text
     assert '<a href="../runs">' in text
@@ -367,7 +369,7 @@ async def test_a_person_without_a_token_is_shown_how_to_get_one_and_a_program_a_
 
 async def test_who_signs_in_on_the_page_of_a_run_goes_on_to_that_run_and_nowhere_else(here: Site) -> None:
     for run_id, target in (
-        ("run-1", "runs/run-1"),
+        ("ada~run-1", "runs/ada~run-1"),
         ("//evil.example", "runs/%2F%2Fevil.example"),
         ("https://evil.example", "runs/https%3A%2F%2Fevil.example"),
         ("a\r\nSet-Cookie: x=y", "runs/a%0D%0ASet-Cookie%3A%20x%3Dy"),
@@ -395,7 +397,7 @@ async def test_a_link_of_another_site_is_loaded_once_more_and_only_once(here: Si
 async def test_a_program_with_the_key_reads_the_usage_of_runs_and_nobody_else(here: Site) -> None:
     await store_run(here, 1)
     operator = authorization(here.access_tokens().mint_operator(timedelta(minutes=1)))
-    async with here.http.get("/usage?run=run-1&run=run-2", headers=operator) as answer:
+    async with here.http.get("/usage?run=agent-1~run-1&run=agent-2~run-2", headers=operator) as answer:
         (found,) = await answer.json()
     tokens = {"input_tokens": 1200, "cached_tokens": 5600, "output_tokens": 34, "steps": 2}
     cost = {"cost_usd": "0.0125", "unpriced": 0}
@@ -403,7 +405,7 @@ async def test_a_program_with_the_key_reads_the_usage_of_runs_and_nobody_else(he
     assert found | tokens | cost | others == found
     expired = authorization(here.access_tokens().mint_operator(timedelta(seconds=-1)))
     for headers in ({}, authorization(here.token()), expired):
-        async with here.http.get("/usage?run=run-1", headers=headers) as answer:
+        async with here.http.get("/usage?run=agent-1~run-1", headers=headers) as answer:
             assert answer.status == 401
             assert "last_output" not in json.dumps(await answer.json())
     async with here.http.get("/runs", headers=operator) as answer:

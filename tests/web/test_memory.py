@@ -10,6 +10,7 @@ import pytest
 
 from agent_runs.client import links
 from agent_runs.client.settings import ClientSettings
+from agent_runs.contracts.identity import RunKey
 from agent_runs.transcripts.store import SqlTranscripts
 from agent_runs.transcripts.tokens import authorization
 from tests.web.parts import RUN, key, line
@@ -34,7 +35,7 @@ async def test_slow_readers_of_a_large_transcript_cost_little_memory(tmp_path: P
     for first in range(1, 2001, 100):
         await store.append(key(), [line(n, b"%d " % n + b"x" * 50_000) for n in range(first, first + 100)])
     await store.close()
-    headers = authorization(links.load_tokens(settings).mint(RUN))
+    headers = authorization(links.load_tokens(settings).mint(RunKey.named(RUN)))
     given = {
         "TEMPORAL_ADDRESS": "127.0.0.1:1",
         "AGENT_RUNS_SEALING_KEY_FILE": str(settings.sealing_key_file),

@@ -53,7 +53,7 @@ async def test_a_link_becomes_a_cookie_for_this_run_alone_and_leaves_the_address
             for path in (PAGE, f"{PAGE}/attempts", f"{PAGE}/transcript"):
                 async with returning.get(path) as page:
                     assert page.status == 200
-            async with returning.get("/runs/run-2") as other:
+            async with returning.get("/runs/ada~run-2") as other:
                 assert other.status == 403
 
 
@@ -67,7 +67,7 @@ async def test_a_cookie_of_a_published_service_is_kept_to_its_path_and_to_https(
 @pytest.mark.parametrize("path", [f"{PAGE}?token=", PAGE, f"{PAGE}/live"])
 async def test_a_revoked_link_opens_nothing_and_sets_nothing(here: Site, path: str) -> None:
     await here.store.append(key(), [line(1, text_event("hello"))])
-    await here.store.revoke_links(RUN, datetime.now(UTC))
+    await here.store.revoke_links(RunKey.named(RUN), datetime.now(UTC))
     async with here.http.get(path + here.token() if path.endswith("=") else path, headers=HTML) as answer:
         assert answer.status == 401
         assert "Set-Cookie" not in answer.headers

@@ -7,7 +7,7 @@ import pytest
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
 
 from agent_runs.client.outcome import cancel, fetch_outcome, outcome_at_close
-from agent_runs.client.runs import find_by_run_id
+from agent_runs.client.runs import find_by_key
 from agent_runs.contracts.errors import PodScheduleFailed, ProviderRejected
 from agent_runs.contracts.outcome import Outcome, Report
 from tests.support.requests import FakeRequest
@@ -78,7 +78,7 @@ async def test_an_ended_run_that_keeps_its_outcome_is_listed_as_ended_and_until_
         await fetch_outcome(handle, collect=False)
 
         async with asyncio.timeout(60):  # Temporal lists a change a moment after it
-            while (run := await find_by_run_id(temporal, request.run_id)) is None or not run.decided:  # noqa: ASYNC110
+            while (run := await find_by_key(temporal, request.wake.start.key)) is None or not run.decided:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         details = (await handle.describe()).status
         await fetch_outcome(handle, collect=True)

@@ -2,7 +2,7 @@
 
 A store that is up to date costs one query, and a new one is created at once: Alembic is imported only for an old one.
 Revisions only add, with defaults: workers of the previous version keep writing while the new ones start. But 0004
-rewrites the lines of PostgreSQL: workers of the version before fail until they are replaced. To add a revision, change
+rewrites the lines of PostgreSQL, and 0006 all keys: workers of the version before fail until they are replaced. To add a revision, change
 `agent_runs.transcripts.schema`, write `versions/rNNNN_….py` like the last one and set HEAD; a test compares.
 """
 
@@ -16,7 +16,7 @@ from agent_runs.transcripts.database import Database
 from agent_runs.transcripts.partitions import KEPT, create_missing
 from agent_runs.transcripts.schema import attempts, metadata_of
 
-HEAD: Final = "0005"
+HEAD: Final = "0006"
 FOLDER: Final = Path(__file__).parent
 _LOCK: Final = 0x7472616E736372  # "transcr": one migration at a time per PostgreSQL database
 
