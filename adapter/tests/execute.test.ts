@@ -101,16 +101,18 @@ describe.concurrent("a run", () => {
     const request = aRequest();
     const { resultJson } = await wake(request).result;
     const link = new URL(String(resultJson?.transcriptPage));
-    expect(`${link.origin}${link.pathname}`).toBe(`${worker.transcripts}/runs/${request.runId}`);
+    expect(`${link.origin}${link.pathname}`).toBe(`${worker.transcripts}/runs/${request.agent.id}~${request.runId}`);
     const token = link.searchParams.get("token") ?? "";
     const { sub, exp, iat } = decodeJwt(token);
-    expect(sub).toBe(request.runId);
+    expect(sub).toBe(`${request.agent.id}~${request.runId}`);
     expect(Math.abs((exp ?? 0) - (iat ?? 0) - LINK_LIFETIME_SECONDS)).toBeLessThanOrEqual(1); // revoked by `iat`
     expect((exp ?? 0) - Date.now() / 1000).toBeLessThanOrEqual(LINK_LIFETIME_SECONDS);
     const headers = { authorization: `Bearer ${token}` };
-    const read = (runId: string) => fetch(`${worker.transcripts}/runs/${runId}/transcript?attempt=1`, { headers });
-    expect((await read(request.runId)).status).toBe(200);
-    expect((await read(randomUUID())).status).toBe(403);
+    const read = (agentId: string, runId: string) =>
+      fetch(`${worker.transcripts}/runs/${agentId}~${runId}/transcript?attempt=1`, { headers });
+    expect((await read(request.agent.id, request.runId)).status).toBe(200);
+    expect((await read(request.agent.id, randomUUID())).status).toBe(403);
+    expect((await read(randomUUID(), request.runId)).status).toBe(403);
     const { workflowId, runId } = await describeAgentRun(request);
     const history = await runOf(temporalOf(server, worker.queue), workflowId, runId).fetchHistory();
     expect(Buffer.from(temporal.api.history.v1.History.encode(history).finish()).includes(token)).toBe(false);

@@ -41,8 +41,8 @@ async def revoke_links(run: str, display: Display) -> int:
         key = await stored_run(store, run) or (await find_run(await connect(settings), run)).key
         if not await store.attempts(key):  # a store that the service does not read would revoke nothing
             raise Refused(
-                f"no output of run {key.run_id} is in the transcript store: set AGENT_RUNS_TRANSCRIPTS_URL to the store "
-                "of the transcript service"
+                f"no output of run {key.run_id} is in the transcript store: set AGENT_RUNS_TRANSCRIPTS_URL to the "
+                "store of the transcript service"
             )
         await store.revoke_links(key, datetime.now(UTC))
     display.values({"run": key.run_id})

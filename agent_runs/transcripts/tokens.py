@@ -1,11 +1,11 @@
 """Tokens that open the transcript of one run to whoever holds them, until they expire.
 
 A token is a compact JWS (RFC 7515, RFC 7519) with the run's name (`RunKey.name`) as `sub`, `aud` =
-`agent-runs.transcripts`, `iat` and `exp`. By `iat` the links of a run can be revoked (`agent_runs.web.access`), and none outlives the transcripts.
-The algorithm is HS256: whoever checks a token can read every transcript anyway, so a public half would guard nothing.
-The key has a file of its own beside the sealing key instead of being derived from it: a caller that has only the
-public sealing key can still create links, a transcript service that runs alone needs no key that opens secrets, and
-either key can be rotated without the other.
+`agent-runs.transcripts`, `iat` and `exp`. By `iat` the links of a run can be revoked (`agent_runs.web.access`), and
+none outlives the transcripts. The algorithm is HS256: whoever checks a token can read every transcript anyway, so a
+public half would guard nothing. The key has a file of its own beside the sealing key instead of being derived from it:
+a caller that has only the public sealing key can still create links, a transcript service that runs alone needs no key
+that opens secrets, and either key can be rotated without the other.
 """
 
 import base64

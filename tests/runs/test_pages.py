@@ -56,7 +56,7 @@ async def test_the_page_of_a_run_shows_only_that_run_of_its_agent(system: System
     runs = TemporalRunInfo(system.temporal, system.settings)
     run = attempt_key(raw).run
     assert await runs.run_info(run) is not None
-    for other in ({"run_id": run.agent_id}, {"agent_id": str(uuid.uuid4())}):
+    for other in ({"run_id": run.agent_id}, {"agent_id": run.run_id}):
         assert await runs.run_info(run.model_copy(update=other)) is None
     for field in ("run_id", "agent_id"):
         assert await runs.run_info(run.model_copy(update={field: "no' OR RunPhase = 'succeeded"})) is None

@@ -26,23 +26,24 @@ def at(moment: float, key: OctKey | None = None) -> Tokens:
 
 
 KEY = OctKey.generate_key(256)
+RUN = RunKey(agent_id="ada", company_id="", run_id="run-1")
 
 
 def test_a_token_names_its_run_and_its_expiry() -> None:
-    grant = at(NOW).open(at(NOW).mint(RunKey.named("ada~run-1"), timedelta(hours=1)))
-    assert grant.run.name == "ada~run-1"
+    grant = at(NOW).open(at(NOW).mint(RUN, timedelta(hours=1)))
+    assert grant.run == RUN
     assert grant.expires_at == datetime.fromtimestamp(NOW + 3600, UTC)
 
 
 def test_a_token_expires() -> None:
-    token = at(NOW).mint(RunKey.named("ada~run-1"), timedelta(hours=1))
-    assert at(NOW + 3599).open(token).run.name == "ada~run-1"
+    token = at(NOW).mint(RUN, timedelta(hours=1))
+    assert at(NOW + 3599).open(token).run == RUN
     with pytest.raises(TokenRefused, match="expired"):
         at(NOW + 3600).open(token)
 
 
 def test_a_token_names_the_time_of_its_issue() -> None:
-    assert at(NOW + 60).open(at(NOW).mint(RunKey.named("ada~run-1"))).issued_at == datetime.fromtimestamp(NOW, UTC)
+    assert at(NOW + 60).open(at(NOW).mint(RUN)).issued_at == datetime.fromtimestamp(NOW, UTC)
 
 
 def test_a_token_without_a_time_counts_as_issued_as_early_as_it_can_be() -> None:
@@ -53,24 +54,22 @@ def test_a_token_without_a_time_counts_as_issued_as_early_as_it_can_be() -> None
 def test_no_token_outlives_the_transcripts() -> None:
     day = timedelta(days=1)
     short = Tokens([KEY], longest=day, clock=lambda: NOW)
-    assert short.open(short.mint(RunKey.named("ada~run-1"))).expires_at == datetime.fromtimestamp(NOW, UTC) + day
-    by_others = at(NOW).mint(RunKey.named("ada~run-1"))
+    assert short.open(short.mint(RUN)).expires_at == datetime.fromtimestamp(NOW, UTC) + day
+    by_others = at(NOW).mint(RUN)
     assert short.open(by_others).expires_at == datetime.fromtimestamp(NOW, UTC) + day
     with pytest.raises(TokenRefused, match="expired"):
         Tokens([KEY], longest=day, clock=lambda: NOW + 86_400).open(by_others)
-    assert short.open(short.mint(RunKey.named("ada~run-1"), timedelta(hours=1))).expires_at == datetime.fromtimestamp(
-        NOW + 3600, UTC
-    )
+    assert short.open(short.mint(RUN, timedelta(hours=1))).expires_at == datetime.fromtimestamp(NOW + 3600, UTC)
 
 
 def test_a_token_of_another_key_is_refused() -> None:
     with pytest.raises(TokenRefused):
-        at(NOW).open(at(NOW, OctKey.generate_key(256)).mint(RunKey.named("ada~run-1")))
+        at(NOW).open(at(NOW, OctKey.generate_key(256)).mint(RUN))
 
 
 @pytest.mark.parametrize("part", [0, 1, 2])
 def test_a_changed_token_is_refused(part: int) -> None:
-    pieces = at(NOW).mint(RunKey.named("ada~run-1")).split(".")
+    pieces = at(NOW).mint(RUN).split(".")
     pieces[part] = pieces[part][:-2] + ("AA" if not pieces[part].endswith("AA") else "BB")
     with pytest.raises(TokenRefused):
         at(NOW).open(".".join(pieces))
@@ -106,7 +105,7 @@ def test_text_that_is_no_token_is_refused(token: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ["none", "HS512", "RS256"])
 def test_the_token_does_not_choose_the_algorithm(algorithm: str) -> None:
-    body = at(NOW).mint(RunKey.named("ada~run-1")).split(".")[1]
+    body = at(NOW).mint(RUN).split(".")[1]
     header = base64.urlsafe_b64encode(json.dumps({"alg": algorithm}).encode()).rstrip(b"=")
     with pytest.raises(TokenRefused):
         at(NOW).open(f"{header.decode()}.{body}.")
@@ -114,9 +113,9 @@ def test_the_token_does_not_choose_the_algorithm(algorithm: str) -> None:
 
 def test_a_missing_key_is_created_for_its_owner_alone_and_stays(tmp_path: Path) -> None:
     path = tmp_path / "key.json"
-    token = Tokens.load(path).mint(RunKey.named("ada~run-1"))
+    token = Tokens.load(path).mint(RUN)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert Tokens.load(path).open(token).run.name == "ada~run-1"
+    assert Tokens.load(path).open(token).run == RUN
     assert [file.name for file in path.parent.iterdir()] == ["key.json"]
 
 
@@ -131,9 +130,9 @@ def test_after_a_rotation_old_tokens_still_open(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     path.write_text(json.dumps({"keys": [key.as_dict(private=True) for key in (new, old)]}))
     tokens = Tokens.load(path)
-    before = Tokens([old]).mint(RunKey.named("ada~run-1"))
-    assert tokens.open(before).run.name == "ada~run-1"
-    assert Tokens([new]).open(tokens.mint(RunKey.named("ada~run-1"))).run.name == "ada~run-1"
+    before = Tokens([old]).mint(RUN)
+    assert tokens.open(before).run == RUN
+    assert Tokens([new]).open(tokens.mint(RUN)).run == RUN
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ from agent_runs.web.transcripts import app, serving
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 POLL = timedelta(milliseconds=20)
+RUN = RunKey(agent_id="ada", company_id="", run_id="run-1")
+OTHER = RunKey(agent_id="ada", company_id="", run_id="run-2")
 TOKENS = Tokens([OctKey.generate_key(256)])
 INFO = b"timestamp=1 level=INFO run=1"
 LONG = json.dumps(
@@ -54,13 +56,13 @@ class Service:
 
     async def all(self, query: str = "", **headers: str) -> list[dict[str, str]]:
         """Every event until the response ends."""
-        async with self.http.get(f"/runs/ada~run-1/log?{query}", headers=headers) as answer:
+        async with self.http.get(f"/runs/{RUN.name}/log?{query}", headers=headers) as answer:
             assert answer.status == 200, await answer.text()
             assert answer.headers["Content-Type"].startswith("text/event-stream")
             return [event async for event in events(answer)]
 
     async def status(self, query: str) -> tuple[int, str]:
-        async with self.http.get(f"/runs/ada~run-1/log?{query}") as answer:
+        async with self.http.get(f"/runs/{RUN.name}/log?{query}") as answer:
             return answer.status, await answer.text() if answer.status != 200 else ""
 
 
@@ -69,7 +71,7 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
     store = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
     async with (
         serving(app(store, Access(TOKENS), poll=POLL, keep_alive=2 * POLL)) as base,
-        aiohttp.ClientSession(base, headers=authorization(TOKENS.mint(RunKey.named("ada~run-1")))) as http,
+        aiohttp.ClientSession(base, headers=authorization(TOKENS.mint(RUN))) as http,
     ):
         yield Service(store, http)
     await store.close()
@@ -107,7 +109,7 @@ async def test_each_call_is_one_event_and_the_end_carries_the_receipt(service: S
 
 
 async def test_calls_arrive_as_lines_are_written(service: Service) -> None:
-    async with service.http.get("/runs/ada~run-1/log?format=text") as answer:
+    async with service.http.get(f"/runs/{RUN.name}/log?format=text") as answer:
         assert (answer.headers["X-Accel-Buffering"], answer.headers["Cache-Control"]) == ("no", "no-store")
         stream = events(answer)
         for sequence in (1, 2):
@@ -118,7 +120,7 @@ async def test_calls_arrive_as_lines_are_written(service: Service) -> None:
 
 
 async def test_a_silent_stream_sends_keep_alives(service: Service) -> None:
-    async with service.http.get("/runs/ada~run-1/log") as answer:
+    async with service.http.get(f"/runs/{RUN.name}/log") as answer:
         assert await answer.content.readuntil(b": alive\n\n")
 
 
@@ -181,7 +183,7 @@ async def test_a_reader_cut_anywhere_gets_every_call_once(
     while not ended:
         query = f"format={log_format}" + ("" if header else f"&after={after}")
         headers = {"Last-Event-ID": after} if header and after != "0" else {}
-        async with service.http.get(f"/runs/ada~run-1/log?{query}", headers=headers) as answer:
+        async with service.http.get(f"/runs/{RUN.name}/log?{query}", headers=headers) as answer:
             stream = events(answer)
             for _ in range(chance.randint(1, 8)):
                 event = await anext(stream)
@@ -218,10 +220,10 @@ async def test_a_malformed_query_names_its_parameter(service: Service, query: st
     assert (status, reason in body) == (400, True)
 
 
-@pytest.mark.parametrize(("token", "status"), [("", 401), (TOKENS.mint(RunKey.named("ada~run-2")), 403)])
+@pytest.mark.parametrize(("token", "status"), [("", 401), (TOKENS.mint(OTHER), 403)])
 async def test_nobody_reads_without_the_runs_token(service: Service, token: str, status: int) -> None:
     headers = {"Authorization": f"Bearer {token}"}
-    async with service.http.get("/runs/ada~run-1/log", headers=headers) as answer:
+    async with service.http.get(f"/runs/{RUN.name}/log", headers=headers) as answer:
         assert answer.status == status
 
 
@@ -229,9 +231,9 @@ async def test_a_stopping_service_closes_its_streams_also_inside_a_long_line(tmp
     store = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
     await store.append(key(), [line(n, LONG) for n in range(1, 90)])
     application = app(store, Access(TOKENS), poll=POLL)
-    headers = authorization(TOKENS.mint(RunKey.named("ada~run-1")))
+    headers = authorization(TOKENS.mint(RUN))
     async with serving(application) as base, aiohttp.ClientSession(base, headers=headers) as http:
-        answer = await http.get("/runs/ada~run-1/log")
+        answer = await http.get(f"/runs/{RUN.name}/log")
         first = await anext(events(answer))
         application.state.draining.set()
         received = len(await answer.read())

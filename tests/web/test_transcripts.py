@@ -29,9 +29,11 @@ from tests.support.cases import case
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, 5, tzinfo=UTC)
 POLL = timedelta(milliseconds=20)
+RUN = RunKey(agent_id="ada", company_id="", run_id="run-1")
+OTHER = RunKey(agent_id="ada", company_id="", run_id="run-2")
 TOKENS = Tokens([OctKey.generate_key(256)])
 ACCESS = Access(TOKENS)
-HEADERS = authorization(TOKENS.mint(RunKey.named("ada~run-1")))
+HEADERS = authorization(TOKENS.mint(RUN))
 
 
 def key(attempt: int = 1) -> AttemptKey:
@@ -92,7 +94,7 @@ async def test_attempts_are_listed_with_their_receipts(service: Service) -> None
     await service.store.append(key(1), batch(1, 3))
     receipt = await service.store.seal(key(1), OutputReceipt(state="verified", lines=3))
     await service.store.append(key(2), batch(1, 1))
-    assert json.loads(await service.text("/runs/ada~run-1/attempts")) == [
+    assert json.loads(await service.text(f"/runs/{RUN.name}/attempts")) == [
         {"attempt": 1, "last": 3, "receipt": receipt.model_dump(mode="json")},
         {"attempt": 2, "last": 1, "receipt": None},
     ]
@@ -106,7 +108,7 @@ async def test_a_transcript_is_served_as_ndjson(service: Service) -> None:
             Line(2, "stderr", b"\xff\x00", terminated=False, at=NOON),
         ],
     )
-    body = await service.text("/runs/ada~run-1/transcript")
+    body = await service.text(f"/runs/{RUN.name}/transcript")
     assert body.isascii()
     assert len(body.splitlines()) == 2
     first, second = map(json.loads, body.splitlines())
@@ -127,7 +129,7 @@ async def test_a_transcript_continues_after_a_sequence_and_keeps_attempts_apart(
     await service.store.append(key(2), batch(1, 2))
 
     async def sequences(query: str) -> list[int]:
-        body = await service.text(f"/runs/ada~run-1/transcript{query}")
+        body = await service.text(f"/runs/{RUN.name}/transcript{query}")
         return [json.loads(line)["sequence"] for line in body.splitlines()]
 
     assert await sequences("") == [1, 2, 3, 4, 5]
@@ -140,14 +142,14 @@ async def test_a_transcript_of_many_pages_is_whole(service: Service) -> None:
     written = batch(1, 5000, b"%d " + b"x" * 300)
     written.append(Line(5001, "stdout", b"y" * 5_000_000, at=NOON))
     await service.store.append(key(), written)
-    async with service.get("/runs/ada~run-1/transcript") as answer:
+    async with service.get(f"/runs/{RUN.name}/transcript") as answer:
         body = await answer.read()
     assert body.decode() == "".join(as_json(line) + "\n" for line in written)
 
 
 async def test_events_arrive_live_and_end_with_the_receipt(service: Service) -> None:
     await service.store.append(key(), batch(1, 2))
-    async with service.get("/runs/ada~run-1/events") as answer:
+    async with service.get(f"/runs/{RUN.name}/events") as answer:
         assert answer.headers["Content-Type"].startswith("text/event-stream")
         stream = events(answer)
         assert [(await anext(stream)).id for _ in range(2)] == [1, 2]
@@ -162,13 +164,13 @@ async def test_events_arrive_live_and_end_with_the_receipt(service: Service) -> 
 
 
 async def test_events_may_be_awaited_before_the_first_line(service: Service) -> None:
-    async with service.get("/runs/ada~run-1/events?attempt=2") as answer:
+    async with service.get(f"/runs/{RUN.name}/events?attempt=2") as answer:
         await service.store.append(key(2), batch(1, 1))
         assert (await anext(events(answer))).id == 1
 
 
 async def test_a_silent_stream_sends_keep_alives(service: Service) -> None:
-    async with service.get("/runs/ada~run-1/events") as answer:
+    async with service.get(f"/runs/{RUN.name}/events") as answer:
         assert await answer.content.readuntil(b": alive\n\n")
 
 
@@ -184,7 +186,7 @@ async def test_a_reader_that_is_cut_at_random_50_times_sees_every_line_once(serv
 
     async def read_some(after: int, most: int) -> AsyncIterator[Event]:
         resumed = {"Last-Event-ID": str(after)} if after else {}
-        async with service.get("/runs/ada~run-1/events", headers=resumed) as answer:
+        async with service.get(f"/runs/{RUN.name}/events", headers=resumed) as answer:
             assert answer.status == 200
             found = events(answer)
             for _ in range(most):
@@ -209,9 +211,9 @@ async def test_a_reader_that_is_cut_at_random_50_times_sees_every_line_once(serv
 async def test_a_reader_that_reconnects_after_the_end_gets_204(service: Service) -> None:
     await service.store.append(key(), batch(1, 2))
     await service.store.seal(key(), OutputReceipt())
-    async with service.get("/runs/ada~run-1/events", headers={"Last-Event-ID": "2"}) as answer:
+    async with service.get(f"/runs/{RUN.name}/events", headers={"Last-Event-ID": "2"}) as answer:
         assert answer.status == 204
-    async with service.get("/runs/ada~run-1/events", headers={"Last-Event-ID": "1"}) as answer:
+    async with service.get(f"/runs/{RUN.name}/events", headers={"Last-Event-ID": "1"}) as answer:
         assert (await anext(events(answer))).id == 2
 
 
@@ -223,7 +225,7 @@ async def test_nobody_reads_without_a_token(service: Service) -> None:
     await service.store.append(key(), batch(1, 1))
     for path, header in itertools.product(PATHS, WITHOUT_A_TOKEN):
         with case(path, header):
-            async with service.get(f"/runs/ada~run-1/{path}", headers={"Authorization": header}) as answer:
+            async with service.get(f"/runs/{RUN.name}/{path}", headers={"Authorization": header}) as answer:
                 assert answer.status == 401
                 assert answer.headers["WWW-Authenticate"] == "Bearer"
                 assert "token" in (await answer.json())["detail"]
@@ -233,9 +235,7 @@ async def test_a_token_of_another_run_is_refused(service: Service) -> None:
     await service.store.append(key(), batch(1, 1))
     for path in PATHS:
         with case(path):
-            async with service.get(
-                f"/runs/ada~run-1/{path}", headers=authorization(TOKENS.mint(RunKey.named("ada~run-2")))
-            ) as answer:
+            async with service.get(f"/runs/{RUN.name}/{path}", headers=authorization(TOKENS.mint(OTHER))) as answer:
                 assert answer.status == 403
                 assert await answer.json() == {"detail": "this token is for another run"}
 
@@ -244,8 +244,8 @@ async def test_a_token_in_the_address_opens_nothing_but_the_page(service: Servic
     await service.store.append(key(), batch(1, 1))
     for path in PATHS:
         with case(path):
-            query = f"?token={TOKENS.mint(RunKey.named('ada~run-1'))}"
-            async with service.get(f"/runs/ada~run-1/{path}{query}", headers={"Authorization": ""}) as answer:
+            query = f"?token={TOKENS.mint(RUN)}"
+            async with service.get(f"/runs/{RUN.name}/{path}{query}", headers={"Authorization": ""}) as answer:
                 assert answer.status == 401
 
 
@@ -253,17 +253,15 @@ async def test_a_token_in_the_address_opens_nothing_but_the_page(service: Servic
 async def test_a_revoked_token_is_refused_and_a_later_one_opens(service: Service, path: str) -> None:
     await service.store.append(key(), batch(1, 1))
     await service.store.seal(key(), OutputReceipt())
-    await service.store.revoke_links(RunKey.named("ada~run-1"), datetime.now(UTC))
-    async with service.get(f"/runs/ada~run-1/{path}") as answer:
+    await service.store.revoke_links(RUN, datetime.now(UTC))
+    async with service.get(f"/runs/{RUN.name}/{path}") as answer:
         assert answer.status == 401
         assert await answer.json() == {"detail": "this token was revoked; ask for a new link"}
     later = Tokens(TOKENS.keys, clock=lambda: time.time() + 2)
-    async with service.get(
-        f"/runs/ada~run-1/{path}", headers=authorization(later.mint(RunKey.named("ada~run-1")))
-    ) as answer:
+    async with service.get(f"/runs/{RUN.name}/{path}", headers=authorization(later.mint(RUN))) as answer:
         assert answer.status == 200
-    others = authorization(TOKENS.mint(RunKey.named("ada~run-2")))
-    async with service.get(f"/runs/ada~run-2/{path}", headers=others) as answer:
+    others = authorization(TOKENS.mint(OTHER))
+    async with service.get(f"/runs/{OTHER.name}/{path}", headers=others) as answer:
         assert answer.status in {200, 404}
 
 
@@ -271,9 +269,9 @@ async def test_the_store_is_asked_for_revocations_every_few_seconds_only(tmp_pat
     store = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
     now = [0.0]
     revocations = Revocations(store, clock=lambda: now[0])
-    grant = TOKENS.open(TOKENS.mint(RunKey.named("ada~run-1")))
+    grant = TOKENS.open(TOKENS.mint(RUN))
     assert not await revocations.revoked(grant)
-    await store.revoke_links(RunKey.named("ada~run-1"), datetime.now(UTC))
+    await store.revoke_links(RUN, datetime.now(UTC))
     now[0] += REVOCATION_MAX_AGE.total_seconds() - 0.1
     assert not await revocations.revoked(grant)
     now[0] += 0.2
@@ -287,9 +285,9 @@ async def test_an_open_stream_ends_when_its_token_is_revoked(tmp_path: Path, pat
     await store.append(key(), batch(1, 1))
     application = app(store, ACCESS, poll=POLL, keep_alive=POLL, revocation_max_age=timedelta(0))
     async with serving(application) as base, aiohttp.ClientSession(base, headers=HEADERS) as http:
-        async with http.get(f"/runs/ada~run-1/{path}") as answer:
+        async with http.get(f"/runs/{RUN.name}/{path}") as answer:
             assert await answer.content.readline()
-            await store.revoke_links(RunKey.named("ada~run-1"), datetime.now(UTC))
+            await store.revoke_links(RUN, datetime.now(UTC))
             await store.append(key(), [Line(2, "stdout", b"secret", at=NOON)])
             async with asyncio.timeout(60):
                 rest = await answer.content.read()
@@ -300,13 +298,13 @@ async def test_an_open_stream_ends_when_its_token_is_revoked(tmp_path: Path, pat
 
 async def test_a_transcript_ends_after_the_requested_number_of_lines(service: Service) -> None:
     await service.store.append(key(), batch(1, 9))
-    body = await service.text("/runs/ada~run-1/transcript?after=2&limit=3")
+    body = await service.text(f"/runs/{RUN.name}/transcript?after=2&limit=3")
     assert [json.loads(line)["sequence"] for line in body.splitlines()] == [3, 4, 5]
 
 
 async def test_a_download_has_a_harmless_file_name(service: Service) -> None:
     await service.store.append(key(), batch(1, 1))
-    async with service.get("/runs/ada~run-1/transcript") as answer:
+    async with service.get(f"/runs/{RUN.name}/transcript") as answer:
         assert answer.headers["Content-Disposition"] == 'attachment; filename="run-1-1.ndjson"'
 
 
@@ -331,13 +329,13 @@ async def test_a_malformed_query_names_its_parameter(service: Service) -> None:
     for path, (query, field) in itertools.product(("transcript", "events"), MALFORMED):
         with case(path, query):
             assert f"{field}: must be a whole number" in await service.text(
-                f"/runs/ada~run-1/{path}?{query}", status=400
+                f"/runs/{RUN.name}/{path}?{query}", status=400
             )
 
 
 @pytest.mark.parametrize("path", ["attempts", "transcript", "transcript?attempt=7"])
 async def test_an_unknown_run_or_attempt_is_404(service: Service, path: str) -> None:
-    assert "no output is stored yet" in await service.text(f"/runs/ada~run-1/{path}", status=404)
+    assert "no output is stored yet" in await service.text(f"/runs/{RUN.name}/{path}", status=404)
 
 
 async def test_an_outage_of_the_store_is_503_and_names_no_address_of_it(tmp_path: Path) -> None:
@@ -350,7 +348,7 @@ async def test_an_outage_of_the_store_is_503_and_names_no_address_of_it(tmp_path
     async with (
         serving(service) as base,
         aiohttp.ClientSession(base, headers=HEADERS) as http,
-        http.get("/runs/ada~run-1/attempts") as answer,
+        http.get(f"/runs/{RUN.name}/attempts") as answer,
         http.get("/healthz", headers={"Authorization": ""}) as health,
     ):
         assert (answer.status, health.status) == (503, 503)
@@ -367,7 +365,7 @@ async def test_a_stopping_server_closes_its_live_streams(tmp_path: Path) -> None
     service = app(store, ACCESS, poll=POLL)
     async with aiohttp.ClientSession(headers=HEADERS) as http:
         async with serving(service) as base:
-            answer = await http.get(f"{base}/runs/ada~run-1/events")
+            answer = await http.get(f"{base}/runs/{RUN.name}/events")
             stream = events(answer)
             assert (await anext(stream)).id == 1
         with pytest.raises(StopAsyncIteration):
@@ -387,9 +385,9 @@ async def test_a_slow_reader_is_not_read_ahead_of(service: Service) -> None:
         return page
 
     service.store.read = counted  # type: ignore[method-assign]  # a spy on one instance
-    async with service.get("/runs/ada~run-1/transcript") as stalled:
+    async with service.get(f"/runs/{RUN.name}/transcript") as stalled:
         assert stalled.status == 200
-        async with service.get("/runs/ada~run-1/transcript") as quick:
+        async with service.get(f"/runs/{RUN.name}/transcript") as quick:
             received = len(await quick.read())
         assert received > 40_000_000
     assert max(asked) <= 256 * 1024
@@ -401,7 +399,7 @@ async def test_a_reader_that_has_stalled_does_not_hold_up_the_end(tmp_path: Path
     await store.append(key(), [Line(1, "stdout", b"x" * 40_000_000, at=NOON)])  # more than sockets hold
     async with aiohttp.ClientSession(headers=HEADERS) as http:
         async with serving(app(store, ACCESS, poll=POLL), drain=POLL) as base:
-            stalled = await http.get(f"{base}/runs/ada~run-1/events")
+            stalled = await http.get(f"{base}/runs/{RUN.name}/events")
         with pytest.raises(aiohttp.ClientPayloadError):
             await stalled.read()
     await store.close()

@@ -2,8 +2,9 @@
 
 A store that is up to date costs one query, and a new one is created at once: Alembic is imported only for an old one.
 Revisions only add, with defaults: workers of the previous version keep writing while the new ones start. But 0004
-rewrites the lines of PostgreSQL, and 0006 all keys: workers of the version before fail until they are replaced. To add a revision, change
-`agent_runs.transcripts.schema`, write `versions/rNNNN_….py` like the last one and set HEAD; a test compares.
+rewrites the lines of PostgreSQL, and 0006 all keys: workers of the version before fail until they are replaced. To add
+a revision, change `agent_runs.transcripts.schema`, write `versions/rNNNN_….py` like the last one and set HEAD; a test
+compares.
 """
 
 from pathlib import Path
