@@ -388,7 +388,7 @@ async def test_an_earlier_writer_is_fenced_once_a_later_one_claimed(store: SqlTr
         (store.seal(key(), OutputReceipt()), unclaimed),
         (store.claim(key(), writer(1)), first),
     ):
-        latest = "run run-1, attempt 1: activity attempt 2 of 2026-01-02.*in run temporal-run"
+        latest = "run ada~run-1, attempt 1: activity attempt 2 of 2026-01-02.*in run temporal-run"
         with pytest.raises(TranscriptFenced, match=f"{latest} writes it, not {name}") as raised:
             await late
         assert raised.value.non_retryable
@@ -444,7 +444,7 @@ async def test_a_sealed_attempt_takes_repeats_and_nothing_else(store: SqlTranscr
     assert await store.append(key(), [line(1, at=NOON + timedelta(hours=1)), last]) == 0
     for wrong in (line(3), line(1, b"other"), line(1, stream="stderr"), Line(2, "stdout", b"end", at=NOON)):
         with pytest.raises(
-            TranscriptSealed, match=f"run run-1, attempt 1: line {wrong.sequence} came after its receipt"
+            TranscriptSealed, match=f"run ada~run-1, attempt 1: line {wrong.sequence} came after its receipt"
         ):
             await store.append(key(), [line(1), wrong])
     assert await store.read(key()) == [line(1), last]
