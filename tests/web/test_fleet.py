@@ -54,7 +54,7 @@ async def test_a_row_has_what_temporal_and_the_store_know_of_a_run(here: Site) -
     await store_run(here, 1)
     text = await page(here)
     for expected in (
-        *('href="runs/run-1"', "agent agent-1", "task ISSUE-7", "I look around", "fake/model", "6.83k", "$0.0125"),
+        *('href="runs/agent-1~run-1"', "agent agent-1", "task ISSUE-7", "I look around", "fake/model", "6.83k", "$0.0125"),
         *("1,200 in, 5,600 cached, 34 out, 2 steps", "1 min 00 s", "k8s_pod_lost", ">failed<"),
     ):
         assert expected in text
@@ -64,7 +64,7 @@ async def test_a_row_has_what_temporal_and_the_store_know_of_a_run(here: Site) -
 
 async def test_a_run_that_does_not_go_on_says_why(here: Site) -> None:
     here.source.runs = [run(1), run(2)]
-    here.source.obstacles = {"run-2": f"the run waits for a worker since 40.0 s{''.join(payloads())}"}
+    here.source.obstacles = {"agent-2~run-2": f"the run waits for a worker since 40.0 s{''.join(payloads())}"}
     text = await get(here, "/runs", **BEARER)
     assert text.count("the run waits for a worker since 40.0 s") == 1
     assert "<script>window" not in text
@@ -113,11 +113,11 @@ async def test_a_filter_that_cannot_be_used_is_named(here: Site, query: str) -> 
 async def test_pages_hold_fifty_runs_and_lead_to_the_next_with_the_same_filters(here: Site) -> None:
     here.source.runs = [run(number) for number in range(PAGE_RUNS + 3)]
     first = await page(here, "/runs?company=acme")
-    assert len(re.findall('href="runs/run-', first)) == PAGE_RUNS
+    assert len(re.findall('href="runs/agent-', first)) == PAGE_RUNS
     (following,) = re.findall(r'href="(runs\?company=acme&cursor=[^"]+)" rel="next"', first)
     assert "data-live" in first
     second = await page(here, f"/{following}")
-    assert len(re.findall('href="runs/run-', second)) == 3
+    assert len(re.findall('href="runs/agent-', second)) == 3
     assert 'rel="next"' not in second
     assert "data-live" not in second
     assert here.source.asked[1] == (RunFilter(company="acme"), b"50")
@@ -126,7 +126,7 @@ async def test_pages_hold_fifty_runs_and_lead_to_the_next_with_the_same_filters(
 async def test_the_rows_alone_are_what_the_script_replaces(here: Site) -> None:
     here.source.runs = [run(1)]
     rows = await page(here, "/runs?part=list")
-    assert 'href="runs/run-1"' in rows
+    assert 'href="runs/agent-1~run-1"' in rows
     assert "<html" not in rows
     assert "Totals" not in rows
 
@@ -167,7 +167,7 @@ async def test_without_temporal_the_stores_list_is_shown_and_says_what_it_lacks(
     assert "These filters have no effect until then: phase." in text
     (following,) = re.findall(r'href="(runs\?[^"]+)" rel="next"', text)
     rest = await page(here, f"/{following}")
-    assert set(re.findall(r'href="runs/(run-\d+)"', text + rest)) == {f"run-{n}" for n in range(PAGE_RUNS + 2)}
+    assert set(re.findall(r'href="runs/agent-\d+~(run-\d+)"', text + rest)) == {f"run-{n}" for n in range(PAGE_RUNS + 2)}
 
 
 async def test_without_the_store_temporals_list_is_shown_and_says_what_it_lacks(
@@ -180,7 +180,7 @@ async def test_without_the_store_temporals_list_is_shown_and_says_what_it_lacks(
     for name in ("usage", "totals", "newest"):
         monkeypatch.setattr(FleetQueries, name, away)
     text = await page(here)
-    assert 'href="runs/run-1"' in text
+    assert 'href="runs/agent-1~run-1"' in text
     assert text.count("The transcript store does not answer: tokens, cost and last output are missing here.") == 1
     here.source.down = True
     assert "nothing can be listed now" in await page(here)

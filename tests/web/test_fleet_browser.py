@@ -63,7 +63,7 @@ async def test_the_list_needs_no_script(tab: Tab, here: Site) -> None:
     await tab.call("Emulation.setScriptExecutionDisabled", value=True)
     await tab.open(f"{here.base}/runs?search=run-1&phase=running")
     page = await tab.html()
-    assert 'href="runs/run-1"' in page
+    assert 'href="runs/agent-1~run-1"' in page
     assert here.source.asked[-1][0].phase == "running"
 
 
