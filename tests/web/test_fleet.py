@@ -59,7 +59,7 @@ async def test_a_row_has_what_temporal_and_the_store_know_of_a_run(here: Site) -
     ):
         assert expected in text
     assert "Totals since" in text
-    assert re.search(r"by agent.*ada.*6\.83k.*\$0\.0125", text, re.DOTALL)
+    assert re.search(r"by agent.*agent-1.*6\.83k.*\$0\.0125", text, re.DOTALL)
 
 
 async def test_a_run_that_does_not_go_on_says_why(here: Site) -> None:
