@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from temporalio import activity
 
@@ -29,6 +30,8 @@ from agent_runs.paperclip.session import working_directory
 
 TOKEN = "check-token"  # noqa: S105 - no secret
 """Stands for the one that each run gets: it is one of the secrets of a run."""
+LIMIT = timedelta(seconds=10)
+"""Of an activity without one; half of it is the time of each check, so that one that hangs does not hide the others."""
 CORRECT_FIELD = "Correct the field in the agent's configuration."
 
 
@@ -89,7 +92,9 @@ class CheckConfigurationActivity:
         if self.surroundings is None:
             return ()
         namespace = check.config.get("namespace")
-        return await self.surroundings.findings(namespace if isinstance(namespace, str) and namespace else None, agent)
+        limit = (activity.info().start_to_close_timeout or LIMIT) / 2
+        chosen = namespace if isinstance(namespace, str) and namespace else None
+        return await self.surroundings.findings(chosen, agent, limit)
 
     async def _configuration(self, check: SealedCheck, key: RunKey) -> tuple[Sequence[Finding], CheckedAgent | None]:
         """What is found in the configuration, and the agent if nothing in it is wrong."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from agent_runs.cli.display import Display
 
-CHECK_TIMEOUT: Final = timedelta(seconds=20)
+CHECK_TIMEOUT: Final = timedelta(seconds=60)
 POD_TIMEOUT: Final = timedelta(minutes=4)
 LISTED_WITHIN: Final = timedelta(seconds=3)
 LISTED_POLL: Final = timedelta(seconds=0.25)

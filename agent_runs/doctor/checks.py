@@ -11,9 +11,6 @@ import structlog
 from agent_runs.contracts.errors import RunError
 from agent_runs.contracts.start import Finding
 
-CHECK_TIMEOUT: Final = timedelta(seconds=5)
-"""Of one check. Paperclip waits 8 s for all of them."""
-
 log: Final[Any] = structlog.get_logger()
 
 
@@ -30,8 +27,8 @@ class Check:
     ask: Callable[[], Awaitable[Sequence[Finding]]]
 
 
-async def run_checks(checks: Sequence[Check], limit: timedelta = CHECK_TIMEOUT) -> Sequence[Finding]:
-    """Return what all checks find, in their order."""
+async def run_checks(checks: Sequence[Check], limit: timedelta) -> Sequence[Finding]:
+    """Return what all checks find, in their order. `limit` is the time of each."""
     found = await asyncio.gather(*(_found(check, limit) for check in checks))
     return [finding for of_check in found for finding in of_check]
 

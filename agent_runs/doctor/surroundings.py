@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from agent_runs.contracts.start import Finding
 from agent_runs.doctor.checks import Check, run_checks
@@ -20,12 +21,13 @@ class Surroundings:
     store: TranscriptStore
     objects: Objects
 
-    async def findings(self, namespace: str | None, agent: CheckedAgent | None) -> Sequence[Finding]:
+    async def findings(self, namespace: str | None, agent: CheckedAgent | None, limit: timedelta) -> Sequence[Finding]:
         """What is found for an agent.
 
         Args:
             namespace: of its Jobs; None: the worker's setting of it.
             agent: None if its configuration is wrong: then no object of a run can be tried.
+            limit: the time of each check.
         """
         jobs = namespace or self.cluster.namespace
         checks = [
@@ -35,7 +37,7 @@ class Surroundings:
         ]
         if agent is not None:
             checks.append(Check("the objects of a run", lambda: self.objects.findings(agent)))
-        return await run_checks(checks)
+        return await run_checks(checks, limit)
 
     def _deployment(self) -> str | None:
         choice = self.objects.settings.inheritance.deployment

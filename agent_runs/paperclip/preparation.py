@@ -254,8 +254,8 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
         context=wake,
         notes=tuple(note for note in notes if note),
     )
-    if large := list(_large_fields(request)):
-        raise WrongFields(large, warnings)
+    if problems := [*_unreadable_fields(request), *_large_fields(request)]:
+        raise WrongFields(problems, warnings)
     prompt = _prompt_source(context, tidy, host, skill_texts)
     return Preparation(request, secrets, prompt, names_address=addresses.chosen, warnings=warnings)
 
@@ -398,6 +398,14 @@ def _directory_problems(config: AdapterConfig, workspace: Workspace) -> Iterator
                 f"must be below {DATA_DIRECTORY}, where Paperclip's data volume is, because whatever is elsewhere is "
                 "lost with the agent's pod; set config.workspace to `ephemeral` if that may be",
             )
+
+
+def _unreadable_fields(request: RunRequest) -> Iterator[Problem]:
+    """The fields for which the workflow could not read this request: what was added to it was not validated."""
+    try:
+        RunRequest.model_validate_json(request.model_dump_json())
+    except ValidationError as error:
+        yield from map(_problem, error.errors(include_url=False, include_input=False))
 
 
 def _large_fields(request: RunRequest) -> Iterator[Problem]:

@@ -121,6 +121,7 @@ WRONG_FIELDS: list[tuple[str, Any, str, str]] = [
     ("config.opencode", {"shell": CANARY * 99999}, "config.opencode", "put long texts into files"),
     ("config.cwd", f"relative/{CANARY}", "config.cwd", "absolute path"),
     ("context.paperclipWorkspace.cwd", CANARY, "context.paperclipWorkspace.cwd", "absolute path"),
+    ("context.paperclipIssue", {"workMode": CANARY * 4096}, "context.issueWorkMode", "too long"),
     ("config.image", f"{CANARY} image", "config.image", "image reference"),
     ("config.serviceAccountName", f"_{CANARY}", "config.serviceAccountName", "ServiceAccount's name"),
     ("config.kubeconfig", f"users: [{{token: {CANARY}}}]", "config.kubeconfig", "clear the field"),

@@ -145,8 +145,7 @@ class Installation:
     async def outcome(self, raw: dict[str, Any]) -> Outcome:
         """Start a run and wait for its end."""
         ticket = await self.start(raw)
-        async with asyncio.timeout(240):
-            return await outcome_at_close(ticket.handle(self.temporal))
+        return await outcome_at_close(ticket.handle(self.temporal))
 
 
 INSTALLED = (

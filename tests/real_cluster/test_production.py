@@ -135,8 +135,7 @@ async def test_runs_lose_no_line_while_both_workers_are_replaced_and_the_databas
         production.postgres.stop("immediate")
         production.postgres.start()
         for key, ticket in runs:
-            async with asyncio.timeout(240):
-                outcome = await outcome_at_close(ticket.handle(production.installation.temporal))
+            outcome = await outcome_at_close(ticket.handle(production.installation.temporal))
             assert (outcome.error_code, len(outcome.attempts)) == (None, 1)
             assert outcome.receipt is not None
             assert (outcome.receipt.state, outcome.receipt.gaps) == ("verified", ())
@@ -151,8 +150,7 @@ async def test_an_installation_with_an_agent_at_work_is_uninstalled_and_leaves_i
     installation = production.installation
     _, ticket = await production.start()
     (installation.data / "kept").write_text("of Paperclip's")
-    async with asyncio.timeout(240):
-        await until_agent_runs(AGENTS)
+    await until_agent_runs(AGENTS)
     await production.page.follow("agent-runs list --open", "kubectl delete -k")
     assert (await outcome_at_close(ticket.handle(installation.temporal))).error_code == "cancelled"
     for namespace in (WORKER, AGENTS):

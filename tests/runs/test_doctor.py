@@ -54,6 +54,17 @@ async def test_a_complete_system_has_no_error_and_each_check_is_named(system: Sy
     ]
 
 
+async def test_an_api_server_that_takes_its_time_is_no_error(system: System, tmp_path: Path) -> None:
+    file = tmp_path / "agent.json"
+    config = {"model": "fake/x", "paperclipApiUrl": "https://paperclip.example", "workspace": "ephemeral"}
+    file.write_text(json.dumps(config))
+    slow = system.embedded.faults.http(path="selfsubjectaccessreviews", delay=6, times=None)
+    async with system.worker():
+        code, found = await examined(file)
+    assert (code, {each["level"] for each in found.values()}) == (0, {"info"})
+    assert slow.hits
+
+
 async def test_what_a_run_replaces_in_a_configuration_is_named_before_any_run(system: System, tmp_path: Path) -> None:
     file = tmp_path / "agent.json"
     opencode = {"share": "auto", "instructions": ["{env:STYLE_GUIDE}"]}
