@@ -99,10 +99,10 @@ async def test_the_store_has_the_usage_of_an_agent_that_is_at_work_and_silent(
     raw = system.agent(f"echo {shlex.quote(event)}; exec sleep 600")
     ticket = await system.start(raw)
     async with asyncio.timeout(60):
-        usage_of = system.store.fleet.usage
-        while not (found := await usage_of([raw["runId"]])) or not found[raw["runId"]].tokens:  # noqa: ASYNC110 (no event)
+        usage_of, run = system.store.fleet.usage, attempt_key(raw).run.name
+        while not (found := await usage_of([run])) or not found[run].tokens:  # noqa: ASYNC110 (no event)
             await asyncio.sleep(0.05)
-    known = found[raw["runId"]]
+    known = found[run]
     assert (known.tokens, known.steps, known.cost_usd, known.model) == (107, 1, Decimal("0.25"), raw["config"]["model"])
     assert not known.sealed
     await cancel(ticket.handle(system.temporal), "enough")
