@@ -87,6 +87,30 @@ def test_of_every_turn_nothing_but_the_server_is_left_when_its_pod_rests(shell: 
         end_session(process)
 
 
+def test_a_look_that_takes_long_does_not_make_what_a_turn_left_unkillable(tmp_path: Path) -> None:
+    """A look at all processes takes seconds on a busy machine."""
+    out, program, scripts = tmp_path / "out", tmp_path / "opencode", tmp_path / "scripts"
+    out.mkdir()
+    shutil.copytree(SCRIPT.parent, scripts, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    processes = scripts / "processes.sh"
+    processes.write_text(processes.read_text().replace("    marked=$(", "    sleep 5\n    marked=$(", 1))
+    for name in ("orders", "agent"):
+        os.mkfifo(out / name)
+    (out / "ready").write_text("none password warm\n")
+    program.write_text('#!/bin/sh\n(trap "" TERM; echo $$ >"$LEFT/pid"; sleep 600) & exec sleep 600\n')
+    program.chmod(0o700)
+    options = map(str, ("--out", out, "--dir", tmp_path, "--serve", scripts / "serve.sh", "--", program, "run"))
+    command = ["sh", str(scripts / SCRIPT.name), *options]
+    process = subprocess.Popen(command, env=os.environ | {"LEFT": str(tmp_path)}, start_new_session=True)
+    try:
+        wait_until((tmp_path / "pid").exists)
+        with (out / "orders").open("w") as orders:
+            orders.write("rest a-word 9999999\n")
+        wait_until(partial(_says, out / "idle", "a-word"))
+    finally:
+        end_session(process)
+
+
 def in_namespace(process: subprocess.Popen[bytes], listed: Path) -> list[int]:
     """The processes whose numbers there are in this file, by their numbers here."""
     numbers = set(listed.read_text().split()) if listed.exists() else set()
