@@ -242,7 +242,7 @@ class StreamLogsActivity:
         redaction = state.redaction
         container = container_end(follower, redaction)
         ended = follower.termination if isinstance(follower.termination, Failing) else outside_failure(container)
-        if ended is None and follower.lost_by_runtime:
+        if ended is None and follower.is_end_unrecorded:
             ended = Failing(PodLost, "the container runtime lost the agent and the sidecar: nobody recorded their end")
         failure = ended or (unprompted(container) if job.claimed is not None else None)
         if failure is not None and issubclass(failure.error, PodLost):

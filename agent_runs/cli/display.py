@@ -136,7 +136,7 @@ class OutputConsole(Console):
     """
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Rich's own, whatever is printed; the codes of its styles are added later."""
+        """Filter the text of every segment. Rich adds the escape codes of styles after this."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
 

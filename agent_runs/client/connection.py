@@ -37,7 +37,7 @@ async def connect(settings: ClientSettings, runtime: Runtime | None = None, prog
 
     Raises:
         TemporalAway: no server answers, or it refuses the API key.
-        TemporalUnreachable: the address is none, or the server refused a request.
+        TemporalUnreachable: the address is not valid, or the server refused a request.
     """
     server = settings.temporal
     try:

@@ -222,8 +222,8 @@ class Follower:
         return end
 
     @property
-    def lost_by_runtime(self) -> bool:
-        """Whether nobody has recorded how the containers ended: neither the sidecar nor their runtime.
+    def is_end_unrecorded(self) -> bool:
+        """Whether neither the sidecar nor the container runtime has recorded how the containers ended.
 
         Source: containerd, cleanupAfterDeadShim, which reports 255 of each container of a killed shim; observed.
         """

@@ -104,7 +104,7 @@ end_processes() { # CENTISECONDS ROOT MARK "EXCEPT..."
             killed=true
             # shellcheck disable=SC2086 # numbers
             kill -KILL $pids 2>/dev/null
-            last=${last:-$((now + KILL_TIMEOUT))} # not of the deadline: on a busy machine a look takes seconds
+            last=${last:-$((now + KILL_TIMEOUT))} # from the first SIGKILL on: a busy machine lists processes slowly
             # shellcheck disable=SC2034 # as above
             [ "$now" -lt "$last" ] || { error=unkillable && return; }
         fi

@@ -94,7 +94,7 @@ class WorkerSettings(ClientSettings):
         policy: YAML file of what agent configurations may choose; None: the defaults of docs/policy.md.
         check_models: before the first Job of an image and provider, ask OpenCode there for the provider's models.
         max_runs: runs that this worker follows at the same time.
-        max_output_mib: MiB that the output of one run takes in the store, 200 bytes a line besides its text; then its
+        max_output_mib: MiB of output stored for one run; each line counts as its text plus 200 bytes. Then its
             agent is stopped (`output_quota_exceeded`).
         health_listen: HOST:PORT of the probes (`/readyz`, `/livez`); None: not served.
         metrics_listen: IP:PORT of our metrics and the SDK's for Prometheus (`/metrics`); None: not served.
