@@ -43,6 +43,10 @@ mode that denies tools outside of the workspace needs `dangerouslySkipPermission
   volume, with `skills: inline`, and without a `name` and a `description` ([the same conditions](opencode.md#skills)).
 - Paperclip's instructions are in the prompt, as for OpenCode. Files that the agent takes for instructions by itself
   count besides; none is written, since they belong to the agent or to the workspace.
+- The driver speaks version 1 of the protocol. An agent that answers with another version gets no prompt
+  (`agent_protocol`).
+- What an agent sends after the answer to its prompt is part of the turn until it is quiet for 0.5 s, for 3 s at most.
+  The turn's last line counts what comes later.
 - MCP servers (`mcpServers`, and Paperclip's own) go to the agent by the protocol. `{env:NAME}` in one is replaced.
 - People see what they see of OpenCode, and besides the agent's plan, its notices (which are no part of its answer) and
   changes of its mode. Everything else that it sends is in the transcript, under `acp`, but for

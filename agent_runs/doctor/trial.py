@@ -23,12 +23,10 @@ from agent_runs.job.manifest import literal
 from agent_runs.job.reference import job_ref
 from agent_runs.job.secrets import prompt_secret
 from agent_runs.kube.diagnosis import Failing
-from agent_runs.kube.ended_pod import ended_pod
+from agent_runs.kube.ended_pod import ANSWER_LIMIT, ended_pod
 from agent_runs.kube.objects import Pod
 from agent_runs.kube.port import AlreadyExists, Cluster, Manifest
 
-DEADLINE: Final = timedelta(minutes=2)
-"""From the creation of the Job to its end: as long as a large image may take to be pulled."""
 CHECKED_FOLDER: Final = "/agent-run/checked"
 FILE: Final = ".agent-runs-check-{}"
 LISTED_MODELS: Final = 5
@@ -137,13 +135,13 @@ class Trial:
 
     async def _ended(self, job: JobRef, progress: Callable[[], None]) -> Pod | Finding:
         """The pod when all its containers have ended, else why they have not."""
-        match await ended_pod(self.cluster, job, DEADLINE, progress):
+        match await ended_pod(self.cluster, job, progress):
             case Pod() as pod:
                 return pod
             case Failing(error, message):
                 return Finding.error(error.code, message, error.next_step)
             case reason:
-                late = f"The pod has not run within {DEADLINE.total_seconds():.0f} s: {reason}"
+                late = f"The pod has not run within {ANSWER_LIMIT.total_seconds():.0f} s: {reason}"
                 return Finding.error("pod_not_started", late, "Correct what Kubernetes names, and check again.")
 
 
@@ -151,7 +149,7 @@ def _trial_job(planned: Planned, file: str) -> Manifest:
     """The run's Job with other commands, little time, and the data volume where the sidecar can read it."""
     job: dict[str, Any] = copy.deepcopy(dict(planned.plan.job))
     spec = job["spec"]
-    spec |= {"activeDeadlineSeconds": int(DEADLINE.total_seconds()), "ttlSecondsAfterFinished": 60}
+    spec |= {"activeDeadlineSeconds": int(ANSWER_LIMIT.total_seconds()), "ttlSecondsAfterFinished": 60}
     pod = spec["template"]["spec"]
     pod["terminationGracePeriodSeconds"] = 1
     if planned.plan.database:  # it belongs to an agent, and this is none

@@ -27,15 +27,13 @@ from agent_runs.contracts.messages import JobRef
 from agent_runs.contracts.pod import AGENT_CONTAINER, HOME_DIRECTORY
 from agent_runs.job.manifest import JobPlan, literal
 from agent_runs.job.reference import job_ref
-from agent_runs.kube.ended_pod import ended_pod
+from agent_runs.kube.ended_pod import ANSWER_LIMIT, ended_pod
 from agent_runs.kube.objects import Pod
 from agent_runs.kube.ownership import owner_labels
 from agent_runs.kube.port import AlreadyExists, Cluster, LogCut, LogRefused, Manifest
 
 log: Final[Any] = structlog.get_logger()
 
-DEADLINE: Final = timedelta(seconds=60)
-"""From the creation of the Job to its end."""
 LISTED_FOR: Final = timedelta(hours=24)
 """How long a list shows that a model is known."""
 MISSING_FOR: Final = timedelta(minutes=10)
@@ -97,7 +95,7 @@ class ModelCheck:
         job = None
         try:
             job = await self._created(question(plan, attempt, provider))
-            ended = await ended_pod(self.cluster, job, DEADLINE)
+            ended = await ended_pod(self.cluster, job)
             if isinstance(ended, Pod):
                 if (models := listed(await self._output(ended), provider)) is not None:
                     return models
@@ -149,7 +147,7 @@ def question(plan: JobPlan, attempt: AttemptKey, provider: str) -> Manifest:
     )
     job: dict[str, Any] = copy.deepcopy(plan.job)
     job["metadata"] |= {"name": f"agent-models-{digest}", "labels": labels, "annotations": {}}
-    job["spec"] |= {"activeDeadlineSeconds": int(DEADLINE.total_seconds()), "ttlSecondsAfterFinished": 60}
+    job["spec"] |= {"activeDeadlineSeconds": int(ANSWER_LIMIT.total_seconds()), "ttlSecondsAfterFinished": 60}
     template = job["spec"]["template"]
     template["metadata"] = {"labels": labels, "annotations": {}}
     pod = template["spec"]

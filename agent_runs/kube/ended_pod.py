@@ -1,4 +1,4 @@
-"""Waits for the end of a Job that asks a question: its pod prints an answer and ends."""
+"""Waits for the end of a Job that asks a question: its pod gives an answer and ends."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,15 +14,14 @@ from agent_runs.kube.port import Cluster
 from agent_runs.kube.watch import snapshots
 
 SNAPSHOTS: Final = timedelta(seconds=2)
+ANSWER_LIMIT: Final = timedelta(minutes=2)
+"""From the creation of such a Job to its end: as long as a large image may take to be pulled."""
 
 
-async def ended_pod(
-    cluster: Cluster, job: JobRef, limit: timedelta, progress: Callable[[], None] = lambda: None
-) -> Pod | Failing | str:
-    """Return the Job's pod when all its containers have ended, else why they will not, or have not in this time.
+async def ended_pod(cluster: Cluster, job: JobRef, progress: Callable[[], None] = lambda: None) -> Pod | Failing | str:
+    """Return the Job's pod when all its containers have ended, else why they will not, or have not within the limit.
 
     Args:
-        limit: how long to wait.
         progress: called every few seconds.
 
     Raises:
@@ -31,7 +30,7 @@ async def ended_pod(
     reason = "no pod was created"
     with suppress(TimeoutError):
         async with (
-            asyncio.timeout(limit.total_seconds()),
+            asyncio.timeout(ANSWER_LIMIT.total_seconds()),
             cluster.watch_pods(job) as states,
             aclosing(snapshots(states, SNAPSHOTS)) as repeated,
         ):

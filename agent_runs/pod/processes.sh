@@ -92,7 +92,7 @@ end_program() { # PID
 # error if some process outlives even that by KILL_TIMEOUT.
 end_processes() { # CENTISECONDS ROOT MARK "EXCEPT..."
     set_deadline "$1"
-    signalled=' '
+    signalled=' ' last=''
     while descendants "$2" "$3" "$4" && [ -n "$pids" ]; do
         for pid in $pids; do
             case $signalled in *" $pid "*) continue ;; esac
@@ -104,8 +104,9 @@ end_processes() { # CENTISECONDS ROOT MARK "EXCEPT..."
             killed=true
             # shellcheck disable=SC2086 # numbers
             kill -KILL $pids 2>/dev/null
+            last=${last:-$((now + KILL_TIMEOUT))} # from the first SIGKILL on: a busy machine lists processes slowly
             # shellcheck disable=SC2034 # as above
-            [ "$now" -lt $((deadline + KILL_TIMEOUT)) ] || { error=unkillable && return; }
+            [ "$now" -lt "$last" ] || { error=unkillable && return; }
         fi
         nap 0.05
     done

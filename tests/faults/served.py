@@ -81,7 +81,7 @@ class ServedEnvironment(Environment):
         worker.send(signal.SIGTERM)
         assert await worker.end() == 0
         self.earlier_jobs = set(self.left(JOBS))
-        assert (outcome.summary, len(self.earlier_jobs)) == ("Rest.", 1)
+        assert (outcome.summary, len(self.earlier_jobs)) == ("Rest.", 1), outcome.warnings
         self.later = later_context(raw, outcome.session_params)
 
     async def stored(self, attempt: int) -> list[str]:

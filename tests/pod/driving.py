@@ -26,7 +26,8 @@ from tests.opencode.real import MODEL, SMALL_MODEL, opencode, prepared
 PASSWORD = "a-password"
 START = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from agent_runs.pod.sidecar.driver.drive import drive; drive(sys.argv[2])"
+    "from agent_runs.pod.sidecar.driver import drive; drive.ABORT_SECONDS = float(sys.argv[3]); "
+    "drive.drive(sys.argv[2])"
 )
 
 
@@ -120,11 +121,11 @@ class Served:
         return folder
 
     async def start(self, turn: Path) -> asyncio.subprocess.Process:
-        """The driver as a process."""
+        """The driver as a process. An abort has time enough for what a busy machine still says."""
         archive = self.folder / "sidecar.pyz"
         if not archive.exists():
             archive.write_bytes(sidecar_archive())
-        return await asyncio.create_subprocess_exec(sys.executable, "-I", "-S", "-c", START, archive, turn)
+        return await asyncio.create_subprocess_exec(sys.executable, "-I", "-S", "-c", START, archive, turn, "60")
 
     async def play(self, prompt: str = "hello", **changes: Any) -> Played:
         """A whole turn."""

@@ -87,6 +87,34 @@ def test_of_every_turn_nothing_but_the_server_is_left_when_its_pod_rests(shell: 
         end_session(process)
 
 
+def test_a_machine_that_lists_processes_slowly_still_ends_what_a_turn_left_and_its_pod_rests(tmp_path: Path) -> None:
+    out, program, scripts = tmp_path / "out", tmp_path / "opencode", tmp_path / "scripts"
+    out.mkdir()
+    shutil.copytree(SCRIPT.parent, scripts, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    processes = scripts / "processes.sh"
+    text, look = processes.read_text(), "    marked=$("
+    assert text.count(look) == 1
+    processes.write_text(text.replace(look, f"    sleep 5\n{look}"))
+    for name in ("orders", "agent"):
+        os.mkfifo(out / name)
+    (out / "ready").write_text("none password warm\n")
+    program.write_text('#!/bin/sh\n(trap "" TERM; echo $$ >"$LEFT/pid"; sleep 600) & exec sleep 600\n')
+    program.chmod(0o700)
+    options = map(str, ("--out", out, "--dir", tmp_path, "--serve", scripts / "serve.sh", "--", program, "run"))
+    command = ["sh", str(scripts / SCRIPT.name), *options]
+    process = subprocess.Popen(command, env=os.environ | {"LEFT": str(tmp_path)}, start_new_session=True)
+    try:
+        wait_until((tmp_path / "pid").exists)
+        with (out / "orders").open("w") as orders:
+            orders.write("rest a-word 9999999\n")
+        wait_until(partial(_says, out / "idle", "a-word"))
+        with (out / "orders").open("w") as orders:
+            orders.write("end 0\n")
+        assert process.wait(timeout=60) == 0
+    finally:
+        end_session(process)
+
+
 def in_namespace(process: subprocess.Popen[bytes], listed: Path) -> list[int]:
     """The processes whose numbers there are in this file, by their numbers here."""
     numbers = set(listed.read_text().split()) if listed.exists() else set()

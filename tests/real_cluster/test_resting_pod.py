@@ -60,7 +60,9 @@ async def test_a_pod_that_rests_gives_its_place_to_one_that_waits(tmp_path: Path
             wake = system.wake("script", agent, script, transport="serve", **config)
             ended = await outcome(system, wake)
             assert (ended.failure, ended.summary) == (None, "Done.")
-            (job,) = await system.cluster.jobs_of_agent("default", agent)
+            jobs_left = await system.cluster.jobs_of_agent("default", agent)
+            assert len(jobs_left) == 1, ended.warnings
+            (job,) = jobs_left
             assert RESTS_SINCE in job.metadata.annotations
             jobs.append((agent, job))
         (first, _), (_, job) = jobs

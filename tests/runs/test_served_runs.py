@@ -315,7 +315,7 @@ async def test_a_configuration_that_a_run_leaves_in_its_home_is_not_there_for_th
 async def until_gone(system: System, raw: dict[str, Any]) -> None:
     """Returns once the pod has ended by itself, and its Job with it."""
     async with asyncio.timeout(60):
-        while await jobs(system, raw):  # noqa: ASYNC110 - not watched
+        while await jobs(system, raw):  # noqa: ASYNC110 - this test watches no Jobs
             await asyncio.sleep(0.1)
 
 

@@ -226,7 +226,7 @@ async def test_a_resting_pod_whose_sidecar_is_killed_costs_the_next_run_only_a_s
 async def test_a_pod_that_nobody_claims_ends_by_itself(agents: AgentSystem, name: str) -> None:
     raw, *_ = await rested(agents, name, keepWarmSec=1)
     async with asyncio.timeout(60):
-        while await jobs(agents, raw):  # noqa: ASYNC110 - not watched
+        while await jobs(agents, raw):  # noqa: ASYNC110 - this test watches no Jobs
             await asyncio.sleep(0.1)
     assert processes_of(raw) == []
 
