@@ -11,7 +11,7 @@ import json
 import re
 from typing import Annotated, Any, ClassVar, Final, Literal, LiteralString, Self
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Secret, SecretStr, model_validator
 from pydantic_core import PydanticCustomError
 
 from agent_runs.contracts.base import PaperclipContract
@@ -28,6 +28,8 @@ TEXT_LIMIT: Final = 4096
 """Characters of a text that enters a history: Linux's longest path, and more than any other has."""
 PROSE_LIMIT: Final = 16 * 1024 * 1024
 """Characters of a text that no history has."""
+TOKEN_LIMIT: Final = 8 * 1024
+"""Characters of a token of Paperclip's, whose server (Node) takes 16 KiB of headers."""
 MAX_AREA: Final = 256 * 1024
 """Characters of a text that stands for a list or an object: twice what an OpenCode configuration may have."""
 OPENCODE: Final = "opencode"
@@ -167,6 +169,7 @@ OptionalText = Annotated[str | None, BeforeValidator(_blank_is_absent)]
 Prose = Annotated[Annotated[str, Field(max_length=PROSE_LIMIT)] | None, BeforeValidator(_blank_is_absent)]
 EnvValue = Annotated[SecretStr, BeforeValidator(lambda v: SecretStr(v) if isinstance(v, str) else v)]
 """The limit of a `ShortTexts` does not count for it; what Linux takes does."""
+Token = Secret[Annotated[str, Field(max_length=TOKEN_LIMIT)]]
 SealedText = Annotated[str, Field(max_length=PROSE_LIMIT)]
 AgentName = Annotated[str, AfterValidator(_agent_name)]
 Model = Annotated[str, AfterValidator(_model)]
@@ -486,7 +489,7 @@ class ContextRuntime(ShortTexts):
 class RuntimeTools(PaperclipContract):
     """Paperclip's connection tools for one run; the bearer lives an hour."""
 
-    bearer_token: SecretStr | None = None
+    bearer_token: Token | None = None
     mcp_endpoint: OptionalText = None
     rest: dict[str, Any] = {}
     expires_at: OptionalText = None
@@ -502,7 +505,7 @@ class ExecutionContext(PaperclipContract):
     runtime: ContextRuntime = ContextRuntime()
     config: AdapterConfig
     context: WakeContext = WakeContext()
-    auth_token: SecretStr | None = None
+    auth_token: Token | None = None
     runtime_tools: RuntimeTools | None = None
 
 

@@ -6,7 +6,7 @@ from typing import Final, Literal
 from pydantic import Field
 
 from agent_runs.contracts.base import PaperclipContract
-from agent_runs.contracts.request import Identifier, OptionalText, SealedText, ShortTexts
+from agent_runs.contracts.request import Identifier, OptionalText, ShortTexts
 
 JOIN: Final = "join"
 """Update: `Join` -> `Joined`. Refused as `AgentBusy` while the agent works on another task."""
@@ -22,6 +22,8 @@ STEP_GOES_ON: Final = "step_goes_on"
 """Signal: the activity's type, from a worker in which a step that kept failing has worked for some time."""
 FAILING_STEPS: Final = "failing_steps"
 """Query: -> the types of the activities that keep failing, as far as the run knows."""
+JOIN_LIMIT: Final = 32 * 1024
+"""Characters of a join's sealed text: two tokens of `TOKEN_LIMIT`, sealed. All joins of a run are in its history."""
 
 
 class Join(ShortTexts):
@@ -37,7 +39,7 @@ class Join(ShortTexts):
     run_id: Identifier
     company_id: Identifier
     task: OptionalText = None
-    sealed: SealedText | None = Field(default=None, repr=False)
+    sealed: str | None = Field(default=None, max_length=JOIN_LIMIT, repr=False)
 
 
 class Joined(PaperclipContract):

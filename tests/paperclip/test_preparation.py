@@ -126,7 +126,9 @@ WRONG_FIELDS: list[tuple[str, Any, str, str]] = [
     ("config.serviceAccountName", f"_{CANARY}", "config.serviceAccountName", "ServiceAccount's name"),
     ("config.kubeconfig", f"users: [{{token: {CANARY}}}]", "config.kubeconfig", "clear the field"),
     ("authToken", {"token": CANARY}, "authToken", "must be text"),
+    ("authToken", CANARY * 8192, "authToken", "is too long: 8192 characters at most"),
     ("runtimeTools", {"bearerToken": [CANARY]}, "runtimeTools.bearerToken", "must be text"),
+    ("runtimeTools", {"bearerToken": CANARY * 8192}, "runtimeTools.bearerToken", "is too long: 8192"),
 ]
 
 

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from agent_runs.client.attach import Ticket, attach
+from agent_runs.client.obstacles import read_obstacles
 from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.client.wake import Wake
 from agent_runs.contracts.identity import AttemptKey
@@ -107,6 +108,15 @@ class ObservedRun:
         while len(await self.finished_steps(attempt)) < steps:
             await notifier.wait_for_change(notifier.changes, timedelta(milliseconds=200))
         return pod
+
+    async def until_waiting(self, reason: str) -> None:
+        """Returns once people are told that the run waits for this reason."""
+        client = self.system.stack.client
+        while True:
+            obstacles = await read_obstacles(client, self.ticket.handle(client))
+            if any(reason in each.text for each in obstacles):
+                return
+            await asyncio.sleep(0.2)
 
     async def unless_ended(self, waiting: Coroutine[Any, Any, T]) -> T:
         """The result of `waiting`; fails as soon as the run has ended, when it would wait for ever."""

@@ -157,6 +157,8 @@ async def a_disconnected_node_never_runs_two_agents_and_continues_when_it_is_bac
             deleted = await moved.unless_ended(
                 moved.observer.until(lambda pod: pod.metadata.deletion_timestamp is not None)
             )
+            node = pods[1].spec.node_name
+            await continued.unless_ended(continued.until_waiting(f"node {node} does not answer"))
             await sleep_until(deleted.metadata.deletion_timestamp)
         finally:
             await cluster_tool("start", "kubelet")

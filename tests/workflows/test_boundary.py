@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from temporalio.client import Client, WorkflowFailureError, WorkflowUpdateFailedError
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
@@ -25,11 +25,13 @@ from tests.workflows.fake_activities import FakeActivities, FakeAgent
 from tests.workflows.fake_worker import configured, reached, running_worker
 from tests.workflows.test_callers import wake
 from workflows.agent_check import AgentCheckWorkflow
-from workflows.agent_run import AgentRunWorkflow
+from workflows.agent_run import MAX_JOINS, AgentRunWorkflow
 from workflows.attributes import ALL
 
 WRONG: Final[tuple[list[Any], ...]] = ([], [None], ["x"], [{}], [7], [[]], [None, None], ["x", {}])
 """Arguments of a start, a signal or an update that no caller of ours sends."""
+TEMPORALS_LIMIT: Final = 50 * 1024 * 1024
+"""Bytes of a history; with more Temporal ends the workflow."""
 
 
 @pytest.mark.parametrize("text", ["m", "\U0001f600", "é", "\x01"], ids=["ascii", "emoji", "accent", "control"])
@@ -75,6 +77,26 @@ async def test_a_join_is_refused_in_words_before_one_would_be_forgotten(
         f"{len(joined)} wakes have joined it, and it can remember no more"
     ] * len(busy)
     assert steps.names.count("create_job") == 1
+
+
+async def test_no_joins_make_a_history_so_large_that_temporal_ends_its_run(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
+) -> None:
+    agent = FakeAgent()
+    async with running_worker(temporal, queue, FakeActivities(agent.answers)) as start:
+        handle = await start(wake("task", request_of_a_run))
+        await reached(agent.started)
+        join = {"runId": "second", "companyId": request_of_a_run.agent.company_id, "task": "task"}
+        before = await history_size(handle)
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await handle.execute_update(updates.JOIN, {**join, "sealed": "x" * (updates.JOIN_LIMIT + 1)})
+        assert "fields: sealed" in str(refused.value.cause)
+        await handle.execute_update(updates.JOIN, {**join, "sealed": "x" * updates.JOIN_LIMIT})
+        grown = await history_size(handle) - before
+        assert updates.JOIN_LIMIT < grown < TEMPORALS_LIMIT / 2 / MAX_JOINS
+        await agent.end()
+        await fetch_outcome(handle, collect=True)
+        assert (await outcome_at_close(handle)).exit_code == 0
 
 
 async def test_what_no_caller_of_ours_sends_to_a_run_changes_nothing(
@@ -136,6 +158,11 @@ async def test_a_wake_of_another_company_joins_nothing_and_gets_no_outcome(
         copy = await attach(temporal, settings, foreign(second).wake)
         await copy.handle(temporal).terminate()
     assert (ours.kind, theirs.kind, copy.kind) == ("joined", "busy", "started")
+
+
+async def history_size(handle: WorkflowHandle[Any, Any]) -> int:
+    """Bytes of the history."""
+    return (await handle.describe()).raw_description.workflow_execution_info.history_size_bytes
 
 
 @pytest.fixture
