@@ -34,7 +34,6 @@ from agent_runs.doctor.objects import Objects
 from agent_runs.doctor.surroundings import Surroundings
 from agent_runs.job.attempt_plan import AgentPodSettings
 from agent_runs.job.checks import Checks
-from agent_runs.job.model_check import ModelCheck
 from agent_runs.job.pod_profile import DeploymentChoice, Inheritance, PodOverrides
 from agent_runs.job.prompts import Prompts
 from agent_runs.job.redactions import Redactions, provider_settings
@@ -116,7 +115,6 @@ def activities(
         agents=profiles,
     )
     prompts = Prompts(preparations, settings.data_root, data_claim)
-    models = ModelCheck(cluster) if settings.check_models else None
     surroundings = Surroundings(cluster, store, Objects(cluster, pods, overrides))
     checking = CheckConfigurationActivity(
         opener, checks, settings.paperclip_api_url, redactions.worker_values, surroundings
@@ -127,7 +125,7 @@ def activities(
         checking.try_pod,
         IntrospectPodActivity(cluster, overrides, inheritance).introspect_pod,
         BundlePromptActivity(cluster, prompts).bundle_prompt,
-        CreateJobActivity(cluster, preparations, opener, pods, models, WarmPods(cluster, prompts.of)).create_job,
+        CreateJobActivity(cluster, preparations, opener, pods, WarmPods(cluster, prompts.of)).create_job,
         AwaitScheduleActivity(cluster, redactions, metrics).await_schedule,
         RotateTokenActivity(cluster, opener).rotate_token,
         StreamLogsActivity(

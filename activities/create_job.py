@@ -26,7 +26,6 @@ from agent_runs.contracts.request import Secrets
 from agent_runs.job import manifest
 from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan, replace_tokens
 from agent_runs.job.manifest import JobPlan
-from agent_runs.job.model_check import ModelCheck
 from agent_runs.job.redactions import Redactions
 from agent_runs.job.reference import job_ref
 from agent_runs.job.warm_pods import NotAsked, WarmPods, release_resting_pod
@@ -48,7 +47,6 @@ class CreateJobActivity:
     """Puts the run's secrets into a Kubernetes Secret, nowhere else.
 
     Attributes:
-        models: asks OpenCode for the model before the first attempt's Job; None: it is not asked.
         warm: claims a pod that rests; None: every attempt has a Job of its own.
     """
 
@@ -56,7 +54,6 @@ class CreateJobActivity:
     preparations: Preparations
     opener: Opener
     settings: AgentPodSettings
-    models: ModelCheck | None = None
     warm: WarmPods | None = None
 
     @activity.defn
@@ -70,7 +67,6 @@ class CreateJobActivity:
         existed. A first activity attempt that creates the run Secret need not search for earlier objects.
 
         Raises:
-            ModelUnknown: OpenCode in the agents' image does not list the model.
             InvalidRequest: a field that can only be checked here, such as a label or an argument; or more secrets than
                 can be kept out of the transcript.
             SealedFieldUnreadable: sealed with a key that this worker does not hold.
@@ -129,11 +125,8 @@ class CreateJobActivity:
         )
 
     async def _create_or_adopt(self, input: CreateJob, plan: JobPlan | None) -> JobRef:
-        if plan is not None:
-            if self.models is not None:
-                await self.models.check(plan, input.attempt)
-            if await self.cluster.create_secret(plan.run_secret):
-                return await self._create(input, plan)
+        if plan is not None and await self.cluster.create_secret(plan.run_secret):
+            return await self._create(input, plan)
         return await self._continue_earlier_attempt(input)
 
     async def _refused_by_quota(self, input: CreateJob, message: str) -> JobCreateFailed:

@@ -205,7 +205,6 @@ async def open_system() -> AsyncIterator[System]:
             "AGENT_RUNS_SEALING_KEY_FILE": str(folder / "key.json"),
             "AGENT_RUNS_TRANSCRIPTS_URL": f"sqlite+aiosqlite:///{folder}/transcripts.db",
             "AGENT_RUNS_IMAGE": "agent:bench",
-            "AGENT_RUNS_CHECK_MODELS": "false",
             "AGENT_RUNS_DATA_ROOT": str(folder),
             "AGENT_RUNS_KUBECONFIG": str(embedded.kubeconfig_path),
         }

@@ -69,7 +69,6 @@ async def system(script: str) -> AsyncIterator[System]:
             image="agent:bench",
             data_root=folder,
             task_queue="bench",
-            check_models=False,
         )
         store = await SqlTranscripts.open(f"sqlite+aiosqlite:///{folder}/transcripts.db")
         parts.push_async_callback(store.close)

@@ -53,7 +53,6 @@ class Variant:
         config: fields of the adapter's configuration.
         before: how many wakes for the same task come before the one that is measured.
         provider: the model's; only `fake` is in no list of OpenCode's.
-        env: variables of the agent.
         agent: whose program it is.
     """
 
@@ -61,17 +60,13 @@ class Variant:
     config: Mapping[str, Any] = field(default_factory=dict)
     before: int = 0
     provider: str = "fake"
-    env: Mapping[str, str] = field(default_factory=dict)
     agent: str = OPENCODE
 
 
-WHOLE_LIST: Final = {"OPENCODE_MODELS_PATH": "/nowhere"}
-"""OpenCode reads its own list of models, because there is no such file and the runner leaves the variable alone."""
 VARIANTS: Final = (
     Variant("cold, run", {"transport": "run"}),
     Variant("cold, serve", {"transport": "serve"}),
     Variant("cold, serve, `anthropic`", {"transport": "serve"}, provider="anthropic"),
-    Variant("the same, whole list", {"transport": "serve"}, provider="anthropic", env=WHOLE_LIST),
     Variant("warm, the second", {"transport": "serve", "keepWarmSec": 300}, before=1),
     Variant("warm, the tenth", {"transport": "serve", "keepWarmSec": 300}, before=9),
 )
@@ -213,7 +208,7 @@ class Bench:
             agents = AgentSystem(self.system, self.model, self.folder)
             return await agents.agent(variant.agent, scenario, **variant.config)
         raw = await opencode_agent(self.system, scenario, **variant.config)
-        environment = {**raw["config"]["env"], **variant.env}
+        environment = raw["config"]["env"]
         raw["config"] |= {"model": f"{variant.provider}/scenario/{scenario}", "env": environment}
         return raw
 

@@ -40,7 +40,9 @@ class Shell(StrEnum):
     FISH = "fish"
 
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or AGENT~RUN, or an agent's id for its newest run.")]
+Run = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run's id or AGENT~RUN, or an agent's id for its newest run.")
+]
 Agent = Annotated[str, typer.Option(metavar="ID", help="Only runs of this agent.")]
 Company = Annotated[str, typer.Option(metavar="ID", help="Only runs of this company.")]
 Task = Annotated[str, typer.Option(metavar="KEY", help="Only runs of this task.")]
@@ -176,7 +178,8 @@ def top(agent: Agent = "", company: Company = "", task: Task = "", model: Model 
 @app.command()
 def replay(
     run: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="A run's id, or AGENT~RUN, or an agent's id for its newest run.")
+        str | None,
+        typer.Argument(metavar="[RUN]", help="A run's id or AGENT~RUN, or an agent's id for its newest run."),
     ] = None,
     file: Annotated[
         Path | None, typer.Option(metavar="HISTORY.json", help="Replay a saved history instead of a RUN.")

@@ -523,20 +523,18 @@ class ProviderRejected(RunError):
 
     code = "provider_rejected"
     next_step = (
-        "Check the model name, the provider's API key (a missing one reads as an unknown model) and options. A session"
-        " that is rejected twice is cleared."
+        "Read the provider's words in the message, and check the model's name and options. A session that is rejected"
+        " twice is cleared."
     )
 
 
 class ModelUnknown(RunError):
-    """OpenCode in the agents' image does not list the model; no agent was started."""
+    """The agent does not know the model: its name, its provider or the provider's API key is wrong or missing."""
 
     code = "model_unknown"
     next_step = (
-        "Set `model` to one that it lists (`opencode models` in that image), declare the provider in "
-        "`config.opencode` or AGENT_RUNS_OPENCODE_CONFIG, or take an image with another OpenCode."
+        "Correct `model`, or give the API key of its provider: without one, all models of a provider are unknown."
     )
-    budget = "none"
 
 
 class OpenCodeFailed(RunError):

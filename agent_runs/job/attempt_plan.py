@@ -114,7 +114,6 @@ def attempt_plan(
     )
     turn = served_turn(config, title=title, session_id=session)
     merged = merged_config(input, secrets, servers, opencode)
-    has_project_config = "projectConfig" in config.opencode_features  # a repository's, which may name other models
     fixed = opencode_environment(
         config_file=CONFIG_FILE,
         directory=directory,
@@ -131,13 +130,9 @@ def attempt_plan(
         settings=pod_settings(settings),
         proxy=proxy,
         server=Server(script(SERVE_KEY), turn, keep_warm_sec(config, merged.config, proxy)) if turn else None,
-        providers=None if has_project_config else merged.listed_providers,
     )
     unset = _unset_variables(input, secrets, opencode, names | environment.keys())
-    listed = merged.only_lists(config.model) and not has_project_config
-    return replace(
-        plan, warnings=(*plan.warnings, *merged.notes, *unset), listed_model=config.model if listed else None
-    )
+    return replace(plan, warnings=(*plan.warnings, *merged.notes, *unset))
 
 
 def _acp_plan(

@@ -65,8 +65,6 @@ CONTROL_DIRECTORY: Final = f"{RUN_DIRECTORY}/control"
 TOKEN_DIRECTORY: Final = f"{RUN_DIRECTORY}/token"
 CACHE_DIRECTORY: Final = "/runtime-cache"
 TEMPORARY_DIRECTORY: Final = "/runtime-cache/tmp"
-MODELS_FILE: Final = f"{CACHE_DIRECTORY}/models.json"
-"""What the runner gives OpenCode in place of its own list of models."""
 DATABASE_DIRECTORY: Final = "/opencode-db"
 
 LOGIN_FOLDERS: Final = tuple(f"{home}/.local/share/opencode" for home in (HOME_DIRECTORY, DATA_DIRECTORY))
@@ -154,7 +152,6 @@ class JobPlan:
         run_secret: must exist before the Job; its values must never be logged.
         database: a PersistentVolumeClaim to ensure before the Job, when the agent has a database of its own.
         warnings: for people.
-        listed_model: the model, if only OpenCode's own list can have it.
         claim: what a pod that rests needs for this attempt, if one may be used: see `agent_runs.job.warm_pods`.
     """
 
@@ -162,7 +159,6 @@ class JobPlan:
     run_secret: dict[str, Any] = field(repr=False)
     database: dict[str, Any] | None = None
     warnings: tuple[str, ...] = ()
-    listed_model: str | None = None
     claim: Mapping[str, Any] | None = field(default=None, repr=False)
 
 
@@ -176,7 +172,6 @@ def plan_job(
     settings: PodSettings | None = None,
     proxy: ApiProxy | None = None,
     server: Server | None = None,
-    providers: Sequence[str] | None = None,
 ) -> JobPlan:
     """Return everything to create for one attempt.
 
@@ -187,7 +182,6 @@ def plan_job(
         scripts: the texts of `runner.sh` and of those beside it, by their names (`SCRIPT_KEYS`).
         proxy: how the agent reaches Paperclip through the sidecar; None: it uses its own environment.
         server: how the sidecar drives the agent; None: `argv` runs as it is.
-        providers: of which alone OpenCode needs its own list of models; None: it may need all of it.
 
     Raises:
         InvalidRequest: names the field and the remedy.
@@ -218,7 +212,7 @@ def plan_job(
             input,
             namespace,
             labels,
-            _pod_spec(input, (*_model_options(providers), "--", *argv), variables, settings, proxy, server),
+            _pod_spec(input, ("--", *argv), variables, settings, proxy, server),
             proxied=proxy is not None,
         ),
         run_secret=run_secret(input.attempt, namespace, variables, opencode_config, files),
@@ -593,13 +587,6 @@ def _runner_arguments(
         *options,
         *argv,
     ]
-
-
-def _model_options(providers: Sequence[str] | None) -> list[str]:
-    """Return the runner's options for OpenCode's list of models."""
-    if providers is None:
-        return []
-    return ["--models", MODELS_FILE, *(word for name in providers for word in ("--listed", name))]
 
 
 def working_directory(input: CreateJob) -> str:

@@ -18,7 +18,7 @@ ARGUMENT_LIMIT: Final = 128 * 1024
 """Bytes of `NAME=value` with its NUL, or of one argument. Source: Linux MAX_ARG_STRLEN; more fails with E2BIG."""
 PROMPT_KEY: Final = "prompt"
 RUNNER_KEY: Final = "runner.sh"
-SCRIPT_KEYS: Final = (RUNNER_KEY, "processes.sh", "prepare.sh", "work.sh", "models.mjs")
+SCRIPT_KEYS: Final = (RUNNER_KEY, "processes.sh", "prepare.sh", "work.sh")
 """The runner, and the scripts that it needs beside it."""
 SERVE_KEY: Final = "serve.sh"
 TURN_KEY: Final = "turn.json"

@@ -45,25 +45,6 @@ has_more_than_programs() { # FOLDER
     return 1
 }
 
-# Most of what OpenCode does when it starts is to read its list of models, of some 225 providers. FILE takes the list's
-# place, with what it has of the providers NAME. The whole list stays if this does not work out, and where something that
-# OpenCode prefers to the run's configuration may enable other providers.
-choose_models() { # FILE [NAME...]
-    [ -n "$1" ] && [ -z "${OPENCODE_MODELS_PATH:-}${OPENCODE_CONFIG_CONTENT:-}${OPENCODE_CONFIG_DIR:-}" ] || return 0
-    for folder in "${HOME:-}/.opencode" /etc/opencode; do [ ! -e "$folder" ] || return 0; done
-    if { [ $# -eq 1 ] && echo '{}' >"$1"; } || { [ $# -gt 1 ] && short_list "$@"; }; then
-        export OPENCODE_MODELS_PATH="$1"
-    fi
-} 2>/dev/null
-
-# Only of a program as large as Bun's are: any other one would take the script for a command. What an agent may write, such
-# as Bun's own configuration in a home, is not read, and none of the run's variables is there.
-short_list() { # FILE NAME...
-    program=$(command -v opencode) && [ -n "$(find -L "$program" -size +100000)" ] || return 1
-    # shellcheck disable=SC2154 # runner.sh sets scripts
-    (cd "$scripts" && timeout 10 env -i HOME="$scripts" BUN_BE_BUN=1 "$program" models.mjs "$@") </dev/null >/dev/null
-}
-
 # OpenCode installs a package for the tools of its users into its own configuration folder while it works: three seconds
 # of CPU for each pod. Nothing of a user is in that folder of a pod, so it is marked as installed.
 skip_installation() { # FOLDER

@@ -2,7 +2,7 @@
 # Runs one command inside the agent's container; the sidecar forwards what the command writes.
 #
 #   sh runner.sh --stdin FILE --out DIR --dir WORKDIR --grace SECONDS [--api-variable NAME]... [--logins DIR]... \
-#     [--models FILE [--listed PROVIDER]...] [--serve FILE] -- COMMAND ARGS...
+#     [--serve FILE] -- COMMAND ARGS...
 #   sh runner.sh --out DIR --work    lists the processes of the run (work.sh)
 #
 # OpenCode loses output when a pipe's reader is slow, ignores SIGTERM as pid 1, and gives its tools sessions of their
@@ -36,8 +36,6 @@ run() { # COMMAND ARGS...
     # shellcheck disable=SC2086 # words, here and below
     link_logins $logins
     set_home_configuration_aside 2>&7 || fail_start folder .opencode
-    # shellcheck disable=SC2086
-    choose_models "$models" $listed
     { mkdir -p "$dir" && cd "$dir"; } || fail_start workdir --dir
     export PWD
     read -r mark </proc/sys/kernel/random/uuid
@@ -159,7 +157,7 @@ usage() {
     exit 64
 }
 
-stdin=/dev/null out='' dir='' grace=10 sidecar_timeout=60 api_variables='' logins='' models='' listed='' serve=''
+stdin=/dev/null out='' dir='' grace=10 sidecar_timeout=60 api_variables='' logins='' serve=''
 while [ $# -gt 0 ]; do
     case $1 in
     --) shift && break ;;
@@ -170,8 +168,6 @@ while [ $# -gt 0 ]; do
     --sidecar-timeout) sidecar_timeout=$2 ;;
     --api-variable) api_variables="$api_variables $2" ;;
     --logins) logins="$logins $2" ;;
-    --models) models=$2 ;;
-    --listed) listed="$listed $2" ;;
     --serve) serve=$2 ;;
     --work) exec sh "$scripts/work.sh" "$out" ;;
     *) usage "unknown argument: $1" ;;

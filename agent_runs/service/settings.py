@@ -92,7 +92,6 @@ class WorkerSettings(ClientSettings):
             pod, or a public one of Python for a worker that is in none.
         opencode_config: JSON file merged into every agent's OpenCode configuration (providers, mostly).
         policy: YAML file of what agent configurations may choose; None: the defaults of docs/policy.md.
-        check_models: before the first Job of an image and provider, ask OpenCode there for the provider's models.
         max_runs: runs that this worker follows at the same time.
         max_output_mib: MiB of output stored for one run; each line counts as its text plus 200 bytes. Then its
             agent is stopped (`output_quota_exceeded`).
@@ -119,7 +118,6 @@ class WorkerSettings(ClientSettings):
     sidecar_image: str | None = None
     opencode_config: Path | None = None
     policy: Path | None = None
-    check_models: bool = True
     max_runs: int = Field(default=500, ge=1)
     max_output_mib: int = Field(default=1024, ge=1)
     health_listen: ListenAddress | None = None

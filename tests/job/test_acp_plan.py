@@ -80,7 +80,7 @@ def test_a_pod_of_another_agent_has_nothing_of_opencodes(name: str) -> None:
     assert [each for each in (*environment(plan), *mounts(plan), *volumes(plan)) if "opencode" in each.lower()] == []
     assert "opencode.json" not in plan.run_secret["data"]
     assert "--logins" not in main_container(plan)["args"]
-    assert (plan.listed_model, plan.database) == (None, None)
+    assert plan.database is None
 
 
 @pytest.mark.parametrize("name", PROFILES)

@@ -153,12 +153,12 @@ FAILURES = {
     "opencode/wrong-model": "opencode_error",
     "opencode/wrong-provider": "opencode_error",
     "opencode-logged/command-unknown": "opencode_error",
-    "opencode-logged/missing-key-anthropic": "provider_rejected",
-    "opencode-logged/missing-key-openai": "provider_rejected",
-    "opencode-logged/wrong-model": "provider_rejected",
-    "opencode-logged/wrong-provider": "provider_rejected",
-    "opencode-old/1.14.41-wrong-model": "provider_rejected",
-    "opencode-old/1.2.27-wrong-model": "provider_rejected",
+    "opencode-logged/missing-key-anthropic": "model_unknown",
+    "opencode-logged/missing-key-openai": "model_unknown",
+    "opencode-logged/wrong-model": "model_unknown",
+    "opencode-logged/wrong-provider": "model_unknown",
+    "opencode-old/1.14.41-wrong-model": "model_unknown",
+    "opencode-old/1.2.27-wrong-model": "model_unknown",
 }
 
 _SUCCESSES = """

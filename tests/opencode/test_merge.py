@@ -124,39 +124,6 @@ def test_a_model_that_its_own_provider_does_not_declare_is_named_with_the_neares
     assert merged(operator={"provider": built_in}).notes == ()
 
 
-OWN: dict[str, Any] = {"own": {"npm": "@ai-sdk/openai-compatible", "models": {"big": {}, "small": {}}}}
-
-
-@pytest.mark.parametrize(
-    ("agent", "needed"),
-    [
-        pytest.param({}, (), id="its provider has the model"),
-        pytest.param({"small_model": "own/small"}, (), id="and the small one"),
-        pytest.param({"small_model": "groq/llama"}, ("groq",), id="the small one is in OpenCode's list"),
-        pytest.param(
-            {"small_model": "groq/llama", "agent": {"review": {"model": "anthropic/claude-haiku"}}},
-            ("groq", "anthropic"),
-            id="and one of an agent's",
-        ),
-        pytest.param({"command": {"x": {"template": "y", "model": "own/other"}}}, ("own",), id="no provider has it"),
-        pytest.param({"plugin": ["a-plugin"]}, None, id="a plugin may add providers"),
-        pytest.param({"small_model": "-x $(y)/llama"}, None, id="no list has a provider of that name"),
-    ],
-)
-def test_a_run_needs_of_opencodes_list_what_its_own_providers_do_not_declare(
-    agent: dict[str, Any], needed: tuple[str, ...] | None
-) -> None:
-    merged = merge(model="own/big", agent=agent, operator={"provider": OWN})
-    assert merged.listed_providers == needed
-    assert needed is None or {*needed, "own"} == set(merged.config["enabled_providers"])
-
-
-@pytest.mark.parametrize("block", [{"models": {"gpt-5": {}}}, {"npm": "@ai-sdk/openai", "models": {"gpt-5": {}}}])
-def test_a_provider_in_opencodes_list_gets_what_the_list_has_of_it(block: dict[str, Any]) -> None:
-    merged = merge(model="openai/gpt-5", agent={}, operator={"provider": {"openai": block}})
-    assert merged.listed_providers == ("openai",)
-
-
 # --- permissions ---
 
 

@@ -141,7 +141,6 @@ class System:
             "AGENT_RUNS_POLICY": str(self.settings.policy),
             "AGENT_RUNS_DATA_ROOT": str(self.settings.data_root),
             "AGENT_RUNS_KUBECONFIG": str(self.embedded.kubeconfig_path),
-            "AGENT_RUNS_CHECK_MODELS": str(self.settings.check_models),
             "AGENT_RUNS_PAPERCLIP_API_URL": self.settings.paperclip_api_url or "",
         }
 
@@ -206,7 +205,6 @@ async def open_system(
         data_root=folder / "data",
         paperclip_api_url="http://127.0.0.1:3100",
         policy=policy or anything_allowed(folder),
-        check_models=False,  # the agents are scripts
     )
     programs = folder / "programs"
     programs.mkdir()

@@ -459,19 +459,3 @@ async def test_a_pod_whose_output_was_emptied_does_not_rest_and_holds_no_run_up(
     assert outcome.receipt is not None
     assert outcome.receipt.state == "differs"
     assert await jobs(system, raw) == []
-
-
-@pytest.mark.parametrize("transport", ["serve", "run"])
-async def test_a_first_start_reads_of_opencodes_models_only_those_of_its_provider(
-    system: System, transport: str
-) -> None:
-    assert system.settings.opencode_config is not None
-    address = json.loads(system.settings.opencode_config.read_text())["provider"]["fake"]["options"]["baseURL"]
-    block = {"options": {"baseURL": address, "apiKey": "none"}, "models": {"scenario/script": {}}}
-    command = 'cut -c 1-40 "$OPENCODE_MODELS_PATH"'
-    raw = playing(await opencode_agent(system, "script", transport=transport), bash(command), {"text": "Ok."})
-    raw["config"] |= {"model": "anthropic/scenario/script", "opencode": {"provider": {"anthropic": block}}}
-    outcome = await system.outcome(raw)
-    assert_whole(outcome, "Ok.")
-    (tool,) = [event["part"]["state"] for event in await events(system, raw) if event["type"] == "tool_use"]
-    assert tool["output"].startswith('{"anthropic":{"id":"anthropic","env":["A')

@@ -12,7 +12,6 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from agent_runs.agents.opencode.config import deep_merge, runtime_config
-from agent_runs.agents.opencode.listed_providers import LISTED_PROVIDERS
 from agent_runs.agents.opencode.permissions import Source, fixed_rules, limited, merged_permissions, questions
 from agent_runs.contracts.opencode import KNOWN, short
 from agent_runs.contracts.request import OpenCodeFeature
@@ -42,7 +41,6 @@ CONTAINER_VARIABLES: Final = frozenset({"HOSTNAME", "PATH"})
 
 _VARIABLE: Final = re.compile(r"\{env:([^}]*)\}")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-_PROVIDER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
@@ -56,28 +54,6 @@ class Merged:
     def has_plugins(self) -> bool:
         """Whether OpenCode has to load plugins."""
         return bool(self.config.get("plugin"))
-
-    @property
-    def listed_providers(self) -> tuple[str, ...] | None:
-        """The providers of which OpenCode needs its own list of models; None: any, because plugins may name others.
-
-        A provider whose models are all declared here, and which is in no list, is none of them.
-        """
-        names = dict.fromkeys((self.config["model"], self.config["small_model"], *_models(self.config)))
-        needed = dict.fromkeys(name.partition("/")[0] for name in names if not self._declares(*name.split("/", 1)))
-        plain = all(_PROVIDER.fullmatch(name) for name in needed)
-        return tuple(needed) if plain and not self.has_plugins else None
-
-    def _declares(self, provider: str, model: str = "") -> bool:
-        block = self.config["provider"].get(provider, {})
-        models = block.get("models")
-        declared = isinstance(models, Mapping) and model in models
-        return provider not in LISTED_PROVIDERS and "npm" in block and declared
-
-    def only_lists(self, model: str) -> bool:
-        """Whether only OpenCode's own list of models can have this one: nothing here declares or may add models."""
-        provider = self.config["provider"].get(model.partition("/")[0], {})
-        return not (self.has_plugins or provider.keys() & {"api", "models", "npm"})
 
 
 def merge(

@@ -8,6 +8,7 @@ from agent_runs.agents.opencode.events import number, printable
 from agent_runs.contracts.errors import (
     ContextOverflow,
     ModelRefused,
+    ModelUnknown,
     OpenCodeFailed,
     OutputCutOff,
     ProviderCredentials,
@@ -29,7 +30,7 @@ BY_NAME: Final[dict[str, type[RunError]]] = {
     "ContentFilterError": ModelRefused,
     "ProviderAuthError": ProviderCredentials,
     "MessageOutputLengthError": OutputCutOff,
-    "ProviderModelNotFoundError": ProviderRejected,
+    "ProviderModelNotFoundError": ModelUnknown,
 }
 BY_STATUS: Final[dict[int, type[RunError]]] = {
     401: ProviderCredentials,
@@ -51,7 +52,7 @@ BY_TEXT: Final[tuple[tuple[re.Pattern[str], type[RunError]], ...]] = (
         ),
         ResponseTypeCrash,
     ),
-    (re.compile(r"(?:ProviderModelNotFoundError: )?Model not found: "), ProviderRejected),
+    (re.compile(r"(?:ProviderModelNotFoundError: )?Model not found: "), ModelUnknown),
     (re.compile(r"(?:AI_)?LoadAPIKeyError\b"), ProviderCredentials),
 )
 _OVERFLOW: Final = re.compile(
