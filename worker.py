@@ -42,7 +42,6 @@ from agent_runs.kube.port import Cluster
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
 from agent_runs.service import startup
 from agent_runs.service.build_id import build_id, worker_deployment
-from agent_runs.service.failing_steps import FailingSteps
 from agent_runs.service.health import Health, health_checks, health_service
 from agent_runs.service.heartbeats import Heartbeats
 from agent_runs.service.logs import LogContext, configure_logs
@@ -161,7 +160,7 @@ def temporal_worker(
         task_queue=settings.task_queue,
         workflows=[AgentRunWorkflow, AgentCheckWorkflow],
         activities=steps,
-        interceptors=[LogContext(), slots, Heartbeats(WITHOUT_HEARTBEATS), FailingSteps(client)],
+        interceptors=[LogContext(), slots, Heartbeats(WITHOUT_HEARTBEATS)],
         build_id=None if deployment else build_id(),  # else the SDK hashes every loaded module: 3 CPU seconds
         deployment_config=deployment,
         identity=name or worker_identity(),

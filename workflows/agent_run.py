@@ -152,35 +152,6 @@ class AgentRunWorkflow:
         if kind == "joined":
             self._check_room(input)
 
-    @workflow.signal(name=updates.STEP_KEEPS_FAILING)
-    @one_argument
-    def step_keeps_failing(self, raw: RawValue) -> None:
-        """A worker tries a step once more, whose tries so far the workflow has not seen."""
-        with suppress(Unreadable):
-            self._run.show_failing(decode(raw, updates.FailingStep))
-
-    @workflow.signal(name=updates.STEP_GOES_ON)
-    @one_argument
-    def step_goes_on(self, raw: RawValue) -> None:
-        """A step that kept failing works now."""
-        with suppress(Unreadable):
-            self._run.forget_failing(decode(raw, str))
-
-    @workflow.query(name=updates.FAILING_STEPS)
-    @one_argument
-    def failing_steps(self, _: RawValue) -> list[str]:
-        """The types of the activities that keep failing."""
-        return list(self._run.details.failing)
-
-    def step_began(self, activity: str) -> None:
-        """See `OpenSteps`."""
-        self._run.open_steps[activity] += 1
-
-    def step_ended(self, activity: str) -> None:
-        """See `OpenSteps`."""
-        self._run.open_steps[activity] -= 1
-        self._run.forget_failing(activity)
-
     def _join_kind(self, input: updates.Join) -> Literal["joined", "released", "refused"]:
         """An outcome is delivered once: a wake that comes after `collected` gets a run of its own.
 

@@ -1,9 +1,8 @@
 """The current details of a run, which operators read in Temporal's Web UI: phase, pod, session, tokens, cost."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 from typing import Final, Self
@@ -11,7 +10,6 @@ from typing import Final, Self
 from agent_runs.contracts.outcome import Report
 from agent_runs.contracts.request import RunRequest
 from agent_runs.contracts.start import RunStart
-from agent_runs.contracts.updates import FailingStep
 
 MAX_WARNINGS: Final = 5
 LINKS: Final = frozenset({"transcript"})
@@ -43,27 +41,11 @@ FINAL: Final = frozenset(phase.value for phase in (Phase.SUCCEEDED, Phase.FAILED
 
 
 @dataclass(frozen=True)
-class Failing:
-    """A step that keeps failing, and since when the run knows it."""
-
-    step: FailingStep
-    since: datetime
-
-    @property
-    def lines(self) -> Sequence[tuple[str, str]]:
-        """What it says, each text with its name for people."""
-        step, since = self.step, self.since.strftime("%Y-%m-%d %H:%M:%SZ")
-        text = f"{step.step}, {step.tries} times, since {since} at the latest: {step.cause}"
-        return [("keeps failing", text), *([("what to do", step.next_step)] if step.next_step else [])]
-
-
-@dataclass(frozen=True)
 class CurrentDetails:
     """What the current details of a run show. Agent output in them is quoted and bounded: it is hostile.
 
     Attributes:
         values: what is known by now, by its name for people.
-        failing: steps that keep failing: what is said of each, by the activity's type.
         warnings: for people, such as instructions that could not be read; the newest `MAX_WARNINGS` are shown.
     """
 
@@ -73,7 +55,6 @@ class CurrentDetails:
     model: str = ""
     phase: Phase = Phase.QUEUED
     values: dict[str, str] = field(default_factory=dict)
-    failing: Mapping[str, Failing] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     @classmethod
@@ -96,15 +77,6 @@ class CurrentDetails:
         """These details with more warnings."""
         return replace(self, warnings=(*self.warnings, *warnings))
 
-    def with_failing(self, step: FailingStep, now: datetime) -> Self:
-        """These details with a step that keeps failing; it does so since it was said first."""
-        since = self.failing[step.activity].since if step.activity in self.failing else now
-        return replace(self, failing={**self.failing, step.activity: Failing(step, since)})
-
-    def without_failing(self, activity: str) -> Self:
-        """These details without that step."""
-        return replace(self, failing={name: each for name, each in self.failing.items() if name != activity})
-
     def with_report(self, report: Report) -> Self:
         """These details with what the transcript shows."""
         usage = report.usage
@@ -125,8 +97,7 @@ class CurrentDetails:
         if self.phase is Phase.SCHEDULING:
             rows["why it waits"] = WHY_IT_WAITS
         warnings = [("warning", text) for text in self.warnings[-MAX_WARNINGS:]]
-        failing = [line for each in self.failing.values() for line in each.lines]
-        lines = [*rows.items(), *failing, *self.values.items(), *warnings]
+        lines = [*rows.items(), *self.values.items(), *warnings]
         return "\n".join(f"- **{name}**: {_linked(text) if name in LINKS else _quoted(text)}" for name, text in lines)
 
 

@@ -1,7 +1,6 @@
 """The state of a run that its steps share: start, request, attempts so far, what has stopped it, what operators see."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -15,7 +14,6 @@ with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts.outcome import Outcome, Report, Stop
     from agent_runs.contracts.request import RunConfig, RunRequest
     from agent_runs.contracts.start import RunStart
-    from agent_runs.contracts.updates import FailingStep
     from agent_runs.paperclip import result
     from workflows import attributes, run_metrics
     from workflows.attempt import Attempt
@@ -35,7 +33,6 @@ class RunState:
         stopped_before_attempt: why no attempt was made, or no further one.
         warned_limits: limits of the budget of which people have been warned.
         decided: the outcome that callers get, once there is one; it never changes.
-        open_steps: how many activities of each type are open.
     """
 
     start: RunStart
@@ -47,7 +44,6 @@ class RunState:
     stopped_before_attempt: Failure | None = None
     warned_limits: tuple[str, ...] = ()
     decided: Outcome | None = None
-    open_steps: Counter[str] = field(default_factory=Counter[str])
     _request: RunRequest | None = None
     _interruptible: asyncio.Task[None] | None = None
 
@@ -156,18 +152,6 @@ class RunState:
             self.note(*new)
             self.details = self.details.with_warnings(new)
             workflow.set_current_details(self.details.markdown)  # no command: any step may warn
-
-    def show_failing(self, step: FailingStep) -> None:
-        """Shows that a step keeps failing, unless the step has ended meanwhile."""
-        if self.open_steps[step.activity]:
-            self.details = self.details.with_failing(step, workflow.now())
-            workflow.set_current_details(self.details.markdown)
-
-    def forget_failing(self, activity: str) -> None:
-        """The step goes on, or has ended."""
-        if activity in self.details.failing:
-            self.details = self.details.without_failing(activity)
-            workflow.set_current_details(self.details.markdown)
 
     def decide(self) -> None:
         """Builds the outcome, unless it is built; operators see from now on that the run has ended."""

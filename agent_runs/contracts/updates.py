@@ -16,12 +16,6 @@ Also the query, -> `Outcome` or None, for a caller of a run that takes no more u
 of a cancelled run, because a workflow that closes as Canceled has no result."""
 COLLECTED: Final = "collected"
 """Signal: the caller has the outcome, so the run may close."""
-STEP_KEEPS_FAILING: Final = "step_keeps_failing"
-"""Signal: `FailingStep`, from a worker that tries a step once more."""
-STEP_GOES_ON: Final = "step_goes_on"
-"""Signal: the activity's type, from a worker in which a step that kept failing has worked for some time."""
-FAILING_STEPS: Final = "failing_steps"
-"""Query: -> the types of the activities that keep failing, as far as the run knows."""
 JOIN_LIMIT: Final = 32 * 1024
 """Characters of a join's sealed text: two tokens of `TOKEN_LIMIT`, sealed. All joins of a run are in its history."""
 
@@ -58,21 +52,3 @@ class Joined(PaperclipContract):
     phase: str
     since: datetime
     finished: bool
-
-
-class FailingStep(PaperclipContract):
-    """A step of a run that fails again and again.
-
-    Attributes:
-        activity: its type.
-        step: the same in words for people.
-        tries: how many have failed, or have lost their worker.
-        cause: the last error in our words, bounded.
-        next_step: what to do about it; may be empty.
-    """
-
-    activity: str
-    step: str
-    tries: int
-    cause: str
-    next_step: str = ""

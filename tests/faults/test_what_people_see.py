@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from html import unescape
@@ -23,7 +23,6 @@ from agent_runs.transcripts.tokens import authorization
 from agent_runs.web.run_info import TemporalRunInfo
 from agent_runs.web.serving import transcript_service
 from tests.faults.environment import Environment, open_environment
-from tests.support.current_details import current_details
 from tests.support.ports import free_port
 from tests.support.process_pool import ProcessPool
 from tests.transcripts.postgres import CannotStart, Postgres
@@ -66,14 +65,6 @@ class Surfaces:
             words = " ".join(unescape(TAGS.sub(" ", await answer.text())).split())
         print(f"GET {path}: {answer.status}\n{words[:1500]}\n")
         return words
-
-    async def current_details(self, ticket: Ticket, expected: Callable[[str], bool]) -> str:
-        """What Temporal's Web UI shows of the run, once that is as expected."""
-        handle = ticket.handle(self.env.system.temporal)
-        while not expected(text := await current_details(handle)):  # noqa: ASYNC110 - the server is polled
-            await asyncio.sleep(0.2)
-        print(f"current details:\n{text}\n")
-        return text
 
 
 @asynccontextmanager
@@ -133,12 +124,7 @@ async def test_the_api_server_is_away(temporal: Client, process_pool: ProcessPoo
             ):
                 assert "creating the Job failed" in text
                 assert "Check the API server; the run continues by itself once it answers." in text
-            details = await seen.current_details(ticket, lambda text: "keeps failing" in text)
-            assert "- **keeps failing**: `creating the Job, 2 times, since 20" in details
-            assert "(k8s_api_unavailable)" in details
-            assert "- **what to do**: `Check the API server; the run continues by itself once it answers.`" in details
             env.system.embedded.faults.clear()
-            await seen.current_details(ticket, lambda text: "keeps failing" not in text)
         assert (await env.outcome(ticket)).failure is None
 
 

@@ -13,7 +13,6 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from agent_runs.client.attach import attach
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.outcome import Outcome
-from agent_runs.service.failing_steps import FailingSteps
 from agent_runs.service.heartbeats import Heartbeats
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import THROTTLE, FakeActivities
@@ -49,7 +48,7 @@ async def running_worker(
         activities=steps.activities,
         workflow_runner=runner,
         max_heartbeat_throttle_interval=THROTTLE,
-        interceptors=[Heartbeats(WITHOUT_HEARTBEATS), FailingSteps(temporal)],
+        interceptors=[Heartbeats(WITHOUT_HEARTBEATS)],
     ):
         yield start
         replayer = Replayer(workflows=[AgentRunWorkflow], data_converter=pydantic_data_converter)
