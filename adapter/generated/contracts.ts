@@ -44,6 +44,7 @@ export interface HostTexts {
     [k: string]: string;
   } | null;
   toolServers?: ToolServer[];
+  wakePayload?: string | null;
   wakePrompt?: WakePrompt;
 }
 export interface ToolServer {

@@ -31,7 +31,7 @@ export async function hostTexts(
   environment: NodeJS.ProcessEnv,
 ): Promise<HostTexts & { wakePrompt: WakePrompt; notes: string[] }> {
   const [config, context] = [objectOf(ctx.config), objectOf(ctx.context)];
-  const [path, isRepair] = [config.instructionsFilePath, helpers.isPaperclipRecoveryWakePayload];
+  const [path, wake] = [config.instructionsFilePath, context.paperclipWake];
   const files = await fileReaders(ctx.agent, settings, helpers.bundledSkills ?? [], environment);
   const notes: string[] = [];
   /** What `work` gives; when it fails, `fallback` and a note. Nothing of an error is quoted except why a file cannot be read. */
@@ -45,11 +45,12 @@ export async function hostTexts(
   }
   return {
     wakePrompt: await noted<WakePrompt>({}, RENDERER_FAILED, () => wakePrompt(context, helpers)),
+    wakePayload: await noted(null, RENDERER_FAILED, () => helpers.stringifyPaperclipWakePayload?.(wake) ?? null),
     heartbeatTemplate:
       context.conversationMode === true
         ? helpers.DEFAULT_PAPERCLIP_CONVERSATION_PROMPT_TEMPLATE
         : helpers.DEFAULT_PAPERCLIP_AGENT_PROMPT_TEMPLATE,
-    repairWake: await noted(false, REPAIR_UNKNOWN, () => isRepair?.(context.paperclipWake) ?? false),
+    repairWake: await noted(false, REPAIR_UNKNOWN, () => helpers.isPaperclipRecoveryWakePayload?.(wake) ?? false),
     // sibling files stay on the host; the prompt names the folder at which relative paths start
     instructions: await noted("", "instructionsFilePath not readable", () =>
       typeof path === "string" && path.trim() ? files.instructions(path, INSTRUCTIONS_LIMIT) : undefined,

@@ -17,6 +17,8 @@ const PACKAGE = "@paperclipai/adapter-utils";
 export interface PaperclipHelpers {
   /** Renders the wake's prose for an agent. */
   renderPaperclipWakePrompt?(wake: unknown, options: JsonObject): string;
+  /** The wake as JSON, for `PAPERCLIP_WAKE_PAYLOAD_JSON`; null if there is nothing worth waking for. */
+  stringifyPaperclipWakePayload?(wake: unknown): string | null;
   /** Whether the wake asks for a repair; the agent then gets no heartbeat template. */
   isPaperclipRecoveryWakePayload?(wake: unknown): boolean;
   /** Keys of the skills that an agent desires; a name of no skill is its own key. */

@@ -14,6 +14,7 @@ const CANARY = "canary-5e1f";
 const FIXTURES = new URL("../../tests/fixtures/paperclip/", import.meta.url);
 const HOST: PaperclipHelpers = {
   renderPaperclipWakePrompt: (wake, options) => `wake ${(wake as Data)?.reason} ${JSON.stringify(options)}`,
+  stringifyPaperclipWakePayload: (wake) => (wake ? JSON.stringify(wake) : null),
   isPaperclipRecoveryWakePayload: (wake) => Boolean((wake as Data)?.recovery),
   DEFAULT_PAPERCLIP_AGENT_PROMPT_TEMPLATE: "You are {{agent.id}}.",
   DEFAULT_PAPERCLIP_CONVERSATION_PROMPT_TEMPLATE: "A conversation.",
@@ -180,6 +181,7 @@ describe("Paperclip's texts", () => {
       `wake issue_assigned ${JSON.stringify({ conversationMode: false, suppressIssueDescription: true, resumedSession })}`;
     expect(fresh.hostTexts.wakePrompt).toEqual({ fresh: text(false), resumed: text(true) });
     expect(fresh.wakeText).toBe(text(false));
+    expect(JSON.parse(fresh.hostTexts.wakePayload ?? "")).toMatchObject({ reason: "issue_assigned" });
     const resumed = await prepared(live(captured("ctx-2-comment-wake-with-session.json")));
     expect(resumed.wakeText).toBe(resumed.hostTexts.wakePrompt.resumed);
   });

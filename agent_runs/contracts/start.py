@@ -47,7 +47,7 @@ class HostTexts(PaperclipContract):
     """What only the process of Paperclip's server knows; the defaults are those of a caller that is somewhere else.
 
     Attributes:
-        wake_prompt: the wake as Paperclip's own helper renders it.
+        wake_prompt, wake_payload: the wake as Paperclip's own helpers render it, as prose and as JSON.
         heartbeat_template: Paperclip's own template for this kind of wake, for an agent that has none.
         repair_wake: Paperclip's own helper says that the wake asks for a repair: the agent then gets no heartbeat.
         instructions: the text of the configured instructions file; None: the worker reads the file.
@@ -59,6 +59,7 @@ class HostTexts(PaperclipContract):
     """
 
     wake_prompt: WakePrompt = WakePrompt()
+    wake_payload: str | None = None
     heartbeat_template: str | None = None
     repair_wake: bool = False
     instructions: str | None = None

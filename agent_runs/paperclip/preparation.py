@@ -39,7 +39,6 @@ from agent_runs.paperclip.environment import absolute_url
 from agent_runs.paperclip.ineffective_variables import ineffective_variables
 from agent_runs.paperclip.javascript import stringify, trim, well_formed
 from agent_runs.paperclip.unknown_fields import unknown_fields
-from agent_runs.paperclip.wake import wake_payload
 
 NESTING_LIMIT: Final = 64
 VARIABLE_LIMIT: Final = 128 * 1024 - 1
@@ -223,7 +222,7 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
         enabled=context.config.resume_last_session,
         agent=context.config.agent,
     )
-    variables, oversized = _bounded(_paperclip_env(context, tidy))
+    variables, oversized = _bounded(_paperclip_env(context, tidy, host))
     env = _agent_env(context.config, tidy)
     token = context.auth_token.get_secret_value() if context.auth_token else None
     own_servers = context.config.mcp_servers
@@ -498,7 +497,7 @@ def _bound_to_secrets(tidy: dict[str, Any]) -> set[str]:
     return {name for name in (*listed, *bound) if isinstance(name, str)}
 
 
-def _paperclip_env(context: ExecutionContext, tidy: dict[str, Any]) -> dict[str, str]:
+def _paperclip_env(context: ExecutionContext, tidy: dict[str, Any], host: HostTexts) -> dict[str, str]:
     raw = _object(tidy.get("context"))
     config = _object(tidy.get("config"))
     external = config.get("instructionsRootPath") if config.get("instructionsBundleMode") == "external" else None
@@ -508,7 +507,7 @@ def _paperclip_env(context: ExecutionContext, tidy: dict[str, Any]) -> dict[str,
     }
     found = {
         **{name: address for name, address in addresses.items() if address != _without_login(address)},
-        "PAPERCLIP_WAKE_PAYLOAD_JSON": wake_payload(raw.get("paperclipWake")),
+        "PAPERCLIP_WAKE_PAYLOAD_JSON": host.wake_payload,
         "PAPERCLIP_WORKSPACES_JSON": _listing(raw.get("paperclipWorkspaces")),
         "PAPERCLIP_RUNTIME_SERVICE_INTENTS_JSON": _listing(raw.get("paperclipRuntimeServiceIntents")),
         "PAPERCLIP_RUNTIME_SERVICES_JSON": _listing(raw.get("paperclipRuntimeServices")),

@@ -75,9 +75,9 @@ def env_of(context: dict[str, Any], **inherited: str) -> dict[str, str]:
 
 
 def test_j18_the_wake_payload_is_json() -> None:
-    wake = {"reason": "r", "issue": {"id": "i"}}
-    payload = env_of(with_value(minimal(), "context.paperclipWake", wake))["PAPERCLIP_WAKE_PAYLOAD_JSON"]
-    assert payload.startswith('{"reason":"r",')
+    request, secrets, _ = opened(minimal(), wake_payload='{"reason":"r"}')
+    env = environment(request, secrets, api_url=None, inherited={})
+    assert env["PAPERCLIP_WAKE_PAYLOAD_JSON"] == '{"reason":"r"}'
 
 
 def test_j18_the_workspace_has_its_variables() -> None:

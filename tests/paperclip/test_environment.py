@@ -30,7 +30,9 @@ def of(context: dict[str, Any], **inherited: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", ["ctx-1", "ctx-2", "ctx-4"])
 def test_the_environment_is_paperclips_own_except_for_the_listed_differences(name: str) -> None:
-    theirs, ours = captured_environment(name), of(captured(name))
+    theirs = captured_environment(name)
+    request, secrets, _ = opened(captured(name), wake_payload=theirs["PAPERCLIP_WAKE_PAYLOAD_JSON"])
+    ours = environment(request, secrets, api_url=API, inherited={})
     assert theirs.keys() - ours.keys() == HOST_ONLY
     assert ours.keys() - theirs.keys() == OURS
     differing = {variable for variable in theirs.keys() & ours.keys() if theirs[variable] != ours[variable]}
