@@ -38,7 +38,7 @@ from agent_runs.job.pod_profile import DeploymentChoice, Inheritance, PodOverrid
 from agent_runs.job.prompts import Prompts
 from agent_runs.job.redactions import Redactions, provider_settings
 from agent_runs.job.warm_pods import WarmPods
-from agent_runs.kube.port import Cluster
+from agent_runs.kube.client import Cluster
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
 from agent_runs.service import startup
 from agent_runs.service.build_id import build_id, worker_deployment

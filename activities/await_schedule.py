@@ -14,6 +14,7 @@ from agent_runs.contracts.messages import AwaitSchedule, PodRef, StartProgress
 from agent_runs.contracts.pod import SIDECAR_CONTAINER
 from agent_runs.job.redactions import Redactions
 from agent_runs.job.warm_pods import release_resting_pod
+from agent_runs.kube.client import Cluster
 from agent_runs.kube.diagnosis import (
     Diagnosis,
     Ended,
@@ -25,7 +26,6 @@ from agent_runs.kube.diagnosis import (
     diagnose_sidecar,
 )
 from agent_runs.kube.objects import Event, Job, Pod
-from agent_runs.kube.port import Cluster
 from agent_runs.kube.watch import snapshots
 from agent_runs.metrics.definitions import SCHEDULING_WAIT, START_WAIT
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder

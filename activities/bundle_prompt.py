@@ -8,7 +8,7 @@ from temporalio import activity
 from agent_runs.contracts.messages import BundlePrompt, PromptBundle
 from agent_runs.job.prompts import Prompts
 from agent_runs.job.secrets import prompt_secret
-from agent_runs.kube.port import Cluster
+from agent_runs.kube.client import Cluster
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,10 @@ from agent_runs.job.manifest import JobPlan
 from agent_runs.job.redactions import Redactions
 from agent_runs.job.reference import job_ref
 from agent_runs.job.warm_pods import NotAsked, WarmPods, release_resting_pod
+from agent_runs.kube.client import Cluster
+from agent_runs.kube.failures import AlreadyExists
 from agent_runs.kube.objects import Job, Metadata
 from agent_runs.kube.ownership import belongs_to
-from agent_runs.kube.port import AlreadyExists, Cluster
 from agent_runs.kube.previous_runs import remove_previous_runs
 from agent_runs.paperclip.environment import api_url_warning
 from agent_runs.paperclip.preparation import Preparations

@@ -10,7 +10,7 @@ from temporalio import activity
 from agent_runs.contracts.messages import IntrospectPod, PodProfile
 from agent_runs.job.pod_profile import Inheritance, PodOverrides, agent_profile
 from agent_runs.job.pod_source import check_secrets, inherited_pod
-from agent_runs.kube.port import Cluster
+from agent_runs.kube.client import Cluster
 
 
 @dataclass(frozen=True)

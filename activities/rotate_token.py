@@ -13,9 +13,10 @@ from agent_runs.contracts.pod import SIDECAR_CONTAINER
 from agent_runs.job import warm_pods
 from agent_runs.job.manifest import TOKEN_DIRECTORY
 from agent_runs.job.secrets import token_files
+from agent_runs.kube.client import Cluster
+from agent_runs.kube.failures import ExecFailed
 from agent_runs.kube.objects import Pod
 from agent_runs.kube.ownership import TOKEN_RUN_ID
-from agent_runs.kube.port import Cluster, ExecFailed
 from agent_runs.paperclip.sealing import Opener
 from agent_runs.pod.sidecar.tokens import RUN_ID_FILE
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from temporalio import activity
 
 from agent_runs.contracts.messages import StopAgent
-from agent_runs.kube.port import Cluster
+from agent_runs.kube.client import Cluster
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ from agent_runs.contracts.messages import (
 )
 from agent_runs.contracts.outcome import GAP_STREAM, ContainerEnd, Gap, OutputReceipt
 from agent_runs.job.redactions import Redactions
+from agent_runs.kube.client import Cluster
 from agent_runs.kube.diagnosis import Failing, termination_cause
-from agent_runs.kube.port import Cluster
 from agent_runs.logs.budgets import BudgetWatch
 from agent_runs.logs.follower import Batch, Follower
 from agent_runs.logs.frames import LastFrame, LogLine

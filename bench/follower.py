@@ -23,7 +23,7 @@ from activities.stream_logs import StreamLogsActivity
 from agent_runs.client.connection import run_to_end
 from agent_runs.client.temporal_server import TemporalServer
 from agent_runs.job.redactions import Redactions
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.transcripts.store import SqlTranscripts
 from agent_runs.web.run_info import NoRunInfo
@@ -90,7 +90,7 @@ async def serve(folder: Path) -> None:
     """Serve until stdin ends; print the address of transcripts, and at the end the times of heartbeats."""
     own, times = settings(folder), HeartbeatTimes()
     client = await Client.connect(own.temporal.address, data_converter=pydantic_data_converter, interceptors=[times])
-    async with await KubernetesCluster.connect(str(own.kubeconfig)) as cluster:
+    async with await Cluster.connect(str(own.kubeconfig)) as cluster:
         store = await SqlTranscripts.open(own.transcripts, connections=own.transcripts_connections)
         activities = [StreamLogsActivity(cluster, store, Redactions(cluster, FakePreparations())).stream_logs]
         async with transcript_service(own, store, NoRunInfo()) as base, worker.temporal_worker(own, client, activities):

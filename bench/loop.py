@@ -34,7 +34,7 @@ from agent_runs.contracts.outcome import Outcome, OutputReceipt
 from agent_runs.contracts.start import Binding, RunStart, SealedRun
 from agent_runs.job.checks import Checks
 from agent_runs.job.redactions import Redactions
-from agent_runs.kube.port import Cluster
+from agent_runs.kube.client import Cluster
 from agent_runs.paperclip.preparation import Preparation
 from agent_runs.paperclip.sealing import Opener, Sealer, SealingKey
 from agent_runs.service.preparations import HistoryPreparations

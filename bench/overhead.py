@@ -15,9 +15,8 @@ from datetime import timedelta
 from agent_runs.client.connection import run_to_end
 from agent_runs.client.outcome import fetch_outcome, outcome_at_close
 from agent_runs.contracts.identity import AttemptKey
-from agent_runs.kube.client import KubernetesCluster
-from agent_runs.kube.objects import Job
-from agent_runs.kube.port import Manifest
+from agent_runs.kube.client import Cluster
+from agent_runs.kube.objects import Job, Manifest
 from bench.system import system
 
 EVENT = '{{"type":"{0}","timestamp":%s,"sessionID":"ses_1","part":{{"id":"prt_{1}","messageID":"msg_1"{2}}}}}'
@@ -36,7 +35,7 @@ class Posts:
 
     at: dict[str, float] = field(default_factory=dict)
 
-    def watch(self, cluster: KubernetesCluster) -> None:
+    def watch(self, cluster: Cluster) -> None:
         """Notes the moment before each create call of this client."""
         create = cluster.create_job
 

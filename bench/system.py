@@ -17,7 +17,7 @@ from temporalio.testing import WorkflowEnvironment
 import worker
 from agent_runs.client.attach import Ticket, attach
 from agent_runs.client.wake import Wake, build_wake
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
 from agent_runs.paperclip.sealing import Sealer, load_or_create
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.transcripts.store import SqlTranscripts
@@ -32,7 +32,7 @@ class System:
 
     client: Client
     settings: WorkerSettings
-    cluster: KubernetesCluster
+    cluster: Cluster
     store: SqlTranscripts
     programs: Path
 
@@ -63,7 +63,7 @@ async def system(script: str) -> AsyncIterator[System]:
             )
         )
         embedded = await parts.enter_async_context(EmbeddedCluster(folder / "cluster"))
-        cluster = await parts.enter_async_context(await KubernetesCluster.connect(str(embedded.kubeconfig_path)))
+        cluster = await parts.enter_async_context(await Cluster.connect(str(embedded.kubeconfig_path)))
         settings = WorkerSettings(
             sealing_key_file=folder / "key.json",
             image="agent:bench",

@@ -29,7 +29,7 @@ from agent_runs.contracts.identity import CHECK_WORKFLOW_TYPE, check_workflow_id
 from agent_runs.contracts.start import Binding, CheckReport, CheckStart, Finding, SealedCheck
 from agent_runs.doctor.checks import Check, run_checks
 from agent_runs.doctor.deployment import deployment_findings
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
 from agent_runs.kube.credentials import ClusterConfigError
 from agent_runs.paperclip.sealing import Sealer, public_key
 
@@ -74,7 +74,7 @@ async def doctor(
 async def _deployment(namespace: str) -> Sequence[Finding]:
     """What keeps the worker's Deployment from running, seen with the kubeconfig of whoever calls."""
     try:
-        async with await KubernetesCluster.connect(os.environ.get("KUBECONFIG"), namespace=namespace) as cluster:
+        async with await Cluster.connect(os.environ.get("KUBECONFIG"), namespace=namespace) as cluster:
             check = Check("the worker's Deployment", lambda: deployment_findings(cluster, namespace))
             return await run_checks([check], CALL_TIMEOUT)
     except ClusterConfigError as error:

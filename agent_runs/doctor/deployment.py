@@ -9,8 +9,8 @@ from typing import Final, Protocol
 
 from agent_runs.contracts.start import Finding
 from agent_runs.kube.diagnosis import Ended, Failing, Waiting, diagnose
+from agent_runs.kube.failures import LogCut, LogRefused
 from agent_runs.kube.objects import ContainerStatus, Deployment, Event, Pod
-from agent_runs.kube.port import LogCut, LogRefused
 
 LABEL: Final = "app.kubernetes.io/name=agent-runs-worker"
 CONTAINER: Final = "worker"

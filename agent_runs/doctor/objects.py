@@ -19,7 +19,9 @@ from agent_runs.job.pod_profile import PodOverrides, agent_profile, own_data_cla
 from agent_runs.job.pod_source import check_secrets, inherited_pod
 from agent_runs.job.redactions import WorkerValues
 from agent_runs.job.secrets import prompt_secret
-from agent_runs.kube.port import AlreadyExists, Cluster, Manifest
+from agent_runs.kube.client import Cluster
+from agent_runs.kube.failures import AlreadyExists
+from agent_runs.kube.objects import Manifest
 from agent_runs.paperclip.preparation import Preparation
 
 

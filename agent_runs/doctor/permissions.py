@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from agent_runs.contracts.start import Finding
-from agent_runs.kube.port import Cluster
+from agent_runs.kube.client import Cluster
 
 Verbs = Mapping[str, Sequence[str]]
 """By resource, in the spelling of `Cluster.allowed`."""

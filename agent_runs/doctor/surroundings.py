@@ -9,7 +9,7 @@ from agent_runs.doctor.checks import Check, run_checks
 from agent_runs.doctor.objects import CheckedAgent, Objects
 from agent_runs.doctor.permissions import permission_findings
 from agent_runs.job.pod_source import deployment_namespace
-from agent_runs.kube.port import Cluster
+from agent_runs.kube.client import Cluster
 from agent_runs.transcripts.store import TranscriptStore
 
 

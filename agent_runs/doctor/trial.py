@@ -22,10 +22,11 @@ from agent_runs.doctor.objects import CheckedAgent, Objects, Planned
 from agent_runs.job.manifest import literal
 from agent_runs.job.reference import job_ref
 from agent_runs.job.secrets import prompt_secret
+from agent_runs.kube.client import Cluster
 from agent_runs.kube.diagnosis import Failing
 from agent_runs.kube.ended_pod import ANSWER_LIMIT, ended_pod
-from agent_runs.kube.objects import Pod
-from agent_runs.kube.port import AlreadyExists, Cluster, Manifest
+from agent_runs.kube.failures import AlreadyExists
+from agent_runs.kube.objects import Manifest, Pod
 
 CHECKED_FOLDER: Final = "/agent-run/checked"
 FILE: Final = ".agent-runs-check-{}"

@@ -11,7 +11,7 @@ from typing import Any
 from agent_runs.contracts.errors import PodIntrospectionFailed
 from agent_runs.contracts.messages import PodProfile
 from agent_runs.job.pod_profile import DeploymentChoice, Inheritance
-from agent_runs.kube.port import Cluster
+from agent_runs.kube.client import Cluster
 
 
 async def inherited_pod(cluster: Cluster, inheritance: Inheritance) -> Mapping[str, Any] | None:

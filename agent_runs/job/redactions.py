@@ -23,7 +23,7 @@ from agent_runs.contracts.request import Secrets
 from agent_runs.contracts.start import SealedJoin
 from agent_runs.job.pod_profile import Inheritance, inherited_literals
 from agent_runs.job.pod_source import inherited_pod
-from agent_runs.kube.port import Cluster
+from agent_runs.kube.client import Cluster
 from agent_runs.paperclip.preparation import Preparations
 from agent_runs.paperclip.redaction import Redaction
 from agent_runs.paperclip.sealing import Opener

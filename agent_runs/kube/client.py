@@ -1,4 +1,4 @@
-"""`KubernetesCluster`: the port over the official client, `kubernetes.aio` 37.
+"""What the rest of the program may ask of Kubernetes, over the official client, `kubernetes.aio` 37.
 
 The official client is used for configuration, credentials and TLS, and only through its raw call interface, for
 reasons measured with 37.0.2: its generated calls have no `sinceTime`, cut every request after 300 s, do not raise on
@@ -15,7 +15,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from math import ceil
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 from urllib.parse import quote
 
 import aiohttp
@@ -28,6 +28,15 @@ from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable, Fo
 from agent_runs.contracts.identity import identity_label
 from agent_runs.contracts.messages import JobRef
 from agent_runs.kube.credentials import ApiAccess, api_client, load_access
+from agent_runs.kube.failures import (
+    AlreadyExists,
+    ExecFailed,
+    LogCut,
+    LogGone,
+    LogNotReady,
+    LogRefused,
+    LogUnavailable,
+)
 from agent_runs.kube.objects import (
     AccessReview,
     ApiObject,
@@ -39,6 +48,7 @@ from agent_runs.kube.objects import (
     InvalidReply,
     Job,
     JobList,
+    Manifest,
     Metadata,
     Model,
     PartialObjectMetadata,
@@ -62,17 +72,6 @@ from agent_runs.kube.ownership import (
     same_owner,
     secret_data,
     selector,
-)
-from agent_runs.kube.port import (
-    AlreadyExists,
-    ApplyResult,
-    ExecFailed,
-    LogCut,
-    LogGone,
-    LogNotReady,
-    LogRefused,
-    LogUnavailable,
-    Manifest,
 )
 from agent_runs.kube.watch import PodWatches, ResourceVersionExpired, WatchTiming, owned
 
@@ -101,6 +100,7 @@ _PLURALS: Final = {
     "PersistentVolumeClaim": ("persistentvolumeclaims", "v1"),
 }
 
+ApplyResult = Literal["created", "adopted", "replaced"]
 Query = Sequence[tuple[str, str]]
 
 log: Final[Any] = structlog.get_logger()
@@ -179,8 +179,13 @@ class Refusal(msgspec.Struct, frozen=True):
         return kind(str(self), verb=self.verb, resource=self.resource, status=self.status)
 
 
-class KubernetesCluster:
-    """The `Cluster` port over a Kubernetes API server. Create it with `connect`; close it or use `async with`."""
+class Cluster:
+    """A Kubernetes API server. Create it with `connect`; close it or use `async with`.
+
+    Every operation is safe to repeat. 404 is None (or nothing to delete); 403 is `ClusterForbidden`, naming verb and
+    resource; 401, 429, 5xx, time-outs and broken connections are `ClusterUnavailable`, which Temporal retries; 409 and
+    422 are `JobCreateFailed`. Only the API server's reason and message are quoted, cut short: never bodies or headers.
+    """
 
     def __init__(self, to: ApiAccess, timing: WatchTiming | None = None) -> None:
         self._access = to
@@ -238,7 +243,10 @@ class KubernetesCluster:
     # what the worker is and may do
 
     async def own_pod(self) -> dict[str, Any] | None:
-        """Return the worker's own pod as raw JSON, a minute old at the most; None outside a pod."""
+        """Return the worker's own pod as raw JSON, a minute old at the most: all runs of the worker share the answer.
+
+        None outside a pod (POD_NAME and HOSTNAME name no pod of this cluster).
+        """
         name = self._access.own_name
         if name is None:
             return None
@@ -250,7 +258,7 @@ class KubernetesCluster:
             return self._own_pod[1]
 
     async def deployments(self, namespace: str, selector: str) -> list[dict[str, Any]]:
-        """Return the Deployments with these labels as raw JSON, a minute old at the most."""
+        """Return the Deployments with these labels as raw JSON, a minute old at the most: all runs share the answer."""
         async with self._own_pod_lock:
             now, key = time.monotonic(), (namespace, selector)
             if key not in self._deployments or now - self._deployments[key][0] > OWN_POD_MAX_AGE.total_seconds():
@@ -265,7 +273,7 @@ class KubernetesCluster:
         return (await self._get("get", "version", "/version", Version)).git_version
 
     async def allowed(self, verb: str, resource: str, namespace: str) -> bool:
-        """Return whether the worker may do this; see the port for the spelling of `resource`."""
+        """Return whether the worker may do this. `resource` is `<plural>[/<subresource>][.<group>]`: `jobs.batch`."""
         plural, _, group = resource.partition(".")
         kind, _, part = plural.partition("/")
         attributes = {"namespace": namespace, "verb": verb, "group": group, "resource": kind, "subresource": part}
@@ -295,7 +303,14 @@ class KubernetesCluster:
         return None if status.incomplete or status.evaluation_error else status.resource_rules
 
     async def dry_run(self, manifest: Manifest) -> None:
-        """Ask whether the API server would create this object; see the port."""
+        """Ask whether the API server would create this object, a Job, Pod, Secret or PersistentVolumeClaim.
+
+        Everything that judges a creation does: permission, validation, admission, quota. Nothing is stored.
+
+        Raises:
+            AlreadyExists: an object of that name exists.
+            JobCreateFailed: the API server refuses it (quota, admission, validation).
+        """
         plural, api = _PLURALS[manifest["kind"]]
         path = _path(f"/{'api' if api == 'v1' else 'apis'}/{api}", manifest["metadata"]["namespace"], plural, None)
         resource = f"{plural}.batch" if api == "batch/v1" else plural
@@ -314,12 +329,20 @@ class KubernetesCluster:
         return None if reply is None else _decode(reply, Job, "get jobs.batch")
 
     async def create_job(self, manifest: Manifest) -> Job:
-        """Create a Job; see the port."""
+        """Create a Job.
+
+        Raises:
+            AlreadyExists: a Job of that name exists; read it and adopt it if it is ours.
+            JobCreateFailed: the API server refuses it (quota, admission, validation).
+        """
         namespace = manifest["metadata"]["namespace"]
         return _decode(await self._create("jobs.batch", _batch(namespace, "jobs"), manifest), Job, "create jobs.batch")
 
     async def delete_job(self, namespace: str, name: str, uid: str, grace: timedelta | None = None) -> bool:
-        """Delete this Job and, in the background, its pods. Return False when it no longer exists."""
+        """Delete this Job (never a later one of its name) and, in the background, its pods.
+
+        The pods end by their own termination grace. Returns False when the Job no longer exists.
+        """
         return await self._delete("jobs.batch", _batch(namespace, "jobs", name), uid, grace)
 
     async def jobs_of_agent(self, namespace: str, agent_id: str) -> list[Job]:
@@ -343,8 +366,15 @@ class KubernetesCluster:
         annotations: Mapping[str, str | None],
         spec: Mapping[str, int | None] | None = None,
     ) -> Job | None:
-        """Set or remove annotations of this Job, if it is still as it was in this version; see the port.
+        """Set annotations of this Job, or remove them (None), if it is still as it was in this version.
 
+        With `spec`, also these fields of its specification.
+        Of several that change the same version one succeeds. Needs the verb `patch` on `jobs.batch`.
+
+        Returns:
+            The Job as it is now, also if it has these annotations already, because the reply to an earlier call was
+            lost: so the values must be the caller's own. None when the Job has changed, in whatever way (the Job's
+            controller writes its status too), or no longer exists.
         Source: kubernetes.io, Kubernetes API Concepts, Updates to existing resources: a resourceVersion in a patch is a
         precondition.
         """
@@ -367,19 +397,31 @@ class KubernetesCluster:
         return list((await self._get("list", "pods", _core(namespace, "pods"), PodList, query)).items)
 
     async def pods_of(self, job: JobRef) -> list[Pod]:
-        """Return the Job's pods, oldest first."""
+        """Return the Job's pods, oldest first: by label `job-name` and by the Job's uid as owner."""
         query = [("labelSelector", f"job-name={job.name}")]
         page = await self._get("list", "pods", _core(job.namespace, "pods"), PodList, query)
         return owned(page.items, job)
 
     @asynccontextmanager
     async def watch_pods(self, job: JobRef) -> AsyncIterator[AsyncIterator[list[Pod]]]:
-        """Yield the Job's pods whenever they change, by a watch that all Jobs of a namespace share; see the port."""
+        """Yield the Job's pods, oldest first, now and whenever they change, until the context is left.
+
+        All Jobs of a namespace share one connection. A state that was not taken before the next one is skipped. A
+        list that lacks a pod of an earlier one, and an empty first one, were confirmed by reading the pods by name: a
+        watch that was cut or missed a change never reports a pod as deleted. So the first list may be as late as the
+        pod itself.
+
+        Survives whatever ends a watch. Where watching is forbidden, it lists every few seconds instead.
+
+        Raises:
+            ClusterForbidden: pods may not be listed either.
+            ClusterUnavailable: a confirming read failed.
+        """
         async with self._watches.of(job) as states:
             yield states
 
     def watch_refusal(self, namespace: str) -> str | None:
-        """Return why this namespace's pods are listed instead of watched. See the port."""
+        """Return why the API server refuses to have this namespace's pods watched, so that they are listed; or None."""
         return self._watches.refusal(namespace)
 
     async def read_pod(self, namespace: str, name: str) -> Pod | None:
@@ -388,15 +430,20 @@ class KubernetesCluster:
         return None if reply is None else _decode(reply, Pod, "get pods")
 
     async def stop_pod(self, namespace: str, name: str, uid: str) -> bool:
-        """Make the kubelet end the pod, keeping pod, log and exit code. Return False when the pod no longer exists.
+        """Make the kubelet end the pod: SIGTERM, its grace, SIGKILL. Pod, log and exit code stay readable.
 
+        Returns False when the pod no longer exists.
         After a deadline the kubelet ends the containers with the pod's own grace; deleting the pod would do the same
         but remove log and status. Source: core/v1 PodSpec.activeDeadlineSeconds, which may be set on a running pod.
         """
         return await self._change_pod(namespace, name, {"metadata": {"uid": uid}, "spec": {"activeDeadlineSeconds": 1}})
 
     async def annotate_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str]) -> bool:
-        """Set annotations of this pod. Return False when the pod no longer exists. See the port."""
+        """Set annotations of this pod. Its kubelet then syncs the whole pod, its Secret volumes included.
+
+        Returns False when the pod no longer exists.
+        Source: kubernetes.io, Configure a Pod to Use a ConfigMap, Mounted ConfigMaps are updated automatically.
+        """
         return await self._change_pod(namespace, name, {"metadata": {"uid": uid, "annotations": dict(annotations)}})
 
     async def _change_pod(self, namespace: str, name: str, patch: Manifest) -> bool:
@@ -408,11 +455,15 @@ class KubernetesCluster:
         return True
 
     async def delete_pod(self, namespace: str, name: str, uid: str, grace: timedelta) -> bool:
-        """Delete this pod with this grace, a second at the least; see the port."""
+        """Delete this pod with this grace, a second at the least. Return False when it no longer exists.
+
+        Without any grace Kubernetes removes the pod object at once, whether or not its containers have ended.
+        Source: kubernetes.io, Pod Lifecycle, Forced Pod termination.
+        """
         return await self._delete("pods", _core(namespace, "pods", name), uid, max(grace, MIN_GRACE))
 
     async def events_of(self, namespace: str, uids: Sequence[str]) -> list[Event]:
-        """Return the events about these objects, oldest first."""
+        """Return the events about these objects, oldest first. Kubernetes keeps events for an hour."""
         events: list[Event] = []
         for uid in uids:
             query = [("fieldSelector", f"involvedObject.uid={uid}")]
@@ -422,11 +473,22 @@ class KubernetesCluster:
     # Secrets and claims
 
     async def put_secret(self, manifest: Manifest) -> ApplyResult:
-        """Create the Secret, adopt an equal one, replace one of ours with other content; see the port."""
+        """Create the Secret, or adopt an existing one whose ownership labels and content digest are the same.
+
+        One with our labels and other content is replaced.
+
+        Raises:
+            ForeignObject: a Secret of that name is not ours; it is not changed.
+            JobCreateFailed: the API server refuses it.
+        """
         return "created" if await self.create_secret(manifest) else await self._adopt_secret(manifest)
 
     async def create_secret(self, manifest: Manifest) -> bool:
-        """Create the Secret. Return False when one of its name exists."""
+        """Create the Secret. Return False when one of its name exists, which is not changed.
+
+        Raises:
+            JobCreateFailed: the API server refuses it.
+        """
         try:
             await self._create("secrets", _core(manifest["metadata"]["namespace"], "secrets"), manifest)
         except AlreadyExists:
@@ -454,7 +516,7 @@ class KubernetesCluster:
         return "replaced"
 
     async def change_secret(self, namespace: str, name: str, content: Mapping[str, bytes]) -> bool:
-        """Give these keys of a Secret new values. Return False when there is no such Secret."""
+        """Give these keys of a Secret new values; other keys stay. Return False when there is no such Secret."""
         digest = {CONTENT_DIGEST: content_digest(content)}
         patch = {"metadata": {"annotations": digest}, "data": secret_data(content)}
         answer = await self._patch("secrets", _core(namespace, "secrets", name), patch, "application/merge-patch+json")
@@ -469,7 +531,7 @@ class KubernetesCluster:
         return await self._metadata("secrets", _core(namespace, "secrets", name))
 
     async def set_secret_owner(self, namespace: str, name: str, job: JobRef) -> bool:
-        """Make the Job the Secret's owner. Return False when there is no such Secret."""
+        """Make the Job the Secret's owner, so that it is deleted with it. Return False when there is no such Secret."""
         owner = {
             "apiVersion": "batch/v1",
             "kind": "Job",
@@ -486,14 +548,18 @@ class KubernetesCluster:
         return True
 
     async def delete_secret(self, namespace: str, name: str, *, known_as_ours: bool = False) -> bool:
-        """Delete the Secret if this program created it. Return False when it does not exist or is not ours."""
+        """Delete the Secret, if it is ours. Return False when it does not exist or is not ours.
+
+        Args:
+            known_as_ours: an earlier step has created or adopted it, so its labels need not be read.
+        """
         existing = None if known_as_ours else await self.read_secret_metadata(namespace, name)
         if not known_as_ours and (existing is None or not ours(existing)):
             return False
         return await self._delete("secrets", _core(namespace, "secrets", name), existing.uid if existing else None)
 
     async def delete_secrets_of_agent(self, namespace: str, agent_id: str, *, except_run: str) -> None:
-        """Delete the Secrets of an agent's other runs. None of them is read."""
+        """Delete the Secrets of an agent except those of one run. None of them is read."""
         labels = f"{agent_selector(agent_id)},{RUN},{RUN}!={identity_label(except_run)}"
         reply = await self._call(
             "DELETE", "deletecollection", "secrets", _core(namespace, "secrets"), [("labelSelector", labels)]
@@ -502,7 +568,11 @@ class KubernetesCluster:
             raise reply.as_error()
 
     async def ensure_claim(self, manifest: Manifest) -> str:
-        """Return the claim's name after creating it if it does not exist. See the port."""
+        """Return the claim's name. The claim is created if it does not exist; an existing one is used as it is.
+
+        Raises:
+            JobCreateFailed: the API server refuses it, or it is absent after its creation.
+        """
         namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
         if await self.read_claim(namespace, name) is not None:
             return str(name)
@@ -520,7 +590,11 @@ class KubernetesCluster:
         return str(name)
 
     async def has_storage_class(self, name: str) -> bool:
-        """Return whether there is a StorageClass of this name. See the port."""
+        """Return whether there is a StorageClass of this name.
+
+        Raises:
+            ClusterForbidden: StorageClasses belong to no namespace, and few workers may read them.
+        """
         path = f"/apis/storage.k8s.io/v1/storageclasses/{quote(name, safe='')}"
         return await self._get_optional("get", "storageclasses.storage.k8s.io", path) is not None
 
@@ -544,7 +618,17 @@ class KubernetesCluster:
         timestamps: bool = True,
         idle_timeout: timedelta | None = None,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Open the container's log and yield its pieces as they come; see the port."""
+        """Open the container's log and yield it in pieces of any size as it comes.
+
+        Args:
+            since: a moment, in whole seconds, inclusive: Kubernetes' own resolution. Or whole seconds, at least one,
+                counted back from now by the node's own clock.
+            idle_timeout: how long nothing may come before `LogCut` is raised; None means for ever.
+
+        Raises:
+            LogGone, LogNotReady, LogUnavailable: the log could not be opened.
+            LogCut: while reading. A plain end of the iterator proves nothing about the container.
+        """
         query = [("container", container), ("follow", _flag(follow)), ("timestamps", _flag(timestamps))]
         if isinstance(since, timedelta):
             query.append(("sinceSeconds", str(max(ceil(since.total_seconds()), 1))))
@@ -567,7 +651,18 @@ class KubernetesCluster:
     async def exec_output(
         self, namespace: str, pod: str, container: str, argv: Sequence[str], *, limit: int, idle_timeout: timedelta
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Run a command in a running container and yield what it prints on stdout; see the port."""
+        """Run a command in a running container and yield what it prints on stdout, in pieces of any size.
+
+        Needs the verbs `get` and `create` on `pods/exec`. Leaving the context early ends the connection, which does
+        not end the command.
+
+        Args:
+            limit: bytes after which `ExecFailed` is raised.
+            idle_timeout: how long nothing may come before `ExecFailed` is raised.
+
+        Raises:
+            ExecFailed: while reading at the latest: the end of the iterator means exit code 0.
+        """
         socket = await self._exec(namespace, pod, container, argv)
         async with socket, aclosing(_iter_stdout(socket, limit, idle_timeout)) as pieces:
             yield pieces
@@ -583,7 +678,24 @@ class KubernetesCluster:
         limit: int,
         idle_timeout: timedelta,
     ) -> bytes:
-        """Run a command in a running container, give it `stdin`, return what it prints on stdout; see the port."""
+        """Run a command in a running container, give it `stdin`, and return what it prints on stdout.
+
+        The command finds on its standard input the number of bytes in decimal digits, a line feed, and so many bytes;
+        it must not read further. Kubernetes before 1.30 cannot tell a command that its standard input has ended, and
+        may lose the exit code of a command that leaves much of it unread. If the container ends, the standard input
+        may end first: a command takes it as given only when it has read the whole number of bytes.
+
+        Needs the verbs `get` and `create` on `pods/exec`. No error quotes anything of `stdin`, even if the command
+        prints it on stderr: each run of 8 bytes that is in both is replaced. A cancel does not end the command.
+
+        Args:
+            stdin: 4 MiB at the most.
+            limit: bytes of stdout after which `ExecFailed` is raised.
+            idle_timeout: how long the command may print nothing before `ExecFailed` is raised.
+
+        Raises:
+            ExecFailed: the command did not end with 0. It may have read all of `stdin`, some or nothing.
+        """
         if len(stdin) > MAX_STDIN_BYTES:
             raise ExecFailed(f"stdin has {len(stdin)} bytes, more than {MAX_STDIN_BYTES}")
         async with await self._exec(namespace, pod, container, argv, stdin=True) as socket:

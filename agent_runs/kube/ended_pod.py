@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import Final
 
 from agent_runs.contracts.messages import JobRef
+from agent_runs.kube.client import Cluster
 from agent_runs.kube.diagnosis import Failing, Waiting, diagnose
 from agent_runs.kube.objects import Pod
 from agent_runs.kube.pod_state import has_ended
-from agent_runs.kube.port import Cluster
 from agent_runs.kube.watch import snapshots
 
 SNAPSHOTS: Final = timedelta(seconds=2)

@@ -7,10 +7,14 @@ server, a proxy or an old version may leave out anything. Whoever decides checks
 Source of the shapes: kubernetes.io API reference, core/v1 and batch/v1.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
+
+Manifest = Mapping[str, Any]
+"""An object as it is created."""
 
 
 class ApiObject(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

@@ -23,8 +23,8 @@ from agent_runs.contracts.messages import JobRef, PodRef
 from agent_runs.contracts.outcome import ContainerEnd, Gap
 from agent_runs.contracts.pod import SIDECAR_CONTAINER
 from agent_runs.kube.diagnosis import Ended, Failing, Running, diagnose, silent_node
+from agent_runs.kube.failures import ExecFailed, LogCut, LogRefused
 from agent_runs.kube.objects import ContainerState, Job, Pod
-from agent_runs.kube.port import ExecFailed, LogCut, LogRefused
 from agent_runs.logs.frames import FRAME_LIMIT, LastFrame, LogLine
 from agent_runs.logs.log_resume import Cursor, LogReader, ReadResult
 from agent_runs.logs.silence import (

@@ -25,7 +25,7 @@ from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable
 from agent_runs.contracts.messages import PodRef
 from agent_runs.contracts.output import OutputLine
 from agent_runs.contracts.pod import SIDECAR_CONTAINER
-from agent_runs.kube.port import ExecFailed, LogCut, LogRefused
+from agent_runs.kube.failures import ExecFailed, LogCut, LogRefused
 from agent_runs.logs.frames import FRAME_LIMIT, Frame, FrameReader, Junk
 from agent_runs.logs.log_resume import NewestFrame
 from agent_runs.logs.source import REPLAY_COMMAND, WORK_COMMAND, Source

@@ -23,7 +23,7 @@ from starlette.routing import Route
 from temporalio.service import RPCError
 
 from agent_runs.contracts.errors import RunError
-from agent_runs.kube.port import Cluster
+from agent_runs.kube.client import Cluster
 from agent_runs.service.polling import Polling
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.transcripts.store import TranscriptStore

@@ -28,9 +28,8 @@ from agent_runs.doctor.permissions import (
 from agent_runs.job.pod_profile import DeploymentChoice, Inheritance, own_data_claim
 from agent_runs.job.pod_source import deployment_namespace, inherited_pod
 from agent_runs.job.policy import Policy
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
 from agent_runs.kube.credentials import ClusterConfigError
-from agent_runs.kube.port import Cluster
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder, histogram_buckets
 from agent_runs.paperclip.sealing import Opener, UnusableKey, load_or_create
 from agent_runs.service.health import Health, awaited
@@ -93,7 +92,7 @@ async def when_answered(
         pause = min(pause * 2, MAX_PAUSE)
 
 
-async def connect_kubernetes(settings: WorkerSettings) -> KubernetesCluster:
+async def connect_kubernetes(settings: WorkerSettings) -> Cluster:
     """Connect to the cluster and check that it answers. Missing permissions are only logged.
 
     Raises:
@@ -102,7 +101,7 @@ async def connect_kubernetes(settings: WorkerSettings) -> KubernetesCluster:
     """
     remedy = "Set it, and AGENT_RUNS_KUBE_CONTEXT, to a cluster that answers; unset it in a pod of the cluster"
     with blame("AGENT_RUNS_KUBECONFIG", remedy, ClusterConfigError, ClusterForbidden):
-        cluster = await KubernetesCluster.connect(
+        cluster = await Cluster.connect(
             str(settings.kubeconfig) if settings.kubeconfig else None, settings.kube_context, settings.namespace
         )
         try:

@@ -17,7 +17,7 @@ from activities.stream_logs import StreamLogsActivity
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import Budget, StreamEnd, StreamLogs
 from agent_runs.job.redactions import Redactions
-from agent_runs.kube.port import Cluster
+from agent_runs.kube.client import Cluster
 from agent_runs.transcripts.store import Line, SqlTranscripts
 from tests.activities.fake_preparations import FakePreparations
 from tests.kube.pods import pod, terminated

@@ -18,8 +18,9 @@ from agent_runs.contracts.errors import ClusterForbidden
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import Claimed, Finish, Finished, FinishProgress, JobRef
 from agent_runs.contracts.pod import SIDECAR_CONTAINER
+from agent_runs.kube.client import Cluster
+from agent_runs.kube.failures import ExecFailed
 from agent_runs.kube.objects import Job, Pod, decode
-from agent_runs.kube.port import Cluster, ExecFailed
 from agent_runs.logs.source import ACKNOWLEDGE_COMMAND
 
 ATTEMPT = AttemptKey(run=RunKey(agent_id=str(uuid.uuid4()), company_id="co", run_id="run-1"))

@@ -17,7 +17,7 @@ from agent_runs.contracts.messages import ParseTranscript, StreamEnd
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt, Report
 from agent_runs.contracts.output import LINE_LIMIT
 from agent_runs.job.redactions import Redactions
-from agent_runs.kube.port import Cluster
+from agent_runs.kube.client import Cluster
 from agent_runs.logs.frames import LogLine
 from agent_runs.transcripts.store import Line, SqlTranscripts
 from agent_runs.web.usage import AttemptUsage

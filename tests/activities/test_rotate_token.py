@@ -16,10 +16,10 @@ from agent_runs.contracts.identity import AttemptKey, RunKey, workflow_id
 from agent_runs.contracts.messages import JobRef, JoinedRun, RotateToken
 from agent_runs.contracts.start import Binding, SealedJoin
 from agent_runs.job.secrets import CONFIG_KEY, run_secret, token_files
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
+from agent_runs.kube.failures import ExecFailed
 from agent_runs.kube.objects import Pod, decode
 from agent_runs.kube.ownership import TOKEN_RUN_ID
-from agent_runs.kube.port import ExecFailed
 from agent_runs.paperclip.sealing import Opener, Sealer, SealingKey
 from dev_stack.cluster import EmbeddedCluster
 from dev_stack.cluster.kinds import SECRETS
@@ -35,8 +35,8 @@ async def embedded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Em
 
 
 @pytest.fixture(scope="module")
-async def kubernetes(embedded: EmbeddedCluster) -> AsyncIterator[KubernetesCluster]:
-    async with await KubernetesCluster.connect(str(embedded.kubeconfig_path)) as cluster:
+async def kubernetes(embedded: EmbeddedCluster) -> AsyncIterator[Cluster]:
+    async with await Cluster.connect(str(embedded.kubeconfig_path)) as cluster:
         yield cluster
 
 
@@ -57,7 +57,7 @@ def rotation_input(
     )
 
 
-class StartingProxy(KubernetesCluster):
+class StartingProxy(Cluster):
     """Its pod runs, and commands in its proxy fail as `failures` say before one prints the new run id."""
 
     failures: list[Exception]
@@ -94,7 +94,7 @@ async def rotate_with(embedded: EmbeddedCluster, *failures: Exception) -> tuple[
         return await rotate(cluster, input), cluster.annotations
 
 
-async def rotate(kubernetes: KubernetesCluster, input: RotateToken) -> bool:
+async def rotate(kubernetes: Cluster, input: RotateToken) -> bool:
     seen: bool = await ActivityEnvironment().run(RotateTokenActivity(kubernetes, Opener([KEY])).rotate_token, input)
     return seen
 
@@ -106,7 +106,7 @@ def content(embedded: EmbeddedCluster, input: RotateToken) -> dict[str, str]:
 
 
 async def test_the_secret_gets_the_later_runs_tokens_also_when_repeated(
-    embedded: EmbeddedCluster, kubernetes: KubernetesCluster
+    embedded: EmbeddedCluster, kubernetes: Cluster
 ) -> None:
     input = rotation_input("tools-2")
     await kubernetes.create_secret(secret_with(input, token_files("run-1", "token-1", "tools-1")))
@@ -116,7 +116,7 @@ async def test_the_secret_gets_the_later_runs_tokens_also_when_repeated(
 
 
 async def test_a_rotation_without_a_tools_token_keeps_the_old_one(
-    embedded: EmbeddedCluster, kubernetes: KubernetesCluster
+    embedded: EmbeddedCluster, kubernetes: Cluster
 ) -> None:
     input = rotation_input()
     await kubernetes.create_secret(secret_with(input, token_files("run-1", "token-1", "tools-1")))
@@ -124,7 +124,7 @@ async def test_a_rotation_without_a_tools_token_keeps_the_old_one(
     assert content(embedded, input) == {"token": "token-2", "run-id": "run-2", "tools-token": "tools-1"}
 
 
-async def test_a_deleted_job_needs_no_token(kubernetes: KubernetesCluster) -> None:
+async def test_a_deleted_job_needs_no_token(kubernetes: Cluster) -> None:
     assert await rotate(kubernetes, rotation_input())
 
 
@@ -141,7 +141,7 @@ async def test_a_deleted_job_needs_no_token(kubernetes: KubernetesCluster) -> No
     ids=["another run", "another agent", "another company", "another task", "a start", "no token"],
 )
 async def test_what_was_not_sealed_for_this_run_changes_nothing(
-    embedded: EmbeddedCluster, kubernetes: KubernetesCluster, input: RotateToken
+    embedded: EmbeddedCluster, kubernetes: Cluster, input: RotateToken
 ) -> None:
     await kubernetes.create_secret(secret_with(input, token_files("run-1", "token-1", None)))
     with pytest.raises(SealedFieldUnreadable) as caught:
@@ -170,5 +170,5 @@ async def test_a_worker_that_may_run_no_commands_does_not_know_whether_the_token
     assert annotations == ["run-2/0"]
 
 
-async def test_a_deleted_pod_is_not_annotated(kubernetes: KubernetesCluster) -> None:
+async def test_a_deleted_pod_is_not_annotated(kubernetes: Cluster) -> None:
     assert not await kubernetes.annotate_pod("default", "nobody", "uid", {TOKEN_RUN_ID: "x"})

@@ -14,7 +14,8 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import BundlePrompt, PromptBundle
 from agent_runs.contracts.request import PromptSource, RunConfig
 from agent_runs.job.prompts import Prompts
-from agent_runs.kube.port import Cluster, Manifest
+from agent_runs.kube.client import Cluster
+from agent_runs.kube.objects import Manifest
 from agent_runs.paperclip.preparation import Preparation
 from tests.activities.fake_preparations import FakePreparations
 from tests.job.inputs import create_job_input, job_plan, mounts

@@ -29,8 +29,9 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import JobRef, ParseTranscript, PodRef, StreamEnd, StreamLogs, StreamProgress
 from agent_runs.contracts.outcome import ContainerEnd, Gap, OutputReceipt
 from agent_runs.job.redactions import Redactions
+from agent_runs.kube.client import Cluster
+from agent_runs.kube.failures import ExecFailed
 from agent_runs.kube.objects import Pod
-from agent_runs.kube.port import Cluster, ExecFailed
 from agent_runs.logs.follower import Batch, Follower
 from agent_runs.logs.frames import LogLine
 from agent_runs.logs.log_resume import Cursor

@@ -11,7 +11,7 @@ from agent_runs.contracts.start import Binding, SealedJoin
 from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan, own_image, replace_tokens
 from agent_runs.job.manifest import JobPlan
 from agent_runs.job.redactions import Redactions, WorkerValues
-from agent_runs.kube.port import Cluster
+from agent_runs.kube.client import Cluster
 from agent_runs.paperclip.proxy_env import TOOLS_TOKEN
 from tests.activities.fake_preparations import FakePreparations
 from tests.job.inputs import create_job_input, pod_spec

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
 from agent_runs.transcripts.store import SqlTranscripts
 from dev_stack.cluster import EmbeddedCluster
 from tests.chaos.faulty_network import faulty_network
@@ -37,7 +37,7 @@ async def assert_no_line_lost(
 ) -> None:
     async with (
         faulty_network(embedded.kubeconfig_path, folder) as network,
-        await KubernetesCluster.connect(str(network.kubeconfig), environ={}) as cluster,
+        await Cluster.connect(str(network.kubeconfig), environ={}) as cluster,
         running_workload(cluster, store, workload, timedelta(seconds=120)) as run,
     ):
         faults = EmbeddedFaults(network, run, Random(seed), embedded=embedded)

@@ -10,7 +10,7 @@ import pytest
 
 from agent_runs.contracts.outcome import Gap
 from agent_runs.contracts.pod import AGENT_CONTAINER, SIDECAR_CONTAINER
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
 from agent_runs.logs.follower import Batch, Follower
 from agent_runs.logs.frames import Frame, FrameReader, LogLine
 from agent_runs.logs.log_resume import Tally
@@ -41,7 +41,7 @@ class Parts(Workload):
 async def run(tmp_path: Path) -> AsyncIterator[tuple[EmbeddedCluster, FollowedRun]]:
     async with (
         EmbeddedCluster(tmp_path / "cluster") as embedded,
-        await KubernetesCluster.connect(str(embedded.kubeconfig_path), environ={}) as cluster,
+        await Cluster.connect(str(embedded.kubeconfig_path), environ={}) as cluster,
         sqlite_store(tmp_path) as store,
         running_workload(cluster, store, Parts(lines=3 * PART, hold=timedelta()), timedelta(seconds=60)) as started,
     ):
@@ -52,7 +52,7 @@ async def run(tmp_path: Path) -> AsyncIterator[tuple[EmbeddedCluster, FollowedRu
 async def test_what_nobody_read_before_the_agents_end_is_complete(tmp_path: Path, at_the_end: bool) -> None:
     async with (
         EmbeddedCluster(tmp_path / "cluster") as embedded,
-        await KubernetesCluster.connect(str(embedded.kubeconfig_path), environ={}) as cluster,
+        await Cluster.connect(str(embedded.kubeconfig_path), environ={}) as cluster,
         sqlite_store(tmp_path) as store,
         running_workload(cluster, store, Parts(lines=3 * PART), timedelta(seconds=60)) as run,
     ):

@@ -18,9 +18,9 @@ from agent_runs.contracts.messages import JobRef, PodRef, StreamEnd, StreamLogs
 from agent_runs.contracts.outcome import OutputReceipt
 from agent_runs.contracts.pod import AGENT_CONTAINER, SIDECAR_CONTAINER
 from agent_runs.job.redactions import Redactions
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
+from agent_runs.kube.failures import ExecFailed
 from agent_runs.kube.objects import Metadata
-from agent_runs.kube.port import ExecFailed
 from agent_runs.transcripts.store import Line, SqlTranscripts
 from tests.activities.fake_preparations import FakePreparations
 from tests.support.agent_pods import agent_pod
@@ -102,7 +102,7 @@ class StoredOutput:
 class FollowedRun:
     """One container and the activity that follows it, in one worker after the other."""
 
-    cluster: KubernetesCluster
+    cluster: Cluster
     store: SqlTranscripts
     workload: Workload
     job: JobRef
@@ -179,7 +179,7 @@ class FollowedRun:
 
 @asynccontextmanager
 async def running_workload(
-    cluster: KubernetesCluster, store: SqlTranscripts, workload: Workload, start_timeout: timedelta
+    cluster: Cluster, store: SqlTranscripts, workload: Workload, start_timeout: timedelta
 ) -> AsyncIterator[FollowedRun]:
     """The workload in a running container; Job and Secret are deleted at the end."""
     name = f"chaos-{uuid.uuid4().hex[:10]}"
@@ -196,7 +196,7 @@ async def running_workload(
         await delete_all(cluster, ref, name)
 
 
-async def started_pod(cluster: KubernetesCluster, job: JobRef) -> Metadata:
+async def started_pod(cluster: Cluster, job: JobRef) -> Metadata:
     """The Job's pod, once its container runs."""
     async with cluster.watch_pods(job) as states:
         async for pods in states:
@@ -205,7 +205,7 @@ async def started_pod(cluster: KubernetesCluster, job: JobRef) -> Metadata:
     raise AssertionError("a watch never ends")
 
 
-async def delete_all(cluster: KubernetesCluster, job: JobRef, name: str) -> None:
+async def delete_all(cluster: Cluster, job: JobRef, name: str) -> None:
     """Delete Job and Secret, also from a cluster whose API server is just restarting."""
     async with asyncio.timeout(60):
         while True:

@@ -16,8 +16,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from agent_runs.kube.client import KubernetesCluster
-from agent_runs.kube.port import ExecFailed
+from agent_runs.kube.client import Cluster
+from agent_runs.kube.failures import ExecFailed
 from tests.contract.api import TIMEOUT, Api, Object, running
 
 QUERY = {"stdout": "true", "stderr": "true"}
@@ -150,7 +150,7 @@ async def test_our_client_runs_commands(api: Api, kubeconfig: Path) -> None:
     own = await waiting(api)
     idle = timedelta(seconds=30)
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(await KubernetesCluster.connect(str(kubeconfig), environ={}))
+        client = await stack.enter_async_context(await Cluster.connect(str(kubeconfig), environ={}))
 
         async def output(*argv: str, limit: int = 1_000_000, pod: str = own) -> bytes:
             opened = client.exec_output(api.namespace, pod, "main", argv, limit=limit, idle_timeout=idle)
@@ -180,7 +180,7 @@ READ_EXACTLY = "read size; head -c $size"
 @asynccontextmanager
 async def entering(api: Api, kubeconfig: Path, own: str) -> AsyncIterator[Callable[..., Awaitable[bytes]]]:
     """Our client's `exec_input` for a pod."""
-    async with await KubernetesCluster.connect(str(kubeconfig), environ={}) as client:
+    async with await Cluster.connect(str(kubeconfig), environ={}) as client:
 
         async def enter(stdin: bytes, *argv: str, limit: int = 4_000_000, pod: str = own, seconds: int = 30) -> bytes:
             idle = timedelta(seconds=seconds)

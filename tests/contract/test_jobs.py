@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from agent_runs.contracts.messages import JobRef
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
 from agent_runs.kube.objects import Job
 from agent_runs.kube.ownership import TTL
 from tests.contract.api import Api, Object, job, outcome, pod, running, state
@@ -139,7 +139,7 @@ CLAIM = "paperclip.io/claim"
 OTHER_UID = "00000000-0000-0000-0000-000000000000"
 
 
-async def settled(api: Api, client: KubernetesCluster, name: str) -> Job:
+async def settled(api: Api, client: Cluster, name: str) -> Job:
     """A Job whose pod runs, read once the controller has nothing more to write."""
     await api.create("jobs", job(name, "sleep 600"))
     await api.pod_of(name, running)
@@ -152,7 +152,7 @@ async def settled(api: Api, client: KubernetesCluster, name: str) -> Job:
 async def test_of_two_that_annotate_the_same_version_of_a_job_one_succeeds(
     api: Api, kubeconfig: Path, name: str
 ) -> None:
-    async with await KubernetesCluster.connect(str(kubeconfig), environ={}) as client:
+    async with await Cluster.connect(str(kubeconfig), environ={}) as client:
         own = (await settled(api, client, name)).metadata
 
         async def claim(run: str) -> Job | None:
@@ -173,7 +173,7 @@ async def test_of_two_that_annotate_the_same_version_of_a_job_one_succeeds(
 
 
 async def test_an_annotation_of_a_job_is_removed_by_its_version(api: Api, kubeconfig: Path, name: str) -> None:
-    async with await KubernetesCluster.connect(str(kubeconfig), environ={}) as client:
+    async with await Cluster.connect(str(kubeconfig), environ={}) as client:
         own = (await settled(api, client, name)).metadata
         place = (api.namespace, name, own.uid)
         claimed = await client.annotate_job(*place, own.resource_version, {CLAIM: "one", "paperclip.io/other": "x"})
@@ -189,7 +189,7 @@ async def test_an_annotation_of_a_job_is_removed_by_its_version(api: Api, kubeco
 async def test_a_job_whose_lifetime_is_changed_while_it_runs_is_deleted_when_it_ends(
     api: Api, kubeconfig: Path, name: str
 ) -> None:
-    async with await KubernetesCluster.connect(str(kubeconfig), environ={}) as client:
+    async with await Cluster.connect(str(kubeconfig), environ={}) as client:
         own = (await settled(api, client, name)).metadata
         place = (api.namespace, name, own.uid, own.resource_version)
         assert await client.annotate_job(*place, {CLAIM: "one"}, spec={TTL: 0}) is not None
@@ -199,7 +199,7 @@ async def test_a_job_whose_lifetime_is_changed_while_it_runs_is_deleted_when_it_
 
 
 async def test_a_job_that_is_another_or_none_is_not_annotated(api: Api, kubeconfig: Path, name: str) -> None:
-    async with await KubernetesCluster.connect(str(kubeconfig), environ={}) as client:
+    async with await Cluster.connect(str(kubeconfig), environ={}) as client:
         version = (await settled(api, client, name)).metadata.resource_version
         assert await client.annotate_job(api.namespace, name, OTHER_UID, version, {CLAIM: "one"}) is None
         now = await client.read_job(api.namespace, name)

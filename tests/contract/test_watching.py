@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent_runs.contracts.messages import JobRef
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
 from agent_runs.kube.objects import Pod
 from agent_runs.kube.ownership import COMPONENT, MANAGED_BY
 from agent_runs.kube.watch import WatchTiming
@@ -22,8 +22,8 @@ TRUSTING = WatchTiming(confirm_delay=timedelta(minutes=10), unlabelled_interval=
 
 
 @pytest.fixture
-async def cluster(kubeconfig: Path) -> AsyncIterator[KubernetesCluster]:
-    async with await KubernetesCluster.connect(str(kubeconfig), environ={}, timing=TRUSTING) as client:
+async def cluster(kubeconfig: Path) -> AsyncIterator[Cluster]:
+    async with await Cluster.connect(str(kubeconfig), environ={}, timing=TRUSTING) as client:
         yield client
 
 
@@ -43,9 +43,7 @@ async def next_in_phase(states: AsyncIterator[list[Pod]], *phases: str) -> Pod:
     raise AssertionError("the watch ended")
 
 
-async def test_a_pods_changes_reach_its_run_until_it_is_deleted(
-    cluster: KubernetesCluster, api: Api, name: str
-) -> None:
+async def test_a_pods_changes_reach_its_run_until_it_is_deleted(cluster: Cluster, api: Api, name: str) -> None:
     ref = await create_job(api, name, "trap 'exit 0' TERM; while :; do sleep 0.1; done")
     async with cluster.watch_pods(ref) as states:
         running = await next_in_phase(states, "Running")
@@ -58,7 +56,7 @@ async def test_a_pods_changes_reach_its_run_until_it_is_deleted(
                 pass
 
 
-async def test_two_runs_each_see_their_own_pod(cluster: KubernetesCluster, api: Api, name: str) -> None:
+async def test_two_runs_each_see_their_own_pod(cluster: Cluster, api: Api, name: str) -> None:
     short, failing = await create_job(api, f"{name}-a", "exit 0"), await create_job(api, f"{name}-b", "exit 3")
     async with cluster.watch_pods(short) as ones, cluster.watch_pods(failing) as others:
         one, other = await asyncio.gather(next_in_phase(ones, "Succeeded"), next_in_phase(others, "Failed"))
@@ -69,7 +67,7 @@ async def test_two_runs_each_see_their_own_pod(cluster: KubernetesCluster, api: 
     assert status.state.terminated.exit_code == 3
 
 
-async def test_a_watch_continues_from_the_version_of_its_list(cluster: KubernetesCluster, api: Api, name: str) -> None:
+async def test_a_watch_continues_from_the_version_of_its_list(cluster: Cluster, api: Api, name: str) -> None:
     """A connection that the server ends after a second is followed by the next without a new list."""
     ref = await create_job(api, name, "sleep 3")
     listed, version = await cluster.list_pods(api.namespace, f"job-name={name}")

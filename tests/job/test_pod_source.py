@@ -8,7 +8,7 @@ import pytest
 from agent_runs.contracts.messages import EnvReference, PodProfile
 from agent_runs.job.pod_profile import DeploymentChoice
 from agent_runs.job.pod_source import deployment_namespace, inherited_secrets
-from agent_runs.kube.port import Cluster
+from agent_runs.kube.client import Cluster
 
 
 @dataclass

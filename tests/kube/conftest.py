@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
 from dev_stack.cluster import EmbeddedCluster
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -29,9 +29,9 @@ async def embedded(embedded_session: EmbeddedCluster) -> AsyncIterator[EmbeddedC
 
 
 @pytest.fixture
-async def cluster(embedded: EmbeddedCluster) -> AsyncIterator[KubernetesCluster]:
+async def cluster(embedded: EmbeddedCluster) -> AsyncIterator[Cluster]:
     """Our client of it."""
-    async with await KubernetesCluster.connect(str(embedded.kubeconfig_path), environ={}) as client:
+    async with await Cluster.connect(str(embedded.kubeconfig_path), environ={}) as client:
         yield client
 
 
@@ -88,11 +88,11 @@ async def scripted() -> AsyncIterator[Scripted]:
 
 
 @pytest.fixture
-async def client(scripted: Scripted, tmp_path: Path) -> AsyncIterator[KubernetesCluster]:
+async def client(scripted: Scripted, tmp_path: Path) -> AsyncIterator[Cluster]:
     """Our client of the scripted server."""
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(kubeconfig(scripted.url, {"token": "the-token"})))
-    async with await KubernetesCluster.connect(str(path), environ={}) as client:
+    async with await Cluster.connect(str(path), environ={}) as client:
         yield client
 
 

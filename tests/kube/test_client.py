@@ -16,10 +16,10 @@ from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable, Fo
 from agent_runs.contracts.messages import JobRef
 from agent_runs.job.manifest import database_claim
 from agent_runs.job.secrets import run_secret
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
+from agent_runs.kube.failures import AlreadyExists, ExecFailed, LogCut, LogGone, LogNotReady, LogUnavailable
 from agent_runs.kube.objects import Pod
 from agent_runs.kube.ownership import owner_labels
-from agent_runs.kube.port import AlreadyExists, Cluster, ExecFailed, LogCut, LogGone, LogNotReady, LogUnavailable
 from dev_stack.cluster import EmbeddedCluster
 from tests.job.inputs import create_job_input
 from tests.kube.conftest import Scripted, kubeconfig
@@ -61,7 +61,7 @@ async def wait_for_phase(cluster: Cluster, job: JobRef, *phases: str) -> Pod:
 # on the embedded cluster
 
 
-async def test_a_job_is_created_once_and_read_back(cluster: KubernetesCluster, name: str) -> None:
+async def test_a_job_is_created_once_and_read_back(cluster: Cluster, name: str) -> None:
     job = await start_job(cluster, job_manifest(name, "exit 3"))
     with pytest.raises(AlreadyExists):
         await cluster.create_job(job_manifest(name, "exit 3"))
@@ -80,7 +80,7 @@ async def test_a_job_is_created_once_and_read_back(cluster: KubernetesCluster, n
     assert read.metadata.uid == job.uid
 
 
-async def test_a_later_job_of_the_same_name_is_not_mistaken_for_ours(cluster: KubernetesCluster, name: str) -> None:
+async def test_a_later_job_of_the_same_name_is_not_mistaken_for_ours(cluster: Cluster, name: str) -> None:
     job = await start_job(cluster, job_manifest(name, "sleep 60"))
     other = job.model_copy(update={"uid": "00000000-0000-0000-0000-000000000000"})
     await wait_for_phase(cluster, job, "Running")
@@ -92,7 +92,7 @@ async def test_a_later_job_of_the_same_name_is_not_mistaken_for_ours(cluster: Ku
     assert await cluster.read_job(NAMESPACE, name) is None
 
 
-async def test_a_stopped_pod_keeps_its_log_and_exit_code(cluster: KubernetesCluster, name: str) -> None:
+async def test_a_stopped_pod_keeps_its_log_and_exit_code(cluster: Cluster, name: str) -> None:
     script = "trap 'echo stopping; exit 7' TERM; echo up; while :; do sleep 0.05; done"
     job = await start_job(cluster, job_manifest(name, script))
     pod = (await wait_for_phase(cluster, job, "Running")).metadata
@@ -112,7 +112,7 @@ async def test_a_stopped_pod_keeps_its_log_and_exit_code(cluster: KubernetesClus
     assert await cluster.stop_pod(NAMESPACE, "no-such-pod", pod.uid) is False
 
 
-async def test_a_deleted_pod_is_the_one_that_was_meant(cluster: KubernetesCluster, name: str) -> None:
+async def test_a_deleted_pod_is_the_one_that_was_meant(cluster: Cluster, name: str) -> None:
     job = await start_job(cluster, job_manifest(name, "sleep 60"))
     pod = (await wait_for_phase(cluster, job, "Running")).metadata
     assert await cluster.delete_pod(NAMESPACE, pod.name, "another-uid", timedelta(0)) is False
@@ -121,7 +121,7 @@ async def test_a_deleted_pod_is_the_one_that_was_meant(cluster: KubernetesCluste
     await cluster.delete_job(NAMESPACE, name, job.uid)
 
 
-async def test_a_secret_is_created_adopted_or_replaced(cluster: KubernetesCluster, name: str) -> None:
+async def test_a_secret_is_created_adopted_or_replaced(cluster: Cluster, name: str) -> None:
     manifest = secret_manifest(name)
     secret = manifest["metadata"]["name"]
     assert await cluster.put_secret(manifest) == "created"
@@ -137,7 +137,7 @@ async def test_a_secret_is_created_adopted_or_replaced(cluster: KubernetesCluste
     assert await cluster.delete_secret(NAMESPACE, secret, known_as_ours=True) is True
 
 
-async def test_a_foreign_secret_is_not_changed(cluster: KubernetesCluster, name: str) -> None:
+async def test_a_foreign_secret_is_not_changed(cluster: Cluster, name: str) -> None:
     theirs = secret_manifest(name, **{"app.kubernetes.io/managed-by": "somebody"})
     secret = theirs["metadata"]["name"]
     await cluster.put_secret(theirs)
@@ -149,7 +149,7 @@ async def test_a_foreign_secret_is_not_changed(cluster: KubernetesCluster, name:
     assert existing.labels["app.kubernetes.io/managed-by"] == "somebody"
 
 
-async def test_a_secret_is_deleted_with_its_job(cluster: KubernetesCluster, name: str) -> None:
+async def test_a_secret_is_deleted_with_its_job(cluster: Cluster, name: str) -> None:
     job = await start_job(cluster, job_manifest(name, "sleep 60"))
     manifest = secret_manifest(name)
     secret = manifest["metadata"]["name"]
@@ -166,7 +166,7 @@ async def test_a_secret_is_deleted_with_its_job(cluster: KubernetesCluster, name
             await asyncio.sleep(0.05)
 
 
-async def test_a_claim_is_created_once_and_an_existing_one_used(cluster: KubernetesCluster, name: str) -> None:
+async def test_a_claim_is_created_once_and_an_existing_one_used(cluster: Cluster, name: str) -> None:
     config = {"agentDbMode": "dedicated_pvc", "namespace": NAMESPACE}
     without = database_claim(create_job_input(agent=name, config=config))
     assert without is not None
@@ -178,12 +178,12 @@ async def test_a_claim_is_created_once_and_an_existing_one_used(cluster: Kuberne
     assert await cluster.ensure_claim(without) == f"opencode-db-{name}"
 
 
-async def test_a_job_that_the_api_server_refuses_is_a_failed_creation(cluster: KubernetesCluster) -> None:
+async def test_a_job_that_the_api_server_refuses_is_a_failed_creation(cluster: Cluster) -> None:
     with pytest.raises(JobCreateFailed, match="422 Invalid"):
         await cluster.create_job(job_manifest("No_Such-Name", "true"))
 
 
-async def test_the_worker_can_ask_what_it_may_do(cluster: KubernetesCluster) -> None:
+async def test_the_worker_can_ask_what_it_may_do(cluster: Cluster) -> None:
     assert await cluster.allowed("create", "jobs.batch", NAMESPACE) is True
     assert await cluster.allowed("get", "pods/log", NAMESPACE) is True
     rules = await cluster.rules(NAMESPACE)
@@ -202,16 +202,14 @@ async def test_the_worker_can_ask_what_it_may_do(cluster: KubernetesCluster) -> 
     ],
 )
 async def test_a_list_of_permissions_that_may_lack_some_is_none(
-    client: KubernetesCluster, scripted: Scripted, status: dict[str, Any]
+    client: Cluster, scripted: Scripted, status: dict[str, Any]
 ) -> None:
     scripted.answer_with(201, {"kind": "SelfSubjectRulesReview", "status": status})
     assert await client.rules(NAMESPACE) is None
     assert json.loads(scripted.requests[0][3])["spec"] == {"namespace": NAMESPACE}
 
 
-async def test_an_api_server_that_lists_no_permissions_is_no_outage(
-    client: KubernetesCluster, scripted: Scripted
-) -> None:
+async def test_an_api_server_that_lists_no_permissions_is_no_outage(client: Cluster, scripted: Scripted) -> None:
     for code, reason in ((403, "Forbidden"), (404, "NotFound"), (405, "MethodNotAllowed")):
         scripted.refuse_with(code, reason, "not here")
         assert await client.rules(NAMESPACE) is None
@@ -224,7 +222,7 @@ async def test_the_workers_own_pod_is_cached_for_a_minute(scripted: Scripted, tm
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(kubeconfig(scripted.url, {})))
     environ = {"POD_NAME": "worker-0", "POD_NAMESPACE": "agents"}
-    async with await KubernetesCluster.connect(str(path), environ=environ) as client:
+    async with await Cluster.connect(str(path), environ=environ) as client:
         scripted.refuse_with(503, "ServiceUnavailable", "not now")
         with pytest.raises(ClusterUnavailable):
             await client.own_pod()
@@ -237,7 +235,7 @@ async def test_runs_that_ask_for_the_workers_own_pod_at_once_cause_one_read(scri
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(kubeconfig(scripted.url, {})))
     environ = {"POD_NAME": "worker-0", "POD_NAMESPACE": "agents"}
-    async with await KubernetesCluster.connect(str(path), environ=environ) as client:
+    async with await Cluster.connect(str(path), environ=environ) as client:
         scripted.answer_with(200, {"metadata": {"name": "worker-0"}})
         assert len(await asyncio.gather(*(client.own_pod() for _ in range(20)))) == 20
         await client.own_pod()
@@ -249,14 +247,14 @@ async def test_a_worker_whose_own_pod_does_not_exist_looks_for_it_once_a_minute(
 ) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(kubeconfig(scripted.url, {})))
-    async with await KubernetesCluster.connect(str(path), environ={"POD_NAME": "no-pod"}) as client:
+    async with await Cluster.connect(str(path), environ={"POD_NAME": "no-pod"}) as client:
         scripted.refuse_with(404, "NotFound", 'pods "no-pod" not found')
         assert [await client.own_pod() for _ in range(3)] == [None] * 3
     assert len(scripted.requests) == 1
 
 
 async def test_deployments_are_listed_by_label_once_a_minute_for_each_namespace(
-    client: KubernetesCluster, scripted: Scripted
+    client: Cluster, scripted: Scripted
 ) -> None:
     scripted.refuse_with(403, "Forbidden", "no")
     with pytest.raises(ClusterForbidden, match=r"deployments\.apps"):
@@ -272,7 +270,7 @@ async def test_deployments_are_listed_by_label_once_a_minute_for_each_namespace(
     ]
 
 
-async def test_a_log_that_cannot_be_opened_raises_the_reason(cluster: KubernetesCluster, name: str) -> None:
+async def test_a_log_that_cannot_be_opened_raises_the_reason(cluster: Cluster, name: str) -> None:
     with pytest.raises(LogGone):
         await read_log(cluster, "no-such-pod")
     job = await start_job(cluster, job_manifest(name, "exit 0"))
@@ -286,7 +284,7 @@ async def read_log(cluster: Cluster, pod: str, container: str = "opencode", **ho
         return b"".join([piece async for piece in pieces])
 
 
-async def test_a_log_can_be_read_from_a_second_on(cluster: KubernetesCluster, name: str) -> None:
+async def test_a_log_can_be_read_from_a_second_on(cluster: Cluster, name: str) -> None:
     job = await start_job(cluster, job_manifest(name, "echo one"))
     pod = (await wait_for_phase(cluster, job, "Succeeded")).metadata.name
     stamped = await read_log(cluster, pod, since=datetime(2020, 1, 1, tzinfo=UTC))
@@ -321,7 +319,7 @@ async def test_a_log_can_be_read_from_a_second_on(cluster: KubernetesCluster, na
     ],
 )
 async def test_a_refused_read_raises_the_right_error(
-    client: KubernetesCluster, scripted: Scripted, status: int, reason: str, message: str, error: type[RunError]
+    client: Cluster, scripted: Scripted, status: int, reason: str, message: str, error: type[RunError]
 ) -> None:
     scripted.refuse_with(status, reason, message)
     with pytest.raises(error, match=r"get jobs\.batch") as refused:
@@ -346,7 +344,7 @@ async def test_a_refused_read_raises_the_right_error(
     ],
 )
 async def test_a_refused_creation_raises_the_right_error(
-    client: KubernetesCluster, scripted: Scripted, status: int, reason: str, message: str, error: type[RunError]
+    client: Cluster, scripted: Scripted, status: int, reason: str, message: str, error: type[RunError]
 ) -> None:
     scripted.refuse_with(status, reason, message)
     with pytest.raises(error) as refused:
@@ -365,7 +363,7 @@ async def test_a_refused_creation_raises_the_right_error(
     ],
 )
 async def test_an_answer_that_is_not_kubernetes_own_proves_nothing(
-    client: KubernetesCluster, scripted: Scripted, status: int, body: str
+    client: Cluster, scripted: Scripted, status: int, body: str
 ) -> None:
     scripted.answer_with(status, body, "text/html")
     with pytest.raises(ClusterUnavailable):
@@ -376,7 +374,7 @@ async def test_an_answer_that_is_not_kubernetes_own_proves_nothing(
         await client.delete_job(NAMESPACE, "j", "u")
 
 
-async def test_refusals_never_quote_bodies_or_headers(client: KubernetesCluster, scripted: Scripted) -> None:
+async def test_refusals_never_quote_bodies_or_headers(client: Cluster, scripted: Scripted) -> None:
     scripted.refuse_with(422, "Invalid", "m" * 5000, details={"canary": "in-the-body"})
     with pytest.raises(JobCreateFailed) as refused:
         await client.put_secret(secret_manifest("n", "canary-value"))
@@ -391,14 +389,14 @@ async def test_no_answer_is_unavailable(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     body = kubeconfig("http://127.0.0.1:1", {})
     path.write_text(json.dumps(body))
-    async with await KubernetesCluster.connect(str(path), environ={}) as lonely:
+    async with await Cluster.connect(str(path), environ={}) as lonely:
         with pytest.raises(ClusterUnavailable, match=r"cannot get jobs\.batch"):
             await lonely.read_job(NAMESPACE, "j")
         with pytest.raises(LogUnavailable):
             await read_log(lonely, "p")
 
 
-async def test_a_cut_answer_is_unavailable(cluster: KubernetesCluster, embedded: EmbeddedCluster, name: str) -> None:
+async def test_a_cut_answer_is_unavailable(cluster: Cluster, embedded: EmbeddedCluster, name: str) -> None:
     await start_job(cluster, job_manifest(name, "exit 0"))
     embedded.faults.http(method="GET", path=f"jobs/{name}", cut_after=40)
     with pytest.raises(ClusterUnavailable):
@@ -416,13 +414,13 @@ async def half_a_refusal(request: web.Request) -> web.StreamResponse:
     return response
 
 
-async def read_watch(client: KubernetesCluster) -> None:
+async def read_watch(client: Cluster) -> None:
     once = timedelta(seconds=5)
     async for _ in client.pod_events(NAMESPACE, "a=b", "1", lifetime=once, idle_timeout=once):
         raise AssertionError("nothing comes")
 
 
-async def test_a_refusal_that_breaks_off_proves_nothing(client: KubernetesCluster, scripted: Scripted) -> None:
+async def test_a_refusal_that_breaks_off_proves_nothing(client: Cluster, scripted: Scripted) -> None:
     scripted.answer = half_a_refusal
     with pytest.raises(LogUnavailable):
         await read_log(client, "p", follow=True)
@@ -434,7 +432,7 @@ async def test_a_refusal_that_breaks_off_proves_nothing(client: KubernetesCluste
         await client.create_job(job_manifest("j", "true"))
 
 
-async def test_every_request_has_our_user_agent(client: KubernetesCluster, scripted: Scripted) -> None:
+async def test_every_request_has_our_user_agent(client: Cluster, scripted: Scripted) -> None:
     scripted.refuse_with(503, "ServiceUnavailable", "not now")
     with pytest.raises(ClusterUnavailable):
         await client.version()
@@ -454,7 +452,7 @@ async def test_every_request_has_our_user_agent(client: KubernetesCluster, scrip
     assert [headers.get("upgrade", "") for _, _, headers, _ in scripted.requests] == ["", "", "", "", "websocket"]
 
 
-async def test_a_refusal_that_comes_in_pieces_is_read_whole(client: KubernetesCluster, scripted: Scripted) -> None:
+async def test_a_refusal_that_comes_in_pieces_is_read_whole(client: Cluster, scripted: Scripted) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(status=404)
         await response.prepare(request)
@@ -482,14 +480,14 @@ async def test_a_refusal_that_comes_in_pieces_is_read_whole(client: KubernetesCl
     ],
 )
 async def test_a_refused_log_raises_the_right_error(
-    client: KubernetesCluster, scripted: Scripted, status: int, body: str, error: type[Exception]
+    client: Cluster, scripted: Scripted, status: int, body: str, error: type[Exception]
 ) -> None:
     scripted.answer_with(status, body)
     with pytest.raises(error):
         await read_log(client, "p")
 
 
-async def test_a_silent_log_is_cut_and_a_broken_one_too(client: KubernetesCluster, scripted: Scripted) -> None:
+async def test_a_silent_log_is_cut_and_a_broken_one_too(client: Cluster, scripted: Scripted) -> None:
     silent = asyncio.Event()
 
     async def one_line(request: web.Request) -> web.StreamResponse:
@@ -508,7 +506,7 @@ async def test_a_silent_log_is_cut_and_a_broken_one_too(client: KubernetesCluste
     silent.set()
 
 
-async def test_a_log_is_asked_for_by_whole_seconds(client: KubernetesCluster, scripted: Scripted) -> None:
+async def test_a_log_is_asked_for_by_whole_seconds(client: Cluster, scripted: Scripted) -> None:
     scripted.answer_with(200, "", "text/plain")
     since = datetime(2026, 11, 21, 23, 0, 1, 999_999, tzinfo=UTC)
     assert await read_log(client, "p/../q", since=since) == b""
@@ -519,7 +517,7 @@ async def test_a_log_is_asked_for_by_whole_seconds(client: KubernetesCluster, sc
     assert headers["authorization"] == "Bearer the-token"
 
 
-async def test_a_log_is_asked_for_by_the_nodes_own_clock(client: KubernetesCluster, scripted: Scripted) -> None:
+async def test_a_log_is_asked_for_by_the_nodes_own_clock(client: Cluster, scripted: Scripted) -> None:
     scripted.answer_with(200, "", "text/plain")
     for since, seconds in ((timedelta(minutes=7), 420), (timedelta(milliseconds=1500), 2), (timedelta(), 1)):
         assert await read_log(client, "p", since=since) == b""
@@ -527,7 +525,7 @@ async def test_a_log_is_asked_for_by_the_nodes_own_clock(client: KubernetesClust
         assert "sinceTime" not in scripted.requests[-1][1]
 
 
-async def test_many_open_logs_do_not_block_other_calls(client: KubernetesCluster, scripted: Scripted) -> None:
+async def test_many_open_logs_do_not_block_other_calls(client: Cluster, scripted: Scripted) -> None:
     done = asyncio.Event()
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -552,19 +550,19 @@ async def test_many_open_logs_do_not_block_other_calls(client: KubernetesCluster
 # commands in containers, with answers that no Kubernetes should give
 
 
-async def read_exec(client: KubernetesCluster) -> bytes:
+async def read_exec(client: Cluster) -> bytes:
     opened = client.exec_output(NAMESPACE, "p", "opencode", ["true"], limit=100, idle_timeout=timedelta(seconds=5))
     async with opened as pieces:
         return b"".join([piece async for piece in pieces])
 
 
-async def test_a_forbidden_exec_reports_what_to_grant(client: KubernetesCluster, scripted: Scripted) -> None:
+async def test_a_forbidden_exec_reports_what_to_grant(client: Cluster, scripted: Scripted) -> None:
     scripted.refuse_with(403, "Forbidden", "no")
     with pytest.raises(ClusterForbidden, match="create pods/exec"):
         await read_exec(client)
 
 
-async def test_an_exec_whose_refusal_breaks_off_failed(client: KubernetesCluster, scripted: Scripted) -> None:
+async def test_an_exec_whose_refusal_breaks_off_failed(client: Cluster, scripted: Scripted) -> None:
     async def abort(request: web.Request) -> web.StreamResponse:
         assert request.transport is not None
         request.transport.abort()
@@ -578,7 +576,7 @@ async def test_an_exec_whose_refusal_breaks_off_failed(client: KubernetesCluster
 async def test_an_exec_without_credentials_failed(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(kubeconfig("http://127.0.0.1:1", {"token": "t"})))
-    async with await KubernetesCluster.connect(str(path), environ={}) as client:
+    async with await Cluster.connect(str(path), environ={}) as client:
 
         async def refresh(_: object) -> None:
             raise OSError("the token file is missing")
@@ -592,7 +590,7 @@ async def test_an_exec_without_credentials_failed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", [200, 401, 404, 500, 503])
-async def test_an_exec_that_is_refused_failed(client: KubernetesCluster, scripted: Scripted, status: int) -> None:
+async def test_an_exec_that_is_refused_failed(client: Cluster, scripted: Scripted, status: int) -> None:
     scripted.answer_with(status, "nonsense", "text/plain")
     with pytest.raises(ExecFailed) as failed:
         await read_exec(client)
@@ -614,7 +612,7 @@ async def test_an_exec_that_is_refused_failed(client: KubernetesCluster, scripte
     ],
 )
 async def test_an_exec_without_a_proper_end_failed(
-    client: KubernetesCluster, scripted: Scripted, messages: list[bytes | str], error: str
+    client: Cluster, scripted: Scripted, messages: list[bytes | str], error: str
 ) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(protocols=["v4.channel.k8s.io"])
@@ -633,19 +631,19 @@ async def test_an_exec_without_a_proper_end_failed(
 SECRET = b"pct_0123456789abcdefgh"
 
 
-async def enter_secret(client: KubernetesCluster, stdin: bytes = SECRET) -> bytes:
+async def enter_secret(client: Cluster, stdin: bytes = SECRET) -> bytes:
     idle = timedelta(seconds=5)
     return await client.exec_input(NAMESPACE, "p", "opencode", ["cat"], stdin, limit=100, idle_timeout=idle)
 
 
-async def test_stdin_needs_the_permission_of_exec(client: KubernetesCluster, scripted: Scripted) -> None:
+async def test_stdin_needs_the_permission_of_exec(client: Cluster, scripted: Scripted) -> None:
     scripted.refuse_with(403, "Forbidden", "no")
     with pytest.raises(ClusterForbidden, match="create pods/exec"):
         await enter_secret(client)
 
 
 async def test_a_connection_that_breaks_while_stdin_is_sent_fails_without_quoting_it(
-    client: KubernetesCluster, scripted: Scripted
+    client: Cluster, scripted: Scripted
 ) -> None:
     async def take_one(request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(protocols=("v4.channel.k8s.io",))

@@ -12,7 +12,7 @@ from kubernetes.aio.config import incluster_config
 
 from agent_runs.contracts.errors import ClusterUnavailable
 from agent_runs.kube import credentials
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
 from agent_runs.kube.credentials import ClusterConfigError
 from tests.kube.conftest import Scripted, kubeconfig
 from tests.support.cases import case
@@ -22,7 +22,7 @@ IN_A_POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "4
 
 async def refusal(path: str | None, environ: dict[str, str] | None = None, context: str | None = None) -> str:
     with pytest.raises(ClusterConfigError) as refused:
-        await KubernetesCluster.connect(path, context, environ=environ or {})
+        await Cluster.connect(path, context, environ=environ or {})
     assert "\n" not in str(refused.value)
     return str(refused.value)
 
@@ -78,7 +78,7 @@ async def test_the_namespace_of_a_kubeconfig(
     tmp_path: Path, configured: str | None, context: dict[str, str], environ: dict[str, str], namespace: str
 ) -> None:
     path = write_kubeconfig(tmp_path, kubeconfig("http://127.0.0.1:1", {"token": "t"}, **context))
-    async with await KubernetesCluster.connect(path, namespace=configured, environ=environ) as cluster:
+    async with await Cluster.connect(path, namespace=configured, environ=environ) as cluster:
         assert cluster.namespace == namespace
 
 
@@ -106,7 +106,7 @@ async def test_the_own_pod_is_read_where_it_lives(scripted: Scripted, tmp_path: 
     path = write_kubeconfig(tmp_path, kubeconfig(scripted.url, {"token": "t"}, namespace="agents"))
     scripted.answer_with(200, {"metadata": {"name": "worker-1"}})
     environ = {"POD_NAME": "worker-1", "POD_NAMESPACE": "home", "HOSTNAME": "a-pod-of-another-cluster"}
-    async with await KubernetesCluster.connect(path, environ=environ) as cluster:
+    async with await Cluster.connect(path, environ=environ) as cluster:
         assert await cluster.own_pod() == {"metadata": {"name": "worker-1"}}
     assert scripted.requests[-1][1] == "/api/v1/namespaces/home/pods/worker-1"
 
@@ -114,7 +114,7 @@ async def test_the_own_pod_is_read_where_it_lives(scripted: Scripted, tmp_path: 
 async def test_a_token_file_may_end_with_a_newline(scripted: Scripted, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("from-a-file\n")
     path = write_kubeconfig(tmp_path, kubeconfig(scripted.url, {"tokenFile": str(tmp_path / "token")}))
-    async with await KubernetesCluster.connect(path, environ={}) as cluster:
+    async with await Cluster.connect(path, environ={}) as cluster:
         await cluster.version()
     assert scripted.requests[-1][2]["authorization"] == "Bearer from-a-file"
 
@@ -146,7 +146,7 @@ print(json.dumps({{"apiVersion": "client.authentication.k8s.io/v1", "kind": "Exe
 
     scripted.answer = answer
     path = write_kubeconfig(tmp_path, kubeconfig(scripted.url, plugin(tmp_path, script)))
-    async with await KubernetesCluster.connect(path, environ={}) as cluster:
+    async with await Cluster.connect(path, environ={}) as cluster:
         await cluster.version()
         await cluster.version()
     tokens = [headers["authorization"] for _, _, headers, _ in scripted.requests]
@@ -215,11 +215,11 @@ print(json.dumps({{"apiVersion": "client.authentication.k8s.io/v1", "kind": "Exe
                 assert await cluster.version() == "v1"
 
 
-async def connected(path: str | None, url: str, monkeypatch: pytest.MonkeyPatch) -> KubernetesCluster:
+async def connected(path: str | None, url: str, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     if path is not None:
-        return await KubernetesCluster.connect(path, environ={})
+        return await Cluster.connect(path, environ={})
     for name, value in IN_A_POD.items():
         monkeypatch.setenv(name, value)
     access = await credentials.load_access(None, None, None, IN_A_POD)
     access.configuration.host, access.configuration.ssl_ca_cert = url, None
-    return KubernetesCluster(access)
+    return Cluster(access)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent_runs.contracts.identity import RunKey
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
 from agent_runs.kube.pod_state import container_started, has_ended, work_ended
 from agent_runs.kube.previous_runs import remove_previous_runs
 from dev_stack.cluster import EmbeddedCluster
@@ -20,7 +20,7 @@ NEXT_RUN = create_job_input().attempt.run.model_copy(update={"run_id": "the-next
 
 
 @pytest.fixture
-async def next_run(cluster: KubernetesCluster) -> AsyncIterator[RunKey]:
+async def next_run(cluster: Cluster) -> AsyncIterator[RunKey]:
     """The agent's next run; the Jobs of its previous runs end with the test."""
     yield NEXT_RUN
     for left in await cluster.jobs_of_agent(NAMESPACE, NEXT_RUN.agent_id):
@@ -34,12 +34,12 @@ def previous_job(name: str, script: str) -> dict[str, Any]:
     return manifest
 
 
-async def remove(cluster: KubernetesCluster, run: RunKey) -> tuple[str, ...]:
+async def remove(cluster: Cluster, run: RunKey) -> tuple[str, ...]:
     return await remove_previous_runs(cluster, NAMESPACE, run, grace=timedelta(seconds=1), progress=lambda _: None)
 
 
 async def test_a_job_whose_container_has_ended_but_whose_phase_has_not_is_kept(
-    embedded: EmbeddedCluster, cluster: KubernetesCluster, next_run: RunKey, name: str
+    embedded: EmbeddedCluster, cluster: Cluster, next_run: RunKey, name: str
 ) -> None:
     embedded.faults.keep_sandboxes()
     ref = await start_job(cluster, previous_job(name, "true"))
@@ -55,7 +55,7 @@ async def test_a_job_whose_container_has_ended_but_whose_phase_has_not_is_kept(
     assert kept.metadata.deletion_timestamp is None
 
 
-async def test_a_job_whose_container_runs_is_ended(cluster: KubernetesCluster, next_run: RunKey, name: str) -> None:
+async def test_a_job_whose_container_runs_is_ended(cluster: Cluster, next_run: RunKey, name: str) -> None:
     ref = await start_job(cluster, previous_job(name, "sleep 600"))
     async with cluster.watch_pods(ref) as states, asyncio.timeout(60):
         async for pods in states:
@@ -67,7 +67,7 @@ async def test_a_job_whose_container_runs_is_ended(cluster: KubernetesCluster, n
 
 
 async def test_an_injected_container_that_never_ends_does_not_delay_the_next_run(
-    cluster: KubernetesCluster, next_run: RunKey, name: str
+    cluster: Cluster, next_run: RunKey, name: str
 ) -> None:
     manifest = previous_job(name, "true")
     [agent] = manifest["spec"]["template"]["spec"]["containers"]

@@ -14,9 +14,8 @@ from structlog.testing import capture_logs
 
 from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable
 from agent_runs.contracts.messages import JobRef
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
 from agent_runs.kube.objects import Pod
-from agent_runs.kube.port import Cluster
 from agent_runs.kube.watch import WatchTiming, snapshots
 from dev_stack.cluster import EmbeddedCluster
 from tests.kube.conftest import Scripted, kubeconfig
@@ -32,10 +31,10 @@ UNCONFIRMED = WatchTiming(first_pause=QUICK, max_pause=QUICK, confirm_delay=LATE
 
 
 @pytest.fixture
-async def client_of_watch(embedded: EmbeddedCluster) -> AsyncIterator[KubernetesCluster]:
+async def client_of_watch(embedded: EmbeddedCluster) -> AsyncIterator[Cluster]:
     """A client of the embedded cluster that learns of pods by the watch alone."""
     path = str(embedded.kubeconfig_path)
-    async with await KubernetesCluster.connect(path, environ={}, timing=UNCONFIRMED) as client:
+    async with await Cluster.connect(path, environ={}, timing=UNCONFIRMED) as client:
         yield client
 
 
@@ -54,7 +53,7 @@ async def next_in_phase(states: AsyncIterator[list[Pod]], phase: str) -> Pod:
 # on the embedded cluster
 
 
-async def test_a_pods_changes_reach_its_run(client_of_watch: KubernetesCluster, name: str, tmp_path: Path) -> None:
+async def test_a_pods_changes_reach_its_run(client_of_watch: Cluster, name: str, tmp_path: Path) -> None:
     job = await start_job(client_of_watch, job_manifest(name, wait_script(tmp_path / "gate")))
     async with client_of_watch.watch_pods(job) as states:
         await next_in_phase(states, "Running")
@@ -67,7 +66,7 @@ async def test_a_pods_changes_reach_its_run(client_of_watch: KubernetesCluster, 
 
 
 async def test_runs_share_one_list_and_one_connection(
-    client_of_watch: KubernetesCluster, embedded: EmbeddedCluster, name: str, tmp_path: Path
+    client_of_watch: Cluster, embedded: EmbeddedCluster, name: str, tmp_path: Path
 ) -> None:
     embedded.requests.clear()
     jobs = [
@@ -86,7 +85,7 @@ async def test_runs_share_one_list_and_one_connection(
 
 @pytest.mark.parametrize("bytes_left", [0, 1000])
 async def test_a_change_during_a_cut_is_not_missed(
-    client_of_watch: KubernetesCluster, embedded: EmbeddedCluster, name: str, tmp_path: Path, bytes_left: int
+    client_of_watch: Cluster, embedded: EmbeddedCluster, name: str, tmp_path: Path, bytes_left: int
 ) -> None:
     fault = embedded.faults.http(method="GET", path="watch=true", cut_after=bytes_left, times=4)
     job = await start_job(client_of_watch, job_manifest(name, wait_script(tmp_path / "gate")))
@@ -98,7 +97,7 @@ async def test_a_change_during_a_cut_is_not_missed(
 
 
 async def test_a_watch_continues_after_its_history_was_compacted(
-    client_of_watch: KubernetesCluster, embedded: EmbeddedCluster, name: str, tmp_path: Path
+    client_of_watch: Cluster, embedded: EmbeddedCluster, name: str, tmp_path: Path
 ) -> None:
     job = await start_job(client_of_watch, job_manifest(name, wait_script(tmp_path / "gate")))
     async with client_of_watch.watch_pods(job) as states:
@@ -110,7 +109,7 @@ async def test_a_watch_continues_after_its_history_was_compacted(
 
 
 async def test_a_watch_continues_with_a_restarted_api_server(
-    client_of_watch: KubernetesCluster, embedded: EmbeddedCluster, name: str, tmp_path: Path
+    client_of_watch: Cluster, embedded: EmbeddedCluster, name: str, tmp_path: Path
 ) -> None:
     job = await start_job(client_of_watch, job_manifest(name, wait_script(tmp_path / "gate")))
     async with client_of_watch.watch_pods(job) as states:
@@ -124,13 +123,13 @@ async def test_a_watch_continues_with_a_restarted_api_server(
 async def test_a_pod_without_our_labels_is_found_by_its_job(embedded: EmbeddedCluster, name: str) -> None:
     manifest = job_manifest(name, "exit 0")
     del manifest["spec"]["template"]["metadata"]["labels"]
-    async with await KubernetesCluster.connect(str(embedded.kubeconfig_path), environ={}, timing=TIMING) as client:
+    async with await Cluster.connect(str(embedded.kubeconfig_path), environ={}, timing=TIMING) as client:
         await wait_for_phase(client, await start_job(client, manifest), "Succeeded")
 
 
 async def test_a_job_has_no_pod_only_after_a_read_by_name(embedded: EmbeddedCluster, name: str) -> None:
     job = JobRef(namespace=NAMESPACE, name=name, uid="none yet")
-    client = await KubernetesCluster.connect(str(embedded.kubeconfig_path), environ={}, timing=TIMING)
+    client = await Cluster.connect(str(embedded.kubeconfig_path), environ={}, timing=TIMING)
     async with client, client.watch_pods(job) as states:
         assert await anext(states) == []
     assert any(f"job-name%3D{name}" in path for _, path in embedded.requests)
@@ -195,15 +194,15 @@ async def api(scripted: Scripted) -> AsyncIterator[Api]:
 
 
 @pytest.fixture
-async def client(api: Api, scripted: Scripted, tmp_path: Path) -> AsyncIterator[KubernetesCluster]:  # noqa: ARG001 - order
+async def client(api: Api, scripted: Scripted, tmp_path: Path) -> AsyncIterator[Cluster]:  # noqa: ARG001 - order
     async with await connect(scripted, tmp_path, TIMING) as client:
         yield client
 
 
-async def connect(scripted: Scripted, folder: Path, timing: WatchTiming) -> KubernetesCluster:
+async def connect(scripted: Scripted, folder: Path, timing: WatchTiming) -> Cluster:
     path = folder / "kubeconfig"
     path.write_text(json.dumps(kubeconfig(scripted.url, {"token": "the-token"})))
-    return await KubernetesCluster.connect(str(path), environ={}, timing=timing)
+    return await Cluster.connect(str(path), environ={}, timing=timing)
 
 
 def pod(version: int, name: str = "p", owner: str = "u") -> dict[str, Any]:
@@ -255,7 +254,7 @@ async def version_reaches(client: Cluster, wanted: str) -> list[list[str]]:
     ],
 )
 async def test_a_watch_that_ends_continues_from_its_last_version(
-    client: KubernetesCluster, api: Api, ends: str | web.Response, versions: list[str]
+    client: Cluster, api: Api, ends: str | web.Response, versions: list[str]
 ) -> None:
     api.listed = api.by_name = [pod(2)]
     api.watches = [ends, event("MODIFIED", pod(12))]
@@ -263,7 +262,7 @@ async def test_a_watch_that_ends_continues_from_its_last_version(
     assert api.versions[:2] == versions
 
 
-async def test_only_an_expired_version_leads_to_a_new_list(client: KubernetesCluster, api: Api) -> None:
+async def test_only_an_expired_version_leads_to_a_new_list(client: Cluster, api: Api) -> None:
     api.listed = api.by_name = [pod(2)]
     api.watches = [refusal(503, "x"), event("MODIFIED", pod(3)), "", refusal(410, "Gone"), event("MODIFIED", pod(12))]
     await version_reaches(client, "12")
@@ -293,7 +292,7 @@ async def test_a_silent_connection_is_replaced(api: Api, scripted: Scripted, tmp
         pytest.param(error(410, "Expired"), id="absence from a later list"),
     ],
 )
-async def test_a_watch_alone_never_reports_a_pod_as_deleted(client: KubernetesCluster, api: Api, loses: str) -> None:
+async def test_a_watch_alone_never_reports_a_pod_as_deleted(client: Cluster, api: Api, loses: str) -> None:
     api.listed = api.by_name = [pod(2)]
     async with client.watch_pods(JOB) as states, asyncio.timeout(60):
         assert len(await anext(states)) == 1
@@ -305,7 +304,7 @@ async def test_a_watch_alone_never_reports_a_pod_as_deleted(client: KubernetesCl
         assert await anext(states) == []
 
 
-async def test_a_failed_read_by_name_is_no_absence(client: KubernetesCluster, api: Api) -> None:
+async def test_a_failed_read_by_name_is_no_absence(client: Cluster, api: Api) -> None:
     api.listed, api.watches = [pod(2)], [event("DELETED", pod(3))]
     api.by_name = [{"metadata": {"uid": 7}}]  # an answer that cannot be read
     async with client.watch_pods(JOB) as states, asyncio.timeout(60):
@@ -313,7 +312,7 @@ async def test_a_failed_read_by_name_is_no_absence(client: KubernetesCluster, ap
             _ = [pods async for pods in states]
 
 
-async def test_an_invalid_pod_does_not_hide_others(client: KubernetesCluster, api: Api) -> None:
+async def test_an_invalid_pod_does_not_hide_others(client: Cluster, api: Api) -> None:
     odd = {"metadata": {"uid": "odd", "labels": 7}}
     api.listed = [odd, pod(2)]
     api.watches = [event("MODIFIED", odd) + event("MODIFIED", pod(12))]
@@ -323,7 +322,7 @@ async def test_an_invalid_pod_does_not_hide_others(client: KubernetesCluster, ap
 FORBIDDEN = 'pods is forbidden: User "x" cannot watch resource "pods"'
 
 
-async def test_where_watching_is_forbidden_lists_do(client: KubernetesCluster, api: Api) -> None:
+async def test_where_watching_is_forbidden_lists_do(client: Cluster, api: Api) -> None:
     api.listed = api.by_name = [pod(2)]
     api.watches = [refusal(403, "Forbidden", FORBIDDEN) for _ in range(1000)]
     with capture_logs() as logs:
@@ -335,9 +334,7 @@ async def test_where_watching_is_forbidden_lists_do(client: KubernetesCluster, a
     assert "cannot watch pods: 403" in entry["cause"]
 
 
-async def test_where_listing_is_forbidden_every_run_gets_what_to_grant(
-    client: KubernetesCluster, scripted: Scripted
-) -> None:
+async def test_where_listing_is_forbidden_every_run_gets_what_to_grant(client: Cluster, scripted: Scripted) -> None:
     scripted.refuse_with(403, "Forbidden", FORBIDDEN.replace("watch", "list"))
 
     async def follow(uid: str) -> None:
@@ -350,9 +347,7 @@ async def test_where_listing_is_forbidden_every_run_gets_what_to_grant(
     assert all("cannot list pods" in str(end) for end in ends)
 
 
-async def test_a_watch_without_readers_ends_and_the_next_reader_starts_a_new_one(
-    client: KubernetesCluster, api: Api
-) -> None:
+async def test_a_watch_without_readers_ends_and_the_next_reader_starts_a_new_one(client: Cluster, api: Api) -> None:
     api.listed = api.by_name = [pod(2)]
     earlier = asyncio.all_tasks()
     async with client.watch_pods(JOB) as states, asyncio.timeout(60):

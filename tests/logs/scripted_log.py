@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from agent_runs.contracts.messages import JobRef, PodRef
+from agent_runs.kube.failures import ExecFailed, LogCut
 from agent_runs.kube.objects import Job, Pod
-from agent_runs.kube.port import ExecFailed, LogCut
 from agent_runs.logs.follower import FollowTiming
 from agent_runs.logs.source import REPLAY_COMMAND
 from tests.kube.pods import container, job, pod, terminated

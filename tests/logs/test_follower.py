@@ -13,10 +13,10 @@ import pytest
 from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable, PodLost
 from agent_runs.contracts.messages import PodRef
 from agent_runs.contracts.outcome import ContainerEnd, Gap
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
 from agent_runs.kube.diagnosis import DELETED, JOB_DELETED, Failing
+from agent_runs.kube.failures import ExecFailed, LogCut, LogGone, LogNotReady, LogUnavailable
 from agent_runs.kube.objects import Pod
-from agent_runs.kube.port import ExecFailed, LogCut, LogGone, LogNotReady, LogUnavailable
 from agent_runs.logs.follower import ROTATION_BYTES, SIDECAR_LOST, Batch, Follower, FollowTiming
 from agent_runs.logs.frames import LogLine
 from agent_runs.logs.log_resume import Cursor, Tally
@@ -754,7 +754,7 @@ BEGIN_OF_LOG = """printf '1h. {"format":1}\\n2o. first\\n'"""
 
 
 async def follow_pod(
-    cluster: KubernetesCluster, name: str, agent: str, sidecar: str, *phases: str
+    cluster: Cluster, name: str, agent: str, sidecar: str, *phases: str
 ) -> tuple[list[bytes], Follower]:
     manifest = job_manifest(name, agent)
     main = manifest["spec"]["template"]["spec"]["containers"]
@@ -768,9 +768,7 @@ async def follow_pod(
     return lines, follower
 
 
-async def test_a_sidecar_may_write_its_last_frame_long_after_the_agents_end(
-    cluster: KubernetesCluster, name: str
-) -> None:
+async def test_a_sidecar_may_write_its_last_frame_long_after_the_agents_end(cluster: Cluster, name: str) -> None:
     late = """printf '3o. late\\n4x. {"exit_code":7}\\n'"""
     sidecar = f"{BEGIN_OF_LOG}; sleep 4; {late}; exec sleep 600"
     lines, follower = await follow_pod(cluster, name, "exit 7", sidecar, "Running")
@@ -779,7 +777,7 @@ async def test_a_sidecar_may_write_its_last_frame_long_after_the_agents_end(
     assert (follower.end.exit_code, follower.connections > 1) == (7, True)
 
 
-async def test_an_agent_whose_sidecar_has_ended_is_lost(cluster: KubernetesCluster, name: str) -> None:
+async def test_an_agent_whose_sidecar_has_ended_is_lost(cluster: Cluster, name: str) -> None:
     lines, follower = await follow_pod(cluster, name, "exec sleep 600", f"{BEGIN_OF_LOG}; exit 3", "Running")
     assert lines == [b"first"]
     assert isinstance(follower.termination, Failing)
@@ -804,7 +802,7 @@ exit 5
 
 
 async def test_a_real_run_is_followed_through_faults_and_its_receipt_verified(
-    cluster: KubernetesCluster, embedded: EmbeddedCluster, name: str, tmp_path: Path
+    cluster: Cluster, embedded: EmbeddedCluster, name: str, tmp_path: Path
 ) -> None:
     secret, job = agent_pod(name, NAMESPACE, ["sh", "-c", SCRIPT], env={"HOME": str(tmp_path)})
     await cluster.create_secret(secret)

@@ -17,7 +17,7 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import ParseTranscript, StreamEnd
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt
 from agent_runs.job.redactions import Redactions
-from agent_runs.kube.port import Cluster
+from agent_runs.kube.client import Cluster
 from agent_runs.logs import usage as recording
 from agent_runs.logs.usage import RECORD_INTERVAL, UsageRecorder
 from agent_runs.transcripts.store import UNCLAIMED, Line, SqlTranscripts, TranscriptStore

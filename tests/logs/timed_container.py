@@ -9,8 +9,8 @@ from typing import Final
 
 from agent_runs.contracts.errors import ClusterUnavailable
 from agent_runs.contracts.messages import JobRef, PodRef
+from agent_runs.kube.failures import ExecFailed, LogCut, LogUnavailable
 from agent_runs.kube.objects import Job, Pod
-from agent_runs.kube.port import ExecFailed, LogCut, LogUnavailable
 from agent_runs.logs.source import REPLAY_COMMAND, WORK_COMMAND
 from tests.kube.pods import container, job, pod
 from tests.logs.kubelet import framed

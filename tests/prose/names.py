@@ -154,7 +154,7 @@ def _dotted_fault(name: str, _: Passage) -> str | None:
 
 
 def _short_fault(name: str, _: Passage) -> str | None:
-    """Judge `kube.port`, which leaves out the package it is in."""
+    """Judge `kube.client`, which leaves out the package it is in."""
     first, second, *_more = name.split(".")
     bases = [
         path

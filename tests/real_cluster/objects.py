@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from agent_runs.job.manifest import claim_name
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
 
 OWN_CLASS = "real-tests"
 """The storage class of volumes that a test makes itself; no provisioner serves it."""
@@ -20,7 +20,7 @@ NODES = "/api/v1/nodes"
 STAND_IN = "real-tests-stand-in"
 
 
-async def api_request(cluster: KubernetesCluster, method: str, path: str, **more: Any) -> Any:
+async def api_request(cluster: Cluster, method: str, path: str, **more: Any) -> Any:
     """The API server's response; an error status fails the test."""
     response = await cluster._call(method, method.lower(), path, path, **more)
     assert isinstance(response, bytes), str(response)
@@ -35,7 +35,7 @@ def kubeconfig_of(token: str) -> str:
 
 
 @asynccontextmanager
-async def created_object(cluster: KubernetesCluster, path: str, manifest: dict[str, Any]) -> AsyncIterator[None]:
+async def created_object(cluster: Cluster, path: str, manifest: dict[str, Any]) -> AsyncIterator[None]:
     """An object that is deleted at the end."""
     await api_request(cluster, "POST", path, body=manifest)
     try:
@@ -44,7 +44,7 @@ async def created_object(cluster: KubernetesCluster, path: str, manifest: dict[s
         await api_request(cluster, "DELETE", f"{path}/{manifest['metadata']['name']}")
 
 
-async def until_accepted(cluster: KubernetesCluster, path: str, manifest: dict[str, Any]) -> None:
+async def until_accepted(cluster: Cluster, path: str, manifest: dict[str, Any]) -> None:
     """Return when the API server would create the object: it knows what that needs a moment after it was created."""
     query = [("dryRun", "All")]
     while not isinstance(await cluster._call("POST", "create", path, path, query, manifest), bytes):  # noqa: ASYNC110 - another process
@@ -52,7 +52,7 @@ async def until_accepted(cluster: KubernetesCluster, path: str, manifest: dict[s
 
 
 @asynccontextmanager
-async def agent_volume(cluster: KubernetesCluster, folder: Path, agent_id: str) -> AsyncIterator[None]:
+async def agent_volume(cluster: Cluster, folder: Path, agent_id: str) -> AsyncIterator[None]:
     """A volume on this machine for the agent's own claim, which the worker creates and keeps: sessions outlive pods.
 
     Args:
@@ -77,7 +77,7 @@ async def agent_volume(cluster: KubernetesCluster, folder: Path, agent_id: str) 
 
 
 @asynccontextmanager
-async def stand_in_node(cluster: KubernetesCluster) -> AsyncIterator[None]:
+async def stand_in_node(cluster: Cluster) -> AsyncIterator[None]:
     """A Node object without a machine: ready, and tainted against pods.
 
     Where no node is ready Kubernetes takes itself to be disconnected, and deletes no pod.

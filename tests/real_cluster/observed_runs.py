@@ -16,10 +16,10 @@ from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.client.wake import Wake
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.outcome import Outcome
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
+from agent_runs.kube.failures import ExecFailed
 from agent_runs.kube.objects import Pod
 from agent_runs.kube.ownership import agent_selector
-from agent_runs.kube.port import ExecFailed
 from tests.real_cluster.objects import api_request
 from tests.real_cluster.pod_observer import CONTAINER, PodObserver, observe_pods
 from tests.real_cluster.stack import RealSystem
@@ -85,7 +85,7 @@ class ObservedRun:
     steps: int
 
     @property
-    def cluster(self) -> KubernetesCluster:
+    def cluster(self) -> Cluster:
         return self.system.cluster
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from agent_runs.contracts.errors import ClusterUnavailable
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
 from agent_runs.kube.objects import Pod
 from agent_runs.kube.ownership import ATTEMPT, agent_selector
 
@@ -96,7 +96,7 @@ def attempt_of(pod: Pod) -> int:
 
 
 @asynccontextmanager
-async def observe_pods(cluster: KubernetesCluster, namespace: str, agent_id: str) -> AsyncIterator[PodObserver]:
+async def observe_pods(cluster: Cluster, namespace: str, agent_id: str) -> AsyncIterator[PodObserver]:
     """Watch from before the first pod on. A watch that breaks is resumed where it ended, so that no state is missed."""
     observer, labels = PodObserver(), agent_selector(agent_id)
     known, version = await cluster.list_pods(namespace, labels)

@@ -13,7 +13,7 @@ import pytest
 from agent_runs.client.wake import Wake, build_wake
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.request import SessionParams
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
 from agent_runs.paperclip.sealing import Sealer, load_or_create
 from agent_runs.transcripts.store import SqlTranscripts
 from dev_stack import demo
@@ -30,7 +30,7 @@ class RealSystem:
     """The stack, and clients of the cluster and the transcript store."""
 
     stack: Stack
-    cluster: KubernetesCluster
+    cluster: Cluster
     store: SqlTranscripts
 
     def wake(
@@ -101,7 +101,7 @@ async def open_real_system(
 async def _opened(folder: Path, kubeconfig: str, image: str, model_host: str | None) -> AsyncIterator[RealSystem]:
     async with (
         Stack.up(Plan(folder, Ports(), Path(kubeconfig), image, model_host)) as stack,
-        await KubernetesCluster.connect(kubeconfig, namespace="default", environ={}) as cluster,
+        await Cluster.connect(kubeconfig, namespace="default", environ={}) as cluster,
     ):
         store = await SqlTranscripts.open(stack.settings.transcripts)
         try:

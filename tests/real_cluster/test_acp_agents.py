@@ -18,7 +18,7 @@ from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.request import SessionParams
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
 from agent_runs.kube.ownership import agent_selector
 from dev_stack.agent_programs import PROGRAMS, provider_variables
 from dev_stack.scripted_model import Usage
@@ -69,7 +69,7 @@ async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Real
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("AGENT_RUNS_DATA_CLAIM", DATA)
         async with (
-            await KubernetesCluster.connect(kubeconfig, namespace="default", environ={}) as cluster,
+            await Cluster.connect(kubeconfig, namespace="default", environ={}) as cluster,
             created_object(cluster, "/api/v1/persistentvolumes", volume),
             created_object(cluster, CLAIMS, claim),
             open_real_system(folder) as opened,

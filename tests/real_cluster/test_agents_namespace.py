@@ -14,7 +14,7 @@ import yaml
 from agent_runs.client.attach import attach
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.doctor.permissions import REQUIRED_VERBS, missing_permissions
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
 from dev_stack.host_address import host_for_pods
 from tests.real_cluster.installation import command
 from tests.real_cluster.objects import api_request, kubeconfig_of
@@ -37,7 +37,7 @@ async def workers_kubeconfig(tmp_path: Path) -> AsyncIterator[Path]:
     own = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": WORKER}}
     agents = yaml.safe_load((FOLDER / PRODUCTION / "namespace.yaml").read_text())
     async with AsyncExitStack() as ends:
-        cluster = await ends.enter_async_context(await KubernetesCluster.connect(kubeconfig, environ={}))
+        cluster = await ends.enter_async_context(await Cluster.connect(kubeconfig, environ={}))
         for namespace in (WORKER, AGENTS):
             ends.push_async_callback(api_request, cluster, "DELETE", f"/api/v1/namespaces/{namespace}")
         await command(
@@ -55,7 +55,7 @@ async def test_a_worker_with_the_overlays_permissions_runs_an_agent_in_the_agent
     workers_kubeconfig: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kubeconfig, _ = cluster_and_image()
-    async with await KubernetesCluster.connect(str(workers_kubeconfig), environ={}) as cluster:
+    async with await Cluster.connect(str(workers_kubeconfig), environ={}) as cluster:
         assert await missing_permissions(cluster, AGENTS) == []
         needed = {f"{verb} {resource}" for resource, verbs in REQUIRED_VERBS.items() for verb in verbs}
         assert set(await missing_permissions(cluster, WORKER)) == needed - {"get pods"}

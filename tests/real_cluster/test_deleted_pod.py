@@ -14,7 +14,7 @@ import pytest
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import JobRef
 from agent_runs.job.reference import job_ref
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
 from tests.real_cluster.requirements import cluster_and_image
 
 pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(900)]
@@ -45,7 +45,7 @@ async def demonstration(folder: Path, kubeconfig: str, image: str) -> AsyncItera
         await process.wait()
 
 
-async def collect_agent_pods(cluster: KubernetesCluster, job: JobRef, uids: set[str]) -> None:
+async def collect_agent_pods(cluster: Cluster, job: JobRef, uids: set[str]) -> None:
     """Collect the uids of all pods of this Job in which an agent ever ran.
 
     Before Kubernetes 1.29 a Job creates a replacement pod as soon as one is being deleted; no agent may start in it.
@@ -62,7 +62,7 @@ async def test_a_deleted_pod_is_a_named_failure_keeps_its_output_and_gets_no_rep
     kubeconfig, image = cluster_and_image()
     uids: set[str] = set()
     async with (
-        await KubernetesCluster.connect(kubeconfig, namespace="default", environ={}) as cluster,
+        await Cluster.connect(kubeconfig, namespace="default", environ={}) as cluster,
         demonstration(tmp_path, kubeconfig, image) as entries,
     ):
         run = await next_entry(entries, "run")

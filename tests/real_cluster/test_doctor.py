@@ -31,7 +31,7 @@ from agent_runs.doctor.trial import Trial
 from agent_runs.job.attempt_plan import AgentPodSettings
 from agent_runs.job.pod_profile import PodOverrides
 from agent_runs.job.redactions import WorkerValues
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
 from agent_runs.paperclip.preparation import split
 from dev_stack.host_address import host_for_pods
 from tests.real_cluster.objects import api_request, kubeconfig_of
@@ -81,7 +81,7 @@ def without(rules: Sequence[dict[str, Any]], verb: str, resource: str) -> list[d
 class Workers:
     """Identities with Roles of their own, each a ServiceAccount in a namespace of this test."""
 
-    admin: KubernetesCluster
+    admin: Cluster
     namespace: str
     folder: Path
     ends: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -111,19 +111,17 @@ class Workers:
     @asynccontextmanager
     async def worker(
         self, rules: Sequence[dict[str, Any]], environ: dict[str, str] | None = None
-    ) -> AsyncIterator[KubernetesCluster]:
+    ) -> AsyncIterator[Cluster]:
         """A worker's client with this identity."""
         file = await self.kubeconfig(rules)
-        async with await KubernetesCluster.connect(
-            str(file), namespace=self.namespace, environ=environ or {}
-        ) as cluster:
+        async with await Cluster.connect(str(file), namespace=self.namespace, environ=environ or {}) as cluster:
             yield cluster
 
 
 @pytest.fixture(scope="module")
 async def workers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Workers]:
     skip_without("KUBECONFIG")
-    async with await KubernetesCluster.connect(os.environ["KUBECONFIG"], environ={}) as admin:
+    async with await Cluster.connect(os.environ["KUBECONFIG"], environ={}) as admin:
         namespace = f"doctor-{uuid.uuid4().hex[:8]}"
         await api_request(admin, "POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
         try:
@@ -132,7 +130,7 @@ async def workers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Wor
             await api_request(admin, "DELETE", f"/api/v1/namespaces/{namespace}")
 
 
-async def denied(cluster: KubernetesCluster, namespace: str, expected: list[str]) -> list[str]:
+async def denied(cluster: Cluster, namespace: str, expected: list[str]) -> list[str]:
     """The denials that are found, as soon as the authorizer knows the Role, else the last ones."""
     found: list[str] = []
     for _ in range(LOADED * 10):

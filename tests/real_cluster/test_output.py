@@ -16,7 +16,7 @@ from random import Random
 
 import pytest
 
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
 from agent_runs.transcripts.store import SqlTranscripts
 from tests.chaos.faulty_network import faulty_network
 from tests.chaos.random_faults import InjectFault, RandomFaults
@@ -92,7 +92,7 @@ async def run_with_faults(store: SqlTranscripts, folder: Path, seed: int, node: 
     workload = Workload(lines=5000, pause=timedelta(seconds=0.2))
     async with (
         faulty_network(Path(os.environ["KUBECONFIG"]), folder) as network,
-        await KubernetesCluster.connect(str(network.kubeconfig), namespace="default", environ={}) as cluster,
+        await Cluster.connect(str(network.kubeconfig), namespace="default", environ={}) as cluster,
         AsyncExitStack() as stack,
     ):
         async with node.turn:  # nothing is killed while a run starts
@@ -137,7 +137,7 @@ async def test_kubelet_and_api_server_may_be_killed_in_the_middle(store: SqlTran
     skip_without("KUBECONFIG", TOOL)
     workload, node = Workload(lines=5000, pause=timedelta(seconds=0.5)), Node()
     async with (
-        await KubernetesCluster.connect(os.environ["KUBECONFIG"], namespace="default", environ={}) as cluster,
+        await Cluster.connect(os.environ["KUBECONFIG"], namespace="default", environ={}) as cluster,
         running_workload(cluster, store, workload, RUN_TIMEOUT) as run,
     ):
         following = asyncio.create_task(run.follow())

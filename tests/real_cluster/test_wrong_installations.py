@@ -16,7 +16,7 @@ import yaml
 
 from agent_runs.contracts.start import Finding
 from agent_runs.doctor.deployment import deployment_findings
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
 from tests.real_cluster.installation import command, opened_beside
 from tests.real_cluster.installed_images import InstalledImages
 from tests.real_cluster.objects import api_request, created_object
@@ -224,7 +224,7 @@ async def findings(
         ends.callback(postgres.remove)
         postgres.start()
         database = await postgres.remote_url("runs", "right-password")
-        cluster = await ends.enter_async_context(await KubernetesCluster.connect(os.environ["KUBECONFIG"], environ={}))
+        cluster = await ends.enter_async_context(await Cluster.connect(os.environ["KUBECONFIG"], environ={}))
         turns = asyncio.Semaphore(AT_A_TIME)
 
         async def found(case: Case) -> list[Finding]:
@@ -234,9 +234,7 @@ async def findings(
         yield dict(zip(CASES, await asyncio.gather(*map(found, CASES.values())), strict=True))
 
 
-async def found_in(
-    cluster: KubernetesCluster, case: Case, temporal: str, database: str, registry: str
-) -> list[Finding]:
+async def found_in(cluster: Cluster, case: Case, temporal: str, database: str, registry: str) -> list[Finding]:
     """Install it with one thing wrong, and wait until something is found to be wrong."""
     namespace = f"wrong-{uuid.uuid4().hex[:8]}"
     keys = yaml.safe_load_all(await command("agent-runs", "keys", "--namespace", namespace))

@@ -23,7 +23,7 @@ from agent_runs.client.settings import ClientSettings
 from agent_runs.client.wake import Wake, build_wake
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import Outcome
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
 from agent_runs.paperclip.sealing import Sealer, load_or_create
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.transcripts.store import Line, SqlTranscripts
@@ -43,7 +43,7 @@ class System:
 
     temporal: Client
     embedded: EmbeddedCluster
-    kubernetes: KubernetesCluster
+    kubernetes: Cluster
     store: SqlTranscripts
     settings: WorkerSettings
     programs: Path
@@ -210,7 +210,7 @@ async def open_system(
     programs.mkdir()
     async with AsyncExitStack() as parts:
         embedded = await parts.enter_async_context(EmbeddedCluster(folder / "cluster"))
-        connecting = await KubernetesCluster.connect(str(embedded.kubeconfig_path))
+        connecting = await Cluster.connect(str(embedded.kubeconfig_path))
         kubernetes = await parts.enter_async_context(connecting)
         store = await SqlTranscripts.open(settings.transcripts)
         parts.push_async_callback(store.close)

@@ -16,7 +16,7 @@ from agent_runs.contracts.errors import ExitUnknown, ForeignObject, JobCreateFai
 from agent_runs.contracts.messages import BundlePrompt, CreateJob, Finish, JobRef, PodProfile
 from agent_runs.job.attempt_plan import AgentPodSettings
 from agent_runs.job.prompts import Prompts
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
 from agent_runs.kube.objects import Metadata
 from agent_runs.paperclip.preparation import Preparation, prepare
 from agent_runs.paperclip.sealing import Opener
@@ -94,7 +94,7 @@ async def test_a_job_that_may_have_existed_and_been_deleted_is_not_created_again
     job = await creation.once()
     await system.kubernetes.delete_job(job.namespace, job.name, job.uid)
 
-    class Later(KubernetesCluster):
+    class Later(Cluster):
         """The Secrets are still there, as if nobody had owned them, and older than a finished Job lives."""
 
         async def read_job(self, namespace: str, name: str) -> Any:  # noqa: ARG002 - the client's shape

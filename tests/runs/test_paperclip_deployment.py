@@ -18,7 +18,7 @@ from agent_runs.contracts.start import Finding
 from agent_runs.doctor.permissions import permission_findings
 from agent_runs.job.pod_profile import DeploymentChoice, Inheritance, PodOverrides, inherited_literals
 from agent_runs.job.pod_source import inherited_pod
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
 from agent_runs.service import startup
 from tests.real_cluster.objects import api_request, created_object
 from tests.runs.system import System, open_system
@@ -102,7 +102,7 @@ def choice(**changes: Any) -> Inheritance:
     return Inheritance(**{**everything, "deployment": deployment, **changes})
 
 
-async def profile(cluster: KubernetesCluster, inheritance: Inheritance) -> PodProfile:
+async def profile(cluster: Cluster, inheritance: Inheritance) -> PodProfile:
     run = RunKey(agent_id="agent", company_id="company", run_id="run")
     introspection = IntrospectPodActivity(cluster, PodOverrides(), inheritance)
     input = IntrospectPod(run=run, config=RunConfig(model="fake/model"))
@@ -248,8 +248,8 @@ async def test_a_worker_that_may_not_list_deployments_logs_it_at_its_start(
     async def rules(*_: str) -> None:
         return None
 
-    monkeypatch.setattr(KubernetesCluster, "allowed", allowed)
-    monkeypatch.setattr(KubernetesCluster, "rules", rules)
+    monkeypatch.setattr(Cluster, "allowed", allowed)
+    monkeypatch.setattr(Cluster, "rules", rules)
     chosen = {"inherit_deployment": SELECTOR, "inherit_namespace": "paperclip"}
     settings = system.settings.model_copy(update={"kubeconfig": system.embedded.kubeconfig_path})
     for update, denied in ((chosen, [("paperclip", ["list deployments.apps"])]), ({}, [])):

@@ -20,7 +20,7 @@ from agent_runs.contracts.messages import AwaitSchedule, Finish, JobRef, PodRef,
 from agent_runs.job.redactions import Redactions
 from agent_runs.job.secrets import prompt_secret
 from agent_runs.job.warm_pods import release_resting_pod
-from agent_runs.kube.client import KubernetesCluster
+from agent_runs.kube.client import Cluster
 from agent_runs.kube.objects import Job
 from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE, owner_labels
 from dev_stack.cluster import EmbeddedCluster
@@ -36,7 +36,7 @@ class Wait:
     """One attempt's Job and the step that waits for it."""
 
     embedded: EmbeddedCluster
-    kubernetes: KubernetesCluster
+    kubernetes: Cluster
     attempt: AttemptKey
     heartbeats: list[str] = field(default_factory=list)
     new_heartbeat: asyncio.Event = field(default_factory=asyncio.Event)
@@ -109,7 +109,7 @@ async def wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     monkeypatch.setattr(waiting, "SNAPSHOT_INTERVAL", timedelta(seconds=0.05))
     attempt = AttemptKey(run=RunKey(agent_id=str(uuid.uuid4()), company_id="c", run_id=str(uuid.uuid4())), attempt=1)
     async with EmbeddedCluster(tmp_path / "cluster") as embedded:
-        kubernetes = await KubernetesCluster.connect(str(embedded.kubeconfig_path), environ={})
+        kubernetes = await Cluster.connect(str(embedded.kubeconfig_path), environ={})
         async with kubernetes:
             yield Wait(embedded, kubernetes, attempt)
 

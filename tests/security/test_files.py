@@ -19,7 +19,8 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import BundlePrompt
 from agent_runs.contracts.request import RunConfig
 from agent_runs.job.prompts import Prompts
-from agent_runs.kube.port import Cluster, Manifest
+from agent_runs.kube.client import Cluster
+from agent_runs.kube.objects import Manifest
 from tests.activities.fake_preparations import FakePreparations
 
 CANARY = "canary-41d0"

@@ -15,7 +15,7 @@ from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.start import Binding, CheckReport, CheckStart, SealedCheck
 from agent_runs.job.checks import Checks
 from agent_runs.job.redactions import WorkerValues
-from agent_runs.kube.port import Cluster
+from agent_runs.kube.client import Cluster
 from agent_runs.paperclip.preparation import prepare
 from agent_runs.service import startup
 from tests.paperclip.contexts import OPENER, SEALER, minimal, with_value

@@ -14,7 +14,7 @@ from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.messages import PrepareRun
 from agent_runs.job.checks import Checks
 from agent_runs.job.policy import Policy
-from agent_runs.kube.port import Cluster
+from agent_runs.kube.client import Cluster
 from agent_runs.paperclip.preparation import Preparation, prepare
 from agent_runs.service import startup
 from tests.paperclip.contexts import minimal, with_value

@@ -17,7 +17,7 @@ import worker
 from agent_runs.client.connection import EXIT_DELAY_SEC
 from agent_runs.contracts.errors import ClusterUnavailable, TranscriptsUnavailable
 from agent_runs.contracts.identity import RunKey
-from agent_runs.kube.port import Cluster
+from agent_runs.kube.client import Cluster
 from agent_runs.service.health import (
     CLUSTER_MAX_AGE,
     CheckResult,

@@ -22,8 +22,8 @@ from agent_runs.client.attach import attach
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.messages import StreamEnd
 from agent_runs.doctor.permissions import missing_permissions
+from agent_runs.kube.client import Cluster
 from agent_runs.kube.objects import ResourceRule
-from agent_runs.kube.port import Cluster
 from agent_runs.service.polling import Polling
 from agent_runs.service.settings import WorkerSettings
 from tests.runs.system import open_system

@@ -17,8 +17,8 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import JobRef, PodRef, StreamEnd, StreamLogs
 from agent_runs.contracts.outcome import OutputReceipt
 from agent_runs.job.redactions import Redactions
+from agent_runs.kube.client import Cluster
 from agent_runs.kube.objects import Job, Pod
-from agent_runs.kube.port import Cluster
 from agent_runs.transcripts.store import SqlTranscripts, Writer
 from tests.activities.fake_preparations import FakePreparations
 from tests.kube.pods import container, job, pod, terminated
