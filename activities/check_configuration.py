@@ -130,7 +130,6 @@ class CheckConfigurationActivity:
 
 
 def _key(input: CheckStart) -> RunKey:
-    """Identifies what a check creates."""
     return RunKey(agent_id="check", company_id=input.company_id, run_id=input.check_id)
 
 

@@ -102,7 +102,6 @@ class CreateJobActivity:
         return await self.warm.again(input, partial(self._plan, input))
 
     async def _completed(self, job: JobRef, input: CreateJob) -> JobRef:
-        """The reference with what later steps and people need to know."""
         page = self.settings.page(input.attempt.run) if self.settings.page else None
         joined = input.joined if await asyncio.to_thread(self._can_open, input) else None
         kept = manifest.keeps_sessions(input) and self.settings.loads_sessions(input.config)

@@ -58,7 +58,6 @@ class PrepareRunActivity:
 
 
 def folders_of(request: RunRequest) -> RunFolders:
-    """The folders of the data volume that a run names."""
     context = request.context
     return RunFolders(
         owner=Owner(request.agent.company_id, request.agent.id),

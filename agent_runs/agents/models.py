@@ -37,7 +37,6 @@ def paperclip_models(profiles: Iterable[AgentProfile]) -> list[dict[str, Any]]:
 
 
 def list_text() -> str:
-    """The content of the committed list."""
     return json.dumps(paperclip_models(load().values()), indent=2) + "\n"
 
 

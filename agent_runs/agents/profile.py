@@ -243,7 +243,6 @@ class AgentProfile(ProfilePart):
 
     @property
     def placeholders(self) -> frozenset[str]:
-        """Those that this profile uses."""
         texts = (*self.command, *self.environment.values(), *self.files.values())
         return frozenset(name for text in texts for name in _PLACEHOLDER.findall(text))
 
@@ -259,7 +258,6 @@ class AgentProfile(ProfilePart):
 
     @property
     def version_command(self) -> tuple[str, ...]:
-        """What prints the version."""
         return self.version or (self.command[0], "--version")
 
     def values(

@@ -76,9 +76,7 @@ class ListedRun:
 class Display(Protocol):
     """The output of a command."""
 
-    def note(self, text: str) -> None:
-        """Show a remark."""
-        ...
+    def note(self, text: str) -> None: ...
 
     def run(self, run: RunRef, ticket: str) -> None:
         """Show a run that was started, joined or found (`ticket`)."""
@@ -88,45 +86,29 @@ class Display(Protocol):
         """Show that the run reached a phase, or that an activity failed."""
         ...
 
-    def line(self, attempt: int, line: Line) -> None:
-        """Show one line of the agent's output."""
-        ...
+    def line(self, attempt: int, line: Line) -> None: ...
 
     def runs(self, runs: Sequence[ListedRun], *, at_work: bool = False) -> None:
         """Show a list of runs; `at_work`: all of them are."""
         ...
 
-    def steps(self, steps: Iterable[Step]) -> None:
-        """Show the run's activities with their times."""
-        ...
+    def steps(self, steps: Iterable[Step]) -> None: ...
 
-    def obstacles(self, obstacles: Iterable[Obstacle]) -> None:
-        """Show what keeps a run from going on."""
-        ...
+    def obstacles(self, obstacles: Iterable[Obstacle]) -> None: ...
 
-    def outcome(self, run_id: str, outcome: Outcome) -> None:
-        """Show a run's outcome."""
-        ...
+    def outcome(self, run_id: str, outcome: Outcome) -> None: ...
 
-    def explanation(self, run_id: str, rows: Mapping[str, str]) -> None:
-        """Show what happened to a run, under headings."""
-        ...
+    def explanation(self, run_id: str, rows: Mapping[str, str]) -> None: ...
 
-    def cancelled(self, run_id: str, answer: Cancelled) -> None:
-        """Show the result of a cancel."""
-        ...
+    def cancelled(self, run_id: str, answer: Cancelled) -> None: ...
 
-    def report(self, report: Report) -> None:
-        """Show the report on a saved output."""
-        ...
+    def report(self, report: Report) -> None: ...
 
     def values(self, values: dict[str, str]) -> None:
         """Show names and values, such as addresses or environment variables."""
         ...
 
-    def findings(self, findings: Iterable[Finding]) -> None:
-        """Show what a check has found."""
-        ...
+    def findings(self, findings: Iterable[Finding]) -> None: ...
 
 
 class OutputConsole(Console):
@@ -164,7 +146,6 @@ class TextDisplay:
         self.console.print(Text(text, style="dim"), soft_wrap=True)
 
     def run(self, run: RunRef, ticket: str) -> None:
-        """Print the run's ids and links."""
         self._print(Text.assemble((f"run {run.run_id}", "bold"), f"  {ticket}, agent {run.agent_id}"))
         links = {"page": run.page, "Paperclip": run.paperclip, "task": run.paperclip_task, "Web UI": run.web_ui}
         present = {name: link for name, link in links.items() if link}
@@ -173,7 +154,6 @@ class TextDisplay:
             self.console.print(Text(f"{name:<{width}}  {link}", style="cyan"), soft_wrap=True)
 
     def phase_change(self, change: PhaseChange) -> None:
-        """Print elapsed time, phase and detail."""
         style = "red" if change.failed else "bold cyan"
         label = "failed" if change.failed else change.phase
         line = Text.assemble((f"{change.elapsed.total_seconds():7.1f} s  ", "dim"), (f"{label:<11}", style))
@@ -200,7 +180,6 @@ class TextDisplay:
             self.note("a run's page: agent-runs show RUN")
 
     def steps(self, steps: Iterable[Step]) -> None:
-        """Print a table, in order."""
         table = Table(box=None, pad_edge=False)
         table.add_column("step")
         table.add_column("took", justify="right")
@@ -215,7 +194,6 @@ class TextDisplay:
             self.console.print(Text(printable(each.text, 1000), style="yellow"), soft_wrap=True)
 
     def explanation(self, run_id: str, rows: Mapping[str, str]) -> None:
-        """Print a table."""
         self._print(_grid({**{name: Text(text) for name, text in rows.items()}, "run": Text(run_id)}))
 
     def outcome(self, run_id: str, outcome: Outcome) -> None:
@@ -242,7 +220,6 @@ class TextDisplay:
         self._print(_grid(rows))
 
     def cancelled(self, run_id: str, answer: Cancelled) -> None:
-        """Print the states of run, agent and session."""
         stop = answer.stop
         ended = "stopped" if stop.agent_stopped else "not confirmed to have stopped"
         agent = ended if stop.agent_started else "never started"
@@ -258,7 +235,6 @@ class TextDisplay:
         )
 
     def report(self, report: Report) -> None:
-        """Print a table."""
         failure = report.failure
         rows = {"result": _result(failure.code if failure else None, failure.message if failure else None)}
         if failure is not None:
@@ -396,7 +372,6 @@ class JsonDisplay:
 
 
 def display(*, as_json: bool, verbose: bool = False) -> Display:
-    """The display for a command's options."""
     return JsonDisplay() if as_json else TextDisplay(verbose=verbose)
 
 

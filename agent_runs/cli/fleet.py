@@ -88,7 +88,6 @@ def parse_filters(filters: Mapping[str, str]) -> RunFilter:
 
 
 def listed(settings: ClientSettings, run: RunSummary, usage: Usage) -> ListedRun:
-    """A run with its links and its usage."""
     ref = run_ref(settings, run.key, run.workflow_id, run.workflow_run_id, run.task_key)
     return ListedRun(run, ref, usage.get(run.key.name))
 

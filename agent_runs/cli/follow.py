@@ -67,7 +67,6 @@ class Interrupts:
     @classmethod
     @contextmanager
     def installed(cls) -> Iterator[Interrupts]:
-        """Install the signal handlers for the block."""
         interrupts, loop = cls(), asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, interrupts._on_signal)
@@ -186,7 +185,6 @@ class RunFollower:
 
 
 async def _ended_tasks(*tasks: asyncio.Task[None]) -> None:
-    """End these tasks."""
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)

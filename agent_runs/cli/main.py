@@ -50,12 +50,10 @@ Model = Annotated[str, typer.Option(metavar="MODEL", help="Only runs with this m
 
 
 def _phases() -> list[str]:
-    """What a shell completes."""
     return [phase.replace(" ", "-") for phase in filters.PHASES]
 
 
 def _failures() -> list[str]:
-    """What a shell completes."""
     return list(filters.FAILURE_CODES)
 
 

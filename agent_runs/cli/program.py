@@ -37,7 +37,6 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show the agent's
 
 
 def program(name: str, description: str) -> typer.Typer:
-    """Create an application without commands."""
     return typer.Typer(
         name=name,
         help=description,

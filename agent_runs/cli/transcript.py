@@ -17,7 +17,6 @@ from agent_runs.agents.opencode.entries import Entry
 
 
 def render(entry: Entry) -> RenderableType:
-    """Render an entry with rich."""
     match entry.kind:
         case "text":
             return Group(*_with_note(_SafeMarkdown(entry.body), entry))

@@ -34,7 +34,6 @@ class PaperclipPages:
         return self._page("issues", task_key or "")
 
     def _page(self, *parts: str) -> str | None:
-        """The address; every second part is an id."""
         if self.base is None or not all(_PAPERCLIP_ID.fullmatch(part) for part in parts[1::2]):
             return None
         return "/".join((self.base.rstrip("/"), *parts))

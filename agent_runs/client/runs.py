@@ -140,8 +140,6 @@ def list_query(condition: str = "") -> str:
 
 
 def summary_of(execution: WorkflowExecution) -> RunSummary:
-    """The run of a listed workflow."""
-
     def attribute(key: SearchAttributeKey[Value]) -> Value | None:
         return execution.typed_search_attributes.get(key)
 

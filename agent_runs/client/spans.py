@@ -66,13 +66,11 @@ class RunTracing(TracingInterceptor):
     def workflow_interceptor_class(
         self, input: WorkflowInterceptorClassInput
     ) -> type[TracingWorkflowInboundInterceptor]:
-        """The interceptor inside workflows."""
         super().workflow_interceptor_class(input)
         return _RunWorkflowTracing
 
     @contextmanager
     def attaching(self, workflow_id: str) -> Iterator[Callable[[str], None]]:
-        """A span of an attach; see `RunTracer`."""
         attributes = {"temporalWorkflowID": workflow_id}
         name = f"Attach:{WORKFLOW_TYPE}"
         with self.tracer.start_as_current_span(name, kind=SpanKind.CLIENT, attributes=attributes):
@@ -133,7 +131,6 @@ class ErrorTextsRemoved:
     """A `SpanExporter` that passes on what `ATTRIBUTES` lists, and of an error its type."""
 
     def __init__(self, exporter: SpanExporter) -> None:
-        """Export with this exporter."""
         self._exporter = exporter
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
@@ -141,11 +138,9 @@ class ErrorTextsRemoved:
         return self._exporter.export([_without_texts(span) for span in spans])
 
     def shutdown(self) -> None:
-        """End the exporter."""
         self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Export what is left."""
         flushed: bool = self._exporter.force_flush(timeout_millis)
         return flushed
 

@@ -160,7 +160,6 @@ class Timeline:
         return self._at(phase, at, _summary(event)) if phase != self._phase else None
 
     def _activity_ended(self, event: HistoryEvent, at: datetime) -> PhaseChange | None:
-        """The end of an activity."""
         match event.event_type:
             case EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
                 completed = event.activity_task_completed_event_attributes
@@ -246,7 +245,6 @@ def _at_path(found: dict[str, Any], path: Sequence[str]) -> Any:
 
 
 def _summary(event: HistoryEvent) -> str:
-    """The summary that the workflow gives an activity."""
     return printable(_text(event.user_metadata.summary.data), MAX_DETAIL)
 
 

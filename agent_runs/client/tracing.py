@@ -85,7 +85,6 @@ def interceptors(settings: ClientSettings, program: str) -> list[Interceptor]:
 
 
 async def close() -> None:
-    """Export the spans that are left, if this process is traced."""
     if (spans := sys.modules.get("agent_runs.client.spans")) is not None:
         await spans.close()
 

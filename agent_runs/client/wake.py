@@ -34,7 +34,6 @@ class Wake:
 
     @property
     def key(self) -> RunKey:
-        """Identifies the run that it starts, if it starts one."""
         return self.start.key
 
     @property

@@ -342,7 +342,6 @@ def form() -> dict[str, Any]:
 
 
 def form_text() -> str:
-    """Returns the content of the committed file."""
     return json.dumps(form(), indent=2, ensure_ascii=False) + "\n"
 
 

@@ -58,8 +58,6 @@ class PrepareRun(Contract):
 
 
 class IntrospectPod(Contract):
-    """Input of `introspect_pod`."""
-
     run: RunKey
     config: RunConfig
 

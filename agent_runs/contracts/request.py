@@ -566,7 +566,6 @@ class RunRequest(PaperclipContract):
 
     @property
     def key(self) -> RunKey:
-        """Identifies this run in everything it creates."""
         return RunKey(agent_id=self.agent.id, company_id=self.agent.company_id, run_id=self.run_id)
 
     @property

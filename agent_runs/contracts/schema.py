@@ -61,7 +61,6 @@ def json_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """Returns the content of the committed file."""
     return json.dumps(json_schema(), indent=2, sort_keys=True) + "\n"
 
 

@@ -120,7 +120,6 @@ class RunStart(ShortTexts):
 
     @property
     def key(self) -> RunKey:
-        """Identifies the run in everything it creates."""
         return RunKey(agent_id=self.agent_id, company_id=self.company_id, run_id=self.run_id)
 
 

@@ -62,17 +62,11 @@ _ELSE: Final = f"`kubectl --namespace {{namespace}} describe pods --selector {LA
 class Source(Protocol):
     """What of the Kubernetes client is needed."""
 
-    async def list_deployments(self, namespace: str, labels: str) -> Sequence[Deployment]:
-        """Return the Deployments with these labels."""
-        ...
+    async def list_deployments(self, namespace: str, labels: str) -> Sequence[Deployment]: ...
 
-    async def list_pods(self, namespace: str, labels: str) -> tuple[list[Pod], str]:
-        """Return the pods with these labels, and the version of the list."""
-        ...
+    async def list_pods(self, namespace: str, labels: str) -> tuple[list[Pod], str]: ...
 
-    async def events_of(self, namespace: str, uids: Sequence[str]) -> list[Event]:
-        """Return the events about these objects, oldest first."""
-        ...
+    async def events_of(self, namespace: str, uids: Sequence[str]) -> list[Event]: ...
 
     def open_log(
         self,
@@ -84,9 +78,7 @@ class Source(Protocol):
         since: timedelta | None,
         timestamps: bool,
         idle_timeout: timedelta | None,
-    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Open a container's log; see `Cluster.open_log`."""
-        ...
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]: ...
 
 
 async def deployment_findings(cluster: Source, namespace: str) -> Sequence[Finding]:

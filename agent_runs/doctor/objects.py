@@ -53,12 +53,10 @@ class Planned:
 
     @property
     def namespace(self) -> str:
-        """Of the Job."""
         return str(self.plan.job["metadata"]["namespace"])
 
     @property
     def image(self) -> str:
-        """Of the agent's container."""
         return self.input.config.image or self.profile.image
 
 

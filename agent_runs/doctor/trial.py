@@ -74,8 +74,6 @@ HTTP, whatever its status, shows that the address is reached."""
 
 @dataclass(frozen=True)
 class Trial:
-    """Runs such a pod."""
-
     cluster: Cluster
     objects: Objects
     data_root: Path = Path(DATA_DIRECTORY)

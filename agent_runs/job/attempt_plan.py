@@ -165,7 +165,6 @@ def runner_scripts() -> dict[str, str]:
 
 
 def script(name: str) -> str:
-    """The text of a script of the agent's container."""
     return Path(pod.__file__).with_name(name).read_text()
 
 
@@ -223,7 +222,6 @@ def _unset_variables(
 
 
 def pod_settings(settings: AgentPodSettings) -> PodSettings:
-    """What these settings are for a manifest."""
     pod = PodSettings(data=settings.data, init_image=settings.init_image)
     return replace(pod, sidecar_image=settings.sidecar_image) if settings.sidecar_image else pod
 

@@ -45,15 +45,11 @@ class Metadata(ApiObject, frozen=True):
 
 
 class Waiting(ApiObject, frozen=True):
-    """The reason why a container does not run yet."""
-
     reason: str = ""
     message: str = ""
 
 
 class Running(ApiObject, frozen=True):
-    """A container that runs."""
-
     started_at: datetime | None = None
 
 
@@ -90,8 +86,6 @@ class ContainerStatus(ApiObject, frozen=True):
 
 
 class Condition(ApiObject, frozen=True):
-    """A condition of a pod or a Job."""
-
     type: str = ""
     status: str = ""
     reason: str = ""
@@ -137,8 +131,6 @@ class PodStatus(ApiObject, frozen=True):
 
 
 class Pod(ApiObject, frozen=True):
-    """One pod."""
-
     metadata: Metadata = Metadata()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
@@ -153,8 +145,6 @@ class Pod(ApiObject, frozen=True):
 
 
 class JobStatus(ApiObject, frozen=True):
-    """What the Job controller reports."""
-
     active: int = 0
     succeeded: int = 0
     failed: int = 0
@@ -170,8 +160,6 @@ class JobSpec(ApiObject, frozen=True):
 
 
 class Job(ApiObject, frozen=True):
-    """One Job."""
-
     metadata: Metadata = Metadata()
     spec: JobSpec = JobSpec()
     status: JobStatus = JobStatus()
@@ -192,8 +180,6 @@ class Job(ApiObject, frozen=True):
 
 
 class JobList(ApiObject, frozen=True):
-    """Some Jobs."""
-
     items: tuple[Job, ...] = ()
 
 
@@ -204,15 +190,11 @@ class DeploymentSpec(ApiObject, frozen=True):
 
 
 class DeploymentStatus(ApiObject, frozen=True):
-    """What the Deployment controller reports."""
-
     ready_replicas: int = 0
     conditions: tuple[Condition, ...] = ()
 
 
 class Deployment(ApiObject, frozen=True):
-    """One Deployment."""
-
     metadata: Metadata = Metadata()
     spec: DeploymentSpec = DeploymentSpec()
     status: DeploymentStatus = DeploymentStatus()
@@ -223,14 +205,10 @@ class Deployment(ApiObject, frozen=True):
 
 
 class DeploymentList(ApiObject, frozen=True):
-    """Some Deployments."""
-
     items: tuple[Deployment, ...] = ()
 
 
 class InvolvedObject(ApiObject, frozen=True):
-    """The object that an event is about."""
-
     kind: str = ""
     name: str = ""
     uid: str = ""
@@ -269,8 +247,6 @@ class ClaimSpec(ApiObject, frozen=True):
 
 
 class Claim(ApiObject, frozen=True):
-    """One PersistentVolumeClaim."""
-
     metadata: Metadata = Metadata()
     spec: ClaimSpec = ClaimSpec()
 
@@ -283,8 +259,6 @@ class ListMetadata(ApiObject, frozen=True):
 
 
 class PodList(ApiObject, frozen=True):
-    """A page of pods."""
-
     metadata: ListMetadata = ListMetadata()
     items: tuple[Pod, ...] = ()
 
@@ -297,8 +271,6 @@ class RawList(ApiObject, frozen=True):
 
 
 class EventList(ApiObject, frozen=True):
-    """A page of events."""
-
     metadata: ListMetadata = ListMetadata()
     items: tuple[Event, ...] = ()
 
@@ -319,15 +291,11 @@ class WatchEvent(ApiObject, frozen=True):
 
 
 class AccessStatus(ApiObject, frozen=True):
-    """The result of a SelfSubjectAccessReview."""
-
     allowed: bool = False
     reason: str = ""
 
 
 class AccessReview(ApiObject, frozen=True):
-    """A SelfSubjectAccessReview."""
-
     status: AccessStatus = AccessStatus()
 
 
@@ -364,8 +332,6 @@ class RulesStatus(ApiObject, frozen=True):
 
 
 class RulesReview(ApiObject, frozen=True):
-    """A SelfSubjectRulesReview."""
-
     status: RulesStatus = RulesStatus()
 
 

@@ -78,9 +78,7 @@ class PodSource(Protocol):
         """
         ...
 
-    async def pods_of(self, job: JobRef) -> list[Pod]:
-        """Do the same as `Cluster.pods_of`."""
-        ...
+    async def pods_of(self, job: JobRef) -> list[Pod]: ...
 
 
 class PodWatches:
@@ -106,7 +104,6 @@ class PodWatches:
         return None if watch is None else watch.refusal
 
     async def close(self) -> None:
-        """End all watches."""
         for watch in self._watches.values():
             await watch.close()
 

@@ -761,7 +761,6 @@ class _Backoff:
         return self.step()
 
     def step(self) -> timedelta:
-        """Return the next pause."""
         now, self._next = self._next, min(self._next * 2, self._timing.max_pause)
         return now
 
@@ -815,7 +814,6 @@ class _Buffer:
         return taken if taken is not None or self._closed else Batch()
 
     def wake(self) -> None:
-        """Make the waiting call of `take` return."""
         self._filled.set()
 
     def close(self) -> None:

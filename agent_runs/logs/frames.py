@@ -220,7 +220,6 @@ class LineAssembler:
         return min(out or self.seq + 1, err or self.seq + 1)
 
     def feed(self, frames: Iterable[Frame]) -> list[LogLine]:
-        """Return the lines that these frames complete."""
         return [line for frame in frames if (line := self._take(frame)) is not None]
 
     def _take(self, frame: Frame) -> LogLine | None:

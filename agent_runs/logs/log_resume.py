@@ -416,7 +416,6 @@ class Tally:
         self._digests = {"stdout": hashlib.sha256(), "stderr": hashlib.sha256()}
 
     def add(self, lines: Iterable[LogLine]) -> None:
-        """Count these lines."""
         for line in lines:
             raw = line.raw
             self.lines[line.stream] += line.terminated

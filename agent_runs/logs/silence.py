@@ -154,7 +154,6 @@ class SilenceClock:
         return self.started if self.awaits_first_output or self._last is None else max(self.started, self._last)
 
     def note(self, output: LastOutput) -> None:
-        """Note progress on any stream."""
         self._last = output if self._last is None else max(self._last, output)
 
     def remaining(self, loop_time: float) -> timedelta:

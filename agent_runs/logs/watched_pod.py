@@ -36,7 +36,6 @@ class WatchedPod:
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Take over each state, until cancelled."""
         pause = FIRST_PAUSE
         while True:
             with suppress(ClusterUnavailable, ClusterForbidden):

@@ -198,7 +198,6 @@ def _tool_name(head: bytes) -> str:
 
 
 def _written_at(line: bytes) -> datetime | None:
-    """The time in a line of the log."""
     match = _TIMESTAMP.match(line)
     if match is None:
         return None

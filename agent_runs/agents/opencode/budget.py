@@ -45,19 +45,13 @@ class Progress(Protocol):
     """What the fold over one attempt's output shows by now."""
 
     @property
-    def steps(self) -> int:
-        """Steps that have finished."""
-        ...
+    def steps(self) -> int: ...
 
     @property
-    def usage(self) -> Usage:
-        """Tokens of these steps."""
-        ...
+    def usage(self) -> Usage: ...
 
     @property
-    def cost_usd(self) -> Decimal | None:
-        """What OpenCode reports that they cost."""
-        ...
+    def cost_usd(self) -> Decimal | None: ...
 
     @property
     def continues(self) -> bool:
@@ -65,9 +59,7 @@ class Progress(Protocol):
         ...
 
     @property
-    def repeated(self) -> RepeatedCall:
-        """The newest tool call."""
-        ...
+    def repeated(self) -> RepeatedCall: ...
 
 
 @dataclass(frozen=True)
@@ -157,7 +149,6 @@ def judge(budget: Budget, attempts: Sequence[Progress], warned: Sequence[str] = 
 
 
 def tokens_of(usage: Usage) -> int:
-    """All tokens that the provider has processed."""
     return usage.input_tokens + usage.cached_input_tokens + usage.cache_write_tokens + usage.output_tokens
 
 

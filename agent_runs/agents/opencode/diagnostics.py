@@ -61,7 +61,6 @@ class Diagnostics:
     _tail: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
 
     def read(self, raw: bytes) -> None:
-        """Take one raw line."""
         line = plain_text(raw, DIAGNOSTIC_LIMIT)
         if not line:
             return

@@ -237,7 +237,6 @@ def _error(event: dict[str, Any], limits: Limits) -> Entry:
 
 
 def _visible(value: object) -> str:
-    """The value as visible text."""
     if not isinstance(value, str):
         return "" if value is None else _visible(_as_json(value))
     return visible(value).strip()
@@ -270,7 +269,6 @@ def _cut(value: object, depth: int = 0) -> object:
 
 
 def visible_line(value: object, limit: int) -> str:
-    """`value` as visible text on one line."""
     text = value[: 8 * limit] if isinstance(value, str) else _cut(value)
     return printable(" ".join(_visible(text).split()), limit)
 

@@ -86,8 +86,6 @@ class LineSplitter:
 
 
 class Cache(msgspec.Struct, gc=False):
-    """Cache shares of one step's tokens."""
-
     read: float = 0
     write: float = 0
 
@@ -195,7 +193,6 @@ def decode_beginning(line: bytes) -> Event | None:
 
 
 def is_blank(line: bytes) -> bool:
-    """Whether nothing is written on the line."""
     return not line.strip(_BLANK)
 
 

@@ -72,8 +72,6 @@ class Progress(NamedTuple):
 
 
 class _Recent:
-    """The last identifiers, to recognise a repeated one."""
-
     def __init__(self, size: int = RECENT_IDS) -> None:
         self._size = size
         self._evidence: OrderedDict[str, None] = OrderedDict()
@@ -214,7 +212,6 @@ class Fold:
 
     @property
     def progress(self) -> Progress:
-        """Where the run is now."""
         return Progress(
             session_id=self.session_id,
             steps=self._steps,

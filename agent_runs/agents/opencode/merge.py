@@ -52,7 +52,6 @@ class Merged:
 
     @property
     def has_plugins(self) -> bool:
-        """Whether OpenCode has to load plugins."""
         return bool(self.config.get("plugin"))
 
 
@@ -220,7 +219,6 @@ def _outside(sources: Iterable[Source]) -> Iterator[str]:
 
 
 def _different(below: Mapping[str, Any], over: Mapping[str, Any], path: str) -> Iterator[str]:
-    """The paths of values that are replaced by others."""
     for key in below.keys() & over.keys():
         first, second, place = below[key], over[key], f"{path}.{short(key)}"
         if isinstance(first, Mapping) and isinstance(second, Mapping):

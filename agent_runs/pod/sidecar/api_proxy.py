@@ -52,7 +52,6 @@ class Proxy:
         self.address = f"http://{host}:{port}"
 
     async def serve(self) -> None:
-        """Serve for ever."""
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(MAX_CONNECTIONS))
         accepting = asyncio.Lock()
         await asyncio.gather(*(self._serve_each(accepting) for _ in range(MAX_CONNECTIONS)))
@@ -66,7 +65,6 @@ class Proxy:
                 await Relay(self, Connection(connected, h11.SERVER)).run()
 
     async def connect(self) -> Connection:
-        """Return a connection to Paperclip."""
         return Connection(await asyncio.to_thread(connect, self.upstream, self._trust), h11.CLIENT)
 
     async def tokens(self) -> Tokens:
@@ -171,7 +169,6 @@ class Relay:
         return server, answer
 
     def _framing(self, *, whole: bool) -> list[Header]:
-        """Return the header that delimits the body."""
         size = len(self._beginning) if whole else self._length
         if size is None:
             return [(b"Transfer-Encoding", b"chunked")]

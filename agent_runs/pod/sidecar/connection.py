@@ -82,7 +82,6 @@ class Connection:
                     break
 
     def close(self) -> None:
-        """Close it at once."""
         self._socket.close()
 
     async def _when_ready(

@@ -77,7 +77,6 @@ class Sidecar:
 
     @property
     def address(self) -> str:
-        """Return where the agent reaches Paperclip."""
         return f"http://{LOOPBACK}:{self._listener.getsockname()[1]}" if self._listener else NO_ADDRESS
 
     def _take_signals(self) -> int:
@@ -97,7 +96,6 @@ class Sidecar:
         return (self.address, *(self._serving.ready if self._serving else ()))
 
     def run(self, max_unread: float) -> None:
-        """Do all of it; see the module."""
         self._start_proxy()
         if self._serving:
             self._serving.begin()

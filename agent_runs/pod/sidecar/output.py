@@ -60,12 +60,10 @@ class Stream:
         self.partial_since: float | None = None
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self.file)
 
     @property
     def size(self) -> int:
-        """Bytes in the file now."""
         return os.fstat(self.file).st_size
 
     def digest(self) -> str:
@@ -157,7 +155,6 @@ class Output:
         self.streams[0] = self._own_stdout
 
     def begin(self) -> None:
-        """Write the first frame."""
         self.number = 1
         self._batches.add(1, _HELLO, 0, 0, continues=False)
         self._write(hello(self.number))

@@ -273,7 +273,6 @@ class _Drive:
     # what the agent writes
 
     def _read_all(self) -> None:
-        """Take what is there now."""
         while self._listen(0):
             pass
 

@@ -40,7 +40,6 @@ class Message(NamedTuple):
 
     @property
     def session(self) -> str:
-        """The session that it is about."""
         return text(dictionary(self.content.get("params")).get("sessionId"), 200)
 
     @property
@@ -50,7 +49,6 @@ class Message(NamedTuple):
 
 
 def message(line: RawLine) -> Message:
-    """Return the message of a line. Never raises."""
     if line.data is None:
         return Message({}, {"leftOut": "the line is too long", "bytes": line.size})
     beginning = prose(line.data[: 4 * MAX_BEGINNING].decode("utf-8", "replace"), MAX_BEGINNING)
@@ -128,17 +126,14 @@ def _json(value: object) -> str:
 
 
 def request(number: int, method: str, params: dict[str, Any]) -> bytes:
-    """Return a request of ours as a line."""
     return _line({"id": number, "method": method, "params": params})
 
 
 def notification(method: str, params: dict[str, Any]) -> bytes:
-    """Return a notification of ours as a line."""
     return _line({"method": method, "params": params})
 
 
 def answer(number: int | str, **content: Any) -> bytes:
-    """Return an answer of ours as a line."""
     return _line({"id": number, **content})
 
 

@@ -27,7 +27,6 @@ class Tokens(NamedTuple):
     write: int = 0
 
     def plus(self, other: Tokens) -> Tokens:
-        """Return the sum."""
         pairs = zip(self, other)  # noqa: B905 - Python 3.9 has no `strict`
         return Tokens(*(mine + theirs for mine, theirs in pairs))
 

@@ -67,8 +67,6 @@ def _failed(folder: str, error: Exception) -> End:
 
 
 class _Drive:
-    """See the module."""
-
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._waiter = Waiter()

@@ -60,7 +60,6 @@ class Record:
         self._note(data)
 
     def close(self) -> None:
-        """Close it."""
         os.close(self._file)
 
     def _read(self) -> int:

@@ -106,7 +106,6 @@ class Server:
         return bool(found) and found[0].get("mode") != "subagent"
 
     def has_model(self, provider: str, model: str) -> bool:
-        """Return whether it knows the model."""
         _, answer = self.wire.call("GET", self._path("/config/providers"))
         providers = dictionary(answer).get("providers")
         return isinstance(providers, list) and any(
@@ -147,7 +146,6 @@ class Server:
         return text(dictionary(found).get("parentID"), MAX_ID)
 
     def newest_message(self, session: str) -> str:
-        """Return the identifier of a session's last message."""
         _, messages = self.wire.call("GET", self._path(f"/session/{session}/message", "&limit=1"))
         newest = messages[-1] if isinstance(messages, list) and messages else None
         return text(dictionary(dictionary(newest).get("info")).get("id"), MAX_ID)
@@ -157,7 +155,6 @@ class Server:
         return self.wire.call("POST", self._path(f"/session/{session}/prompt_async"), content)
 
     def abort(self, session: str) -> None:
-        """Abort what the session does."""
         self.wire.call("POST", self._path(f"/session/{session}/abort"), {})
 
     def sessions(self) -> dict[str, str]:

@@ -42,7 +42,6 @@ class Stream:
         return list(self._payloads(piece))
 
     def close(self) -> None:
-        """Close it."""
         self._exchange.close()
 
     def _connected(self) -> None:

@@ -110,7 +110,6 @@ class Exchange:
             yield piece
 
     def close(self) -> None:
-        """Close it."""
         self._socket.close()
 
     def _next(self, end: float) -> h11.Event | None:
