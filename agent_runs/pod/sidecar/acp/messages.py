@@ -49,6 +49,7 @@ class Message(NamedTuple):
 
 
 def message(line: RawLine) -> Message:
+    """Never raises."""
     if line.data is None:
         return Message({}, {"leftOut": "the line is too long", "bytes": line.size})
     beginning = prose(line.data[: 4 * MAX_BEGINNING].decode("utf-8", "replace"), MAX_BEGINNING)
