@@ -19,9 +19,8 @@ from agent_runs.job.warm_pods import claimed_by
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.diagnosis import Ended, diagnose, termination_cause
 from agent_runs.kube.failures import ExecFailed
-from agent_runs.kube.objects import Pod
+from agent_runs.kube.objects import Pod, container_ended, container_started, has_ended, work_ended
 from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE, TTL, belongs_to
-from agent_runs.kube.pod_state import container_ended, container_started, has_ended, work_ended
 from agent_runs.kube.watch import snapshots
 from agent_runs.logs.source import ACKNOWLEDGE_COMMAND
 

@@ -32,10 +32,9 @@ from agent_runs.kube.client import Cluster
 from agent_runs.kube.diagnosis import Failing, termination_cause
 from agent_runs.logs.budgets import BudgetWatch
 from agent_runs.logs.follower import Batch, Follower
-from agent_runs.logs.frames import LastFrame, LogLine
+from agent_runs.logs.frames import LastFrame, LogLine, with_peaks
 from agent_runs.logs.log_resume import Cursor, Tally
 from agent_runs.logs.output_metrics import OutputMetrics
-from agent_runs.logs.peaks import with_peaks
 from agent_runs.logs.silence import SilenceClock, SilenceLimits, SilenceProof
 from agent_runs.logs.threads import off_loop
 from agent_runs.logs.usage import UsageRecorder

@@ -27,7 +27,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from agent_runs.client.connection import TemporalUnreachable, connect
-from agent_runs.client.pollers import last_poll
+from agent_runs.client.obstacles import last_poll
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.request import OPENCODE
 from dev_stack.agent_programs import PROGRAMS, ProgramUnavailable, ensure_program, link_programs

@@ -22,13 +22,13 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from agent_runs.cli.refusals import Refused
 from agent_runs.client.connection import TemporalUnreachable, connect
-from agent_runs.client.pollers import CALL_TIMEOUT, last_poll
+from agent_runs.client.obstacles import CALL_TIMEOUT, last_poll
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.errors import SealedFieldUnreadable
 from agent_runs.contracts.identity import CHECK_WORKFLOW_TYPE, check_workflow_id
 from agent_runs.contracts.start import Binding, CheckReport, CheckStart, Finding, SealedCheck
-from agent_runs.doctor.checks import Check, run_checks
 from agent_runs.doctor.deployment import deployment_findings
+from agent_runs.doctor.surroundings import Check, run_checks
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.credentials import ClusterConfigError
 from agent_runs.paperclip.sealing import Sealer, public_key

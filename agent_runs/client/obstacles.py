@@ -16,13 +16,14 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from pydantic import AwareDatetime
 from temporalio.api.enums.v1 import PendingActivityState, TaskQueueType, TimeoutType
 from temporalio.api.failure.v1 import Failure
+from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflow.v1 import PendingActivityInfo
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.service import RPCError
 
 from agent_runs.agents.opencode.events import printable
 from agent_runs.client.amounts import duration_text
-from agent_runs.client.pollers import CALL_TIMEOUT, last_poll
 from agent_runs.client.runs import RunSummary
 from agent_runs.client.timeline import STEPS, Step
 from agent_runs.contracts.base import Contract
@@ -253,3 +254,19 @@ def _waits(what: str, who: Workers, since: datetime, now: datetime) -> Obstacle:
 
 def _time(stamp: Timestamp) -> datetime | None:
     return stamp.ToDatetime(tzinfo=UTC) if stamp.seconds else None
+
+
+CALL_TIMEOUT: Final = timedelta(seconds=5)
+
+
+async def last_poll(client: Client, queue: str, kind: TaskQueueType.ValueType) -> datetime | None:
+    """When a worker last polled for this kind of task; None: none is listed.
+
+    Raises:
+        RPCError: Temporal does not answer.
+    """
+    request = DescribeTaskQueueRequest(
+        namespace=client.namespace, task_queue=TaskQueue(name=queue), task_queue_type=kind
+    )
+    answer = await client.workflow_service.describe_task_queue(request, timeout=CALL_TIMEOUT)
+    return max((each.last_access_time.ToDatetime(tzinfo=UTC) for each in answer.pollers), default=None)

@@ -7,7 +7,7 @@ worker to die before, Kubernetes ends it after two minutes and deletes it with i
 import asyncio
 import copy
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -23,10 +23,10 @@ from agent_runs.job.manifest import literal
 from agent_runs.job.reference import job_ref
 from agent_runs.job.secrets import prompt_secret
 from agent_runs.kube.client import Cluster
-from agent_runs.kube.diagnosis import Failing
-from agent_runs.kube.ended_pod import ANSWER_LIMIT, ended_pod
+from agent_runs.kube.diagnosis import Failing, Waiting, diagnose
 from agent_runs.kube.failures import AlreadyExists
-from agent_runs.kube.objects import Manifest, Pod
+from agent_runs.kube.objects import Manifest, Pod, has_ended
+from agent_runs.kube.watch import snapshots
 
 CHECKED_FOLDER: Final = "/agent-run/checked"
 FILE: Final = ".agent-runs-check-{}"
@@ -231,3 +231,38 @@ def _message(pod: Pod, container: str) -> str:
 def _removed(file: Path) -> None:
     with suppress(OSError):
         file.unlink(missing_ok=True)
+
+
+SNAPSHOTS: Final = timedelta(seconds=2)
+ANSWER_LIMIT: Final = timedelta(minutes=2)
+"""From the creation of such a Job to its end: as long as a large image may take to be pulled."""
+
+
+async def ended_pod(cluster: Cluster, job: JobRef, progress: Callable[[], None] = lambda: None) -> Pod | Failing | str:
+    """Return the Job's pod when all its containers have ended, else why they will not, or have not within the limit.
+
+    Args:
+        progress: called every few seconds.
+
+    Raises:
+        ClusterUnavailable: the API server refused or timed out.
+    """
+    reason = "no pod was created"
+    with suppress(TimeoutError):
+        async with (
+            asyncio.timeout(ANSWER_LIMIT.total_seconds()),
+            cluster.watch_pods(job) as states,
+            aclosing(snapshots(states, SNAPSHOTS)) as repeated,
+        ):
+            async for pods in repeated:
+                progress()
+                pod = pods[-1] if pods else None
+                if pod is not None and has_ended(pod):
+                    return pod
+                uids = [job.uid, *([pod.metadata.uid] if pod else [])]
+                events = await cluster.events_of(job.namespace, uids)
+                diagnosis = diagnose(pod, await cluster.read_job(job.namespace, job.name), events)
+                if isinstance(diagnosis, Failing):
+                    return diagnosis
+                reason = diagnosis.reason if isinstance(diagnosis, Waiting) else "its containers did not end"
+    return reason

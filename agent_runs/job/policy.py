@@ -17,7 +17,6 @@ from pydantic_core import PydanticCustomError
 from agent_runs.contracts.errors import InvalidRequest, PolicyRefused
 from agent_runs.contracts.pod_template import template_keys
 from agent_runs.contracts.request import Quantity, RunConfig, Toleration
-from agent_runs.job.affinities import node_choices, pod_choices, pod_terms
 from agent_runs.job.data_volume import DataRules, RunFolders
 from agent_runs.job.placement import DATABASE_CLAIMS, DISK, resources
 from agent_runs.kube.quantity import amount
@@ -415,3 +414,34 @@ def _lines(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, int]]:
     for name, start, value in pairs:
         yield ".".join((*path, name)), start.start_mark.line + 1
         yield from _lines(value, (*path, name))
+
+
+def node_choices(affinity: Mapping[str, Any]) -> Iterator[str]:
+    """What a node affinity chooses nodes by, as `KEY=VALUE`, `*` for each value that it leaves open."""
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    preferred = affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
+    for term in (*required.get("nodeSelectorTerms", ()), *(each["preference"] for each in preferred)):
+        for each in (*term.get("matchExpressions", ()), *term.get("matchFields", ())):
+            yield from _requirement_choices(each)
+
+
+def pod_terms(affinity: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The terms of an affinity of pods, required and preferred ones."""
+    yield from affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or ()
+    for each in affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ():
+        yield each["podAffinityTerm"]
+
+
+def pod_choices(selector: Mapping[str, Any]) -> Iterator[str]:
+    """What a label selector chooses pods by, as `KEY=VALUE`; an empty one chooses all of them, `*=*`."""
+    labels, expressions = selector.get("matchLabels") or {}, selector.get("matchExpressions") or ()
+    yield from (f"{key}={value}" for key, value in labels.items())
+    for each in expressions:
+        yield from _requirement_choices(each)
+    if not labels and not expressions:
+        yield "*=*"
+
+
+def _requirement_choices(requirement: Mapping[str, Any]) -> Iterator[str]:
+    values = requirement.get("values", ()) if requirement["operator"] == "In" else ["*"]
+    yield from (f"{requirement['key']}={value}" for value in values)

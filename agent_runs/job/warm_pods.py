@@ -25,9 +25,8 @@ from agent_runs.job.manifest import CONTROL_DIRECTORY, SIDECAR_FILE, JobPlan
 from agent_runs.job.reference import job_ref
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.failures import ExecFailed
-from agent_runs.kube.objects import Job, Pod
+from agent_runs.kube.objects import Job, Pod, container_ended
 from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE, TTL
-from agent_runs.kube.pod_state import container_ended
 from agent_runs.pod.sidecar.commands import NOT_REACHED
 
 CLAIM_COMMAND: Final = ("python3", "-I", "-S", SIDECAR_FILE, "claim", CONTROL_DIRECTORY)

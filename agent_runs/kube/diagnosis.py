@@ -33,7 +33,6 @@ from agent_runs.contracts.messages import AwaitSchedule
 from agent_runs.contracts.outcome import ContainerEnd, Peaks
 from agent_runs.contracts.pod import AGENT_CONTAINER
 from agent_runs.contracts.sizes import memory_advice
-from agent_runs.kube.evictions import exceeded_disk_limit
 from agent_runs.kube.objects import ContainerStatus, Event, Job, Pod, Terminated
 from agent_runs.kube.quantity import amount
 
@@ -612,3 +611,33 @@ class StartTimeouts:
 
 def _without_details(reason: str) -> str:
     return reason.partition(":")[0]
+
+
+EVICTED: Final = frozenset({"Evicted", "TerminationByKubelet"})
+"""The pod's reason, and that of its condition `DisruptionTarget`, which is set before."""
+_LIMITS: Final = (
+    re.compile(r'Usage of EmptyDir (?P<what>volume "[^"]{1,253}") exceeds the limit "(?P<limit>[^"]{1,40})"'),
+    re.compile(r'(?P<what>Container \S{1,253}) exceeded its local ephemeral storage limit "(?P<limit>[^"]{1,40})"'),
+    re.compile(
+        r"(?P<what>Pod) ephemeral local storage usage exceeds the total limit of containers (?P<limit>\S{1,40}?)\.( |$)"
+    ),
+)
+
+
+def exceeded_disk_limit(reason: str, message: str) -> str | None:
+    """`volume "output" used more disk than its limit of 1Gi (1073741824 bytes)`; None for any other eviction.
+
+    A node that is low on disk evicts pods that keep to their limits, too: that is no fault of theirs.
+    """
+    if reason not in EVICTED:
+        return None
+    match = next(filter(None, (pattern.search(message) for pattern in _LIMITS)), None)
+    if match is None:
+        return None
+    limit = match["limit"]
+    try:
+        size = f" ({int(amount(limit))} bytes)"
+    except ValueError:
+        size = ""
+    what = match["what"][0].lower() + match["what"][1:]
+    return f"{what} used more disk than its limit of {limit}{size}"

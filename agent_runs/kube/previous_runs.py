@@ -7,9 +7,8 @@ from typing import Final
 
 from agent_runs.contracts.identity import RunKey, identity_label
 from agent_runs.kube.client import Cluster
-from agent_runs.kube.objects import Job, Metadata, Pod
+from agent_runs.kube.objects import Job, Metadata, Pod, has_ended, work_ended
 from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE, RUN
-from agent_runs.kube.pod_state import has_ended, work_ended
 
 JOB_NAME: Final = "job-name"
 """Label of a Job's pods, in all versions of Kubernetes."""

@@ -15,7 +15,7 @@ _PACKAGE: Final = Path(__file__).parent.parent
 _MODULES: Final = ("__init__.py", "pod/__init__.py", *(f"pod/sidecar/{name}.py" for name in (
     *("__init__", "api_proxy", "commands", "connection", "control", "encoding", "main", "output", "requests"),
     *("runner", "serving", "shared", "tokens", "upstream", "watching", "driver/__init__", "driver/children"),
-    *("driver/drive", "driver/growth", "driver/identifiers", "driver/lines", "driver/record", "driver/server"),
+    *("driver/drive", "driver/growth", "driver/lines", "driver/record", "driver/server"),
     *("driver/stream", "driver/turn", "driver/waiting", "driver/wire"),
     *(f"acp/{name}" for name in ("__init__", "agent", "drive", "mapping", "messages", "turn", "usage")),
 )))  # fmt: skip

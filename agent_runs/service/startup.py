@@ -7,7 +7,10 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 import structlog
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 from temporalio.client import Client
+from temporalio.common import SearchAttributeIndexedValueType
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -34,11 +37,11 @@ from agent_runs.metrics.recorder import NOT_RECORDED, Recorder, histogram_bucket
 from agent_runs.paperclip.sealing import Opener, UnusableKey, load_or_create
 from agent_runs.service.health import Health, awaited
 from agent_runs.service.logs import CORE_LOGS
-from agent_runs.service.search_attributes import register_search_attributes
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.transcripts.store import SqlTranscripts
 from agent_runs.transcripts.tokens import UnusableTokenKey
 from agent_runs.web.operators import Operators
+from workflows.attributes import ALL
 
 RBAC_FILE: Final = "deploy/agents/rbac.yaml"
 FIRST_PAUSE: Final = timedelta(seconds=1)
@@ -287,3 +290,22 @@ def check_keys(settings: WorkerSettings) -> None:
 
 STARTUP_ERRORS: Final = (SettingsError, TemporalUnreachable, CannotStart)
 """Their texts are for people: setting, reason, remedy."""
+
+
+_TYPES: Final = {
+    SearchAttributeIndexedValueType.KEYWORD: IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+    SearchAttributeIndexedValueType.DATETIME: IndexedValueType.INDEXED_VALUE_TYPE_DATETIME,
+    SearchAttributeIndexedValueType.KEYWORD_LIST: IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD_LIST,
+}
+
+
+async def register_search_attributes(client: Client) -> None:
+    """Register the attributes that are missing in the client's namespace."""
+    listed = await client.operator_service.list_search_attributes(
+        ListSearchAttributesRequest(namespace=client.namespace)
+    )
+    missing = {key.name: _TYPES[key.indexed_value_type] for key in ALL if key.name not in listed.custom_attributes}
+    if missing:
+        await client.operator_service.add_search_attributes(
+            AddSearchAttributesRequest(namespace=client.namespace, search_attributes=missing)
+        )

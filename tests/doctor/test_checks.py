@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from agent_runs.contracts.errors import ClusterUnavailable
 from agent_runs.contracts.start import Finding
-from agent_runs.doctor.checks import Check, run_checks
+from agent_runs.doctor.surroundings import Check, run_checks
 
 FINE = Finding(code="fine", level="info", message="Fine")
 

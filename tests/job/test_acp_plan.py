@@ -12,9 +12,8 @@ from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.messages import EnvReference, PodProfile
 from agent_runs.contracts.request import RunConfig, SessionParams
 from agent_runs.job.acp_plan import acp_servers, agent_skills
-from agent_runs.job.agent_abilities import agent_warnings
 from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan
-from agent_runs.job.checks import Checks
+from agent_runs.job.checks import Checks, agent_warnings
 from agent_runs.job.manifest import JobPlan, keeps_sessions
 from agent_runs.job.policy import Policy
 from agent_runs.job.secrets import SCRIPT_KEYS

@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from agent_runs.contracts.errors import DiskLimitExceeded, PodLost
-from agent_runs.kube.diagnosis import Ended, Failing, diagnose, termination_cause
-from agent_runs.kube.evictions import exceeded_disk_limit
+from agent_runs.kube.diagnosis import Ended, Failing, diagnose, exceeded_disk_limit, termination_cause
 from agent_runs.kube.objects import ContainerState, ContainerStatus, Metadata, Pod, PodStatus, Terminated
 
 LIMITS = {

@@ -9,7 +9,7 @@ import pytest
 
 from agent_runs.contracts.identity import RunKey
 from agent_runs.kube.client import Cluster
-from agent_runs.kube.pod_state import container_started, has_ended, work_ended
+from agent_runs.kube.objects import container_started, has_ended, work_ended
 from agent_runs.kube.previous_runs import remove_previous_runs
 from dev_stack.cluster import EmbeddedCluster
 from tests.job.inputs import create_job_input

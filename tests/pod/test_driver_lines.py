@@ -16,8 +16,8 @@ from agent_runs.agents.opencode.fold import fold_chunks
 from agent_runs.contracts.outcome import ContainerEnd
 from agent_runs.pod.sidecar.driver import wire
 from agent_runs.pod.sidecar.driver.children import MAX_CHILDREN, NEVER, Children
+from agent_runs.pod.sidecar.driver.drive import identifier
 from agent_runs.pod.sidecar.driver.growth import MAX_TEXT, Growth
-from agent_runs.pod.sidecar.driver.identifiers import identifier
 from agent_runs.pod.sidecar.driver.lines import LEFT_OUT, Line, Mapping, encoded
 from agent_runs.pod.sidecar.driver.wire import NoAnswer, TooLarge, elements
 from agent_runs.transcripts.store import Line as StoredLine

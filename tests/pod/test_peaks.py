@@ -7,8 +7,7 @@ import pytest
 
 from agent_runs.contracts.outcome import ContainerEnd, Peaks
 from agent_runs.contracts.sizes import memory_advice, peaks_text
-from agent_runs.logs.frames import LastFrame
-from agent_runs.logs.peaks import with_peaks
+from agent_runs.logs.frames import LastFrame, with_peaks
 from tests.pod.harness import Runner
 
 MIB = 1024 * 1024

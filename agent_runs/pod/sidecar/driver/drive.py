@@ -11,12 +11,14 @@ the model is complete or has failed. No single event decides it.
 from __future__ import annotations
 
 import contextlib
+import re
+import secrets
+import string
 import time
 from typing import Any
 
 from agent_runs.pod.sidecar.driver.children import Children
 from agent_runs.pod.sidecar.driver.growth import Growth
-from agent_runs.pod.sidecar.driver.identifiers import identifier
 from agent_runs.pod.sidecar.driver.lines import MAX_NAME, Line, Mapping, dictionary, integer, prose, text
 from agent_runs.pod.sidecar.driver.record import MAX_ERRORS, Record, error_key
 from agent_runs.pod.sidecar.driver.server import Server, UnknownSession, Unusable, await_port
@@ -464,3 +466,17 @@ class _Drive:
         if found is not None and found.reason is None and found.code == 0:
             return found
         return End(ABORTED_CODE, "aborted", "", self._state.session)
+
+
+_LETTERS = string.digits + string.ascii_letters
+_MESSAGE = re.compile(r"msg_([0-9a-f]{12})[0-9A-Za-z]{14}")
+_BITS = 48
+
+
+def identifier(prefix: str, milliseconds: int, after: str = "") -> str:
+    """Return a new one that sorts behind `after`, a message's, even if the clock is late."""
+    time = (milliseconds << 12) % (1 << _BITS)
+    newest = _MESSAGE.fullmatch(after)
+    if newest is not None:
+        time = min(max(time, int(newest[1], 16) + 1), (1 << _BITS) - 1)
+    return f"{prefix}_{time:012x}{''.join(secrets.choice(_LETTERS) for _ in range(14))}"
