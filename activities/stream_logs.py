@@ -14,7 +14,8 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from agent_runs.agents.opencode.activity import SUB_AGENT, Activity
 from agent_runs.agents.opencode.fold import Fold, Progress
-from agent_runs.contracts.errors import ClusterForbidden, PodLost, RunTimeout
+from agent_runs.agents.opencode.verdict import SERVER_UNUSABLE
+from agent_runs.contracts.errors import AgentNotStarted, ClusterForbidden, PodLost, RunTimeout
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.messages import (
     Claimed,
@@ -32,7 +33,7 @@ from agent_runs.kube.client import Cluster
 from agent_runs.kube.diagnosis import Failing, termination_cause
 from agent_runs.logs.budgets import BudgetWatch
 from agent_runs.logs.follower import Batch, Follower
-from agent_runs.logs.frames import LastFrame, LogLine, with_peaks
+from agent_runs.logs.frames import LogLine, with_peaks
 from agent_runs.logs.log_resume import Cursor, Tally
 from agent_runs.logs.output_metrics import OutputMetrics
 from agent_runs.logs.silence import SilenceClock, SilenceLimits, SilenceProof
@@ -57,9 +58,7 @@ DEFAULT_QUOTA: Final = 1024 * 1024 * 1024
 """Bytes."""
 CLOCK_TOLERANCE: Final = timedelta(seconds=2)
 """The sidecar's clock and that of the log's time stamps are the same node's; they only may be set."""
-UNPROMPTED: Final = frozenset(
-    {"server_not_started", "server_not_answering", "server_refused", "server_unsupported", "agent_not_started"}
-)
+UNPROMPTED: Final = SERVER_UNUSABLE | {AgentNotStarted.code}
 """Why the sidecar's driver has not sent the prompt."""
 RUNNER_FAILED: Final = 125
 """Exit code of the runner when it has not started the agent."""
@@ -255,7 +254,7 @@ class StreamLogsActivity:
             failure=failure.error.as_failure(redaction.hide(failure.message)) if failure else None,
             early=follower.ended_early,
             rests=follower.ended_early and rests(follower),
-            warnings=tuple(map(redaction.hide, (*follower.warnings, *unwatched, *_fallback(follower.last)))),
+            warnings=tuple(map(redaction.hide, (*follower.warnings, *unwatched))),
         )
 
     async def _store(
@@ -452,13 +451,6 @@ def container_end(follower: Follower, redaction: Redaction) -> ContainerEnd:
         return end
     message = "; ".join(part for part in (end.message, redaction.hide(text)) if part)
     return end.model_copy(update={"runner_error": error, "message": message})
-
-
-def _fallback(last: LastFrame | None) -> list[str]:
-    """A warning if OpenCode's server could not be used."""
-    if last is None or last.fallback is None:
-        return []
-    return [f"OpenCode's command line was used, because its server could not be: {last.fallback}"]
 
 
 def without_secrets(end: ContainerEnd, redaction: Redaction) -> ContainerEnd:

@@ -7,6 +7,7 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts import activities
+    from agent_runs.contracts.errors import ServerUnusable
     from agent_runs.contracts.messages import (
         BundlePrompt,
         CreateJob,
@@ -16,6 +17,7 @@ with workflow.unsafe.imports_passed_through():
         PrepareRun,
         PromptBundle,
     )
+    from agent_runs.contracts.request import RunConfig
     from workflows.attempt import Attempt
     from workflows.current_details import Phase
     from workflows.limits import API_CALLS, API_OUTAGE, HANDOVER_HEARTBEAT, RETRIES, STOPS_FIRST, WITHOUT_WORKERS
@@ -71,6 +73,14 @@ async def prepare(run: RunState, attempt: Attempt) -> tuple[PodProfile, PromptBu
     return profile.result(), prompt.result()
 
 
+def _config(run: RunState) -> RunConfig:
+    """The agent's configuration; OpenCode's command line where its server could not be used."""
+    ended = [attempt.known_failure for attempt in run.attempts]
+    if run.config.transport == "auto" and any(each and each.code == ServerUnusable.code for each in ended):
+        return run.config.model_copy(update={"transport": "run"})
+    return run.config
+
+
 async def create_job(
     run: RunState, tokens: TokenRotation, attempt: Attempt, profile: PodProfile, prompt: PromptBundle
 ) -> JobRef:
@@ -86,7 +96,7 @@ async def create_job(
             agent_name=request.agent.name,
             task_id=request.task_id,
             task_key=request.runtime.task_key,
-            config=request.config,
+            config=_config(run),
             workspace=request.context.paperclip_workspace,
             workspaces=request.context.paperclip_workspaces,
             profile=profile,

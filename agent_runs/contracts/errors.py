@@ -268,6 +268,17 @@ class AgentCrashed(RunError):
     next_step = "Read the last lines of the transcript and the answer, if there is one; wake the agent again."
 
 
+class ServerUnusable(RunError):
+    """OpenCode's server did not start, or cannot be driven; it got no prompt."""
+
+    code = "opencode_server_unusable"
+    next_step = (
+        "Nothing to do if another attempt follows, which uses `opencode run`; set `transport: run` if the image's"
+        " program has no server that can be driven."
+    )
+    budget = "infrastructure"
+
+
 class AgentNotStarted(RunError):
     """An agent that speaks the Agent Client Protocol ended, or did not answer, before it got its prompt."""
 

@@ -269,17 +269,16 @@ class LastFrame(msgspec.Struct, frozen=True):
         error: `workdir`, `folder`, `stdin`, `out`, `api` (nothing was started); `command_not_found`,
             `command_not_executable`; `unkillable`; `disk_full`; `output_truncated` (an output file was emptied);
             `last_frame_unreadable`, which only `parse` gives; `server_lost`, `driver_failed` (OpenCode's server was
-            lost in its work, or the sidecar's driver); `agent_not_started`, `agent_protocol`, `agent_lost` (an agent
-            that speaks ACP did not start, broke the protocol, ended in its turn); None when all is well.
-        detail: the option or environment variable that an error is about.
+            lost in its work, or the sidecar's driver); a word of `SERVER_UNUSABLE`; `agent_not_started`,
+            `agent_protocol`, `agent_lost` (an agent that speaks ACP did not start, broke the protocol, ended in its
+            turn); None when all is well.
+        detail: the option or environment variable that an error is about, or the driver's own words.
         stdout: lines with a newline, bytes, digest.
         stderr: the same.
         memory_peak: of the agent's container, bytes, page cache included; the runner's word, as the exit code is.
         memory_limit: of that container, bytes.
         disk: bytes that the output's volume took at the end.
         rests: OpenCode's server waits for the agent's next run, so its container has not ended.
-        transport: how the sidecar drove the agent; None: OpenCode by its command line, without a choice.
-        fallback: why its server was not used although it should have been, the sidecar's words.
     """
 
     exit_code: Annotated[int, msgspec.Meta(ge=0, le=255)] | None = None
@@ -287,15 +286,13 @@ class LastFrame(msgspec.Struct, frozen=True):
     stopped_by: Literal["TERM", "INT", "HUP"] | None = None
     grace_exceeded: bool = False
     error: Annotated[str, msgspec.Meta(max_length=64)] | None = None
-    detail: Annotated[str, msgspec.Meta(max_length=64)] | None = None
+    detail: Annotated[str, msgspec.Meta(max_length=300)] | None = None
     stdout: Totals = Totals()
     stderr: Totals = Totals()
     memory_peak: Amount | None = None
     memory_limit: Amount | None = None
     disk: Amount | None = None
     rests: bool = False
-    transport: Literal["run", "serve", "acp"] | None = None
-    fallback: Annotated[str, msgspec.Meta(max_length=500)] | None = None
 
     @classmethod
     def parse(cls, payload: bytes) -> "LastFrame":

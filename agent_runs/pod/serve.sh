@@ -1,13 +1,12 @@
 #!/bin/sh
 # Runs OpenCode's server until the sidecar, which drives it, sends an order. The runner starts this instead of the
-# agent's command.
+# agent's command, whose arguments are not used.
 #
 #   sh serve.sh OUT PROGRAM ARGS...
 #
 # OUT is the folder shared with the sidecar. The server's standard output goes to OUT/server, where the sidecar finds its
 # address; `ended` in it says that there is no server any more. Orders come through the FIFO OUT/orders:
 #   end CODE    the server ends, and this exits with CODE, or with the server's own code if it had ended by itself
-#   run         the server ends, and `PROGRAM ARGS...` takes its place
 #   rest WORD KIB
 #               all that the turn has left running ends, whatever its environment and its session; the server stays, for
 #               the agent's next run, unless it then uses more memory than that: such a pod ends as by `end 0`. WORD in
@@ -82,8 +81,5 @@ if [ -e "$out/order" ]; then own=''; else own=$code; fi
 echo "ended" >>"$out/server"
 wait "$waiting"
 read -r word value <"$out/order" || exit "$code"
-case $word in
-run) exec "$@" 2>&6 5>&- 6>&- ;;
-end) exit "${own:-$value}" ;;
-*) exit "$code" ;;
-esac
+[ "$word" = end ] || exit "$code"
+exit "${own:-$value}"

@@ -436,7 +436,7 @@ async def test_sigterm_aborts_the_turn_and_its_tools(served: Served) -> None:
         await asyncio.sleep(0.05)
 
 
-async def test_a_server_that_never_comes_up_or_refuses_leaves_the_turn_to_run(served: Served, tmp_path: Path) -> None:
+async def test_a_server_that_never_comes_up_or_refuses_gets_no_prompt(served: Served, tmp_path: Path) -> None:
     absent = await served.play(server=str(tmp_path / "absent"), start_timeout=0.3)
     refusing = await served.play(password=PASSWORD + "x")
     gone = tmp_path / "gone"
@@ -444,9 +444,9 @@ async def test_a_server_that_never_comes_up_or_refuses_leaves_the_turn_to_run(se
     dead = await served.play(server=str(gone))
     ends = [(each.end["code"], each.end["reason"], each.output) for each in (absent, refusing, dead)]
     assert ends == [
-        (None, "server_not_started", b""),
-        (None, "server_refused", b""),
-        (None, "server_not_answering", b""),
+        (1, "server_not_started", b""),
+        (1, "server_refused", b""),
+        (1, "server_not_answering", b""),
     ]
 
 

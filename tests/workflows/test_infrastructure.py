@@ -15,6 +15,7 @@ from agent_runs.contracts.errors import (
     ImageRegistryThrottled,
     JobDeletedExternally,
     PodLost,
+    ServerUnusable,
 )
 from agent_runs.contracts.messages import StreamEnd
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt, Report
@@ -54,6 +55,17 @@ async def test_a_lost_pod_is_followed_by_an_attempt_with_the_same_session(
     assert outcome.usage is not None
     assert outcome.usage.input_tokens == 2 * GOOD.usage.input_tokens
     assert any("k8s_pod_lost" in note for note in outcome.result_json["notes"])
+
+
+@pytest.mark.parametrize(("transport", "then"), [("auto", "run"), ("serve", "serve")])
+async def test_after_a_server_that_could_not_be_used_the_command_line_is_unless_the_server_is_wanted(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest, transport: str, then: str
+) -> None:
+    steps = FakeActivities({"stream_logs": losing(1, ServerUnusable.as_failure("server_not_started"))})
+    async with running_worker(temporal, queue, steps, sandboxed=False) as start:
+        await outcome_at_close(await start(configured(request_of_a_run, transport=transport)))
+    jobs = [input for name, input in steps.calls if name == "create_job"]
+    assert [input.config.transport for input in jobs] == [transport, then]
 
 
 async def test_the_infrastructure_budget_has_an_end(

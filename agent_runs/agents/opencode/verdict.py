@@ -34,6 +34,7 @@ from agent_runs.contracts.errors import (
     PermissionBlocked,
     RunError,
     RunTimeout,
+    ServerUnusable,
     SessionRejected,
     SessionUnavailable,
     SidecarUnavailable,
@@ -242,6 +243,12 @@ def agent_ended(evidence: Evidence, end: ContainerEnd) -> Finding | None:
     return failure, said.removeprefix(own) or "the agent ended before its turn did"
 
 
+def server_unusable(_evidence: Evidence, end: ContainerEnd) -> Finding | None:
+    if end.runner_error not in SERVER_UNUSABLE:
+        return None
+    return ServerUnusable, printable(end.message or end.runner_error, VERDICT_TEXT_LIMIT)
+
+
 def crashed(evidence: Evidence, end: ContainerEnd) -> Finding | None:
     """Ended by a signal that we did not send. OpenCode itself exits with 0 or 1 only.
 
@@ -389,6 +396,10 @@ BY_DRIVER: Final[dict[str, type[RunError]]] = {
     failure.code: failure for failure in (AgentNotStarted, AgentProtocolBroken, AgentLost)
 }
 """The runner's errors that the sidecar's driver has found."""
+SERVER_UNUSABLE: Final = frozenset(
+    {"server_not_started", "server_not_answering", "server_refused", "server_unsupported"}
+)
+"""The same of OpenCode's server before it got the prompt."""
 
 LAST_OF_SESSION: Final = frozenset({ContextOverflow.code, SessionRejected.code})
 """Failures that every resume of the session would repeat."""
@@ -405,6 +416,7 @@ RULES: Final[tuple[Rule, ...]] = (
     never_started,
     exit_unknown,
     agent_ended,
+    server_unusable,
     crashed,
     unknown_session,
     output_lost,

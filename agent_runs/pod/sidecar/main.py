@@ -202,9 +202,7 @@ class Sidecar:
                     self._turn_has_ended()
 
     def _turn_has_ended(self) -> None:
-        if self._serving and self._serving.fell_back:
-            self._output.use_own_stdout()
-        elif self._serving and self._rests and (self._output.truncated or self._output.disk_is_full):
+        if self._serving and self._rests and (self._output.truncated or self._output.disk_is_full):
             self._serving.end_rest()  # only its container's status can say how such a run ended
         elif self._rests:
             self._output.end(self._last_frame)

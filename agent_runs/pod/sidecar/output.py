@@ -117,7 +117,7 @@ class Output:
     Args:
         write: takes frames; may block.
         clock: seconds, monotonic.
-        driven: what the driver of OpenCode's server writes, in the place of the agent's standard output.
+        driven: what a driver writes, in the place of the agent's standard output.
     """
 
     def __init__(
@@ -134,7 +134,6 @@ class Output:
         self._last_frame = b""
         self._was_partial = True
         self.streams = [Stream(folder, letter, name) for letter, name in STREAMS]
-        self._own_stdout = self.streams[0]
         if driven is not None:
             self.streams[0] = driven
         self.number = 0
@@ -143,16 +142,12 @@ class Output:
     @property
     def files(self) -> list[int]:
         """All files that may have output."""
-        return list({stream.file for stream in (*self.streams, self._own_stdout)})
+        return list({stream.file for stream in self.streams})
 
     @property
     def has_ended(self) -> bool:
         """Whether the last frame of the turn is written."""
         return bool(self._last_frame)
-
-    def use_own_stdout(self) -> None:
-        """Forward the agent's standard output after all; the driver has written nothing."""
-        self.streams[0] = self._own_stdout
 
     def begin(self) -> None:
         self.number = 1
@@ -246,7 +241,7 @@ class Output:
     @property
     def disk_is_full(self) -> bool:
         """Whether nothing more can be written to the disk of the files. No path is opened for it."""
-        disk = os.fstatvfs(self._own_stdout.file)
+        disk = os.fstatvfs(self.streams[1].file)
         return disk.f_blocks > 0 and disk.f_bavail * disk.f_frsize < LEAST_FREE
 
     @property

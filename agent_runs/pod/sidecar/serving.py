@@ -3,7 +3,7 @@ follows.
 
 The driver is a process of its own (`driver`). What it knows is in a folder that only the sidecar's container mounts, so
 the next one continues where it was killed, and the agent cannot write there. Orders go to the agent's container through
-a FIFO: `end CODE`; `run`, if the server cannot be used and OpenCode's command line takes its place; `rest TURN KIB`.
+a FIFO: `end CODE`; `rest TURN KIB`.
 
 An agent that speaks the Agent Client Protocol has a driver of its own (`acp`), and no server. Its standard input is a
 FIFO in the folder that both containers share, its standard output a file there. Its orders are in `acp.sh`.
@@ -76,7 +76,6 @@ class Serving:
     Attributes:
         events: what the driver of this turn writes.
         password: of the server.
-        fell_back: the server could not be used, and got no prompt.
         rests_until: by the monotonic clock; None while it works.
     """
 
@@ -99,7 +98,6 @@ class Serving:
         self._aborted = False
         self._claim: dict[str, Any] = {}  # the answer to the last one
         self._read_to: dict[Any, Any] = {}  # by the session, the `seq` of the newest event that a turn has read
-        self.fell_back = False
         self.rests_until: float | None = None
         self._idle_word = b""
         self.events = self._new_turn(known)
@@ -199,8 +197,7 @@ class Serving:
         if (code, self._end.get("reason")) == (0, None) and self._may_rest:
             self._rest()
             return
-        self.fell_back = code is None and not self._aborted and not self._claim
-        self._order("run" if self.fell_back else f"end {self._exit_code(code)}")
+        self._order(f"end {self._exit_code(code)}")
 
     def _exit_code(self, code: Any) -> int:
         if self._aborted:
@@ -226,13 +223,12 @@ class Serving:
     def judged(self, frame: dict[str, Any]) -> dict[str, Any]:
         """Return the last frame with what the driver knows: how the turn was made, and how it was lost."""
         reason, detail = self._end.get("reason"), str(self._end.get("detail") or "")[:DETAIL_LIMIT]
-        if self.fell_back:
-            return {**frame, "transport": "run", "fallback": f"{reason}: {detail}" if detail else reason}
         lost = reason if reason not in (None, "aborted") else None
         code = {"exit_code": 0} if self.rests_until is not None else {}
         resting = {"rests": True} if self.rests_until is not None else {}
-        transport = ACP if self._is_acp else "serve"
-        return {**frame, **code, "transport": transport, "error": frame["error"] or lost, **resting}
+        if lost and not frame["error"]:
+            frame = {**frame, "error": lost, "detail": detail}
+        return {**frame, **code, **resting}
 
     def _order(self, order: str) -> None:
         with contextlib.suppress(BlockingIOError):  # the agent has filled the FIFO, and only harms itself

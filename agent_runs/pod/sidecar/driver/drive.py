@@ -65,7 +65,7 @@ def _failed(folder: str, error: Exception) -> End:
         state = State.read(folder)
     except (OSError, ValueError, TypeError):
         return End(1, "driver_failed", detail)
-    return End(1 if state.sent else None, "driver_failed", detail, state.session or None)
+    return End(1, "driver_failed" if state.sent else "server_not_started", detail, state.session or None)
 
 
 class _Drive:
@@ -172,7 +172,7 @@ class _Drive:
         if self._state.sent:
             return End(1, "server_lost", str(error), self._state.session)
         reason = error.reason if isinstance(error, Unusable) else "server_not_answering"
-        return End(None, reason, str(error), self._state.session or None)
+        return End(1, reason, str(error), self._state.session or None)
 
     def _note(self, **changes: Any) -> None:
         self._state = self._state._replace(**changes)

@@ -127,13 +127,13 @@ class End(NamedTuple):
     """How it ended.
 
     Attributes:
-        code: what `opencode run` would have exited with; None if the prompt was not sent, so that `run` can do it.
+        code: what `opencode run` would have exited with.
         reason: the name of what kept it from ending by itself.
         detail: for people.
         seq: of the session's newest event, if all was read.
     """
 
-    code: int | None
+    code: int
     reason: str | None = None
     detail: str = ""
     session: str | None = None
