@@ -248,35 +248,8 @@ class SkillSync(ShortTexts):
 
 
 class RunConfig(ShortTexts):
-    """The part of the agent's configuration that may enter a history. All times in seconds.
-
-    Attributes:
-        agent: whose program runs: OpenCode, or one that has a profile (`agent_runs.agents.profile`).
-        timeout_sec: run time of the agent in one run, all attempts together; 0 means no limit.
-        grace_sec: how long OpenCode may take to end after SIGTERM.
-        schedule_timeout_sec: until a node has taken the pod.
-        start_timeout_sec: from there until the agent's container runs.
-        first_output_timeout_sec: how long OpenCode may be silent before its first line; 0 means no limit.
-        silence_timeout_sec: how long it may make no progress after that; 0 means no limit. A tool that works may.
-        max_cost_usd, max_tokens, max_steps: what one run may use, all attempts together; 0 means no limit.
-        max_repeated_calls: calls of one tool with the same input, one directly after the other; 0 means no limit.
-        max_unread_sec: how long the pod of an agent that has ended waits for a worker to read its output.
-        keep_warm_sec: how long the pod of an agent that has succeeded waits for the agent's next run, if OpenCode's
-            server was used, or the profile of another agent lets its pod rest; 0: not at all.
-        transport: how the pod drives OpenCode. `run`: its command line; `serve`: its server; `auto`: the server, unless
-            `extra_args` need the command line.
-        infrastructure_retries: further attempts after a lost pod or node, on a budget of their own.
-        workspace: `shared`: a run whose workspace would be lost with its pod is refused; `ephemeral`: it may be lost.
-        skills: `folders`: the agent gets the folders of skills that are on the data volume, and reads what it needs;
-            `inline`: the texts of all skills are in the prompt.
-        ttl_seconds_after_finished: how long Kubernetes keeps a finished Job that the worker did not delete.
-        runtime_class_name, priority_class_name: of the pod.
-        affinity, topology_spread_constraints: of the pod, in Kubernetes' own form.
-        annotations: of the pod.
-        extra_volumes: each a volume in Kubernetes' own form with its `mountPath`, and optionally `subPath` and
-            `readOnly`, for the agent's container.
-        pod_template: an overlay of the pod's template, of the few keys that break no guarantee.
-        paperclip_api_url: address of Paperclip for pods, an absolute http(s) URL; overrides the worker's setting.
+    """The part of the agent's configuration that may enter a history; all times in seconds. `contracts.form` says what
+    each field means.
     """
 
     model: Model
