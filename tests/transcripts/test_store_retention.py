@@ -44,13 +44,13 @@ async def test_transcripts_are_purged_when_their_last_line_is_too_old(any_store:
 
 
 async def test_a_transcript_that_an_agent_may_still_write_stays(any_store: SqlTranscripts) -> None:
-    await any_store.append(key("silent"), [aged(1, MAX_RUN_TIME - timedelta(hours=1))])
+    await any_store.append(key("silent"), [aged(1, MAX_RUN_TIME - timedelta(days=1))])
     await any_store.append(key("abandoned"), [aged(1, MAX_RUN_TIME + timedelta(hours=1))])
     await any_store.claim(key("about to write"), Writer(NOW, 1, "temporal-run"))
     await any_store.seal(key("never wrote"), OutputReceipt())
     await purge(any_store, timedelta(microseconds=1), NOW)
     assert await remaining_runs(any_store) == {"silent", "about to write", "never wrote"}
-    await purge(any_store, timedelta(microseconds=1), NOW + timedelta(minutes=50))
+    await purge(any_store, timedelta(microseconds=1), datetime.now(UTC) + timedelta(minutes=50))
     assert await remaining_runs(any_store) == {"silent", "about to write"}
 
 
