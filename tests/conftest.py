@@ -55,6 +55,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item.nodeid not in out]
 
 
+class Failures:
+    """Names a failure at once: a session that is stopped prints no summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._config.get_terminal_writer().line(
+                f"\nfailed: {report.nodeid} ({report.when}): {report.longreprtext[-300:]}"
+            )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(Failures(config))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if time.time() > LAST_START:  # a skipped test is named; a run that is stopped names nothing
         pytest.skip(f"{item.nodeid} had not begun in time")

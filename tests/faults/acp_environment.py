@@ -55,10 +55,11 @@ class AcpEnvironment(ServedEnvironment):
         raw["config"]["env"][key_of(self.agent_name)] = self.canaries["provider's key"]
 
     def step(self, number: int) -> dict[str, Any]:
-        """Codex would go on without a command that takes more than 10 s."""
+        """Codex would go on without a command that takes more than 10 s, and loses what one prints at once."""
         step = super().step(number)
         if self.agent_name == "codex":
-            step["tools"][0]["args"]["yield_time_ms"] = CODEX_WAITS_MS
+            arguments = step["tools"][0]["args"]
+            arguments |= {"yield_time_ms": CODEX_WAITS_MS, "command": f"sleep 1; {arguments['command']}"}
         return step
 
     async def stored(self, attempt: int) -> list[str]:
