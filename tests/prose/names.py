@@ -39,6 +39,7 @@ FOREIGN: Final = {
     "agent_runs_*_total": "our counters as Prometheus has them",
     "TEMPORAL_*": "settings of Temporal's SDKs",
     "OTEL_*": "settings of OpenTelemetry",
+    "OPENCODE_MODELS_PATH": "OpenCode's own variable",
     "StartActivity": "a span of Temporal's SDK",
     "OpenTelemetryPlugin": "a class of Temporal's SDK",
     "history.timerProcessorMaxTimeShift": "a setting of Temporal's server",
