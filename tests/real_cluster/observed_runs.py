@@ -110,7 +110,7 @@ class ObservedRun:
         return pod
 
     async def until_waiting(self, reason: str) -> None:
-        """Returns once people are told that the run waits for this reason."""
+        """Returns once `show` says that the run waits for this reason."""
         client = self.system.stack.client
         while True:
             obstacles = await read_obstacles(client, self.ticket.handle(client))
