@@ -102,6 +102,14 @@ async def test_an_edit_is_found_and_the_output_names_both_sides_and_the_remedy(t
     assert "workflow.patched" in out
 
 
+async def test_a_task_that_a_busy_machine_makes_slow_is_no_difference(tmp_path: Path) -> None:
+    before = "        run_metrics.begun()\n"
+    slow = "        with workflow.unsafe.sandbox_unrestricted():\n            __import__('time').sleep(3)\n"
+    edited(tmp_path, "agent_run.py", before, before + slow)
+    code, out, error = await run(PROGRAM, "replay", "--file", str(NORMAL), PYTHONPATH=str(tmp_path))
+    assert (code, error) == (0, ""), out
+
+
 async def test_nothing_of_a_payload_is_shown_when_the_code_fails(tmp_path: Path) -> None:
     edited(
         tmp_path,

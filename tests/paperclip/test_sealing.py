@@ -14,7 +14,9 @@ from joserfc import jwe
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
 from agent_runs.contracts.errors import InvalidRequest, SealedFieldUnreadable
-from agent_runs.contracts.start import Binding, HostTexts, SealedRun
+from agent_runs.contracts.request import TEXT_LIMIT, TOKEN_LIMIT
+from agent_runs.contracts.start import Binding, HostTexts, SealedJoin, SealedRun
+from agent_runs.contracts.updates import JOIN_LIMIT
 from agent_runs.paperclip.sealing import (
     OPENED_LIMIT,
     Opener,
@@ -48,6 +50,12 @@ HOSTS = st.fixed_dictionaries(
 def sealed(context: dict[str, Any] | None = None, sealer: Sealer = SEALER, **use: str | None) -> str:
     """A context that is sealed for the usual use, except where `use` says otherwise."""
     return sealer.seal(SealedRun(binding=USE.model_copy(update=use), context=context or {"authToken": CANARY}))
+
+
+def test_a_join_has_room_for_two_of_the_longest_tokens() -> None:
+    token, other = (random.Random(n).randbytes(TOKEN_LIMIT // 2).hex() for n in range(2))
+    use = USE.model_copy(update={"purpose": "join", "task": "t" * TEXT_LIMIT})
+    assert len(SEALER.seal(SealedJoin(binding=use, auth_token=token, tools_token=other))) <= JOIN_LIMIT
 
 
 def unreadable(text: str, opener: Opener = OPENER) -> str:

@@ -23,7 +23,7 @@ from agent_runs.agents.opencode.events import FileLine
 from agent_runs.agents.opencode.fold import Fold
 from agent_runs.cli.display import TextDisplay
 from agent_runs.contracts.errors import InvalidRequest
-from agent_runs.contracts.identity import AttemptKey
+from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import CreateJob, PodProfile, PromptBundle
 from agent_runs.contracts.outcome import ContainerEnd
 from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan
@@ -279,7 +279,7 @@ def test_9000_hostile_feeds_are_stored_folded_and_shown_without_effect() -> None
             if number % 10 == 0:
                 terminal.line(1, one_shown)
         if number % 10 == 0:
-            parser.feed(templates.entries("run", 1, page_entries(shown)))
+            parser.feed(templates.entries(RunKey.named("run"), 1, page_entries(shown)))
     written = console.file.getvalue()  # type: ignore[attr-defined]  # it is the StringIO
     assert read > 9000  # so that the feeds are not refused before they are read
     assert written
@@ -320,7 +320,7 @@ def test_a_large_line_takes_no_multiple_of_its_memory(data: bytes) -> None:
         fold = Fold()
         fold.add(FileLine(redacted))
         shown = line(1, redacted)
-        Templates().entries("run", 1, page_entries([shown]))
+        Templates().entries(RunKey.named("run"), 1, page_entries([shown]))
         assert all(len(call.text.encode()) < CALL_BYTES for form in FORMATS for call in calls(shown, form))
         peak = tracemalloc.get_traced_memory()[1]
     finally:

@@ -51,7 +51,7 @@ async def running_worker(
         interceptors=[Heartbeats(WITHOUT_HEARTBEATS)],
     ):
         yield start
-        replayer = Replayer(workflows=[AgentRunWorkflow], data_converter=pydantic_data_converter)
+        replayer = Replayer(workflows=[AgentRunWorkflow], data_converter=pydantic_data_converter, debug_mode=True)
         for handle in handles if replays else []:
             await replayer.replay_workflow(await handle.fetch_history())
 

@@ -65,7 +65,7 @@ def beginnings(history: WorkflowHistory) -> list[WorkflowHistory]:
 
 @pytest.mark.parametrize("file", HISTORIES, ids=name)
 async def test_a_recorded_history_replays(file: Path) -> None:
-    replayer = Replayer(workflows=[AgentRunWorkflow], data_converter=pydantic_data_converter)
+    replayer = Replayer(workflows=[AgentRunWorkflow], data_converter=pydantic_data_converter, debug_mode=True)
     await replayer.replay_workflow(recorded(file))
 
 
@@ -82,6 +82,7 @@ async def test_an_open_run_replays_wherever_it_is(file: Path) -> None:
         workflows=[AgentRunWorkflow],
         data_converter=pydantic_data_converter,
         workflow_runner=UnsandboxedWorkflowRunner(),  # some twenty replays each: a sandbox costs most of their time
+        debug_mode=True,  # as `agent_runs.client.replay`
     )
     await replayer.replay_workflows(each())
 

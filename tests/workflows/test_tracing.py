@@ -156,7 +156,10 @@ async def test_a_history_replays_whether_its_worker_was_traced_or_not_and_a_repl
     for history in histories:
         for interceptors in ([], [tracing]):
             replayer = Replayer(
-                workflows=[AgentRunWorkflow], data_converter=pydantic_data_converter, interceptors=interceptors
+                workflows=[AgentRunWorkflow],
+                data_converter=pydantic_data_converter,
+                interceptors=interceptors,
+                debug_mode=True,
             )
             await replayer.replay_workflow(history)
     assert exported.get_finished_spans() == ()
