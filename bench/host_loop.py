@@ -67,7 +67,6 @@ async def measure(stack: Stack, folder: Path, seconds: int) -> list[dict[str, An
     raw = demo.context(agent_id=str(uuid.uuid4()))
     raw["config"]["env"] = {"PATH": f"{agent(folder, seconds)}:{os.environ['PATH']}"}
     raw["config"]["transport"] = "run"  # a script is no server
-    demo.prepare_volume(stack.plan.data_root, raw)
     host = os.environ.get("TEST_PAPERCLIP", "")
     entry = f"{host}/node_modules/paperclipai/dist/index.js" if host else ""
     settings = {name: value for name, value in stack.addresses.environment.items() if name != "KUBECONFIG"}

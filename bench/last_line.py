@@ -38,7 +38,6 @@ async def measure(stack: Stack, store: SqlTranscripts, count: int) -> dict[str, 
     for number in range(count + 1):
         raw = demo.context("text", str(uuid.uuid4()))
         raw["config"]["resources"] = RESOURCES
-        demo.prepare_volume(stack.plan.data_root, raw)
         wake = build_wake(raw, sealer, outcome_retention_sec=int(RETENTION.total_seconds()))
         began = time.time()
         handle = (await attach(stack.client, stack.settings, wake)).handle(stack.client)

@@ -136,7 +136,6 @@ async def _demonstrate(stack: Stack, display: Display, interrupts: Interrupts, s
             variables = provider_variables(name, stack.addresses.model)
             raw["config"] |= {"agent": name, "env": {**raw["config"].get("env", {}), **variables}}
             raw["config"] |= {} if twice else {"keepWarmSec": 0}
-        example.prepare_volume(stack.plan.data_root, raw)
     first = await _run(stack, display, interrupts, choices)
     if not twice or first.code:
         return first.code

@@ -13,7 +13,7 @@ import { opened, sealer } from "./support/sealed.ts";
 
 const CANARY = "canary-77c1";
 const ROOT = join(import.meta.dirname, "..", "..");
-const EXCHANGE = join(ROOT, "tests", "security", "exchange.py");
+const EXCHANGE = join(import.meta.dirname, "exchange.py");
 const PYTHON = process.env.PYTHON ?? join(ROOT, ".venv", "bin", "python");
 
 let home: string;

@@ -508,13 +508,12 @@ class PromptSource(PaperclipContract):
 
     Attributes:
         agent, context: the template data of Paperclip, without secrets.
-        instructions, skills: texts that the caller has read from its own disk, those of skills by their keys; None: the
-            worker reads the configured paths on Paperclip's data volume.
+        instructions, skills: texts that the caller has read, those of skills by their keys.
     """
 
     wake: WakePrompt = WakePrompt()
     instructions: str | None = None
-    skills: dict[str, str] | None = None
+    skills: dict[str, str] = {}
     task_markdown: str = ""
     session_handoff: str = ""
     bootstrap_template: str | None = None

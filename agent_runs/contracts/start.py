@@ -50,8 +50,8 @@ class HostTexts(PaperclipContract):
         wake_prompt, wake_payload: the wake as Paperclip's own helpers render it, as prose and as JSON.
         heartbeat_template: Paperclip's own template for this kind of wake, for an agent that has none.
         repair_wake: Paperclip's own helper says that the wake asks for a repair: the agent then gets no heartbeat.
-        instructions: the text of the configured instructions file; None: the worker reads the file.
-        skills: texts of skills by key; None: the worker reads their files.
+        instructions: the text of the configured instructions file; None: nobody has read it.
+        skills: texts of skills by key; None: nobody has read them.
         tool_servers: as Paperclip offers them.
         address: Paperclip's address as its own process knows it.
         pods_address: Paperclip's address as pods reach it, by the setting of that process.

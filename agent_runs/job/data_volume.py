@@ -156,12 +156,15 @@ def database_path(company: str, agent: str, task_key: str) -> str:
 
 
 def skill_folder(path: str, owner: Owner) -> str | None:
-    """The folder of a skill, relative to the data volume; None when it is elsewhere or not of the owner's company."""
+    """The folder of a skill, relative to the data volume, if it is among the skills of the owner's company.
+
+    Others, such as those in a project, are where agents can put a link in its place.
+    """
     relative = _relative(path)
     if relative is None or ":" in relative:
         return None
     match relative.split("/"):
-        case ["instances", _, "skills" | "projects", company, _, *_] if company == _segment(owner.company_id):
+        case ["instances", _, "skills", company, _, *_] if company == _segment(owner.company_id):
             return relative
         case _:
             return None

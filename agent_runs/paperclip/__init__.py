@@ -1,7 +1,7 @@
 """Paperclip's rules as pure functions.
 
 Paperclip's execution context becomes a run request (`preparation`, `sealing`), its wake becomes a prompt (`prompt`,
-`skills`) and an environment (`environment`, `wake`), and what OpenCode did becomes Paperclip's result (`result`,
-`session`). Nothing here does I/O except `safe_files` (files that an agent's configuration names) and the key file of
-`sealing.load_or_create`. Imports only `agent_runs.contracts`; workflows, activities and callers may import it.
+`skills`) and an environment (`environment`), and what OpenCode did becomes Paperclip's result (`result`, `session`).
+Nothing here does I/O except the key file of `sealing.load_or_create`. Imports only `agent_runs.contracts`; workflows,
+activities and callers may import it.
 """

@@ -75,6 +75,8 @@ SCRATCH: Final = frozenset(
 )
 TEMPORARY: Final = frozenset({"TMPDIR", "TEMP", "TMP"})
 
+_ONLY_THE_PLUGIN: Final = "only Paperclip's plugin reads files for a run"
+
 NOTE_LIMIT: Final = 500
 """Characters of one note."""
 
@@ -236,7 +238,7 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
         opencode=context.config.opencode,
     )
     config = _safe_config(context.config)
-    skill_texts, skill_notes = _skill_texts(config, host)
+    texts, skill_notes = _skill_texts(config, host)
     notes = (
         *warnings,
         stored.reason,
@@ -244,6 +246,7 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
         *oversized,
         *(note[:NOTE_LIMIT] for note in host.notes),
         *skill_notes,
+        *_not_read(config, host),
     )
     request = RunRequest(
         run_id=context.run_id,
@@ -255,7 +258,7 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
     )
     if problems := [*_unreadable_fields(request), *_large_fields(request)]:
         raise WrongFields(problems, warnings)
-    prompt = _prompt_source(context, tidy, host, skill_texts)
+    prompt = _prompt_source(context, tidy, host, texts)
     return Preparation(request, secrets, prompt, names_address=addresses.chosen, warnings=warnings)
 
 
@@ -546,7 +549,7 @@ def _bounded(env: dict[str, str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _prompt_source(
-    context: ExecutionContext, tidy: dict[str, Any], host: HostTexts, skill_texts: dict[str, str] | None
+    context: ExecutionContext, tidy: dict[str, Any], host: HostTexts, skill_texts: dict[str, str]
 ) -> PromptSource:
     raw = _object(tidy.get("context"))
     return PromptSource(
@@ -569,13 +572,19 @@ def _heartbeat(config: AdapterConfig, host: HostTexts) -> str | None:
     return config.prompt_template or host.heartbeat_template
 
 
-def _skill_texts(config: RunConfig, host: HostTexts) -> tuple[dict[str, str] | None, tuple[str, ...]]:
-    """The texts of the selected skills that the host has read, and warnings; None: the worker reads them."""
-    if host.skills is None:
-        return None, ()
+def _skill_texts(config: RunConfig, host: HostTexts) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The texts of the selected skills, in Paperclip's order, and warnings."""
     selection = skills.select(config.paperclip_runtime_skills, config.paperclip_skill_sync)
-    keys = [skill.key for skill in selection.skills]
-    return {key: host.skills[key] for key in keys if key in host.skills}, selection.warnings
+    texts = host.skills or {}
+    return {skill.key: texts[skill.key] for skill in selection.skills if skill.key in texts}, selection.warnings
+
+
+def _not_read(config: RunConfig, host: HostTexts) -> Iterator[str]:
+    """Warnings of a run whose caller has read no files, as `agent-runs start` does."""
+    if config.instructions_file_path and host.instructions is None:
+        yield f"config.instructionsFilePath: {config.instructions_file_path} is not in the prompt: {_ONLY_THE_PLUGIN}"
+    if config.paperclip_runtime_skills and host.skills is None:
+        yield f"config.paperclipRuntimeSkills: no skill is in the prompt: {_ONLY_THE_PLUGIN}"
 
 
 def _prose(value: Any) -> str:

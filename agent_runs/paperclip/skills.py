@@ -1,4 +1,4 @@
-"""Selects the skills of a run from those that Paperclip offers, and reads them.
+"""Selects the skills of a run from those that Paperclip offers.
 
 A skill is a folder with a SKILL.md on Paperclip's data volume. Paperclip's own operational skill is always selected:
 without it an agent does not know how to report. Source: Paperclip 2026.916.1, adapter-utils and the bundled adapters.
@@ -7,24 +7,15 @@ without it an agent does not know how to report. Source: Paperclip 2026.916.1, a
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from agent_runs.contracts.request import DesiredSkill, RuntimeSkill, SkillSync
-from agent_runs.paperclip.javascript import trim
-from agent_runs.paperclip.safe_files import OwnFiles, UnreadableFile, is_folder
 
 OPERATIONAL: Final = "paperclipai/paperclip/paperclip"
 NAME_LIMIT: Final = 100
 """Characters of a skill's name in the prompt."""
 _FRONT_MATTER: Final = re.compile(r"---[ \t]*\r?\n(.*?)^---[ \t\r]*$", re.DOTALL | re.MULTILINE)
 _SETTING: Final = re.compile(r"^(name|description):(.*)$", re.MULTILINE)
-SKILL_LIMIT: Final = 256 * 1024
-"""Bytes of one skill; all of them and the prompt share a Secret of 1 MiB."""
-
-
-class UnreadableSkill(ValueError):
-    """A skill cannot be read. The message names the file and the cause, for a warning."""
 
 
 @dataclass(frozen=True)
@@ -54,19 +45,6 @@ def narrow(offered: Sequence[RuntimeSkill], sync: SkillSync) -> tuple[tuple[Runt
     wanted = _required(offered) | desired.keys()
     kept = tuple(skill for skill in offered if skill.key in wanted)
     return kept, SkillSync(desired_skills=tuple(DesiredSkill(key=key) for key in desired))
-
-
-def read_skill(source: Path, files: OwnFiles) -> str:
-    """The trimmed text of a skill: SKILL.md in the folder `source`, else `source` itself as a file.
-
-    Raises:
-        UnreadableSkill: missing, not one of `files`, not a regular file, larger than `SKILL_LIMIT`, or not UTF-8.
-    """
-    path = source / "SKILL.md" if is_folder(source) else source
-    try:
-        return trim(files.skill(path, SKILL_LIMIT))
-    except UnreadableFile as cause:
-        raise UnreadableSkill(f"skill not readable: {cause}") from None
 
 
 def offered_name(text: str) -> str | None:

@@ -18,7 +18,7 @@ def context(scenario: str = "script", agent_id: str = AGENT) -> dict[str, Any]:
 
     Args:
         scenario: what the scripted model plays; `script` takes its lines from the task's description.
-        agent_id: also names the agent's workspace and instructions on the data volume.
+        agent_id: also names the agent's workspace on the data volume.
     """
     run_id = str(uuid.uuid4())
     text = (HERE / "context.json").read_text(encoding="utf-8").replace(AGENT, agent_id)
@@ -39,14 +39,3 @@ def later_context(raw: Mapping[str, Any], session: SessionParams | None) -> dict
         "runtime": {**raw["runtime"], "sessionParams": stored},
         "context": {**raw["context"], "executionIdentityRunId": run_id},
     }
-
-
-def prepare_volume(data_root: Path, raw: dict[str, Any]) -> None:
-    """Make what Paperclip would have for this agent on its data volume, which pods see at /paperclip."""
-    instructions, workspace = (
-        data_root / path.removeprefix("/paperclip/")
-        for path in (raw["config"]["instructionsFilePath"], raw["context"]["paperclipWorkspace"]["cwd"])
-    )
-    workspace.mkdir(parents=True, exist_ok=True)
-    instructions.parent.mkdir(parents=True, exist_ok=True)
-    instructions.write_bytes((HERE / "AGENTS.md").read_bytes())

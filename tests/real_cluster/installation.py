@@ -129,12 +129,10 @@ class Installation:
     settings: ClientSettings
 
     def wake_up(self, agent_id: str, scenario: str = "text", **runtime: Any) -> dict[str, Any]:
-        """A context of Paperclip's whose agent has its folders on the data volume."""
+        """A context of Paperclip's."""
         raw = demo.context(scenario, agent_id)
         raw["runtime"] |= runtime
-        demo.prepare_volume(self.data, raw)
-        for path in (self.data, *self.data.rglob("*")):
-            shutil.chown(path, 1000, 1000)
+        shutil.chown(self.data, 1000, 1000)
         return raw
 
     async def start(self, raw: dict[str, Any]) -> Ticket:

@@ -57,7 +57,6 @@ class RealSystem:
         raw = demo.later_context(raw, session)
         raw["runId"] = run_id or raw["runId"]
         raw["authToken"] = token or raw["authToken"]
-        demo.prepare_volume(self.stack.plan.data_root, raw)
         sealer = Sealer(load_or_create(self.stack.settings.sealing_key_file)[0].public)
         return build_wake(raw, sealer, outcome_retention_sec=0)
 

@@ -23,6 +23,7 @@ from agent_runs.client.settings import ClientSettings
 from agent_runs.client.wake import Wake, build_wake
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import Outcome
+from agent_runs.contracts.start import HostTexts
 from agent_runs.kube.client import Cluster
 from agent_runs.paperclip.sealing import Sealer, load_or_create
 from agent_runs.service.settings import WorkerSettings
@@ -35,6 +36,9 @@ from tests.support.sqlite import sqlite_url
 
 OTHER_PROCESS_POLL = timedelta(milliseconds=200)
 """Between two reads of a store that another process may write to: its notifier reaches only its own process."""
+
+
+NOTHING_READ = HostTexts()
 
 
 @dataclass
@@ -70,18 +74,18 @@ class System:
         raw["config"] |= {"graceSec": 2, "transport": "run"}  # a script is no server
         return raw
 
-    async def start(self, raw: dict[str, Any]) -> Ticket:
+    async def start(self, raw: dict[str, Any], host: HostTexts = NOTHING_READ) -> Ticket:
         """Attach, as every caller does; but nobody has to collect the outcome."""
-        return await attach(self.temporal, self.settings, self.wake(raw))
+        return await attach(self.temporal, self.settings, self.wake(raw, host))
 
-    def wake(self, raw: dict[str, Any], *, outcome_retention_sec: int = 0) -> Wake:
-        """A wake with this context."""
+    def wake(self, raw: dict[str, Any], host: HostTexts = NOTHING_READ, *, outcome_retention_sec: int = 0) -> Wake:
+        """A wake with this context, and with what Paperclip's host has read for it."""
         sealer = Sealer(load_or_create(self.settings.sealing_key_file)[0].public)
-        return build_wake(raw, sealer, outcome_retention_sec=outcome_retention_sec)
+        return build_wake(raw, sealer, host, outcome_retention_sec=outcome_retention_sec)
 
-    async def outcome(self, raw: dict[str, Any]) -> Outcome:
+    async def outcome(self, raw: dict[str, Any], host: HostTexts = NOTHING_READ) -> Outcome:
         """Start and wait."""
-        return await outcome_at_close((await self.start(raw)).handle(self.temporal))
+        return await outcome_at_close((await self.start(raw, host)).handle(self.temporal))
 
     async def lines(self, raw: dict[str, Any], attempt: int = 1) -> list[Line]:
         """The whole stored transcript of a run."""

@@ -11,6 +11,7 @@ from agent_runs.agents.profile import load
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.request import SessionParams
+from agent_runs.contracts.start import HostTexts
 from dev_stack.demo import later_context
 from tests.conftest import UNKNOWN_SESSION
 from tests.pod.paperclip import serving
@@ -102,16 +103,17 @@ async def test_the_next_run_continues_the_session(agents: AgentSystem, name: str
     assert "The word is heron." in str(agents.model.requests[-1])
 
 
-def skill(agents: AgentSystem, raw: dict[str, Any], name: str) -> str:
-    """Gives the run this skill and no other; its folder, on the data volume, has another name, which is returned."""
+def skill(agents: AgentSystem, raw: dict[str, Any], name: str) -> tuple[str, HostTexts]:
+    """Gives the run this skill and no other. Returns its folder, which has another name, and what the host read."""
     own = f"{name}--{raw['agent']['id']}"
     path = f"instances/default/skills/{raw['agent']['companyId']}/{own}"
     file = agents.system.settings.data_root / path / "SKILL.md"
     file.parent.mkdir(parents=True)
     description = f"All about a {name}. {'Use it whenever birds are the matter. ' * 10}"
-    file.write_text(f"---\nname: {name}\ndescription: {description}\n---\nFeed the {name}.\n")
+    text = f"---\nname: {name}\ndescription: {description}\n---\nFeed the {name}.\n"
+    file.write_text(text)
     raw["config"]["paperclipRuntimeSkills"] = [{"key": name, "source": f"/paperclip/{path}", "required": True}]
-    return own
+    return own, HostTexts(skills={name: text})
 
 
 @pytest.mark.parametrize("skip", [True, False], ids=["any folder", "its directory only"])
@@ -123,8 +125,8 @@ async def test_an_agent_offers_its_model_the_skills_of_paperclip_and_can_read_th
     reading = READS_A_SKILL[name]("heron", f"/home/agent/{load()[name].skills}/heron/SKILL.md")
     raw = await agents.plays(name, reading, {"text": "Done."}, dangerouslySkipPermissions=skip)
     for bird in ("heron", "stork"):
-        folder = skill(agents, raw, bird)
-        assert_whole(await agents.system.outcome(raw), "Done.")
+        folder, host = skill(agents, raw, bird)
+        assert_whole(await agents.system.outcome(raw, host), "Done.")
         asked = [text for each in agents.model.requests if folder in (text := str(each)) and "aux/title" not in text]
         assert f"All about a {bird}." in asked[0]
         assert ("All about a heron." in asked[0], "Feed the heron." in asked[-1]) == (bird == "heron",) * 2

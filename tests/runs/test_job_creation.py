@@ -3,7 +3,6 @@
 import uuid
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,12 +51,12 @@ class Creation:
 
 
 @pytest.fixture
-async def creation(system: System, tmp_path: Path) -> Creation:
+async def creation(system: System) -> Creation:
     """An attempt whose prompt is there and whose Job is not."""
     raw = context(agent_id=str(uuid.uuid4()))
     prepared = prepare(raw)
     config, preparations, attempt = prepared.request.config, FixedPreparation(prepared), attempt_key(raw)
-    bundling = BundlePromptActivity(system.kubernetes, Prompts(preparations, tmp_path))
+    bundling = BundlePromptActivity(system.kubernetes, Prompts(preparations))
     prompt = await ActivityEnvironment().run(bundling.bundle_prompt, BundlePrompt(attempt=attempt, config=config))
     profile = PodProfile(namespace="default", image="agent:test")
     input = CreateJob(attempt=attempt, config=config, profile=profile, prompt=prompt)

@@ -38,8 +38,9 @@ async def test_agents_with_runs_of_one_id_share_nothing(system: System, monkeypa
     outcomes = [await system.outcome(raw) for raw in (first, second)]
     jobs = [outcome.attempts[0].job_name for outcome in outcomes]
     assert jobs == [attempt_key(raw).job_name for raw in (first, second)]
-    for raw, words in ((first, b"of the first agent"), (second, b"of the second agent")):
-        assert await system.stdout(raw) == [words]
+    texts = ((first, "of the first agent"), (second, "of the second agent"))
+    for raw, words in texts:
+        assert await system.stdout(raw) == [words.encode()]
     settings = system.settings.model_copy(update={"transcripts_listen": "127.0.0.1:0"})
     tokens, info = links.load_tokens(settings), TemporalRunInfo(system.temporal, settings)
     async with transcript_service(settings, system.store, info) as base, aiohttp.ClientSession(base) as http:
@@ -56,7 +57,7 @@ async def test_agents_with_runs_of_one_id_share_nothing(system: System, monkeypa
         monkeypatch.setenv(name, value)
     with pytest.raises(UnknownRun, match=f"2 agents have a run '{first['runId']}': name one, such as "):
         await runs.show(first["runId"], JsonDisplay(StringIO()))
-    for raw, words in ((first, "of the first agent"), (second, "of the second agent")):
+    for raw, words in texts:
         name = attempt_key(raw).run.name
         said = await shown(partial(runs.logs, name, follow=False, after=0))
         assert [line["text"] for line in said if line.get("stream") == "stdout"] == [words]

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from agent_runs.contracts.start import HostTexts
 from tests.runs.system import System
 from tests.support.claims import data_claim
 
@@ -39,18 +40,19 @@ async def test_the_agent_has_its_skills_and_instructions_with_the_files_beside_t
     folders["OTHER"] = f"instances/default/skills/{uuid.uuid4()}/deploy"
     for name, folder in folders.items():
         (volume / folder / "references").mkdir(parents=True)
-        (volume / folder / "SKILL.md").write_text(f"---\nname: deploy\ndescription: How to deploy.\n---\n{BODY}")
         (volume / folder / "references/steps.md").write_text(f"steps of {name}\n")
         raw["config"]["env"][name] = f"/paperclip/{folder}"
-    instructions = volume / raw["config"]["instructionsFilePath"].removeprefix("/paperclip/")
-    instructions.parent.mkdir(parents=True)
-    instructions.write_text("Be kind.")
-    (instructions.parent / "style.md").write_text("Write plainly.\n")
-    raw["config"]["env"]["BESIDE"] = raw["config"]["instructionsFilePath"].replace("AGENTS.md", "style.md")
+    instructions = f"instances/default/companies/{raw['agent']['companyId']}/agents/{raw['agent']['id']}/instructions"
+    (volume / instructions).mkdir(parents=True)
+    (volume / instructions / "style.md").write_text("Write plainly.\n")
+    raw["config"]["instructionsFilePath"] = f"/paperclip/{instructions}/AGENTS.md"
+    raw["config"]["env"]["BESIDE"] = f"/paperclip/{instructions}/style.md"
     raw["config"]["paperclipRuntimeSkills"] = [
         {"key": name, "source": f"/paperclip/{folder}", "required": True} for name, folder in folders.items()
     ]
-    outcome = await sharing.outcome(raw)
+    text = f"---\nname: deploy\ndescription: How to deploy.\n---\n{BODY}"
+    outcome = await sharing.outcome(raw, HostTexts(instructions="Be kind.", skills={"SKILL": text}))
+    assert outcome.warnings == ()
     written = b"\n".join(await sharing.stdout(raw)).decode()
     assert BODY not in written
     assert f'"skills": {{"paths": ["/paperclip/{folders["SKILL"]}"]}}' in written
@@ -59,4 +61,3 @@ async def test_the_agent_has_its_skills_and_instructions_with_the_files_beside_t
     assert "Write plainly." in written
     assert "steps of OTHER" not in written
     assert written.endswith("no other company")
-    assert [each for each in outcome.warnings if "skill not readable" in each]

@@ -9,12 +9,10 @@ from temporalio.api.sdk.v1 import WorkflowMetadata
 
 from agent_runs.cli import runs
 from agent_runs.cli.display import TextDisplay
-from agent_runs.client.attach import Ticket, attach
+from agent_runs.client.attach import Ticket
 from agent_runs.client.outcome import outcome_at_close
-from agent_runs.client.wake import build_wake
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.start import HostTexts
-from agent_runs.paperclip.sealing import Sealer, load_or_create
 from agent_runs.web.render import Templates
 from agent_runs.web.run_info import TemporalRunInfo
 from agent_runs.web.views import RunViews
@@ -45,22 +43,22 @@ async def shown(system: System, run_id: str, monkeypatch: pytest.MonkeyPatch) ->
     return text.getvalue()
 
 
-async def start(system: System, raw: dict[str, Any], host: HostTexts) -> Ticket:
-    sealer = Sealer(load_or_create(system.settings.sealing_key_file)[0].public)
-    return await attach(system.temporal, system.settings, build_wake(raw, sealer, host, outcome_retention_sec=0))
-
-
 @pytest.mark.parametrize(
-    "host",
-    [HostTexts(), HostTexts(instructions="", notes=(f"{UNREADABLE}: /paperclip/gone/AGENTS.md: no such file",))],
-    ids=["by the worker", "by the plugin"],
+    ("host", "warning"),
+    [
+        (HostTexts(), "config.instructionsFilePath: /paperclip/AGENTS.md is not in the prompt"),
+        (HostTexts(instructions="", notes=(f"{UNREADABLE}: no such file",)), UNREADABLE),
+    ],
+    ids=["nobody reads them", "the plugin could not"],
 )
-async def test_unreadable_instructions_are_a_warning_wherever_people_look(
-    system: System, host: HostTexts, monkeypatch: pytest.MonkeyPatch
+async def test_unread_instructions_are_a_warning_wherever_people_look(
+    system: System, host: HostTexts, warning: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = await places(system, waiting_agent(system), host, monkeypatch)
-    assert [place for place, text in seen.items() if text.count(UNREADABLE) != 1] == []
-    assert "**warning**: `" + UNREADABLE in seen["current details"]
+    raw = waiting_agent(system)
+    raw["config"]["instructionsFilePath"] = "/paperclip/AGENTS.md"
+    seen = await places(system, raw, host, monkeypatch)
+    assert [place for place, text in seen.items() if text.count(warning) != 1] == []
+    assert "**warning**: `" + warning in seen["current details"]
 
 
 async def test_a_misspelt_field_and_a_variable_without_effect_are_warnings_wherever_people_look(
@@ -87,7 +85,7 @@ async def places(
     system: System, raw: dict[str, Any], host: HostTexts, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, str]:
     """What people see of a run of `waiting_agent`, by the place where they look."""
-    ticket, run_id = await start(system, raw, host), raw["runId"]
+    ticket, run_id = await system.start(raw, host), raw["runId"]
     await system.until_stored(raw)
     seen = {
         "current details": await details(system, ticket),
