@@ -40,7 +40,6 @@ class BundlePromptActivity:
             sha256=hashlib.sha256(text).hexdigest(),
             size=len(text),
             metrics=prompt.metrics,
-            warnings=prompt.warnings,
             skill_folders=prompt.skill_folders,
             skill_names=prompt.skill_names,
         )

@@ -17,8 +17,8 @@ from typing import Any
 
 import orjson
 
-from agent_runs.agents.opencode.fold import fold_chunks
 from agent_runs.contracts.outcome import ContainerEnd, Usage
+from tests.support.saved_output import fold_chunks
 
 STEPS = 5000
 ROUNDS = 5

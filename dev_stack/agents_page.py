@@ -30,8 +30,8 @@ mode that denies tools outside of the workspace needs `dangerouslySkipPermission
 ## What is the same for all
 
 - `model` is `<provider>/<model>`. The agent gets what follows the first slash; the provider's name decides prices and
-  what Paperclip shows. Models that an agent names itself are suggestions, in Paperclip's list of models and by
-  `agent-runs models`; any other is passed on, and its provider judges it. Paperclip has one list for all agents of an
+  what Paperclip shows. Models that an agent names itself are suggestions in Paperclip's list of models; any other is
+  passed on, and its provider judges it. Paperclip has one list for all agents of an
   adapter, so each model there names its agents, and those of an operator's agent have to be in
   `PAPERCLIP_ADAPTER_MODELS`, which replaces the list.
 - A session is continued only by the agent that made it, in its own directory. After a change of `agent` a run begins

@@ -87,7 +87,6 @@ async def create_job(
     """Removes what previous runs of the agent left, and creates the attempt's Job, or adopts the one that an earlier
     activity attempt has created."""
     request, key = run.request, attempt.key
-    run.warn(*prompt.warnings)
     attempt.token_run_id = tokens.newest_run_id
     creation = workflow.start_activity(
         activities.create_job,

@@ -20,7 +20,7 @@ from agent_runs.agents.opencode.entries import entry, json_object
 from agent_runs.agents.opencode.events import printable, visible
 from agent_runs.cli.lazy import lazy
 from agent_runs.cli.runs_table import runs_table
-from agent_runs.contracts.outcome import GAP_STREAM, Outcome, OutputReceipt, Report, Usage
+from agent_runs.contracts.outcome import GAP_STREAM, Outcome, OutputReceipt, Usage
 from agent_runs.contracts.sizes import peaks_text
 
 if TYPE_CHECKING:  # Temporal's client and SQLAlchemy, which `parse` does without
@@ -101,8 +101,6 @@ class Display(Protocol):
     def explanation(self, run_id: str, rows: Mapping[str, str]) -> None: ...
 
     def cancelled(self, run_id: str, answer: Cancelled) -> None: ...
-
-    def report(self, report: Report) -> None: ...
 
     def values(self, values: dict[str, str]) -> None:
         """Show names and values, such as addresses or environment variables."""
@@ -234,24 +232,6 @@ class TextDisplay:
             )
         )
 
-    def report(self, report: Report) -> None:
-        failure = report.failure
-        rows = {"result": _result(failure.code if failure else None, failure.message if failure else None)}
-        if failure is not None:
-            rows["next step"] = Text(failure.next_step)
-        rows |= {
-            "session": Text(report.session_id or "none"),
-            "tokens": Text(_tokens(report.usage)),
-            "cost": Text("unknown" if report.cost_usd is None else f"${report.cost_usd:.6f}"),
-            "steps": Text(f"{report.steps}, {report.tool_calls} tool calls, finish reason {report.finish_reason}"),
-            "events": Text(f"{report.events}, {report.unparsed_lines} lines that are no events"),
-        }
-        for name, texts in (("warning", report.warnings), ("error", report.errors), ("tool error", report.tool_errors)):
-            if texts:
-                rows[name] = Text("\n".join(printable(text, 400) for text in texts))
-        rows["summary"] = Text(printable(report.summary or "none", MAX_SUMMARY))
-        self._print(_grid(rows))
-
     def values(self, values: dict[str, str]) -> None:
         """Print one per line, not wrapped; environment variables as `export` commands."""
         for name, value in values.items():
@@ -352,10 +332,6 @@ class JsonDisplay:
     def cancelled(self, run_id: str, answer: Cancelled) -> None:
         """`{"type": "cancelled", "runId": …, "answer": {…}}`."""
         self._write("cancelled", runId=run_id, answer=answer.model_dump(mode="json"))
-
-    def report(self, report: Report) -> None:
-        """`{"type": "report", "report": {…}}`."""
-        self._write("report", report=report.model_dump(mode="json"))
 
     def values(self, values: dict[str, str]) -> None:
         """`{"type": "values", …}`."""

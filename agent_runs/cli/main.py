@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from agent_runs.cli import display, fleet, keys, runs
     from agent_runs.cli import doctor as doctor_command
     from agent_runs.cli import explain as explain_command
-    from agent_runs.cli import models as models_command
-    from agent_runs.cli import parse as parse_command
     from agent_runs.cli import replay as replay_command
     from agent_runs.cli import transcripts as transcripts_command
     from agent_runs.client import fleet as filters
@@ -25,8 +23,8 @@ else:
     display, doctor_command, explain_command, fleet, keys = (
         lazy(f"agent_runs.cli.{name}") for name in ("display", "doctor", "explain", "fleet", "keys")
     )
-    models_command, parse_command, replay_command, runs, transcripts_command = (
-        lazy(f"agent_runs.cli.{name}") for name in ("models", "parse", "replay", "runs", "transcripts")
+    replay_command, runs, transcripts_command = (
+        lazy(f"agent_runs.cli.{name}") for name in ("replay", "runs", "transcripts")
     )
 
 app: Final = program("agent-runs", "Paperclip's durable agent runs.")
@@ -200,32 +198,6 @@ def replay(
 
 
 @app.command()
-def parse(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="OpenCode's saved stdout (--format json).")],
-    stderr: Annotated[Path | None, typer.Option(metavar="FILE", help="Its saved stderr.")] = None,
-    exit_code: Annotated[
-        int | None, typer.Option(metavar="N", help="Its exit code. Default: 0, or 128 + the signal.")
-    ] = None,
-    signal: Annotated[int | None, typer.Option(metavar="N", min=1, max=64, help="The signal that killed it.")] = None,
-    resumed_session: Annotated[
-        str | None, typer.Option(metavar="ID", help="The session it was started with (--session).")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Show what a saved OpenCode output means for a run. Works offline. Exit code 1: the run failed.
-
-    Example: agent-runs parse events.jsonl --stderr stderr.txt --exit-code 1
-    """
-    output = display.display(as_json=as_json)
-
-    finish(
-        lambda: parse_command.parse(
-            file, output, stderr=stderr, exit_code=exit_code, signal=signal, resumed=resumed_session
-        )
-    )
-
-
-@app.command()
 def transcripts(
     listen: Annotated[
         str | None,
@@ -270,22 +242,6 @@ def print_keys(
     Example: agent-runs keys --namespace paperclip | kubectl create -f -
     """
     finish(lambda: keys.print_manifests(namespace, previous))
-
-
-@app.command()
-def models(
-    agent: Annotated[str, typer.Option(metavar="NAME", help="Only those of this agent, such as claude.")] = "",
-    profiles: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", envvar="AGENT_RUNS_AGENTS", help="The operator's profiles of agents."),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """List models that agents take. They are suggestions: any other <provider>/<model> may be configured, too.
-
-    Example: agent-runs models --agent claude
-    """
-    finish(lambda: models_command.models(display.display(as_json=as_json), agent, profiles))
 
 
 @app.command()

@@ -81,7 +81,6 @@ class PromptBundle(Contract):
         sha256: of the prompt's UTF-8 bytes, hex.
         size: in bytes.
         metrics: characters (UTF-16 units, as Paperclip counts) per section, Paperclip's names.
-        warnings: for people, such as instructions that could not be read.
         skill_folders: of the skills that the agent gets as folders, relative to the data volume; they are not in the
             prompt.
         skill_names: of the same skills; none in bundles of earlier releases.
@@ -92,7 +91,6 @@ class PromptBundle(Contract):
     sha256: str
     size: int
     metrics: dict[str, int] = {}
-    warnings: tuple[str, ...] = ()
     skill_folders: tuple[str, ...] = ()
     skill_names: tuple[str, ...] = ()
 

@@ -246,7 +246,7 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
         *oversized,
         *(note[:NOTE_LIMIT] for note in host.notes),
         *skill_notes,
-        *_not_read(config, host),
+        _unread_instructions(config, host),
     )
     request = RunRequest(
         run_id=context.run_id,
@@ -575,16 +575,17 @@ def _heartbeat(config: AdapterConfig, host: HostTexts) -> str | None:
 def _skill_texts(config: RunConfig, host: HostTexts) -> tuple[dict[str, str], tuple[str, ...]]:
     """The texts of the selected skills, in Paperclip's order, and warnings."""
     selection = skills.select(config.paperclip_runtime_skills, config.paperclip_skill_sync)
-    texts = host.skills or {}
-    return {skill.key: texts[skill.key] for skill in selection.skills if skill.key in texts}, selection.warnings
+    if host.skills is None:
+        unread = (f"Skills are not in the prompt: {_ONLY_THE_PLUGIN}",) if selection.skills else ()
+        return {}, (*selection.warnings, *unread)
+    keys = [skill.key for skill in selection.skills]
+    return {key: host.skills[key] for key in keys if key in host.skills}, selection.warnings
 
 
-def _not_read(config: RunConfig, host: HostTexts) -> Iterator[str]:
-    """Warnings of a run whose caller has read no files, as `agent-runs start` does."""
-    if config.instructions_file_path and host.instructions is None:
-        yield f"config.instructionsFilePath: {config.instructions_file_path} is not in the prompt: {_ONLY_THE_PLUGIN}"
-    if config.paperclip_runtime_skills and host.skills is None:
-        yield f"config.paperclipRuntimeSkills: no skill is in the prompt: {_ONLY_THE_PLUGIN}"
+def _unread_instructions(config: RunConfig, host: HostTexts) -> str:
+    """The warning of a run whose caller has read no files, as `agent-runs start` does; empty: none."""
+    is_unread = config.instructions_file_path and host.instructions is None
+    return f"Instructions are not in the prompt: {_ONLY_THE_PLUGIN}" if is_unread else ""
 
 
 def _prose(value: Any) -> str:

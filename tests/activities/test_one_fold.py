@@ -11,7 +11,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.parse_transcript import ParseTranscriptActivity
 from activities.stream_logs import StreamState
-from agent_runs.agents.opencode.fold import Progress, fold_chunks
+from agent_runs.agents.opencode.fold import Progress
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import ParseTranscript, StreamEnd
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt, Report
@@ -22,6 +22,7 @@ from agent_runs.logs.frames import LogLine
 from agent_runs.transcripts.store import Line, SqlTranscripts
 from agent_runs.web.usage import AttemptUsage
 from tests.activities.fake_preparations import FakePreparations
+from tests.support.saved_output import fold_chunks
 from tests.support.sqlite import sqlite_store
 
 KEY = AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="run-1"), attempt=1)

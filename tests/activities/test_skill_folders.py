@@ -71,7 +71,7 @@ async def bundle(*offered: tuple[str, str], claim: str | None = "paperclip", **c
 async def test_a_skill_on_the_data_volume_is_a_folder_and_not_in_the_prompt() -> None:
     text, found = await bundle(skill())
     assert BODY not in text
-    assert (found.skill_folders, found.warnings) == ((f"{FOLDERS}/deploy",), ())
+    assert found.skill_folders == (f"{FOLDERS}/deploy",)
     assert f"deploy in /paperclip/{FOLDERS}/deploy" in text
 
 

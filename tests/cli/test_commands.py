@@ -23,11 +23,10 @@ from dev_stack.demo import context
 from tests.support.ports import HOST, free_port
 from tests.support.process_pool import commands
 
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "opencode"
 PROGRAM = Path(sys.executable).with_name("agent-runs")
 COMMANDS = [
-    *("start", "logs", "show", "list", "top", "cancel", "replay", "parse", "transcripts"),
-    *("revoke-links", "sealing-key", "keys", "doctor", "worker", "explain", "completion", "models"),
+    *("start", "logs", "show", "list", "top", "cancel", "replay", "transcripts"),
+    *("revoke-links", "sealing-key", "keys", "doctor", "worker", "explain", "completion"),
 ]
 
 
@@ -42,18 +41,6 @@ def run(*arguments: str, program: Sequence[str | Path] = (), **environment: str)
         return commands().run(arguments, {**inherited, **environment})
     return subprocess.run(
         [*program, *arguments], capture_output=True, text=True, timeout=120, env={**inherited, **environment}
-    )
-
-
-def captured(name: str, **options: str) -> subprocess.CompletedProcess[str]:
-    """`parse --json` of a captured run, with how it ended."""
-    folder = FIXTURES / name
-    meta = json.loads((folder / "meta.json").read_text())
-    arguments = [text for option, value in options.items() for text in (f"--{option.replace('_', '-')}", value)]
-    code = meta["exit_code"]
-    ended = [] if code is None else ["--exit-code", str(code)]
-    return run(
-        "parse", str(folder / "events.jsonl"), "--stderr", str(folder / "stderr.txt"), *ended, *arguments, "--json"
     )
 
 
@@ -84,44 +71,8 @@ def test_every_command_of_the_stack_has_help_with_an_example(command: str) -> No
     assert "Example: ./dev" in helped.stdout
 
 
-def test_parse_reports_the_result_of_a_good_run() -> None:
-    parsed = captured("tool-text-bash")
-    assert parsed.returncode == 0
-    report = json.loads(parsed.stdout)["report"]
-    assert report["failure"] is None
-    assert report["summary"] == "Both streams were captured."
-    assert report["usage"]["inputTokens"] == 200
-    assert report["costUsd"] == "0.0012"
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "code"),
-    [
-        ("error-401", {}, "provider_credentials"),
-        ("permission-ask", {}, "permission_blocked"),
-        ("resume-unknown", {"resumed_session": "ses_000000000000AAAAAAAAAAAAAA"}, "session_unavailable"),
-    ],
-)
-def test_parse_names_the_failure_and_exits_1(name: str, options: dict[str, str], code: str) -> None:
-    parsed = captured(name, **options)
-    assert parsed.returncode == 1
-    assert json.loads(parsed.stdout)["report"]["failure"]["code"] == code
-
-
-def test_parse_knows_a_death_by_signal() -> None:
-    parsed = run("parse", str(FIXTURES / "sigterm-in-tool" / "events.jsonl"), "--signal", "15", "--json")
-    assert parsed.returncode == 1
-    assert json.loads(parsed.stdout)["report"]["failure"]["code"] == "opencode_crashed"
-
-
-def test_parse_for_people_is_plain_text_without_codes_when_there_is_no_terminal() -> None:
-    parsed = run("parse", str(FIXTURES / "tool-text-bash" / "events.jsonl"))
-    assert parsed.stdout.split()[:2] == ["result", "succeeded"]
-    assert "\x1b" not in parsed.stdout
-
-
 def test_a_missing_file_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
-    refused(run("parse", str(tmp_path / "none.jsonl")), "none.jsonl: No such file or directory")
+    refused(run("start", "--context", str(tmp_path / "none.json")), "none.json: No such file or directory")
 
 
 def test_an_unreachable_temporal_is_one_line_with_the_remedy(settings: dict[str, str]) -> None:
@@ -177,7 +128,7 @@ def test_an_unusable_kubeconfig_is_named(tmp_path: Path) -> None:
 
 def test_a_reader_that_closes_the_pipe_is_no_error() -> None:
     with subprocess.Popen(
-        [PROGRAM, "parse", FIXTURES / "tool-text-bash" / "events.jsonl"],
+        [PROGRAM, "keys"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -334,15 +285,3 @@ def test_the_public_key_is_all_that_a_workstation_needs(settings: dict[str, str]
     context_file.write_text(json.dumps(context("text", "agent")))
     started = run("start", "--context", str(context_file), AGENT_RUNS_PRODUCTION="true", **settings)
     refused(started, "TEMPORAL_ADDRESS")
-
-
-def test_models_are_those_that_an_agent_is_suggested(tmp_path: Path) -> None:
-    listed = run("models", "--agent", "codex")
-    assert listed.returncode == 0
-    assert "openai/gpt-5.4" in listed.stdout
-    assert "anthropic" not in listed.stdout
-    (tmp_path / "goose.yaml").write_text("name: goose\ntitle: Goose\ncommand: [goose]\nmodels: [acme/large]\n")
-    named = run("models", "--json", AGENT_RUNS_AGENTS=str(tmp_path))
-    assert json.loads(named.stdout)["acme/large"] == "Goose"
-    unknown = run("models", "--agent", "nobody")
-    assert (unknown.returncode, "choose one of opencode, claude" in unknown.stderr) == (2, True)

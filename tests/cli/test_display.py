@@ -12,7 +12,7 @@ from agent_runs.client.obstacles import Obstacle
 from agent_runs.client.outcome import Cancelled
 from agent_runs.client.timeline import PhaseChange, Step
 from agent_runs.contracts.errors import Failure
-from agent_runs.contracts.outcome import AttemptReport, Outcome, Report, Stop
+from agent_runs.contracts.outcome import AttemptReport, Outcome, Stop
 from agent_runs.contracts.start import Finding
 from agent_runs.transcripts.store import Line
 from tests.web.parts import run_info
@@ -31,7 +31,6 @@ OUTCOME = Outcome(
     result_json={"notes": [BAD], "warnings": [BAD]},
     attempts=(AttemptReport(attempt=1, job_name=BAD, failure_code=BAD), AttemptReport(attempt=2, job_name=BAD)),
 )
-REPORT = Report(failure=FAILURE, session_id=BAD, finish_reason=BAD, summary=BAD, errors=(BAD,), warnings=(BAD,))
 
 
 def show_all(display: Display) -> None:
@@ -48,7 +47,6 @@ def show_all(display: Display) -> None:
     display.explanation(BAD, {BAD: BAD})
     display.outcome(BAD, OUTCOME)
     display.cancelled(BAD, Cancelled(outcome="ended before", stop=Stop(), session_id=BAD, failure_code=BAD))
-    display.report(REPORT)
     display.values({BAD: BAD})
     display.findings([Finding(code=BAD, level="error", message=BAD, hint=BAD)])
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_runs.agents.opencode.config import OVERRIDING_VARIABLES
+from agent_runs.contracts.start import HostTexts
 from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan
 from agent_runs.job.manifest import JobPlan
 from agent_runs.job.secrets import CONFIG_KEY, variable_key
@@ -57,8 +58,11 @@ def everything(**env: str) -> dict[str, Any]:
     return context
 
 
+HOST = HostTexts(wake_payload="{}")
+
+
 def plan_of(context: dict[str, Any]) -> JobPlan:
-    prepared = prepare(context)
+    prepared = prepare(context, HOST)
     settings = AgentPodSettings(paperclip_api_url="http://paperclip:3100")
     input = create_job_input(config=prepared.request.config.model_dump(by_alias=True))
     return attempt_plan(input, prepared.request, prepared.secrets, {}, {}, settings)
@@ -88,7 +92,7 @@ def test_a_variable_of_the_agent_reaches_its_container_or_is_a_warning() -> None
         with case(name):
             context = everything(**{name: CANARY})
             effective = CANARY in planned(context).get(name, "")
-            warned = any(f"config.env.{name}" in note for note in prepare(context).request.notes)
+            warned = any(f"config.env.{name}" in note for note in prepare(context, HOST).request.notes)
             assert (effective, warned) in {(True, False), (False, True)}
 
 

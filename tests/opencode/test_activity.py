@@ -5,9 +5,9 @@ import random
 import pytest
 
 from agent_runs.agents.opencode.activity import Activity
-from agent_runs.agents.opencode.events import FileLine
 from tests.opencode.event_lines import step_finish, step_start, text, tool_use
 from tests.opencode.log_lines import call, created, loop, plugin, request, stream_error
+from tests.support.saved_output import FileLine
 
 MAIN, CHILD = "ses_main", "ses_child"
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from agent_runs.agents.opencode.budget import UNPRICED, BudgetFinding, judge
-from agent_runs.agents.opencode.events import FileLine
 from agent_runs.agents.opencode.fold import Fold, Progress
 from agent_runs.contracts.messages import Budget
 from tests.opencode.event_lines import line, step_finish, step_start, text, tool_use
+from tests.support.saved_output import FileLine
 
 
 def after(*lines: bytes) -> Progress:

@@ -7,11 +7,11 @@ from decimal import Decimal
 from functools import cache
 from typing import Any
 
-from agent_runs.agents.opencode.fold import fold_chunks
 from agent_runs.contracts.errors import RunCancelled
 from agent_runs.contracts.outcome import Report
 from tests.opencode.captures import ALL, FAILURES, SUCCESSES, Capture
 from tests.support.cases import case
+from tests.support.saved_output import fold_chunks
 
 
 @cache

@@ -11,19 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_runs.agents.opencode.events import (
-    Event,
-    FileLine,
-    LineSplitter,
-    decode,
-    decode_beginning,
-    plain_text,
-    printable,
-)
-from agent_runs.agents.opencode.fold import Fold, fold_chunks
+from agent_runs.agents.opencode.events import Event, decode, decode_beginning, plain_text, printable
+from agent_runs.agents.opencode.fold import Fold
 from agent_runs.contracts.outcome import ContainerEnd, Report
 from agent_runs.contracts.output import LINE_LIMIT
 from tests.opencode.captures import ALL
+from tests.support.saved_output import FileLine, LineSplitter, fold_chunks
 
 STEP = b'{"type":"step_finish","sessionID":"ses_1","part":{"id":"p1","messageID":"m","reason":"stop","tokens":%s}}'
 

@@ -3,10 +3,10 @@
 import itertools
 import json
 
-from agent_runs.agents.opencode.fold import fold_chunks
 from agent_runs.contracts.errors import FAILURES
 from agent_runs.contracts.outcome import ContainerEnd
 from tests.conftest import FIXTURES
+from tests.support.saved_output import fold_chunks
 
 CAPTURES = sorted(file.parent for file in (FIXTURES / "opencode").glob("*/events.jsonl"))
 ENDS = (

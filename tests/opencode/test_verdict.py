@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from agent_runs.agents.opencode.events import FileLine
 from agent_runs.agents.opencode.fold import RECENT_IDS, Fold
 from agent_runs.agents.opencode.verdict import Missing
 from agent_runs.contracts.errors import AgentSilent, RunCancelled, RunTimeout
 from agent_runs.contracts.outcome import ContainerEnd, Report, Usage
 from tests.support.cases import case
+from tests.support.saved_output import FileLine
 
 SESSION = "ses_e001b6f10ffeowfTKMtc0DNYmh"
 

@@ -7,15 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.contracts.start import HostTexts
 from agent_runs.paperclip.preparation import prepare
 from agent_runs.paperclip.unknown_fields import FOREIGN_FIELDS
 from tests.paperclip.contexts import NAMES, captured, minimal, with_value
 
 CANARY = "canary-5e1f"
+READ = HostTexts(instructions="", skills={})
 
 
 def notes(**config: Any) -> tuple[str, ...]:
-    return prepare(minimal(**config)).request.notes
+    return prepare(minimal(**config), READ).request.notes
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ def test_a_misspelt_field_that_a_run_needs_is_named_where_it_is_missing() -> Non
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_paperclip_itself_puts_into_a_configuration_is_no_warning(name: str) -> None:
-    assert [note for note in prepare(captured(name)).request.notes if "config" in note] == []
+    assert [note for note in prepare(captured(name), READ).request.notes if "config" in note] == []
 
 
 def test_a_field_that_this_adapter_deliberately_does_not_have_is_no_warning() -> None:

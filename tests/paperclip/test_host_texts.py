@@ -155,14 +155,19 @@ def test_the_selected_skills_are_taken_from_what_the_host_has_read() -> None:
     )
 
 
-def test_without_texts_from_the_host_the_worker_reads_the_files() -> None:
-    _, _, source = opened(captured("ctx-1"))
-    assert (source.instructions, source.skills) == (None, None)
+UNREAD = "only Paperclip's plugin reads files for a run"
+
+
+def test_what_nobody_has_read_is_named_and_left_out() -> None:
+    request, _, source = opened(captured("ctx-1"))
+    assert (source.instructions, source.skills) == (None, {})
+    assert len([note for note in request.notes if UNREAD in note]) == 2
 
 
 def test_an_empty_text_of_the_host_counts_as_read() -> None:
-    _, _, source = opened(captured("ctx-1"), instructions="", skills={})
+    request, _, source = opened(captured("ctx-1"), instructions="", skills={})
     assert (source.instructions, source.skills) == ("", {})
+    assert not [note for note in request.notes if UNREAD in note]
 
 
 def test_no_text_of_the_host_is_in_the_request() -> None:

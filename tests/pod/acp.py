@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from agent_runs.agents.opencode.fold import fold_chunks
 from agent_runs.contracts.outcome import ContainerEnd, Report
 from agent_runs.pod.archive import sidecar_archive
+from tests.support.saved_output import fold_chunks
 
 SCRIPT: Final = Path(__file__).parents[2] / "agent_runs" / "pod" / "acp.sh"
 CAPTURES: Final = Path(__file__).parents[1] / "fixtures" / "agents"

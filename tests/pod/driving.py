@@ -14,7 +14,6 @@ from typing import Any
 import aiohttp
 
 from agent_runs.agents.opencode.events import SERVER_EVENTS
-from agent_runs.agents.opencode.fold import fold_chunks
 from agent_runs.agents.opencode.merge import Merged, merge
 from agent_runs.contracts.outcome import ContainerEnd, Report
 from agent_runs.pod.archive import sidecar_archive
@@ -22,6 +21,7 @@ from dev_stack.opencode_binary import ensure_opencode
 from dev_stack.plan import cache_folder
 from dev_stack.scripted_model.server import ScriptedModel, provider_block, serve
 from tests.opencode.real import MODEL, SMALL_MODEL, opencode, prepared
+from tests.support.saved_output import fold_chunks
 
 PASSWORD = "a-password"
 START = (

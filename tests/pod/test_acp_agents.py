@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from agent_runs.agents.opencode.fold import fold_chunks
 from agent_runs.contracts.outcome import ContainerEnd, Report
 from dev_stack.agent_programs import ProgramUnavailable, ensure_program
 from dev_stack.scripted_model import ScriptedModel
@@ -19,6 +18,7 @@ from tests.agents.launch import KEY, launch
 from tests.conftest import UNKNOWN_SESSION
 from tests.pod.acp import PROFILES, SCRIPT
 from tests.pod.harness import Ended, Runner, Running, alive, children
+from tests.support.saved_output import fold_chunks
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_agents, pytest.mark.timeout(900)]
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from agent_runs.agents.opencode.fold import fold_chunks
 from agent_runs.contracts.outcome import Report
 from agent_runs.pod.sidecar.driver import wire
 from agent_runs.pod.sidecar.driver.lines import LEFT_OUT
 from agent_runs.pod.sidecar.driver.server import Server
 from tests.opencode.captures import Capture
 from tests.pod.driving import PASSWORD, Played, Served, bash, result, script, serving, task
+from tests.support.saved_output import fold_chunks
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from agent_runs.agents.opencode.activity import Activity
 from agent_runs.agents.opencode.entries import entry
-from agent_runs.agents.opencode.events import SERVER_EVENTS, FileLine
-from agent_runs.agents.opencode.fold import fold_chunks
+from agent_runs.agents.opencode.events import SERVER_EVENTS
 from agent_runs.contracts.outcome import ContainerEnd
 from agent_runs.pod.sidecar.driver import wire
 from agent_runs.pod.sidecar.driver.children import MAX_CHILDREN, NEVER, Children
@@ -23,6 +22,7 @@ from agent_runs.pod.sidecar.driver.wire import NoAnswer, TooLarge, elements
 from agent_runs.transcripts.store import Line as StoredLine
 from agent_runs.web.paperclip_log import FORMATS, calls
 from tests.opencode.event_lines import step_finish, step_start, text, tool_use
+from tests.support.saved_output import FileLine, fold_chunks
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 SESSION, PROMPT = "ses_1", "msg_prompt"

@@ -46,7 +46,7 @@ async def shown(system: System, run_id: str, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("host", "warning"),
     [
-        (HostTexts(), "config.instructionsFilePath: /paperclip/AGENTS.md is not in the prompt"),
+        (HostTexts(), "Instructions are not in the prompt: only Paperclip's plugin reads files for a run"),
         (HostTexts(instructions="", notes=(f"{UNREADABLE}: no such file",)), UNREADABLE),
     ],
     ids=["nobody reads them", "the plugin could not"],

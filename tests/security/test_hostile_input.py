@@ -19,7 +19,6 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from agent_runs.agents.opencode.events import FileLine
 from agent_runs.agents.opencode.fold import Fold
 from agent_runs.cli.display import TextDisplay
 from agent_runs.contracts.errors import InvalidRequest
@@ -37,6 +36,7 @@ from agent_runs.web.paperclip_log import CALL_BYTES, FORMATS, calls
 from agent_runs.web.render import Templates, page_entries
 from tests.paperclip.contexts import NAMES, captured
 from tests.runs.test_restarts import peak_memory
+from tests.support.saved_output import FileLine
 from tests.web.parts import NOON, line
 
 MIB: Final = 1024 * 1024

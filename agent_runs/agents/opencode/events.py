@@ -8,8 +8,7 @@ code in front) takes a slower path with the same result for what can be read. Wh
 
 import math
 import re
-from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -38,51 +37,6 @@ the permission that it names depends on them."""
 _PREFIX: Final = 512
 GENERIC_LIMIT: Final = 1024 * 1024
 """Bytes of a line that may be built as a whole; an odd line above that is known by its beginning only."""
-
-
-class FileLine(NamedTuple):
-    """One line of a saved output file: an `OutputLine`."""
-
-    data: bytes
-    stream: str = "stdout"
-    terminated: bool = True
-
-
-class LineSplitter:
-    """Bytes of one stream in any chunking to lines. Keeps at most `limit` bytes of a line."""
-
-    def __init__(self, stream: str = "stdout", limit: int = LINE_LIMIT) -> None:
-        self._stream = stream
-        self._limit = limit
-        self._pieces: list[bytes] = []
-        self._size = 0
-
-    def feed(self, chunk: bytes) -> Iterator[FileLine]:
-        """The lines that `chunk` completes."""
-        *ends, rest = chunk.split(b"\n")
-        for end in ends:
-            if self._size:
-                self._keep(end)
-                yield self._taken(terminated=True)
-            else:
-                yield FileLine(end[: self._limit], self._stream)
-        if rest:
-            self._keep(rest)
-
-    def finish(self) -> Iterator[FileLine]:
-        """The unterminated last line, if there is one. The splitter is empty afterwards."""
-        if self._size:
-            yield self._taken(terminated=False)
-
-    def _keep(self, piece: bytes) -> None:
-        if self._size < self._limit:
-            self._pieces.append(piece[: self._limit - self._size])
-        self._size += len(piece)
-
-    def _taken(self, *, terminated: bool) -> FileLine:
-        line = FileLine(b"".join(self._pieces), self._stream, terminated)
-        self._pieces, self._size = [], 0
-        return line
 
 
 class Cache(msgspec.Struct, gc=False):

@@ -7,9 +7,8 @@ Source: OpenCode 1.18.33, observed.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from decimal import Decimal
-from itertools import chain
 from typing import Final, NamedTuple
 
 from agent_runs.agents.opencode import verdict
@@ -20,8 +19,6 @@ from agent_runs.agents.opencode.events import (
     SERVER_EVENTS,
     SUBAGENT_STEP,
     Event,
-    FileLine,
-    LineSplitter,
     Part,
     Tokens,
     decode,
@@ -394,22 +391,6 @@ class Fold:
     def _remember_text(self, text: str) -> None:
         """Keep the end of `text`; it is made printable only when somebody reads it."""
         self._latest_text = text[-4 * LAST_OUTPUT_LIMIT :]
-
-
-def fold_chunks(stdout: Iterable[bytes], stderr: Iterable[bytes] = (), resumed_session: str | None = None) -> Fold:
-    """A fold over two saved outputs, each in chunks of any size."""
-    fold = Fold(resumed_session)
-    for line in chain(_split(stdout, "stdout"), _split(stderr, "stderr")):
-        fold.add(line)
-    return fold
-
-
-def _split(chunks: Iterable[bytes], stream: str) -> Iterator[FileLine]:
-    """The lines of `chunks`, the unterminated last one included."""
-    splitter = LineSplitter(stream)
-    for chunk in chunks:
-        yield from splitter.feed(chunk)
-    yield from splitter.finish()
 
 
 def _count(value: float) -> int:
