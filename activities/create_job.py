@@ -195,7 +195,6 @@ class CreateJobActivity:
 
     async def _plan(self, input: CreateJob) -> JobPlan:
         prepared = await self.preparations.current()
-        request = prepared.request
         secrets, secrets_warnings = await asyncio.to_thread(self._secrets, input, prepared.secrets)
         own_pod = await self.cluster.own_pod()
         settings = self.settings.completed(input.config, own_pod)
@@ -208,7 +207,7 @@ class CreateJobActivity:
         )
         values = await redactions.worker_values()
         await asyncio.to_thread(values.redaction, secrets)  # refused here, and not once the agent has begun to write
-        plan = attempt_plan(input, request, secrets, values.inherited, values.opencode, settings)
+        plan = attempt_plan(input, secrets, values.inherited, values.opencode, settings)
         _, unsupported = translate_mcp_servers(secrets.mcp_servers)
         mcp_warnings = [f"MCP server {name} is neither local nor remote and was left out" for name in unsupported]
         url_warning = api_url_warning(settings.paperclip_api_url) if own_pod else None

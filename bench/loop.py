@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
@@ -219,15 +219,12 @@ async def prepare(folder: Path, context: dict[str, Any]) -> AsyncIterator[Row]:
     yield "prepare_run", watched
 
 
-@dataclass(frozen=True)
 class SealedStart(HistoryPreparations):
     """Has the start of the run that Temporal's history would have."""
 
-    start: RunStart
-
     def __init__(self, start: RunStart, opener: Opener) -> None:
         super().__init__(cast("Client", None), opener)
-        object.__setattr__(self, "start", start)
+        self.start = start
 
     async def _start(self, *_: str) -> RunStart:
         return self.start

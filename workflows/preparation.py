@@ -17,7 +17,7 @@ with workflow.unsafe.imports_passed_through():
         PrepareRun,
         PromptBundle,
     )
-    from agent_runs.contracts.request import RunConfig
+    from agent_runs.contracts.request import RunRequest
     from workflows.attempt import Attempt
     from workflows.current_details import Phase
     from workflows.limits import API_CALLS, API_OUTAGE, HANDOVER_HEARTBEAT, RETRIES, STOPS_FIRST, WITHOUT_WORKERS
@@ -73,12 +73,12 @@ async def prepare(run: RunState, attempt: Attempt) -> tuple[PodProfile, PromptBu
     return profile.result(), prompt.result()
 
 
-def _config(run: RunState) -> RunConfig:
-    """The agent's configuration; OpenCode's command line where its server could not be used."""
-    ended = [attempt.known_failure for attempt in run.attempts]
-    if run.config.transport == "auto" and any(each and each.code == ServerUnusable.code for each in ended):
-        return run.config.model_copy(update={"transport": "run"})
-    return run.config
+def _request(run: RunState) -> RunRequest:
+    """The request; OpenCode's command line where its server could not be used."""
+    config, ended = run.config, [attempt.known_failure for attempt in run.attempts]
+    if config.transport == "auto" and any(each and each.code == ServerUnusable.code for each in ended):
+        config = config.model_copy(update={"transport": "run"})
+    return run.request.model_copy(update={"config": config, "notes": ()})
 
 
 async def create_job(
@@ -86,18 +86,13 @@ async def create_job(
 ) -> JobRef:
     """Removes what previous runs of the agent left, and creates the attempt's Job, or adopts the one that an earlier
     activity attempt has created."""
-    request, key = run.request, attempt.key
+    key = attempt.key
     attempt.token_run_id = tokens.newest_run_id
     creation = workflow.start_activity(
         activities.create_job,
         CreateJob(
             attempt=key,
-            agent_name=request.agent.name,
-            task_id=request.task_id,
-            task_key=request.runtime.task_key,
-            config=_config(run),
-            workspace=request.context.paperclip_workspace,
-            workspaces=request.context.paperclip_workspaces,
+            request=_request(run),
             profile=profile,
             prompt=prompt,
             session=attempt.session,

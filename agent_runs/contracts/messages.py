@@ -10,7 +10,7 @@ from agent_runs.contracts.errors import Failure
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt
 from agent_runs.contracts.pod import AGENT_CONTAINER
-from agent_runs.contracts.request import OPENCODE, RunConfig, SessionParams, Workspace
+from agent_runs.contracts.request import OPENCODE, RunConfig, RunRequest, SessionParams
 
 
 class EnvReference(Contract):
@@ -112,21 +112,20 @@ class CreateJob(Contract):
     """Input of `create_job`.
 
     Attributes:
-        workspaces: the paths of all workspaces of the run's project.
+        request: without its notes.
         joined: the run whose token the agent uses; None: of the run that it is started for.
     """
 
     attempt: AttemptKey
-    agent_name: str = ""
-    task_id: str | None = None
-    task_key: str | None = None
-    config: RunConfig
-    workspace: Workspace = Workspace()
-    workspaces: tuple[str, ...] = ()
+    request: RunRequest
     profile: PodProfile
     prompt: PromptBundle
     session: SessionParams | None = None
     joined: JoinedRun | None = None
+
+    @property
+    def config(self) -> RunConfig:
+        return self.request.config
 
 
 class Claimed(Contract):

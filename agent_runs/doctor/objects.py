@@ -93,7 +93,7 @@ class Objects:
         )
         await check_secrets(self.cluster, profile, settings.inheritance)
         input = _create_job_input(agent, profile)
-        plan = attempt_plan(input, agent.prepared.request, secrets, values.inherited, values.opencode, settings)
+        plan = attempt_plan(input, secrets, values.inherited, values.opencode, settings)
         mounted = own_data_claim(own_pod) is not None if own_pod else False
         program = self.settings.agents.get(config.agent)
         return Planned(input, plan, profile, settings.paperclip_api_url, worker_has_data=mounted, agent=program)
@@ -170,9 +170,7 @@ class Objects:
 def _create_job_input(agent: CheckedAgent, profile: PodProfile) -> CreateJob:
     attempt, request = AttemptKey(run=agent.run), agent.prepared.request
     prompt = PromptBundle(namespace=profile.namespace, secret_name=attempt.prompt_secret_name, sha256="", size=0)
-    return CreateJob(
-        attempt=attempt, agent_name=request.agent.name or "", config=request.config, profile=profile, prompt=prompt
-    )
+    return CreateJob(attempt=attempt, request=request, profile=profile, prompt=prompt)
 
 
 def _objects(input: CreateJob, plan: JobPlan) -> Iterator[Mapping[str, Any]]:

@@ -19,7 +19,7 @@ from agent_runs.agents.profile import AgentProfile
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.messages import CreateJob
 from agent_runs.contracts.pod import DATA_DIRECTORY
-from agent_runs.contracts.request import OPENCODE, RunConfig, RunRequest, Secrets
+from agent_runs.contracts.request import OPENCODE, RunConfig, Secrets
 from agent_runs.contracts.start import SealedJoin
 from agent_runs.job import manifest
 from agent_runs.job.acp_plan import acp_start, profile_of
@@ -74,7 +74,6 @@ class AgentPodSettings:
 
 def attempt_plan(
     input: CreateJob,
-    request: RunRequest,
     secrets: Secrets,
     inherited: dict[str, str],
     opencode: dict[str, Any],
@@ -90,14 +89,14 @@ def attempt_plan(
         InvalidRequest: names the field and the remedy.
         JobCreateFailed: the content does not fit into a Secret.
     """
-    config, directory = input.config, manifest.working_directory(input)
+    request, config, directory = input.request, input.config, manifest.working_directory(input)
     variables = paperclip_environment(request, secrets, api_url=settings.paperclip_api_url, inherited=inherited)
     if secrets.run_id != request.run_id:
         variables["PAPERCLIP_RUN_ID"] = secrets.run_id
     names = frozenset(variables)  # the runner adds those that the proxy takes away
     variables, servers, proxy = route_through_api_proxy(variables, secrets)
     title, session = (
-        f"{input.agent_name} {input.attempt.transcript}",
+        f"{request.agent.name} {input.attempt.transcript}",
         input.session.session_id if input.session else None,
     )
     if config.agent != OPENCODE:

@@ -291,7 +291,7 @@ def _labels(input: CreateJob) -> tuple[dict[str, str], tuple[str, ...]]:
     extra, warnings = extra_labels(input.config)
     identifiers = {
         "paperclip.io/adapter-type": "opencode_k8s",
-        "paperclip.io/task-id": label_value(input.task_id or ""),
+        "paperclip.io/task-id": label_value(input.request.task_id or ""),
         "paperclip.io/session-id": label_value(input.session.session_id if input.session else ""),
     }
     return {
@@ -306,7 +306,7 @@ def _job(
 ) -> dict[str, Any]:
     annotations = {
         "paperclip.io/adapter-type": "opencode_k8s",
-        "paperclip.io/agent-name": input.agent_name[:_NAME_LIMIT],
+        "paperclip.io/agent-name": input.request.agent.name[:_NAME_LIMIT],
     }
     ours = {"kubectl.kubernetes.io/default-container": SIDECAR_CONTAINER}
     overlay = (input.config.pod_template or {}).get("metadata", {}).get("labels", {})
@@ -597,7 +597,7 @@ def working_directory(input: CreateJob) -> str:
     """
     candidates = {
         "sessionParams.cwd": input.session.cwd if input.session else None,
-        "paperclipWorkspace.cwd": input.workspace.cwd,
+        "paperclipWorkspace.cwd": input.request.context.paperclip_workspace.cwd,
         "cwd": input.config.cwd,
     }
     for name, path in candidates.items():
@@ -728,8 +728,8 @@ def _data_folders(input: CreateJob, settings: PodSettings) -> tuple[Folder, ...]
     folders = RunFolders(
         owner=Owner(run.company_id, run.agent_id),
         directory=working_directory(input),
-        workspace=input.workspace,
-        projects=input.workspaces,
+        workspace=input.request.context.paperclip_workspace,
+        projects=input.request.context.paperclip_workspaces,
         instructions=input.config.instructions_file_path,
         skills=input.prompt.skill_folders,
     )
@@ -759,7 +759,7 @@ def _database(input: CreateJob) -> dict[str, Any] | None:
         return None
     if mode == "dedicated_pvc":
         return {"persistentVolumeClaim": {"claimName": claim_name(attempt.run.agent_id)}}
-    task_key = (input.task_key or "").strip()
+    task_key = (input.request.runtime.task_key or "").strip()
     if mode == "workspace_subpath" and input.profile.data_claim and task_key:
         return {"subPath": database_path(attempt.run.company_id, attempt.run.agent_id, task_key)}
     return {"emptyDir": {}}

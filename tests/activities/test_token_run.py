@@ -36,9 +36,8 @@ def plan_with(secrets: Secrets, **settings: Any) -> JobPlan:
         agent=AgentRef(id="ada", company_id="acme"),
         config=RunConfig(model="fake/text"),
     )
-    return attempt_plan(
-        create_job_input(), request, secrets, {}, {}, AgentPodSettings(**{"paperclip_api_url": URL, **settings})
-    )
+    pods = AgentPodSettings(**{"paperclip_api_url": URL, **settings})
+    return attempt_plan(create_job_input(request=request), secrets, {}, {}, pods)
 
 
 def is_proxied(plan: JobPlan) -> bool:

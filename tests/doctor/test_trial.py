@@ -8,7 +8,7 @@ from pathlib import Path
 from agent_runs.agents.profile import load
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import CreateJob, PodProfile, PromptBundle
-from agent_runs.contracts.request import RunConfig
+from agent_runs.contracts.request import AgentRef, RunConfig, RunRequest
 from agent_runs.doctor.objects import Planned
 from agent_runs.doctor.trial import ASK_AGENT, _agent, _trial_job
 from agent_runs.job.manifest import plan_job
@@ -19,7 +19,8 @@ def planned(**config: object) -> Planned:
     profile = PodProfile(namespace="agents", image="agent:1", data_claim="paperclip-data")
     prompt = PromptBundle(namespace="agents", secret_name=attempt.prompt_secret_name, sha256="", size=0)
     chosen = RunConfig.model_validate({"model": "fake/x$(HOME)", **config})
-    input = CreateJob(attempt=attempt, agent_name="", config=chosen, profile=profile, prompt=prompt)
+    request = RunRequest(run_id="c1", agent=AgentRef(id="check", company_id="acme"), config=chosen)
+    input = CreateJob(attempt=attempt, request=request, profile=profile, prompt=prompt)
     plan = plan_job(input, argv=["opencode"], environment={}, opencode_config="{}", scripts={})
     return Planned(input, plan, profile, "http://paperclip:3100", worker_has_data=True)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import CreateJob, PodProfile, PromptBundle
-from agent_runs.contracts.request import RunConfig
+from agent_runs.contracts.request import AgentRef, RunConfig, RunRequest, Runtime, WakeContext, Workspace
 from agent_runs.job.manifest import JobPlan, plan_job
 
 AGENT = "b1677834-f306-4a0e-9c14-97a6dc937575"
@@ -19,10 +19,20 @@ def create_job_input(
 ) -> CreateJob:
     """An input with everything it needs; `config` is in Paperclip's spelling."""
     attempt = AttemptKey(run=RunKey(agent_id=agent, company_id="co-1", run_id=run), attempt=fields.pop("attempt", 1))
+    wake = WakeContext(
+        task_id=fields.pop("task_id", None),
+        paperclip_workspace=fields.pop("workspace", Workspace()),
+        paperclip_workspaces=fields.pop("workspaces", ()),
+    )
     defaults: dict[str, Any] = {
         "attempt": attempt,
-        "agent_name": "Ada",
-        "config": RunConfig.model_validate({"model": "fake/text", **(config or {})}),
+        "request": RunRequest(
+            run_id=run,
+            agent=AgentRef(id=agent, company_id="co-1", name=fields.pop("agent_name", "Ada")),
+            runtime=Runtime(task_key=fields.pop("task_key", None)),
+            config=RunConfig.model_validate({"model": "fake/text", **(config or {})}),
+            context=wake,
+        ),
         "profile": PodProfile(namespace="agents", image="registry.example/agent:1", data_claim="data"),
         "prompt": PromptBundle(namespace="agents", secret_name=attempt.prompt_secret_name, sha256="0" * 64, size=1),
     }

@@ -44,8 +44,8 @@ def planned(
     context["config"] |= {"agent": name, "model": "fake/scenario/text", **config}
     context["config"]["env"] = env or {}
     prepared = prepare(context)
-    input = create_job_input(config=prepared.request.config.model_dump(by_alias=True), session=session)
-    return attempt_plan(input, prepared.request, prepared.secrets, {}, {}, settings)
+    input = create_job_input(request=prepared.request, session=session)
+    return attempt_plan(input, prepared.secrets, {}, {}, settings)
 
 
 def digest(plan: JobPlan) -> str:
@@ -99,8 +99,8 @@ def with_skills(name: str, *skills: tuple[str, str]) -> JobPlan:
         update={"skill_names": tuple(each for each, _ in skills), "skill_folders": tuple(each for _, each in skills)}
     )
     prepared = prepare(captured("ctx-2"))
-    given = create_job_input(config={"agent": name, "model": "fake/text"}).model_copy(update={"prompt": bundle})
-    return attempt_plan(given, prepared.request, prepared.secrets, {}, {}, SETTINGS)
+    given = create_job_input(config={"agent": name, "model": "fake/text"}, prompt=bundle)
+    return attempt_plan(given, prepared.secrets, {}, {}, SETTINGS)
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -245,7 +245,7 @@ def test_a_missing_key_and_an_unreadable_address_are_warnings() -> None:
     pod = PodProfile(namespace="agents", image="agent:1", data_claim="data", env_references=(reference,))
     prepared = prepare(captured("ctx-2"))
     input = create_job_input(config={"agent": "codex", "model": "openai/gpt"}, profile=pod)
-    plan = attempt_plan(input, prepared.request, prepared.secrets, {}, {}, SETTINGS)
+    plan = attempt_plan(input, prepared.secrets, {}, {}, SETTINGS)
     assert "OPENAI_BASE_URL comes from a Secret or ConfigMap" in str(plan.warnings)
 
 

@@ -64,8 +64,8 @@ HOST = HostTexts(wake_payload="{}")
 def plan_of(context: dict[str, Any]) -> JobPlan:
     prepared = prepare(context, HOST)
     settings = AgentPodSettings(paperclip_api_url="http://paperclip:3100")
-    input = create_job_input(config=prepared.request.config.model_dump(by_alias=True))
-    return attempt_plan(input, prepared.request, prepared.secrets, {}, {}, settings)
+    input = create_job_input(request=prepared.request)
+    return attempt_plan(input, prepared.secrets, {}, {}, settings)
 
 
 def planned(context: dict[str, Any]) -> dict[str, str]:

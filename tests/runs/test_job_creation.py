@@ -59,7 +59,7 @@ async def creation(system: System) -> Creation:
     bundling = BundlePromptActivity(system.kubernetes, Prompts(preparations))
     prompt = await ActivityEnvironment().run(bundling.bundle_prompt, BundlePrompt(attempt=attempt, config=config))
     profile = PodProfile(namespace="default", image="agent:test")
-    input = CreateJob(attempt=attempt, config=config, profile=profile, prompt=prompt)
+    input = CreateJob(attempt=attempt, request=prepared.request, profile=profile, prompt=prompt)
     return Creation(CreateJobActivity(system.kubernetes, preparations, Opener([]), AgentPodSettings()), input)
 
 

@@ -111,14 +111,12 @@ def planned(context: dict[str, Any]) -> str | None:
         attempt = AttemptKey(run=request.key, attempt=1)
         input = CreateJob(
             attempt=attempt,
-            agent_name=request.agent.name or "",
-            config=request.config,
-            workspace=request.context.paperclip_workspace,
+            request=request,
             profile=PodProfile(namespace="agents", image="agent:1", data_claim="data"),
             prompt=PromptBundle(namespace="agents", secret_name=attempt.prompt_secret_name, sha256="0" * 64, size=1),
             session=request.runtime.session_params,
         )
-        plan = attempt_plan(input, request, prepared.secrets, {}, {}, AgentPodSettings())
+        plan = attempt_plan(input, prepared.secrets, {}, {}, AgentPodSettings())
         json.dumps(plan.job, allow_nan=False).encode()
         assert request.model_validate_json(request.model_dump_json()) == request
     except InvalidRequest as refused:
