@@ -2,7 +2,7 @@
 
 The agent is the real OpenCode with the scripted model, in the embedded cluster. `python -m bench.soak [WAKES]` prints a
 line every so often; each wake must end with the answer of its own task, and two tasks take turns. A server ends after a
-number of turns (`agent_runs.pod.sidecar.serving.MAX_TURNS`), and its pod with it.
+number of turns (`agent_runs.pod.sidecar.driving.MAX_TURNS`), and its pod with it.
 """
 
 import os

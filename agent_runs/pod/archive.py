@@ -14,10 +14,11 @@ import h11
 _PACKAGE: Final = Path(__file__).parent.parent
 _MODULES: Final = ("__init__.py", "pod/__init__.py", *(f"pod/sidecar/{name}.py" for name in (
     *("__init__", "api_proxy", "commands", "connection", "control", "encoding", "main", "output", "requests"),
-    *("runner", "serving", "shared", "tokens", "upstream", "watching", "driver/__init__", "driver/children"),
-    *("driver/drive", "driver/growth", "driver/lines", "driver/record", "driver/server"),
-    *("driver/stream", "driver/turn", "driver/waiting", "driver/wire"),
-    *(f"acp/{name}" for name in ("__init__", "agent", "drive", "mapping", "messages", "turn", "usage")),
+    *("runner", "driving", "shared", "tokens", "upstream", "watching"),
+    *(f"drivers/{name}" for name in ("__init__", "folder", "growth", "lines", "record", "waiting")),
+    *(f"drivers/opencode_server/{name}" for name in ("__init__", "children", "drive", "journal", "server")),
+    *(f"drivers/opencode_server/{name}" for name in ("stream", "turn", "wire")),
+    *(f"drivers/acp/{name}" for name in ("__init__", "agent", "drive", "mapping", "messages", "turn", "usage")),
 )))  # fmt: skip
 _H11: Final = Path(h11.__file__).parent
 _START: Final = """import sys

@@ -21,7 +21,7 @@ CAPTURES: Final = Path(__file__).parents[1] / "fixtures" / "agents"
 PLAYER: Final = Path(__file__).with_name("recorded_agent.py")
 START: Final = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from agent_runs.pod.sidecar.acp.drive import drive; drive(sys.argv[2])"
+    "from agent_runs.pod.sidecar.drivers.acp.drive import drive; drive(sys.argv[2])"
 )
 _STATUS: Final = r"(?:API Error: |\()(?P<status>\d{3})\b"
 

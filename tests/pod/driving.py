@@ -26,7 +26,7 @@ from tests.support.saved_output import fold_chunks
 PASSWORD = "a-password"
 START = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from agent_runs.pod.sidecar.driver import drive; drive.ABORT_SECONDS = float(sys.argv[3]); "
+    "from agent_runs.pod.sidecar.drivers.opencode_server import drive; drive.ABORT_SECONDS = float(sys.argv[3]); "
     "drive.drive(sys.argv[2])"
 )
 

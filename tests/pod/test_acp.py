@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agent_runs.contracts.outcome import Report
-from agent_runs.pod.sidecar.acp.mapping import GROWING, HISTORY
+from agent_runs.pod.sidecar.drivers.acp.mapping import GROWING, HISTORY
 from tests.conftest import UNKNOWN_SESSION
 from tests.pod.acp import CAPTURES, PROFILES, Played, Stage, read, recorded, report
 
@@ -311,7 +311,9 @@ async def test_what_comes_after_the_answer_does_not_change_the_lines_that_are_wr
     assert stage.events == whole
 
 
-SHORT_PROOF = "from agent_runs.pod.sidecar.acp import drive; drive.PROOF_SECONDS = 0.3; drive.drive(sys.argv[2])"
+SHORT_PROOF = (
+    "from agent_runs.pod.sidecar.drivers.acp import drive; drive.PROOF_SECONDS = 0.3; drive.drive(sys.argv[2])"
+)
 
 
 def without_times(value: Any) -> Any:

@@ -13,12 +13,13 @@ from agent_runs.agents.opencode.activity import Activity
 from agent_runs.agents.opencode.entries import entry
 from agent_runs.agents.opencode.events import SERVER_EVENTS
 from agent_runs.contracts.outcome import ContainerEnd
-from agent_runs.pod.sidecar.driver import wire
-from agent_runs.pod.sidecar.driver.children import MAX_CHILDREN, NEVER, Children
-from agent_runs.pod.sidecar.driver.drive import identifier
-from agent_runs.pod.sidecar.driver.growth import MAX_TEXT, Growth
-from agent_runs.pod.sidecar.driver.lines import LEFT_OUT, Line, Mapping, encoded
-from agent_runs.pod.sidecar.driver.wire import NoAnswer, TooLarge, elements
+from agent_runs.pod.sidecar.drivers.growth import MAX_TEXT, Growth
+from agent_runs.pod.sidecar.drivers.lines import LEFT_OUT, Line, encoded
+from agent_runs.pod.sidecar.drivers.opencode_server import wire
+from agent_runs.pod.sidecar.drivers.opencode_server.children import MAX_CHILDREN, NEVER, Children
+from agent_runs.pod.sidecar.drivers.opencode_server.drive import identifier
+from agent_runs.pod.sidecar.drivers.opencode_server.journal import Journal
+from agent_runs.pod.sidecar.drivers.opencode_server.wire import NoAnswer, TooLarge, elements
 from agent_runs.transcripts.store import Line as StoredLine
 from agent_runs.web.paperclip_log import FORMATS, calls
 from tests.opencode.event_lines import step_finish, step_start, text, tool_use
@@ -57,7 +58,7 @@ SERVER_LINES: list[dict[str, Any]] = [
 
 @given(st.lists(st.tuples(st.sampled_from(words) | st.text(max_size=5), values), max_size=8))
 def test_hostile_events_make_lines_that_can_be_read_or_none(events: list[tuple[str, Any]]) -> None:
-    mapping = Mapping(SESSION, PROMPT)
+    mapping = Journal(SESSION, PROMPT)
     mapping.add(*FIRST)
     for seq, (kind, data) in enumerate(events, 1):
         for line in mapping.add(seq, kind, data):
@@ -68,7 +69,7 @@ def test_hostile_events_make_lines_that_can_be_read_or_none(events: list[tuple[s
 
 @given(values, values, values)
 def test_the_beginning_of_a_tool_call_is_bounded(part: Any, tool: Any, title: Any) -> None:
-    mapping = Mapping(SESSION, PROMPT)
+    mapping = Journal(SESSION, PROMPT)
     mapping.add(*FIRST)
     state = {"status": "running", "input": {"command": "x" * 9000, "more": part}, "title": title}
     data = {"part": {"type": "tool", "sessionID": SESSION, "callID": "call_1", "tool": tool, "state": state}}
@@ -136,7 +137,7 @@ def test_a_prompt_sorts_behind_every_message_of_its_session(now: int, newest: in
 
 
 def test_an_event_that_is_too_large_is_left_out_by_name_and_counted() -> None:
-    mapping = Mapping(SESSION, PROMPT)
+    mapping = Journal(SESSION, PROMPT)
     assert mapping.add(0, "message.part.updated.1", LEFT_OUT) == []
     mapping.add(1, "message.updated.1", {"info": {"id": PROMPT}})
     assert mapping.add(2, "message.part.updated.1", LEFT_OUT) == [Line("event_left_out", {})]

@@ -17,7 +17,7 @@ from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.kube.objects import Job
 from agent_runs.kube.ownership import RESTS_SINCE
-from agent_runs.pod.sidecar.serving import DEAD_SECONDS
+from agent_runs.pod.sidecar.drivers.acp import DEAD_SECONDS
 from dev_stack.agent_programs import PROGRAMS
 from dev_stack.demo import later_context
 from tests.pod.paperclip import FakePaperclip, serving

@@ -12,7 +12,7 @@ from agent_runs.contracts.errors import InvalidRequest, SealedFieldUnreadable
 from agent_runs.contracts.large_json import MAX_VALUES
 from agent_runs.contracts.start import Binding, SealedRun
 from agent_runs.job.policy import Policy
-from agent_runs.pod.sidecar.driver.lines import Line, decoded, encoded
+from agent_runs.pod.sidecar.drivers.lines import Line, decoded, encoded
 from tests.paperclip.contexts import KEY, OPENER
 from tests.support.cases import case
 

@@ -11,11 +11,12 @@ from activities.stream_logs import StreamState
 from agent_runs.logs.frames import LogLine
 from agent_runs.paperclip.redaction import Redaction
 from agent_runs.paperclip.secret_values import MIN_LENGTH
-from agent_runs.pod.sidecar.acp import mapping as acp
-from agent_runs.pod.sidecar.acp.agent import RawLine
-from agent_runs.pod.sidecar.acp.messages import MAX_BEGINNING, MAX_KEPT, message
-from agent_runs.pod.sidecar.driver.growth import Growth
-from agent_runs.pod.sidecar.driver.lines import MAX_INPUT, MAX_TITLE, Line, Mapping, encoded
+from agent_runs.pod.sidecar.drivers.acp import mapping as acp
+from agent_runs.pod.sidecar.drivers.acp.agent import RawLine
+from agent_runs.pod.sidecar.drivers.acp.messages import MAX_BEGINNING, MAX_KEPT, message
+from agent_runs.pod.sidecar.drivers.growth import Growth
+from agent_runs.pod.sidecar.drivers.lines import MAX_INPUT, MAX_TITLE, Line, encoded
+from agent_runs.pod.sidecar.drivers.opencode_server.journal import Journal
 from tests.support.cases import case
 
 SESSION = "ses_1"
@@ -141,7 +142,7 @@ def test_no_bound_of_the_sidecar_cuts_a_secret_so_that_half_of_it_is_stored() ->
         cut = "x" * (acp.MAX_OUTPUT - before) + f" {SECRET}"
         output = f"{SECRET} " + "x" * (acp.MAX_OUTPUT - len(SECRET) + before)
         running = {"callID": "c", "state": {"status": "running", "input": near[MAX_INPUT], "title": near[MAX_TITLE]}}
-        opencode = Mapping(SESSION, "msg")
+        opencode = Journal(SESSION, "msg")
         opencode.add(0, "message.updated.1", {"info": {"id": "msg"}})
         large = tool(rawInput={"command": "x"}, title="x" * (MAX_BEGINNING - 160 - before) + f" {SECRET}")
         ways = {

@@ -31,7 +31,7 @@ SUBAGENT_STEP: Final = "subagent_step"
 SERVER_EVENTS: Final = frozenset(
     {"tool_running", "text_growth", "session_status", "permission_rejected", SUBAGENT_STEP, "acp_update"}
 )
-"""Lines that the sidecar's drivers (`agent_runs.pod.sidecar.driver`, `acp`) add to those of `opencode run`: what
+"""Lines that the sidecar's drivers (`agent_runs.pod.sidecar.drivers`) add to those of `opencode run`: what
 begins, grows and waits, what sub-agents use, and the messages of an agent that make no other line. Of the verdict only
 the permission that it names depends on them."""
 _PREFIX: Final = 512

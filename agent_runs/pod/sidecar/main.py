@@ -9,7 +9,7 @@
 OUTPUT is the folder shared with the agent's container: the files `stdout` and `stderr`, the FIFO `agent`, and `ready`,
 which is there once the runner may start; it holds the address of the API proxy, or `none`. CONTROL is the sidecar's own
 folder; TOKENS is that of the Secret with the token. With the variable PAPERCLIP_UPSTREAM_URL it is the agent's API
-proxy. With TURN, a JSON file, it also drives OpenCode's server (`serving`), and forwards what that writes of it instead
+proxy. With TURN, a JSON file, it also drives OpenCode's server (`driving`), and forwards what that writes of it instead
 of the agent's standard output. Claim and rotate read JSON from standard input, its length in a first line.
 
 It ends last. When the runner has ended, in whatever way, it forwards the rest, writes the last frame, and waits until
@@ -32,9 +32,9 @@ from typing import Any
 
 from agent_runs.pod.sidecar import shared
 from agent_runs.pod.sidecar.control import Control
+from agent_runs.pod.sidecar.driving import Driving
 from agent_runs.pod.sidecar.output import Output
 from agent_runs.pod.sidecar.runner import Runner
-from agent_runs.pod.sidecar.serving import Serving
 from agent_runs.pod.sidecar.upstream import UPSTREAM, Upstream
 from agent_runs.pod.sidecar.watching import Watch
 
@@ -62,9 +62,9 @@ class Sidecar:
         self._runner = Runner(output)
         self._upstream = Upstream.read(os.environ[UPSTREAM]) if UPSTREAM in os.environ else None
         self._listener = socket.create_server((LOOPBACK, 0), backlog=BACKLOG) if self._upstream else None
-        self._serving = Serving(output, own, turn, self.address) if turn else None
+        self._driving = Driving(output, own, turn, self.address) if turn else None
         self._has_claim = False
-        self._output = Output(output, _write, driven=self._serving.events if self._serving else None)
+        self._output = Output(output, _write, driven=self._driving.events if self._driving else None)
         self._control = Control(own, self._output.repeat, self._answer)
         self._own = own
         self._poll = select.poll()
@@ -93,12 +93,12 @@ class Sidecar:
     @property
     def ready(self) -> tuple[str, ...]:
         """Return what the runner needs to know: where the agent reaches Paperclip, and what is for its server."""
-        return (self.address, *(self._serving.ready if self._serving else ()))
+        return (self.address, *(self._driving.ready if self._driving else ()))
 
     def run(self, max_unread: float) -> None:
         self._start_proxy()
-        if self._serving:
-            self._serving.begin()
+        if self._driving:
+            self._driving.begin()
         self._output.begin()
         if self._forward():
             rested = self._output.has_ended
@@ -116,47 +116,47 @@ class Sidecar:
         while not self._runner.has_ended():
             if self._stop_requested and not self._runner.has_started:
                 return False
-            if self._serving and self._stop_requested:
-                self._serving.abort()
+            if self._driving and self._stop_requested:
+                self._driving.abort()
             self._wait(self._next_look(grown=grown))
             grown = not self._rests and self._output.forward()
-            if self._serving and self._rests and self._rest_left <= 0:
-                self._serving.end_rest()
+            if self._driving and self._rests and self._rest_left <= 0:
+                self._driving.end_rest()
         return True
 
     # a server that rests
 
     @property
     def _rests(self) -> bool:
-        return self._serving is not None and self._serving.rests_until is not None
+        return self._driving is not None and self._driving.rests_until is not None
 
     @property
     def _rest_left(self) -> float:
         """Seconds until nobody may claim the server any more."""
-        until = self._serving.rests_until if self._serving else None
+        until = self._driving.rests_until if self._driving else None
         return max(until - time.monotonic(), 0.0) if until is not None else 0.0
 
     def _answer(self, kind: str, request: dict[str, Any]) -> dict[str, Any]:
-        if self._serving and kind != "rotate" and (earlier := self._serving.repeated(request)):
+        if self._driving and kind != "rotate" and (earlier := self._driving.repeated(request)):
             return earlier
-        if self._serving is None or self._stop_requested or self._runner.has_ended():
+        if self._driving is None or self._stop_requested or self._runner.has_ended():
             return {"accepted": False, "reason": "the agent's container has ended"}
         if kind == "rotate":
-            return self._serving.rotate(request)
+            return self._driving.rotate(request)
         first = self._output.number + 1
-        answer = self._serving.claimed(request, first, self._runner.has_ended)
+        answer = self._driving.claimed(request, first, self._runner.has_ended)
         if answer["accepted"]:
             self._control.acknowledged = False
-            self._output.begin_turn(self._serving.events)
+            self._output.begin_turn(self._driving.events)
             self._watch_again()
             self._has_claim = True
         return answer
 
     def _begin_claimed_turn(self) -> None:
         """Start the driver once the claim is answered: a process that has its connection keeps it open."""
-        if self._serving and self._has_claim:
+        if self._driving and self._has_claim:
             self._has_claim = False
-            self._serving.begin()
+            self._driving.begin()
 
     def _watch_again(self) -> None:
         """Watch the files of this turn instead of the last one's."""
@@ -170,11 +170,11 @@ class Sidecar:
     def _end_turn(self) -> None:
         """Wait a moment for what the driver still finds out about a server whose container has ended."""
         end = time.monotonic() + MAX_TURN_END_SECONDS
-        while self._serving and self._serving.is_driving and (left := end - time.monotonic()) > 0:
+        while self._driving and self._driving.is_driving and (left := end - time.monotonic()) > 0:
             self._wait(left)
             self._output.forward()
-        if self._serving:
-            self._serving.kill()
+        if self._driving:
+            self._driving.kill()
 
     def _next_look(self, *, grown: bool) -> float | None:
         if self._rests:
@@ -198,12 +198,12 @@ class Sidecar:
             while (ended := os.waitpid(-1, os.WNOHANG)[0]) != 0:
                 if ended == self._proxy:
                     self._start_proxy()
-                elif self._serving and self._serving.has_ended(ended):
+                elif self._driving and self._driving.has_ended(ended):
                     self._turn_has_ended()
 
     def _turn_has_ended(self) -> None:
-        if self._serving and self._rests and (self._output.truncated or self._output.disk_is_full):
-            self._serving.end_rest()  # only its container's status can say how such a run ended
+        if self._driving and self._rests and (self._output.truncated or self._output.disk_is_full):
+            self._driving.end_rest()  # only its container's status can say how such a run ended
         elif self._rests:
             self._output.end(self._last_frame)
 
@@ -228,8 +228,8 @@ class Sidecar:
         elif error is None and self._output.truncated:
             error = "output_truncated"
         frame = {**result.frame(), "error": error}
-        if self._serving:
-            frame = self._serving.judged(frame)
+        if self._driving:
+            frame = self._driving.judged(frame)
         return json.dumps({**frame, "disk": self._output.disk_bytes, **self._output.totals()}).encode()
 
     def _await_reader(self, max_unread: float, at_least: float) -> None:

@@ -14,7 +14,7 @@ import time
 from typing import NamedTuple
 
 from agent_runs.pod.sidecar import shared
-from agent_runs.pod.sidecar.driver.waiting import Waiter
+from agent_runs.pod.sidecar.drivers.waiting import Waiter
 from agent_runs.pod.sidecar.watching import Watch
 
 INPUT, PROTOCOL, ORDERS, USAGE, ENDED = "input", "protocol", "orders", "usage", "ended"

@@ -1,19 +1,11 @@
-"""The driver's folder: what it is to do, where it is, and how it ended.
-
-Only the sidecar writes there, so what is in it can be believed.
-"""
+"""What the driver of OpenCode's server is to do, and how far it is."""
 
 from __future__ import annotations
 
 import json
-import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from agent_runs.pod.sidecar.driver.lines import prose
-
-TURN, STATE, END, EVENTS = "turn.json", "state", "end", "events"
-MAX_DETAIL = 1000
-MAX_PROMPT = 64 * 1024 * 1024
+from agent_runs.pod.sidecar.drivers.folder import STATE, TURN, prompt_text, replace
 
 
 class Turn(NamedTuple):
@@ -74,16 +66,6 @@ class Turn(NamedTuple):
         return prompt_text(self.prompt)
 
 
-def prompt_text(path: str) -> str:
-    """Return the prompt, of which the driver's folder has a copy.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    with open(path, "rb") as file:  # noqa: PTH123 - pathlib is not needed here
-        return file.read(MAX_PROMPT).decode("utf-8", "replace")
-
-
 class State(NamedTuple):
     """How far it is. A prompt has identifiers of its own, so that it is the same one however often it is sent.
 
@@ -121,46 +103,3 @@ class State(NamedTuple):
             OSError: the disk is full.
         """
         replace(f"{folder}/{STATE}", self._asdict())
-
-
-class End(NamedTuple):
-    """How it ended.
-
-    Attributes:
-        code: what `opencode run` would have exited with.
-        reason: the name of what kept it from ending by itself.
-        detail: for people.
-        seq: of the session's newest event, if all was read.
-    """
-
-    code: int
-    reason: str | None = None
-    detail: str = ""
-    session: str | None = None
-    seq: int | None = None
-
-    def write(self, folder: str) -> None:
-        """Write it.
-
-        Raises:
-            OSError: the disk is full.
-        """
-        replace(f"{folder}/{END}", {**self._asdict(), "detail": prose(self.detail, MAX_DETAIL)})
-
-
-def has_ended(folder: str) -> bool:
-    """Return whether there is an end."""
-    return os.access(f"{folder}/{END}", os.F_OK)
-
-
-def replace(path: str, content: dict[str, Any]) -> None:
-    """Replace a file by one with this JSON, which is on the disk then.
-
-    Raises:
-        OSError: the disk is full.
-    """
-    with open(path + ".new", "w", encoding="utf-8") as file:  # noqa: PTH123 - as above
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(path + ".new", path)  # noqa: PTH105 - as above

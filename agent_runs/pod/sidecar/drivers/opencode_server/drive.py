@@ -17,15 +17,17 @@ import string
 import time
 from typing import Any
 
-from agent_runs.pod.sidecar.driver.children import Children
-from agent_runs.pod.sidecar.driver.growth import Growth
-from agent_runs.pod.sidecar.driver.lines import MAX_NAME, Line, Mapping, dictionary, integer, prose, text
-from agent_runs.pod.sidecar.driver.record import MAX_ERRORS, Record, error_key
-from agent_runs.pod.sidecar.driver.server import Server, UnknownSession, Unusable, await_port
-from agent_runs.pod.sidecar.driver.stream import SILENCE_SECONDS, Stream
-from agent_runs.pod.sidecar.driver.turn import EVENTS, End, State, Turn, has_ended
-from agent_runs.pod.sidecar.driver.waiting import Aborted, Waiter
-from agent_runs.pod.sidecar.driver.wire import NoAnswer, Wire
+from agent_runs.pod.sidecar.drivers.folder import EVENTS, End, drive_to_end
+from agent_runs.pod.sidecar.drivers.growth import Growth
+from agent_runs.pod.sidecar.drivers.lines import MAX_NAME, Line, dictionary, integer, prose, text
+from agent_runs.pod.sidecar.drivers.opencode_server.children import Children
+from agent_runs.pod.sidecar.drivers.opencode_server.journal import Journal
+from agent_runs.pod.sidecar.drivers.opencode_server.server import Server, UnknownSession, Unusable, await_port
+from agent_runs.pod.sidecar.drivers.opencode_server.stream import SILENCE_SECONDS, Stream
+from agent_runs.pod.sidecar.drivers.opencode_server.turn import State, Turn
+from agent_runs.pod.sidecar.drivers.opencode_server.wire import NoAnswer, Wire
+from agent_runs.pod.sidecar.drivers.record import MAX_ERRORS, Record, error_key
+from agent_runs.pod.sidecar.drivers.waiting import Aborted, Waiter
 
 QUIET_SECONDS = 5.0
 """Without a live event, until journal, status and requests are looked at."""
@@ -48,14 +50,7 @@ def drive(folder: str) -> None:
 
     SIGTERM to this process aborts the turn.
     """
-    if has_ended(folder):
-        return
-    try:
-        end = _Drive(folder).run()
-    except Exception as error:  # noqa: BLE001 - whoever waits for the end must get one
-        end = _failed(folder, error)
-    with contextlib.suppress(OSError):
-        end.write(folder)
+    drive_to_end(folder, lambda: _Drive(folder).run(), lambda error: _failed(folder, error))
 
 
 def _failed(folder: str, error: Exception) -> End:
@@ -77,7 +72,7 @@ class _Drive:
         self._record: Record
         self._server: Server
         self._stream: Stream | None = None
-        self._mapping: Mapping
+        self._journal: Journal
         self._growth = Growth()
         self._unread = 0
         self._live_errors: dict[tuple[str, str], int] = {}
@@ -131,7 +126,7 @@ class _Drive:
         self._skip_others()
         self._unread = self._record.journaled
         self._live_errors = dict(self._record.errors)
-        self._mapping = Mapping(state.session, state.message, state.start, self._turn.read_to)
+        self._journal = Journal(state.session, state.message, state.start, self._turn.read_to)
         self._reconnect()
 
     def _skip_others(self) -> None:
@@ -183,7 +178,7 @@ class _Drive:
     def _is_taken(self) -> bool:
         """Whether a prompt that may have been sent arrived."""
         self._read_journal()
-        return self._mapping.has_prompt
+        return self._journal.has_prompt
 
     def _send(self) -> End | None:
         """Send the prompt; an end if it was refused."""
@@ -227,7 +222,7 @@ class _Drive:
 
     def _look_seconds(self) -> float:
         """How soon to look again: often while an end seems near."""
-        if not self._mapping.has_prompt:
+        if not self._journal.has_prompt:
             return START_SECONDS
         return QUIET_SECONDS if self._idle_since is None else RETRY_SECONDS
 
@@ -297,9 +292,9 @@ class _Drive:
         session, seq = text(event.get("aggregateID"), MAX_TEXT), integer(event.get("seq"))
         if session != self._state.session:
             self._live_event_of_child(session, seq, event)
-        elif self._mapping.start is None or seq > self._mapping.seq + 1:
+        elif self._journal.start is None or seq > self._journal.seq + 1:
             self._read_journal()
-        elif seq == self._mapping.seq + 1:
+        elif seq == self._journal.seq + 1:
             self._take(seq, text(event.get("type"), MAX_TEXT), event.get("data"))
 
     def _live_event_of_child(self, session: str, seq: int, event: dict[str, Any]) -> None:
@@ -310,13 +305,13 @@ class _Drive:
 
     def _read_journal(self) -> None:
         """Take what the journal has and we have not."""
-        session, mapping = self._state.session, self._mapping
-        for owner, seq, kind, data in self._server.history({**self._children.after, session: mapping.seq}):
+        session, journal = self._state.session, self._journal
+        for owner, seq, kind, data in self._server.history({**self._children.after, session: journal.seq}):
             if owner != session:
                 self._take_of_child(owner, seq, kind, data)
                 if owner not in self._children:
                     self._server.skip(owner)
-            elif seq > mapping.seq:
+            elif seq > journal.seq:
                 self._take(seq, kind, data)
 
     def _take_of_child(self, session: str, seq: int, kind: str, data: object) -> None:
@@ -324,17 +319,17 @@ class _Drive:
             self._record.write(line)
 
     def _take(self, seq: int, kind: str, data: object) -> None:
-        mapping, self._taken_at = self._mapping, time.monotonic()
-        for line in mapping.add(seq, kind, data):
+        journal, self._taken_at = self._journal, time.monotonic()
+        for line in journal.add(seq, kind, data):
             if self._unread:
                 self._unread -= 1  # an earlier driver wrote it
             else:
                 self._record.write(line)
             if line.type in ("text", "reasoning"):
                 self._growth.end(text(line.content["part"].get("id"), MAX_NAME))
-        if mapping.start is not None and self._state.start is None:
-            self._note(start=mapping.start)
-        answer = mapping.answer
+        if journal.start is not None and self._state.start is None:
+            self._note(start=journal.start)
+        answer = journal.answer
         if answer is not None and answer.error is not None and answer.message != self._failed_message:
             self._failed_message = answer.message
             self._count_error(self._journal_errors, answer.error)
@@ -421,12 +416,12 @@ class _Drive:
     def _end_of_idle(self, now: float) -> End | None:
         if self._idle_since is None:
             self._idle_since = now
-        idle, answer = now - max(self._idle_since, self._taken_at), self._mapping.answer
+        idle, answer = now - max(self._idle_since, self._taken_at), self._journal.answer
         if answer is not None and (answer.completed or answer.error is not None):
             return self._ended()
         if self._record.errors and self._has_failed(idle):
             return self._ended()
-        if not self._mapping.has_prompt:
+        if not self._journal.has_prompt:
             return self._lost("the prompt is not in the session") if idle > UNTAKEN_SECONDS else None
         if answer is not None and idle > UNFINISHED_SECONDS:
             return self._lost("the session is idle, but its last message is not complete")
@@ -434,12 +429,12 @@ class _Drive:
 
     def _has_failed(self, idle: float) -> bool:
         """Whether an error without a message was all: a message would have come soon."""
-        return self._mapping.answer is None and idle > RETRY_SECONDS
+        return self._journal.answer is None and idle > RETRY_SECONDS
 
     def _ended(self) -> End:
         self._take_status({"type": "idle"})
         failed = sum(self._record.errors.values())
-        return End(1 if failed else 0, None, "", self._state.session, self._mapping.seq)
+        return End(1 if failed else 0, None, "", self._state.session, self._journal.seq)
 
     def _lost(self, detail: str) -> End:
         return End(1, "server_lost", detail, self._state.session)

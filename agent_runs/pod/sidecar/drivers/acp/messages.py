@@ -6,9 +6,9 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from agent_runs.pod.sidecar.acp.agent import RawLine
-from agent_runs.pod.sidecar.acp.turn import Pattern
-from agent_runs.pod.sidecar.driver.lines import decoded, dictionary, integer, prose, text
+from agent_runs.pod.sidecar.drivers.acp.agent import RawLine
+from agent_runs.pod.sidecar.drivers.acp.turn import Pattern
+from agent_runs.pod.sidecar.drivers.lines import decoded, dictionary, integer, prose, text
 
 MAX_KEPT = 256 * 1024
 """Bytes of a message that is kept whole."""

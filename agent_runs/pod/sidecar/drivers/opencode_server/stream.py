@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from agent_runs.pod.sidecar.driver.lines import decoded, dictionary
-from agent_runs.pod.sidecar.driver.wire import MAX_EVENT, Exchange, NoAnswer, Wire
+from agent_runs.pod.sidecar.drivers.lines import decoded, dictionary
+from agent_runs.pod.sidecar.drivers.opencode_server.wire import MAX_EVENT, Exchange, NoAnswer, Wire
 
 SILENCE_SECONDS = 45.0
 """The server sends a heartbeat every 10 s."""

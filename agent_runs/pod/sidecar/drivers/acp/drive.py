@@ -12,16 +12,16 @@ import json
 import time
 from typing import Any, Final
 
-from agent_runs.pod.sidecar.acp.agent import Agent, AgentEnded, NotProtocol, RawLine
-from agent_runs.pod.sidecar.acp.mapping import CHUNKS, HISTORY, Mapping
-from agent_runs.pod.sidecar.acp.messages import Message, Refusal, answer, message, notification, request
-from agent_runs.pod.sidecar.acp.turn import State, Turn
-from agent_runs.pod.sidecar.acp.usage import FILES, Used, cost_of, of_file, of_result
-from agent_runs.pod.sidecar.driver.growth import Growth
-from agent_runs.pod.sidecar.driver.lines import Line, dictionary, text
-from agent_runs.pod.sidecar.driver.record import Record
-from agent_runs.pod.sidecar.driver.turn import EVENTS, End, has_ended
-from agent_runs.pod.sidecar.driver.waiting import Aborted, Waiter
+from agent_runs.pod.sidecar.drivers.acp.agent import Agent, AgentEnded, NotProtocol, RawLine
+from agent_runs.pod.sidecar.drivers.acp.mapping import CHUNKS, HISTORY, Mapping
+from agent_runs.pod.sidecar.drivers.acp.messages import Message, Refusal, answer, message, notification, request
+from agent_runs.pod.sidecar.drivers.acp.turn import State, Turn
+from agent_runs.pod.sidecar.drivers.acp.usage import FILES, Used, cost_of, of_file, of_result
+from agent_runs.pod.sidecar.drivers.folder import EVENTS, End, drive_to_end
+from agent_runs.pod.sidecar.drivers.growth import Growth
+from agent_runs.pod.sidecar.drivers.lines import Line, dictionary, text
+from agent_runs.pod.sidecar.drivers.record import Record
+from agent_runs.pod.sidecar.drivers.waiting import Aborted, Waiter
 
 ANSWERED = "answered"
 """Name in the driver's folder: requests of the agent that are answered."""
@@ -78,14 +78,11 @@ def drive(folder: str) -> None:
 
     SIGTERM to this process cancels the turn.
     """
-    if has_ended(folder):
-        return
-    try:
-        end = _Drive(folder).run()
-    except Exception as error:  # noqa: BLE001 - whoever waits for the end must get one
-        end = End(1, "driver_failed", f"{type(error).__name__}: {error}")
-    with contextlib.suppress(OSError):
-        end.write(folder)
+    drive_to_end(
+        folder,
+        lambda: _Drive(folder).run(),
+        lambda error: End(1, "driver_failed", f"{type(error).__name__}: {error}"),
+    )
 
 
 class _Drive:

@@ -1,23 +1,17 @@
-"""Drives OpenCode's server, or another agent, in its container: starts the driver, replaces it if it dies, orders what
-follows.
+"""Has an agent driven in its container: starts the driver's process, replaces it if it dies, decides what follows.
 
-The driver is a process of its own (`driver`). What it knows is in a folder that only the sidecar's container mounts, so
-the next one continues where it was killed, and the agent cannot write there. Orders go to the agent's container through
-a FIFO: `end CODE`; `rest TURN KIB`.
+The driver is one of `drivers`. What its process knows is in a folder that only the sidecar's container mounts, so the
+next one continues where it was killed, and the agent cannot write there. Commands go to the agent's container through a
+FIFO, in order: `end CODE`; `rest WORD LIMIT`; those of `acp.sh`.
 
-An agent that speaks the Agent Client Protocol has a driver of its own (`acp`), and no server. Its standard input is a
-FIFO in the folder that both containers share, its standard output a file there. Its orders are in `acp.sh`.
-
-A server whose turn ended well may rest: it stays for a while, without tokens and without a run. All other processes of
-the run are ended first; before that, nothing of the next run is in the pod. A claim gives the server the next turn, of
-another run of the same agent. When nobody claims it in time, it is ended. Of another agent only the pod rests: its
-process ends with the run, and starts anew with the next one's variables.
+A pod whose turn ended well may rest: it stays for a while, without tokens and without a run. All other processes of the
+run are ended first; before that, nothing of the next run is in the pod. A claim gives it the next turn, of another run
+of the same agent. When nobody claims it in time, it ends.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import shlex
@@ -28,16 +22,17 @@ from collections.abc import Callable
 from typing import Any
 
 from agent_runs.pod.sidecar import shared
+from agent_runs.pod.sidecar.drivers import Driver
+from agent_runs.pod.sidecar.drivers.acp import AcpAgent
+from agent_runs.pod.sidecar.drivers.opencode_server import OpenCodeServer
 from agent_runs.pod.sidecar.output import Stream
 from agent_runs.pod.sidecar.tokens import write_tokens
 
 EVENTS, TURN, END, PROMPT = "events", "turn.json", "end", "prompt"
 """Names in the driver's folder."""
-ORDERS, SERVER, WORKING, ENVIRONMENT, IDLE = "orders", "server", "turn", "environment", "idle"
-"""Names in the folder that both containers share: the FIFO, the server's standard output, a file while it works, the
-variables of its run, and the word of the last order to rest, once nothing of the run is left running."""
-INPUT, PROTOCOL = "input", "protocol"
-"""Names there of an agent's standard input and output."""
+ORDERS, WORKING, ENVIRONMENT, IDLE = "orders", "turn", "environment", "idle"
+"""Names in the folder that both containers share: the FIFO, a file while the agent works, the variables of its run, and
+the word of the last order to rest, once nothing of the run is left running."""
 ACP = "acp"
 """What `driver` of the turn says of such an agent."""
 RESTART_SECONDS = 0.5
@@ -48,20 +43,15 @@ MAX_TURNS = 100
 """Of one server; its memory grows slowly with them."""
 ABORTED = 128 + signal.SIGTERM
 """Exit code of a server whose turn was aborted."""
-HEALTH_SECONDS = 3.0
-"""For a resting server's answer. A worker that claims it waits for ten seconds in all, so that a server which hangs is
-found before the worker must take the pod for lost."""
-IDLE_SECONDS, BEGIN_SECONDS, LOOK_SECONDS = 4.0, 3.0, 0.01
-"""For the agent's container to end what the run before has left; then to begin the claimed run; and between looks."""
-DEAD_SECONDS = 10
-"""After the end of its rest, until the agent's container ends by itself: its sidecar is dead."""
+IDLE_SECONDS, LOOK_SECONDS = 4.0, 0.01
+"""For the agent's container to end what the run before has left; and between looks."""
 MAX_PROMPT = 64 * 1024 * 1024
 DETAIL_LIMIT = 300
 """Characters of why a turn ended otherwise."""
 
 
-class Serving:
-    """OpenCode's server, or another agent, and its turn.
+class Driving:
+    """An agent and its turn.
 
     Args:
         output: the folder shared with the agent's container.
@@ -75,25 +65,26 @@ class Serving:
 
     Attributes:
         events: what the driver of this turn writes.
-        password: of the server.
         rests_until: by the monotonic clock; None while it works.
     """
 
     def __init__(self, output: str, own: str, turn: str, address: str) -> None:
         self._output, self._own, self._address = output, own, address
-        self.password = os.urandom(16).hex()
         with open(turn) as file:  # noqa: PTH123 - pathlib is not needed here
             known = json.load(file)
         self._keep_warm, max_age = float(known.pop("keep_warm", 0)), float(known.pop("max_age", 0))
         self._rests_before = time.monotonic() + max_age - self._keep_warm
-        self._max_memory = int(known.pop("max_memory", 0))
-        self._pod, self._variables = known.pop("pod", None), known.pop("variables", [])
-        self._is_acp = known.get("driver") == ACP
-        if self._is_acp:
-            self._make_channel()
+        self._pod, self._variables, max_memory = (
+            known.pop("pod", None),
+            known.pop("variables", []),
+            int(known.pop("max_memory", 0)),
+        )
+        self._driver: Driver = (
+            AcpAgent(output, address, self._order) if known.get("driver") == ACP else OpenCodeServer(output, max_memory)
+        )
         shared.make_fifo(output, ORDERS)
         self._orders = shared.open_fifo(output, ORDERS, os.O_RDWR)
-        self._driver = self._drivers = self._turns = 0
+        self._process = self._processes = self._turns = 0
         self._end: dict[str, Any] = {}
         self._aborted = False
         self._claim: dict[str, Any] = {}  # the answer to the last one
@@ -102,42 +93,26 @@ class Serving:
         self._idle_word = b""
         self.events = self._new_turn(known)
 
-    def _make_channel(self) -> None:
-        """Make the agent's standard input and output.
-
-        Raises:
-            OSError: something that cannot be deleted is in their place.
-        """
-        shared.make_fifo(self._output, INPUT)
-        shared.write(self._output, PROTOCOL, "")
-
     def _new_turn(self, known: dict[str, Any]) -> Stream:
         """Make the driver's folder; the one before is no longer needed."""
         if self._turns:
             self.events.close()
             shutil.rmtree(self._folder, ignore_errors=True)
         self._turns += 1
-        self._drivers, self._end, self.rests_until = 0, {}, None
+        self._processes, self._end, self.rests_until = 0, {}, None
         os.mkdir(self._folder, 0o700)  # noqa: PTH102 - pathlib is not needed here
         text = known.pop("text", None)
         shared.write(self._folder, PROMPT, _prompt_in(known["prompt"]) if text is None else text)
         known["prompt"] = _join(self._folder, PROMPT)
         self._directory = known["directory"]
         known["read_to"] = self._read_to.get(known.get("session"), -1)
-        shared.write(self._folder, TURN, json.dumps({**known, **self.server}))
+        shared.write(self._folder, TURN, json.dumps({**known, **self._driver.reached}))
         return Stream(self._folder, b"o", EVENTS, report_as="stdout")
 
     @property
     def ready(self) -> tuple[str, ...]:
-        """Words for the agent's container: the password, and whether the server may rest."""
-        return () if self._is_acp else (self.password, "warm" if self._keep_warm > 0 else "cold")
-
-    @property
-    def server(self) -> dict[str, str]:
-        """How the server, or the agent, is reached."""
-        if self._is_acp:
-            return {"output": self._output, "address": self._address}
-        return {"server": _join(self._output, SERVER), "password": self.password}
+        """Words for the agent's container."""
+        return self._driver.ready(may_rest=self._keep_warm > 0)
 
     @property
     def _folder(self) -> str:
@@ -148,7 +123,7 @@ class Serving:
     @property
     def is_driving(self) -> bool:
         """Whether the turn is not over."""
-        return bool(self._driver)
+        return bool(self._process)
 
     def begin(self) -> None:
         """Start the driver, which waits for the server."""
@@ -157,30 +132,30 @@ class Serving:
         self._start()
 
     def _start(self) -> None:
-        self._drivers += 1
-        self._driver = os.fork()
-        if not self._driver:
+        self._processes += 1
+        self._process = os.fork()
+        if not self._process:
             self._drive()
 
     def _drive(self) -> None:
         try:
             signal.set_wakeup_fd(-1)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the frames are the forwarder's
-            _load_driver(acp=self._is_acp).drive(self._folder)
+            self._driver.load()(self._folder)
         finally:
             time.sleep(0 if os.path.exists(_join(self._folder, END)) else RESTART_SECONDS)  # noqa: PTH110 - as above
             os._exit(0)
 
     def has_ended(self, process: int) -> bool:
         """Whether this process, which has ended, was the driver, and the turn is over. Otherwise another continues."""
-        if process != self._driver:
+        if process != self._process:
             return False
-        self._driver = 0
+        self._process = 0
         try:
             with open(_join(self._folder, END)) as file:  # noqa: PTH123 - as above
                 self._end = json.load(file)
         except (OSError, ValueError):
-            if self._drivers < MAX_DRIVERS and not self._aborted:  # another driver would not know of the abort
+            if self._processes < MAX_DRIVERS and not self._aborted:  # another driver would not know of the abort
                 self._start()
                 return False
             self._end = {"code": 1, "reason": "driver_failed"}
@@ -206,19 +181,19 @@ class Serving:
 
     def abort(self) -> None:
         """End the turn; the driver tells the server, and writes what came of it."""
-        if self._driver and not self._aborted:
+        if self._process and not self._aborted:
             self._aborted = True
-            os.kill(self._driver, signal.SIGTERM)
+            os.kill(self._process, signal.SIGTERM)
         elif self.rests_until is not None:
             self.end_rest()
 
     def kill(self) -> None:
-        """End a driver that does not notice that its server is gone."""
-        if self._driver:
-            os.kill(self._driver, signal.SIGKILL)
-            os.waitpid(self._driver, 0)
-            self._driver = 0
-            self._end = {"code": 1, "reason": "agent_lost" if self._is_acp else "server_lost"}
+        """End a driver that does not notice that its agent is gone."""
+        if self._process:
+            os.kill(self._process, signal.SIGKILL)
+            os.waitpid(self._process, 0)
+            self._process = 0
+            self._end = {"code": 1, "reason": self._driver.lost}
 
     def judged(self, frame: dict[str, Any]) -> dict[str, Any]:
         """Return the last frame with what the driver knows: how the turn was made, and how it was lost."""
@@ -242,13 +217,12 @@ class Serving:
         return self._keep_warm > 0 and young and self._turns < MAX_TURNS and not self._aborted
 
     def _rest(self) -> None:
-        _load_driver(acp=self._is_acp)  # the next one is forked from this process
+        self._driver.load()  # the next process is forked from this one
         self.rests_until = time.monotonic() + self._keep_warm
         self._forget_run()
         word = os.urandom(16).hex()
         self._idle_word = word.encode()
-        limit = int(self._keep_warm) + DEAD_SECONDS if self._is_acp else self._max_memory // 1024
-        self._order(f"rest {word} {limit}")
+        self._order(f"rest {word} {self._driver.rest_limit(self._keep_warm)}")
 
     def _forget_run(self) -> None:
         write_tokens(self._own, {})
@@ -258,31 +232,6 @@ class Serving:
     def _is_idle(self) -> bool:
         """Whether the agent's container has ended all that the run before has left running."""
         return shared.read(self._output, IDLE, len(self._idle_word)) == self._idle_word
-
-    def _has_begun(self) -> bool:
-        """Whether the agent's container has begun the next run: it has opened the agent's input.
-
-        Raises:
-            OSError: the agent has put something else in its place.
-        """
-        try:
-            os.close(shared.open_fifo(self._output, INPUT, os.O_WRONLY))
-        except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise
-            return False
-        return True
-
-    def _answers(self) -> bool:
-        """Whether the server answers within `HEALTH_SECONDS`. Asked by a child, which may wait and have signals."""
-        child = os.fork()
-        if not child:
-            healthy = False
-            try:
-                healthy = _answers(self.server, self._directory)
-            finally:
-                os._exit(0 if healthy else 1)
-        return os.waitpid(child, 0)[1] == 0
 
     def end_rest(self) -> None:
         """End a server that rests."""
@@ -309,8 +258,8 @@ class Serving:
         given = {**claim["environment"], **{name: self._address + path for name, path in claim["paths"].items()}}
         if not self._takes({**dict.fromkeys(self._variables), **given}, has_ended):
             self._forget_run()
-            if self._is_acp:
-                self.end_rest()  # it may begin later
+            if self._driver.begins_late:
+                self.end_rest()
             return {"accepted": False, "reason": "the agent's container does not answer"}
         write_tokens(self._own, claim["tokens"])
         self.events = self._new_turn(claim["turn"])
@@ -319,15 +268,15 @@ class Serving:
 
     def _takes(self, variables: dict[str, str | None], has_ended: Callable[[], bool]) -> bool:
         """Give the agent's container the variables of the next run; whether it is ready for that run."""
-        if not _within(IDLE_SECONDS, self._is_idle, has_ended):
+
+        def within(seconds: float, true: Callable[[], bool]) -> bool:
+            return _within(seconds, true, has_ended)
+
+        if not within(IDLE_SECONDS, self._is_idle):
             return False
         try:
             shared.write(self._output, ENVIRONMENT, _exports(variables))
-            if not self._is_acp:
-                return self._answers()
-            self._make_channel()
-            self._order("run")
-            return _within(BEGIN_SECONDS, self._has_begun, has_ended)
+            return self._driver.take(self._directory, within)
         except OSError:  # the agent has put something else in their place
             return False
 
@@ -352,32 +301,6 @@ def _within(seconds: float, true: Callable[[], bool], has_ended: Callable[[], bo
 def _prompt_in(path: str) -> str:
     folder, _, name = path.rpartition("/")
     return shared.read(folder, name, MAX_PROMPT).decode("utf-8", "replace")
-
-
-def _load_driver(*, acp: bool) -> Any:
-    # not above: what it needs is large, and the forwarder is to start at once
-    if acp:
-        from agent_runs.pod.sidecar.acp import drive as acp_drive  # noqa: PLC0415 - as above
-
-        return acp_drive
-    from agent_runs.pod.sidecar.driver import drive  # noqa: PLC0415
-
-    return drive
-
-
-def _answers(reached: dict[str, str], directory: str) -> bool:
-    # not above: see `_load_driver`
-    from agent_runs.pod.sidecar.driver.server import Server, Unusable, await_port  # noqa: PLC0415
-    from agent_runs.pod.sidecar.driver.waiting import Waiter  # noqa: PLC0415 - as above
-    from agent_runs.pod.sidecar.driver.wire import NoAnswer, Wire  # noqa: PLC0415
-
-    waiter = Waiter()
-    try:
-        port = await_port(reached["server"], 0, waiter)
-        Server(Wire(port, reached["password"], waiter, HEALTH_SECONDS), directory).check()
-    except (Unusable, NoAnswer):
-        return False
-    return True
 
 
 def _exports(variables: dict[str, str | None]) -> str:

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from agent_runs.pod.sidecar.driver.children import MAX_CHILDREN, STEP
-from agent_runs.pod.sidecar.driver.lines import JOURNALED, Line, dictionary, encoded, integer, text
+from agent_runs.pod.sidecar.drivers.lines import JOURNALED, Line, dictionary, encoded, integer, text
+from agent_runs.pod.sidecar.drivers.opencode_server.children import MAX_CHILDREN, STEP
 
 MAX_ERRORS = 100
 """Errors that are remembered, and that are written."""

@@ -15,9 +15,9 @@ import time
 from collections import OrderedDict
 from typing import Any
 
-from agent_runs.pod.sidecar.acp.messages import Message, tool_word
-from agent_runs.pod.sidecar.acp.usage import Tokens, of_chunk
-from agent_runs.pod.sidecar.driver.lines import (
+from agent_runs.pod.sidecar.drivers.acp.messages import Message, tool_word
+from agent_runs.pod.sidecar.drivers.acp.usage import Tokens, of_chunk
+from agent_runs.pod.sidecar.drivers.lines import (
     MAX_INPUT,
     MAX_NAME,
     MAX_TITLE,

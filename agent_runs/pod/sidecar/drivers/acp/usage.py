@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from agent_runs.pod.sidecar.driver.lines import decoded, dictionary, integer, prose
+from agent_runs.pod.sidecar.drivers.lines import decoded, dictionary, integer, prose
 
 FILES = frozenset({"codex_rollout", "pi_session"})
 """Those that are in a file."""

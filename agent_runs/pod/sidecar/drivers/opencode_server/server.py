@@ -12,10 +12,10 @@ from typing import Any
 from urllib.parse import quote
 
 from agent_runs.pod.sidecar import shared
-from agent_runs.pod.sidecar.driver.children import NEVER
-from agent_runs.pod.sidecar.driver.lines import LEFT_OUT, dictionary, integer, text
-from agent_runs.pod.sidecar.driver.waiting import Waiter
-from agent_runs.pod.sidecar.driver.wire import NoAnswer, TooLarge, Wire, elements
+from agent_runs.pod.sidecar.drivers.lines import LEFT_OUT, dictionary, integer, text
+from agent_runs.pod.sidecar.drivers.opencode_server.children import NEVER
+from agent_runs.pod.sidecar.drivers.opencode_server.wire import NoAnswer, TooLarge, Wire, elements
+from agent_runs.pod.sidecar.drivers.waiting import Waiter
 
 OLDEST = (1, 18)
 """Versions before have no events with `seq`."""

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import h11
 
-from agent_runs.pod.sidecar.driver.lines import decoded
-from agent_runs.pod.sidecar.driver.waiting import Waiter
+from agent_runs.pod.sidecar.drivers.lines import decoded
+from agent_runs.pod.sidecar.drivers.waiting import Waiter
 
 HOST = "127.0.0.1"
 READ_BYTES = 64 * 1024

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from agent_runs.pod.sidecar.driver.lines import MAX_NAME, Line, dictionary, text, whole_words
+from agent_runs.pod.sidecar.drivers.lines import MAX_NAME, Line, dictionary, text, whole_words
 
 MIN_SECONDS = 1.0
 MAX_TEXT = 64 * 1024

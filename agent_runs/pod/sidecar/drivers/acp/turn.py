@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from agent_runs.pod.sidecar.driver.turn import STATE, TURN, prompt_text, replace
+from agent_runs.pod.sidecar.drivers.folder import STATE, TURN, prompt_text, replace
 
 
 class Pattern(NamedTuple):

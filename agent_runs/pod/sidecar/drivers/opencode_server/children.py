@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent_runs.pod.sidecar.driver.lines import LEFT_OUT, MAX_NAME, Line, dictionary, integer, text
+from agent_runs.pod.sidecar.drivers.lines import LEFT_OUT, MAX_NAME, Line, dictionary, integer, text
 
 MAX_CHILDREN = 1024
 NEVER = 2**53 - 1

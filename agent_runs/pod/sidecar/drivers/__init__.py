@@ -1,0 +1,45 @@
+"""The ways of driving an agent: one folder for each, and what they share.
+
+What the driver of a turn knows is in a folder of its own (`folder`): a later process continues where one was killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Driver(Protocol):
+    """One way of driving an agent, for the sidecar's own process; the turn is done by another (`load`).
+
+    Attributes:
+        lost: why a turn ended otherwise if the agent's container ended first.
+        begins_late: an agent that was to take a turn, and did not in time, may begin it later.
+    """
+
+    lost: str
+    begins_late: bool
+
+    def ready(self, *, may_rest: bool) -> tuple[str, ...]:
+        """Words for the agent's container, before it starts."""
+
+    @property
+    def reached(self) -> dict[str, str]:
+        """What the driver of a turn needs to reach the agent."""
+
+    def load(self) -> Callable[[str], None]:
+        """What does the turn of a folder; raises nothing."""
+
+    def rest_limit(self, keep_warm: float) -> int:
+        """The limit in the order to rest."""
+
+    def take(self, directory: str, within: Callable[[float, Callable[[], bool]], bool]) -> bool:
+        """Whether an agent that rests takes the next turn.
+
+        Args:
+            directory: of the turn before.
+            within: waits for something for so many seconds, while the agent's container runs.
+
+        Raises:
+            OSError: the agent has put something else in the place of a file.
+        """

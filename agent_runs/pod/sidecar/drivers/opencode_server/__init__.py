@@ -1,0 +1,72 @@
+"""OpenCode's server, which serves several runs one after the other.
+
+`drive.drive` has one turn done by it, and writes what `opencode run` would. It needs nothing but Python 3.9 and h11.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+HEALTH_SECONDS = 3.0
+"""For a resting server's answer. A worker that claims it waits for ten seconds in all, so that a server which hangs is
+found before the worker must take the pod for lost."""
+STDOUT = "server"
+"""Name in the folder that both containers share: the server's standard output, in which its address is."""
+
+
+class OpenCodeServer:
+    """See `agent_runs.pod.sidecar.drivers.Driver`."""
+
+    lost = "server_lost"
+    begins_late = False
+
+    def __init__(self, output: str, max_memory: int) -> None:
+        self._output, self._max_memory = output, max_memory
+        self._password = os.urandom(16).hex()
+
+    def ready(self, *, may_rest: bool) -> tuple[str, ...]:
+        return self._password, "warm" if may_rest else "cold"
+
+    @property
+    def reached(self) -> dict[str, str]:
+        return {"server": f"{self._output}/{STDOUT}", "password": self._password}
+
+    def load(self) -> Callable[[str], None]:
+        # not above: what it needs is large, and the forwarder is to start at once
+        from agent_runs.pod.sidecar.drivers.opencode_server.drive import drive  # noqa: PLC0415
+
+        return drive
+
+    def rest_limit(self, keep_warm: float) -> int:  # noqa: ARG002 - a server rests for as long as nobody ends it
+        """KiB that it may use then."""
+        return self._max_memory // 1024
+
+    def take(self, directory: str, within: Callable[[float, Callable[[], bool]], bool]) -> bool:  # noqa: ARG002
+        """Whether the server answers. Asked by a child, which may wait and have signals."""
+        child = os.fork()
+        if not child:
+            healthy = False
+            try:
+                healthy = self._answers(directory)
+            finally:
+                os._exit(0 if healthy else 1)
+        return os.waitpid(child, 0)[1] == 0
+
+    def _answers(self, directory: str) -> bool:
+        # not above: see `load`
+        from agent_runs.pod.sidecar.drivers.opencode_server.server import (  # noqa: PLC0415
+            Server,
+            Unusable,
+            await_port,
+        )
+        from agent_runs.pod.sidecar.drivers.opencode_server.wire import NoAnswer, Wire  # noqa: PLC0415
+        from agent_runs.pod.sidecar.drivers.waiting import Waiter  # noqa: PLC0415
+
+        waiter = Waiter()
+        try:
+            port = await_port(f"{self._output}/{STDOUT}", 0, waiter)
+            Server(Wire(port, self._password, waiter, HEALTH_SECONDS), directory).check()
+        except (Unusable, NoAnswer):
+            return False
+        return True
