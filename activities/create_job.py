@@ -23,11 +23,11 @@ from agent_runs.contracts.errors import (
 )
 from agent_runs.contracts.messages import CreateJob, JobRef
 from agent_runs.contracts.request import Secrets
-from agent_runs.job import manifest
 from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan, replace_tokens
-from agent_runs.job.manifest import JobPlan
+from agent_runs.job.manifest import MIN_TTL, JobPlan
 from agent_runs.job.redactions import Redactions
 from agent_runs.job.reference import job_ref
+from agent_runs.job.volumes import keeps_sessions
 from agent_runs.job.warm_pods import NotAsked, WarmPods, release_resting_pod
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.failures import AlreadyExists
@@ -104,7 +104,7 @@ class CreateJobActivity:
     async def _completed(self, job: JobRef, input: CreateJob) -> JobRef:
         page = self.settings.page(input.attempt.run) if self.settings.page else None
         joined = input.joined if await asyncio.to_thread(self._can_open, input) else None
-        kept = manifest.keeps_sessions(input) and self.settings.loads_sessions(input.config)
+        kept = keeps_sessions(input) and self.settings.loads_sessions(input.config)
         known = {"keeps_sessions": kept, "page": page, "joined": joined}
         return job.model_copy(update=known)
 
@@ -245,4 +245,4 @@ def age(metadata: Metadata) -> timedelta:
 
 def shortest_lifetime(input: CreateJob) -> timedelta:
     """How long a Job of this attempt exists at least after its creation: its TTL counts from its end."""
-    return max(timedelta(seconds=input.config.ttl_seconds_after_finished), manifest.MIN_TTL)
+    return max(timedelta(seconds=input.config.ttl_seconds_after_finished), MIN_TTL)

@@ -9,9 +9,8 @@ from temporalio import activity
 
 from agent_runs.contracts.errors import ClusterForbidden, SealedFieldUnreadable
 from agent_runs.contracts.messages import JobRef, RotateToken
-from agent_runs.contracts.pod import SIDECAR_CONTAINER
+from agent_runs.contracts.pod import SIDECAR_CONTAINER, TOKEN_DIRECTORY
 from agent_runs.job import warm_pods
-from agent_runs.job.manifest import TOKEN_DIRECTORY
 from agent_runs.job.secrets import token_files
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.failures import ExecFailed

@@ -19,7 +19,7 @@ from agent_runs.contracts.messages import JobRef
 from agent_runs.contracts.pod import AGENT_CONTAINER, DATA_DIRECTORY, SIDECAR_CONTAINER
 from agent_runs.contracts.start import Finding
 from agent_runs.doctor.objects import CheckedAgent, Objects, Planned
-from agent_runs.job.manifest import literal
+from agent_runs.job.agent_pod import literal
 from agent_runs.job.reference import job_ref
 from agent_runs.job.secrets import prompt_secret
 from agent_runs.kube.client import Cluster

@@ -18,13 +18,14 @@ from agent_runs.agents.opencode.merge import AGENT, OPERATOR, Merged, merge, uns
 from agent_runs.agents.profile import AgentProfile
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.messages import CreateJob
-from agent_runs.contracts.pod import DATA_DIRECTORY
+from agent_runs.contracts.pod import DATA_DIRECTORY, RUN_DIRECTORY
 from agent_runs.contracts.request import OPENCODE, RunConfig, Secrets
 from agent_runs.contracts.start import SealedJoin
-from agent_runs.job import manifest
 from agent_runs.job.acp_plan import acp_start, profile_of
+from agent_runs.job.agent_pod import ApiProxy, Driven, PodSettings, working_directory
+from agent_runs.job.containers import fixed_variables
 from agent_runs.job.data_volume import DataRules
-from agent_runs.job.manifest import ApiProxy, JobPlan, PodSettings, Server
+from agent_runs.job.manifest import JobPlan, plan_job
 from agent_runs.job.pod_profile import Inheritance, own_container
 from agent_runs.job.secrets import CONFIG_KEY, SCRIPT_KEYS, SERVE_KEY
 from agent_runs.paperclip.environment import absolute_url
@@ -32,7 +33,7 @@ from agent_runs.paperclip.environment import environment as paperclip_environmen
 from agent_runs.paperclip.proxy_env import API_KEY, API_URL, TOOLS_TOKEN, Placeholders, route_through_proxy
 from agent_runs.pod.sidecar.tokens import KEY_PLACEHOLDER, TOOLS_PLACEHOLDER
 
-CONFIG_FILE: Final = f"{manifest.RUN_DIRECTORY}/secret/{CONFIG_KEY}"
+CONFIG_FILE: Final = f"{RUN_DIRECTORY}/secret/{CONFIG_KEY}"
 PLACEHOLDERS: Final = Placeholders(key=KEY_PLACEHOLDER, tools=TOOLS_PLACEHOLDER)
 
 
@@ -89,7 +90,7 @@ def attempt_plan(
         InvalidRequest: names the field and the remedy.
         JobCreateFailed: the content does not fit into a Secret.
     """
-    request, config, directory = input.request, input.config, manifest.working_directory(input)
+    request, config, directory = input.request, input.config, working_directory(input)
     variables = paperclip_environment(request, secrets, api_url=settings.paperclip_api_url, inherited=inherited)
     if secrets.run_id != request.run_id:
         variables["PAPERCLIP_RUN_ID"] = secrets.run_id
@@ -120,7 +121,7 @@ def attempt_plan(
         features=config.opencode_features,
     )
     environment = without_overrides(variables) | fixed
-    plan = manifest.plan_job(
+    plan = plan_job(
         input,
         argv=argv,
         environment=environment,
@@ -128,7 +129,7 @@ def attempt_plan(
         scripts=runner_scripts(),
         settings=pod_settings(settings),
         proxy=proxy,
-        server=Server(script(SERVE_KEY), turn, keep_warm_sec(config, merged.config, proxy)) if turn else None,
+        driven=Driven(script(SERVE_KEY), turn, keep_warm_sec(config, merged.config, proxy)) if turn else None,
     )
     unset = _unset_variables(input, secrets, opencode, names | environment.keys())
     return replace(plan, warnings=(*plan.warnings, *merged.notes, *unset))
@@ -145,7 +146,7 @@ def _acp_plan(
     """The plan for an agent that speaks ACP."""
     profile = profile_of(input.config, settings.agents)
     start = acp_start(input, profile, title=title, variables=variables, mcp_servers=servers)
-    plan = manifest.plan_job(
+    plan = plan_job(
         input,
         argv=start.argv,
         environment=start.environment,
@@ -153,7 +154,7 @@ def _acp_plan(
         scripts=runner_scripts(),
         settings=pod_settings(settings),
         proxy=proxy,
-        server=Server(script("acp.sh"), start.turn, acp_keep_warm_sec(input.config, profile, proxy), start.files),
+        driven=Driven(script("acp.sh"), start.turn, acp_keep_warm_sec(input.config, profile, proxy), start.files),
     )
     return replace(plan, warnings=(*plan.warnings, *start.warnings))
 
@@ -214,7 +215,7 @@ def _unset_variables(
 ) -> tuple[str, ...]:
     """Notes about variables that the configuration refers to and that the pod does not get, as far as is known: the
     operator's configuration may refer to what is in inherited Secrets, whose content no worker reads."""
-    known = {*names, *manifest.fixed_variables(input), *(each.name for each in input.profile.env_references)}
+    known = {*names, *fixed_variables(input), *(each.name for each in input.profile.env_references)}
     found = unset_variables(secrets.opencode, known, AGENT)
     found += unset_variables(secrets.mcp_servers, known, "config.mcpServers")
     return found if input.profile.env_from else (*found, *unset_variables(opencode, known, OPERATOR))

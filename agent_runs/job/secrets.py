@@ -5,10 +5,12 @@ step recognise its own Secret without reading its content.
 """
 
 from collections.abc import Mapping
+from posixpath import basename
 from typing import Any, Final
 
 from agent_runs.contracts.errors import InvalidRequest, JobCreateFailed, PromptTooLarge
 from agent_runs.contracts.identity import AttemptKey
+from agent_runs.contracts.pod import RUNNER_FILE, SIDECAR_FILE
 from agent_runs.kube.ownership import CONTENT_DIGEST, content_digest, owner_labels, secret_data
 from agent_runs.pod.sidecar.tokens import RUN_ID_FILE, TOKEN_FILE, TOOLS_TOKEN_FILE
 
@@ -17,7 +19,7 @@ SECRET_LIMIT: Final = 1024 * 1024
 ARGUMENT_LIMIT: Final = 128 * 1024
 """Bytes of `NAME=value` with its NUL, or of one argument. Source: Linux MAX_ARG_STRLEN; more fails with E2BIG."""
 PROMPT_KEY: Final = "prompt"
-RUNNER_KEY: Final = "runner.sh"
+RUNNER_KEY: Final = basename(RUNNER_FILE)
 SCRIPT_KEYS: Final = (RUNNER_KEY, "processes.sh", "prepare.sh", "work.sh")
 """The runner, and the scripts that it needs beside it."""
 SERVE_KEY: Final = "serve.sh"
@@ -27,7 +29,7 @@ AGENT_FILES_KEY: Final = "agent-files"
 """Lists the files that are written before an agent's start; `agent_runs/pod/acp.sh` reads it."""
 AGENT_SKILLS_KEY: Final = "agent-skills"
 """Lists the skills that are linked into the agent's home before its start; `agent_runs/pod/acp.sh` reads it."""
-SIDECAR_KEY: Final = "sidecar.pyz"
+SIDECAR_KEY: Final = basename(SIDECAR_FILE)
 TOKEN_KEYS: Final = (TOKEN_FILE, RUN_ID_FILE, TOOLS_TOKEN_FILE)
 UPSTREAM_KEY: Final = "paperclip-api-url"
 ENVIRONMENT_PREFIX: Final = "env."

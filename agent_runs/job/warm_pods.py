@@ -20,8 +20,8 @@ from pydantic import BaseModel, ValidationError
 
 from agent_runs.contracts.errors import ClusterForbidden, PodLost
 from agent_runs.contracts.messages import Claimed, CreateJob, JobRef
-from agent_runs.contracts.pod import AGENT_CONTAINER, SIDECAR_CONTAINER
-from agent_runs.job.manifest import CONTROL_DIRECTORY, SIDECAR_FILE, JobPlan
+from agent_runs.contracts.pod import AGENT_CONTAINER, CONTROL_DIRECTORY, SIDECAR_CONTAINER, SIDECAR_FILE
+from agent_runs.job.manifest import JobPlan
 from agent_runs.job.reference import job_ref
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.failures import ExecFailed

@@ -6,8 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 from agent_runs.contracts.messages import JobRef
-from agent_runs.job.manifest import CONTROL_DIRECTORY, OUTPUT_DIRECTORY, RUN_DIRECTORY, SIDECAR_FILE
-from agent_runs.job.secrets import RUNNER_KEY
+from agent_runs.contracts.pod import CONTROL_DIRECTORY, OUTPUT_DIRECTORY, RUNNER_FILE, SIDECAR_FILE
 from agent_runs.kube.objects import Job, Pod
 
 SIDECAR_COMMAND: Final = ("python3", "-I", "-S", SIDECAR_FILE)
@@ -15,7 +14,7 @@ REPLAY_COMMAND: Final = (*SIDECAR_COMMAND, "replay", CONTROL_DIRECTORY)
 """Repeats frames, in the sidecar's container; the numbers of the first and the last one are appended."""
 ACKNOWLEDGE_COMMAND: Final = (*SIDECAR_COMMAND, "acknowledge", CONTROL_DIRECTORY)
 """Ends the sidecar, in its container, once its last frame is written."""
-WORK_COMMAND: Final = ("sh", f"{RUN_DIRECTORY}/secret/{RUNNER_KEY}", "--out", OUTPUT_DIRECTORY, "--work")
+WORK_COMMAND: Final = ("sh", RUNNER_FILE, "--out", OUTPUT_DIRECTORY, "--work")
 """Lists the agent's processes, in the agent's container; see `agent_runs.logs.work`."""
 
 

@@ -10,7 +10,7 @@ from agent_runs.contracts.identity import AttemptKey, RunKey, label_value
 from agent_runs.contracts.messages import EnvReference, PodProfile, SecretMount
 from agent_runs.contracts.request import SessionParams
 from agent_runs.job.data_volume import database_path
-from agent_runs.job.manifest import claim_name, database_claim
+from agent_runs.job.volumes import claim_name, database_claim
 from tests.job.inputs import create_job_input, environment, job_plan, main_container, mounts, pod_spec, volumes
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_runs.contracts.identity import AttemptKey, RunKey, identity_label, label_value, workflow_id
-from agent_runs.job.manifest import claim_name
+from agent_runs.job.volumes import claim_name
 
 UUID = "b1677834-f306-4a0e-9c14-97a6dc937575"
 RUN = RunKey(agent_id=UUID, company_id="c", run_id="7d6733a4-a207-4bf9-87db-cf32e87a5407")

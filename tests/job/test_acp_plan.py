@@ -14,9 +14,10 @@ from agent_runs.contracts.request import RunConfig, SessionParams
 from agent_runs.job.acp_plan import acp_servers, agent_skills
 from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan
 from agent_runs.job.checks import Checks, agent_warnings
-from agent_runs.job.manifest import JobPlan, keeps_sessions
+from agent_runs.job.manifest import JobPlan
 from agent_runs.job.policy import Policy
 from agent_runs.job.secrets import SCRIPT_KEYS
+from agent_runs.job.volumes import keeps_sessions
 from agent_runs.paperclip.preparation import prepare
 from tests.job.inputs import create_job_input, environment, main_container, mounts, objections, pod_spec, volumes
 from tests.paperclip.contexts import captured

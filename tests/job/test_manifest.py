@@ -16,8 +16,11 @@ from pydantic import ValidationError
 from agent_runs.contracts.errors import InvalidRequest, JobCreateFailed, PromptTooLarge
 from agent_runs.contracts.messages import EnvReference, PodProfile, SecretMount
 from agent_runs.contracts.request import SessionParams, Workspace
-from agent_runs.job.manifest import INIT_SCRIPT, ApiProxy, JobPlan, PodSettings, Server, keeps_sessions, literal
+from agent_runs.job.agent_pod import ApiProxy, Driven, PodSettings, literal
+from agent_runs.job.containers import INIT_SCRIPT
+from agent_runs.job.manifest import JobPlan
 from agent_runs.job.secrets import SCRIPT_KEYS, SECRET_LIMIT, TOKEN_KEYS, prompt_secret
+from agent_runs.job.volumes import keeps_sessions
 from agent_runs.kube.objects import Metadata
 from agent_runs.kube.ownership import CONTENT_DIGEST, belongs_to, same_owner
 from tests.job.inputs import (
@@ -593,8 +596,8 @@ def test_labels_that_this_program_or_kubernetes_relies_on_are_left_out_with_a_wa
 
 
 def test_a_served_agent_has_the_script_and_only_its_sidecar_has_the_turn() -> None:
-    server = Server("serve", {"model": "fake/text", "session": None})
-    plan = job_plan(server=server)
+    server = Driven("serve", {"model": "fake/text", "session": None})
+    plan = job_plan(driven=server)
     content = {key: base64.b64decode(value) for key, value in plan.run_secret["data"].items()}
     assert content["serve.sh"] == b"serve"
     assert json.loads(content["turn.json"]) == {

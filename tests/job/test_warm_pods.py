@@ -13,8 +13,9 @@ from agent_runs.contracts.messages import CreateJob, JobRef
 from agent_runs.contracts.pod import AGENT_CONTAINER
 from agent_runs.contracts.request import RunConfig
 from agent_runs.job import warm_pods
+from agent_runs.job.agent_pod import ApiProxy
 from agent_runs.job.attempt_plan import keep_warm_sec
-from agent_runs.job.manifest import ApiProxy, JobPlan
+from agent_runs.job.manifest import JobPlan
 from agent_runs.job.reference import job_ref
 from agent_runs.job.warm_pods import CLAIM_COMMAND, ROTATE_COMMAND, NotAsked, WarmPods
 from agent_runs.kube.client import Cluster

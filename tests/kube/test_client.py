@@ -14,8 +14,8 @@ from aiohttp import web
 
 from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable, ForeignObject, JobCreateFailed, RunError
 from agent_runs.contracts.messages import JobRef
-from agent_runs.job.manifest import database_claim
 from agent_runs.job.secrets import run_secret
+from agent_runs.job.volumes import database_claim
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.failures import AlreadyExists, ExecFailed, LogCut, LogGone, LogNotReady, LogUnavailable
 from agent_runs.kube.objects import Pod

@@ -76,11 +76,14 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
         f"tests/{name}.py"
         for name in ("opencode/test_verdict", "conformance/test_opencode_output", "opencode/test_captures")
     ),
-    "agent_runs/job/manifest.py": (
-        "tests/job",
-        "tests/conformance/test_job_manifest.py",
-        "tests/activities/test_token_run.py",
-    ),
+    **{
+        f"agent_runs/job/{name}.py": (
+            "tests/job",
+            "tests/conformance/test_job_manifest.py",
+            "tests/activities/test_token_run.py",
+        )
+        for name in ("manifest", "containers", "volumes", "agent_pod")
+    },
     "agent_runs/job/policy.py": (
         *("tests/job/test_policy.py", "tests/security/test_policy.py"),
         *("tests/job/test_pod_options.py", "tests/job/test_pod_template.py"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from agent_runs.job.manifest import claim_name
+from agent_runs.job.volumes import claim_name
 from agent_runs.kube.client import Cluster
 
 OWN_CLASS = "real-tests"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agent_runs.contracts.messages import PodProfile
 from agent_runs.job.data_volume import database_path
-from agent_runs.job.manifest import keeps_sessions
+from agent_runs.job.volumes import keeps_sessions
 from tests.job.inputs import create_job_input
 
 ALIKE = ("ISS_1/x", "iss_1_x", "iss_1/x", "ISS_1_X", "iss_1 x", "iss_1_x ", "x" * 200, "x" * 201, "..", "__", ".")

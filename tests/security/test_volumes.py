@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from agent_runs.contracts.errors import PolicyRefused
 from agent_runs.contracts.request import RunConfig, Workspace
+from agent_runs.job.agent_pod import PodSettings
+from agent_runs.job.containers import LOGIN_FOLDERS
 from agent_runs.job.data_volume import DataRules, Owner, RunFolders, home_path
-from agent_runs.job.manifest import LOGIN_FOLDERS, PodSettings
 from agent_runs.job.policy import Policy
 from tests.job.inputs import AGENT, create_job_input, job_plan, mounts
 from tests.runs.system import System

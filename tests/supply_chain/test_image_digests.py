@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from agent_runs.client.settings import SettingsError
-from agent_runs.job.manifest import PodSettings
+from agent_runs.job.agent_pod import PodSettings
 from agent_runs.service.settings import WorkerSettings
 from deploy.images import COMPONENT, INIT_IMAGE, VARIABLES, images
 from tests.supply_chain.audits import ROOT

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agent_runs.contracts.pod import CONTROL_DIRECTORY, OUTPUT_DIRECTORY, SIDECAR_FILE
+from agent_runs.job.agent_pod import PodSettings, literal
 from agent_runs.job.attempt_plan import runner_scripts
-from agent_runs.job.manifest import CONTROL_DIRECTORY, OUTPUT_DIRECTORY, SIDECAR_FILE, PodSettings, literal
 from agent_runs.pod.archive import sidecar_archive
 
 SIDECAR_IMAGE = "AGENT_RUNS_SIDECAR_IMAGE"
