@@ -107,7 +107,7 @@ async def parse(store: SqlTranscripts) -> Report:
 
 
 def parse_files(output: Iterable[tuple[bytes, str, bool]]) -> Report:
-    """What `agent-runs parse` makes of the same output in two files."""
+    """What the same output in two files comes to."""
     files = {"stdout": b"", "stderr": b""}
     for data, stream, terminated in output:
         files[stream] += data + b"\n" * terminated

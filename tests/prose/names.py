@@ -25,6 +25,7 @@ from tests.prose.sources import ROOT, Passage, content, files, identifiers, is_p
 
 FOREIGN: Final = {
     "SKILL.md": "the file that makes a folder a skill, for Paperclip and the agents",
+    "AGENTS.md": "instructions of Paperclip, OpenCode and Codex",
     "CLAUDE.md": "Claude Code's instructions",
     "GEMINI.md": "Gemini CLI's instructions",
     "QWEN.md": "Qwen Code's instructions",
