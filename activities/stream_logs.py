@@ -19,6 +19,7 @@ from agent_runs.contracts.errors import AgentNotStarted, ClusterForbidden, PodLo
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.messages import (
     Claimed,
+    Ended,
     JobRef,
     OverQuota,
     Silence,
@@ -198,8 +199,7 @@ class StreamLogsActivity:
                 if follower.may_end_early and (rests(follower) or is_whole_success(state, follower, sealed)):
                     follower.end_early()
             if follower.silent_for_too_long is not None:
-                silence = await self._silence(input, follower, follower.silent_for_too_long, checkpoint)
-                return StreamEnd.unknown(silence)
+                return await self._silence(input, follower, follower.silent_for_too_long, checkpoint)
         receipt = await self.store.seal(input.attempt, state.tally.receipt(follower.last, state.gaps), writer)
         return await self._end(input.job, follower, receipt, state)
 
@@ -236,7 +236,7 @@ class StreamLogsActivity:
             processes=tuple(map(redaction.hide, processes)),
         )
 
-    async def _end(self, job: JobRef, follower: Follower, receipt: OutputReceipt, state: StreamState) -> StreamEnd:
+    async def _end(self, job: JobRef, follower: Follower, receipt: OutputReceipt, state: StreamState) -> Ended:
         redaction = state.redaction
         container = container_end(follower, redaction)
         ended = follower.termination if isinstance(follower.termination, Failing) else outside_failure(container)
@@ -248,7 +248,7 @@ class StreamLogsActivity:
             await self.cluster.delete_job(job.namespace, job.name, job.uid)
         refusal = self.cluster.watch_refusal(job.namespace)
         unwatched = [f"{refusal}: {ClusterForbidden.next_step}"] if refusal else []
-        return StreamEnd(
+        return Ended(
             container=container,
             receipt=receipt,
             failure=failure.error.as_failure(redaction.hide(failure.message)) if failure else None,
@@ -270,7 +270,7 @@ class StreamLogsActivity:
         checkpoint.cursor = batch.cursor or checkpoint.cursor
         checkpoint.stored += stored_size(redacted.lines)
 
-    async def _over_quota(self, key: AttemptKey, checkpoint: "Checkpoint", writer: Writer) -> StreamEnd:
+    async def _over_quota(self, key: AttemptKey, checkpoint: "Checkpoint", writer: Writer) -> OverQuota:
         """Ends the transcript of a run that is over the quota with a gap of unknown size, and seals it."""
         state = checkpoint.state
         if await self.store.receipt(key) is None:
@@ -279,8 +279,7 @@ class StreamLogsActivity:
             await self.store.append(key, rows(Batch(gaps=[gap]), datetime.now(UTC)), writer)
             state.gaps.append(gap)
         receipt = await self.store.seal(key, state.tally.receipt(None, state.gaps), writer)
-        over_quota = OverQuota(limit=self.quota, progress=checkpoint.progress)
-        return StreamEnd(container=ContainerEnd(), receipt=receipt, over_quota=over_quota)
+        return OverQuota(limit=self.quota, receipt=receipt, progress=checkpoint.progress)
 
     async def _stored_state(self, key: AttemptKey, redaction: Redaction) -> StreamState:
         """The state after what earlier activity attempts have stored."""

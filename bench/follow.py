@@ -35,7 +35,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from agent_runs.client.connection import run_to_end
 from agent_runs.client.links import load_tokens, run_url
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.contracts.messages import JobRef, PodRef, StreamEnd, StreamLogs
+from agent_runs.contracts.messages import Ended, JobRef, PodRef, StreamLogs
 from agent_runs.transcripts.tokens import authorization
 from bench.agents import NAMESPACE, RATE
 from bench.follower import QUEUE, settings
@@ -56,12 +56,12 @@ class FollowWorkflow:
     """A run of one activity: the one that is measured."""
 
     @workflow.run
-    async def run(self, input: StreamLogs) -> StreamEnd:
-        end: StreamEnd = await workflow.execute_activity(
+    async def run(self, input: StreamLogs) -> Ended:
+        end: Ended = await workflow.execute_activity(
             "stream_logs",
             input,
             task_queue=QUEUE,
-            result_type=StreamEnd,
+            result_type=Ended,
             start_to_close_timeout=timedelta(days=1),
             heartbeat_timeout=HANDOVER_HEARTBEAT,
         )

@@ -29,7 +29,7 @@ from activities.stream_logs import StreamLogsActivity
 from agent_runs.client.connection import run_to_end
 from agent_runs.contracts.errors import RunError
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.contracts.messages import ParseTranscript, PrepareRun, StreamEnd, StreamLogs
+from agent_runs.contracts.messages import ParseTranscript, PrepareRun, StreamLogs
 from agent_runs.contracts.outcome import Outcome, OutputReceipt
 from agent_runs.contracts.start import Binding, RunStart, SealedRun
 from agent_runs.job.checks import Checks
@@ -171,7 +171,7 @@ async def follow(folder: Path, data: bytes) -> AsyncIterator[Row]:
         for name in ("follow", "take over"):
             async with watch() as watched:
                 step = StreamLogsActivity(cluster, store, redactions).stream_logs
-                end: StreamEnd = await ActivityEnvironment().run(step, streaming)
+                end = await ActivityEnvironment().run(step, streaming)
             yield name, watched
         parse = ParseTranscript(attempt=attempt, end=end, model="fake/model")
         async with watch() as watched:

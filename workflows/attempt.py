@@ -8,7 +8,7 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts.errors import Failure
     from agent_runs.contracts.identity import AttemptKey
-    from agent_runs.contracts.messages import JobRef, StreamEnd
+    from agent_runs.contracts.messages import Ended, JobRef
     from agent_runs.contracts.outcome import AttemptReport, OutputReceipt, Peaks, Report, Stop
     from agent_runs.contracts.request import SessionParams
 
@@ -31,7 +31,7 @@ class Attempt:
     session: SessionParams | None
     job: JobRef | None = None
     token_run_id: str | None = None
-    end: StreamEnd | None = None
+    end: Ended | None = None
     report: Report | None = None
     failure: Failure | None = None
     started_at: datetime | None = None

@@ -12,7 +12,7 @@ from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts import activities
-    from agent_runs.contracts.messages import Finish, ParseTranscript, StreamEnd
+    from agent_runs.contracts.messages import Ended, Finish, ParseTranscript
     from workflows import run_metrics
     from workflows.activity_failures import failure_of_activity
     from workflows.attempt import Attempt
@@ -35,7 +35,7 @@ async def _parse_transcript(run: RunState, attempt: Attempt) -> None:
     input = ParseTranscript(
         attempt=attempt.key,
         agent=run.config.agent,
-        end=attempt.end or StreamEnd.unknown(),
+        end=attempt.end or Ended(),
         resumed_session=attempt.session.session_id if attempt.session else None,
         stopped=attempt.failure,
         model=run.config.model,

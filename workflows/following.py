@@ -19,9 +19,13 @@ with workflow.unsafe.imports_passed_through():
         ToolHung,
     )
     from agent_runs.contracts.messages import (
+        AgentRuns,
         AwaitSchedule,
         Budget,
+        BudgetUse,
+        Ended,
         JobRef,
+        OverQuota,
         PodRef,
         Silence,
         StopAgent,
@@ -69,7 +73,7 @@ async def wait_for_pod(run: RunState, attempt: Attempt, job: JobRef) -> PodRef:
     )
 
 
-async def follow_output(run: RunState, attempt: Attempt, job: JobRef, pod: PodRef) -> StreamEnd | None:
+async def follow_output(run: RunState, attempt: Attempt, job: JobRef, pod: PodRef) -> Ended | None:
     """Follows the agent's output to its end. At a limit or a cancel the agent is stopped first; its last output
     counts."""
     input = StreamLogs(
@@ -85,19 +89,22 @@ async def follow_output(run: RunState, attempt: Attempt, job: JobRef, pod: PodRe
     )
     stream = _stream_logs(input, f"stream logs of {pod.name}")
     limits = _start_limits(run)
-    end: StreamEnd | None = None
+    cause: AgentRuns | None = None
     try:
         run.raise_if_stopped()  # the wait for the start may have taken a cancel, and ended well all the same
         await workflow.wait([stream, *limits], return_when=asyncio.FIRST_COMPLETED)
-        while stream.done() and _only_warns(stream.result()) and not any(limit.done() for limit in limits):
-            input = _warn_of_budget(run, input, stream.result())
+        while stream.done() and (use := _warning(stream.result())) and not any(limit.done() for limit in limits):
+            run.warn(*use.warnings)
+            run.warned_limits = use.warned
+            input = input.model_copy(update={"resume": use.progress, "warned": use.warned})
             stream = _stream_logs(input, f"stream logs of {pod.name}")
             await workflow.wait([stream, *limits], return_when=asyncio.FIRST_COMPLETED)
         end = stream.result() if stream.done() else None
-        if end is not None and not _agent_runs(end):
+        if isinstance(end, Ended):
             return end
         attempt.failure = next((limit.result() for limit in limits if limit.done()), None)
         if end is not None:
+            cause = end
             attempt.failure = attempt.failure or _stop_failure(end)
             stream = _follow_rest(input, end)
     except asyncio.CancelledError:
@@ -107,8 +114,7 @@ async def follow_output(run: RunState, attempt: Attempt, job: JobRef, pod: PodRe
             limit.cancel()
     run.no_longer_interruptible()
     run.show(Phase.RUNNING, stopping=attempt.failure.message if attempt.failure else "")
-    over_quota = end if end is not None and end.over_quota is not None else None
-    return await _stop_gracefully(run, attempt, input, stream, over_quota)
+    return await _stop_gracefully(run, attempt, input, stream, cause)
 
 
 def _budget(config: RunConfig) -> Budget | None:
@@ -123,18 +129,9 @@ def _budget(config: RunConfig) -> Budget | None:
     return budget if budget != Budget(model=config.model) else None
 
 
-def _only_warns(end: StreamEnd) -> bool:
-    """Whether the stream has ended only so that people are warned at once; the agent works on."""
-    return end.budget is not None and end.budget.exceeded is None
-
-
-def _warn_of_budget(run: RunState, input: StreamLogs, end: StreamEnd) -> StreamLogs:
-    """Warns of what is used of the budget; returns the input of the stream that continues."""
-    if end.budget is None:
-        raise AssertionError("only a budget warns")
-    run.warn(*end.warnings)
-    run.warned_limits = end.budget.warned
-    return input.model_copy(update={"resume": end.budget.progress, "warned": run.warned_limits})
+def _warning(end: StreamEnd) -> BudgetUse | None:
+    """What people are to be warned of at once, if the stream has ended for nothing else; the agent works on."""
+    return end if isinstance(end, BudgetUse) and end.exceeded is None else None
 
 
 def _stream_logs(input: StreamLogs, summary: str) -> workflow.ActivityHandle[StreamEnd]:
@@ -167,8 +164,8 @@ async def _stop_gracefully(
     attempt: Attempt,
     input: StreamLogs,
     stream: workflow.ActivityHandle[StreamEnd],
-    over_quota: StreamEnd | None,
-) -> StreamEnd | None:
+    cause: AgentRuns | None,
+) -> Ended | None:
     """SIGTERM, then the grace: the stream ends with the container. After the grace the stream is cancelled, and
     `finish` kills the container."""
     limit = run.grace + KILL_MARGIN
@@ -182,9 +179,10 @@ async def _stop_gracefully(
         cancellation_type=workflow.ActivityCancellationType.TRY_CANCEL,
     )
     grace = asyncio.create_task(workflow.sleep(limit, summary="grace"))
+    sealed = cause.receipt if isinstance(cause, OverQuota) else None
     await workflow.wait([stream, grace], return_when=asyncio.FIRST_COMPLETED)
-    while not grace.done() and (end := result_or_none(stream)) is not None and _agent_runs(end):
-        over_quota = end if end.over_quota is not None else over_quota
+    while not grace.done() and isinstance(end := result_or_none(stream), AgentRuns):
+        sealed = end.receipt if isinstance(end, OverQuota) else sealed
         stream = _follow_rest(input, end)
         await workflow.wait([stream, grace], return_when=asyncio.FIRST_COMPLETED)
     attempt.killed = not stream.done()
@@ -192,36 +190,34 @@ async def _stop_gracefully(
         pending.cancel()
     await workflow.wait([stream, stop])
     result_or_none(stop)  # retrieves the exception
-    return result_or_none(stream) or over_quota
+    end = result_or_none(stream)
+    if isinstance(end, Ended):
+        return end
+    return Ended(receipt=sealed) if sealed is not None else None
 
 
-def _agent_runs(end: StreamEnd) -> bool:
-    """Whether the stream has ended although the agent has not."""
-    return end.silence is not None or end.over_quota is not None or end.budget is not None
-
-
-def _follow_rest(input: StreamLogs, end: StreamEnd) -> workflow.ActivityHandle[StreamEnd]:
+def _follow_rest(input: StreamLogs, end: AgentRuns) -> workflow.ActivityHandle[StreamEnd]:
     """Follows an agent that is being stopped, without limits on its silence and its budget."""
-    stopped = end.silence or end.over_quota or end.budget
     rest = StreamLogs(
         attempt=input.attempt,
         job=input.job,
         pod=input.pod,
-        resume=stopped.progress if stopped else input.resume,
-        over_quota=end.over_quota is not None,
+        resume=end.progress,
+        over_quota=isinstance(end, OverQuota),
         model=input.model,
     )
     return _stream_logs(rest, "follow until the agent has stopped")
 
 
-def _stop_failure(end: StreamEnd) -> Failure | None:
-    if end.over_quota is not None:
-        return OutputQuotaExceeded.as_failure(
-            f"more than {end.over_quota.limit} bytes of this run are stored; what followed is not"
-        )
-    if end.budget is not None:
-        return end.budget.exceeded
-    return _silence_failure(end.silence) if end.silence is not None else None
+def _stop_failure(end: AgentRuns) -> Failure | None:
+    match end:
+        case OverQuota():
+            text = f"more than {end.limit} bytes of this run are stored; what followed is not"
+            return OutputQuotaExceeded.as_failure(text)
+        case BudgetUse():
+            return end.exceeded
+        case Silence():
+            return _silence_failure(end)
 
 
 def _silence_failure(silence: Silence) -> Failure:

@@ -1,7 +1,7 @@
 """Inputs and results of the activities: small, one per message, without prompt, output or secrets."""
 
 from datetime import datetime, timedelta
-from typing import Any, Literal, Self
+from typing import Any, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -260,13 +260,16 @@ class BudgetUse(Contract):
     """Why `stream_logs` ended although the agent runs: much of the run's budget is used, or all of it.
 
     Attributes:
-        exceeded: the agent is to be stopped; None: people are to be warned only, by the warnings of the stream's end.
+        exceeded: the agent is to be stopped; None: people are to be warned only.
         warned: the limits of which people have been warned so far.
+        warnings: for people.
         progress: how far the output is stored.
     """
 
+    kind: Literal["budget"] = "budget"
     exceeded: Failure | None = None
     warned: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     progress: StreamProgress = StreamProgress()
 
 
@@ -313,6 +316,7 @@ class Silence(Contract):
         processes: what runs in the container, names without arguments, bounded; empty when it could not be learned.
     """
 
+    kind: Literal["silence"] = "silence"
     limit: timedelta
     cause: SilenceCause = "agent"
     detail: str = ""
@@ -326,41 +330,40 @@ class OverQuota(Contract):
 
     Attributes:
         limit: bytes, of all attempts of the run together.
+        receipt: for what is stored; it is sealed.
         progress: how far the output is stored.
     """
 
+    kind: Literal["over_quota"] = "over_quota"
     limit: int
+    receipt: OutputReceipt = OutputReceipt()
     progress: StreamProgress = StreamProgress()
 
 
-class StreamEnd(Contract):
-    """How the stream of one attempt ended: the container's own end and the receipt for its output.
+class Ended(Contract):
+    """The agent has ended. Without a value nothing is known, and nothing is assumed: the stream was cut off.
 
     Attributes:
         failure: what ended the agent, or hid its end, from outside: a deleted pod, a lost node.
-        silence: the agent has not ended, but was silent for too long; nothing else is known then.
-        over_quota: it has not ended, but has written too much; nothing but the receipt is known then.
-        budget: it has not ended, but has used much of the run's budget; nothing else is known then but the warnings.
         early: the sidecar saw the agent's process end with exit code 0, and all of its output is stored; what its
             container's status says is not known yet. `finish` reads it.
-        rests: the agent has ended, and its pod waits for the agent's next run.
+        rests: its pod waits for the agent's next run.
         warnings: for people, such as a permission that the worker lacks.
     """
 
-    container: ContainerEnd
-    receipt: OutputReceipt
+    kind: Literal["ended"] = "ended"
+    container: ContainerEnd = ContainerEnd()
+    receipt: OutputReceipt = OutputReceipt()
     failure: Failure | None = None
-    silence: Silence | None = None
-    over_quota: OverQuota | None = None
-    budget: BudgetUse | None = None
     early: bool = False
     rests: bool = False
     warnings: tuple[str, ...] = ()
 
-    @classmethod
-    def unknown(cls, silence: Silence | None = None) -> Self:
-        """The end of a stream that was cut off: nothing is known, and nothing is assumed."""
-        return cls(container=ContainerEnd(), receipt=OutputReceipt(), silence=silence)
+
+AgentRuns: TypeAlias = Silence | OverQuota | BudgetUse
+"""Why `stream_logs` ended although the agent runs; another one follows the rest."""
+StreamEnd: TypeAlias = Ended | AgentRuns
+"""Result of `stream_logs`. Each has a `kind` of its own, which tells them apart in a history."""
 
 
 class ParseTranscript(Contract):
@@ -374,7 +377,7 @@ class ParseTranscript(Contract):
 
     attempt: AttemptKey
     agent: str = OPENCODE
-    end: StreamEnd
+    end: Ended
     resumed_session: str | None = None
     stopped: Failure | None = None
     model: str

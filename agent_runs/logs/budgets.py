@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from agent_runs.agents.opencode.budget import Progress, judge
 from agent_runs.agents.opencode.fold import Fold
 from agent_runs.contracts.errors import BudgetExceeded
-from agent_runs.contracts.messages import BudgetUse, StreamEnd, StreamLogs, StreamProgress
+from agent_runs.contracts.messages import BudgetUse, StreamLogs, StreamProgress
 from agent_runs.logs.threads import off_loop
 from agent_runs.transcripts.store import Line, TranscriptStore
 
@@ -46,7 +46,7 @@ class BudgetWatch:
             earlier.append(fold.progress)
         return cls(input, earlier, hide)
 
-    def end(self, fold: Fold, progress: Callable[[], StreamProgress]) -> StreamEnd | None:
+    def end(self, fold: Fold, progress: Callable[[], StreamProgress]) -> BudgetUse | None:
         """The end of the stream if people are to be warned, or the agent is to be stopped; None: it may go on.
 
         Asked after each batch of lines, so `progress` is only called for an end.
@@ -58,9 +58,8 @@ class BudgetWatch:
             return None
         exceeded = BudgetExceeded.as_failure(self.hide(finding.exceeded)) if finding.exceeded else None
         warned = (*self.input.warned, *(limit for limit, _ in finding.warnings))
-        use = BudgetUse(exceeded=exceeded, warned=warned, progress=progress())
         warnings = tuple(self.hide(text) for _, text in finding.warnings)
-        return StreamEnd.unknown().model_copy(update={"budget": use, "warnings": warnings})
+        return BudgetUse(exceeded=exceeded, warned=warned, warnings=warnings, progress=progress())
 
 
 def _add(fold: Fold, page: Sequence[Line]) -> None:

@@ -15,7 +15,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.stream_logs import StreamLogsActivity
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.contracts.messages import Budget, StreamEnd, StreamLogs
+from agent_runs.contracts.messages import Budget, BudgetUse, StreamEnd, StreamLogs
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
 from agent_runs.transcripts.store import Line, SqlTranscripts
@@ -25,6 +25,7 @@ from tests.logs.kubelet import Log, framed
 from tests.logs.live_log import LiveLog
 from tests.logs.scripted_log import JOB, POD, SIDECAR_RUNS, ScriptedLog
 from tests.opencode.event_lines import step_finish, step_start, tool_use
+from tests.support.ends import budget_use, ended
 from tests.support.sqlite import sqlite_store
 
 
@@ -48,21 +49,20 @@ class Workers:
     log: LiveLog = field(default_factory=LiveLog)
     attempt: int = 1
     warned: tuple[str, ...] = ()
-    ends: list[StreamEnd] = field(default_factory=list)
+    ends: list[BudgetUse] = field(default_factory=list)
     activity_attempt: int = 0
 
     @property
     def key(self) -> AttemptKey:
         return AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id=self.run_id), attempt=self.attempt)
 
-    async def follow(self) -> StreamEnd:
+    async def follow(self) -> BudgetUse:
         """Follow until the agent is to be stopped."""
         while True:
-            end = await self._stream()
+            end = budget_use(await self._stream())
             self.ends.append(end)
-            assert end.budget is not None
-            self.warned = end.budget.warned
-            if end.budget.exceeded is not None:
+            self.warned = end.warned
+            if end.exceeded is not None:
                 return end
 
     async def _stream(self) -> StreamEnd:
@@ -107,7 +107,7 @@ class ScriptedRun:
         self.workers = Workers(self.store, f"seed-{self.seed}", budget)
         self.repeats_from = self.random.randint(0, 5)
 
-    async def play(self) -> tuple[StreamEnd, int]:
+    async def play(self) -> tuple[BudgetUse, int]:
         """How the stream ended, and how many steps the agent has begun after the one that reached the limit."""
         following = asyncio.create_task(self.workers.follow())
         while not following.done():
@@ -123,14 +123,14 @@ class ScriptedRun:
         """The first step by which the limit was reached."""
         return next(number for number, used in enumerate(self.used, 1) if used >= self.limit - 1e-9)
 
-    async def _killed(self, following: "asyncio.Task[StreamEnd]") -> "asyncio.Task[StreamEnd]":
+    async def _killed(self, following: "asyncio.Task[BudgetUse]") -> "asyncio.Task[BudgetUse]":
         following.cancel()
         with suppress(asyncio.CancelledError):
             await following
             return following  # it had just returned
         return asyncio.create_task(self.workers.follow())
 
-    async def _lost(self, following: "asyncio.Task[StreamEnd]") -> "asyncio.Task[StreamEnd]":
+    async def _lost(self, following: "asyncio.Task[BudgetUse]") -> "asyncio.Task[BudgetUse]":
         """The pod is lost; another attempt continues."""
         following = await self._killed(following)
         if following.done():
@@ -142,7 +142,7 @@ class ScriptedRun:
         self.workers.log = LiveLog()
         return asyncio.create_task(self.workers.follow())
 
-    async def _step(self, following: "asyncio.Task[StreamEnd]") -> None:
+    async def _step(self, following: "asyncio.Task[BudgetUse]") -> None:
         tokens, cost = self.random.randint(1, 900), self.random.randint(0, 300) / 1000
         repeated = self.steps >= self.repeats_from
         call = tool_use("bash", command="make" if repeated else f"make {self.steps}")
@@ -153,7 +153,7 @@ class ScriptedRun:
         if await self._write(following, step_start(), call):
             await self._write(following, step_finish(tokens=tokens, cost=cost))
 
-    async def _write(self, following: "asyncio.Task[StreamEnd]", *lines: bytes) -> bool:
+    async def _write(self, following: "asyncio.Task[BudgetUse]", *lines: bytes) -> bool:
         """Writes, and works until that is stored; False if it was stopped by then."""
         if following.done():
             return False
@@ -174,9 +174,8 @@ async def test_100_scripted_runs_exceed_their_budget_by_one_step_at_most(seeds: 
     for seed in seeds:
         run = ScriptedRun(seed, store)
         end, overshoot = await run.play()
-        assert end.budget is not None
-        assert end.budget.exceeded is not None
-        assert end.budget.exceeded.code == "budget_exceeded"
+        assert end.exceeded is not None
+        assert end.exceeded.code == "budget_exceeded"
         assert run.used[-1] >= run.limit - 1e-9, seed
         overshoots.append(overshoot)
         attempts.append(run.workers.attempt)
@@ -206,11 +205,10 @@ async def test_a_worker_that_was_killed_after_the_limit_was_reached_is_replaced_
         await stored(store, workers.key, *steps(1))
     async with asyncio.timeout(60):
         first, repeated = await workers.follow(), await workers.follow()
-    assert first.budget == repeated.budget
-    assert first.budget is not None
-    assert first.budget.exceeded is not None
-    assert first.budget.exceeded.message.startswith("maxSteps: 5 of 5 steps; used by this run: 5 steps, 500 tokens")
-    assert first.budget.exceeded.budget == "agent"  # no attempt follows
+    assert first == repeated
+    assert first.exceeded is not None
+    assert first.exceeded.message.startswith("maxSteps: 5 of 5 steps; used by this run: 5 steps, 500 tokens")
+    assert first.exceeded.budget == "agent"  # no attempt follows
 
 
 async def test_people_are_warned_once_whoever_follows(store: SqlTranscripts) -> None:
@@ -221,8 +219,7 @@ async def test_people_are_warned_once_whoever_follows(store: SqlTranscripts) -> 
     end = await following
     warning, stop = workers.ends
     assert warning.warnings == ("maxSteps: 4 of 5 steps; at all of it the agent is stopped",)
-    assert warning.budget is not None
-    assert (warning.budget.exceeded, warning.budget.warned) == (None, ("maxSteps",))
+    assert (warning.exceeded, warning.warned) == (None, ("maxSteps",))
     assert (stop, stop.warnings) == (end, ())
 
 
@@ -230,15 +227,15 @@ async def test_an_agent_that_has_ended_by_itself_is_not_stopped(store: SqlTransc
     output = b"".join(each + b"\n" for each in [*steps(5), step_start()])
     totals = {"lines": output.count(b"\n"), "bytes": len(output), "sha256": hashlib.sha256(output).hexdigest()}
     last = json.dumps({"exit_code": 1, "stdout": totals}).encode()
-    ended = pod(SIDECAR_RUNS, terminated(1), phase="Running")
-    log = ScriptedLog(Log(framed([("stdout", output)], last)), [(None, None)], [ended])
-    log.watched = [[ended]]
+    state = pod(SIDECAR_RUNS, terminated(1), phase="Running")
+    log = ScriptedLog(Log(framed([("stdout", output)], last)), [(None, None)], [state])
+    log.watched = [[state]]
     key = AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="ended"), attempt=1)
     cluster = cast("Cluster", log)
     streaming = StreamLogsActivity(cluster, store, Redactions(cluster, FakePreparations()))
     input = StreamLogs(attempt=key, job=JOB, pod=POD, budget=Budget(max_steps=5))
     end = await ActivityEnvironment().run(streaming.stream_logs, input)
-    assert (end.budget, end.container.exit_code) == (None, 1)
+    assert ended(end).container.exit_code == 1
 
 
 async def test_a_secret_in_the_name_of_a_tool_is_hidden(store: SqlTranscripts) -> None:

@@ -13,7 +13,7 @@ from activities.parse_transcript import ParseTranscriptActivity
 from activities.stream_logs import StreamState
 from agent_runs.agents.opencode.fold import Progress
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.contracts.messages import ParseTranscript, StreamEnd
+from agent_runs.contracts.messages import Ended, ParseTranscript
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt, Report
 from agent_runs.contracts.output import LINE_LIMIT
 from agent_runs.job.redactions import Redactions
@@ -101,7 +101,7 @@ async def test_all_readers_of_a_line_agree(name: str, store: SqlTranscripts) -> 
 
 async def parse(store: SqlTranscripts) -> Report:
     """What the activity makes of the stored output."""
-    end = StreamEnd(container=ContainerEnd(exit_code=0), receipt=OutputReceipt(state="verified"))
+    end = Ended(container=ContainerEnd(exit_code=0), receipt=OutputReceipt(state="verified"))
     parsing = ParseTranscriptActivity(store, Redactions(cast("Cluster", None), FakePreparations()))
     return await ActivityEnvironment().run(parsing.parse_transcript, ParseTranscript(attempt=KEY, end=end, model="m/m"))
 

@@ -26,7 +26,7 @@ from activities.stream_logs import (
 )
 from agent_runs.contracts.errors import InvalidRequest, PodLost, SealedFieldUnreadable, TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.contracts.messages import JobRef, ParseTranscript, PodRef, StreamEnd, StreamLogs, StreamProgress
+from agent_runs.contracts.messages import Ended, JobRef, ParseTranscript, PodRef, StreamLogs, StreamProgress
 from agent_runs.contracts.outcome import ContainerEnd, Gap, OutputReceipt
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
@@ -42,6 +42,7 @@ from tests.activities.fake_preparations import FakePreparations
 from tests.kube.pods import container, pod, terminated
 from tests.logs.kubelet import Log, framed
 from tests.logs.scripted_log import ENDED, JOB, POD, RUNNING, SIDECAR_RUNS, ScriptedLog
+from tests.support.ends import ended, over_quota
 from tests.support.sqlite import sqlite_store, sqlite_url
 from workflows.limits import HANDOVER_HEARTBEAT
 
@@ -71,9 +72,9 @@ async def test_a_worker_that_was_killed_after_it_found_the_run_over_its_quota_is
     input = StreamLogs(
         attempt=KEY, job=JobRef(namespace="n", name="j", uid="u"), pod=PodRef(namespace="n", name="p", uid="u")
     )
-    killed, next_one = [await ActivityEnvironment().run(streaming.stream_logs, input) for _ in range(2)]
-    assert [end.over_quota.limit for end in (killed, next_one) if end.over_quota] == [99, 99]
-    assert next_one.receipt == killed.receipt
+    killed, next_one = [over_quota(await ActivityEnvironment().run(streaming.stream_logs, input)) for _ in range(2)]
+    assert killed.limit == 99
+    assert next_one == killed
     assert [gap.after_sequence for gap in killed.receipt.gaps] == [1]
     assert [line.stream for line in await store.read(KEY)] == ["stdout", "gap"]
     await store.close()
@@ -84,8 +85,7 @@ async def test_the_quota_counts_what_a_line_takes_besides_its_text(tmp_path: Pat
     await store.append(KEY, [Line(number, "stdout", b"", at=datetime.now(UTC)) for number in range(1, 5001)])
     streaming = StreamLogsActivity(cast("Cluster", None), store, REDACTIONS, quota=999_999)
     job, pod = JobRef(namespace="n", name="j", uid="u"), PodRef(namespace="n", name="p", uid="u")
-    end = await ActivityEnvironment().run(streaming.stream_logs, StreamLogs(attempt=KEY, job=job, pod=pod))
-    assert end.over_quota is not None
+    over_quota(await ActivityEnvironment().run(streaming.stream_logs, StreamLogs(attempt=KEY, job=job, pod=pod)))
     await store.close()
 
 
@@ -240,7 +240,7 @@ async def test_the_report_warns_of_what_is_wrong_with_the_output(
     store = await SqlTranscripts.open(sqlite_url(tmp_path_factory.mktemp("t")))
     at = datetime.now(UTC) - timedelta(seconds=1)
     await store.append(KEY, [Line(number + 2, "stdout", line, at=at) for number, line in enumerate(GOOD)])
-    end = StreamEnd(container=ContainerEnd(exit_code=0), receipt=receipt)
+    end = Ended(container=ContainerEnd(exit_code=0), receipt=receipt)
     input = ParseTranscript(attempt=KEY, end=end, model="m/m")
     report = await ActivityEnvironment().run(ParseTranscriptActivity(store, REDACTIONS).parse_transcript, input)
     await store.close()
@@ -293,10 +293,10 @@ def one_read_of(*pods: Pod, log: Log) -> DeletableLog:
     return scripted
 
 
-async def streamed(store: SqlTranscripts, cluster: ScriptedLog) -> StreamEnd:
+async def streamed(store: SqlTranscripts, cluster: ScriptedLog) -> Ended:
     kubernetes = cast("Cluster", cluster)
     streaming = StreamLogsActivity(kubernetes, store, Redactions(kubernetes, FakePreparations()))
-    return await ActivityEnvironment().run(streaming.stream_logs, INPUT)
+    return ended(await ActivityEnvironment().run(streaming.stream_logs, INPUT))
 
 
 async def test_a_success_of_which_all_is_stored_ends_without_the_containers_status(store: SqlTranscripts) -> None:
@@ -367,8 +367,8 @@ CUT: Final = Log(framed([("stdout", ANSWER)], last=None))
 async def test_containers_whose_end_nobody_recorded_are_lost_infrastructure(
     agent: int, sidecar: int, log: Log, code: str | None, store: SqlTranscripts
 ) -> None:
-    ended = pod(terminated(sidecar, name="sidecar"), terminated(agent), phase="Failed")
-    cluster = one_read_of(ended, log=log)
+    state = pod(terminated(sidecar, name="sidecar"), terminated(agent), phase="Failed")
+    cluster = one_read_of(state, log=log)
     end = await streamed(store, cluster)
     assert (end.failure and end.failure.code, cluster.deleted) == (code, code is not None)
     assert end.failure is None or end.failure.budget == "infrastructure"

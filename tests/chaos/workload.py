@@ -14,7 +14,7 @@ from temporalio.testing import ActivityEnvironment
 from activities.stream_logs import StreamLogsActivity
 from agent_runs.contracts.errors import ClusterUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.contracts.messages import JobRef, PodRef, StreamEnd, StreamLogs
+from agent_runs.contracts.messages import Ended, JobRef, PodRef, StreamEnd, StreamLogs
 from agent_runs.contracts.outcome import OutputReceipt
 from agent_runs.contracts.pod import AGENT_CONTAINER, SIDECAR_CONTAINER
 from agent_runs.job.redactions import Redactions
@@ -24,6 +24,7 @@ from agent_runs.kube.objects import Metadata
 from agent_runs.transcripts.store import Line, SqlTranscripts
 from tests.activities.fake_preparations import FakePreparations
 from tests.support.agent_pods import agent_pod
+from tests.support.ends import ended
 
 NAMESPACE = "default"
 BIG = 100 * 1024
@@ -88,7 +89,7 @@ class StoredOutput:
     """What the store has at the end."""
 
     lines: list[Line]
-    end: StreamEnd
+    end: Ended
 
     def text(self, stream: str) -> list[bytes]:
         return [line.data for line in self.lines if line.stream == stream]
@@ -133,7 +134,7 @@ class FollowedRun:
             if self._following.cancelled():
                 continue
             try:
-                end = self._following.result()
+                end = ended(self._following.result())
             except ApplicationError as error:
                 if error.type != "WorkerShutdown":
                     raise

@@ -21,8 +21,8 @@ from agent_runs.contracts.errors import (
     SealedFieldUnreadable,
     SessionUnavailable,
 )
-from agent_runs.contracts.messages import BudgetUse, OverQuota, Silence, StartProgress, StreamEnd
-from agent_runs.contracts.outcome import ContainerEnd, Outcome, OutputReceipt, Report
+from agent_runs.contracts.messages import BudgetUse, Ended, OverQuota, Silence, StartProgress, StreamEnd
+from agent_runs.contracts.outcome import Outcome, Report
 from agent_runs.contracts.request import AgentRef, RunConfig, Runtime, SessionParams, WakeContext
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import (
@@ -123,9 +123,7 @@ def _failing(step: str, error: Exception) -> Scenario:
 
 
 DAY: Final = timedelta(days=1)
-POD_LOST: Final = StreamEnd(
-    container=ContainerEnd(), receipt=OutputReceipt(), failure=PodLost.as_failure("the node went away")
-)
+POD_LOST: Final = Ended(failure=PodLost.as_failure("the node went away"))
 
 
 def api_unavailable() -> ApplicationError:

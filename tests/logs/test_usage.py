@@ -14,7 +14,7 @@ from activities.parse_transcript import ParseTranscriptActivity
 from agent_runs.agents.opencode.fold import Fold, Progress
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.contracts.messages import ParseTranscript, StreamEnd
+from agent_runs.contracts.messages import Ended, ParseTranscript
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
@@ -120,7 +120,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SqlTranscripts]:
 
 
 INPUT = ParseTranscript(
-    attempt=KEY, end=StreamEnd(container=ContainerEnd(exit_code=0), receipt=OutputReceipt()), model="fake/model"
+    attempt=KEY, end=Ended(container=ContainerEnd(exit_code=0), receipt=OutputReceipt()), model="fake/model"
 )
 
 

@@ -23,6 +23,7 @@ from agent_runs.transcripts.store import SqlTranscripts, Writer
 from tests.activities.fake_preparations import FakePreparations
 from tests.kube.pods import container, job, pod, terminated
 from tests.logs.kubelet import Log, framed
+from tests.support.ends import ended
 
 INPUT = StreamLogs(
     attempt=AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="run-1"), attempt=1),
@@ -123,7 +124,7 @@ async def test_an_earlier_copy_stops_and_the_later_one_stores_the_whole_output(
     kubelet.go_on.set()
     with pytest.raises(TranscriptFenced, match="activity attempt 2 of"):
         await first
-    end = await second
+    end = ended(await second)
     assert await stored(any_store, len(LINES)) == LINES
     assert (end.container.exit_code, end.receipt.lines, end.receipt.gaps) == (0, len(LINES), ())
     assert await any_store.receipt(INPUT.attempt) == end.receipt
@@ -138,7 +139,7 @@ async def test_a_copy_that_starts_late_is_stopped_before_it_does_anything(
     with pytest.raises(TranscriptFenced):
         await copy(1, elsewhere, kubelet)
     kubelet.go_on.set()
-    assert (await second).receipt.lines == len(LINES)
+    assert ended(await second).receipt.lines == len(LINES)
     assert await stored(any_store, len(LINES)) == LINES
 
 
@@ -151,6 +152,6 @@ async def test_an_attempt_after_the_seal_gets_the_end_and_the_recorded_receipt(a
     early = OutputReceipt(state="unverified", lines=HALF - 1)
     assert await any_store.seal(INPUT.attempt, early, Writer(SCHEDULED, 1, "")) == early
     kubelet.go_on.set()
-    end = await copy(2, any_store, kubelet)
+    end = ended(await copy(2, any_store, kubelet))
     assert (end.container.exit_code, end.receipt) == (0, early)
     assert len(await stored(any_store, 1)) == HALF - 1

@@ -13,6 +13,7 @@ from agent_runs.contracts.messages import (
     BudgetUse,
     BundlePrompt,
     CreateJob,
+    Ended,
     Finish,
     Finished,
     IntrospectPod,
@@ -36,9 +37,7 @@ Answer = Callable[[Any], Awaitable[Any]]
 GOOD = Report(session_id="ses_1", summary="done", exit_code=0, usage=Usage(input_tokens=10, output_tokens=2), events=3)
 
 
-ENDED = StreamEnd(
-    container=ContainerEnd(exit_code=0, reason="Completed"), receipt=OutputReceipt(state="verified", lines=3)
-)
+ENDED = Ended(container=ContainerEnd(exit_code=0, reason="Completed"), receipt=OutputReceipt(state="verified", lines=3))
 EARLY = ENDED.model_copy(update={"container": ContainerEnd(exit_code=0), "early": True})
 """Of an agent whose process has ended with exit code 0, before its container's status shows that."""
 
@@ -188,13 +187,13 @@ class FakeAgent:
     async def _stream(self, input: StreamLogs) -> StreamEnd:
         self.started.set()
         if self.silence is not None and (input.first_output_timeout or input.silence_timeout):
-            return StreamEnd.unknown(self.silence)
+            return self.silence
         if self.over_quota is not None and not input.over_quota:
-            return StreamEnd.unknown().model_copy(update={"over_quota": self.over_quota})
+            return self.over_quota
         if self.budget and input.budget is not None:
             use = self.budget.pop(0)
             warnings = () if use.exceeded else (f"{use.warned[-1]}: nearly used",)
-            return StreamEnd.unknown().model_copy(update={"budget": use, "warnings": warnings})
+            return use.model_copy(update={"warnings": warnings})
         while not self.stopped.is_set():
             activity.heartbeat()
             await asyncio.sleep(0.05)
@@ -210,7 +209,7 @@ class FakeAgent:
         return True
 
 
-STOPPED = StreamEnd(
+STOPPED = Ended(
     container=ContainerEnd(exit_code=143, signal=15, reason="Error"), receipt=OutputReceipt(state="verified", lines=7)
 )
 THROTTLE = timedelta(milliseconds=100)

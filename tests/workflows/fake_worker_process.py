@@ -38,7 +38,15 @@ from activities.prepare_run import PrepareRunActivity
 from agent_runs.client.connection import run_to_end
 from agent_runs.contracts.errors import PodLost, PodScheduleFailed, ProviderRejected, ProviderUnavailable
 from agent_runs.contracts.identity import AttemptKey
-from agent_runs.contracts.messages import AwaitSchedule, ParseTranscript, PodRef, StopAgent, StreamEnd, StreamLogs
+from agent_runs.contracts.messages import (
+    AwaitSchedule,
+    Ended,
+    ParseTranscript,
+    PodRef,
+    StopAgent,
+    StreamEnd,
+    StreamLogs,
+)
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt, Report, Usage
 from agent_runs.job.checks import Checks
 from agent_runs.job.policy import Policy
@@ -136,7 +144,7 @@ class FakeAgents:
 
     async def _seal(self, key: AttemptKey, lines: int, container: ContainerEnd) -> StreamEnd:
         receipt = await self._store.seal(key, OutputReceipt(state="verified", lines=lines))
-        return StreamEnd(container=container, receipt=receipt)
+        return Ended(container=container, receipt=receipt)
 
     async def _stop_agent(self, input: StopAgent) -> bool:
         self._stop_event(input.job.name).set()

@@ -10,8 +10,7 @@ from temporalio.client import Client
 
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.errors import BudgetExceeded, PodLost
-from agent_runs.contracts.messages import Budget, BudgetUse, StreamEnd, StreamProgress
-from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt
+from agent_runs.contracts.messages import Budget, BudgetUse, Ended, StreamEnd, StreamProgress
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import GOOD, STOPPED, FakeActivities, FakeAgent
 from tests.workflows.fake_worker import configured, running_worker
@@ -70,11 +69,11 @@ async def test_the_attempt_after_a_lost_pod_does_not_warn_anew(
     temporal: Client, queue: str, request_of_a_run: FakeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workflows.retries.FIRST_RETRY_PAUSE", timedelta(milliseconds=1))
-    lost = StreamEnd(container=ContainerEnd(), receipt=OutputReceipt(), failure=PodLost.as_failure("evicted"))
+    lost = Ended(failure=PodLost.as_failure("evicted"))
 
     async def stream(input: Any) -> StreamEnd:
         if not input.warned:
-            return StreamEnd.unknown().model_copy(update={"budget": WARNED, "warnings": (WARNING,)})
+            return WARNED.model_copy(update={"warnings": (WARNING,)})
         return lost if input.attempt.attempt == 1 else FakeActivities.ended(input)
 
     steps = FakeActivities({"stream_logs": stream})

@@ -21,8 +21,8 @@ from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts import updates
 from agent_runs.contracts.errors import Failure, PodLost, ProviderUnavailable
 from agent_runs.contracts.identity import workflow_id
-from agent_runs.contracts.messages import StreamEnd
-from agent_runs.contracts.outcome import ContainerEnd, Outcome, OutputReceipt, Report
+from agent_runs.contracts.messages import Ended, StreamEnd
+from agent_runs.contracts.outcome import Outcome, Report
 from agent_runs.contracts.request import WakeContext
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import DEFAULTS, FakeActivities, FakeAgent, answer_with
@@ -289,7 +289,7 @@ async def test_pauses_between_attempts_become_longer(
 ) -> None:
     async def lost(_input: object) -> StreamEnd:
         failure = PodLost.as_failure("node lost")
-        return StreamEnd(container=ContainerEnd(), receipt=OutputReceipt(), failure=failure)
+        return Ended(failure=failure)
 
     config = request_of_a_run.config.model_copy(update={"infrastructure_retries": 6})
     request = request_of_a_run.model_copy(update={"config": config})

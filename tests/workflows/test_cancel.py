@@ -10,8 +10,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from agent_runs.client.outcome import cancel, fetch_outcome, outcome_at_close, request_cancel
 from agent_runs.contracts.errors import PodLost
-from agent_runs.contracts.messages import AwaitSchedule, Finished, StreamEnd
-from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt
+from agent_runs.contracts.messages import AwaitSchedule, Ended, Finished, StreamEnd
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import DEFAULTS, FakeActivities, FakeAgent, until_cancelled
 from tests.workflows.fake_worker import Handle, reached, running_worker
@@ -198,7 +197,7 @@ async def test_a_cancel_between_two_attempts_prevents_the_next_one(
 ) -> None:
     async def lost(_input: object) -> StreamEnd:
         failure = PodLost.as_failure("evicted")
-        return StreamEnd(container=ContainerEnd(), receipt=OutputReceipt(), failure=failure)
+        return Ended(failure=failure)
 
     cleaned = asyncio.Event()
 

@@ -169,7 +169,7 @@ async def test_a_cancelled_agent_that_writes_too_much_in_its_grace_is_followed_t
             return cast("StreamEnd", await agent.answers["stream_logs"](input))
         agent.started.set()
         await agent.stopped.wait()
-        return StreamEnd.unknown().model_copy(update={"over_quota": OverQuota(limit=1)})
+        return OverQuota(limit=1)
 
     steps = FakeActivities({**agent.answers, "stream_logs": stream})
     async with running_worker(temporal, queue, steps) as start:

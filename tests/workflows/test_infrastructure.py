@@ -17,8 +17,8 @@ from agent_runs.contracts.errors import (
     PodLost,
     ServerUnusable,
 )
-from agent_runs.contracts.messages import StreamEnd
-from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt, Report
+from agent_runs.contracts.messages import Ended, StreamEnd
+from agent_runs.contracts.outcome import Report
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import GOOD, FakeActivities, fail_with
 from tests.workflows.fake_worker import configured, running_worker
@@ -35,7 +35,7 @@ def losing(count: int, failure: Failure) -> Any:
     async def stream(input: Any) -> StreamEnd:
         if input.attempt.attempt > count:
             return FakeActivities.ended(input)
-        return StreamEnd(container=ContainerEnd(), receipt=OutputReceipt(), failure=failure)
+        return Ended(failure=failure)
 
     return stream
 

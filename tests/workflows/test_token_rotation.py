@@ -9,14 +9,14 @@ from agent_runs.client.attach import attach
 from agent_runs.client.outcome import fetch_outcome, outcome_at_close
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.errors import PodLost, SealedFieldUnreadable
-from agent_runs.contracts.messages import StreamEnd
-from agent_runs.contracts.outcome import ContainerEnd, Outcome, OutputReceipt
+from agent_runs.contracts.messages import Ended, StreamEnd
+from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.request import WakeContext
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import DEFAULTS, Answer, FakeActivities, FakeAgent, fail_with
 from tests.workflows.fake_worker import running_worker
 
-POD_LOST = StreamEnd(container=ContainerEnd(), receipt=OutputReceipt(), failure=PodLost.as_failure("the node was lost"))
+POD_LOST = Ended(failure=PodLost.as_failure("the node was lost"))
 
 
 def wake(request: FakeRequest, run_id: str | None = None) -> FakeRequest:

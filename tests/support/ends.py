@@ -1,0 +1,18 @@
+"""How a followed stream ended, for tests that know which way it must have."""
+
+from agent_runs.contracts.messages import BudgetUse, Ended, OverQuota, StreamEnd
+
+
+def ended(end: StreamEnd) -> Ended:
+    assert isinstance(end, Ended)
+    return end
+
+
+def over_quota(end: StreamEnd) -> OverQuota:
+    assert isinstance(end, OverQuota)
+    return end
+
+
+def budget_use(end: StreamEnd) -> BudgetUse:
+    assert isinstance(end, BudgetUse)
+    return end
