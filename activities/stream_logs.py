@@ -34,7 +34,7 @@ from agent_runs.kube.client import Cluster
 from agent_runs.kube.diagnosis import Failing, termination_cause
 from agent_runs.logs.budgets import BudgetWatch
 from agent_runs.logs.follower import Batch, Follower
-from agent_runs.logs.frames import LogLine, with_peaks
+from agent_runs.logs.frames import with_peaks
 from agent_runs.logs.log_resume import Cursor, Tally
 from agent_runs.logs.output_metrics import OutputMetrics
 from agent_runs.logs.silence import SilenceClock, SilenceLimits, SilenceProof
@@ -80,15 +80,15 @@ class StreamState:
     fold: Fold = field(default_factory=Fold)
     activity: Activity = field(default_factory=Activity)
 
-    def redact(self, line: LogLine) -> bytes:
+    def redact(self, line: Line) -> bytes:
         """The line as it is stored. One whose end is missing may end inside a secret."""
         return self.redaction.redact(line.data, is_cut=not (line.terminated and line.whole))
 
-    def restore(self, line: LogLine) -> bytes:
+    def restore(self, line: Line) -> bytes:
         """A stored line as the agent wrote it."""
         return self.redaction.restore(line.data)
 
-    def add(self, written: Sequence[LogLine], shown: Sequence[LogLine], gaps: Iterable[Gap] = ()) -> None:
+    def add(self, written: Sequence[Line], shown: Sequence[Line], gaps: Iterable[Gap] = ()) -> None:
         """Adds lines and gaps that are stored: as the agent wrote them, and redacted as the transcript shows them."""
         self.gaps += gaps
         self.tally.add(written)
@@ -285,11 +285,7 @@ class StreamLogsActivity:
         """The state after what earlier activity attempts have stored."""
         state = StreamState(redaction)
         while page := await self.store.read(key, state.sequence):
-            shown = [
-                LogLine(line.sequence, "stdout" if line.stream == "stdout" else "stderr", line.data, line.terminated)
-                for line in page
-                if line.stream != GAP_STREAM
-            ]
+            shown = [line for line in page if line.stream != GAP_STREAM]
             gaps = [gap_of(line) for line in page if line.stream == GAP_STREAM]
             size = sum(len(line.data) for line in shown)
             written = await off_loop(size, map_data, state.restore, shown)
@@ -300,7 +296,7 @@ class StreamLogsActivity:
         return state
 
 
-def map_data(change: Callable[[LogLine], bytes], lines: Sequence[LogLine]) -> list[LogLine]:
+def map_data(change: Callable[[Line], bytes], lines: Sequence[Line]) -> list[Line]:
     """The lines with their data changed; a line whose data stays the same stays the same object."""
     changed = ((line, change(line)) for line in lines)
     return [line if data is line.data else msgspec.structs.replace(line, data=data) for line, data in changed]
@@ -472,8 +468,7 @@ def unprompted(end: ContainerEnd) -> Failing | None:
 
 def rows(batch: Batch, at: datetime) -> list[Line]:
     """A batch as rows of the store; a gap is a row of its own, so that no reader overlooks it."""
-    lines = [Line(line.sequence, line.stream, line.data, line.terminated, at=at) for line in batch.lines]
-    return [*lines, *(gap_row(gap, at) for gap in batch.gaps)]
+    return [*batch.lines, *(gap_row(gap, at) for gap in batch.gaps)]
 
 
 def gap_row(gap: Gap, at: datetime) -> Line:

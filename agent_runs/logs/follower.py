@@ -25,7 +25,7 @@ from agent_runs.contracts.pod import SIDECAR_CONTAINER
 from agent_runs.kube.diagnosis import Ended, Failing, Running, diagnose, silent_node
 from agent_runs.kube.failures import ExecFailed, LogCut, LogRefused
 from agent_runs.kube.objects import ContainerState, Job, Pod
-from agent_runs.logs.frames import FRAME_LIMIT, LastFrame, LogLine
+from agent_runs.logs.frames import FRAME_LIMIT, LastFrame
 from agent_runs.logs.log_resume import Cursor, LogReader, ReadResult
 from agent_runs.logs.silence import (
     FIRST_CHECK_AFTER,
@@ -44,7 +44,7 @@ from agent_runs.logs.watched_pod import WatchedPod
 from agent_runs.logs.work import Work
 from agent_runs.metrics.definitions import RECONNECTS
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
-from agent_runs.transcripts.lines import stored_size
+from agent_runs.transcripts.lines import Line, stored_size
 
 TAIL_FRAMES: Final = 100_000
 """Frames requested at once when their number is not known."""
@@ -105,7 +105,7 @@ class Batch:
         written_at: when the newest of them was written, by the node's clock.
     """
 
-    lines: list[LogLine] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     cursor: Cursor | None = None
     written_at: datetime | None = None

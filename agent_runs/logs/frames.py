@@ -7,12 +7,14 @@ chunking, never raises on what a container wrote, and keeps a bounded amount of 
 
 import re
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Annotated, Final, Literal
 
 import msgspec
 
 from agent_runs.contracts.outcome import ContainerEnd
 from agent_runs.contracts.output import LINE_LIMIT
+from agent_runs.transcripts.lines import Line
 
 FRAME_LIMIT: Final = 8192  # bytes of a frame's line with its newline
 JUNK_LIMIT: Final = 64 * 1024  # bytes kept of a line that is no frame
@@ -147,29 +149,6 @@ def parse_frame(line: bytes, timestamp: str | None = None) -> Frame | None:
     return Frame(int(number), _STREAMS[letter], _MARKS[mark or edge_mark], payload, timestamp)
 
 
-class LogLine(msgspec.Struct, frozen=True, gc=False):
-    """One line of the agent's output, as its container's log has it.
-
-    Attributes:
-        sequence: number of its last frame; unique over both streams and growing, but not without jumps.
-        stream: `stdout` or `stderr`.
-        data: raw bytes without the newline, at most `LINE_LIMIT`.
-        terminated: False for a last line that had no newline.
-        whole: False when it was longer than `LINE_LIMIT`, or when frames are missing that may have been parts of it.
-    """
-
-    sequence: int
-    stream: Output
-    data: bytes
-    terminated: bool
-    whole: bool = True
-
-    @property
-    def raw(self) -> bytes:
-        """The line as it was written."""
-        return self.data + b"\n" if self.terminated else self.data
-
-
 class _Parts:
     """The frames of one unfinished line."""
 
@@ -185,14 +164,9 @@ class _Parts:
         self.data += frame.payload[: self._limit - len(self.data)]
         self.size += len(frame.payload)
 
-    def line(self, stream: Output, frame: Frame) -> LogLine:
+    def line(self, stream: Output, frame: Frame, at: datetime) -> Line:
         whole = self.whole and self.size == len(self.data)
-        return LogLine(frame.seq, stream, bytes(self.data), terminated=frame.mark == ".", whole=whole)
-
-
-def _whole_line(stream: Output, frame: Frame) -> LogLine:
-    """The line that is one frame, as most are."""
-    return LogLine(frame.seq, stream, frame.payload, terminated=frame.mark == ".")
+        return Line(frame.seq, stream, bytes(self.data), frame.mark == ".", at=at, whole=whole)
 
 
 class LineAssembler:
@@ -220,10 +194,11 @@ class LineAssembler:
         out, err = self._parts["stdout"].since, self._parts["stderr"].since
         return min(out or self.seq + 1, err or self.seq + 1)
 
-    def feed(self, frames: Iterable[Frame]) -> list[LogLine]:
-        return [line for frame in frames if (line := self._take(frame)) is not None]
+    def feed(self, frames: Iterable[Frame]) -> list[Line]:
+        at = datetime.now(UTC)
+        return [line for frame in frames if (line := self._take(frame, at)) is not None]
 
-    def _take(self, frame: Frame) -> LogLine | None:
+    def _take(self, frame: Frame, at: datetime) -> Line | None:
         if frame.seq <= self.seq:
             return None
         if frame.seq != self.seq + 1:
@@ -231,18 +206,20 @@ class LineAssembler:
                 parts.whole = False
         self.seq = frame.seq
         if frame.stream == "stdout" or frame.stream == "stderr":
-            return self._add(frame.stream, frame)
+            return self._add(frame.stream, frame, at)
         return None
 
-    def _add(self, stream: Output, frame: Frame) -> LogLine | None:
+    def _add(self, stream: Output, frame: Frame, at: datetime) -> Line | None:
         parts = self._parts[stream]
         if frame.mark != "+" and parts.since is None and parts.whole and len(frame.payload) <= self._limit:
-            return _whole_line(stream, frame) if frame.seq > self._after else None
+            if frame.seq <= self._after:
+                return None
+            return Line(frame.seq, stream, frame.payload, frame.mark == ".", at=at)  # one frame, as most are
         parts.add(frame)
         if frame.mark == "+":
             return None
         self._parts[stream] = _Parts(self._limit)
-        return parts.line(stream, frame) if frame.seq > self._after else None
+        return parts.line(stream, frame, at) if frame.seq > self._after else None
 
 
 Count = Annotated[int, msgspec.Meta(ge=0)]

@@ -16,7 +16,8 @@ from functools import lru_cache
 from typing import Final
 
 from agent_runs.contracts.outcome import Gap, OutputReceipt, Receipt
-from agent_runs.logs.frames import Frame, FrameReader, Junk, LastFrame, LineAssembler, LogLine, Output
+from agent_runs.logs.frames import Frame, FrameReader, Junk, LastFrame, LineAssembler
+from agent_runs.transcripts.lines import Line
 
 MAX_NOISE_LINES: Final = 20
 NOISE_LINE_LIMIT: Final = 500
@@ -94,7 +95,7 @@ class NewestFrame:
 class ReadResult:
     """The lines and gaps that a piece of a log yielded."""
 
-    lines: list[LogLine] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
 
 
@@ -408,14 +409,14 @@ def _second(clock: bytes, zone: bytes) -> datetime | None:
 class Tally:
     """Counts what was stored of one attempt, to be compared with the last frame. Add lines in their order."""
 
-    lines: dict[Output, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
-    sizes: dict[Output, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
+    lines: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
+    sizes: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
     whole: bool = True
 
     def __post_init__(self) -> None:
         self._digests = {"stdout": hashlib.sha256(), "stderr": hashlib.sha256()}
 
-    def add(self, lines: Iterable[LogLine]) -> None:
+    def add(self, lines: Iterable[Line]) -> None:
         for line in lines:
             raw = line.raw
             self.lines[line.stream] += line.terminated

@@ -10,25 +10,28 @@ LINE_BYTES: Final = 200
 """What a line takes in the store besides its data. Measured: an empty one takes 190 bytes of SQLite's file."""
 
 
-class _LineFields(msgspec.Struct, frozen=True, gc=False):
+class _LineFields(msgspec.Struct, frozen=True, gc=False, eq=False):
     sequence: int
     stream: str
     data: bytes
     terminated: bool = True
 
 
-class Line(_LineFields, frozen=True, gc=False, kw_only=True):
-    """One line of output as the agent wrote it, without its newline.
+class Line(_LineFields, frozen=True, gc=False, eq=False, kw_only=True):
+    """One line of output as the agent wrote it, without its newline. Equal ones say the same, whenever they came.
 
     Attributes:
-        sequence: from 1 on; orders the lines of an attempt over all streams.
+        sequence: from 1 on; orders the lines of an attempt over all streams, not without jumps.
         stream: `stdout`, `stderr` or whatever the source calls it.
-        data: raw bytes: any length, any byte but the newline, not necessarily text.
+        data: raw bytes: any byte but the newline, not necessarily text.
         terminated: False for a last line that ended without a newline.
-        at: when it was written, aware.
+        at: when it was read from the agent's log, aware.
+        whole: False when something of it may be missing: it was longer than `LINE_LIMIT`, or frames are lost. Of a line
+            from the store that is not known.
     """
 
     at: datetime
+    whole: bool = True
 
     def __post_init__(self) -> None:
         if self.sequence < 1:
@@ -36,11 +39,20 @@ class Line(_LineFields, frozen=True, gc=False, kw_only=True):
         if self.at.tzinfo is None:
             raise ValueError(f"at {self.at}: give it a time zone")
 
-    def repeats(self, other: "Line") -> bool:
-        """Whether everything but the time is equal."""
-        return (self.sequence, self.stream, self.data, self.terminated) == (
-            *(other.sequence, other.stream, other.data, other.terminated),
-        )
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Line) and self._said == other._said
+
+    def __hash__(self) -> int:
+        return hash(self._said)
+
+    @property
+    def _said(self) -> tuple[int, str, bytes, bool]:
+        return self.sequence, self.stream, self.data, self.terminated
+
+    @property
+    def raw(self) -> bytes:
+        """The line as it was written."""
+        return self.data + b"\n" if self.terminated else self.data
 
 
 class HasData(Protocol):

@@ -299,7 +299,7 @@ class _AttemptState:
             known = self.added.get(line.sequence) or stored.get(line.sequence)
             if line.sequence > self.last:
                 new.setdefault(line.sequence, line)
-            elif self.sealed and not (known and line.repeats(known)):
+            elif self.sealed and not (known and line == known):
                 return self._sealed(line)
             elif line.sequence not in self.added and line.sequence not in stored:
                 return ValueError(

@@ -18,10 +18,10 @@ from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt, Report
 from agent_runs.contracts.output import LINE_LIMIT
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
-from agent_runs.logs.frames import LogLine
 from agent_runs.transcripts.store import Line, SqlTranscripts
 from agent_runs.web.usage import AttemptUsage
 from tests.activities.fake_preparations import FakePreparations
+from tests.support.lines import log_line
 from tests.support.saved_output import fold_chunks
 from tests.support.sqlite import sqlite_store
 
@@ -81,7 +81,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SqlTranscripts]:
 @pytest.mark.parametrize("name", OUTPUTS)
 async def test_all_readers_of_a_line_agree(name: str, store: SqlTranscripts) -> None:
     lines = [
-        LogLine(number, "stdout" if stream == "stdout" else "stderr", data[:LINE_LIMIT], end, len(data) <= LINE_LIMIT)
+        log_line(number, "stdout" if stream == "stdout" else "stderr", data[:LINE_LIMIT], end, len(data) <= LINE_LIMIT)
         for number, (data, stream, end) in enumerate(OUTPUTS[name], 1)
     ]
     stored = [Line(line.sequence, line.stream, line.data, line.terminated, at=NOW) for line in lines]

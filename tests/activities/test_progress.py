@@ -14,9 +14,9 @@ import pytest
 from activities.stream_logs import cause_of_silence
 from agent_runs.agents.opencode.activity import Activity
 from agent_runs.logs.follower import Follower
-from agent_runs.logs.frames import LogLine
 from agent_runs.logs.log_resume import Cursor
 from agent_runs.logs.silence import SilenceLimits
+from agent_runs.transcripts.lines import Line
 from tests.logs.scripted_log import JOB
 from tests.logs.timed_container import TimedContainer, now, worker_clock
 from tests.opencode.event_lines import step_finish, step_start, text, tool_use
@@ -234,7 +234,7 @@ class Followed:
 async def follow(script: Script, takeovers: Sequence[float] = (), **faults: Any) -> Followed:
     """Follow to the end. At each take-over another worker continues, which knows what is stored."""
     container = TimedContainer(script.outputs, ends_at=script.ends_at, texts=script.texts, work=script.work, **faults)
-    stored: list[LogLine] = []
+    stored: list[Line] = []
     cursor = Cursor()
     for until in (*takeovers, 100 * HOUR):
         activity = Activity()

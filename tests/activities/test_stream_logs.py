@@ -33,7 +33,6 @@ from agent_runs.kube.client import Cluster
 from agent_runs.kube.failures import ExecFailed
 from agent_runs.kube.objects import Pod
 from agent_runs.logs.follower import Batch, Follower
-from agent_runs.logs.frames import LogLine
 from agent_runs.logs.log_resume import Cursor
 from agent_runs.logs.silence import LastOutput, SilenceClock, SilenceLimits
 from agent_runs.paperclip.preparation import Preparation
@@ -43,6 +42,7 @@ from tests.kube.pods import container, pod, terminated
 from tests.logs.kubelet import Log, framed
 from tests.logs.scripted_log import ENDED, JOB, POD, RUNNING, SIDECAR_RUNS, ScriptedLog
 from tests.support.ends import ended, over_quota
+from tests.support.lines import log_line
 from tests.support.sqlite import sqlite_store, sqlite_url
 from workflows.limits import HANDOVER_HEARTBEAT
 
@@ -106,7 +106,7 @@ async def test_without_the_runs_secrets_nothing_is_stored_and_another_worker_tri
 
 def state(*sequences: int, gaps: tuple[Gap, ...] = ()) -> StreamState:
     stored = StreamState()
-    lines = [LogLine(sequence, "stdout", b"x", terminated=True) for sequence in sequences]
+    lines = [log_line(sequence, "stdout", b"x", terminated=True) for sequence in sequences]
     stored.add(lines, lines, gaps)
     return stored
 
@@ -117,13 +117,13 @@ async def test_the_heartbeat_hides_a_secret_that_only_reading_json_reveals() -> 
         b'{"type":"text","timestamp":1,"sessionID":"ses_1","part":{"messageID":"m","text":"it is ' + disguised + b'"}}'
     )
     stored = StreamState(await REDACTIONS.current())
-    stored.add([LogLine(1, "stdout", line, terminated=True)], [LogLine(1, "stdout", line, terminated=True)])
+    stored.add([log_line(1, "stdout", line, terminated=True)], [log_line(1, "stdout", line, terminated=True)])
     assert stored.progress.last_output == "it is [[secret:GITHUB_TOKEN]]"
 
 
 async def test_a_secret_in_a_line_that_repeats_is_hidden() -> None:
     stored = StreamState(await REDACTIONS.current())
-    repeated = LogLine(1, "stderr", b"retry with ghp_0123456789abcdef", terminated=True)
+    repeated = log_line(1, "stderr", b"retry with ghp_0123456789abcdef", terminated=True)
     stored.activity.add([repeated] * 3)
     cluster = ScriptedLog(Log([]), [(None, None)], [RUNNING])
     follower = Follower(cluster, JOB, POD)

@@ -12,9 +12,10 @@ from agent_runs.contracts.outcome import Gap
 from agent_runs.contracts.pod import AGENT_CONTAINER, SIDECAR_CONTAINER
 from agent_runs.kube.client import Cluster
 from agent_runs.logs.follower import Batch, Follower
-from agent_runs.logs.frames import Frame, FrameReader, LogLine
+from agent_runs.logs.frames import Frame, FrameReader
 from agent_runs.logs.log_resume import Tally
 from agent_runs.logs.source import REPLAY_COMMAND
+from agent_runs.transcripts.lines import Line
 from dev_stack.cluster import EmbeddedCluster
 from tests.chaos.workload import FollowedRun, Workload, running_workload
 from tests.support.sqlite import sqlite_store
@@ -115,7 +116,7 @@ async def until_forwarded(run: FollowedRun, lines: int) -> None:
         pass
 
 
-async def rest_of(follower: Follower, first: Batch) -> tuple[list[LogLine], list[Gap]]:
+async def rest_of(follower: Follower, first: Batch) -> tuple[list[Line], list[Gap]]:
     lines, gaps = list(first.lines), list(first.gaps)
     async for batch in follower:
         lines += batch.lines
@@ -132,7 +133,7 @@ async def first_frame(run: FollowedRun) -> int:
     return frames[0].seq
 
 
-def numbers(lines: list[LogLine]) -> list[int]:
+def numbers(lines: list[Line]) -> list[int]:
     return [int(line.data.split()[0]) for line in lines]
 
 

@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 
 from agent_runs.contracts.outcome import Gap
-from agent_runs.logs.frames import LogLine
 from agent_runs.logs.log_resume import Cursor, LogReader
+from agent_runs.transcripts.lines import Line
 
 
 @dataclass(frozen=True)
 class Resumed:
     """The lines and gaps of one connection, and the cursor for the next one."""
 
-    lines: tuple[LogLine, ...]
+    lines: tuple[Line, ...]
     cursor: Cursor
     gaps: tuple[Gap, ...]
 

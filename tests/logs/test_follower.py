@@ -18,9 +18,9 @@ from agent_runs.kube.diagnosis import DELETED, JOB_DELETED, Failing
 from agent_runs.kube.failures import ExecFailed, LogCut, LogGone, LogNotReady, LogUnavailable
 from agent_runs.kube.objects import Pod
 from agent_runs.logs.follower import ROTATION_BYTES, SIDECAR_LOST, Batch, Follower, FollowTiming
-from agent_runs.logs.frames import LogLine
 from agent_runs.logs.log_resume import Cursor, Tally
 from agent_runs.logs.source import Source
+from agent_runs.transcripts.lines import Line
 from dev_stack.cluster import EmbeddedCluster
 from tests.kube.pods import container, pod, terminated
 from tests.kube.test_client import NAMESPACE, job_manifest, start_job, wait_for_phase
@@ -45,7 +45,7 @@ def both_ended(code: int, reason: str = "Error") -> Pod:
 
 async def follow(
     scripted: ScriptedLog, cursor: Cursor | None = None, timing: FollowTiming = QUICK
-) -> tuple[list[LogLine], list[Batch], Follower]:
+) -> tuple[list[Line], list[Batch], Follower]:
     follower = Follower(scripted, JOB, POD, cursor, timing=timing)
     batches = []
     async with asyncio.timeout(60), follower:
@@ -817,7 +817,7 @@ async def test_a_real_run_is_followed_through_faults_and_its_receipt_verified(
         {"path": log, "cut_after": 900, "clean": True, "text": "rpc error: code = Unknown\n"},
         {"path": f"pods/{metadata.name}$", "status": 503, "times": 2},
     ]
-    tally, lines, gaps = Tally(), list[LogLine](), list[Gap]()
+    tally, lines, gaps = Tally(), list[Line](), list[Gap]()
     follower = Follower(cluster, job_ref, pod_ref, timing=FollowTiming(first_pause=timedelta(milliseconds=20)))
     async with asyncio.timeout(60), follower:
         async for batch in follower:

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_runs.contracts.outcome import Gap
-from agent_runs.logs.frames import Frame, Junk, LastFrame, LogLine
+from agent_runs.logs.frames import Frame, Junk, LastFrame
 from agent_runs.logs.log_resume import Cursor, LogReader, NewestFrame, ReadResult, Tally
+from agent_runs.transcripts.lines import Line
 from tests.logs.kubelet import BEGIN, Log, framed
 from tests.logs.one_connection import resume
 
@@ -31,7 +32,7 @@ def expected(outputs: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
     return [(stream, line) for stream, data in outputs for line in data.split(b"\n")[:-1]]
 
 
-def pairs(lines: list[LogLine]) -> list[tuple[str, bytes]]:
+def pairs(lines: list[Line]) -> list[tuple[str, bytes]]:
     return [(line.stream, line.data) for line in lines]
 
 
@@ -53,7 +54,7 @@ def test_cuts_and_replays_lose_and_double_nothing(
     new_process: bool,
 ) -> None:
     log = Log(framed(outputs), steps)
-    reader, delivered = LogReader(), list[LogLine]()
+    reader, delivered = LogReader(), list[Line]()
     for size, cuts in [*connections, (-1, [])]:
         text = log.text(reader.since)
         reader.connect(from_start=reader.since is None)
@@ -75,7 +76,7 @@ def test_cuts_and_replays_lose_and_double_nothing(
 def test_a_new_reader_for_each_connection_reads_the_same(
     outputs: list[tuple[str, bytes]], steps: list[int], ends: list[int]
 ) -> None:
-    log, cursor, delivered = Log(framed(outputs), steps), Cursor(), list[LogLine]()
+    log, cursor, delivered = Log(framed(outputs), steps), Cursor(), list[Line]()
     for end in [*ends, -1]:
         text = log.text(cursor.second)
         resumed = resume(cursor, text if end < 0 else text[: end % (len(text) + 1)], final=end < 0)
@@ -583,7 +584,7 @@ def test_a_hostile_kubelet_loses_and_doubles_nothing_while_the_runner_lives(
     outputs: list[tuple[str, bytes]], steps: list[int], moves: list[Any]
 ) -> None:
     frames = framed(outputs)
-    kubelet, delivered = Kubelet(frames, Log(frames, steps)), list[LogLine]()
+    kubelet, delivered = Kubelet(frames, Log(frames, steps)), list[Line]()
     reader = LogReader(can_backfill=True)
     for written, lost, cut, ending, chunks, failing, replaced in moves:
         kubelet.written = min(len(frames), kubelet.written + written)

@@ -17,12 +17,12 @@ from agent_runs.logs.frames import (
     FrameReader,
     LastFrame,
     LineAssembler,
-    LogLine,
     Output,
     Stream,
     Totals,
 )
 from agent_runs.pod.archive import sidecar_archive
+from agent_runs.transcripts.lines import Line
 
 SCRIPT = Path(__file__).parents[2] / "agent_runs" / "pod" / "runner.sh"
 LAST = re.compile(rb"[0-9]+x\. ")
@@ -39,7 +39,7 @@ class Ended:
     code: int
     log: bytes
     frames: list[Frame]
-    lines: list[LogLine]
+    lines: list[Line]
     last: LastFrame
 
     def text(self, stream: Output) -> list[bytes]:

@@ -11,12 +11,12 @@ from agent_runs.logs.frames import (
     Junk,
     LastFrame,
     LineAssembler,
-    LogLine,
     Output,
     Totals,
     parse_frame,
 )
 from tests.logs.frame_encoding import PAYLOAD_LIMIT, encode_frame, split_frames
+from tests.support.lines import log_line
 
 STAMP = "2026-11-21T10:00:00.123456789Z"
 nasty = st.lists(
@@ -150,9 +150,9 @@ def test_lines_carry_the_number_of_their_last_frame() -> None:
     ]
     lines = LineAssembler(first=2).feed(frames)
     assert lines == [
-        LogLine(3, "stderr", b"err", terminated=True),
-        LogLine(4, "stdout", b"ab", terminated=True),
-        LogLine(5, "stdout", b"c", terminated=False),
+        log_line(3, "stderr", b"err", terminated=True),
+        log_line(4, "stdout", b"ab", terminated=True),
+        log_line(5, "stdout", b"c", terminated=False),
     ]
 
 

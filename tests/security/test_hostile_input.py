@@ -27,7 +27,7 @@ from agent_runs.contracts.messages import CreateJob, PodProfile, PromptBundle
 from agent_runs.contracts.outcome import ContainerEnd
 from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan
 from agent_runs.job.redactions import WorkerValues
-from agent_runs.logs.frames import FrameReader, LogLine
+from agent_runs.logs.frames import FrameReader
 from agent_runs.logs.log_resume import LogReader
 from agent_runs.paperclip.preparation import prepare
 from agent_runs.paperclip.redaction import Redaction
@@ -225,7 +225,7 @@ def pieces(random: Random, data: bytes) -> Iterator[bytes]:
         at += size
 
 
-def lines_of(random: Random, feed: bytes) -> list[LogLine]:
+def lines_of(random: Random, feed: bytes) -> list[Line]:
     """The lines that both readers make of a log."""
     frames = FrameReader(timestamps=random.random() < 0.5)
     for piece in pieces(random, feed):

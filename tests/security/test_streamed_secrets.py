@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from activities.stream_logs import StreamState
-from agent_runs.logs.frames import LogLine
 from agent_runs.paperclip.redaction import Redaction
 from agent_runs.paperclip.secret_values import MIN_LENGTH
 from agent_runs.pod.sidecar.drivers.acp import mapping as acp
@@ -18,6 +17,7 @@ from agent_runs.pod.sidecar.drivers.growth import Growth
 from agent_runs.pod.sidecar.drivers.lines import MAX_INPUT, MAX_TITLE, Line, encoded
 from agent_runs.pod.sidecar.drivers.opencode_server.journal import Journal
 from tests.support.cases import case
+from tests.support.lines import log_line
 
 SESSION = "ses_1"
 SECRET = "sk-live-4f9a1c7e2b6d8035-9c1e"
@@ -181,7 +181,7 @@ def test_a_line_whose_end_is_missing_shows_no_half_of_a_secret_and_is_restored()
     for at in range(len(SECRET) + 1):
         for terminated, whole in ((False, True), (True, False), (False, False)):
             data = f"it is {SECRET[:at]}".encode()
-            line = LogLine(1, "stdout", data, terminated, whole)
+            line = log_line(1, "stdout", data, terminated, whole)
             stored = state.redact(line)
             with case(data):
                 assert not halves(stored.decode())

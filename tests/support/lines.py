@@ -1,0 +1,12 @@
+"""Lines of which only the time does not matter."""
+
+from datetime import UTC, datetime
+from typing import Final
+
+from agent_runs.transcripts.lines import Line
+
+READ_AT: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def log_line(sequence: int, stream: str, data: bytes, terminated: bool = True, whole: bool = True) -> Line:
+    return Line(sequence, stream, data, terminated, at=READ_AT, whole=whole)
