@@ -27,21 +27,10 @@ from agent_runs.kube.failures import ExecFailed, LogCut, LogRefused
 from agent_runs.kube.objects import ContainerState, Job, Pod
 from agent_runs.logs.frames import FRAME_LIMIT, LastFrame
 from agent_runs.logs.log_resume import Cursor, LogReader, ReadResult
-from agent_runs.logs.silence import (
-    FIRST_CHECK_AFTER,
-    LIVE_AFTER,
-    WORKING_CHECK_INTERVAL,
-    LastOutput,
-    Progress,
-    SilenceClock,
-    SilenceLimits,
-    SilenceProof,
-    WallClock,
-    utc_now,
-)
+from agent_runs.logs.silence import Progress, SilenceClock, SilenceLimits, WallClock, utc_now
+from agent_runs.logs.silence_watch import SilenceWatch
 from agent_runs.logs.source import REPLAY_COMMAND, Source
 from agent_runs.logs.watched_pod import WatchedPod
-from agent_runs.logs.work import Work
 from agent_runs.metrics.definitions import RECONNECTS
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
 from agent_runs.transcripts.lines import Line, stored_size
@@ -166,18 +155,20 @@ class Follower:
         self._forbidden: dict[str, _Refusal] = {}
         self._buffer = _Buffer(buffer)
         self._task: asyncio.Task[None] | None = None
-        self._limits = limits or SilenceLimits()
-        self._had_stdout = has_stdout
-        self._wall_clock = wall_clock
         self._metrics = metrics
-        self._silence: SilenceClock | None = None  # until the follower starts, and without limits
         self._silence_task: asyncio.Task[None] | None = None
-        self._progress = progress
-        self._progressed = self._brought_lines = False  # since output was last noted
-        self._progress_stamp: datetime | None = None  # by the node's clock
-        self._newest_at = 0.0
-        self._work: tuple[float, Work] | None = None
-        self._newest_number = 0
+        self._silence = SilenceWatch(
+            cluster,
+            pod,
+            self._log,
+            limits=limits,
+            has_stdout=has_stdout,
+            progress=progress,
+            wall_clock=wall_clock,
+            runs=lambda: self.last is None and self.termination is None,
+            is_stored=lambda: self._buffer.stored,
+            ended=lambda: self._buffer.close(),
+        )
         self._container_id = ""
         self._is_pod_ending = False
         self._watched = WatchedPod(cluster, job, pod, self._note_state)
@@ -190,8 +181,6 @@ class Follower:
         self._progressed_at: float | None = None  # after the agent's end
         self.termination: Termination | None = None
         self.ended_early = False
-        self.silent_for_too_long: SilenceClock | None = None
-        self.chatters = False
         self.silent_node: tuple[str, datetime | None] | None = None
         self.connections = 0
         self.backfilled = 0
@@ -200,6 +189,15 @@ class Follower:
     def last(self) -> LastFrame | None:
         """The sidecar's last frame, None when it was killed before it."""
         return self._log.last
+
+    @property
+    def silent_for_too_long(self) -> SilenceClock | None:
+        return self._silence.exceeded
+
+    @property
+    def chatters(self) -> bool:
+        """Whether the silent agent wrote, but nothing new."""
+        return self._silence.chatters
 
     @property
     def has_frames(self) -> bool:
@@ -258,12 +256,8 @@ class Follower:
     async def __aenter__(self) -> Self:
         self._watch_task = asyncio.create_task(self._watched.run(), name=f"watch {self._pod.name}")
         self._task = asyncio.create_task(self._run(), name=f"follow {self._pod.name}")
-        if self._limits != SilenceLimits():
-            now = asyncio.get_running_loop().time()
-            started = LastOutput.stamped(self._pod.started_at, now, self._wall_clock())
-            check_at = now + FIRST_CHECK_AFTER.total_seconds()
-            self._silence = SilenceClock(self._limits, started, check_at, has_stdout=self._had_stdout)
-            self._silence_task = asyncio.create_task(self._measure_silence(self._silence))
+        if self._silence.has_limits:
+            self._silence_task = self._silence.start()
         return self
 
     async def __aexit__(
@@ -308,101 +302,6 @@ class Follower:
             self._apply_last_frame()
         finally:
             self._buffer.close()
-
-    async def _measure_silence(self, clock: SilenceClock) -> None:
-        """End following once the agent is provably silent for too long; return when no limit is left."""
-        loop, proof = asyncio.get_running_loop(), SilenceProof(self._cluster, self._pod)
-        while clock.limit or self._limits.answered:
-            clock.has_answered = self._progress is not None and self._progress.has_answered
-            left = clock.remaining(loop.time()) if clock.limit else self._limits.answered
-            if left > timedelta():  # the limit may be another one before it is over
-                await asyncio.sleep(min(left, self._limits.shortest or left).total_seconds())
-            elif not await self._is_silent(clock, proof):
-                clock.postpone(loop.time())
-            elif await self._may_work(clock, proof):
-                clock.postpone(loop.time(), WORKING_CHECK_INTERVAL)
-            else:
-                self.chatters = not clock.awaits_first_output and self._wrote_lately(clock)
-                self.silent_for_too_long = clock
-                self._buffer.close()
-                return
-
-    async def _is_silent(self, clock: SilenceClock, proof: SilenceProof) -> bool:
-        """Whether the agent makes no progress for too long, and all that it wrote before is stored."""
-        newest = self._log.newest
-        if self._wrote_without_progress(clock):
-            return self._log.missing_range is None and self.last is None and self.termination is None
-        return (
-            self._has_nothing_left
-            and await proof.holds(clock, newest)
-            and (self._has_nothing_left and self._log.newest == newest and self.termination is None)
-        )
-
-    def _wrote_without_progress(self, clock: SilenceClock) -> bool:
-        """Whether the log itself shows that no progress was made for too long, both ends by the node's clock.
-
-        No frame is missing between them, so nothing else needs to be proven.
-        """
-        newest = self._log.newest
-        written = newest.written_at if newest is not None else None
-        if clock.awaits_first_output or written is None or self._progress_stamp is None:
-            return False
-        return written - self._progress_stamp >= clock.limit
-
-    def _wrote_lately(self, clock: SilenceClock) -> bool:
-        """Whether there was output, without progress, in the second half of the time."""
-        if self._newest_at <= clock.since.at:
-            return False
-        return asyncio.get_running_loop().time() - self._newest_at < clock.limit.total_seconds() / 2
-
-    async def _may_work(self, clock: SilenceClock, proof: SilenceProof) -> bool:
-        """Whether a tool works although nothing shows it, or nobody can tell."""
-        if self._progress is None or clock.awaits_first_output or clock.has_answered:
-            return False
-        if not self._progress.may_run_tool:
-            return False
-        work, now, before = await proof.work(), asyncio.get_running_loop().time(), self._work
-        if work is None:
-            return True
-        self._work = now, work
-        if before is None:
-            return work.goes_on(self._progress.last_progress, None, timedelta())
-        return work.goes_on(self._progress.last_progress, before[1], timedelta(seconds=now - before[0]))
-
-    @property
-    def _has_nothing_left(self) -> bool:
-        """Whether all that was read is stored, and nothing is known to be missing."""
-        return self._buffer.stored and self._log.missing_range is None and self.last is None
-
-    def _note_output(self, opened: float) -> None:
-        """Note when the newest line came: just now, if this connection has been open for a while."""
-        if self._silence is None or self._log.newest_number <= self._newest_number:
-            return
-        self._newest_number, now = self._log.newest_number, asyncio.get_running_loop().time()
-        self._silence.has_stdout = self._silence.has_stdout or self._log.has_stdout
-        stamp = self._log.newest.written_at if self._log.newest is not None else None
-        is_live = now - opened >= LIVE_AFTER.total_seconds()
-        output = LastOutput(now, observed=True) if is_live else LastOutput.stamped(stamp, now, self._wall_clock())
-        self._newest_at = output.at
-        if self._progressed or not self._brought_lines:  # what is stored already may have been progress
-            self._silence.note(output)
-            self._progress_stamp = stamp
-        self._progressed = self._brought_lines = False
-
-    def _note_progress(self, result: ReadResult) -> None:
-        """Judge what was read; a gap may hide progress."""
-        if result.lines or result.gaps:
-            self._brought_lines = True
-            judged = self._progress is None or self._progress.add(result.lines)
-            self._progressed = self._progressed or judged or bool(result.gaps)
-
-    def _note_late_progress(self, result: ReadResult) -> None:
-        """Note what did not come with the newest line, as if it were written now."""
-        self._note_progress(result)
-        if self._silence is not None and self._progressed:
-            self._silence.note(LastOutput(asyncio.get_running_loop().time(), observed=True))
-            self._progress_stamp = self._log.newest.written_at if self._log.newest is not None else None
-            self._progressed = self._brought_lines = False
 
     async def _until_ended(self) -> None:
         pause = _Backoff(self._timing)
@@ -532,8 +431,7 @@ class Follower:
             ) as pieces:
                 while (piece := await self._next_piece(pieces, read)) is not None:
                     result = self._log.feed(piece)
-                    self._note_progress(result)
-                    self._note_output(opened)
+                    self._silence.note(result, opened)
                     read.progressed = await self._deliver(result) or read.progressed
                     if self._log.missing_range is not None:
                         await self._backfill()
@@ -542,7 +440,7 @@ class Follower:
                 else:
                     read.ended_cleanly = True
         rest = self._log.disconnect()
-        self._note_late_progress(rest)
+        self._silence.note_late(rest)
         await self._deliver(rest)
         read.duration = timedelta(seconds=asyncio.get_running_loop().time() - opened)
         return read
@@ -595,7 +493,7 @@ class Follower:
         result = self._log.give_up_missing_range()
         if result.gaps:
             log.warning("log.gap_recorded", pod=self._pod.name, frames=len(left))
-        self._note_late_progress(result)
+        self._silence.note_late(result)
         await self._deliver(result)
 
     async def _backfill_tail(self) -> bool:
@@ -624,7 +522,7 @@ class Follower:
             ) as pieces:
                 async for piece in pieces:
                     result = self._log.backfill(piece)
-                    self._note_late_progress(result)
+                    self._silence.note_late(result)
                     await self._deliver(result)
                     if (left := self._log.missing_range) is None or left.stop != missing.stop:
                         return True
