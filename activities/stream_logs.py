@@ -33,7 +33,8 @@ from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.diagnosis import Failing, termination_cause
 from agent_runs.logs.budgets import BudgetWatch
-from agent_runs.logs.follower import Batch, Follower
+from agent_runs.logs.buffer import Batch
+from agent_runs.logs.follower import Follower
 from agent_runs.logs.frames import with_peaks
 from agent_runs.logs.log_resume import Cursor, Tally
 from agent_runs.logs.output_metrics import OutputMetrics

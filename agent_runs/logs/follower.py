@@ -11,7 +11,7 @@ read, and following is over only when it shows the agent's end and the last fram
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
@@ -20,11 +20,12 @@ import structlog
 
 from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable, PodLost
 from agent_runs.contracts.messages import JobRef, PodRef
-from agent_runs.contracts.outcome import ContainerEnd, Gap
+from agent_runs.contracts.outcome import ContainerEnd
 from agent_runs.contracts.pod import SIDECAR_CONTAINER
 from agent_runs.kube.diagnosis import Ended, Failing, Running, diagnose, silent_node
 from agent_runs.kube.failures import ExecFailed, LogCut, LogRefused
 from agent_runs.kube.objects import ContainerState, Job, Pod
+from agent_runs.logs.buffer import BUFFER_BYTES, Batch, Buffer
 from agent_runs.logs.frames import FRAME_LIMIT, LastFrame
 from agent_runs.logs.log_resume import Cursor, LogReader, ReadResult
 from agent_runs.logs.silence import Progress, SilenceClock, SilenceLimits, WallClock, utc_now
@@ -33,12 +34,9 @@ from agent_runs.logs.source import REPLAY_COMMAND, Source
 from agent_runs.logs.watched_pod import WatchedPod
 from agent_runs.metrics.definitions import RECONNECTS
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
-from agent_runs.transcripts.lines import Line, stored_size
 
 TAIL_FRAMES: Final = 100_000
 """Frames requested at once when their number is not known."""
-BUFFER_BYTES: Final = 8 * 1024 * 1024
-"""Bytes read ahead of the consumer. A reader that stalls loses output when the kubelet rotates the log."""
 ROTATION_BYTES: Final = 512 * 1024
 """After so many bytes of one connection the kubelet may have rotated the log: files of less than 1 MiB are unusual."""
 EXEC_TIMEOUT: Final = timedelta(seconds=30)
@@ -83,26 +81,6 @@ class FollowTiming:
     unreadable_timeout: timedelta = timedelta(minutes=2)
     backfill_timeout: timedelta = timedelta(seconds=10)
     last_frame_delay: timedelta = timedelta(seconds=1)
-
-
-@dataclass
-class Batch:
-    """Output that came together.
-
-    Attributes:
-        cursor: where to continue once these lines are stored.
-        written_at: when the newest of them was written, by the node's clock.
-    """
-
-    lines: list[Line] = field(default_factory=list)
-    gaps: list[Gap] = field(default_factory=list)
-    cursor: Cursor | None = None
-    written_at: datetime | None = None
-
-    @property
-    def size(self) -> int:
-        """The approximate number of bytes, here and in the store."""
-        return stored_size(self.lines)
 
 
 class Follower:
@@ -153,7 +131,7 @@ class Follower:
         self._log = LogReader(cursor, can_backfill=True)
         self._delivered = cursor or Cursor()
         self._forbidden: dict[str, _Refusal] = {}
-        self._buffer = _Buffer(buffer)
+        self._buffer = Buffer(buffer)
         self._task: asyncio.Task[None] | None = None
         self._metrics = metrics
         self._silence_task: asyncio.Task[None] | None = None
@@ -167,7 +145,7 @@ class Follower:
             wall_clock=wall_clock,
             runs=lambda: self.last is None and self.termination is None,
             is_stored=lambda: self._buffer.stored,
-            ended=lambda: self._buffer.close(),
+            ended=self._buffer.close,
         )
         self._container_id = ""
         self._is_pod_ending = False
@@ -661,60 +639,3 @@ class _Backoff:
     def step(self) -> timedelta:
         now, self._next = self._next, min(self._next * 2, self._timing.max_pause)
         return now
-
-
-class _Buffer:
-    """Batches read ahead, bounded by their bytes and merged into one."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._batch: Batch | None = None
-        self._size = 0
-        self._closed = False
-        self._has_waiter = False
-        self._filled = asyncio.Event()
-        self._emptied = asyncio.Event()
-
-    @property
-    def stored(self) -> bool:
-        """Whether everything was taken and the consumer waits for more, so that it has stored it."""
-        return self._batch is None and self._has_waiter
-
-    async def put(self, batch: Batch) -> None:
-        """Add a batch; wait while the buffer is full."""
-        while self._size > self._limit:
-            self._emptied.clear()
-            await self._emptied.wait()
-        if self._batch is None:
-            self._batch = batch
-        else:
-            self._batch.lines += batch.lines
-            self._batch.gaps += batch.gaps
-            self._batch.cursor = batch.cursor
-        self._size += batch.size
-        self._filled.set()
-
-    async def take(self, max_wait: timedelta | None) -> Batch | None:
-        """Take everything; an empty batch when nothing came in time, None after `close`."""
-        if self._batch is None and not self._closed:
-            self._has_waiter = True
-            if max_wait is None:  # the usual case needs no timer
-                await self._filled.wait()
-            else:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(max_wait.total_seconds()):
-                        await self._filled.wait()
-        taken, self._batch, self._size = self._batch, None, 0
-        self._has_waiter = self._has_waiter and taken is None
-        if not self._closed:
-            self._filled.clear()
-        self._emptied.set()
-        return taken if taken is not None or self._closed else Batch()
-
-    def wake(self) -> None:
-        self._filled.set()
-
-    def close(self) -> None:
-        """Refuse further batches; `take` returns None once the buffer is empty."""
-        self._closed = True
-        self._filled.set()

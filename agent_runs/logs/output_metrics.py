@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from agent_runs.contracts.messages import PodRef
-from agent_runs.logs.follower import Batch
+from agent_runs.logs.buffer import Batch
 from agent_runs.metrics.definitions import FIRST_LINE, LINE_DELAY, OUTPUT_BYTES, OUTPUT_GAPS, OUTPUT_LINES
 from agent_runs.metrics.recorder import Recorder
 

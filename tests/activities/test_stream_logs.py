@@ -32,7 +32,8 @@ from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.failures import ExecFailed
 from agent_runs.kube.objects import Pod
-from agent_runs.logs.follower import Batch, Follower
+from agent_runs.logs.buffer import Batch
+from agent_runs.logs.follower import Follower
 from agent_runs.logs.log_resume import Cursor
 from agent_runs.logs.silence import LastOutput, SilenceClock, SilenceLimits
 from agent_runs.paperclip.preparation import Preparation

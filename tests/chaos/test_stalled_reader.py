@@ -11,7 +11,8 @@ import pytest
 from agent_runs.contracts.outcome import Gap
 from agent_runs.contracts.pod import AGENT_CONTAINER, SIDECAR_CONTAINER
 from agent_runs.kube.client import Cluster
-from agent_runs.logs.follower import Batch, Follower
+from agent_runs.logs.buffer import Batch
+from agent_runs.logs.follower import Follower
 from agent_runs.logs.frames import Frame, FrameReader
 from agent_runs.logs.log_resume import Tally
 from agent_runs.logs.source import REPLAY_COMMAND

@@ -17,7 +17,8 @@ from agent_runs.kube.client import Cluster
 from agent_runs.kube.diagnosis import DELETED, JOB_DELETED, Failing
 from agent_runs.kube.failures import ExecFailed, LogCut, LogGone, LogNotReady, LogUnavailable
 from agent_runs.kube.objects import Pod
-from agent_runs.logs.follower import ROTATION_BYTES, SIDECAR_LOST, Batch, Follower, FollowTiming
+from agent_runs.logs.buffer import Batch
+from agent_runs.logs.follower import ROTATION_BYTES, SIDECAR_LOST, Follower, FollowTiming
 from agent_runs.logs.log_resume import Cursor, Tally
 from agent_runs.logs.source import Source
 from agent_runs.transcripts.lines import Line
