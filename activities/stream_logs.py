@@ -199,8 +199,8 @@ class StreamLogsActivity:
                         return end
                 if follower.may_end_early and (rests(follower) or is_whole_success(state, follower, sealed)):
                     follower.end_early()
-            if follower.silent_for_too_long is not None:
-                return await self._silence(input, follower, follower.silent_for_too_long, checkpoint)
+            if follower.silence.exceeded is not None:
+                return await self._silence(input, follower, follower.silence.exceeded, checkpoint)
         receipt = await self.store.seal(input.attempt, state.tally.receipt(follower.last, state.gaps), writer)
         return await self._end(input.job, follower, receipt, state)
 
@@ -227,7 +227,7 @@ class StreamLogsActivity:
     ) -> Silence:
         processes = await SilenceProof(self.cluster, input.pod).processes()
         redaction = checkpoint.state.redaction
-        cause, detail = cause_of_silence(checkpoint.state.activity, chatters=follower.chatters)
+        cause, detail = cause_of_silence(checkpoint.state.activity, chatters=follower.silence.chatters)
         return Silence(
             limit=clock.limit,
             cause=cause,

@@ -28,7 +28,7 @@ from agent_runs.kube.objects import ContainerState, Job, Pod
 from agent_runs.logs.buffer import BUFFER_BYTES, Batch, Buffer
 from agent_runs.logs.frames import FRAME_LIMIT, LastFrame
 from agent_runs.logs.log_resume import Cursor, LogReader, ReadResult
-from agent_runs.logs.silence import Progress, SilenceClock, SilenceLimits, WallClock, utc_now
+from agent_runs.logs.silence import Progress, SilenceLimits, WallClock, utc_now
 from agent_runs.logs.silence_watch import SilenceWatch
 from agent_runs.logs.source import REPLAY_COMMAND, Source
 from agent_runs.logs.watched_pod import WatchedPod
@@ -91,7 +91,7 @@ class Follower:
 
     `silent_node` is what `diagnosis.silent_node` says of the pod's last state.
 
-    With limits on silence it also ends, with `silent_for_too_long`, once the agent has provably made no progress for so
+    With limits on silence it also ends, with `silence.exceeded`, once the agent has provably made no progress for so
     long and everything that it wrote before is stored (the consumer waits for more). See `agent_runs.logs.silence`.
     While a tool works, or may work, it is not silent.
 
@@ -135,7 +135,7 @@ class Follower:
         self._task: asyncio.Task[None] | None = None
         self._metrics = metrics
         self._silence_task: asyncio.Task[None] | None = None
-        self._silence = SilenceWatch(
+        self.silence = SilenceWatch(
             cluster,
             pod,
             self._log,
@@ -167,15 +167,6 @@ class Follower:
     def last(self) -> LastFrame | None:
         """The sidecar's last frame, None when it was killed before it."""
         return self._log.last
-
-    @property
-    def silent_for_too_long(self) -> SilenceClock | None:
-        return self._silence.exceeded
-
-    @property
-    def chatters(self) -> bool:
-        """Whether the silent agent wrote, but nothing new."""
-        return self._silence.chatters
 
     @property
     def has_frames(self) -> bool:
@@ -234,8 +225,8 @@ class Follower:
     async def __aenter__(self) -> Self:
         self._watch_task = asyncio.create_task(self._watched.run(), name=f"watch {self._pod.name}")
         self._task = asyncio.create_task(self._run(), name=f"follow {self._pod.name}")
-        if self._silence.has_limits:
-            self._silence_task = self._silence.start()
+        if self.silence.has_limits:
+            self._silence_task = self.silence.start()
         return self
 
     async def __aexit__(
@@ -409,7 +400,7 @@ class Follower:
             ) as pieces:
                 while (piece := await self._next_piece(pieces, read)) is not None:
                     result = self._log.feed(piece)
-                    self._silence.note(result, opened)
+                    self.silence.note(result, opened)
                     read.progressed = await self._deliver(result) or read.progressed
                     if self._log.missing_range is not None:
                         await self._backfill()
@@ -418,7 +409,7 @@ class Follower:
                 else:
                     read.ended_cleanly = True
         rest = self._log.disconnect()
-        self._silence.note_late(rest)
+        self.silence.note_late(rest)
         await self._deliver(rest)
         read.duration = timedelta(seconds=asyncio.get_running_loop().time() - opened)
         return read
@@ -471,7 +462,7 @@ class Follower:
         result = self._log.give_up_missing_range()
         if result.gaps:
             log.warning("log.gap_recorded", pod=self._pod.name, frames=len(left))
-        self._silence.note_late(result)
+        self.silence.note_late(result)
         await self._deliver(result)
 
     async def _backfill_tail(self) -> bool:
@@ -500,7 +491,7 @@ class Follower:
             ) as pieces:
                 async for piece in pieces:
                     result = self._log.backfill(piece)
-                    self._silence.note_late(result)
+                    self.silence.note_late(result)
                     await self._deliver(result)
                     if (left := self._log.missing_range) is None or left.stop != missing.stop:
                         return True

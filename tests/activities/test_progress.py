@@ -250,9 +250,9 @@ async def follow(script: Script, takeovers: Sequence[float] = (), **faults: Any)
         except TimeoutError:
             continue
         break
-    if follower.silent_for_too_long is None:
+    if follower.silence.exceeded is None:
         return Followed(None, "", now())
-    cause, detail = cause_of_silence(activity, chatters=follower.chatters)
+    cause, detail = cause_of_silence(activity, chatters=follower.silence.chatters)
     return Followed(cause, detail, now())
 
 

@@ -128,7 +128,7 @@ async def test_a_secret_in_a_line_that_repeats_is_hidden() -> None:
     stored.activity.add([repeated] * 3)
     cluster = ScriptedLog(Log([]), [(None, None)], [RUNNING])
     follower = Follower(cluster, JOB, POD)
-    follower.chatters = True
+    follower.silence.chatters = True
     clock = SilenceClock(SilenceLimits(silence=timedelta(hours=1)), LastOutput(0), 0)
     streaming = StreamLogsActivity(cast("Cluster", NoProcesses()), cast("SqlTranscripts", None), REDACTIONS)
     input = StreamLogs(attempt=KEY, job=JOB, pod=POD)

@@ -62,7 +62,7 @@ async def follow(
                 lines, cursor = lines + len(batch.lines), batch.cursor or cursor
     except TimeoutError:
         pass
-    clock = follower.silent_for_too_long
+    clock = follower.silence.exceeded
     return Followed(lines, cursor, clock is not None, clock is not None and clock.awaits_first_output, now())
 
 
@@ -288,7 +288,7 @@ def test_an_agent_whose_output_is_not_stored_is_not_silent() -> None:
         async with Follower(container, JOB, container.pod_ref, limits=LIMIT, wall_clock=worker_clock) as follower:
             await follower.next_batch()
             await asyncio.sleep(HOUR)  # the store does not answer
-            return follower.silent_for_too_long is not None
+            return follower.silence.exceeded is not None
 
     assert not run_in_virtual_time(run())
 

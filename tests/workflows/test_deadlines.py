@@ -193,7 +193,7 @@ async def test_a_week_of_short_silences_adds_nothing_to_the_history(
         limits = SilenceLimits(input.first_output_timeout, input.silence_timeout)
         async with Follower(container, JOB, container.pod_ref, limits=limits, wall_clock=worker_clock) as follower:
             lines = sum([len(batch.lines) async for batch in follower])
-        assert (lines, follower.silent_for_too_long) == (len(container.outputs), None)
+        assert (lines, follower.silence.exceeded) == (len(container.outputs), None)
         return FakeActivities.ended(input)
 
     async def stream(input: StreamLogs) -> Any:
