@@ -26,7 +26,7 @@ class BundlePromptActivity:
             SealedFieldUnreadable: sealed with a key that this worker does not hold.
             PromptTooLarge: the prompt does not fit into a Secret.
             JobCreateFailed: Kubernetes refused the Secret.
-            PodIntrospectionFailed: the worker's pod is none that could be read.
+            PodIntrospectionFailed: the worker's pod cannot be read, or lacks a container.
             ClusterUnavailable: the API server refused or timed out; retried.
         """
         config = input.config

@@ -36,7 +36,7 @@ class PrepareRunActivity:
                 ids and the task of the start are not those that are sealed; or the run was started before.
             PolicyRefused: names every field whose value the operator's policy does not allow.
             WorkspaceNotShared: the workspace would be lost with the agent's pod.
-            PodIntrospectionFailed: the worker's pod is none that could be read.
+            PodIntrospectionFailed: the worker's pod cannot be read, or lacks a container.
             SealedFieldUnreadable: sealed with another key, or for another use.
             ClusterUnavailable: the API server refused or timed out; retried.
             TranscriptsUnavailable: the store does not answer; retried.

@@ -30,7 +30,7 @@ def load_yaml(text: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
         raise NoPlainYaml(f"{where}: {getattr(error, 'problem', None) or 'no YAML'}") from None
-    except ValueError as error:  # a date that is none, say; the loader lets Python's own errors through
+    except ValueError as error:  # an impossible date, say; the loader lets Python's own errors through
         raise NoPlainYaml(str(error) if isinstance(error, NoPlainYaml) else ": a value is no date or number") from None
 
 

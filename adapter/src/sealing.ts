@@ -66,7 +66,7 @@ async function seal(content: Content, kid: string, key: PublicKey): Promise<stri
   const packed = await deflate(jsonOf(content), DEFLATE);
   if (packed.length > PACKED_LIMIT) {
     throw new InvalidRequest(
-      `what is sealed for this ${purpose} is too large: ${packed.length} bytes packed, ${PACKED_LIMIT} are possible; ` +
+      `what is sealed for this ${purpose} is too large: ${packed.length} bytes packed exceed the limit of ${PACKED_LIMIT}; ` +
         "shorten the task, templates, instructions or env",
     );
   }

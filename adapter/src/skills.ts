@@ -92,7 +92,7 @@ export async function skillTexts(
     if (text === undefined) continue;
     bytes += Buffer.byteLength(text);
     if (texts.size === FILES_LIMIT || bytes > TOTAL_LIMIT) {
-      notes.push(`skills from "${key}" on are left out: ${FILES_LIMIT} files and 2 MiB in all are possible`);
+      notes.push(`skills from "${key}" on are left out: the limit is ${FILES_LIMIT} files and 2 MiB in all`);
       break;
     }
     texts.set(key, text);

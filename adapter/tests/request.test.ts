@@ -148,7 +148,7 @@ describe("a context that cannot be sent is refused", () => {
     const noise = Array.from({ length: 120_000 }, () => Math.random().toString(36)).join("");
     const sent = prepared(live(minimal({ context: { paperclipTaskMarkdown: noise } })));
     await expect(sent).rejects.toThrow(InvalidRequest);
-    await expect(sent).rejects.toThrow(/run is too large: [0-9]+ bytes packed, 786432 are possible; shorten the task/);
+    await expect(sent).rejects.toThrow(/run is too large: [0-9]+ bytes packed exceed the limit of 786432; shorten the task/);
   });
 });
 
@@ -349,7 +349,7 @@ describe("skills", () => {
     const { skills, notes } = await read([...offered, await skill(OPERATIONAL, "# Paperclip")]);
     expect(Object.keys(skills)).toHaveLength(100);
     expect(skills[OPERATIONAL]).toBe("# Paperclip");
-    expect(notes).toEqual(['skills from "company/n99" on are left out: 100 files and 2 MiB in all are possible']);
+    expect(notes).toEqual(['skills from "company/n99" on are left out: the limit is 100 files and 2 MiB in all']);
   });
 
   test("are bounded in size", async () => {

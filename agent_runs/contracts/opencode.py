@@ -37,7 +37,7 @@ def problems(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "", f"must not be nested deeper than {DEPTH_LIMIT} levels"
         return
     if (size := len(json.dumps(config).encode())) > SIZE_LIMIT:
-        yield "", f"has {size} bytes as JSON, and {SIZE_LIMIT} are possible: put long texts into files of the workspace"
+        yield "", f"has {size} bytes as JSON, more than {SIZE_LIMIT}: put long texts into files of the workspace"
         return
     for key in OBJECTS:
         if not isinstance(config.get(key, {}), Mapping):

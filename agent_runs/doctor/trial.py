@@ -151,7 +151,7 @@ def _trial_job(planned: Planned, file: str) -> Manifest:
     spec |= {"activeDeadlineSeconds": int(ANSWER_LIMIT.total_seconds()), "ttlSecondsAfterFinished": 60}
     pod = spec["template"]["spec"]
     pod["terminationGracePeriodSeconds"] = 1
-    if planned.plan.database:  # it belongs to an agent, and this is none
+    if planned.plan.database:  # it belongs to an agent, which a trial is not
         name = planned.plan.database["metadata"]["name"]
         pod["volumes"] = [_without_claim(each, name) for each in pod["volumes"]]
     containers = {each["name"]: each for each in pod["containers"]}

@@ -83,7 +83,7 @@ class Checks:
             InvalidRequest: names every wrong field and the remedy.
             PolicyRefused: names every field whose value the policy does not allow.
             WorkspaceNotShared: the folders have a workspace, which would be lost with its pod.
-            PodIntrospectionFailed: the worker's pod is none that could be read.
+            PodIntrospectionFailed: the worker's pod cannot be read, or lacks a container.
             ClusterUnavailable: the API server refused or timed out.
         """
         check_config(config, self.agents)
@@ -119,7 +119,7 @@ class Checks:
 
         Raises:
             WorkspaceNotShared: `workspace` in the message names it.
-            PodIntrospectionFailed: the worker's pod is none that could be read.
+            PodIntrospectionFailed: the worker's pod cannot be read, or lacks a container.
             ClusterUnavailable: the API server refused or timed out.
         """
         if config.workspace == "shared" and await self.data_claim() is None:

@@ -181,7 +181,7 @@ def refusal(path: str, owner: Owner, rules: DataRules) -> str | None:
         return "has a ':', which no mount path may have"
     if "instances" not in parts:
         listed = any(fnmatchcase(path, pattern) for pattern in rules.workspaces)
-        return None if listed else "is none of the workspaces that the operator's policy lists"
+        return None if listed else "is not in the policy's list of workspaces"
     inside = parts[parts.index("instances") + 2 :]
     company, agent = _segment(owner.company_id), owner.agent_id
     match inside:

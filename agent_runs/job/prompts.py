@@ -53,7 +53,7 @@ class Prompts:
 
         Raises:
             SealedFieldUnreadable: sealed with a key that this worker does not hold.
-            PodIntrospectionFailed: the worker's pod is none that could be read.
+            PodIntrospectionFailed: the worker's pod cannot be read, or lacks a container.
             ClusterUnavailable: the API server refused or timed out.
         """
         source = (await self.preparations.current()).prompt

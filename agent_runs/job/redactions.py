@@ -106,7 +106,7 @@ class Redactions:
 
         Raises:
             InvalidRequest: the operator's OpenCode configuration cannot be read, or something in it has a wrong type.
-            PodIntrospectionFailed: the pod or Deployment from which agents inherit is none that could be read.
+            PodIntrospectionFailed: the pod or Deployment from which agents inherit cannot be read.
             ClusterUnavailable: the API server refused or timed out; retried.
         """
         pod: Mapping[str, Any] | None = None

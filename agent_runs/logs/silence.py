@@ -1,7 +1,7 @@
 """How long an agent has made no progress: measured while its log is followed, and believed only when it is proven.
 
-What is progress, the agent's own module judges (`Progress`); output that is none does not end a silence. While a tool
-works, by what its processes do (`agent_runs.logs.work`), an agent is not silent; nor while nobody can tell.
+The agent's own module decides what counts as progress (`Progress`); other output does not end a silence. An agent is
+not silent while a tool works, which its processes show (`agent_runs.logs.work`), nor while nobody can tell.
 
 Three clocks take part. A line that arrives while the log is followed is as old as its arrival, by the event loop's
 clock. What was in the log before, as after a worker take-over, and the container's start have only the stamps of the
@@ -36,7 +36,7 @@ LIVE_AFTER: Final = timedelta(seconds=10)
 STAMP_MARGIN: Final = timedelta(seconds=1)
 """Before what was not observed is checked: a container's start has whole seconds, and its log begins later."""
 FIRST_CHECK_AFTER: Final = timedelta(seconds=1)
-"""After the begin of following: by then most of the log's past is read."""
+"""After following starts: by then most of the log's past is read."""
 MAX_CHECK_INTERVAL: Final = timedelta(seconds=30)
 """Between checks while silence cannot be proven. A quarter of the limit if that is less, but at least a second."""
 WORKING_CHECK_INTERVAL: Final = timedelta(minutes=5)

@@ -70,7 +70,7 @@ class Work:
 
 
 def process_names(listing: bytes) -> list[bytes]:
-    """Return the names in such a list, which the agent chooses; nothing of a line that is none of it."""
+    """Return the names in such a list, which the agent chooses; nothing of any other line."""
     lines = [line.split(None, 4) for line in listing.splitlines()]
     return [words[4] for words in lines if len(words) > 4 and all(word.isdigit() for word in words[:4])]
 

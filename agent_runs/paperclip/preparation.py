@@ -542,7 +542,7 @@ def _runtime_tools(tools: RuntimeTools | None) -> dict[str, str | None]:
 def _bounded(env: dict[str, str]) -> tuple[dict[str, str], list[str]]:
     large = {name: size for name, value in env.items() if (size := len(value.encode())) > BULKY_LIMIT}
     notes = [
-        f"{name} is left out: {size} bytes, {BULKY_LIMIT} are possible; the agent can ask Paperclip's API instead"
+        f"{name} is left out: {size} bytes exceed the limit of {BULKY_LIMIT}; the agent can ask Paperclip's API instead"
         for name, size in large.items()
     ]
     return {name: value for name, value in env.items() if name not in large}, notes

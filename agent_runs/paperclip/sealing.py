@@ -169,7 +169,7 @@ class Sealer:
         packed = deflate.compress(text.encode()) + deflate.flush()
         if len(packed) > PACKED_LIMIT:
             raise InvalidRequest(
-                f"the wake is too large: {len(packed)} bytes packed, {PACKED_LIMIT} are possible; "
+                f"the wake is too large: {len(packed)} bytes packed exceed the limit of {PACKED_LIMIT}; "
                 "shorten the task, templates, instructions or env"
             )
         return jwe.encrypt_compact(header, packed, self.public.key, registry=_REGISTRY)

@@ -54,9 +54,7 @@ def _name(value: str) -> str:
 
 def _of_the_deployment(value: str | None, info: ValidationInfo) -> str | None:
     if value is not None and info.data.get("inherit_deployment", "") is None:
-        raise PydanticCustomError(
-            "of_the_deployment", "says nothing without AGENT_RUNS_INHERIT_DEPLOYMENT; set that, too"
-        )
+        raise PydanticCustomError("of_the_deployment", "has no effect unless AGENT_RUNS_INHERIT_DEPLOYMENT is set")
     return value
 
 

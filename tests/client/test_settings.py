@@ -60,7 +60,7 @@ def test_a_misspelt_setting_is_refused_though_it_looks_like_a_services_variable(
 
 @pytest.mark.parametrize("name", ["AGENT_RUNS_INHERIT_NAMESPACE", "AGENT_RUNS_INHERIT_CONTAINER"])
 def test_what_says_nothing_without_the_labels_of_a_deployment_is_refused(name: str) -> None:
-    with pytest.raises(SettingsError, match=f"{name}: says nothing without AGENT_RUNS_INHERIT_DEPLOYMENT"):
+    with pytest.raises(SettingsError, match=f"{name}: has no effect unless AGENT_RUNS_INHERIT_DEPLOYMENT"):
         WorkerSettings.read({name: "paperclip"})
     with pytest.raises(SettingsError, match=f"{name}: must be lowercase letters"):
         WorkerSettings.read({name: "Paper clip", "AGENT_RUNS_INHERIT_DEPLOYMENT": "a=b"})

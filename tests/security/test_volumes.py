@@ -131,7 +131,7 @@ def test_an_agents_own_workspace_is_allowed(path: str) -> None:
 def test_the_operator_lists_workspaces_shares_folders_or_gives_all() -> None:
     rules = Policy.parse("workspaces: [code/*]\nsharedFolders: [tools]\n", "policy.yaml").data
     assert reasons("/paperclip/code/app", rules) == []
-    assert reasons("/paperclip/other", rules) == ["is none of the workspaces that the operator's policy lists"]
+    assert reasons("/paperclip/other", rules) == ["is not in the policy's list of workspaces"]
     assert mounted(rules, directory="/paperclip/code/app") == {"/home/agent": True, "code/app": True, "tools": False}
     whole = Policy.parse("wholeDataVolume: true\n", "policy.yaml").data
     assert reasons("/paperclip", whole) == []

@@ -2,8 +2,8 @@
 
 Its events show what has ended. What has begun is in its log (`--print-logs`): `message=loop … step=N` begins a step,
 `message=stream` is a request to the provider, and again for each retry, `message=evaluated permission=bash` is a tool
-call that may run. Of a server, events show that a tool has begun and that text grows, too. A line that is none of these
-is progress only if none like it came before: whoever repeats itself makes none. Source: OpenCode 1.18.33, observed.
+call that may run. Of a server, events show that a tool has begun and that text grows, too. Any other line is progress
+only the first time it appears. Source: OpenCode 1.18.33, observed.
 """
 
 import hashlib

@@ -41,7 +41,7 @@ def decoded(document: bytes | str) -> Any:
     """Return the value of a JSON document.
 
     Raises:
-        ValueError: it is none, or none that can be written again.
+        ValueError: it is not JSON, or cannot be written again.
     """
     try:
         return json.loads(document, parse_constant=_refuse)

@@ -130,7 +130,7 @@ class Server:
 
         Raises:
             UnknownSession: it does not exist.
-            Unusable: the answer is none of OpenCode.
+            Unusable: the answer is not OpenCode's.
         """
         status, found = self.wire.call("GET", self._path(f"/session/{quote(session, safe='')}"))
         if status == 404 or (status == 500 and not _SESSION.fullmatch(session)):
