@@ -34,7 +34,7 @@ from agent_runs.client.connection import run_to_end
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import WORKFLOW_TYPE, AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
-from agent_runs.transcripts.store import Line, SqlTranscripts
+from agent_runs.transcripts.store import Line, TranscriptStore
 from agent_runs.transcripts.tokens import authorization
 from agent_runs.transcripts.usage import StoredUsage
 from agent_runs.web.run_info import TemporalRunInfo
@@ -123,7 +123,7 @@ async def in_temporal(client: Client, runs: list[Run]) -> None:
 async def in_store(url: str, runs: list[Run]) -> None:
     """Store one attempt of each run, with its usage; those of one group are opened at the same time."""
     clock, chance = Clock(), random.Random(2)
-    store = await SqlTranscripts.open(url, clock=clock)
+    store = await TranscriptStore.open(url, clock=clock)
 
     async def keep(run: Run) -> None:
         cost = None if run.model.startswith("gateway") else Decimal(chance.randrange(1, 9_000_000)) / 1_000_000
@@ -182,7 +182,7 @@ async def measure(finished: int, working: int, count: int, url: str | None) -> d
         settings = _settings(folder, url)
         await in_temporal(client, runs)
         await in_store(settings.transcripts, runs)
-        store = await SqlTranscripts.open(settings.transcripts)
+        store = await TranscriptStore.open(settings.transcripts)
         parts.push_async_callback(store.close)
         service = application(settings, store, TemporalRunInfo(client, settings))
         base = await parts.enter_async_context(serving(service))

@@ -25,7 +25,7 @@ from agent_runs.client.temporal_server import TemporalServer
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
 from agent_runs.service.settings import WorkerSettings
-from agent_runs.transcripts.store import SqlTranscripts
+from agent_runs.transcripts.store import TranscriptStore
 from agent_runs.web.run_info import NoRunInfo
 from agent_runs.web.serving import transcript_service
 from tests.activities.fake_preparations import FakePreparations
@@ -91,7 +91,7 @@ async def serve(folder: Path) -> None:
     own, times = settings(folder), HeartbeatTimes()
     client = await Client.connect(own.temporal.address, data_converter=pydantic_data_converter, interceptors=[times])
     async with await Cluster.connect(str(own.kubeconfig)) as cluster:
-        store = await SqlTranscripts.open(own.transcripts, connections=own.transcripts_connections)
+        store = await TranscriptStore.open(own.transcripts, connections=own.transcripts_connections)
         activities = [StreamLogsActivity(cluster, store, Redactions(cluster, FakePreparations())).stream_logs]
         async with transcript_service(own, store, NoRunInfo()) as base, worker.temporal_worker(own, client, activities):
             print(base, flush=True)

@@ -37,7 +37,7 @@ from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.paperclip.sealing import Sealer, load_or_create
 from agent_runs.service.settings import WorkerSettings
-from agent_runs.transcripts.store import SqlTranscripts
+from agent_runs.transcripts.store import TranscriptStore
 from dev_stack.cluster import EmbeddedCluster
 from dev_stack.demo import context
 from workflows.agent_run import AgentRunWorkflow
@@ -136,7 +136,7 @@ class System:
 
     environment: WorkflowEnvironment
     settings: WorkerSettings
-    store: SqlTranscripts
+    store: TranscriptStore
     folder: Path
     workers: Workers
 
@@ -209,7 +209,7 @@ async def open_system() -> AsyncIterator[System]:
             "AGENT_RUNS_KUBECONFIG": str(embedded.kubeconfig_path),
         }
         settings = WorkerSettings.read(own)
-        store = await SqlTranscripts.open(settings.transcripts)
+        store = await TranscriptStore.open(settings.transcripts)
         parts.push_async_callback(store.close)
         workers = Workers({**os.environ, **own})
         parts.push_async_callback(workers.stop)

@@ -21,7 +21,7 @@ from agent_runs.client.outcome import fetch_outcome, outcome_at_close
 from agent_runs.client.wake import build_wake
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.paperclip.sealing import Sealer, load_or_create
-from agent_runs.transcripts.store import SqlTranscripts
+from agent_runs.transcripts.store import TranscriptStore
 from bench.overhead import milliseconds
 from dev_stack import demo
 from dev_stack.plan import Plan, Ports
@@ -31,7 +31,7 @@ RESOURCES = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "2"
 RETENTION = timedelta(hours=1)
 
 
-async def measure(stack: Stack, store: SqlTranscripts, count: int) -> dict[str, list[float]]:
+async def measure(stack: Stack, store: TranscriptStore, count: int) -> dict[str, list[float]]:
     """Seconds of each run; the first warms up and does not count."""
     rows: dict[str, list[float]] = {"last line to result": [], "start to result": [], "result to close": []}
     sealer = Sealer(load_or_create(stack.settings.sealing_key_file)[0].public)
@@ -63,7 +63,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             plan = Plan(Path(folder), Ports(), Path(os.environ["KUBECONFIG"]), image, None)
             async with Stack.up(plan) as stack:
-                store = await SqlTranscripts.open(stack.settings.transcripts)
+                store = await TranscriptStore.open(stack.settings.transcripts)
                 try:
                     rows = await measure(stack, store, count)
                 finally:

@@ -17,7 +17,7 @@ import asyncpg
 
 from agent_runs.client.connection import run_to_end
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.transcripts.store import Line, SqlTranscripts
+from agent_runs.transcripts.store import Line, TranscriptStore
 from tests.transcripts.postgres import Postgres
 
 LINE_BYTES = 1100
@@ -46,7 +46,7 @@ def server_cpu(folder: Path) -> float:
     return total / _TICK
 
 
-async def write(store: SqlTranscripts, number: int, count: int) -> None:
+async def write(store: TranscriptStore, number: int, count: int) -> None:
     """Write the lines of one run."""
     key = AttemptKey(run=RunKey(agent_id=f"agent-{number}", company_id="bench", run_id=f"{number:036}"))
     for start in range(1, count + 1, BATCH):
@@ -59,7 +59,7 @@ async def write(store: SqlTranscripts, number: int, count: int) -> None:
 
 async def measure(server: Postgres, runs: int, lines: int) -> Mapping[str, float]:
     """Per line, but for `seconds`, `attempts` (bytes of a run's row)."""
-    store = await SqlTranscripts.open(server.url())
+    store = await TranscriptStore.open(server.url())
     await store.prepare()
     connection = await asyncpg.connect(server.url())
     before, cpu, own, began = (

@@ -20,7 +20,7 @@ from agent_runs.client.wake import Wake, build_wake
 from agent_runs.kube.client import Cluster
 from agent_runs.paperclip.sealing import Sealer, load_or_create
 from agent_runs.service.settings import WorkerSettings
-from agent_runs.transcripts.store import SqlTranscripts
+from agent_runs.transcripts.store import TranscriptStore
 from dev_stack.cluster import EmbeddedCluster
 from dev_stack.demo import context
 from workflows.attributes import ALL
@@ -33,7 +33,7 @@ class System:
     client: Client
     settings: WorkerSettings
     cluster: Cluster
-    store: SqlTranscripts
+    store: TranscriptStore
     programs: Path
 
     def wake(self, *, retention: timedelta = timedelta()) -> Wake:
@@ -70,7 +70,7 @@ async def system(script: str) -> AsyncIterator[System]:
             data_root=folder,
             task_queue="bench",
         )
-        store = await SqlTranscripts.open(f"sqlite+aiosqlite:///{folder}/transcripts.db")
+        store = await TranscriptStore.open(f"sqlite+aiosqlite:///{folder}/transcripts.db")
         parts.push_async_callback(store.close)
         program = folder / "bin" / "opencode"
         program.parent.mkdir()

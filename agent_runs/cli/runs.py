@@ -285,7 +285,7 @@ async def open_transcripts(settings: ClientSettings) -> AsyncIterator[Transcript
     _check_store(settings)
     try:
         connections = settings.transcripts_connections
-        store = await storage.SqlTranscripts.open(settings.transcripts, connections=connections)
+        store = await storage.TranscriptStore.open(settings.transcripts, connections=connections)
     except ValueError as error:
         raise Refused(f"AGENT_RUNS_TRANSCRIPTS_URL: {error}") from None
     try:

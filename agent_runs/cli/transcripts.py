@@ -11,7 +11,7 @@ from agent_runs.cli.runs import stored_run
 from agent_runs.client.connection import TemporalUnreachable, connect
 from agent_runs.client.runs import find_run
 from agent_runs.client.settings import ClientSettings
-from agent_runs.transcripts.store import SqlTranscripts
+from agent_runs.transcripts.store import TranscriptStore
 from agent_runs.web.access import REVOCATION_MAX_AGE
 from agent_runs.web.run_info import NoRunInfo, RunInfoSource, TemporalRunInfo
 from agent_runs.web.serving import transcript_service
@@ -54,9 +54,9 @@ async def revoke_links(run: str, display: Display) -> int:
 
 
 @asynccontextmanager
-async def _opened(settings: ClientSettings) -> AsyncIterator[SqlTranscripts]:
+async def _opened(settings: ClientSettings) -> AsyncIterator[TranscriptStore]:
     try:
-        store = await SqlTranscripts.open(settings.transcripts, connections=settings.transcripts_connections)
+        store = await TranscriptStore.open(settings.transcripts, connections=settings.transcripts_connections)
     except ValueError as error:
         raise Refused(f"AGENT_RUNS_TRANSCRIPTS_URL: {error}") from None
     try:

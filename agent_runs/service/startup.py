@@ -38,7 +38,7 @@ from agent_runs.paperclip.sealing import Opener, UnusableKey, load_or_create
 from agent_runs.service.health import Health, awaited
 from agent_runs.service.logs import CORE_LOGS
 from agent_runs.service.settings import WorkerSettings
-from agent_runs.transcripts.store import SqlTranscripts
+from agent_runs.transcripts.store import TranscriptStore
 from agent_runs.transcripts.tokens import UnusableTokenKey
 from agent_runs.web.operators import Operators
 from workflows.attributes import ALL
@@ -180,7 +180,7 @@ async def data_claim(cluster: Cluster, setting: str | None, inheritance: Inherit
     return own_data_claim(pod) if pod else setting
 
 
-async def open_store(settings: WorkerSettings, metrics: Recorder = NOT_RECORDED) -> SqlTranscripts:
+async def open_store(settings: WorkerSettings, metrics: Recorder = NOT_RECORDED) -> TranscriptStore:
     """Open the transcript store and migrate its schema.
 
     Raises:
@@ -190,7 +190,7 @@ async def open_store(settings: WorkerSettings, metrics: Recorder = NOT_RECORDED)
     # TypeError: an option in the URL that the driver does not know
     with blame("AGENT_RUNS_TRANSCRIPTS_URL", remedy, RunError, ValueError, TypeError):
         connections = settings.transcripts_connections
-        return await SqlTranscripts.open(settings.transcripts, connections=connections, metrics=metrics)
+        return await TranscriptStore.open(settings.transcripts, connections=connections, metrics=metrics)
 
 
 async def connect_temporal(settings: WorkerSettings, runtime: Runtime | None = None) -> Client:

@@ -1,4 +1,4 @@
-"""The transcript store: a port of ours, and its SQL implementation for SQLite (the default) and PostgreSQL.
+"""The transcript store, in SQLite (the default) or PostgreSQL.
 
 Lines are only ever added, and only at the end: what a reader has seen never changes, and nothing appears behind its
 cursor. So a writer backfills a missing range before it writes the lines after it, or records the gap. The primary key
@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from sqlalchemy import (
@@ -58,7 +58,6 @@ __all__ = [
     "Expiry",
     "Line",
     "PurgedPage",
-    "SqlTranscripts",
     "TranscriptStore",
     "Writer",
     "chunks",
@@ -102,98 +101,6 @@ class Writer:
 
 UNCLAIMED: Final = Writer(EPOCH, 0, "")
 """The writer of an attempt that nobody has claimed."""
-
-
-class TranscriptStore(Protocol):
-    """The port of a transcript store. Every method may raise TranscriptsUnavailable."""
-
-    async def open_run(self, run: RunKey, by: str) -> str:
-        """Record Temporal's id of the run that makes this run; returns the one that is recorded: the first stays.
-
-        It is that of the last writer once one has claimed the first attempt, and is forgotten with its transcript.
-        """
-        ...
-
-    async def claim(self, key: AttemptKey, writer: Writer) -> None:
-        """Fence off all earlier writers of this attempt. Claim before reading where to resume.
-
-        Raises:
-            TranscriptFenced: a later writer has claimed it.
-        """
-        ...
-
-    async def append(
-        self, key: AttemptKey, batch: Sequence[Line], writer: Writer = UNCLAIMED, usage: StoredUsage | None = None
-    ) -> int:
-        """Store these lines, all or none; lines already stored stay as they are. Returns how many were new.
-
-        `usage` replaces that of the attempt in the same transaction; it may come without lines.
-
-        Raises:
-            TranscriptFenced: a later writer has claimed the attempt.
-            TranscriptSealed: the attempt is sealed, and these lines are not repeats of stored ones.
-            ValueError: a new line's sequence is before one that was stored earlier: readers have passed it.
-        """
-        ...
-
-    async def last(self, key: AttemptKey) -> int | None:
-        """The highest sequence stored: where to resume. None before the first line."""
-        ...
-
-    async def read(
-        self, key: AttemptKey, after: int = 0, limit: int = PAGE_LINES, max_bytes: int = PAGE_BYTES
-    ) -> list[Line]:
-        """The next page in order of sequence: at most `limit` lines of `max_bytes` together, but at least one."""
-        ...
-
-    async def attempts(self, run: RunKey) -> list[int]:
-        """The attempts that were claimed, wrote or were sealed, ascending."""
-        ...
-
-    async def seal(self, key: AttemptKey, receipt: OutputReceipt, writer: Writer = UNCLAIMED) -> OutputReceipt:
-        """Record the attempt's receipt. The first one is final; a repeated call returns it.
-
-        Raises:
-            TranscriptFenced: a later writer has claimed the attempt.
-        """
-        ...
-
-    async def receipt(self, key: AttemptKey) -> OutputReceipt | None:
-        """The receipt, or None while the attempt is not sealed."""
-        ...
-
-    async def record_usage(self, key: AttemptKey, usage: StoredUsage) -> None:
-        """Replace the usage of an attempt that the store knows, sealed or not."""
-        ...
-
-    @property
-    def fleet(self) -> FleetQueries:
-        """Queries over the attempts of many runs."""
-        ...
-
-    async def stored_bytes(self, run: RunKey) -> int:
-        """The bytes that all attempts of a run take in the store, about: also that of many short lines."""
-        ...
-
-    async def check_writable(self) -> None:
-        """Write something, and delete it in the same transaction."""
-        ...
-
-    async def revoke_links(self, run: RunKey, until: datetime) -> None:
-        """Revoke the links to a run that were created until this time. An earlier time than before changes nothing."""
-        ...
-
-    async def links_revoked_at(self, run: RunKey) -> datetime | None:
-        """The time until which links to the run are revoked; None: none are."""
-        ...
-
-    def notifier(self, key: AttemptKey) -> AttemptNotifier:
-        """The notifier of the changes that this process makes to the attempt; keep a reference while waiting."""
-        ...
-
-    async def close(self) -> None:
-        """Close the connections."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -410,8 +317,11 @@ def _add_counts(row: Insert) -> Insert:
     )
 
 
-class SqlTranscripts:
-    """Transcripts in SQLite or PostgreSQL. A process writes one transaction at a time; readers do not wait for it."""
+class TranscriptStore:
+    """A process writes one transaction at a time; readers do not wait for it.
+
+    Every method may raise TranscriptsUnavailable.
+    """
 
     def __init__(self, database: Database, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._database = database
@@ -466,14 +376,17 @@ class SqlTranscripts:
         return cls(database, clock)
 
     async def close(self) -> None:
-        """Close the connections once all lines are written."""
+        """Close the connections."""
         await self._appends.idle()
         if self._announcements is not None:
             await self._announcements.close()
         await self._database.close()
 
     async def open_run(self, run: RunKey, by: str) -> str:
-        """Record it unless one is recorded; returns the recorded one."""
+        """Record Temporal's id of the run that makes this run; returns the one that is recorded: the first stays.
+
+        It is that of the last writer once one has claimed the first attempt, and is forgotten with its transcript.
+        """
         first = AttemptKey(run=run)
         row = _Batch(first, (), Writer(EPOCH, 0, by)).new_attempt(self._clock())
         add = self._database.insert(attempts).values(row).on_conflict_do_nothing()
@@ -488,7 +401,11 @@ class SqlTranscripts:
         return await self._write(write)
 
     async def claim(self, key: AttemptKey, writer: Writer) -> None:
-        """Record the writer. Raises TranscriptFenced when a later one is recorded."""
+        """Fence off all earlier writers of this attempt. Claim before reading where to resume.
+
+        Raises:
+            TranscriptFenced: a later writer has claimed it.
+        """
         batch = _Batch(key, (), writer)
         await self._make_partitions()
         states = await self._write(lambda connection: self._lock_attempts(connection, [batch]))
@@ -498,7 +415,15 @@ class SqlTranscripts:
     async def append(
         self, key: AttemptKey, batch: Sequence[Line], writer: Writer = UNCLAIMED, usage: StoredUsage | None = None
     ) -> int:
-        """Store these lines in one transaction, with those of other attempts. Returns how many were new."""
+        """Store these lines, all or none; lines already stored stay as they are. Returns how many were new.
+
+        `usage` replaces that of the attempt in the same transaction; it may come without lines.
+
+        Raises:
+            TranscriptFenced: a later writer has claimed the attempt.
+            TranscriptSealed: the attempt is sealed, and these lines are not repeats of stored ones.
+            ValueError: a new line's sequence is before one that was stored earlier: readers have passed it.
+        """
         if not batch and usage is None:
             return 0
         await self._make_partitions()
@@ -512,7 +437,7 @@ class SqlTranscripts:
         return len(added.lines)
 
     async def last(self, key: AttemptKey) -> int | None:
-        """The highest sequence stored, or None."""
+        """The highest sequence stored: where to resume. None before the first line."""
 
         def fetch(connection: Connection, of_attempt: _Conditions) -> int | None:
             highest: int | None = connection.execute(select(func.max(lines.c.sequence)).where(*of_attempt)).scalar()
@@ -523,7 +448,7 @@ class SqlTranscripts:
     async def read(
         self, key: AttemptKey, after: int = 0, limit: int = PAGE_LINES, max_bytes: int = PAGE_BYTES
     ) -> list[Line]:
-        """The next page. Sizes are queried first, so that lines beyond the limit are never loaded."""
+        """The next page in order of sequence: at most `limit` lines of `max_bytes` together, but at least one."""
 
         def fetch(connection: Connection, of_attempt: _Conditions) -> Sequence[Row[int, str, bytes, bool, datetime]]:
             later = *of_attempt, lines.c.sequence > after
@@ -562,13 +487,13 @@ class SqlTranscripts:
         return [attempt for (attempt,) in await self._database.rows(known)]
 
     async def stored_bytes(self, run: RunKey) -> int:
-        """The bytes that all attempts of a run take: those of their lines, and a price for each line."""
+        """The bytes that all attempts of a run take in the store, about: also that of many short lines."""
         taken = func.sum(attempts.c.bytes + attempts.c.lines * LINE_BYTES)
         ((size,),) = await self._database.rows(select(taken).where(attempts.c.run == run.name))
         return int(size or 0)
 
     async def record_usage(self, key: AttemptKey, usage: StoredUsage) -> None:
-        """Replace the usage of an attempt that the store knows; another one is left alone."""
+        """Replace the usage of an attempt that the store knows, sealed or not."""
         known = update(attempts).where(*_of(key, attempts.c)).values(usage.row())
 
         def write(connection: Connection) -> None:
@@ -582,7 +507,7 @@ class SqlTranscripts:
         return FleetQueries(self._database)
 
     async def check_writable(self) -> None:
-        """Fail where the next line could not be stored: a full disk, a read-only file system, a standby server."""
+        """Write something, and delete it in the same transaction."""
         row = {
             "run": "",
             "attempt": secrets.randbelow(2**31),
@@ -600,7 +525,7 @@ class SqlTranscripts:
         await self._database.write(write)
 
     async def revoke_links(self, run: RunKey, until: datetime) -> None:
-        """Record the time, unless a later one is recorded."""
+        """Revoke the links to a run that were created until this time. An earlier time than before changes nothing."""
         row = self._database.insert(revocations).values(run=run.name, revoked_at=until)
         later = row.on_conflict_do_update(
             index_elements=["run"],
@@ -614,7 +539,7 @@ class SqlTranscripts:
         await self._write(write)
 
     async def links_revoked_at(self, run: RunKey) -> datetime | None:
-        """The time until which links to the run are revoked, or None."""
+        """The time until which links to the run are revoked; None: none are."""
         known = select(revocations.c.revoked_at).where(revocations.c.run == run.name)
         times: list[datetime] = [until for (until,) in await self._database.rows(known)]
         return times[0] if times else None
@@ -628,7 +553,11 @@ class SqlTranscripts:
         await self._write(write)
 
     async def seal(self, key: AttemptKey, receipt: OutputReceipt, writer: Writer = UNCLAIMED) -> OutputReceipt:
-        """Record the receipt unless there is one; returns the recorded one."""
+        """Record the attempt's receipt. The first one is final; a repeated call returns it.
+
+        Raises:
+            TranscriptFenced: a later writer has claimed the attempt.
+        """
         await self._make_partitions()
         batch = _Batch(key, (), writer)
         record = update(attempts).where(*_of(key, attempts.c), attempts.c.receipt.is_(None))
@@ -652,7 +581,7 @@ class SqlTranscripts:
         return None
 
     def notifier(self, key: AttemptKey) -> AttemptNotifier:
-        """The notifier of the attempt; the store itself holds only a weak reference."""
+        """The notifier of the changes that this process makes to the attempt; keep a reference while waiting."""
         id_ = key.run.name, key.attempt
         if self._announcements is None:
             return self._notifiers.setdefault(id_, AttemptNotifier())

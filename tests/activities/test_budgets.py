@@ -18,7 +18,7 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import Budget, BudgetUse, StreamEnd, StreamLogs
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
-from agent_runs.transcripts.store import Line, SqlTranscripts
+from agent_runs.transcripts.store import Line, TranscriptStore
 from tests.activities.fake_preparations import FakePreparations
 from tests.kube.pods import pod, terminated
 from tests.logs.kubelet import Log, framed
@@ -30,7 +30,7 @@ from tests.support.sqlite import sqlite_store
 
 
 @pytest.fixture(scope="module")
-async def store(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SqlTranscripts]:
+async def store(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[TranscriptStore]:
     async with sqlite_store(tmp_path_factory.mktemp("budgets")) as opened:
         yield opened
 
@@ -43,7 +43,7 @@ class Workers:
         ends: what `stream_logs` has returned so far.
     """
 
-    store: SqlTranscripts
+    store: TranscriptStore
     run_id: str
     budget: Budget
     log: LiveLog = field(default_factory=LiveLog)
@@ -91,7 +91,7 @@ class ScriptedRun:
     """
 
     seed: int
-    store: SqlTranscripts
+    store: TranscriptStore
     steps: int = 0
     used: list[float] = field(default_factory=list)
 
@@ -169,7 +169,7 @@ class ScriptedRun:
 @pytest.mark.parametrize(
     "seeds", [pytest.param(range(10), id="10"), pytest.param(range(10, 100), id="90", marks=pytest.mark.slow)]
 )
-async def test_100_scripted_runs_exceed_their_budget_by_one_step_at_most(seeds: range, store: SqlTranscripts) -> None:
+async def test_100_scripted_runs_exceed_their_budget_by_one_step_at_most(seeds: range, store: TranscriptStore) -> None:
     overshoots, attempts, kinds = [], [], set()
     for seed in seeds:
         run = ScriptedRun(seed, store)
@@ -185,7 +185,7 @@ async def test_100_scripted_runs_exceed_their_budget_by_one_step_at_most(seeds: 
     assert max(attempts) > 2
 
 
-async def stored(store: SqlTranscripts, key: AttemptKey, *lines: bytes) -> None:
+async def stored(store: TranscriptStore, key: AttemptKey, *lines: bytes) -> None:
     at = datetime.now(UTC)
     await store.append(key, [Line(number, "stdout", each, at=at) for number, each in enumerate(lines, 2)])
 
@@ -196,7 +196,7 @@ def steps(count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("attempt", [1, 2])
 async def test_a_worker_that_was_killed_after_the_limit_was_reached_is_replaced_by_one_that_says_so(
-    attempt: int, store: SqlTranscripts
+    attempt: int, store: TranscriptStore
 ) -> None:
     workers = Workers(store, f"killed-{attempt}", Budget(max_steps=5))
     await stored(store, workers.key, *steps(5 - (attempt - 1)))
@@ -211,7 +211,7 @@ async def test_a_worker_that_was_killed_after_the_limit_was_reached_is_replaced_
     assert first.exceeded.budget == "agent"  # no attempt follows
 
 
-async def test_people_are_warned_once_whoever_follows(store: SqlTranscripts) -> None:
+async def test_people_are_warned_once_whoever_follows(store: TranscriptStore) -> None:
     workers = Workers(store, "warned", Budget(max_steps=5))
     await stored(store, workers.key, *steps(4))
     following = asyncio.create_task(workers.follow())
@@ -223,7 +223,7 @@ async def test_people_are_warned_once_whoever_follows(store: SqlTranscripts) -> 
     assert (stop, stop.warnings) == (end, ())
 
 
-async def test_an_agent_that_has_ended_by_itself_is_not_stopped(store: SqlTranscripts) -> None:
+async def test_an_agent_that_has_ended_by_itself_is_not_stopped(store: TranscriptStore) -> None:
     output = b"".join(each + b"\n" for each in [*steps(5), step_start()])
     totals = {"lines": output.count(b"\n"), "bytes": len(output), "sha256": hashlib.sha256(output).hexdigest()}
     last = json.dumps({"exit_code": 1, "stdout": totals}).encode()
@@ -238,7 +238,7 @@ async def test_an_agent_that_has_ended_by_itself_is_not_stopped(store: SqlTransc
     assert ended(end).container.exit_code == 1
 
 
-async def test_a_secret_in_the_name_of_a_tool_is_hidden(store: SqlTranscripts) -> None:
+async def test_a_secret_in_the_name_of_a_tool_is_hidden(store: TranscriptStore) -> None:
     workers = Workers(store, "secret", Budget(max_repeated_calls=2))
     call = tool_use("ghp_0123456789abcdef", command="make")
     await stored(store, workers.key, call, call.replace(b"call_", b"again_"))

@@ -18,7 +18,7 @@ from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt, Report
 from agent_runs.contracts.output import LINE_LIMIT
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
-from agent_runs.transcripts.store import Line, SqlTranscripts
+from agent_runs.transcripts.store import Line, TranscriptStore
 from agent_runs.web.usage import AttemptUsage
 from tests.activities.fake_preparations import FakePreparations
 from tests.support.lines import log_line
@@ -73,13 +73,13 @@ OUTPUTS = {
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqlTranscripts]:
+async def store(tmp_path: Path) -> AsyncIterator[TranscriptStore]:
     async with sqlite_store(tmp_path) as opened:
         yield opened
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-async def test_all_readers_of_a_line_agree(name: str, store: SqlTranscripts) -> None:
+async def test_all_readers_of_a_line_agree(name: str, store: TranscriptStore) -> None:
     lines = [
         log_line(number, "stdout" if stream == "stdout" else "stderr", data[:LINE_LIMIT], end, len(data) <= LINE_LIMIT)
         for number, (data, stream, end) in enumerate(OUTPUTS[name], 1)
@@ -99,7 +99,7 @@ async def test_all_readers_of_a_line_agree(name: str, store: SqlTranscripts) -> 
     assert command_line.warnings == parsed.warnings
 
 
-async def parse(store: SqlTranscripts) -> Report:
+async def parse(store: TranscriptStore) -> Report:
     """What the activity makes of the stored output."""
     end = Ended(container=ContainerEnd(exit_code=0), receipt=OutputReceipt(state="verified"))
     parsing = ParseTranscriptActivity(store, Redactions(cast("Cluster", None), FakePreparations()))

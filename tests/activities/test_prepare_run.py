@@ -19,7 +19,7 @@ from agent_runs.contracts.start import HostTexts
 from agent_runs.job.checks import Checks
 from agent_runs.job.policy import Policy
 from agent_runs.paperclip.preparation import Preparation, prepare
-from agent_runs.transcripts.store import SqlTranscripts, Writer
+from agent_runs.transcripts.store import TranscriptStore, Writer
 from tests.paperclip.contexts import minimal, with_value
 from tests.support.cases import case
 
@@ -109,7 +109,7 @@ async def test_a_configuration_of_which_no_job_could_be_made_is_refused_before_a
 
 async def test_an_ended_run_that_is_started_again_never_runs_its_agent_again(tmp_path: Path) -> None:
     closes = AsyncExitStack()
-    store = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+    store = await TranscriptStore.open(f"sqlite:///{tmp_path}/transcripts.db")
     closes.push_async_callback(store.close)
     step = PrepareRunActivity(Opened(minimal()), Checks(), store.open_run).prepare_run
     async with closes:

@@ -37,7 +37,7 @@ from agent_runs.logs.follower import Follower
 from agent_runs.logs.log_resume import Cursor
 from agent_runs.logs.silence import LastOutput, SilenceClock, SilenceLimits
 from agent_runs.paperclip.preparation import Preparation
-from agent_runs.transcripts.store import Line, SqlTranscripts, Writer
+from agent_runs.transcripts.store import Line, TranscriptStore, Writer
 from tests.activities.fake_preparations import FakePreparations
 from tests.kube.pods import container, pod, terminated
 from tests.logs.kubelet import Log, framed
@@ -67,7 +67,7 @@ class Refusing:
 async def test_a_worker_that_was_killed_after_it_found_the_run_over_its_quota_is_replaced_by_one_that_says_so(
     tmp_path: Path,
 ) -> None:
-    store = await SqlTranscripts.open(sqlite_url(tmp_path))
+    store = await TranscriptStore.open(sqlite_url(tmp_path))
     await store.append(KEY, [Line(1, "stdout", b"x" * 100, at=datetime.now(UTC))])
     streaming = StreamLogsActivity(cast("Cluster", None), store, REDACTIONS, quota=99)
     input = StreamLogs(
@@ -82,7 +82,7 @@ async def test_a_worker_that_was_killed_after_it_found_the_run_over_its_quota_is
 
 
 async def test_the_quota_counts_what_a_line_takes_besides_its_text(tmp_path: Path) -> None:
-    store = await SqlTranscripts.open(sqlite_url(tmp_path))
+    store = await TranscriptStore.open(sqlite_url(tmp_path))
     await store.append(KEY, [Line(number, "stdout", b"", at=datetime.now(UTC)) for number in range(1, 5001)])
     streaming = StreamLogsActivity(cast("Cluster", None), store, REDACTIONS, quota=999_999)
     job, pod = JobRef(namespace="n", name="j", uid="u"), PodRef(namespace="n", name="p", uid="u")
@@ -94,7 +94,7 @@ async def test_the_quota_counts_what_a_line_takes_besides_its_text(tmp_path: Pat
 async def test_without_the_runs_secrets_nothing_is_stored_and_another_worker_tries(
     error: Exception, tmp_path: Path
 ) -> None:
-    store = await SqlTranscripts.open(sqlite_url(tmp_path))
+    store = await TranscriptStore.open(sqlite_url(tmp_path))
     cluster = cast("Cluster", None)
     streaming = StreamLogsActivity(cluster, store, Redactions(cluster, Refusing(error)))
     job, pod = JobRef(namespace="n", name="j", uid="u"), PodRef(namespace="n", name="p", uid="u")
@@ -130,7 +130,7 @@ async def test_a_secret_in_a_line_that_repeats_is_hidden() -> None:
     follower = Follower(cluster, JOB, POD)
     follower.silence.chatters = True
     clock = SilenceClock(SilenceLimits(silence=timedelta(hours=1)), LastOutput(0), 0)
-    streaming = StreamLogsActivity(cast("Cluster", NoProcesses()), cast("SqlTranscripts", None), REDACTIONS)
+    streaming = StreamLogsActivity(cast("Cluster", NoProcesses()), cast("TranscriptStore", None), REDACTIONS)
     input = StreamLogs(attempt=KEY, job=JOB, pod=POD)
     silence = await streaming._silence(input, follower, clock, Checkpoint(stored, Cursor()))
     assert (silence.cause, silence.detail) == ("chatter", "retry with [[secret:GITHUB_TOKEN]]")
@@ -238,7 +238,7 @@ GOOD = (
 async def test_the_report_warns_of_what_is_wrong_with_the_output(
     receipt: OutputReceipt, warnings: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    store = await SqlTranscripts.open(sqlite_url(tmp_path_factory.mktemp("t")))
+    store = await TranscriptStore.open(sqlite_url(tmp_path_factory.mktemp("t")))
     at = datetime.now(UTC) - timedelta(seconds=1)
     await store.append(KEY, [Line(number + 2, "stdout", line, at=at) for number, line in enumerate(GOOD)])
     end = Ended(container=ContainerEnd(exit_code=0), receipt=receipt)
@@ -275,7 +275,7 @@ class DeletableLog(ScriptedLog):
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqlTranscripts]:
+async def store(tmp_path: Path) -> AsyncIterator[TranscriptStore]:
     async with sqlite_store(tmp_path) as opened:
         yield opened
 
@@ -294,13 +294,13 @@ def one_read_of(*pods: Pod, log: Log) -> DeletableLog:
     return scripted
 
 
-async def streamed(store: SqlTranscripts, cluster: ScriptedLog) -> Ended:
+async def streamed(store: TranscriptStore, cluster: ScriptedLog) -> Ended:
     kubernetes = cast("Cluster", cluster)
     streaming = StreamLogsActivity(kubernetes, store, Redactions(kubernetes, FakePreparations()))
     return ended(await ActivityEnvironment().run(streaming.stream_logs, INPUT))
 
 
-async def test_a_success_of_which_all_is_stored_ends_without_the_containers_status(store: SqlTranscripts) -> None:
+async def test_a_success_of_which_all_is_stored_ends_without_the_containers_status(store: TranscriptStore) -> None:
     cluster = one_read_of(RUNNING, log=sidecars_log(ANSWER))
     end = await streamed(store, cluster)
     assert (end.early, end.container, end.failure) == (True, ContainerEnd(exit_code=0), None)
@@ -308,7 +308,7 @@ async def test_a_success_of_which_all_is_stored_ends_without_the_containers_stat
     assert await store.receipt(KEY) == end.receipt
 
 
-async def test_an_activity_that_is_repeated_after_an_early_end_ends_early_again(store: SqlTranscripts) -> None:
+async def test_an_activity_that_is_repeated_after_an_early_end_ends_early_again(store: TranscriptStore) -> None:
     first, second = [await streamed(store, one_read_of(RUNNING, log=sidecars_log(ANSWER))) for _ in range(2)]
     assert second == first
     assert second.early
@@ -328,13 +328,13 @@ async def test_an_activity_that_is_repeated_after_an_early_end_ends_early_again(
         pytest.param(sidecars_log(ANSWER + GOOD[0] + b"\n"), id="a further step that is not finished"),
     ],
 )
-async def test_whatever_else_the_last_frame_says_the_containers_status_counts(log: Log, store: SqlTranscripts) -> None:
+async def test_whatever_else_the_last_frame_says_the_containers_status_counts(log: Log, store: TranscriptStore) -> None:
     cluster = one_read_of(pod(SIDECAR_RUNS, terminated(3), phase="Running"), log=log)
     end = await streamed(store, cluster)
     assert (end.early, end.container.exit_code, cluster.status_reads) == (False, 3, 1)
 
 
-async def test_after_a_sealed_receipt_that_is_not_verified_the_status_is_read(store: SqlTranscripts) -> None:
+async def test_after_a_sealed_receipt_that_is_not_verified_the_status_is_read(store: TranscriptStore) -> None:
     sealed = OutputReceipt(state="unverified")
     earlier = Writer(datetime.fromtimestamp(0, UTC), 0, "")
     await store.claim(KEY, earlier)
@@ -343,7 +343,7 @@ async def test_after_a_sealed_receipt_that_is_not_verified_the_status_is_read(st
     assert (end.early, end.receipt, end.container.reason) == (False, sealed, "Completed")
 
 
-async def test_the_loss_of_the_sidecar_is_a_lost_pod_and_its_job_is_deleted(store: SqlTranscripts) -> None:
+async def test_the_loss_of_the_sidecar_is_a_lost_pod_and_its_job_is_deleted(store: TranscriptStore) -> None:
     lost = pod(terminated(137, "OOMKilled", name="sidecar"), container(running={}), phase="Running")
     cluster = one_read_of(lost, log=Log(framed([("stdout", ANSWER)], last=None)))
     end = await streamed(store, cluster)
@@ -366,7 +366,7 @@ CUT: Final = Log(framed([("stdout", ANSWER)], last=None))
     ],
 )
 async def test_containers_whose_end_nobody_recorded_are_lost_infrastructure(
-    agent: int, sidecar: int, log: Log, code: str | None, store: SqlTranscripts
+    agent: int, sidecar: int, log: Log, code: str | None, store: TranscriptStore
 ) -> None:
     state = pod(terminated(sidecar, name="sidecar"), terminated(agent), phase="Failed")
     cluster = one_read_of(state, log=log)
@@ -379,13 +379,13 @@ async def test_containers_whose_end_nobody_recorded_are_lost_infrastructure(
 
 
 @pytest.mark.parametrize("claimed", ["", "runner: disk_full", "runner: api (--api)"])
-async def test_only_the_last_frame_names_an_error_of_the_runner(claimed: str, store: SqlTranscripts) -> None:
+async def test_only_the_last_frame_names_an_error_of_the_runner(claimed: str, store: TranscriptStore) -> None:
     ended = pod(SIDECAR_RUNS, terminated(125, message=claimed), phase="Running")
     end = await streamed(store, one_read_of(ended, log=sidecars_log(b"x\n", exit_code=125)))
     assert (end.container.runner_error, end.container.message) == (None, claimed or None)
 
 
-async def test_an_error_of_the_runner_has_a_field_and_a_text_for_people(store: SqlTranscripts) -> None:
+async def test_an_error_of_the_runner_has_a_field_and_a_text_for_people(store: TranscriptStore) -> None:
     ended = pod(SIDECAR_RUNS, terminated(125, message="words"), phase="Running")
     log = sidecars_log(b"", exit_code=125, error="sidecar", detail="--out")
     end = await streamed(store, one_read_of(ended, log=log))
@@ -394,7 +394,7 @@ async def test_an_error_of_the_runner_has_a_field_and_a_text_for_people(store: S
 
 @pytest.mark.parametrize(("exit_code", "error"), [(125, "sidecar"), (1, None), (126, None)])
 async def test_a_runner_that_never_had_its_sidecar_has_started_nothing(
-    exit_code: int, error: str | None, store: SqlTranscripts
+    exit_code: int, error: str | None, store: TranscriptStore
 ) -> None:
     waits = container("sidecar", waiting={"reason": "ImagePullBackOff"})
     ended = pod(waits, terminated(exit_code), phase="Running")
@@ -402,7 +402,7 @@ async def test_a_runner_that_never_had_its_sidecar_has_started_nothing(
     assert (end.container.exit_code, end.container.runner_error) == (exit_code, error)
 
 
-async def test_a_sidecar_whose_output_is_stored_has_run_although_its_log_is_gone(store: SqlTranscripts) -> None:
+async def test_a_sidecar_whose_output_is_stored_has_run_although_its_log_is_gone(store: TranscriptStore) -> None:
     await store.append(KEY, [Line(2, "stdout", b"stored before", at=datetime.now(UTC))])
     ended = pod(terminated(0, name="sidecar"), terminated(125), phase="Failed")
     end = await streamed(store, one_read_of(ended, log=Log([])))

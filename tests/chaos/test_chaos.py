@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from agent_runs.kube.client import Cluster
-from agent_runs.transcripts.store import SqlTranscripts
+from agent_runs.transcripts.store import TranscriptStore
 from dev_stack.cluster import EmbeddedCluster
 from tests.chaos.faulty_network import faulty_network
 from tests.chaos.random_faults import EmbeddedFaults
@@ -27,13 +27,13 @@ async def embedded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Em
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqlTranscripts]:
+async def store(tmp_path: Path) -> AsyncIterator[TranscriptStore]:
     async with sqlite_store(tmp_path) as opened:
         yield opened
 
 
 async def assert_no_line_lost(
-    embedded: EmbeddedCluster, store: SqlTranscripts, folder: Path, seed: int, workload: Workload, fault_count: int
+    embedded: EmbeddedCluster, store: TranscriptStore, folder: Path, seed: int, workload: Workload, fault_count: int
 ) -> None:
     async with (
         faulty_network(embedded.kubeconfig_path, folder) as network,
@@ -54,7 +54,7 @@ async def assert_no_line_lost(
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 async def test_no_line_is_lost_or_doubled(
-    embedded: EmbeddedCluster, store: SqlTranscripts, tmp_path: Path, seed: int
+    embedded: EmbeddedCluster, store: TranscriptStore, tmp_path: Path, seed: int
 ) -> None:
     await assert_no_line_lost(embedded, store, tmp_path, seed, Workload(lines=1000), fault_count=5)
 

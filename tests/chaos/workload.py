@@ -21,7 +21,7 @@ from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.failures import ExecFailed
 from agent_runs.kube.objects import Metadata
-from agent_runs.transcripts.store import Line, SqlTranscripts
+from agent_runs.transcripts.store import Line, TranscriptStore
 from tests.activities.fake_preparations import FakePreparations
 from tests.support.agent_pods import agent_pod
 from tests.support.ends import ended
@@ -104,7 +104,7 @@ class FollowedRun:
     """One container and the activity that follows it, in one worker after the other."""
 
     cluster: Cluster
-    store: SqlTranscripts
+    store: TranscriptStore
     workload: Workload
     job: JobRef
     pod: PodRef
@@ -180,7 +180,7 @@ class FollowedRun:
 
 @asynccontextmanager
 async def running_workload(
-    cluster: Cluster, store: SqlTranscripts, workload: Workload, start_timeout: timedelta
+    cluster: Cluster, store: TranscriptStore, workload: Workload, start_timeout: timedelta
 ) -> AsyncIterator[FollowedRun]:
     """The workload in a running container; Job and Secret are deleted at the end."""
     name = f"chaos-{uuid.uuid4().hex[:10]}"

@@ -22,7 +22,7 @@ from agent_runs.client.obstacles import Obstacle
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import AttemptKey, RunKey, workflow_id
 from agent_runs.contracts.outcome import OutputReceipt
-from agent_runs.transcripts.store import Line, SqlTranscripts
+from agent_runs.transcripts.store import Line, TranscriptStore
 from dev_stack.demo import context
 from tests.cli.test_transcripts import PROGRAM
 from tests.cli.test_transcripts import environment as environment  # noqa: PLC0414 (the fixture)
@@ -34,8 +34,8 @@ NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqlTranscripts]:
-    received = await SqlTranscripts.open(f"sqlite:///{tmp_path / 'transcripts.db'}")
+async def store(tmp_path: Path) -> AsyncIterator[TranscriptStore]:
+    received = await TranscriptStore.open(f"sqlite:///{tmp_path / 'transcripts.db'}")
     yield received
     await received.close()
 
@@ -48,7 +48,7 @@ def line(sequence: int) -> Line:
     return Line(sequence, "stdout", b"%d" % sequence, at=NOW)
 
 
-async def test_lines_of_all_attempts_come_in_order(store: SqlTranscripts) -> None:
+async def test_lines_of_all_attempts_come_in_order(store: TranscriptStore) -> None:
     await store.append(attempt(1), [line(1), line(2)])
     await store.seal(attempt(1), OutputReceipt())
     await store.append(attempt(2), [line(1)])
@@ -56,13 +56,13 @@ async def test_lines_of_all_attempts_come_in_order(store: SqlTranscripts) -> Non
     assert received == [(1, 1), (1, 2), (2, 1)]
 
 
-async def test_lines_after_a_sequence(store: SqlTranscripts) -> None:
+async def test_lines_after_a_sequence(store: TranscriptStore) -> None:
     await store.append(attempt(1), [line(1), line(2), line(3)])
     received = [one.sequence async for _, one in RunOutput(store, RUN, ended=lambda: True).lines(after=2)]
     assert received == [3]
 
 
-async def test_following_continues_into_the_next_attempt_and_ends_with_the_run(store: SqlTranscripts) -> None:
+async def test_following_continues_into_the_next_attempt_and_ends_with_the_run(store: TranscriptStore) -> None:
     ended = asyncio.Event()
     received: list[tuple[int, int]] = []
 
@@ -81,7 +81,7 @@ async def test_following_continues_into_the_next_attempt_and_ends_with_the_run(s
     assert received == [(1, 1), (2, 1), (2, 2)]
 
 
-async def test_an_attempt_that_was_never_sealed_ends_when_its_successor_writes(store: SqlTranscripts) -> None:
+async def test_an_attempt_that_was_never_sealed_ends_when_its_successor_writes(store: TranscriptStore) -> None:
     await store.append(attempt(1), [line(1)])
     await store.append(attempt(2), [line(1)])
     ended = asyncio.Event()
@@ -131,7 +131,7 @@ class Listener(io.StringIO):
 
 
 async def test_a_run_that_no_worker_takes_and_that_is_terminated_is_reported_as_both(
-    temporal: Client, queue: str, store: SqlTranscripts, request_of_a_run: FakeRequest
+    temporal: Client, queue: str, store: TranscriptStore, request_of_a_run: FakeRequest
 ) -> None:
     ticket = await attach(temporal, ClientSettings.read({}, task_queue=queue), request_of_a_run.wake)
     handle, listener = ticket.handle(temporal), Listener()
@@ -152,7 +152,7 @@ async def test_a_run_that_no_worker_takes_and_that_is_terminated_is_reported_as_
 
 
 async def test_what_a_person_sees_while_temporal_is_away_is_words(
-    store: SqlTranscripts, monkeypatch: pytest.MonkeyPatch
+    store: TranscriptStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = [RPCError("x", RPCStatusCode.NOT_FOUND, b""), None, RPCError("x", RPCStatusCode.UNAVAILABLE, b"")]
     asked = asyncio.Event()

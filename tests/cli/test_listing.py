@@ -32,7 +32,7 @@ from agent_runs.client.amounts import short_count
 from agent_runs.client.fleet import FAILURE_CODES
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import WORKFLOW_TYPE, AttemptKey, RunKey
-from agent_runs.transcripts.store import Line, SqlTranscripts
+from agent_runs.transcripts.store import Line, TranscriptStore
 from agent_runs.transcripts.usage import RunUsage, StoredUsage
 from tests.cli.test_transcripts import PROGRAM, run, service
 from tests.cli.test_transcripts import environment as environment  # noqa: PLC0414 (the fixture)
@@ -216,7 +216,7 @@ async def until_listed(client: Client, run_id: str) -> None:
 
 async def use(url: str, run_id: str) -> None:
     """The store has the usage of this run."""
-    store = await SqlTranscripts.open(url)
+    store = await TranscriptStore.open(url)
     key = AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id=run_id))
     await store.append(
         key, [Line(1, "stdout", b"x", at=NOON)], usage=StoredUsage(1000, 0, 234, 1, Decimal("0.5"), "m", "hi")

@@ -19,7 +19,7 @@ from agent_runs.client.attach import attach
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
-from agent_runs.transcripts.store import Line, SqlTranscripts
+from agent_runs.transcripts.store import Line, TranscriptStore
 from tests.support.process_pool import commands
 from tests.support.requests import FakeRequest
 
@@ -68,7 +68,7 @@ async def test_logs_come_through_the_service_whose_url_is_set(
 ) -> None:
     settings = ClientSettings.read(environment)
     await attach(temporal, settings, request_of_a_run.wake)
-    store = await SqlTranscripts.open(settings.transcripts)
+    store = await TranscriptStore.open(settings.transcripts)
     key = AttemptKey(run=request_of_a_run.key)
     await store.append(key, [Line(n, "stdout", b"line %d" % n, at=NOON) for n in (1, 2, 3)])
     await store.seal(key, OutputReceipt())
@@ -93,7 +93,7 @@ async def test_logs_come_through_the_service_whose_url_is_set(
 async def test_the_links_of_a_run_are_revoked_without_temporal(environment: dict[str, str]) -> None:
     alone = {**environment, "TEMPORAL_ADDRESS": "127.0.0.1:1"}
     settings = ClientSettings.read(alone)
-    store = await SqlTranscripts.open(settings.transcripts)
+    store = await TranscriptStore.open(settings.transcripts)
     await store.append(AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="run-1")), [LINE])
     before = datetime.now(UTC)
     code, out, error = await run("revoke-links", "run-1", "--json", **alone)
@@ -114,7 +114,7 @@ async def test_the_links_of_an_agents_newest_run_are_revoked(
     code, _, error = await run("revoke-links", key.run.agent_id, **environment)
     assert code == 2
     assert "AGENT_RUNS_TRANSCRIPTS_URL" in error
-    store = await SqlTranscripts.open(settings.transcripts)
+    store = await TranscriptStore.open(settings.transcripts)
     await store.append(key, [LINE])
     code, out, _ = await run("revoke-links", key.run.agent_id, **environment)
     assert code == 0

@@ -16,7 +16,7 @@ from agent_runs.client.transcripts import ServiceTranscripts
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
-from agent_runs.transcripts.store import Line, SqlTranscripts
+from agent_runs.transcripts.store import Line, TranscriptStore
 from agent_runs.web.access import Access
 from agent_runs.web.transcripts import app, serving
 
@@ -39,14 +39,14 @@ def settings(tmp_path: Path) -> ClientSettings:
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqlTranscripts]:
-    opened = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+async def store(tmp_path: Path) -> AsyncIterator[TranscriptStore]:
+    opened = await TranscriptStore.open(f"sqlite:///{tmp_path}/transcripts.db")
     yield opened
     await opened.close()
 
 
 @pytest.fixture
-async def reader(store: SqlTranscripts, settings: ClientSettings) -> AsyncIterator[ServiceTranscripts]:
+async def reader(store: TranscriptStore, settings: ClientSettings) -> AsyncIterator[ServiceTranscripts]:
     service = app(store, Access(load_tokens(settings)), poll=POLL, keep_alive=POLL)
     async with serving(service, drain=POLL) as base, ServiceTranscripts.at(base, settings) as opened:
         yield opened
@@ -56,7 +56,7 @@ def lines(first: int, last: int) -> list[Line]:
     return [Line(n, "stdout", b"line %d" % n, at=NOON) for n in range(first, last + 1)]
 
 
-async def test_lines_come_through_as_they_were_written(reader: ServiceTranscripts, store: SqlTranscripts) -> None:
+async def test_lines_come_through_as_they_were_written(reader: ServiceTranscripts, store: TranscriptStore) -> None:
     written = [
         Line(1, "stdout", "grün\u2028".encode(), at=NOON),
         Line(2, "stderr", b"\xff\x00", terminated=False, at=NOON),
@@ -70,7 +70,7 @@ async def test_lines_come_through_as_they_were_written(reader: ServiceTranscript
     assert [line async for line in reader.follow(KEY, 0, done=never)] == written
 
 
-async def test_attempts_and_receipts_are_those_of_the_store(reader: ServiceTranscripts, store: SqlTranscripts) -> None:
+async def test_attempts_and_receipts_are_those_of_the_store(reader: ServiceTranscripts, store: TranscriptStore) -> None:
     assert await reader.attempts(RunKey.named("ada~run-1")) == []
     assert await reader.receipt(KEY) is None
     await store.append(KEY, lines(1, 1))
@@ -80,7 +80,7 @@ async def test_attempts_and_receipts_are_those_of_the_store(reader: ServiceTrans
 
 
 async def test_a_run_that_ends_without_a_receipt_is_read_to_its_last_line(
-    reader: ServiceTranscripts, store: SqlTranscripts
+    reader: ServiceTranscripts, store: TranscriptStore
 ) -> None:
     over = False
 
@@ -96,7 +96,7 @@ async def test_a_run_that_ends_without_a_receipt_is_read_to_its_last_line(
 
 
 async def test_a_reader_whose_connections_are_cut_50_times_sees_every_line_once(
-    store: SqlTranscripts, settings: ClientSettings, monkeypatch: pytest.MonkeyPatch
+    store: TranscriptStore, settings: ClientSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A proxy between reader and service that cuts at any byte."""
     monkeypatch.setattr(remote, "RECONNECT_DELAY", timedelta())
@@ -145,7 +145,7 @@ async def test_an_unreachable_service_is_named_with_the_setting(settings: Client
             await reader.attempts(RunKey.named("ada~run-1"))
 
 
-async def test_another_key_is_named_with_the_setting(store: SqlTranscripts, tmp_path: Path) -> None:
+async def test_another_key_is_named_with_the_setting(store: TranscriptStore, tmp_path: Path) -> None:
     theirs, ours = (ClientSettings(transcripts_key_file=tmp_path / name) for name in ("theirs", "ours"))
     async with serving(app(store, Access(load_tokens(theirs)))) as base, ServiceTranscripts.at(base, ours) as reader:
         with pytest.raises(TranscriptsUnavailable, match="AGENT_RUNS_TRANSCRIPTS_KEY_FILE"):

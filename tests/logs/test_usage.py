@@ -20,7 +20,7 @@ from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
 from agent_runs.logs import usage as recording
 from agent_runs.logs.usage import RECORD_INTERVAL, UsageRecorder
-from agent_runs.transcripts.store import UNCLAIMED, Line, SqlTranscripts, TranscriptStore
+from agent_runs.transcripts.store import UNCLAIMED, Line, TranscriptStore
 from agent_runs.transcripts.usage import StoredUsage
 from tests.activities.fake_preparations import FakePreparations
 from tests.support.sqlite import sqlite_store
@@ -114,7 +114,7 @@ async def test_what_the_last_lines_before_a_silence_changed_is_written_also_afte
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqlTranscripts]:
+async def store(tmp_path: Path) -> AsyncIterator[TranscriptStore]:
     async with sqlite_store(tmp_path) as opened:
         yield opened
 
@@ -124,7 +124,7 @@ INPUT = ParseTranscript(
 )
 
 
-async def test_a_finished_attempt_has_the_usage_of_its_report_without_secrets(store: SqlTranscripts) -> None:
+async def test_a_finished_attempt_has_the_usage_of_its_report_without_secrets(store: TranscriptStore) -> None:
     lines = [step(1), step(2), Line(3, "stdout", SECRET, at=datetime.now(UTC))]
     await store.append(KEY, lines)
     parse = ParseTranscriptActivity(store, Redactions(cast("Cluster", None), FakePreparations()))
@@ -135,8 +135,8 @@ async def test_a_finished_attempt_has_the_usage_of_its_report_without_secrets(st
     assert known.last_output == report.last_output == "it is [[secret:GITHUB_TOKEN]]"
 
 
-async def test_a_store_that_cannot_be_written_holds_up_no_report(store: SqlTranscripts) -> None:
-    class Full(SqlTranscripts):
+async def test_a_store_that_cannot_be_written_holds_up_no_report(store: TranscriptStore) -> None:
+    class Full(TranscriptStore):
         async def record_usage(self, key: AttemptKey, usage: StoredUsage) -> None:
             raise TranscriptsUnavailable(f"disk full: {key}, {usage}")
 

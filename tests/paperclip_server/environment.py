@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.paperclip.sealing import load_or_create
-from agent_runs.transcripts.store import Line, SqlTranscripts
+from agent_runs.transcripts.store import Line, TranscriptStore
 from agent_runs.transcripts.tokens import Tokens
 from agent_runs.web.paperclip_log import calls
 from dev_stack.cluster_access import Access
@@ -119,7 +119,7 @@ class Environment:
     """Everything that the scenarios use."""
 
     stack: Stack
-    store: SqlTranscripts
+    store: TranscriptStore
     folder: Path
     mounts: dict[str, str]
     plugin_settings: dict[str, str]
@@ -224,7 +224,7 @@ async def start_environment(folder: Path) -> AsyncIterator[Environment]:
     (folder / REPORT_FILE).write_text(REPORT_SCRIPT)
     async with AsyncExitStack() as outer:
         stack = await outer.enter_async_context(Stack.up(plan))
-        store = await SqlTranscripts.open(stack.settings.transcripts)
+        store = await TranscriptStore.open(stack.settings.transcripts)
         outer.push_async_callback(store.close)
         mounts = {
             NODE: str(installation.node_home()),

@@ -15,7 +15,7 @@ from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.request import SessionParams
 from agent_runs.kube.client import Cluster
 from agent_runs.paperclip.sealing import Sealer, load_or_create
-from agent_runs.transcripts.store import SqlTranscripts
+from agent_runs.transcripts.store import TranscriptStore
 from dev_stack import demo
 from dev_stack.plan import Plan, Ports
 from dev_stack.stack import Stack
@@ -31,7 +31,7 @@ class RealSystem:
 
     stack: Stack
     cluster: Cluster
-    store: SqlTranscripts
+    store: TranscriptStore
 
     def wake(
         self,
@@ -102,7 +102,7 @@ async def _opened(folder: Path, kubeconfig: str, image: str, model_host: str | N
         Stack.up(Plan(folder, Ports(), Path(kubeconfig), image, model_host)) as stack,
         await Cluster.connect(kubeconfig, namespace="default", environ={}) as cluster,
     ):
-        store = await SqlTranscripts.open(stack.settings.transcripts)
+        store = await TranscriptStore.open(stack.settings.transcripts)
         try:
             yield RealSystem(stack, cluster, store)
         finally:

@@ -17,7 +17,7 @@ from random import Random
 import pytest
 
 from agent_runs.kube.client import Cluster
-from agent_runs.transcripts.store import SqlTranscripts
+from agent_runs.transcripts.store import TranscriptStore
 from tests.chaos.faulty_network import faulty_network
 from tests.chaos.random_faults import InjectFault, RandomFaults
 from tests.chaos.workload import StoredOutput, Workload, assert_complete, running_workload
@@ -31,7 +31,7 @@ RUN_TIMEOUT = timedelta(seconds=300)
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqlTranscripts]:
+async def store(tmp_path: Path) -> AsyncIterator[TranscriptStore]:
     async with sqlite_store(tmp_path) as opened:
         yield opened
 
@@ -88,7 +88,7 @@ HEAD = (
 )
 
 
-async def run_with_faults(store: SqlTranscripts, folder: Path, seed: int, node: Node) -> ChaosResult:
+async def run_with_faults(store: TranscriptStore, folder: Path, seed: int, node: Node) -> ChaosResult:
     workload = Workload(lines=5000, pause=timedelta(seconds=0.2))
     async with (
         faulty_network(Path(os.environ["KUBECONFIG"]), folder) as network,
@@ -116,7 +116,7 @@ def _row(end: ChaosResult | BaseException) -> str:
     return end.row if isinstance(end, ChaosResult) else "".join(traceback.format_exception(end))
 
 
-async def test_no_line_is_lost_or_doubled_on_a_real_cluster(store: SqlTranscripts, tmp_path: Path) -> None:
+async def test_no_line_is_lost_or_doubled_on_a_real_cluster(store: TranscriptStore, tmp_path: Path) -> None:
     skip_without("KUBECONFIG")
     first, many = int(os.environ.get("CHAOS_FIRST_SEED", "0")), int(os.environ.get("CHAOS_SEEDS", "3"))
     slots, node = asyncio.Semaphore(CONCURRENT_RUNS), Node()
@@ -133,7 +133,7 @@ async def test_no_line_is_lost_or_doubled_on_a_real_cluster(store: SqlTranscript
         raise failed[0]
 
 
-async def test_kubelet_and_api_server_may_be_killed_in_the_middle(store: SqlTranscripts) -> None:
+async def test_kubelet_and_api_server_may_be_killed_in_the_middle(store: TranscriptStore) -> None:
     skip_without("KUBECONFIG", TOOL)
     workload, node = Workload(lines=5000, pause=timedelta(seconds=0.5)), Node()
     async with (

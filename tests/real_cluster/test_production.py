@@ -20,7 +20,7 @@ from agent_runs.client.connection import connect
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.transcripts.store import SqlTranscripts
+from agent_runs.transcripts.store import TranscriptStore
 from tests.real_cluster.installation import (
     WORKER,
     Installation,
@@ -112,14 +112,14 @@ async def production(tmp_path: Path, images: InstalledImages) -> AsyncIterator[P
         yield Production(Installation(await connect(caller), data, key, caller), page, postgres)
 
 
-async def until_writing(store: SqlTranscripts, key: AttemptKey) -> None:
+async def until_writing(store: TranscriptStore, key: AttemptKey) -> None:
     """Wait until output of this attempt is stored."""
     notifier = store.notifier(key)
     while not await store.read(key):
         await notifier.wait_for_change(notifier.changes, timedelta(milliseconds=200))
 
 
-async def steps_of(store: SqlTranscripts, key: AttemptKey) -> list[int]:
+async def steps_of(store: TranscriptStore, key: AttemptKey) -> list[int]:
     """The steps whose ends are stored, in the order of the transcript."""
     return steps_in([line.data for line in await store.read(key) if line.stream == "stdout"])
 
@@ -127,7 +127,7 @@ async def steps_of(store: SqlTranscripts, key: AttemptKey) -> list[int]:
 async def test_runs_lose_no_line_while_both_workers_are_replaced_and_the_database_is_killed(
     production: Production,
 ) -> None:
-    store = await SqlTranscripts.open(production.postgres.url("runs"))
+    store = await TranscriptStore.open(production.postgres.url("runs"))
     try:
         runs = [await production.start() for _ in range(3)]
         await asyncio.gather(*(until_writing(store, key) for key, _ in runs))

@@ -27,7 +27,7 @@ from agent_runs.contracts.start import HostTexts
 from agent_runs.kube.client import Cluster
 from agent_runs.paperclip.sealing import Sealer, load_or_create
 from agent_runs.service.settings import WorkerSettings
-from agent_runs.transcripts.store import Line, SqlTranscripts
+from agent_runs.transcripts.store import Line, TranscriptStore
 from dev_stack.cluster import EmbeddedCluster
 from dev_stack.demo import context
 from tests.conftest import FIXTURES
@@ -48,7 +48,7 @@ class System:
     temporal: Client
     embedded: EmbeddedCluster
     kubernetes: Cluster
-    store: SqlTranscripts
+    store: TranscriptStore
     settings: WorkerSettings
     programs: Path
 
@@ -216,6 +216,6 @@ async def open_system(
         embedded = await parts.enter_async_context(EmbeddedCluster(folder / "cluster"))
         connecting = await Cluster.connect(str(embedded.kubeconfig_path))
         kubernetes = await parts.enter_async_context(connecting)
-        store = await SqlTranscripts.open(settings.transcripts)
+        store = await TranscriptStore.open(settings.transcripts)
         parts.push_async_callback(store.close)
         yield System(temporal, embedded, kubernetes, store, settings, programs)

@@ -8,12 +8,12 @@ import pytest
 
 from agent_runs.contracts.identity import RunKey
 from agent_runs.paperclip.preparation import prepare
-from agent_runs.transcripts.store import SqlTranscripts
+from agent_runs.transcripts.store import TranscriptStore
 from tests.paperclip.contexts import minimal, with_value
 
 
 async def test_only_its_owner_reads_the_transcript_store(tmp_path: Path) -> None:
-    store = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+    store = await TranscriptStore.open(f"sqlite:///{tmp_path}/transcripts.db")
     await store.attempts(RunKey.named("ada~run-1"))
     assert {stat.S_IMODE(each.stat().st_mode) for each in os.scandir(tmp_path)} == {0o600}
     await store.close()

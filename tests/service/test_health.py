@@ -30,7 +30,7 @@ from agent_runs.service.health import (
 from agent_runs.service.polling import Polling, PollSilence, SilenceLimits
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.service.slots import Slots
-from agent_runs.transcripts.store import SqlTranscripts, TranscriptStore
+from agent_runs.transcripts.store import TranscriptStore
 from agent_runs.web.transcripts import serving
 from tests.workflows.fake_activities import FakeActivities
 
@@ -67,7 +67,7 @@ class Away:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[TranscriptStore]:
-    opened = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+    opened = await TranscriptStore.open(f"sqlite:///{tmp_path}/transcripts.db")
     yield opened
     await opened.close()
 
@@ -307,7 +307,7 @@ async def test_endpoints_answer_by_status_with_the_reason() -> None:
 async def test_a_store_that_can_be_read_but_not_written_makes_the_worker_unready(
     temporal: Client, queue: str, tmp_path: Path
 ) -> None:
-    store = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+    store = await TranscriptStore.open(f"sqlite:///{tmp_path}/transcripts.db")
     slots, name = Slots(10), worker.worker_identity()
     health = health_of(Polling(temporal, queue, name, slots), store)
     async with running_worker(temporal, queue, slots, name):

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from agent_runs.transcripts.store import SqlTranscripts
+from agent_runs.transcripts.store import TranscriptStore
 
 
 def sqlite_url(folder: Path) -> str:
@@ -14,9 +14,9 @@ def sqlite_url(folder: Path) -> str:
 
 
 @asynccontextmanager
-async def sqlite_store(folder: Path) -> AsyncIterator[SqlTranscripts]:
+async def sqlite_store(folder: Path) -> AsyncIterator[TranscriptStore]:
     """The store in this folder, open."""
-    store = await SqlTranscripts.open(sqlite_url(folder))
+    store = await TranscriptStore.open(sqlite_url(folder))
     try:
         yield store
     finally:

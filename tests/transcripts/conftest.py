@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.engine import make_url
 
-from agent_runs.transcripts.store import SqlTranscripts
+from agent_runs.transcripts.store import TranscriptStore
 from tests.transcripts.postgres import CannotStart, Postgres, drop_database, make_database
 
 
@@ -49,8 +49,8 @@ def store_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def any_store(store_url: str) -> AsyncIterator[SqlTranscripts]:
+async def any_store(store_url: str) -> AsyncIterator[TranscriptStore]:
     """An open store, in each dialect."""
-    store = await SqlTranscripts.open(store_url)
+    store = await TranscriptStore.open(store_url)
     yield store
     await store.close()

@@ -9,7 +9,7 @@ from sqlalchemy import Row, func, select
 
 from agent_runs.contracts.identity import RunKey
 from agent_runs.transcripts.schema import attempts
-from agent_runs.transcripts.store import SqlTranscripts
+from agent_runs.transcripts.store import TranscriptStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class StoredRun:
     sealed: bool
 
 
-async def stored_runs(store: SqlTranscripts, limit: int = 100) -> list[StoredRun]:
+async def stored_runs(store: TranscriptStore, limit: int = 100) -> list[StoredRun]:
     """The newest runs first."""
     opened = func.min(attempts.c.opened_at)
     newest = select(attempts.c.run, opened).group_by(attempts.c.run).order_by(opened.desc())

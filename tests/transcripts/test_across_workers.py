@@ -13,7 +13,7 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
 from agent_runs.transcripts import announcements
 from agent_runs.transcripts.follow import follow, pages
-from agent_runs.transcripts.store import Line, SqlTranscripts
+from agent_runs.transcripts.store import Line, TranscriptStore
 from tests.transcripts.postgres import Postgres, drop_database, make_database
 
 NEVER = timedelta(hours=1)
@@ -29,16 +29,16 @@ def batch(first: int, last: int) -> list[Line]:
 
 
 @pytest.fixture
-async def writing(postgres_url: str) -> AsyncIterator[SqlTranscripts]:
-    opened = await SqlTranscripts.open(postgres_url)
+async def writing(postgres_url: str) -> AsyncIterator[TranscriptStore]:
+    opened = await TranscriptStore.open(postgres_url)
     yield opened
     await opened.close()
 
 
 @pytest.fixture
-async def reading(postgres_url: str) -> AsyncIterator[SqlTranscripts]:
+async def reading(postgres_url: str) -> AsyncIterator[TranscriptStore]:
     """The same store on another worker."""
-    opened = await SqlTranscripts.open(postgres_url)
+    opened = await TranscriptStore.open(postgres_url)
     yield opened
     await opened.close()
 
@@ -46,7 +46,7 @@ async def reading(postgres_url: str) -> AsyncIterator[SqlTranscripts]:
 class Reader:
     """Follows a run until its seal; the only wait is for changes."""
 
-    def __init__(self, store: SqlTranscripts, poll: timedelta = NEVER, run_id: str = "run-1") -> None:
+    def __init__(self, store: TranscriptStore, poll: timedelta = NEVER, run_id: str = "run-1") -> None:
         self.seen: list[int] = []
         self._progress = asyncio.Condition()
         self._key = key(run_id)
@@ -57,7 +57,7 @@ class Reader:
         async with asyncio.timeout(60), self._progress:
             await self._progress.wait_for(lambda: self.seen[-1:] == [last])
 
-    async def _read(self, store: SqlTranscripts, poll: timedelta) -> list[int]:
+    async def _read(self, store: TranscriptStore, poll: timedelta) -> list[int]:
         async def sealed() -> bool:
             return await store.receipt(self._key) is not None
 
@@ -69,7 +69,7 @@ class Reader:
 
 
 async def test_a_reader_is_woken_by_each_line_that_another_worker_stores(
-    writing: SqlTranscripts, reading: SqlTranscripts
+    writing: TranscriptStore, reading: TranscriptStore
 ) -> None:
     reader = Reader(reading)
     for number in range(1, 30):
@@ -81,7 +81,7 @@ async def test_a_reader_is_woken_by_each_line_that_another_worker_stores(
 
 
 async def test_many_readers_are_each_woken_by_their_own_run(
-    writing: SqlTranscripts, reading: SqlTranscripts, monkeypatch: pytest.MonkeyPatch
+    writing: TranscriptStore, reading: TranscriptStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(announcements, "NAMES_PER_NOTIFICATION", 7)
     runs = [f"run-{number}" for number in range(60)]
@@ -95,7 +95,7 @@ async def test_many_readers_are_each_woken_by_their_own_run(
 
 async def test_a_reader_is_woken_again_after_the_database_restarted(postgres: Postgres) -> None:
     await make_database(postgres.url(), "restarted")
-    writing, reading = [await SqlTranscripts.open(postgres.url("restarted")) for _ in range(2)]
+    writing, reading = [await TranscriptStore.open(postgres.url("restarted")) for _ in range(2)]
     reader = Reader(reading)
     await writing.append(key(), batch(1, 1))
     await reader.until(1)
@@ -114,7 +114,7 @@ async def test_a_reader_is_woken_again_after_the_database_restarted(postgres: Po
 
 
 async def test_a_worker_listens_anew_when_the_server_falls_silent(
-    writing: SqlTranscripts, reading: SqlTranscripts, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    writing: TranscriptStore, reading: TranscriptStore, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(announcements, "RECHECK", timedelta(milliseconds=200))
     reader = Reader(reading)
@@ -136,7 +136,7 @@ async def test_a_worker_listens_anew_when_the_server_falls_silent(
 
 
 async def test_a_lost_announcement_delays_lines_and_loses_none(
-    writing: SqlTranscripts, reading: SqlTranscripts, monkeypatch: pytest.MonkeyPatch
+    writing: TranscriptStore, reading: TranscriptStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(announcements, "RECHECK", timedelta(milliseconds=200))
     reader = Reader(reading, poll=timedelta(milliseconds=20))
@@ -150,7 +150,7 @@ async def test_a_lost_announcement_delays_lines_and_loses_none(
         assert await reader.task == [1, 2, 3, 4, 5]
 
 
-async def test_a_reader_of_a_silent_run_seldom_queries_but_can_still_send_keep_alives(reading: SqlTranscripts) -> None:
+async def test_a_reader_of_a_silent_run_seldom_queries_but_can_still_send_keep_alives(reading: TranscriptStore) -> None:
     queries = 0
 
     async def never() -> bool:
@@ -170,7 +170,7 @@ async def test_a_reader_of_a_silent_run_seldom_queries_but_can_still_send_keep_a
 
 
 async def test_a_worker_never_has_more_connections_than_it_is_allowed(postgres_url: str) -> None:
-    store = await SqlTranscripts.open(postgres_url, connections=5)
+    store = await TranscriptStore.open(postgres_url, connections=5)
     other = await asyncpg.connect(postgres_url)
     most = 0
 
@@ -193,11 +193,11 @@ async def test_a_worker_never_has_more_connections_than_it_is_allowed(postgres_u
     await store.close()
 
 
-async def test_the_last_announcement_is_sent_before_a_worker_ends(postgres_url: str, reading: SqlTranscripts) -> None:
+async def test_the_last_announcement_is_sent_before_a_worker_ends(postgres_url: str, reading: TranscriptStore) -> None:
     reader = Reader(reading)
     await reading.append(key(), batch(1, 1))
     await reader.until(1)
-    ending = await SqlTranscripts.open(postgres_url)
+    ending = await TranscriptStore.open(postgres_url)
     await ending.append(key(), batch(2, 2))
     await ending.close()
     await reader.until(2)

@@ -10,7 +10,7 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
 from agent_runs.transcripts.fleet import MAX_GROUPS, Selection, newest_query, totals_query, usage_query
 from agent_runs.transcripts.retention import purge
-from agent_runs.transcripts.store import Line, SqlTranscripts, Writer
+from agent_runs.transcripts.store import Line, TranscriptStore, Writer
 from agent_runs.transcripts.usage import MAX_COST, MAX_TOKENS, StoredUsage
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -38,7 +38,7 @@ class Clock:
         return self.now
 
 
-async def test_usage_comes_with_lines_and_without_any_and_the_newest_counts(any_store: SqlTranscripts) -> None:
+async def test_usage_comes_with_lines_and_without_any_and_the_newest_counts(any_store: TranscriptStore) -> None:
     await any_store.append(key(), [line(1)], usage=used(1))
     await any_store.append(key(), [line(2)])
     await any_store.append(key(), [], usage=used(5, "0.25"))
@@ -58,7 +58,7 @@ async def test_usage_comes_with_lines_and_without_any_and_the_newest_counts(any_
     assert (known.input_tokens, known.cost_usd, known.unpriced, known.sealed) == (7, None, 1, True)
 
 
-async def test_attempts_of_a_run_add_up_exactly(any_store: SqlTranscripts) -> None:
+async def test_attempts_of_a_run_add_up_exactly(any_store: TranscriptStore) -> None:
     for attempt in range(1, 11):
         await any_store.append(key(attempt=attempt), [line()], usage=used(1, "0.1"))
     await any_store.append(key(attempt=11), [line()])
@@ -68,14 +68,14 @@ async def test_attempts_of_a_run_add_up_exactly(any_store: SqlTranscripts) -> No
     assert (total.name, total.runs, total.input_tokens, total.cost_usd) == ("ada", 1, 10, Decimal(1))
 
 
-async def test_a_writer_that_was_replaced_changes_no_usage(any_store: SqlTranscripts) -> None:
+async def test_a_writer_that_was_replaced_changes_no_usage(any_store: TranscriptStore) -> None:
     await any_store.append(key(), [line()], SECOND, used(1))
     with pytest.raises(Exception, match="activity attempt 2"):
         await any_store.append(key(), [], FIRST, used(9))
     assert (await any_store.fleet.usage([key().run.name]))["ada~run-1"].input_tokens == 1
 
 
-async def test_usage_of_an_attempt_that_retention_has_deleted_is_not_made_anew(any_store: SqlTranscripts) -> None:
+async def test_usage_of_an_attempt_that_retention_has_deleted_is_not_made_anew(any_store: TranscriptStore) -> None:
     await any_store.append(key(), [line()], usage=used())
     await any_store.seal(key(), OutputReceipt())
     await purge(any_store, timedelta(days=1), datetime.now(UTC) + timedelta(days=40))
@@ -84,7 +84,7 @@ async def test_usage_of_an_attempt_that_retention_has_deleted_is_not_made_anew(a
     assert await any_store.fleet.totals(Selection()) == {"agent": [], "company": [], "day": []}
 
 
-async def test_numbers_that_an_agent_makes_up_do_not_break_the_totals(any_store: SqlTranscripts) -> None:
+async def test_numbers_that_an_agent_makes_up_do_not_break_the_totals(any_store: TranscriptStore) -> None:
     absurd = StoredUsage(2**53, 2**53, 2**53, 2**53, Decimal("1e30"), "m" * 5000, "o" * 5000)
     for attempt in range(1, 6):
         await any_store.append(key(attempt=attempt), [line()], usage=absurd)
@@ -94,7 +94,7 @@ async def test_numbers_that_an_agent_makes_up_do_not_break_the_totals(any_store:
 
 async def test_totals_are_by_agent_company_and_day_of_what_is_selected(store_url: str) -> None:
     clock = Clock()
-    store = await SqlTranscripts.open(store_url, clock=clock)
+    store = await TranscriptStore.open(store_url, clock=clock)
     for day in range(40):
         clock.now = NOON + timedelta(days=day)
         await store.append(key(f"a{day}", agent="ada"), [line()], usage=used(1, "0.5"))
@@ -115,7 +115,7 @@ async def test_totals_are_by_agent_company_and_day_of_what_is_selected(store_url
 
 async def test_the_newest_runs_come_page_by_page_each_once(store_url: str) -> None:
     clock = Clock()
-    store = await SqlTranscripts.open(store_url, clock=clock)
+    store = await TranscriptStore.open(store_url, clock=clock)
     for number in range(5):
         clock.now = NOON + timedelta(seconds=number)
         await store.append(key(f"run-{number}"), [line()])
@@ -141,7 +141,7 @@ SELECTION = Selection(since=NOON, agent="ada")
         pytest.param(newest_query(SELECTION, NOON, 50), "attempts_by_opening", id="newest"),
     ],
 )
-async def test_queries_of_lists_scan_no_table(any_store: SqlTranscripts, query: Select[object], index: str) -> None:
+async def test_queries_of_lists_scan_no_table(any_store: TranscriptStore, query: Select[object], index: str) -> None:
     plan = await any_store._database.read(lambda connection: explained(connection, query))
     assert index.replace("attempts_pkey", "sqlite_autoindex_attempts_1") in plan or index in plan
     assert "SCAN attempts\n" not in plan

@@ -10,7 +10,7 @@ import pytest
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
 from agent_runs.transcripts.follow import follow, pages
-from agent_runs.transcripts.store import Line, SqlTranscripts
+from agent_runs.transcripts.store import Line, TranscriptStore
 
 NEVER = timedelta(hours=1)
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -22,20 +22,20 @@ def batch(first: int, last: int) -> list[Line]:
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqlTranscripts]:
-    opened = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+async def store(tmp_path: Path) -> AsyncIterator[TranscriptStore]:
+    opened = await TranscriptStore.open(f"sqlite:///{tmp_path}/transcripts.db")
     yield opened
     await opened.close()
 
 
-async def collect(store: SqlTranscripts, after: int, poll: timedelta) -> list[int]:
+async def collect(store: TranscriptStore, after: int, poll: timedelta) -> list[int]:
     async def sealed() -> bool:
         return await store.receipt(KEY) is not None
 
     return [line.sequence async for line in follow(store, KEY, after, done=sealed, poll=poll)]
 
 
-async def test_a_follower_is_woken_by_writes_of_its_own_process(store: SqlTranscripts) -> None:
+async def test_a_follower_is_woken_by_writes_of_its_own_process(store: TranscriptStore) -> None:
     readers = [asyncio.create_task(collect(store, after, NEVER)) for after in (0, 0, 250)]
     for first in range(1, 1000, 100):
         await store.append(KEY, batch(first, first + 99))
@@ -44,8 +44,8 @@ async def test_a_follower_is_woken_by_writes_of_its_own_process(store: SqlTransc
     assert await asyncio.gather(*readers) == [whole, whole, whole[250:]]
 
 
-async def test_a_follower_finds_what_another_process_writes(store: SqlTranscripts, tmp_path: Path) -> None:
-    other = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+async def test_a_follower_finds_what_another_process_writes(store: TranscriptStore, tmp_path: Path) -> None:
+    other = await TranscriptStore.open(f"sqlite:///{tmp_path}/transcripts.db")
     reader = asyncio.create_task(collect(store, 0, timedelta(milliseconds=10)))
     await other.append(KEY, batch(1, 5))
     await other.append(KEY, batch(6, 9))
@@ -54,7 +54,7 @@ async def test_a_follower_finds_what_another_process_writes(store: SqlTranscript
     await other.close()
 
 
-async def test_lines_written_just_before_the_end_are_read(store: SqlTranscripts) -> None:
+async def test_lines_written_just_before_the_end_are_read(store: TranscriptStore) -> None:
     queries = 0
 
     async def done() -> bool:
@@ -69,7 +69,7 @@ async def test_lines_written_just_before_the_end_are_read(store: SqlTranscripts)
     assert lines == [1, 2, 3]
 
 
-async def test_silence_is_an_empty_page(store: SqlTranscripts) -> None:
+async def test_silence_is_an_empty_page(store: TranscriptStore) -> None:
     async def never() -> bool:
         return False
 
@@ -80,14 +80,14 @@ async def test_silence_is_an_empty_page(store: SqlTranscripts) -> None:
     assert await anext(listening) == batch(1, 1)
 
 
-async def test_without_readers_there_is_no_notifier(store: SqlTranscripts) -> None:
+async def test_without_readers_there_is_no_notifier(store: TranscriptStore) -> None:
     await store.append(KEY, batch(1, 3))
     await store.seal(KEY, OutputReceipt())
     assert await collect(store, 0, NEVER) == [1, 2, 3]
     assert len(store._notifiers) == 0
 
 
-async def test_a_reader_that_has_kept_up_does_not_query_the_store(store: SqlTranscripts) -> None:
+async def test_a_reader_that_has_kept_up_does_not_query_the_store(store: TranscriptStore) -> None:
     queries = 0
 
     async def never() -> bool:
@@ -104,9 +104,9 @@ async def test_a_reader_that_has_kept_up_does_not_query_the_store(store: SqlTran
 
 
 async def test_a_reader_loses_nothing_when_the_writer_moves_to_another_process_and_back(
-    store: SqlTranscripts, tmp_path: Path
+    store: TranscriptStore, tmp_path: Path
 ) -> None:
-    other = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+    other = await TranscriptStore.open(f"sqlite:///{tmp_path}/transcripts.db")
     reader = asyncio.create_task(collect(store, 0, NEVER))
     for first in range(1, 100, 10):
         await (store if first % 20 == 1 else other).append(KEY, batch(first, first + 9))

@@ -17,7 +17,7 @@ from agent_runs.contracts.outcome import OutputReceipt
 from agent_runs.transcripts.database import Database
 from agent_runs.transcripts.migrations import FOLDER, HEAD, revision, upgrade
 from agent_runs.transcripts.schema import metadata_of
-from agent_runs.transcripts.store import SqlTranscripts
+from agent_runs.transcripts.store import TranscriptStore
 from tests.transcripts.stored_runs import StoredRun, stored_runs
 
 BLOB = {"sqlite": "BLOB", "postgresql": "BYTEA"}
@@ -61,7 +61,7 @@ async def made_by_the_first_version(database: Database) -> None:
 
 async def test_a_store_of_the_first_version_is_upgraded_without_loss(database: Database, store_url: str) -> None:
     await made_by_the_first_version(database)
-    store = await SqlTranscripts.open(store_url)
+    store = await TranscriptStore.open(store_url)
     kept = await store.read(key(1))
     assert [(line.sequence, line.stream, line.data, line.terminated) for line in kept] == [
         (1, "stdout", b"one", True),
@@ -98,14 +98,14 @@ async def test_a_store_of_any_revision_is_upgraded(database: Database, store_url
         async with database.schema_change() as connection:
             await connection.run_sync(upgrade, step)
         assert await database.read(revision) == step
-    store = await SqlTranscripts.open(store_url)
+    store = await TranscriptStore.open(store_url)
     assert await stored_runs(store) == []
     await store.close()
 
 
 async def test_an_old_store_opened_by_many_at_once_is_upgraded_once(database: Database, store_url: str) -> None:
     await made_by_the_first_version(database)
-    opened = await asyncio.gather(*(SqlTranscripts.open(store_url) for _ in range(8)))
+    opened = await asyncio.gather(*(TranscriptStore.open(store_url) for _ in range(8)))
     assert [await store.last(key(1)) for store in opened] == [4] * 8
     await asyncio.gather(*(store.close() for store in opened))
 
@@ -115,11 +115,11 @@ async def test_a_failed_upgrade_leaves_the_store_as_it_was(database: Database, s
     late = text("ALTER TABLE attempts ADD COLUMN writer_since TEXT")  # the third column to come
     await database.write(lambda connection: connection.execute(late))
     with pytest.raises(Exception, match="writer_since"):
-        await SqlTranscripts.open(store_url)
+        await TranscriptStore.open(store_url)
     assert await database.read(revision) is None
     correction = text("ALTER TABLE attempts DROP COLUMN writer_since")
     await database.write(lambda connection: connection.execute(correction))
-    store = await SqlTranscripts.open(store_url)
+    store = await TranscriptStore.open(store_url)
     assert await store.last(key(1)) == 4
     await store.close()
 
@@ -129,17 +129,17 @@ async def test_a_store_of_a_newer_version_is_refused_with_the_remedy(database: D
         await connection.run_sync(upgrade)
         await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(TranscriptsUnavailable, match=rf"has revision 9999, .* up to {HEAD}: update agent-runs"):
-        await SqlTranscripts.open(store_url)
+        await TranscriptStore.open(store_url)
 
 
 async def test_only_an_old_store_loads_alembic(sqlite_url: str) -> None:
     program = """
 import asyncio, sys
-from agent_runs.transcripts.store import SqlTranscripts
+from agent_runs.transcripts.store import TranscriptStore
 
 async def main():
     for _ in ("fresh", "up to date"):
-        await (await SqlTranscripts.open(sys.argv[1])).close()
+        await (await TranscriptStore.open(sys.argv[1])).close()
 
 asyncio.run(main())
 assert "sqlalchemy" in sys.modules and "alembic" not in sys.modules

@@ -12,7 +12,7 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
 from agent_runs.transcripts.partitions import AHEAD, name_of
 from agent_runs.transcripts.retention import MAX_RUN_TIME, purge
-from agent_runs.transcripts.store import Line, SqlTranscripts, Writer
+from agent_runs.transcripts.store import Line, TranscriptStore, Writer
 
 NOON = datetime(2026, 3, 10, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -37,8 +37,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def store(postgres_url: str, clock: Clock) -> AsyncIterator[SqlTranscripts]:
-    opened = await SqlTranscripts.open(postgres_url, clock=clock)
+async def store(postgres_url: str, clock: Clock) -> AsyncIterator[TranscriptStore]:
+    opened = await TranscriptStore.open(postgres_url, clock=clock)
     yield opened
     await opened.close()
 
@@ -51,24 +51,24 @@ def line(sequence: int, at: datetime, data: bytes = b"x") -> Line:
     return Line(sequence, "stdout", data, at=at)
 
 
-async def sealed(store: SqlTranscripts, run_id: str, at: datetime, count: int = 3) -> None:
+async def sealed(store: TranscriptStore, run_id: str, at: datetime, count: int = 3) -> None:
     await store.append(key(run_id), [line(n, at) for n in range(1, count + 1)])
     await store.seal(key(run_id), OutputReceipt(lines=count))
 
 
-async def rows(store: SqlTranscripts, query: str) -> Sequence[object]:
+async def rows(store: TranscriptStore, query: str) -> Sequence[object]:
     def select(connection: Connection) -> Sequence[object]:
         return connection.execute(text(query)).scalars().all()
 
     return await store._database.read(select)
 
 
-async def partitions(store: SqlTranscripts) -> set[object]:
+async def partitions(store: TranscriptStore) -> set[object]:
     attached = "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'lines'::regclass"
     return set(await rows(store, attached))
 
 
-async def with_lines(store: SqlTranscripts) -> set[object]:
+async def with_lines(store: TranscriptStore) -> set[object]:
     return set(await rows(store, "SELECT DISTINCT tableoid::regclass::text FROM lines"))
 
 
@@ -77,11 +77,11 @@ def day(offset: int = 0) -> str:
 
 
 async def test_all_lines_of_an_attempt_are_where_it_was_opened_however_long_it_takes(
-    store: SqlTranscripts, clock: Clock, postgres_url: str
+    store: TranscriptStore, clock: Clock, postgres_url: str
 ) -> None:
     await store.append(key("long"), [line(1, clock.now), line(2, clock.now)])
     clock.now += 3 * DAY
-    elsewhere = await SqlTranscripts.open(postgres_url, clock=clock)
+    elsewhere = await TranscriptStore.open(postgres_url, clock=clock)
     assert await elsewhere.append(key("long"), [line(n, clock.now, b"later") for n in (1, 2, 3)]) == 1
     assert await with_lines(store) == {day()}
     assert [kept.data for kept in await store.read(key("long"))] == [b"x", b"x", b"later"]
@@ -90,13 +90,13 @@ async def test_all_lines_of_an_attempt_are_where_it_was_opened_however_long_it_t
 
 
 async def test_partitions_are_made_ahead_by_any_number_of_workers(postgres_url: str, clock: Clock) -> None:
-    workers = [await SqlTranscripts.open(postgres_url, clock=clock) for _ in range(4)]
+    workers = [await TranscriptStore.open(postgres_url, clock=clock) for _ in range(4)]
     await asyncio.gather(*(worker.prepare() for worker in workers))
     assert await partitions(workers[0]) == {"lines_kept", *(day(offset) for offset in range(AHEAD + 1))}
     await asyncio.gather(*(worker.close() for worker in workers))
 
 
-async def test_a_line_without_a_partition_is_refused_and_stored_by_the_retry(store: SqlTranscripts) -> None:
+async def test_a_line_without_a_partition_is_refused_and_stored_by_the_retry(store: TranscriptStore) -> None:
     await store.prepare()
     await store._database.write(lambda connection: connection.execute(text(f"DROP TABLE {day()}")))
     with pytest.raises(TranscriptsUnavailable, match="no partition"):
@@ -104,7 +104,7 @@ async def test_a_line_without_a_partition_is_refused_and_stored_by_the_retry(sto
     assert await store.append(key("run"), [line(1, NOON)]) == 1
 
 
-async def test_a_partition_is_made_while_lines_are_written_and_read(store: SqlTranscripts, clock: Clock) -> None:
+async def test_a_partition_is_made_while_lines_are_written_and_read(store: TranscriptStore, clock: Clock) -> None:
     await sealed(store, "run", NOON)
 
     def hold(connection: Connection) -> None:
@@ -122,7 +122,7 @@ async def test_a_partition_is_made_while_lines_are_written_and_read(store: SqlTr
     assert day(30) in await partitions(store)
 
 
-async def test_retention_drops_a_day_and_deletes_no_line_by_line(store: SqlTranscripts, clock: Clock) -> None:
+async def test_retention_drops_a_day_and_deletes_no_line_by_line(store: TranscriptStore, clock: Clock) -> None:
     for run in range(3):
         await sealed(store, f"old-{run}", clock.now)
     await store._database.write(_forbid_deletes)
@@ -146,9 +146,9 @@ def _forbid_deletes(connection: Connection) -> None:
 
 
 async def test_what_must_be_kept_survives_its_day_and_is_written_on(
-    store: SqlTranscripts, clock: Clock, postgres_url: str
+    store: TranscriptStore, clock: Clock, postgres_url: str
 ) -> None:
-    elsewhere = await SqlTranscripts.open(postgres_url, clock=clock)
+    elsewhere = await TranscriptStore.open(postgres_url, clock=clock)
     writer = Writer(NOON, 1, "temporal-run")
     await sealed(store, "expired", clock.now)
     await store.append(key("open"), [line(1, clock.now)])
@@ -173,7 +173,7 @@ async def test_what_must_be_kept_survives_its_day_and_is_written_on(
     await elsewhere.close()
 
 
-async def test_a_reader_loses_nothing_when_retention_moves_what_it_reads(store: SqlTranscripts, clock: Clock) -> None:
+async def test_a_reader_loses_nothing_when_retention_moves_what_it_reads(store: TranscriptStore, clock: Clock) -> None:
     await store.append(key("open"), [line(n, clock.now) for n in range(1, 2001)])
     clock.now = NOON + DROPPED
 
@@ -188,7 +188,7 @@ async def test_a_reader_loses_nothing_when_retention_moves_what_it_reads(store: 
     assert await asyncio.gather(*readers) == [list(range(1, 2001))] * 4
 
 
-async def test_a_drop_that_was_interrupted_is_completed_by_the_next(store: SqlTranscripts, clock: Clock) -> None:
+async def test_a_drop_that_was_interrupted_is_completed_by_the_next(store: TranscriptStore, clock: Clock) -> None:
     await sealed(store, "one", clock.now)
     clock.now += DAY
     await sealed(store, "two", clock.now)
@@ -201,7 +201,7 @@ async def test_a_drop_that_was_interrupted_is_completed_by_the_next(store: SqlTr
 
 
 async def test_a_drop_that_was_cancelled_while_a_reader_held_the_partition_is_completed(
-    store: SqlTranscripts, clock: Clock
+    store: TranscriptStore, clock: Clock
 ) -> None:
     await sealed(store, "one", clock.now)
     clock.now = NOON + DROPPED
@@ -218,9 +218,9 @@ async def test_a_drop_that_was_cancelled_while_a_reader_held_the_partition_is_co
 
 
 async def test_workers_that_drop_at_the_same_time_drop_once(
-    store: SqlTranscripts, clock: Clock, postgres_url: str
+    store: TranscriptStore, clock: Clock, postgres_url: str
 ) -> None:
-    elsewhere = await SqlTranscripts.open(postgres_url, clock=clock)
+    elsewhere = await TranscriptStore.open(postgres_url, clock=clock)
     for offset in range(3):
         clock.now = NOON + offset * DAY
         await sealed(store, f"run-{offset}", clock.now)
@@ -232,7 +232,7 @@ async def test_workers_that_drop_at_the_same_time_drop_once(
     await elsewhere.close()
 
 
-async def test_a_query_about_one_attempt_reads_one_partition(store: SqlTranscripts, clock: Clock) -> None:
+async def test_a_query_about_one_attempt_reads_one_partition(store: TranscriptStore, clock: Clock) -> None:
     for offset in range(20):
         clock.now = NOON + offset * DAY
         await sealed(store, f"run-{offset}", clock.now)
@@ -243,7 +243,7 @@ async def test_a_query_about_one_attempt_reads_one_partition(store: SqlTranscrip
     assert {name for name in after if after[name] != scanned.get(name)} <= {day(7)}
 
 
-async def _scans_of(store: SqlTranscripts) -> dict[str, int]:
+async def _scans_of(store: TranscriptStore) -> dict[str, int]:
     """How often each partition was scanned; a session reports its counts when it is asked to, or ends."""
     query = text(
         "SELECT relname, COALESCE(idx_scan, 0) + COALESCE(seq_scan, 0) FROM pg_stat_user_tables "

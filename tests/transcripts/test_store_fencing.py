@@ -19,7 +19,7 @@ from agent_runs.contracts.outcome import OutputReceipt
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.objects import Job, Pod
-from agent_runs.transcripts.store import SqlTranscripts, Writer
+from agent_runs.transcripts.store import TranscriptStore, Writer
 from tests.activities.fake_preparations import FakePreparations
 from tests.kube.pods import container, job, pod, terminated
 from tests.logs.kubelet import Log, framed
@@ -76,7 +76,7 @@ class OneContainer:
         return job()
 
 
-def copy(number: int, store: SqlTranscripts, kubelet: OneContainer) -> asyncio.Task[StreamEnd]:
+def copy(number: int, store: TranscriptStore, kubelet: OneContainer) -> asyncio.Task[StreamEnd]:
     """The activity attempt of this number, as a worker runs it."""
     environment = ActivityEnvironment()
     environment.info = replace(environment.info, attempt=number, scheduled_time=SCHEDULED)
@@ -85,7 +85,7 @@ def copy(number: int, store: SqlTranscripts, kubelet: OneContainer) -> asyncio.T
     return asyncio.create_task(environment.run(streaming.stream_logs, INPUT))
 
 
-async def stored(store: SqlTranscripts, count: int) -> list[bytes]:
+async def stored(store: TranscriptStore, count: int) -> list[bytes]:
     notifier = store.notifier(INPUT.attempt)
     async with asyncio.timeout(60):
         while True:
@@ -97,16 +97,16 @@ async def stored(store: SqlTranscripts, count: int) -> list[bytes]:
 
 
 @pytest.fixture
-async def elsewhere(store_url: str, any_store: SqlTranscripts) -> AsyncIterator[SqlTranscripts]:
+async def elsewhere(store_url: str, any_store: TranscriptStore) -> AsyncIterator[TranscriptStore]:
     """The same store, as another worker has it open."""
     assert any_store is not None
-    other = await SqlTranscripts.open(store_url)
+    other = await TranscriptStore.open(store_url)
     yield other
     await other.close()
 
 
 async def test_an_earlier_copy_stops_and_the_later_one_stores_the_whole_output(
-    any_store: SqlTranscripts, elsewhere: SqlTranscripts, monkeypatch: pytest.MonkeyPatch
+    any_store: TranscriptStore, elsewhere: TranscriptStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kubelet = OneContainer()
     first = copy(1, any_store, kubelet)
@@ -131,7 +131,7 @@ async def test_an_earlier_copy_stops_and_the_later_one_stores_the_whole_output(
 
 
 async def test_a_copy_that_starts_late_is_stopped_before_it_does_anything(
-    any_store: SqlTranscripts, elsewhere: SqlTranscripts
+    any_store: TranscriptStore, elsewhere: TranscriptStore
 ) -> None:
     kubelet = OneContainer()
     second = copy(2, any_store, kubelet)
@@ -143,7 +143,7 @@ async def test_a_copy_that_starts_late_is_stopped_before_it_does_anything(
     assert await stored(any_store, len(LINES)) == LINES
 
 
-async def test_an_attempt_after_the_seal_gets_the_end_and_the_recorded_receipt(any_store: SqlTranscripts) -> None:
+async def test_an_attempt_after_the_seal_gets_the_end_and_the_recorded_receipt(any_store: TranscriptStore) -> None:
     kubelet = OneContainer()
     first = copy(1, any_store, kubelet)
     await stored(any_store, HALF - 1)

@@ -16,7 +16,7 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
 from agent_runs.transcripts import database
 from agent_runs.transcripts.follow import follow
-from agent_runs.transcripts.store import Line, SqlTranscripts, Writer
+from agent_runs.transcripts.store import Line, TranscriptStore, Writer
 from tests.runs.system import attempt_key, open_system
 from tests.support.sqlite import locked
 from tests.transcripts.postgres import Postgres, drop_database, make_database
@@ -87,7 +87,7 @@ class Trying:
 
 async def test_nothing_is_lost_or_doubled_while_the_store_is_unavailable(fragile: tuple[str, Outage]) -> None:
     url, outage = fragile
-    store = await SqlTranscripts.open(url)
+    store = await TranscriptStore.open(url)
     writing, reading = Trying(), Trying()
     seen: list[int] = []
     written = 0
@@ -126,16 +126,16 @@ async def test_nothing_is_lost_or_doubled_while_the_store_is_unavailable(fragile
 
 async def test_a_store_that_is_unavailable_when_the_worker_starts_is_named(postgres: Postgres, tmp_path: Path) -> None:
     with killed(postgres), pytest.raises(TranscriptsUnavailable, match=r"No such file|refused"):
-        await SqlTranscripts.open(postgres.url())
+        await TranscriptStore.open(postgres.url())
     with pytest.raises(TranscriptsUnavailable, match='database "absent" does not exist'):
-        await SqlTranscripts.open(postgres.url("absent"))
+        await TranscriptStore.open(postgres.url("absent"))
     with pytest.raises(TranscriptsUnavailable, match=r"postgres:\*\*\*@") as raised:
-        await SqlTranscripts.open(f"postgresql://postgres:CANARY@/postgres?host={tmp_path}")
+        await TranscriptStore.open(f"postgresql://postgres:CANARY@/postgres?host={tmp_path}")
     assert "CANARY" not in str(raised.value)
 
 
 async def test_an_idle_reader_does_not_notice_a_restart_of_the_server(postgres: Postgres, postgres_url: str) -> None:
-    store = await SqlTranscripts.open(postgres_url)
+    store = await TranscriptStore.open(postgres_url)
     await store.append(KEY, [Line(1, "stdout", b"x", at=NOON)])
     with killed(postgres):
         pass
@@ -182,6 +182,6 @@ async def test_a_run_outlives_an_outage_of_the_store(
 @pytest.mark.parametrize("login", ["somebody:canary@127.0.0.1:1/db", "somebody@127.0.0.1:1/db?password=canary"])
 async def test_an_unreachable_store_is_named_without_its_password(login: str) -> None:
     with pytest.raises(TranscriptsUnavailable) as refused:
-        await SqlTranscripts.open(f"postgresql://{login}")
+        await TranscriptStore.open(f"postgresql://{login}")
     assert "127.0.0.1" in refused.value.message
     assert "canary" not in refused.value.message

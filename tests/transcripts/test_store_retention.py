@@ -9,7 +9,7 @@ from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
 from agent_runs.transcripts.retention import MAX_RUN_TIME, PurgeResult, purge, purging
-from agent_runs.transcripts.store import Expiry, Line, PurgedPage, SqlTranscripts, Writer
+from agent_runs.transcripts.store import Expiry, Line, PurgedPage, TranscriptStore, Writer
 from agent_runs.transcripts.tokens import LINK_LIFETIME
 from tests.transcripts.stored_runs import stored_runs
 
@@ -25,11 +25,11 @@ def aged(sequence: int, age: timedelta, data: bytes = b"x") -> Line:
     return Line(sequence, "stdout", data, at=NOW - age)
 
 
-async def remaining_runs(store: SqlTranscripts) -> set[str]:
+async def remaining_runs(store: TranscriptStore) -> set[str]:
     return {run.run_id for run in await stored_runs(store)}
 
 
-async def test_transcripts_are_purged_when_their_last_line_is_too_old(any_store: SqlTranscripts) -> None:
+async def test_transcripts_are_purged_when_their_last_line_is_too_old(any_store: TranscriptStore) -> None:
     hour = timedelta(hours=1)
     await any_store.append(key("old"), [aged(1, RETENTION * 3), aged(2, RETENTION + hour)])
     await any_store.append(key("fresh"), [aged(1, RETENTION * 3), aged(2, RETENTION - hour)])
@@ -43,7 +43,7 @@ async def test_transcripts_are_purged_when_their_last_line_is_too_old(any_store:
     assert await purge(any_store, RETENTION, NOW) == PurgeResult()
 
 
-async def test_a_transcript_that_an_agent_may_still_write_stays(any_store: SqlTranscripts) -> None:
+async def test_a_transcript_that_an_agent_may_still_write_stays(any_store: TranscriptStore) -> None:
     await any_store.append(key("silent"), [aged(1, MAX_RUN_TIME - timedelta(days=1))])
     await any_store.append(key("abandoned"), [aged(1, MAX_RUN_TIME + timedelta(hours=1))])
     await any_store.claim(key("about to write"), Writer(NOW, 1, "temporal-run"))
@@ -54,13 +54,13 @@ async def test_a_transcript_that_an_agent_may_still_write_stays(any_store: SqlTr
     assert await remaining_runs(any_store) == {"silent", "about to write"}
 
 
-async def test_a_long_retention_holds_for_unsealed_transcripts_too(any_store: SqlTranscripts) -> None:
+async def test_a_long_retention_holds_for_unsealed_transcripts_too(any_store: TranscriptStore) -> None:
     await any_store.append(key("unsealed"), [aged(1, timedelta(days=80))])
     await purge(any_store, timedelta(days=90), NOW)
     assert await remaining_runs(any_store) == {"unsealed"}
 
 
-async def test_each_page_is_bounded_in_lines_and_bytes_and_writers_run_in_between(any_store: SqlTranscripts) -> None:
+async def test_each_page_is_bounded_in_lines_and_bytes_and_writers_run_in_between(any_store: TranscriptStore) -> None:
     await any_store.append(key("many"), [aged(n, RETENTION * 2, b"") for n in range(1, 2501)])
     await any_store.append(key("large"), [aged(n, RETENTION * 2, bytes(3_000_000)) for n in range(1, 5)])
     for run in ("many", "large"):
@@ -76,8 +76,8 @@ async def test_each_page_is_bounded_in_lines_and_bytes_and_writers_run_in_betwee
     assert await remaining_runs(any_store) == {"live"}
 
 
-async def test_two_workers_purge_at_the_same_time(any_store: SqlTranscripts, store_url: str) -> None:
-    other = await SqlTranscripts.open(store_url)
+async def test_two_workers_purge_at_the_same_time(any_store: TranscriptStore, store_url: str) -> None:
+    other = await TranscriptStore.open(store_url)
     for run in range(10):
         await any_store.append(key(f"run-{run}"), [aged(n, RETENTION * 2) for n in range(1, 1200)])
         await any_store.seal(key(f"run-{run}"), OutputReceipt())
@@ -88,7 +88,7 @@ async def test_two_workers_purge_at_the_same_time(any_store: SqlTranscripts, sto
     await other.close()
 
 
-async def test_the_links_of_a_run_can_be_revoked_again_and_only_later_counts(any_store: SqlTranscripts) -> None:
+async def test_the_links_of_a_run_can_be_revoked_again_and_only_later_counts(any_store: TranscriptStore) -> None:
     assert await any_store.links_revoked_at(RunKey.named("ada~one")) is None
     await any_store.revoke_links(RunKey.named("ada~one"), NOW - timedelta(hours=1))
     await any_store.revoke_links(RunKey.named("ada~one"), NOW)
@@ -97,7 +97,7 @@ async def test_the_links_of_a_run_can_be_revoked_again_and_only_later_counts(any
     assert await any_store.links_revoked_at(RunKey.named("ada~two")) is None
 
 
-async def test_a_revocation_is_kept_as_long_as_a_link_from_before_it_may_live(any_store: SqlTranscripts) -> None:
+async def test_a_revocation_is_kept_as_long_as_a_link_from_before_it_may_live(any_store: TranscriptStore) -> None:
     minute = timedelta(minutes=1)
     await any_store.revoke_links(RunKey.named("ada~fresh"), NOW - LINK_LIFETIME + minute)
     await any_store.revoke_links(RunKey.named("ada~old"), NOW - LINK_LIFETIME - minute)
@@ -152,7 +152,7 @@ async def test_without_a_retention_partitions_are_made_and_nothing_is_purged() -
 
 
 @pytest.mark.parametrize("days", [0, 1, 365])
-async def test_retention_never_reaches_into_the_future(any_store: SqlTranscripts, days: int) -> None:
+async def test_retention_never_reaches_into_the_future(any_store: TranscriptStore, days: int) -> None:
     await any_store.append(key("now"), [aged(1, timedelta(seconds=-5))])
     await any_store.seal(key("now"), OutputReceipt())
     assert await purge(any_store, timedelta(days=days), NOW) == PurgeResult()

@@ -18,7 +18,7 @@ from agent_runs.client.timeline import Step
 from agent_runs.contracts.errors import Failure
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import AttemptReport, Outcome
-from agent_runs.transcripts.store import Line, SqlTranscripts
+from agent_runs.transcripts.store import Line, TranscriptStore
 from agent_runs.transcripts.tokens import Tokens, authorization
 from agent_runs.web.run_info import RunInfo, RunInfoUnavailable
 from agent_runs.web.serving import application
@@ -107,7 +107,7 @@ class FakeRunInfo:
 class Site:
     """The service with its page."""
 
-    store: SqlTranscripts
+    store: TranscriptStore
     source: FakeRunInfo
     settings: ClientSettings
     base: str = ""
@@ -134,7 +134,7 @@ class Site:
 async def site(folder: Path, port: int = 0, /, **more: object) -> AsyncIterator[Site]:
     """A service at this port, else a free one; the session of `http` sends a valid token."""
     settings = ClientSettings(sealing_key_file=folder / "key.json", **more)  # type: ignore[arg-type]  # of any setting
-    store = await SqlTranscripts.open(f"sqlite:///{folder}/transcripts.db")
+    store = await TranscriptStore.open(f"sqlite:///{folder}/transcripts.db")
     running = Site(store, FakeRunInfo(), settings)
     try:
         service = application(settings, store, running.source, poll=POLL)

@@ -15,7 +15,7 @@ from joserfc.jwk import OctKey
 
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
-from agent_runs.transcripts.store import Line, SqlTranscripts
+from agent_runs.transcripts.store import Line, TranscriptStore
 from agent_runs.transcripts.tokens import Tokens, authorization
 from agent_runs.web.access import Access
 from agent_runs.web.log_events import Cursor, LogEvents
@@ -51,7 +51,7 @@ def text(words: str) -> bytes:
 
 @dataclass
 class Service:
-    store: SqlTranscripts
+    store: TranscriptStore
     http: aiohttp.ClientSession
 
     async def all(self, query: str = "", **headers: str) -> list[dict[str, str]]:
@@ -68,7 +68,7 @@ class Service:
 
 @pytest.fixture
 async def service(tmp_path: Path) -> AsyncIterator[Service]:
-    store = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+    store = await TranscriptStore.open(f"sqlite:///{tmp_path}/transcripts.db")
     async with (
         serving(app(store, Access(TOKENS), poll=POLL, keep_alive=2 * POLL)) as base,
         aiohttp.ClientSession(base, headers=authorization(TOKENS.mint(RUN))) as http,
@@ -228,7 +228,7 @@ async def test_nobody_reads_without_the_runs_token(service: Service, token: str,
 
 
 async def test_a_stopping_service_closes_its_streams_also_inside_a_long_line(tmp_path: Path) -> None:
-    store = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+    store = await TranscriptStore.open(f"sqlite:///{tmp_path}/transcripts.db")
     await store.append(key(), [line(n, LONG) for n in range(1, 90)])
     application = app(store, Access(TOKENS), poll=POLL)
     headers = authorization(TOKENS.mint(RUN))

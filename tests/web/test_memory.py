@@ -11,7 +11,7 @@ import pytest
 from agent_runs.client import links
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import RunKey
-from agent_runs.transcripts.store import SqlTranscripts
+from agent_runs.transcripts.store import TranscriptStore
 from agent_runs.transcripts.tokens import authorization
 from tests.web.parts import RUN, key, line
 
@@ -31,7 +31,7 @@ def resident(pid: int) -> int:
 
 async def test_slow_readers_of_a_large_transcript_cost_little_memory(tmp_path: Path) -> None:
     settings = ClientSettings(sealing_key_file=tmp_path / "key.json")
-    store = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+    store = await TranscriptStore.open(f"sqlite:///{tmp_path}/transcripts.db")
     for first in range(1, 2001, 100):
         await store.append(key(), [line(n, b"%d " % n + b"x" * 50_000) for n in range(first, first + 100)])
     await store.close()

@@ -20,7 +20,7 @@ from joserfc.jwk import OctKey
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
-from agent_runs.transcripts.store import Line, SqlTranscripts
+from agent_runs.transcripts.store import Line, TranscriptStore
 from agent_runs.transcripts.tokens import Tokens, authorization
 from agent_runs.web import transcripts
 from agent_runs.web.access import REVOCATION_MAX_AGE, Access, Revocations
@@ -53,7 +53,7 @@ class Event:
 
 @dataclass
 class Service:
-    store: SqlTranscripts
+    store: TranscriptStore
     http: aiohttp.ClientSession
 
     def get(self, path: str, **more: Any) -> Any:
@@ -67,7 +67,7 @@ class Service:
 
 @pytest.fixture
 async def service(tmp_path: Path) -> AsyncIterator[Service]:
-    store = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+    store = await TranscriptStore.open(f"sqlite:///{tmp_path}/transcripts.db")
     async with (
         serving(app(store, ACCESS, poll=POLL, keep_alive=2 * POLL)) as base,
         aiohttp.ClientSession(base, headers=HEADERS) as http,
@@ -266,7 +266,7 @@ async def test_a_revoked_token_is_refused_and_a_later_one_opens(service: Service
 
 
 async def test_the_store_is_asked_for_revocations_every_few_seconds_only(tmp_path: Path) -> None:
-    store = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+    store = await TranscriptStore.open(f"sqlite:///{tmp_path}/transcripts.db")
     now = [0.0]
     revocations = Revocations(store, clock=lambda: now[0])
     grant = TOKENS.open(TOKENS.mint(RUN))
@@ -281,7 +281,7 @@ async def test_the_store_is_asked_for_revocations_every_few_seconds_only(tmp_pat
 
 @pytest.mark.parametrize("path", ["events", "log"])
 async def test_an_open_stream_ends_when_its_token_is_revoked(tmp_path: Path, path: str) -> None:
-    store = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+    store = await TranscriptStore.open(f"sqlite:///{tmp_path}/transcripts.db")
     await store.append(key(), batch(1, 1))
     application = app(store, ACCESS, poll=POLL, keep_alive=POLL, revocation_max_age=timedelta(0))
     async with serving(application) as base, aiohttp.ClientSession(base, headers=HEADERS) as http:
@@ -339,7 +339,7 @@ async def test_an_unknown_run_or_attempt_is_404(service: Service, path: str) -> 
 
 
 async def test_an_outage_of_the_store_is_503_and_names_no_address_of_it(tmp_path: Path) -> None:
-    class Down(SqlTranscripts):
+    class Down(TranscriptStore):
         async def attempts(self, run: RunKey) -> list[int]:
             raise TranscriptsUnavailable(f"postgresql://ada@db.internal/runs: gone while reading {run.run_id}")
 
@@ -360,7 +360,7 @@ async def test_an_outage_of_the_store_is_503_and_names_no_address_of_it(tmp_path
 
 
 async def test_a_stopping_server_closes_its_live_streams(tmp_path: Path) -> None:
-    store = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+    store = await TranscriptStore.open(f"sqlite:///{tmp_path}/transcripts.db")
     await store.append(key(), batch(1, 1))
     service = app(store, ACCESS, poll=POLL)
     async with aiohttp.ClientSession(headers=HEADERS) as http:
@@ -395,7 +395,7 @@ async def test_a_slow_reader_is_not_read_ahead_of(service: Service) -> None:
 
 
 async def test_a_reader_that_has_stalled_does_not_hold_up_the_end(tmp_path: Path) -> None:
-    store = await SqlTranscripts.open(f"sqlite:///{tmp_path}/transcripts.db")
+    store = await TranscriptStore.open(f"sqlite:///{tmp_path}/transcripts.db")
     await store.append(key(), [Line(1, "stdout", b"x" * 40_000_000, at=NOON)])  # more than sockets hold
     async with aiohttp.ClientSession(headers=HEADERS) as http:
         async with serving(app(store, ACCESS, poll=POLL), drain=POLL) as base:

@@ -54,7 +54,7 @@ from agent_runs.job.redactions import WorkerValues
 from agent_runs.paperclip.preparation import Preparations
 from agent_runs.paperclip.sealing import Opener, load_or_create
 from agent_runs.service.preparations import HistoryPreparations
-from agent_runs.transcripts.store import Line, SqlTranscripts
+from agent_runs.transcripts.store import Line, TranscriptStore
 from agent_runs.transcripts.tokens import Tokens
 from agent_runs.web.access import Access
 from agent_runs.web.transcripts import app, serving
@@ -74,7 +74,7 @@ LINE_INTERVAL: Final = 0.05
 class FakeAgents:
     """What the fake agents do, by the model's name, which is in what the caller has sealed."""
 
-    def __init__(self, preparations: Preparations, store: SqlTranscripts) -> None:
+    def __init__(self, preparations: Preparations, store: TranscriptStore) -> None:
         self._preparations = preparations
         self._store = store
         self._stopped: dict[str, asyncio.Event] = {}
@@ -185,7 +185,7 @@ async def no_worker_values() -> WorkerValues:
 async def main(address: str, queue: str, folder: Path) -> None:
     """Runs worker and service until standard input ends."""
     client = await Client.connect(address, data_converter=pydantic_data_converter)
-    store = await SqlTranscripts.open(f"sqlite:///{folder / 'transcripts.db'}")
+    store = await TranscriptStore.open(f"sqlite:///{folder / 'transcripts.db'}")
     service = app(store, Access(Tokens.load(folder / "transcripts-key.json")))
     opener = Opener(load_or_create(folder / "sealing-key.json"))
     policy = Policy.parse(ANYTHING, "policy.yaml")
