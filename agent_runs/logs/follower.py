@@ -321,10 +321,11 @@ class Follower:
                 clock.postpone(loop.time())
             elif await self._may_work(clock, proof):
                 clock.postpone(loop.time(), WORKING_CHECK_INTERVAL)
-            else:
+            elif clock.remaining(loop.time()) <= timedelta():  # it may have made progress while its work was looked at
                 self.chatters = not clock.awaits_first_output and self._wrote_lately(clock)
                 self.silent_for_too_long = clock
-                self._buffer.close()
+                if self._task is not None:
+                    self._task.cancel()  # what is read later would change what the agent is found to wait for
                 return
 
     async def _is_silent(self, clock: SilenceClock, proof: SilenceProof) -> bool:

@@ -252,7 +252,7 @@ async def follow(script: Script, takeovers: Sequence[float] = (), **faults: Any)
         break
     if follower.silent_for_too_long is None:
         return Followed(None, "", now())
-    cause, detail = cause_of_silence(activity, follower.silent_for_too_long, chatters=follower.chatters)
+    cause, detail = cause_of_silence(activity, chatters=follower.chatters)
     return Followed(cause, detail, now())
 
 

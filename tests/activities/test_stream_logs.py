@@ -26,15 +26,7 @@ from activities.stream_logs import (
 )
 from agent_runs.contracts.errors import InvalidRequest, PodLost, SealedFieldUnreadable, TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.contracts.messages import (
-    JobRef,
-    ParseTranscript,
-    PodRef,
-    Silence,
-    StreamEnd,
-    StreamLogs,
-    StreamProgress,
-)
+from agent_runs.contracts.messages import JobRef, ParseTranscript, PodRef, StreamEnd, StreamLogs, StreamProgress
 from agent_runs.contracts.outcome import ContainerEnd, Gap, OutputReceipt
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.objects import Pod
@@ -49,8 +41,6 @@ from tests.activities.fake_preparations import FakePreparations
 from tests.kube.pods import container, pod, terminated
 from tests.logs.kubelet import Log, framed
 from tests.logs.scripted_log import ENDED, JOB, POD, RUNNING, SIDECAR_RUNS, ScriptedLog
-from tests.opencode.event_lines import step_finish, step_start
-from tests.opencode.log_lines import loop, request
 from tests.support.sqlite import sqlite_store, sqlite_url
 from workflows.limits import HANDOVER_HEARTBEAT
 
@@ -134,28 +124,14 @@ async def test_a_secret_in_a_line_that_repeats_is_hidden() -> None:
     stored = StreamState(await REDACTIONS.current())
     repeated = LogLine(1, "stderr", b"retry with ghp_0123456789abcdef", terminated=True)
     stored.activity.add([repeated] * 3)
+    cluster = ScriptedLog(Log([]), [(None, None)], [RUNNING])
+    follower = Follower(cluster, JOB, POD)
+    follower.chatters = True
     clock = SilenceClock(SilenceLimits(silence=timedelta(hours=1)), LastOutput(0), 0)
-    silence = await silence_of(stored, clock, chatters=True)
-    assert (silence.cause, silence.detail) == ("chatter", "retry with [[secret:GITHUB_TOKEN]]")
-
-
-async def test_an_agent_whose_last_lines_come_after_it_was_found_to_stay_is_not_taken_for_a_hung_provider() -> None:
-    stored = StreamState(await REDACTIONS.current())
-    begun, answered = [loop("ses_1", 0), request("ses_1")], [step_start(), step_finish("stop")]
-    stored.activity.add([LogLine(1, "stderr", text.encode(), terminated=True) for text in begun])
-    stored.activity.add([LogLine(3, "stdout", data, terminated=True) for data in answered])
-    assert stored.activity.has_answered
-    clock = SilenceClock(SilenceLimits(answered=timedelta(seconds=30)), LastOutput(0), 0, has_answered=True)
-    stored.activity.add([LogLine(5, "stderr", request("ses_1").encode(), terminated=True)])
-    assert (await silence_of(stored, clock)).cause == "agent"
-
-
-async def silence_of(stored: StreamState, clock: SilenceClock, *, chatters: bool = False) -> Silence:
-    follower = Follower(ScriptedLog(Log([]), [(None, None)], [RUNNING]), JOB, POD)
-    follower.chatters = chatters
     streaming = StreamLogsActivity(cast("Cluster", NoProcesses()), cast("SqlTranscripts", None), REDACTIONS)
     input = StreamLogs(attempt=KEY, job=JOB, pod=POD)
-    return await streaming._silence(input, follower, clock, Checkpoint(stored, Cursor()))
+    silence = await streaming._silence(input, follower, clock, Checkpoint(stored, Cursor()))
+    assert (silence.cause, silence.detail) == ("chatter", "retry with [[secret:GITHUB_TOKEN]]")
 
 
 class NoProcesses:
