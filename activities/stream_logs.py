@@ -227,7 +227,7 @@ class StreamLogsActivity:
     ) -> Silence:
         processes = await SilenceProof(self.cluster, input.pod).processes()
         redaction = checkpoint.state.redaction
-        cause, detail = cause_of_silence(checkpoint.state.activity, clock, chatters=follower.silence.chatters)
+        cause, detail = cause_of_silence(checkpoint.state.activity, chatters=follower.silence.chatters)
         return Silence(
             limit=clock.limit,
             cause=cause,
@@ -411,12 +411,9 @@ async def heartbeats(checkpoint: Checkpoint, follower: Follower, throttle: Heart
             await task
 
 
-def cause_of_silence(doing: Activity, clock: SilenceClock, *, chatters: bool) -> tuple[SilenceCause, str]:
-    """What an agent without progress waits for, and the tools or the line that people want to read.
-
-    Whether its work was done counts as of the proof: the last lines of one that ends may have come since.
-    """
-    if clock.has_answered:
+def cause_of_silence(doing: Activity, *, chatters: bool) -> tuple[SilenceCause, str]:
+    """What an agent without progress waits for, and the tools or the line that people want to read."""
+    if doing.has_answered:
         return "agent", ""
     if doing.waits_for == "tool" and not (chatters and doing.tools == (SUB_AGENT,)):
         return "tool", ", ".join(doing.tools)

@@ -145,7 +145,7 @@ class Follower:
             wall_clock=wall_clock,
             runs=lambda: self.last is None and self.termination is None,
             is_stored=lambda: self._buffer.stored,
-            ended=self._buffer.close,
+            ended=self._stop_reading,
         )
         self._container_id = ""
         self._is_pod_ending = False
@@ -263,6 +263,10 @@ class Follower:
         newest = self._log.newest
         batch.written_at = newest.written_at if newest is not None and batch.lines else None
         return batch
+
+    def _stop_reading(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
     async def _run(self) -> None:
         try:

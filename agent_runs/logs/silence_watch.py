@@ -31,7 +31,7 @@ class SilenceWatch:
         progress: judges the output, and knows what is stored already; without it all output is progress.
         runs: whether nothing has shown the agent's end.
         is_stored: whether the consumer has stored all that was read, and waits for more.
-        ended: called once the silence is proven.
+        ended: called once the silence is proven. What is read later would change what the agent is found to wait for.
 
     Attributes:
         exceeded: the silence that was proven.
@@ -132,7 +132,7 @@ class SilenceWatch:
                 clock.postpone(loop.time())
             elif await self._may_work(clock):
                 clock.postpone(loop.time(), WORKING_CHECK_INTERVAL)
-            else:
+            elif clock.remaining(loop.time()) <= timedelta():  # it may have made progress while its work was looked at
                 self.chatters = not clock.awaits_first_output and self._wrote_lately(clock)
                 self.exceeded = clock
                 self._ended()

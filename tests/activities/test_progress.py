@@ -252,7 +252,7 @@ async def follow(script: Script, takeovers: Sequence[float] = (), **faults: Any)
         break
     if follower.silence.exceeded is None:
         return Followed(None, "", now())
-    cause, detail = cause_of_silence(activity, follower.silence.exceeded, chatters=follower.silence.chatters)
+    cause, detail = cause_of_silence(activity, chatters=follower.silence.chatters)
     return Followed(cause, detail, now())
 
 

@@ -26,7 +26,7 @@ from activities.stream_logs import (
 )
 from agent_runs.contracts.errors import InvalidRequest, PodLost, SealedFieldUnreadable, TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.contracts.messages import Ended, JobRef, ParseTranscript, PodRef, Silence, StreamLogs, StreamProgress
+from agent_runs.contracts.messages import JobRef, ParseTranscript, PodRef, Silence, StreamLogs, StreamProgress
 from agent_runs.contracts.outcome import ContainerEnd, Gap, OutputReceipt
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
@@ -128,28 +128,14 @@ async def test_a_secret_in_a_line_that_repeats_is_hidden() -> None:
     stored = StreamState(await REDACTIONS.current())
     repeated = log_line(1, "stderr", b"retry with ghp_0123456789abcdef", terminated=True)
     stored.activity.add([repeated] * 3)
+    cluster = ScriptedLog(Log([]), [(None, None)], [RUNNING])
+    follower = Follower(cluster, JOB, POD)
+    follower.silence.chatters = True
     clock = SilenceClock(SilenceLimits(silence=timedelta(hours=1)), LastOutput(0), 0)
-    silence = await silence_of(stored, clock, chatters=True)
-    assert (silence.cause, silence.detail) == ("chatter", "retry with [[secret:GITHUB_TOKEN]]")
-
-
-async def test_an_agent_whose_last_lines_come_after_it_was_found_to_stay_is_not_taken_for_a_hung_provider() -> None:
-    stored = StreamState(await REDACTIONS.current())
-    begun, answered = [loop("ses_1", 0), request("ses_1")], [step_start(), step_finish("stop")]
-    stored.activity.add([log_line(1, "stderr", text.encode(), terminated=True) for text in begun])
-    stored.activity.add([log_line(3, "stdout", data, terminated=True) for data in answered])
-    assert stored.activity.has_answered
-    clock = SilenceClock(SilenceLimits(answered=timedelta(seconds=30)), LastOutput(0), 0, has_answered=True)
-    stored.activity.add([log_line(5, "stderr", request("ses_1").encode(), terminated=True)])
-    assert (await silence_of(stored, clock)).cause == "agent"
-
-
-async def silence_of(stored: StreamState, clock: SilenceClock, *, chatters: bool = False) -> Silence:
-    follower = Follower(ScriptedLog(Log([]), [(None, None)], [RUNNING]), JOB, POD)
-    follower.silence.chatters = chatters
     streaming = StreamLogsActivity(cast("Cluster", NoProcesses()), cast("TranscriptStore", None), REDACTIONS)
     input = StreamLogs(attempt=KEY, job=JOB, pod=POD)
-    return await streaming._silence(input, follower, clock, Checkpoint(stored, Cursor()))
+    silence = await streaming._silence(input, follower, clock, Checkpoint(stored, Cursor()))
+    assert (silence.cause, silence.detail) == ("chatter", "retry with [[secret:GITHUB_TOKEN]]")
 
 
 class NoProcesses:

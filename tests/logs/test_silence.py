@@ -12,10 +12,12 @@ from agent_runs.kube.objects import Pod
 from agent_runs.logs.follower import Follower
 from agent_runs.logs.log_resume import Cursor
 from agent_runs.logs.silence import SilenceLimits, SilenceProof
+from agent_runs.logs.source import WORK_COMMAND
 from tests.kube.pods import pod, terminated
 from tests.logs.scripted_log import JOB
 from tests.logs.timed_container import TimedContainer, now, worker_clock
-from tests.opencode.event_lines import step_finish, step_start
+from tests.opencode.event_lines import step_finish, step_start, tool_use
+from tests.opencode.log_lines import loop, request
 from tests.support.virtual_time import run_in_virtual_time
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
@@ -313,3 +315,40 @@ def test_an_agent_that_stays_after_its_last_step_is_silent_soon(silence: timedel
         result = run_in_virtual_time(follow(container, until=3000, limits=limits, progress=Activity()))
         assert (result.lines, result.is_silent) == (2, found)
         assert result.at <= 101 + 30 + SLACK or not found
+
+
+def test_what_a_silent_agent_writes_afterwards_changes_nothing_of_what_was_found() -> None:
+    """Else one that ends just then, on a busy node, would no longer count as one that has answered."""
+
+    async def judged() -> bool:
+        late = request("ses_1").encode()
+        outputs = [(100.0, "stdout"), (101.0, "stdout"), (150.0, "stderr")]
+        container = TimedContainer(outputs, texts=[step_start(), step_finish("stop"), late])
+        limits, progress = SilenceLimits(answered=timedelta(seconds=30)), Activity()
+        follower = Follower(
+            container, JOB, container.pod_ref, limits=limits, progress=progress, wall_clock=worker_clock
+        )
+        async with follower:
+            async for _ in follower:
+                pass
+            assert (follower.silence.exceeded is not None, now() < 150) == (True, True)
+            await asyncio.sleep(HOUR)
+        return progress.has_answered
+
+    assert run_in_virtual_time(judged())
+
+
+def test_an_agent_that_makes_progress_while_its_processes_are_listed_is_not_silent() -> None:
+    class SlowNode(TimedContainer):
+        """A node that takes five seconds for a command."""
+
+        async def _answer(self, argv: tuple[str, ...]) -> AsyncIterator[bytes]:
+            await asyncio.sleep(5 if argv == WORK_COMMAND else 0)
+            async for piece in super()._answer(argv):
+                yield piece
+
+    texts = [loop("ses_1", 0).encode(), request("ses_1").encode(), step_start(), tool_use()]
+    outputs = [(1.0, "stderr"), (1.0, "stderr"), (1.0, "stdout"), (63.0, "stdout")]
+    container = SlowNode(outputs, texts=texts, work=lambda at: b"8 7 %d 3 opencode\n" % (at * 100))
+    result = run_in_virtual_time(follow(container, progress=Activity(), has_stdout=True))
+    assert (result.lines, result.is_silent, result.at >= 63 + MINUTE) == (4, True, True)
